@@ -1,0 +1,42 @@
+"""The errors a user may see. Every message says what was wrong, the value seen, what is accepted and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RingsideError(Exception):
+    """Base of all errors that are the user's to mend; the command line prints them as one message and exits with 2."""
+
+
+class PlanError(RingsideError):
+    """A plan, or an option given on the command line, cannot be run as written."""
+
+
+class LaunchError(RingsideError):
+    """The processes of an arm could not be started or did not report."""
+
+
+class WorldSizeMismatchError(RingsideError):
+    """The library counts other ranks than were asked for: usually the wrong launcher for the backend."""
+
+
+class ParityError(RingsideError):
+    """An arm computes other gradients, parameters or samples than it must."""
+
+
+class IncomparableRunsError(RingsideError):
+    """Two arms differ in something the plan did not ask for."""
+
+
+class RecordError(RingsideError):
+    """A results folder is missing, damaged, or of another plan or version."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str], *, remedy: str = "") -> str:
+    """The message for a name that is not on a list: the closest one first, then all of them."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"; did you mean '{close[0]}'?" if close else ""
+    return f"unknown {kind} '{name}'{hint} (known: {', '.join(names) or 'none'}){'; ' + remedy if remedy else ''}"

@@ -1,0 +1,260 @@
+"""A comparison plan: what is trained, by which arms, measured how. Read from YAML, checked where the value is born.
+
+Only the form is checked here. Whether a backend, launcher or workload exists and fits is the runners' to say
+(``runners.planning``), since this room knows none of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from measurement.errors import PlanError, unknown_name
+
+ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+CONTROL_SUFFIX = "control"
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def _as_text(value: object) -> object:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return str(value) if isinstance(value, int | float) else value
+
+
+Environment = dict[str, Annotated[str, BeforeValidator(_as_text)]]
+"""Environment variables; YAML's numbers and booleans are written as the text a shell would have."""
+
+
+class Section(BaseModel):
+    """A frozen part of a plan that refuses keys it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Arm(Section):
+    """One thing compared: a backend, the transport under it, the launcher above it, and their options."""
+
+    backend: str
+    transport: str | None = None
+    """What carries the bytes: gloo, nccl or mpi. None: the backend's own default on this device."""
+    launcher: str | None = None
+    """Which command starts the ranks. None: the backend's customary one (torchrun, horovodrun, ...)."""
+    options: dict[str, Any] = {}
+    """The backend's options, named as the library names them."""
+    environment: Environment = {}
+    """Set in every rank of this arm alone; shown in the fairness manifest as asked for."""
+
+
+class Measurement(Section):
+    """How the arms are measured. The defaults are what ``benchmarks/calibration.py`` checked."""
+
+    mode: Literal["interleaved", "sequential"] = "interleaved"
+    """``interleaved``: all arms are up at once and take turns. ``sequential``: one at a time, the launch is the unit."""
+    launches: int = Field(default=3, ge=1)
+    """How often every arm is started anew."""
+    seconds_per_launch: float = Field(default=60.0, gt=0)
+    """Seconds of blocks, all arms together, in each launch; rounds are never cut, so it may run over by one."""
+    rounds: int | None = Field(default=None, ge=1)
+    """Rounds per launch (each arm has one block in each); replaces ``seconds_per_launch``."""
+    block_s: float = Field(default=0.5, gt=0)
+    """Wished length of a block in seconds; sets the steps per block, which are the same for all arms."""
+    block_steps: int | None = Field(default=None, ge=1)
+    """Timed steps per block; replaces ``block_s``."""
+    warmup_steps: int = Field(default=2, ge=0)
+    """Untimed steps at the start of each block."""
+    rebuild_every: int = Field(default=1, ge=1)
+    """Model, optimizer and wrapper are built anew every this many blocks."""
+    local_every: int = Field(default=4, ge=0)
+    """Every this many rounds, each arm also runs a block without gradient exchange; 0: never (no exposed communication)."""
+    parity_steps: int = Field(default=3, ge=1)
+    """Optimizer steps after which all ranks' parameters must agree."""
+    control: bool = True
+    """Run a second copy of the baseline, which must turn out equal."""
+    freeze: bool = True
+    """Stop the processes of waiting arms."""
+    noise_threshold: float = Field(default=0.01, gt=0, lt=1)
+    """A ratio within ±this of 1 is of no practical interest."""
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    until_decided: bool = False
+    """Add launches until no verdict is 'undecided', or ``max_minutes`` have passed."""
+    max_minutes: float | None = Field(default=None, gt=0)
+    start_timeout_s: float = Field(default=180.0, gt=0)
+    """How long the ranks of an arm may take to start, connect and build their model."""
+    block_timeout_s: float = Field(default=120.0, gt=0)
+    """How long one block, or the parity gate, may take before the arm counts as hung."""
+
+
+class Plan(Section):
+    """One question: which of these arms trains this workload faster on these ranks?"""
+
+    name: str
+    workload: str
+    """A registered workload, a torchvision model's name, 'package.module:Class' or 'path/to/file.py:Class'."""
+    workload_options: dict[str, Any] = {}
+    local_batch_size: int = Field(default=32, ge=1)
+    """Samples per rank and micro-step."""
+    micro_steps: int = Field(default=1, ge=1)
+    """Backward passes accumulated into one optimizer step, in every arm alike."""
+    world_size: int = Field(ge=1)
+    seed: int = Field(default=1, ge=0)
+    """Seeds the weights, the batches and the order of the blocks."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int | None = Field(default=None, ge=1)
+    """OMP_NUM_THREADS of every rank. None: the host's cores divided by its ranks."""
+    affinity: Literal["none", "spread"] = "none"
+    """``spread`` pins each local rank to its equal share of the cores; ``none`` leaves placement to the kernel."""
+    environment: Environment = {}
+    """Set in every rank of every arm."""
+    baseline: str
+    """The arm that all others are divided by."""
+    arms: dict[str, Arm] = Field(min_length=1)
+    measurement: Measurement = Measurement()
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> Plan:
+        for name in [self.name, *self.arms]:
+            if not ARM_NAME.fullmatch(name):
+                raise ValueError(f"name '{name}' may hold only letters, digits and . _ + - (it becomes a folder)")
+        if self.baseline not in self.arms:
+            raise ValueError(unknown_name("baseline arm", self.baseline, self.arms))
+        if self.measurement.control and self.control_name in self.arms:
+            raise ValueError(f"arm '{self.control_name}' has the name of the control; rename it or set control: false")
+        if len(self.arms) == 1 and not self.measurement.control:
+            raise ValueError("one arm and no control leaves nothing to compare; add an arm or set control: true")
+        return self
+
+    @property
+    def control_name(self) -> str:
+        """The name of the second copy of the baseline."""
+        return f"{self.baseline}-{CONTROL_SUFFIX}"
+
+    def all_arms(self) -> dict[str, Arm]:
+        """The arms as they are run: the baseline, its control if there is one, then the candidates."""
+        control = {self.control_name: self.arms[self.baseline]} if self.measurement.control else {}
+        rest = {name: arm for name, arm in self.arms.items() if name != self.baseline}
+        return {self.baseline: self.arms[self.baseline], **control, **rest}
+
+    def role(self, arm: str) -> Literal["baseline", "control", "candidate"]:
+        """What an arm of ``all_arms`` is for."""
+        if arm == self.baseline:
+            return "baseline"
+        return "control" if self.measurement.control and arm == self.control_name else "candidate"
+
+    def digest(self) -> str:
+        """A fingerprint of what is measured; how long it is measured may differ between resumed runs."""
+        lengths = {"launches", "until_decided", "max_minutes"}
+        content = self.model_dump(mode="json")
+        content["measurement"] = {k: v for k, v in content["measurement"].items() if k not in lengths}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    def to_yaml(self) -> str:
+        """The whole plan, defaults included, as it was run."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def read_plan(path: Path, *, overrides: Iterable[str] = ()) -> Plan:
+    """Read and check a plan.
+
+    Args:
+        path: a YAML file.
+        overrides: ``key.subkey=value`` settings that replace what the file says; values are read as YAML.
+
+    Raises:
+        PlanError: the file is missing, not YAML (with line and column), or says something that is not accepted.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise PlanError(f"plan '{path}' does not exist; give a YAML file such as plans/local.yaml") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"plan '{path}' cannot be read: {error}") from error
+    content = parse_yaml(text, source=str(path))
+    if not isinstance(content, dict):
+        raise PlanError(f"plan '{path}' holds {type(content).__name__}, not a mapping; see plans/local.yaml for the form")
+    for override in overrides:
+        _override(content, override)
+    return check_plan(content, source=str(path))
+
+
+def parse_yaml(text: str, *, source: str) -> Any:
+    """YAML to plain values; a syntax error is told with its line and column, a repeated key is refused."""
+    try:
+        return yaml.load(text, Loader=_StrictLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "unknown place"
+        raise PlanError(f"plan '{source}' is not valid YAML at {where}: {error.problem or error.context}") from error
+    except yaml.YAMLError as error:
+        raise PlanError(f"plan '{source}' is not valid YAML: {error}") from error
+
+
+def check_plan(content: Mapping[str, Any], *, source: str) -> Plan:
+    """Validate plain values as a plan; one PlanError names every value that is not accepted."""
+    return checked(Plan, content, source=f"plan '{source}'")
+
+
+def checked(model: type[Model], content: Mapping[str, Any], *, source: str) -> Model:
+    """``model`` made from ``content``, or one PlanError that tells every unknown key (with the closest known) and bad value."""
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise PlanError(f"{source}: " + "; ".join(_explain(model, issue) for issue in error.errors())) from error
+
+
+def _explain(model: type[BaseModel], issue: Any) -> str:
+    place = ".".join(str(part) for part in issue["loc"])
+    if issue["type"] == "extra_forbidden":
+        fields = _fields_at(model, issue["loc"][:-1])
+        return unknown_name("option", place if len(issue["loc"]) == 1 else str(issue["loc"][-1]), fields) + (
+            f" in '{'.'.join(map(str, issue['loc'][:-1]))}'" if len(issue["loc"]) > 1 else ""
+        )
+    if issue["type"] == "missing":
+        return f"'{place}' is missing"
+    message = issue["msg"].removeprefix("Value error, ")
+    return f"{place} = {issue['input']!r}: {message}" if place else message
+
+
+def _fields_at(model: type[BaseModel], path: Iterable[str | int]) -> list[str]:
+    """The field names of the section that ``path`` leads to."""
+    section: Any = model
+    for part in path:
+        if isinstance(section, type) and issubclass(section, BaseModel) and part in section.model_fields:
+            section = section.model_fields[str(part)].annotation
+        arguments = getattr(section, "__args__", ())
+        section = next((a for a in arguments if isinstance(a, type) and issubclass(a, BaseModel)), section)
+    return list(section.model_fields) if isinstance(section, type) and issubclass(section, BaseModel) else []
+
+
+def _override(content: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key.strip():
+        raise PlanError(f"--set {override!r} is not of the form key=value, for instance --set measurement.launches=5")
+    *parents, last = key.strip().split(".")
+    section = content
+    for parent in parents:
+        section = section.setdefault(parent, {})
+        if not isinstance(section, dict):
+            raise PlanError(f"--set {override!r}: '{parent}' is a value, not a section of the plan")
+    section[last] = parse_yaml(value, source=f"--set {key}")
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice in one mapping, which YAML forbids and PyYAML accepts."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, str) and key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key '{key}' is given twice", key_node.start_mark)
+            if isinstance(key, str):
+                seen.add(key)
+        return super().construct_mapping(node, deep=deep)

@@ -1,0 +1,30 @@
+"""Where a rank stands among the others, and which device it computes on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """One rank's place, as its launcher told it.
+
+    ``launcher`` names the family of environment variables it was read from, for the record.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    node_rank: int = 0
+    launcher: str = "none"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank {self.rank} lies outside a world of {self.world_size}")
+        if not 0 <= self.local_rank < self.local_world_size:
+            raise ValueError(f"local rank {self.local_rank} lies outside {self.local_world_size} local ranks")
+
+    def as_dict(self) -> dict[str, int | str]:
+        """Plain values, for records."""
+        return asdict(self)
