@@ -1,0 +1,182 @@
+"""Native data parallelism: ``torch.nn.parallel.DistributedDataParallel`` over NCCL or Gloo."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from pydantic import BaseModel, ConfigDict, Field
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from backends.base import Backend, Store
+from measurement.errors import PlanError
+from measurement.world import World
+
+CommHook = Literal["none", "allreduce", "fp16", "bf16", "powersgd"]
+CONNECT_TIMEOUT = timedelta(minutes=5)
+
+
+class DDPOptions(BaseModel):
+    """Named as in ``DistributedDataParallel``; None leaves PyTorch's default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bucket_cap_mb: float | None = Field(default=None, gt=0)
+    """MiB of gradients exchanged at once; PyTorch: 25, after a first bucket of 1."""
+    gradient_as_bucket_view: bool = False
+    static_graph: bool = False
+    find_unused_parameters: bool = False
+    broadcast_buffers: bool = True
+    """Rank 0's buffers (batch-norm statistics) go to all ranks before each forward. Horovod does no such thing."""
+    comm_hook: CommHook = "none"
+    """Compression of the exchanged gradients; fp16 and bf16 as the hooks of those names, powersgd with ``powersgd_rank``."""
+    powersgd_rank: int = Field(default=1, ge=1)
+    powersgd_start_step: int = Field(default=10, ge=2)
+    """Steps of plain all_reduce before PowerSGD begins; counted anew after each rebuild, so below ``measurement.warmup_steps``
+    when a block shall hold nothing else."""
+
+
+class DDP(Backend):
+    """Stock DDP, configured as a user would."""
+
+    Options = DDPOptions
+    options: DDPOptions
+    _wrapped: DistributedDataParallel | None = None
+    transports = ("gloo", "nccl")
+    launchers = ("torchrun", "mpirun", "spawn")
+
+    @classmethod
+    def check(cls, *, transport: str | None, options: BaseModel, micro_steps: int, world_size: int) -> None:
+        """Refuse what PyTorch accepts and then hangs on."""
+        assert isinstance(options, DDPOptions)
+        if transport == "gloo" and options.comm_hook == "powersgd" and (options.bucket_cap_mb or 25) < 100:
+            raise PlanError(
+                f"comm_hook 'powersgd' over gloo deadlocks with two or more buckets (bucket_cap_mb = "
+                f"{options.bucket_cap_mb or 25}); set bucket_cap_mb: 100 or more so that one bucket holds the model"
+            )
+        if options.static_graph and micro_steps > 1:
+            raise PlanError("static_graph and micro_steps > 1 do not work together in PyTorch's DDP (no_sync); drop one")
+
+    def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
+        """Make the default process group. Collective."""
+        self._device = device
+        transport = self.transport or ("nccl" if device.type == "cuda" else "gloo")
+        _require_transport(transport)
+        where: dict[str, Any] = {"init_method": "env://"}
+        if store is not None:
+            where = {"store": store, "rank": world.rank, "world_size": world.world_size}
+        if transport == "nccl":
+            where["device_id"] = device
+        dist.init_process_group(transport, timeout=CONNECT_TIMEOUT, **where)
+        return World(**{**world.as_dict(), "rank": dist.get_rank(), "world_size": dist.get_world_size()})  # type: ignore[arg-type]
+
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Wrap the model; its constructor broadcasts rank 0's parameters and buffers. Collective."""
+        arguments = self.options.model_dump(exclude={"comm_hook", "powersgd_rank", "powersgd_start_step", "broadcast_buffers"})
+        arguments |= _buffer_arguments(self.options.broadcast_buffers)
+        if self._device.type == "cuda":
+            arguments["device_ids"] = [self._device.index]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            wrapped = DistributedDataParallel(model, **arguments)
+        self._add_comm_hook(wrapped)
+        self._wrapped = wrapped
+        return wrapped, optimizer
+
+    def _add_comm_hook(self, wrapped: DistributedDataParallel) -> None:
+        if self.options.comm_hook == "none":
+            return
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+        if self.options.comm_hook == "powersgd":
+            state = powerSGD_hook.PowerSGDState(
+                None,
+                matrix_approximation_rank=self.options.powersgd_rank,
+                start_powerSGD_iter=self.options.powersgd_start_step,
+            )
+            wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+            return
+        hooks = {
+            "allreduce": default_hooks.allreduce_hook,
+            "fp16": default_hooks.fp16_compress_hook,
+            "bf16": default_hooks.bf16_compress_hook,
+        }
+        wrapped.register_comm_hook(None, hooks[self.options.comm_hook])
+
+    def local_only(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None]:
+        """DDP's own ``no_sync``: autograd hooks run, nothing is sent."""
+        assert isinstance(model, DistributedDataParallel)
+        return model.no_sync()
+
+    def all_gather_object(self, value: Any) -> Sequence[Any]:
+        """Every rank's value. Collective."""
+        values: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(values, value)
+        return values
+
+    def barrier(self) -> None:
+        """Collective."""
+        dist.barrier()
+
+    def describe(self) -> dict[str, Any]:
+        """What the process group and the last wrapped model say of themselves."""
+        found: dict[str, Any] = {
+            "library": "torch.distributed",
+            "version": torch.__version__,
+            "transport": dist.get_backend(),
+            **self.options.model_dump(),
+        }
+        if dist.get_backend() == "nccl":
+            found["nccl_version"] = ".".join(map(str, torch.cuda.nccl.version()))
+        if self._wrapped is not None:
+            found |= _bucket_sizes(self._wrapped)
+        return found
+
+    def teardown(self) -> None:
+        """Release the wrapper before its process group, which Gloo needs to end cleanly. Collective."""
+        self._wrapped = None
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    @property
+    def gradient_scale(self) -> float | None:
+        """PowerSGD approximates: there is no exact value to hold it to."""
+        return None if self.options.comm_hook == "powersgd" else 1.0
+
+    @property
+    def gradient_tolerance(self) -> float:
+        """Half precision keeps 11 (fp16) or 8 (bf16) bits."""
+        return {"fp16": 2e-3, "bf16": 2e-2}.get(self.options.comm_hook, 1e-4)
+
+
+def _require_transport(transport: str) -> None:
+    available = {"gloo": dist.is_gloo_available, "nccl": dist.is_nccl_available}
+    if transport in available and not available[transport]():
+        usable = [name for name, is_available in available.items() if is_available()]
+        raise PlanError(f"this PyTorch was built without '{transport}' (it has {', '.join(usable)}); choose one of those")
+    if transport == "nccl" and not torch.cuda.is_available():
+        raise PlanError("transport 'nccl' needs a GPU and none is visible; use 'gloo' on this machine")
+
+
+def _buffer_arguments(synchronise: bool) -> dict[str, Any]:
+    """``broadcast_buffers`` is deprecated from PyTorch 2.13 in favour of ``forward_sync_buffers``."""
+    accepted = inspect.signature(DistributedDataParallel.__init__).parameters
+    return {"forward_sync_buffers" if "forward_sync_buffers" in accepted else "broadcast_buffers": synchronise}
+
+
+def _bucket_sizes(wrapped: DistributedDataParallel) -> dict[str, Any]:
+    """The buckets in force: those rebuilt in gradient-ready order after the first step, where that has happened."""
+    data = wrapped._get_ddp_logging_data()
+    sizes = str(data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes") or "")
+    return {
+        "bucket_sizes_bytes": [int(size) for size in sizes.replace(" ", "").split(",") if size],
+        "bucket_cap_bytes": data.get("bucket_cap_bytes"),
+    }

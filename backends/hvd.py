@@ -1,0 +1,205 @@
+"""Horovod: ``hvd.DistributedOptimizer`` over Gloo, MPI or NCCL. Written against Horovod 0.28.1."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import nn
+from torch.optim import Optimizer
+
+from backends.base import Backend, Store
+from measurement.errors import LaunchError, PlanError
+from measurement.world import World
+
+MIB = 1024 * 1024
+NEVER = 2**30
+"""Backward passes before an exchange, for steps that shall have none."""
+
+
+class HorovodOptions(BaseModel):
+    """Named as in ``hvd.DistributedOptimizer`` and ``horovodrun``; None leaves Horovod's default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    compression: Literal["none", "fp16"] = "none"
+    op: Literal["Average", "Sum", "Adasum"] = "Average"
+    backward_passes_per_step: int | None = Field(default=None, ge=1)
+    """None: the plan's ``micro_steps``, which all arms share."""
+    num_groups: int = Field(default=0, ge=0)
+    gradient_predivide_factor: float = Field(default=1.0, gt=0)
+    fusion_threshold_mb: float | None = Field(default=None, ge=0)
+    """HOROVOD_FUSION_THRESHOLD in MiB; Horovod: 128."""
+    cycle_time_ms: float | None = Field(default=None, gt=0)
+    """HOROVOD_CYCLE_TIME; Horovod: 1."""
+    cache_capacity: int | None = Field(default=None, ge=0)
+    """HOROVOD_CACHE_CAPACITY; Horovod: 1024."""
+
+
+class Horovod(Backend):
+    """``hvd.DistributedOptimizer`` as its documentation shows it."""
+
+    Options = HorovodOptions
+    options: HorovodOptions
+    transports = ("gloo", "mpi", "nccl")
+    launchers = ("horovodrun", "mpirun")
+
+    @classmethod
+    def check(cls, *, transport: str | None, options: BaseModel, micro_steps: int, world_size: int) -> None:
+        """Refuse what Horovod accepts and then fails on, or what would make arms unlike."""
+        assert isinstance(options, HorovodOptions)
+        passes = options.backward_passes_per_step
+        if passes is not None and passes != micro_steps:
+            raise PlanError(
+                f"backward_passes_per_step = {passes} but micro_steps = {micro_steps}: arms would take unlike steps; "
+                f"set micro_steps: {passes} in the plan, which holds for all arms"
+            )
+        if options.op == "Adasum" and transport == "gloo":
+            raise PlanError("op 'Adasum' over gloo: Horovod answers 'No Adasum operation enabled'; use transport 'mpi'")
+        if options.gradient_predivide_factor != 1.0 and options.op != "Average":
+            raise PlanError(f"gradient_predivide_factor needs op 'Average', not '{options.op}'; drop one of them")
+
+    @classmethod
+    def environment(cls, *, transport: str | None, options: BaseModel) -> dict[str, str]:
+        """The knobs Horovod reads once, when it starts."""
+        assert isinstance(options, HorovodOptions)
+        knobs = {
+            "HOROVOD_FUSION_THRESHOLD": None if options.fusion_threshold_mb is None else int(options.fusion_threshold_mb * MIB),
+            "HOROVOD_CYCLE_TIME": options.cycle_time_ms,
+            "HOROVOD_CACHE_CAPACITY": options.cache_capacity,
+            "HOROVOD_CPU_OPERATIONS": transport if transport in ("gloo", "mpi") else None,
+        }
+        return {name: str(value) for name, value in knobs.items() if value is not None}
+
+    def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
+        """``hvd.init()``. Collective. ``store`` is not used: Horovod meets by its launcher's variables alone."""
+        import horovod.torch as hvd
+
+        self._hvd = hvd
+        self._device = device
+        _require_transport(hvd, self.transport)
+        hvd.init()
+        return World(
+            rank=hvd.rank(),
+            world_size=hvd.size(),
+            local_rank=hvd.local_rank(),
+            local_world_size=hvd.local_size(),
+            node_rank=hvd.cross_rank(),
+            launcher=world.launcher,
+        )
+
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Broadcast rank 0's state and wrap the optimizer. Collective.
+
+        The optimizer's state is broadcast only when it has some: ``broadcast_optimizer_state`` on a fresh one performs a
+        real step with zero gradients, which weight decay and Adam's moments would not forget (Horovod 0.28.1).
+        """
+        hvd = self._hvd
+        wrapped = hvd.DistributedOptimizer(
+            optimizer,
+            named_parameters=model.named_parameters(),
+            compression=getattr(hvd.Compression, self.options.compression),
+            backward_passes_per_step=self.micro_steps,
+            op=getattr(hvd, self.options.op),
+            gradient_predivide_factor=self.options.gradient_predivide_factor,
+            num_groups=self.options.num_groups,
+        )
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        if optimizer.state:
+            hvd.broadcast_optimizer_state(wrapped, root_rank=0)
+        return model, wrapped
+
+    @contextmanager
+    def local_only(self, model: nn.Module, optimizer: Optimizer) -> Iterator[None]:
+        """The gradient hooks run, no exchange is begun and ``step()`` waits for none."""
+        wrapped: Any = optimizer
+        wrapped.set_backward_passes_per_step(NEVER)
+        try:
+            with wrapped.skip_synchronize():
+                yield
+        finally:
+            wrapped.set_backward_passes_per_step(self.micro_steps)
+
+    def accumulating(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None]:
+        """Horovod counts the backward passes itself."""
+        return nullcontext()
+
+    def all_gather_object(self, value: Any) -> Sequence[Any]:
+        """Every rank's value. Collective."""
+        return list(self._hvd.allgather_object(value))
+
+    def barrier(self) -> None:
+        """Collective."""
+        self._hvd.barrier()
+
+    def describe(self) -> dict[str, Any]:
+        """What the library was built with, which controller and operations it runs, and its knobs.
+
+        Horovod 0.28.1 has no call that tells the fusion threshold, cycle time or cache capacity in force: ``*_source`` says
+        whether they are what this process's environment gave it or the library's documented default.
+        """
+        import horovod
+
+        hvd = self._hvd
+        controller = "mpi" if hvd.mpi_enabled() else "gloo"
+        found: dict[str, Any] = {
+            "library": "horovod",
+            "version": horovod.__version__,
+            "controller": controller,
+            "transport": self._transport_in_force(controller),
+            "built_with": [name for name in ("mpi", "gloo", "nccl") if getattr(hvd, f"{name}_built")()],
+            **self.options.model_dump(exclude={"fusion_threshold_mb", "cycle_time_ms", "cache_capacity"}),
+        }
+        found["backward_passes_per_step"] = self.micro_steps
+        for name, variable, default in (
+            ("fusion_threshold_bytes", "HOROVOD_FUSION_THRESHOLD", 128 * MIB),
+            ("cycle_time_ms", "HOROVOD_CYCLE_TIME", 1.0),
+            ("cache_capacity", "HOROVOD_CACHE_CAPACITY", 1024),
+        ):
+            value = os.environ.get(variable)
+            found[name] = _as_c_number(value) if value is not None else default
+            found[f"{name}_source"] = "environment" if value is not None else "horovod default"
+        return found
+
+    def _transport_in_force(self, controller: str) -> str:
+        if self._device.type == "cuda" and self._hvd.nccl_built():
+            return "nccl"
+        return os.environ.get("HOROVOD_CPU_OPERATIONS", controller).lower()
+
+    def teardown(self) -> None:
+        """``hvd.shutdown()``. Collective."""
+        if hasattr(self, "_hvd"):
+            self._hvd.shutdown()
+
+    @property
+    def gradient_scale(self) -> float | None:
+        """Sum is asked for by name; Adasum is no linear function of the ranks' gradients."""
+        if self.options.op == "Adasum":
+            return None
+        return float(self._hvd.size()) if self.options.op == "Sum" else 1.0
+
+    @property
+    def gradient_tolerance(self) -> float:
+        """Half precision keeps 11 bits."""
+        return 2e-3 if self.options.compression == "fp16" else 1e-4
+
+
+def _as_c_number(text: str) -> float:
+    """A variable as Horovod's ``strtol``/``strtof`` read it: the leading number, or 0 where there is none."""
+    leading = re.match(r"\s*[+-]?(\d+\.?\d*|\.\d+)", text)
+    return float(leading.group()) if leading else 0.0
+
+
+def _require_transport(hvd: Any, transport: str | None) -> None:
+    """Refuse a transport the installed Horovod was not built with; it would take another in silence."""
+    built = [name for name in ("mpi", "gloo", "nccl") if getattr(hvd, f"{name}_built")()]
+    if transport is not None and transport not in built:
+        raise LaunchError(
+            f"this Horovod was built with {', '.join(built) or 'no transport'}, not '{transport}'; "
+            f"see 'ringside doctor', or rebuild it with HOROVOD_WITH_{transport.upper()}=1"
+        )

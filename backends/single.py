@@ -1,0 +1,54 @@
+"""One process without any wrapper: what a step costs before anything is exchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from pydantic import BaseModel
+from torch import nn
+from torch.optim import Optimizer
+
+from backends.base import Backend, Store
+from measurement.errors import PlanError
+from measurement.world import World
+
+
+class Single(Backend):
+    """The plain training loop; the baseline of scaling and of a wrapper's own cost."""
+
+    launchers = ("spawn", "torchrun", "mpirun")
+
+    @classmethod
+    def check(cls, *, transport: str | None, options: BaseModel, micro_steps: int, world_size: int) -> None:
+        """One rank only."""
+        if world_size != 1:
+            raise PlanError(f"backend 'single' is one process, not {world_size}; set world_size: 1 or use 'ddp'")
+
+    def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
+        """Nothing to connect."""
+        return world
+
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Both as they are."""
+        return model, optimizer
+
+    def local_only(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None]:
+        """Every step is local."""
+        return nullcontext()
+
+    def all_gather_object(self, value: Any) -> Sequence[Any]:
+        """The one rank's value."""
+        return [value]
+
+    def barrier(self) -> None:
+        """Nobody to wait for."""
+
+    def describe(self) -> dict[str, Any]:
+        """The library is torch itself."""
+        return {"library": "torch", "version": torch.__version__, "transport": "none"}
+
+    def teardown(self) -> None:
+        """Nothing to disconnect."""

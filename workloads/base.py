@@ -1,0 +1,66 @@
+"""The Workload interface. One file in anyone's package is enough: name it ``module:Class`` or ``path/to/file.py:Class``."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+Batch = Any
+"""Whatever ``batches`` yields; only the workload that made it looks inside."""
+
+
+class NoOptions(BaseModel):
+    """Options of a workload that has none; every workload's options refuse unknown names."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Workload(ABC):
+    """Something to train. Every rank makes its own; nothing here is collective.
+
+    Random numbers: the runner seeds torch before ``build_model``, so that equal seeds give equal weights; ``batches`` draws
+    only from generators of its own.
+    """
+
+    Options: ClassVar[type[BaseModel]] = NoOptions
+    """What a plan may set under ``workload_options``."""
+    sample_unit: ClassVar[str] = "samples"
+    """What is counted per second: "images", "tokens"."""
+
+    def __init__(self, *, local_batch_size: int, seed: int, options: BaseModel | None = None) -> None:
+        self.local_batch_size = local_batch_size
+        self.seed = seed
+        self.options = options if options is not None else self.Options()
+
+    @abstractmethod
+    def build_model(self) -> nn.Module:
+        """A freshly initialised model on the CPU; the runner moves it to the rank's device."""
+
+    @abstractmethod
+    def build_optimizer(self, model: nn.Module) -> Optimizer:
+        """A fresh optimizer over ``model``'s parameters; the learning rate is not scaled by the number of ranks."""
+
+    @abstractmethod
+    def batches(self, *, rank: int, world_size: int, device: torch.device) -> Iterator[Batch]:
+        """Endless batches of this rank's shard on ``device``; equal arguments give equal batches."""
+
+    @abstractmethod
+    def compute_loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The mean loss over ``batch``: a scalar on the model's device, ready for ``backward()``.
+
+        ``model`` may be wrapped: call it, and touch no attribute of it.
+        """
+
+    @abstractmethod
+    def count_samples(self, batch: Batch) -> int:
+        """How many ``sample_unit`` the batch holds."""
+
+    def evaluate(self, model: nn.Module, device: torch.device) -> dict[str, float]:
+        """Metrics of a trained model on held-out data, by name; empty where the workload has none."""
+        return {}

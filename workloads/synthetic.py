@@ -1,0 +1,78 @@
+"""Any torchvision classifier on fixed random images: the compute and the gradients of the real thing, and no input to wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import SGD, Optimizer
+
+from measurement.errors import unknown_name
+from workloads.base import Workload
+
+
+class SyntheticOptions(BaseModel):
+    """What a plan may set."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    model: str = "resnet50"
+    """Any classifier of ``torchvision.models``."""
+    image_size: int = Field(default=224, ge=8)
+    """Height and width in pixels."""
+    num_classes: int = Field(default=1000, ge=2)
+    learning_rate: float = Field(default=0.01, gt=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+
+    @field_validator("model")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        import torchvision
+
+        known = torchvision.models.list_models(module=torchvision.models)
+        if name not in known:
+            raise ValueError(unknown_name("torchvision model", name, known))
+        return name
+
+
+class Synthetic(Workload):
+    """Trains ``options.model`` from random weights on one fixed batch per rank."""
+
+    Options = SyntheticOptions
+    options: SyntheticOptions
+    sample_unit = "images"
+
+    def build_model(self) -> nn.Module:
+        """Random weights; nothing is downloaded."""
+        import torchvision
+
+        extra = {"init_weights": True, "aux_logits": False} if self.options.model in ("googlenet", "inception_v3") else {}
+        model: nn.Module = torchvision.models.get_model(
+            self.options.model, weights=None, num_classes=self.options.num_classes, **extra
+        )
+        return model
+
+    def build_optimizer(self, model: nn.Module) -> Optimizer:
+        """SGD with momentum."""
+        return SGD(model.parameters(), lr=self.options.learning_rate, momentum=self.options.momentum)
+
+    def batches(self, *, rank: int, world_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+        """The same images float32 [batch, 3, size, size] and labels int64 [batch] at every step, other ones on each rank."""
+        size = self.options.image_size
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + rank)
+        images = torch.randn(self.local_batch_size, 3, size, size, generator=generator).to(device)
+        labels = torch.randint(self.options.num_classes, (self.local_batch_size,), generator=generator).to(device)
+        while True:
+            yield images, labels
+
+    def compute_loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Cross entropy."""
+        images, labels = batch
+        return functional.cross_entropy(model(images), labels)
+
+    def count_samples(self, batch: tuple[Tensor, Tensor]) -> int:
+        """Images in the batch."""
+        return len(batch[0])
