@@ -1,0 +1,128 @@
+"""Does Ringside tell the truth? Comparisons whose answer is known, run as a user runs them, counted.
+
+- same against same (a plan with one arm and its control), DDP and Horovod: how many 95% intervals cover 1;
+- a backend that spends 5% more on every step, about a minute each: how many are called slower;
+- one that spends 2% more, measured until decided, 5 minutes at most: how many are called slower.
+
+    python benchmarks/calibration.py --output FOLDER [--only same|five|two] [--repeats N]
+
+Run it on a machine that does nothing else. A FOLDER that exists is continued.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+SLOW = Path(__file__).parent / "plugins" / "slow.py"
+MINUTE = {"launches": 3, "seconds_per_launch": 15}
+DDP = {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"}
+HOROVOD = {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One kind of comparison and how often it is run."""
+
+    name: str
+    arms: dict[str, Any]
+    measurement: dict[str, Any]
+    repeats: int
+    options: tuple[str, ...] = field(default=())
+
+    def plan(self, number: int) -> dict[str, Any]:
+        """The plan of one repetition; each has its own seed, so its own order of blocks."""
+        return {
+            "name": f"{self.name}-{number:02d}",
+            "workload": "digits",
+            "local_batch_size": 64,
+            "world_size": 2,
+            "seed": 1 + number,
+            "baseline": next(iter(self.arms)),
+            "arms": self.arms,
+            "measurement": {"local_every": 0, **self.measurement},
+        }
+
+
+def cases() -> list[Case]:
+    """What is run."""
+    return [
+        Case(name="same-ddp", arms={"ddp": DDP}, measurement=MINUTE, repeats=10),
+        Case(name="same-horovod", arms={"horovod": HOROVOD}, measurement=MINUTE, repeats=10),
+        Case(name="five-percent", arms={"ddp": DDP, "slow": slow(0.05)}, measurement=MINUTE, repeats=10),
+        Case(
+            name="two-percent",
+            arms={"ddp": DDP, "slow": slow(0.02)},
+            measurement={"launches": 3, "seconds_per_launch": 30},
+            repeats=10,
+            options=("--until-decided", "--max-minutes", "5"),
+        ),
+    ]
+
+
+def slow(extra: float) -> dict[str, Any]:
+    """DDP that spends ``extra`` more on every step."""
+    return {**DDP, "backend": f"{SLOW}:SlowDDP", "options": {"extra": extra}}
+
+
+def run(case: Case, number: int, output: Path) -> dict[str, Any]:
+    """One comparison by the command line; its ratio's entry of comparison.json, and the minutes it took."""
+    plan = output / f"{case.name}-{number:02d}.yaml"
+    folder = output / f"{case.name}-{number:02d}"
+    done = folder / "calibration.json"
+    if not done.exists():
+        plan.write_text(yaml.safe_dump(case.plan(number), sort_keys=False))
+        began = time.monotonic()
+        command = [sys.executable, "-m", "runners.cli", "compare", str(plan), "-o", str(folder), *case.options]
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+        found = json.loads((folder / "comparison.json").read_text())
+        wanted = "control" if len(case.arms) == 1 else "candidate"
+        result = next(entry for entry in found["results"] if entry["role"] == wanted)
+        done.write_text(json.dumps({**result, "minutes": (time.monotonic() - began) / 60}))
+    result = json.loads(done.read_text())
+    print(
+        f"{folder.name}: ratio {result['throughput_ratio']:.4f}, {result['confidence']:.0%} interval "
+        f"{result['ci_low']:.4f} to {result['ci_high']:.4f}, {result['verdict']}, "
+        f"{result['launches']} launches, {result['pairs']} pairs, {result['minutes']:.1f} min",
+        flush=True,
+    )
+    return dict(result)
+
+
+def conclude(case: Case, results: list[dict[str, Any]]) -> str:
+    """The count the case is about."""
+    if len(case.arms) == 1:
+        good = sum(entry["ci_low"] <= 1 <= entry["ci_high"] for entry in results)
+        called = sum(entry["verdict"] in ("faster", "slower") for entry in results)
+        return f"{case.name}: {good} of {len(results)} intervals cover 1; {called} called different"
+    good = sum(entry["verdict"] == "slower" for entry in results)
+    return f"{case.name}: {good} of {len(results)} called slower"
+
+
+def main() -> None:
+    """Run the cases and print the counts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--only", default="", help="only cases whose name begins so")
+    parser.add_argument("--repeats", type=int, help="instead of each case's own")
+    given = parser.parse_args()
+    given.output.mkdir(parents=True, exist_ok=True)
+    counts = []
+    for case in cases():
+        if case.name.startswith(given.only):
+            results = [run(case, number, given.output) for number in range(given.repeats or case.repeats)]
+            counts.append(conclude(case, results))
+            print(counts[-1], flush=True)
+    print("\n".join(["", *counts]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""How a run happens: launchers, the worker on every rank, the driver that compares, the command line. Nothing imports it."""

@@ -1,0 +1,71 @@
+"""What is installed, built and reachable on this machine, and the remedy for what is not.
+
+Importable without torch and without Horovod. Looks at this host only; `ringside hosts` looks at the others.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from runners import findings, machine_findings
+from runners.findings import Finding, Status
+
+__all__ = ["Finding", "diagnose", "print_findings"]
+
+TOPICS: tuple[Callable[[], Iterable[Finding]], ...] = (
+    findings.python_findings,
+    findings.torch_findings,
+    findings.horovod_findings,
+    findings.mpi_findings,
+    machine_findings.launcher_findings,
+    machine_findings.gpu_findings,
+    machine_findings.host_findings,
+    machine_findings.build_findings,
+    machine_findings.test_findings,
+)
+STYLES: Mapping[Status, str] = {"ok": "green", "warning": "yellow", "missing": "red"}
+
+
+def diagnose() -> list[Finding]:
+    """Look at this machine.
+
+    Returns:
+        The findings, by topic, in the order in which they are to be read.
+    """
+    with ThreadPoolExecutor() as pool:  # most of the time goes into other processes that import torch
+        return [finding for found in pool.map(lambda topic: list(topic()), TOPICS) for finding in found]
+
+
+def print_findings(found: Sequence[Finding], console: Console | None = None) -> None:
+    """Print findings as a table, and after it the remedy for each gap.
+
+    Args:
+        found: What `diagnose` returned.
+        console: Where to print; standard output by default.
+    """
+    console = console or Console()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("topic", "what", "", "found"):
+        table.add_column(column, overflow="fold")
+    shown_topic = ""
+    for finding in found:
+        topic = finding.topic if finding.topic != shown_topic else ""
+        style = STYLES[finding.status]
+        table.add_row(topic, finding.name, f"[{style}]{finding.status}[/]", escape(finding.detail))
+        shown_topic = finding.topic
+    console.print(table)
+    print_remedies(found, console)
+
+
+def print_remedies(found: Sequence[Finding], console: Console) -> None:
+    """Print what to do for each finding that is not ok."""
+    gaps = [finding for finding in found if finding.status != "ok"]
+    if not gaps:
+        console.print("\nNothing is missing.")
+        return
+    console.print("\n[bold]Remedies[/]")
+    for number, gap in enumerate(gaps, start=1):
+        console.print(f"{number:2d}. {gap.topic} / {gap.name}: {escape(gap.remedy)}", soft_wrap=True)

@@ -1,0 +1,124 @@
+"""What one rank is asked to do, and the words driver and ranks exchange. Plain JSON through the driver's store."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from measurement.record import RankReport
+
+START = "start"
+PARITY = "parity"
+BLOCK = "block"
+FINISH = "finish"
+
+
+class Message(BaseModel):
+    """Base of what is exchanged."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Job(Message):
+    """Everything a rank needs to train as one of an arm. The same for all ranks of the arm."""
+
+    arm: str
+    backend: str
+    transport: str | None = None
+    options: dict[str, Any] = {}
+    workload: str
+    workload_options: dict[str, Any] = {}
+    local_batch_size: int
+    micro_steps: int = 1
+    world_size: int
+    """Asked for; a rank that counts otherwise refuses to go on."""
+    seed: int
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+
+class Command(Message):
+    """From the driver to every rank of an arm."""
+
+    do: Literal["start", "parity", "block", "finish"]
+    steps: int = 0
+    warmup_steps: int = 0
+    kind: Literal["sync", "local"] = "sync"
+    rebuild: bool = True
+    layout: int = 0
+    """Seed of the random allocations before a rebuild."""
+
+
+Sketches = dict[str, list[float]]
+"""By tensor name: float64 [num_projections]; see ``runners.parity``."""
+
+
+class ParityReport(Message):
+    """What one rank saw in the parity gate."""
+
+    rank: int
+    started: Sketches
+    """Parameters and buffers after ``prepare``, which must be rank 0's."""
+    wanted: Sketches
+    """This rank's before ``prepare``; only rank 0's is used."""
+    local: Sketches
+    """Gradients of the bare model on this rank's first batch, at the weights ``prepare`` left."""
+    synced: Sketches
+    """Gradients after the first synchronised step."""
+    ended: Sketches
+    """Parameters after the gate's optimizer steps."""
+    sizes: dict[str, int]
+    """Elements by parameter."""
+    samples: str
+    """Digest of the batches this rank consumed."""
+    gradient_scale: float | None
+    gradient_tolerance: float
+
+
+class BlockReport(Message):
+    """What one rank timed in one block."""
+
+    rank: int
+    untimed_s: float
+    samples: list[int]
+    """Per step."""
+    phases_s: list[list[float]]
+    """[steps][len(PHASES)], seconds."""
+
+
+class Reply(Message):
+    """From one rank to the driver, for one command."""
+
+    error: str | None = None
+    """An exception's text: the rank is about to end."""
+    report: RankReport | None = None
+    parity: ParityReport | None = None
+    block: BlockReport | None = None
+    peak_memory_bytes: int | None = None
+    sample_unit: str | None = None
+
+
+def command_key(arm: str, launch: int, number: int) -> str:
+    """Where the ``number``-th command of an arm lies."""
+    return f"{launch}/{arm}/command/{number}"
+
+
+def reply_key(arm: str, launch: int, number: int, rank: int) -> str:
+    """Where a rank's reply to it lies."""
+    return f"{launch}/{arm}/reply/{number}/{rank}"
+
+
+def job_key(arm: str, launch: int) -> str:
+    """Where the arm's job lies."""
+    return f"{launch}/{arm}/job"
+
+
+def encode(message: Message) -> str:
+    """To the store."""
+    return message.model_dump_json()
+
+
+def decode_command(data: bytes) -> Command:
+    """From the store."""
+    return Command.model_validate(json.loads(data))

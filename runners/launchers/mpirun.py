@@ -1,0 +1,46 @@
+"""mpirun: Open MPI's launcher, and MPICH's, started once in all."""
+
+from __future__ import annotations
+
+from runners.launchers.base import HostCommand, Launcher, LaunchJob
+
+
+class Mpirun(Launcher):
+    """Open MPI. Ranks are not bound to cores: the plan's affinity is set in the rank, alike under every launcher."""
+
+    name = "mpirun"
+    executable = "mpirun"
+
+    def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
+        """One ``mpirun``; ``-x`` carries the job's environment to every rank."""
+        argv = (
+            *("mpirun", "-np", str(job.world_size), "-H", job.host_list, "--bind-to", "none", "--map-by", "slot"),
+            *(("--oversubscribe",) if job.oversubscribed else ()),
+            *(part for name in job.environment for part in ("-x", name)),
+            *job.python_command,
+        )
+        environment = dict(job.environment) | open_mpi_environment(job)
+        return (HostCommand(host=job.hosts[0].host, argv=argv, environment=environment),)
+
+
+class MpichMpiexec(Launcher):
+    """MPICH's Hydra. The MPI that Horovod or mpi4py was built with must be MPICH too."""
+
+    name = "mpiexec-mpich"
+    executable = "mpiexec"
+
+    def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
+        """One ``mpiexec``; ``-envlist`` carries the job's environment to every rank."""
+        argv = (
+            *("mpiexec", "-n", str(job.world_size), "-hosts", job.host_list, "-bind-to", "none"),
+            *(("-envlist", ",".join(job.environment)) if job.environment else ()),
+            *job.python_command,
+        )
+        return (HostCommand(host=job.hosts[0].host, argv=argv, environment=dict(job.environment)),)
+
+
+def open_mpi_environment(job: LaunchJob) -> dict[str, str]:
+    """What Open MPI wants to be told: root is meant, and everything stays on loopback when all ranks are here."""
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if job.as_root else {}
+    local = {"OMPI_MCA_oob_tcp_if_include": "lo", "OMPI_MCA_btl_tcp_if_include": "lo"} if job.is_local else {}
+    return root | local

@@ -1,0 +1,110 @@
+"""What the doctor finds on this machine: launchers, GPUs, cores and memory, compiler, the programs that tests need."""
+
+import os
+import shutil
+import socket
+from pathlib import Path
+
+from install import cache, toolchain
+from measurement.fingerprint import usable_cores
+from runners.findings import SETUP, Finding, find_program, installed_version, program_finding
+
+MIN_SHM_BYTES = 512 * 2**20
+
+
+def launcher_findings() -> list[Finding]:
+    """The programs that start ranks."""
+    mpirun = find_program("mpirun")
+    version = first_line(toolchain.output_of([mpirun, "--version"])) if mpirun else ""
+    remedies = {"torchrun": SETUP, "horovodrun": f"comes with Horovod: {SETUP}", "mpirun": SETUP}
+    versions = {"torchrun": installed_version("torch"), "horovodrun": installed_version("horovod"), "mpirun": version}
+    return [program_finding("launchers", name, remedies[name], version=versions[name] or "") for name in remedies]
+
+
+def gpu_findings() -> list[Finding]:
+    """GPUs, their driver and a CUDA toolkit; a machine without GPUs is in order."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    gpus = (toolchain.output_of(query) or "").splitlines()
+    toolkit = toolchain.find_cuda_toolkit()
+    remedy = "" if toolkit or not gpus else "Horovod on GPUs is compiled with nvcc: install the CUDA toolkit, then make setup"
+    return [
+        Finding(topic="gpu", name="GPUs", status="ok", detail="; ".join(gpus) or "none (comparisons run on the CPU)"),
+        Finding(
+            topic="gpu",
+            name="CUDA toolkit",
+            status="warning" if remedy else "ok",
+            detail=f"{toolkit.version} ({toolkit.home})" if toolkit else "none",
+            remedy=remedy,
+        ),
+    ]
+
+
+def host_findings() -> list[Finding]:
+    """Cores, memory and shared memory that ranks on this host may use, and ssh for other hosts."""
+    return [
+        Finding(topic="host", name="name", status="ok", detail=socket.gethostname()),
+        Finding(topic="host", name="cores", status="ok", detail=cores_detail()),
+        Finding(topic="host", name="memory", status="ok", detail=f"{memory_limit_bytes() / 2**30:.1f} GiB"),
+        shared_memory_finding(),
+        program_finding("host", "ssh", "needed for several hosts: apt-get install openssh-client", status="warning"),
+    ]
+
+
+def cores_detail() -> str:
+    """Cores that the scheduler lets this process use, and cores that there are."""
+    total = os.cpu_count() or 1
+    return f"{len(usable_cores()) or total} usable of {total}"
+
+
+def memory_limit_bytes() -> int:
+    """Memory of the host, or what the control group allows where that is less; bytes."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+    allowed = [int(text) for file in limits if file.is_file() and (text := file.read_text().strip()).isdigit()]
+    return min(total, *allowed) if allowed else total
+
+
+def shared_memory_finding() -> Finding:
+    """Size of /dev/shm, through which data loaders, Gloo and Open MPI pass tensors on one host."""
+    path = Path("/dev/shm")
+    size_bytes = shutil.disk_usage(path).total if path.is_dir() else 0
+    enough = size_bytes >= MIN_SHM_BYTES
+    return Finding(
+        topic="host",
+        name="/dev/shm",
+        status="ok" if enough else "warning",
+        detail=f"{size_bytes / 2**20:.0f} MiB",
+        remedy="" if enough else "give the container more: docker run --shm-size=8g, or --ipc=host",
+    )
+
+
+def build_findings() -> list[Finding]:
+    """What compiles Horovod, and where its wheel and build log are kept."""
+    compiler = toolchain.find_compiler()
+    problem = toolchain.compiler_problem(compiler)
+    state, root = cache.read_state(), cache.cache_root()
+    directory = root / state.key if state and state.key else root
+    kept = sorted(file.name for file in directory.glob("*") if file.is_file()) if directory != root else []
+    detail = f"{directory} ({', '.join(kept) or 'empty'})"
+    return [
+        Finding(
+            topic="build",
+            name="C++ compiler",
+            status="warning" if problem else "ok",
+            detail=problem or f"{compiler}: {toolchain.compiler_version(compiler)}",
+            remedy=f"only for building Horovod. {toolchain.INSTALL_HINT}" if problem else "",
+        ),
+        Finding(topic="build", name="wheel and log", status="ok", detail=detail),
+    ]
+
+
+def test_findings() -> list[Finding]:
+    """What only ringside's own tests need: hosts in network namespaces, and a browser."""
+    note = "only for ringside's own tests: apt-get install"
+    packages = {"sshd": "openssh-server", "ip": "iproute2", "chromium": "chromium"}
+    return [program_finding("tests", name, f"{note} {package}", status="warning") for name, package in packages.items()]
+
+
+def first_line(text: str | None) -> str:
+    """The first line of a text, or nothing."""
+    return (text or "").strip().partition("\n")[0]

@@ -1,0 +1,152 @@
+"""A plan held against what exists: every name resolved, every combination that cannot work refused before anything starts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from backends import Backend, backend_class
+from measurement.errors import PlanError, unknown_name
+from measurement.fingerprint import usable_cores
+from measurement.plan import Arm, Plan, checked
+from runners.launchers import Launcher, make_launcher
+from workloads import Workload, workload_class
+
+WHY_NOT = {
+    ("horovod", "torchrun"): "no HOROVOD_* variables: each rank would be a world of 1",
+    ("horovod", "spawn"): "no HOROVOD_* variables: each rank would be a world of 1",
+    ("ddp", "horovodrun"): "it gives DDP's ranks no address to meet at",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmSetup:
+    """An arm with everything it names made real."""
+
+    name: str
+    arm: Arm
+    backend: type[Backend]
+    options: BaseModel
+    transport: str | None
+    launcher: Launcher
+    launcher_reference: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What this arm alone sets in its ranks."""
+        return self.backend.environment(transport=self.transport, options=self.options) | self.arm.environment
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadSetup:
+    """The workload with its options checked."""
+
+    reference: str
+    workload: type[Workload]
+    options: BaseModel
+
+
+def resolve_arms(plan: Plan) -> dict[str, ArmSetup]:
+    """Every arm that will run, the control included, by name.
+
+    Raises:
+        PlanError: an unknown backend, launcher, transport or option, or a combination that cannot work.
+    """
+    return {name: resolve_arm(name, arm, plan) for name, arm in plan.all_arms().items()}
+
+
+def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSetup:
+    """One arm; see ``resolve_arms``."""
+    backend = backend_class(arm.backend)
+    options = checked(backend.Options, arm.options, source=f"options of arm '{name}'")
+    transport = choose_transport(arm.backend, backend, arm.transport, device=plan.device)
+    reference = arm.launcher or (backend.launchers[0] if backend.launchers else "torchrun")
+    if backend.launchers and ":" not in reference and reference not in backend.launchers:
+        make_launcher(reference)  # an unknown name is the better message
+        raise PlanError(refused(arm.backend, reference, backend))
+    launcher = make_launcher(reference)
+    backend.check(transport=transport, options=options, micro_steps=plan.micro_steps, world_size=plan.world_size)
+    return ArmSetup(
+        name=name,
+        arm=arm,
+        backend=backend,
+        options=options,
+        transport=transport,
+        launcher=launcher,
+        launcher_reference=reference,
+    )
+
+
+def refused(reference: str, launcher: str, backend: type[Backend]) -> str:
+    """The message for a launcher that cannot start a backend."""
+    reason = WHY_NOT.get((reference, launcher))
+    usable = " or ".join(f"'{name}'" for name in backend.launchers)
+    return f"launcher '{launcher}' cannot start backend '{reference}'{f' ({reason})' if reason else ''}; use {usable}"
+
+
+def choose_transport(reference: str, backend: type[Backend], transport: str | None, *, device: str) -> str | None:
+    """The transport asked for, or the backend's customary one on this device.
+
+    Raises:
+        PlanError: the backend does not know it.
+    """
+    if not backend.transports:
+        if transport is not None:
+            raise PlanError(f"backend '{reference}' has no transport to choose, but '{transport}' was asked for; leave it out")
+        return None
+    if transport is None:
+        return "nccl" if "nccl" in backend.transports and _on_gpu(device) else backend.transports[0]
+    if transport not in backend.transports:
+        raise PlanError(unknown_name(f"transport of backend '{reference}'", transport, backend.transports))
+    return transport
+
+
+def resolve_workload(reference: str, given: dict[str, object]) -> WorkloadSetup:
+    """The workload with its options.
+
+    Raises:
+        PlanError: unknown workload or option.
+    """
+    workload, implied = workload_class(reference)
+    options = checked(workload.Options, implied | given, source=f"workload_options of '{reference}'")
+    return WorkloadSetup(reference=reference, workload=workload, options=options)
+
+
+def require_executables(arms: dict[str, ArmSetup]) -> None:
+    """Every launcher's command must be there before anything starts.
+
+    Raises:
+        PlanError: one is missing.
+    """
+    for setup in arms.values():
+        if shutil.which(setup.launcher.executable, path=search_path()) is None:
+            raise PlanError(
+                f"arm '{setup.name}' needs '{setup.launcher.executable}', which is neither beside {sys.executable} nor on PATH; "
+                f"run 'make setup', or see 'ringside doctor' for the remedy"
+            )
+
+
+def search_path() -> str:
+    """PATH with the folder of the running Python first, so that an environment need not be activated."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
+
+def threads_per_rank(plan: Plan) -> int:
+    """The plan's threads, or this host's cores divided by its ranks, at least 1."""
+    return plan.threads or max(1, cores() // plan.world_size)
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(usable_cores()) or os.cpu_count() or 1
+
+
+def _on_gpu(device: str) -> bool:
+    import torch
+
+    return device == "cuda" or (device == "auto" and torch.cuda.is_available())

@@ -1,0 +1,87 @@
+"""What the user sees while a comparison runs: one bar with the time left on a terminal, a plain line now and then elsewhere.
+
+All of it goes to stderr; stdout is for results.
+"""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, SpinnerColumn, TextColumn
+from rich.progress import Progress as Bar
+
+LINE_EVERY_S = 15.0
+
+
+class Progress:
+    """Counts launches, of a known measuring time each; the time to start is learnt from the first."""
+
+    def __init__(self, *, seconds_per_launch: float, sequential: bool = False) -> None:
+        self._console = Console(stderr=True)
+        self._seconds = seconds_per_launch
+        self._launches = self._done = 0
+        self._measured_s = 0.0
+        self._started_at = self._last_line = time.monotonic()
+        self._launch_s: float | None = None
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"))
+        self._bar = Bar(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
+        self._task = self._bar.add_task("", total=1.0, left="")
+        self._title = ""
+
+    def __enter__(self) -> Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def begin(self, *, launches: int) -> None:
+        """How many launches are to come."""
+        self._launches = launches
+
+    def add_launch(self) -> None:
+        """One more than was thought."""
+        self._launches += 1
+
+    def launch(self, number: int) -> None:
+        """A launch begins."""
+        self._started_at, self._measured_s = time.monotonic(), 0.0
+        self._title = f"launch {self._done + 1} of {self._launches}"
+
+    def launch_done(self) -> None:
+        """It ended; now it is known how long one takes."""
+        self._done += 1
+        self._launch_s = time.monotonic() - self._started_at
+
+    def say(self, what: str) -> None:
+        """What is being done now."""
+        self._bar.update(self._task, description=f"{self._title}: {what}")
+        if not self._console.is_terminal:
+            self._line(f"{self._title}: {what}" if self._title else what)
+        elif "failed" in what or "wrong" in what or "timeout" in what:
+            self._console.print(f"{self._title}: {what}", markup=False, highlight=False)
+
+    def tick(self, measured_s: float) -> None:
+        """Seconds of this launch's blocks that are done."""
+        self._measured_s = measured_s
+        part = min(1.0, measured_s / self._seconds)
+        left = self._left_s()
+        self._bar.update(self._task, completed=(self._done + part) / max(self._launches, 1), left=f"{_duration(left)} left")
+        if not self._console.is_terminal and time.monotonic() - self._last_line > LINE_EVERY_S:
+            self._line(f"{self._title}: {part:.0%} measured, about {_duration(left)} left")
+
+    def _left_s(self) -> float:
+        spent = time.monotonic() - self._started_at
+        launch_s = self._launch_s or (spent - self._measured_s + self._seconds)
+        return max(0.0, launch_s * (self._launches - self._done) - spent)
+
+    def _line(self, text: str) -> None:
+        self._last_line = time.monotonic()
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -1,0 +1,35 @@
+"""The throughput table a standing-alone run prints: every rank, every host, and all together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from rich.table import Table
+
+from measurement.record import LaunchRecord
+
+
+def throughput_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
+    """One row per rank, then the total: all ranks' samples over the slowest rank's time, as in the reports."""
+    ranks, hosts = _plural(record.world_size, "rank"), _plural(len(record.hosts), "host")
+    title = f"{record.workload} under {record.backend} over {record.transport}: {ranks} on {hosts}"
+    table = Table(title=title, title_justify="left")
+    for name in ("host", "rank", f"{record.sample_unit}/s", "step ms (median)", "step ms (95%)"):
+        table.add_column(name, justify="left" if name == "host" else "right")
+    for place in record.ranks:
+        own = steps[steps["rank"] == place.rank]
+        table.add_row(place.host, str(place.rank), *_figures(own["samples"].sum() / own["step_s"].sum(), own["step_s"]))
+    slowest = steps.groupby(["block", "step"])["step_s"].max()
+    per_block = steps.groupby(["block", "rank"])["step_s"].sum().groupby("block").max()
+    table.add_section()
+    table.add_row("all", str(record.world_size), *_figures(steps["samples"].sum() / per_block.sum(), slowest), style="bold")
+    return table
+
+
+def _figures(throughput_per_s: float, step_s: pd.Series) -> list[str]:
+    median, high = np.percentile(step_s, [50, 95]) * 1e3
+    return [f"{throughput_per_s:,.1f}", f"{median:.2f}", f"{high:.2f}"]
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,139 @@
+"""The training loop every arm runs, whoever measures it: build, step, block. Nothing in it knows which backend it drives."""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from backends import Backend
+from measurement.record import PHASES
+from measurement.step_timer import StepTimer
+from measurement.world import World
+from workloads import Workload
+
+DATA_WAIT, FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))
+LAYOUT_ALLOCATIONS = 16
+LAYOUT_BYTES = 1 << 20
+
+
+@dataclass(kw_only=True)
+class TimedBlock:
+    """What a rank timed: phases_s float64 [steps, len(PHASES)] in seconds, samples per step, and what came before."""
+
+    phases_s: Any
+    samples: list[int]
+    untimed_s: float
+
+
+class Trainer:
+    """One rank's model, optimizer and batches, rebuilt as often as asked."""
+
+    def __init__(self, *, workload: Workload, backend: Backend, world: World, device: torch.device, seed: int) -> None:
+        self.workload = workload
+        self.backend = backend
+        self.world = world
+        self.device = device
+        self.seed = seed
+        self.micro_steps = backend.micro_steps
+        self.model: nn.Module | None = None
+        self.optimizer: Optimizer | None = None
+        self.batches = self.new_batches()
+        self._held: list[torch.Tensor] = []
+
+    def new_batches(self) -> Iterator[Any]:
+        """This rank's batches from the first on."""
+        return self.workload.batches(rank=self.world.rank, world_size=self.world.world_size, device=self.device)
+
+    def build_bare(self, *, seed: int | None = None) -> nn.Module:
+        """A model no backend has touched, in training mode, on this rank's device."""
+        torch.manual_seed(self.seed if seed is None else seed)
+        return self.workload.build_model().to(self.device).train()
+
+    def build(self, *, layout: int | None = None) -> None:
+        """Build model, optimizer and wrapper anew. Collective.
+
+        Args:
+            layout: seed of the random allocations that go before, so that memory lies elsewhere each time.
+        """
+        self.release()
+        if layout is not None:
+            self._held = _allocate(random.Random(layout * 65_537 + self.world.rank), self.device)
+        bare = self.build_bare()
+        self.model, self.optimizer = self.backend.prepare(bare, self.workload.build_optimizer(bare))
+
+    def release(self) -> None:
+        """Let go of model and optimizer; wrappers hold reference cycles, so collect them now and not inside a step."""
+        self.model = self.optimizer = None
+        self._held = []
+        gc.collect()
+
+    def step(self, timer: StepTimer) -> int:
+        """One optimizer step under the clock; returns this rank's samples. Collective unless local."""
+        assert self.model is not None and self.optimizer is not None
+        samples = 0
+        for micro_step in range(1, self.micro_steps + 1):
+            batch = next(self.batches)
+            timer.mark(DATA_WAIT)
+            if micro_step == 1:
+                self.model.zero_grad(set_to_none=True)
+            with nullcontext() if micro_step == self.micro_steps else self.backend.accumulating(self.model, self.optimizer):
+                loss = self.workload.compute_loss(self.model, batch)
+                if self.micro_steps > 1:
+                    loss = loss / self.micro_steps
+                timer.mark(FORWARD)
+                loss.backward()
+                timer.mark(BACKWARD)
+            samples += self.workload.count_samples(batch)
+        self.optimizer.step()
+        timer.mark(OPTIMIZER)
+        timer.end_step()
+        return samples
+
+    def run_block(self, *, steps: int, warmup_steps: int, local: bool, rebuild: bool, layout: int) -> TimedBlock:
+        """Rebuild if asked, warm up, meet, and time ``steps`` steps. Collective."""
+        began = time.perf_counter()
+        if rebuild or self.model is None:
+            self.build(layout=layout)
+        assert self.model is not None and self.optimizer is not None
+        timer = StepTimer(self.device)
+        with self.backend.local_only(self.model, self.optimizer) if local else nullcontext():
+            timer.start()
+            for _ in range(warmup_steps):
+                self.step(timer)
+            self._meet()
+            untimed_s = time.perf_counter() - began
+            timer.start()
+            samples = [self.step(timer) for _ in range(steps)]
+            phases_s = timer.read()
+        return TimedBlock(phases_s=phases_s, samples=samples, untimed_s=untimed_s)
+
+    def _meet(self) -> None:
+        """All ranks begin the timed steps together, with nothing left running on the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.backend.barrier()
+
+
+def _allocate(chance: random.Random, device: torch.device) -> list[torch.Tensor]:
+    """Tensors of random sizes; every other one is freed again, which leaves holes for what is built next."""
+    made = [torch.empty(chance.randrange(64, LAYOUT_BYTES), dtype=torch.uint8, device=device) for _ in range(LAYOUT_ALLOCATIONS)]
+    return made[::2]
+
+
+def resolve_device(wanted: str, *, local_rank: int) -> torch.device:
+    """Where a rank computes: ``auto`` takes a GPU when there is one."""
+    gpu = torch.cuda.is_available() if wanted == "auto" else wanted == "cuda"
+    if not gpu:
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank % max(torch.cuda.device_count(), 1))
+    torch.cuda.set_device(device)
+    return device

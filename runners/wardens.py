@@ -1,0 +1,137 @@
+"""The driver's end of the wardens' connections: stop, continue and kill ranks on any host, and learn of their death."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+
+from measurement.errors import LaunchError
+
+ACKNOWLEDGE_TIMEOUT_S = 10.0
+
+
+@dataclass(kw_only=True)
+class Ward:
+    """One rank as its warden knows it."""
+
+    rank: int
+    host: str
+    pid: int
+    connection: socket.socket
+    is_gone: bool = False
+    pending: bytes = field(default=b"", repr=False)
+
+
+class Wardens:
+    """Accepts the wardens of all ranks of a comparison; a thread takes the connections, the driver's thread speaks to them."""
+
+    def __init__(self, *, address: str) -> None:
+        self.token = secrets.token_hex(16)
+        self._server = socket.create_server((address, 0))
+        self._address = address
+        self._wards: dict[tuple[str, int], dict[int, Ward]] = {}
+        self._lock = threading.Lock()
+        threading.Thread(target=self._accept, name="ringside-wardens", daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        """``host:port`` for the wardens to connect to."""
+        return f"{self._address}:{self._server.getsockname()[1]}"
+
+    def of(self, arm: str, launch: int) -> dict[int, Ward]:
+        """The ranks of an arm whose wardens have reported, by rank."""
+        with self._lock:
+            return dict(self._wards.get((arm, launch), {}))
+
+    def tell(self, arm: str, launch: int, word: str) -> None:
+        """Have every warden of an arm do something, all at once, and wait until each has done it.
+
+        Raises:
+            LaunchError: a warden does not answer in time.
+        """
+        wards = [ward for ward in self.of(arm, launch).values() if not ward.is_gone]
+        for ward in wards:
+            try:
+                ward.connection.sendall(f"{word}\n".encode())
+            except OSError:
+                ward.is_gone = True
+        for ward in wards:
+            self._await_word(ward, word)
+
+    def gone(self, arm: str, launch: int) -> list[int]:
+        """The ranks of an arm whose process has ended. Does not wait."""
+        for ward in self.of(arm, launch).values():
+            if not ward.is_gone and _has_closed(ward.connection):
+                ward.is_gone = True
+        return [rank for rank, ward in self.of(arm, launch).items() if ward.is_gone]
+
+    def release(self, arm: str, launch: int) -> None:
+        """Close an arm's connections: wardens whose rank still runs kill it."""
+        with self._lock:
+            wards = self._wards.pop((arm, launch), {})
+        for ward in wards.values():
+            ward.connection.close()
+
+    def close(self) -> None:
+        """Close everything."""
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        for arm, launch in list(self._wards):
+            self.release(arm, launch)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
+
+    def _greet(self, connection: socket.socket) -> None:
+        connection.settimeout(ACKNOWLEDGE_TIMEOUT_S)
+        line = b""
+        try:
+            while not line.endswith(b"\n") and len(line) < 1024:
+                line += connection.recv(1)
+            token, arm, launch, rank, host, pid = line.decode().split()
+        except (OSError, ValueError):
+            connection.close()
+            return
+        if not secrets.compare_digest(token, self.token):
+            connection.close()
+            return
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self._lock:
+            wards = self._wards.setdefault((arm, int(launch)), {})
+            wards[int(rank)] = Ward(rank=int(rank), host=host, pid=int(pid), connection=connection)
+
+    @staticmethod
+    def _await_word(ward: Ward, word: str) -> None:
+        deadline = time.monotonic() + ACKNOWLEDGE_TIMEOUT_S
+        while not ward.is_gone and word.encode() not in ward.pending.split():
+            ward.connection.settimeout(max(0.01, deadline - time.monotonic()))
+            try:
+                data = ward.connection.recv(4096)
+            except TimeoutError:
+                raise LaunchError(f"rank {ward.rank} on {ward.host} was not told to {word}: its warden does not answer") from None
+            except OSError:
+                data = b""
+            ward.is_gone = not data
+            ward.pending += data
+        ward.pending = b""
+
+
+def _has_closed(connection: socket.socket) -> bool:
+    """Whether the other end has closed; nothing is expected to be waiting unread."""
+    try:
+        connection.settimeout(0)
+        return connection.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

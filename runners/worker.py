@@ -1,0 +1,166 @@
+"""One rank of an arm under the driver: ``python -m runners.worker``, started N times by a launcher.
+
+It starts its warden, sends its output to the log, meets the driver's store and does what it is told until told to finish.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from measurement.fingerprint import allowed_environment, usable_cores
+from measurement.world import World
+from runners import warden
+from runners.job import (
+    FINISH,
+    BlockReport,
+    Command,
+    Job,
+    Reply,
+    command_key,
+    decode_command,
+    encode,
+    job_key,
+    reply_key,
+)
+from runners.rank_environment import read_world
+
+FOREVER = timedelta(days=30)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Serve the driver; an exception is recorded there and raised here."""
+    given = _arguments().parse_args(argv)
+    world = read_world(os.environ)
+    warden.start(given.wardens, given.token, given.arm, given.launch, world.rank)
+    redirect_output(Path(given.log_folder) / f"rank-{world.rank}.log")
+    faulthandler.register(signal.SIGUSR1)
+    if given.affinity == "spread":
+        pin(world)
+    sys.path.insert(0, str(Path.cwd()))
+
+    import torch  # after the affinity, so that its threads are made with it
+    from torch.distributed import TCPStore
+
+    host, _, port = given.driver.rpartition(":")
+    store = TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=FOREVER)
+    torch.set_num_threads(given.threads)
+    Servant(store=store, arm=given.arm, launch=given.launch, world=world).serve()
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m runners.worker", description=__doc__)
+    parser.add_argument("--driver", required=True, help="host:port of the driver's store")
+    parser.add_argument("--wardens", required=True, help="host:port of the driver's warden server")
+    parser.add_argument("--token", required=True)
+    parser.add_argument("--arm", required=True)
+    parser.add_argument("--launch", type=int, required=True)
+    parser.add_argument("--log-folder", required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--affinity", choices=("none", "spread"), default="none")
+    return parser
+
+
+def redirect_output(path: Path) -> None:
+    """Everything this process prints, C++ included, goes to the rank's log."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+
+
+def pin(world: World) -> None:
+    """Leave this rank its equal share of the cores; ranks share one where there are fewer cores than ranks."""
+    cores = usable_cores()
+    if not cores:
+        return
+    share = max(1, len(cores) // world.local_world_size)
+    first = world.local_rank * share % len(cores)
+    os.sched_setaffinity(0, cores[first : first + share])
+
+
+class Servant:
+    """Answers the driver's commands, one after another."""
+
+    def __init__(self, *, store: Any, arm: str, launch: int, world: World) -> None:
+        self._store = store
+        self._arm, self._launch = arm, launch
+        self._world = world
+        self._job = Job.model_validate_json(store.get(job_key(arm, launch)))
+        self._answers: dict[str, Callable[[Command], Reply]] = {
+            "start": self._start,
+            "parity": self._parity,
+            "block": self._block,
+            "finish": self._finish,
+        }
+
+    def serve(self) -> None:
+        """Until ``finish`` has been answered."""
+        number, done = 0, False
+        while not done:
+            command = decode_command(self._store.get(command_key(self._arm, self._launch, number)))
+            place = reply_key(self._arm, self._launch, number, self._world.rank)
+            try:
+                reply = self._answers[command.do](command)
+            except Exception as error:  # the worker's edge: told to the driver, then raised
+                traceback.print_exc()
+                self._store.set(place, encode(Reply(error=f"{type(error).__name__}: {error}")))
+                raise
+            self._store.set(place, encode(reply))
+            number, done = number + 1, command.do == FINISH
+        self._engine.backend.teardown()
+
+    def _start(self, command: Command) -> Reply:
+        from torch.distributed import PrefixStore
+
+        from runners.engine import start_engine
+
+        meeting = PrefixStore(f"{self._launch}/{self._arm}/meeting", self._store)
+        self._engine = start_engine(self._job, self._world, store=meeting)
+        return Reply(report=self._engine.report(allowed_environment(os.environ)))
+
+    def _parity(self, command: Command) -> Reply:
+        from runners.parity import run_gate
+
+        return Reply(parity=run_gate(self._engine.trainer, steps=command.steps))
+
+    def _block(self, command: Command) -> Reply:
+        block = self._engine.trainer.run_block(
+            steps=command.steps,
+            warmup_steps=command.warmup_steps,
+            local=command.kind == "local",
+            rebuild=command.rebuild,
+            layout=command.layout,
+        )
+        report = BlockReport(
+            rank=self._world.rank,
+            untimed_s=block.untimed_s,
+            samples=block.samples,
+            phases_s=block.phases_s.tolist(),
+        )
+        return Reply(block=report)
+
+    def _finish(self, command: Command) -> Reply:
+        engine = self._engine
+        reply = Reply(
+            report=engine.report(allowed_environment(os.environ)),
+            peak_memory_bytes=engine.peak_memory_bytes(),
+            sample_unit=engine.trainer.workload.sample_unit,
+        )
+        engine.trainer.release()
+        return reply
+
+
+if __name__ == "__main__":
+    main()
