@@ -31,7 +31,7 @@ $(STAMP): pyproject.toml install/constraints.txt $(INSTALL_SOURCES)
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint install/constraints.txt uv
 	@echo "Installing torch and the other packages"
-	@$(UV) pip install --python $(BIN)/python --constraint install/constraints.txt --build-constraint install/constraints.txt --editable '.[mpi,build,dev]'
+	@$(UV) pip install --compile-bytecode --python $(BIN)/python --constraint install/constraints.txt --build-constraint install/constraints.txt --editable '.[mpi,build,dev]'
 	@$(BUILD_HOROVOD) || $(NO_HOROVOD)
 	@touch $@
 

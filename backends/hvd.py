@@ -83,6 +83,9 @@ class Horovod(Backend):
         self._hvd = hvd
         self._device = device
         _require_transport(hvd, self.transport)
+        if world.launcher == "none":  # one rank without a launcher: MPI would look for one
+            os.environ.setdefault("HOROVOD_CONTROLLER", "gloo")
+            os.environ.setdefault("HOROVOD_CPU_OPERATIONS", "gloo")
         hvd.init()
         return World(
             rank=hvd.rank(),

@@ -43,7 +43,7 @@ class Case:
         return {
             "name": f"{self.name}-{number:02d}",
             "workload": "digits",
-            "local_batch_size": 64,
+            "local_batch_size": 32,
             "world_size": 2,
             "seed": 1 + number,
             "baseline": next(iter(self.arms)),

@@ -5,6 +5,7 @@ Shared by the worker under the driver and by the runners that stand alone.
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import socket
@@ -92,7 +93,14 @@ def start_engine(job: Job, world: World, *, store: Any = None) -> Engine:
     workload = chosen.workload(local_batch_size=job.local_batch_size, seed=job.seed, options=chosen.options)
     trainer = Trainer(workload=workload, backend=backend, world=counted, device=device, seed=job.seed)
     trainer.build()
+    settle_garbage()
     return Engine(job=job, world=world, backend=backend, trainer=trainer)
+
+
+def settle_garbage() -> None:
+    """Set aside all that was imported, so that collecting before each rebuild looks at what training made and not at torch."""
+    gc.collect()
+    gc.freeze()
 
 
 def describe_optimizer(optimizer: Optimizer | None) -> dict[str, Any]:

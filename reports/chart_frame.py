@@ -1,0 +1,60 @@
+"""What all charts share: layouts, and the colour of each arm.
+
+Colours are names such as ``@arm-2``; the page replaces them by those of its light or dark theme.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from reports.schema import Comparison
+
+Figure = dict[str, Any]
+
+ROW_PX, HEAD_PX = 34, 64
+COLOURS = 10
+"""How many candidates have a colour of their own; beyond, they are used again."""
+
+
+def arm_colour(comparison: Comparison, name: str) -> str:
+    """The baseline and its control are grey, candidates have a colour each."""
+    arm = comparison.arm(name)
+    if arm.role != "candidate":
+        return f"@{arm.role}"
+    candidates = [other.name for other in comparison.arms if other.role == "candidate"]
+    return f"@arm-{candidates.index(name) % COLOURS}"
+
+
+def arm_layout(arms: int, title: str) -> Figure:
+    """Arms from top to bottom, in the plan's order."""
+    layout = base_layout(HEAD_PX + ROW_PX * arms, title)
+    layout["yaxis"] |= {"type": "category", "autorange": "reversed", "automargin": True, "showgrid": False}
+    return layout
+
+
+def base_layout(height: int, title: str) -> Figure:
+    """A quiet frame with a titled x axis."""
+    axis = {"gridcolor": "@grid", "zerolinecolor": "@muted", "linecolor": "@grid", "zeroline": False}
+    return {
+        "height": height,
+        "margin": {"l": 10, "r": 16, "t": 10, "b": 44},
+        "paper_bgcolor": "@background",
+        "plot_bgcolor": "@background",
+        "font": {
+            "color": "@text",
+            "size": 13,
+            "family": "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif",
+        },
+        "xaxis": axis | {"title": {"text": title, "font": {"size": 12, "color": "@muted"}}},
+        "yaxis": dict(axis),
+        "showlegend": False,
+        "hovermode": "closest",
+    }
+
+
+def padded(values: Sequence[float]) -> list[float]:
+    """A range with a little room at either end."""
+    low, high = min(values), max(values)
+    room = 0.03 * (high - low) or 0.1 * abs(high) or 1.0
+    return [low - room, high + room]

@@ -1,0 +1,187 @@
+"""The charts of the page as plain Plotly figures (dicts), readable with two arms and with twelve."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Sequence
+
+from measurement.record import PHASES
+from reports.chart_frame import Figure, arm_colour, arm_layout, base_layout, padded
+from reports.pairs_chart import pairs_chart
+from reports.quantities import NONE, interval, ratio
+from reports.schema import ArmSummary, Comparison, Estimate, RatioSummary
+
+PHASE_NAMES = {"data_wait": "data wait", "forward": "forward", "backward": "backward", "optimizer": "optimizer step"}
+
+
+def charts(comparison: Comparison) -> dict[str, Figure]:
+    """Every chart that has data, by name."""
+    makers: dict[str, Callable[[Comparison], Figure | None]] = {
+        "ratios": ratios_chart,
+        "throughput": throughput_chart,
+        "step_time": step_time_chart,
+        "pairs": pairs_chart,
+        "distribution": distribution_chart,
+        "phases": phases_chart,
+        "exposed": exposed_chart,
+    }
+    made = {name: maker(comparison) for name, maker in makers.items()}
+    return {name: figure for name, figure in made.items() if figure is not None}
+
+
+def ratios_chart(comparison: Comparison) -> Figure | None:
+    """Forest plot: each ratio with its interval, the threshold as a band around 1."""
+    shown = [result for result in comparison.results if result.throughput_ratio is not None]
+    if not shown:
+        return None
+    traces = [_bar(comparison, result) for result in shown]
+    threshold = comparison.measurement["noise_threshold"]
+    layout = arm_layout(len(shown), "throughput relative to " + comparison.baseline)
+    band = {"type": "rect", "xref": "x", "yref": "paper", "x0": 1 - threshold, "x1": 1 + threshold, "y0": 0, "y1": 1}
+    one = {"type": "line", "xref": "x", "yref": "paper", "x0": 1, "x1": 1, "y0": 0, "y1": 1}
+    layout["shapes"] = [
+        band | {"fillcolor": "@band", "line": {"width": 0}, "layer": "below"},
+        one | {"line": {"color": "@text", "width": 1}, "layer": "below"},
+    ]
+    layout["annotations"] = [_beside(result) for result in shown]
+    layout["margin"]["r"] = 175
+    layout["xaxis"]["tickformat"] = ".2~f" if _span(shown) > 0.1 else ".3~f"
+    return {"data": traces, "layout": layout}
+
+
+def _span(results: Sequence[RatioSummary]) -> float:
+    ends = [end for r in results for end in (r.ci_low, r.ci_high, r.throughput_ratio) if end is not None]
+    return max([*ends, 1.0]) - min([*ends, 1.0])
+
+
+def _bar(comparison: Comparison, result: RatioSummary) -> Figure:
+    estimate = Estimate(value=result.throughput_ratio or 1.0, ci_low=result.ci_low, ci_high=result.ci_high)
+    return _point(result.candidate, estimate, arm_colour(comparison, result.candidate), digits=".3f")
+
+
+def _beside(result: RatioSummary) -> Figure:
+    """The figures at the right end of the row, so that the chart can be read without hovering."""
+    bounds = f"  ({interval(result)})" if interval(result) != NONE else ""
+    place = {"xref": "paper", "yref": "y", "x": 1.01, "y": result.candidate, "xanchor": "left", "showarrow": False}
+    return place | {"text": f"{ratio(result.throughput_ratio)}{bounds}", "font": {"size": 12}}
+
+
+def throughput_chart(comparison: Comparison) -> Figure | None:
+    """Median throughput of each arm with its interval."""
+    unit = html.escape(comparison.sample_unit)
+    return _estimates(comparison, lambda arm: arm.throughput_per_s, f"{unit} per second", digits=",.4~g")
+
+
+def exposed_chart(comparison: Comparison) -> Figure | None:
+    """Exposed communication of each arm with its interval, in milliseconds."""
+    figure = _estimates(comparison, lambda arm: _scaled(arm.exposed_comm_s, 1e3), "ms per step", digits=".3~f")
+    if figure:
+        figure["layout"]["xaxis"] |= {"zeroline": True, "rangemode": "tozero"}
+    return figure
+
+
+def _scaled(estimate: Estimate | None, factor: float) -> Estimate | None:
+    if estimate is None:
+        return None
+    low, high = (None if bound is None else bound * factor for bound in (estimate.ci_low, estimate.ci_high))
+    return Estimate(value=estimate.value * factor, ci_low=low, ci_high=high)
+
+
+def _estimates(comparison: Comparison, read: Callable[[ArmSummary], Estimate | None], title: str, *, digits: str) -> Figure | None:
+    found = [(arm.name, estimate) for arm in comparison.arms if (estimate := read(arm)) is not None]
+    if not found:
+        return None
+    traces = [_point(name, estimate, arm_colour(comparison, name), digits=digits) for name, estimate in found]
+    layout = arm_layout(len(found), title)
+    layout["xaxis"] |= {"separatethousands": True, "nticks": 6}
+    return {"data": traces, "layout": layout}
+
+
+def _point(name: str, estimate: Estimate, colour: str, *, digits: str) -> Figure:
+    trace: Figure = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [estimate.value],
+        "y": [name],
+        "marker": {"size": 9, "color": colour},
+        "hovertemplate": f"%{{y}}: %{{x:{digits}}}<extra></extra>",
+    }
+    if estimate.ci_low is not None and estimate.ci_high is not None:
+        above, below = estimate.ci_high - estimate.value, estimate.value - estimate.ci_low
+        trace["error_x"] = {"type": "data", "symmetric": False, "array": [above], "arrayminus": [below]}
+        trace["error_x"] |= {"thickness": 2, "width": 5, "color": colour}
+    return trace
+
+
+def step_time_chart(comparison: Comparison) -> Figure | None:
+    """Step time of each arm: p5 to p95 thin, p25 to p75 thick, the median as a dot."""
+    arms = [arm for arm in comparison.arms if arm.step_time_s]
+    if not arms:
+        return None
+    traces: list[Figure] = []
+    for arm in arms:
+        ms = {name: value * 1e3 for name, value in arm.step_time_s.items()}
+        colour = arm_colour(comparison, arm.name)
+        base = {"type": "scatter", "y": [arm.name] * 2, "mode": "lines", "hoverinfo": "skip"}
+        traces += [
+            base | {"x": [ms["p5"], ms["p95"]], "line": {"width": 2, "color": colour}},
+            base | {"x": [ms["p25"], ms["p75"]], "line": {"width": 8, "color": colour}},
+            _point(arm.name, Estimate(value=ms["p50"]), "@background", digits=".2f"),
+        ]
+        traces[-1]["marker"] |= {"line": {"color": colour, "width": 2}}
+    layout = arm_layout(len(arms), "ms per step")
+    layout["xaxis"]["range"] = padded([1e3 * arm.step_time_s[p] for arm in arms for p in ("p5", "p95")])
+    return {"data": traces, "layout": layout}
+
+
+def distribution_chart(comparison: Comparison) -> Figure | None:
+    """How step times are distributed: the share of steps that took at most so long."""
+    arms = [arm for arm in comparison.arms if arm.step_time_quantiles_s]
+    if not arms:
+        return None
+    traces = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": arm.name,
+            "x": [1e3 * value for value in arm.step_time_quantiles_s],
+            "y": list(range(101)),
+            "line": {"color": arm_colour(comparison, arm.name), "width": 2, "dash": _dash(arm)},
+            "hovertemplate": f"{arm.name}: %{{y}}% of steps within %{{x:.2f}} ms<extra></extra>",
+        }
+        for arm in arms
+    ]
+    layout = base_layout(340, "ms per step (axis ends at the 99th percentile)")
+    layout["showlegend"] = True
+    layout["legend"] = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
+    layout["xaxis"]["range"] = padded([1e3 * a.step_time_quantiles_s[q] for a in arms for q in (0, 99)])
+    layout["yaxis"] |= {"title": {"text": "steps, %", "font": {"size": 12}}, "range": [0, 101], "automargin": True}
+    return {"data": traces, "layout": layout}
+
+
+def _dash(arm: ArmSummary) -> str:
+    return "dot" if arm.role == "control" else "solid"
+
+
+def phases_chart(comparison: Comparison) -> Figure | None:
+    """Where a step's time goes, stacked."""
+    arms = [arm for arm in comparison.arms if arm.phases_s]
+    if not arms:
+        return None
+    traces = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": PHASE_NAMES[phase],
+            "y": [arm.name for arm in arms],
+            "x": [1e3 * arm.phases_s[phase] for arm in arms],
+            "marker": {"color": f"@phase-{number}"},
+            "hovertemplate": f"%{{y}}, {PHASE_NAMES[phase]}: %{{x:.2f}} ms<extra></extra>",
+        }
+        for number, phase in enumerate(PHASES)
+    ]
+    layout = arm_layout(len(arms), "ms per step")
+    layout |= {"barmode": "stack", "bargap": 0.35, "showlegend": True, "height": layout["height"] + 24}
+    layout["legend"] = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}
+    layout["margin"]["t"] = 34
+    return {"data": traces, "layout": layout}

@@ -1,0 +1,77 @@
+"""report.csv: one flat row per arm with its ratio, units in the column names."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+from measurement.record import PHASES
+from reports.base import Report
+from reports.schema import ArmSummary, Comparison, Estimate, RatioSummary
+
+
+class CsvReport(Report):
+    """For spreadsheets and data frames; an empty cell means that there is no such figure."""
+
+    file_name = "report.csv"
+
+    def render(self, comparison: Comparison) -> bytes:
+        """UTF-8 CSV with a header row."""
+        rows = [_row(comparison, arm) for arm in comparison.arms]
+        text = io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue().encode()
+
+
+def _row(comparison: Comparison, arm: ArmSummary) -> dict[str, Any]:
+    return {
+        "comparison_id": comparison.comparison_id,
+        "workload": comparison.workload,
+        "world_size": arm.world_size,
+        "hosts": " ".join(comparison.hosts),
+        "arm": arm.name,
+        "role": arm.role,
+        "status": arm.status,
+        "backend": arm.backend,
+        "transport": arm.transport,
+        "launcher": arm.launcher,
+        "options": json.dumps(arm.options, sort_keys=True),
+        **_ratio(comparison.result(arm.name)),
+        **_estimate(f"throughput_{comparison.sample_unit}_per_s", arm.throughput_per_s),
+        **{f"step_time_{p}_s": arm.step_time_s.get(p) for p in ("p5", "p25", "p50", "p75", "p95")},
+        **{f"{phase}_s": arm.phases_s.get(phase) for phase in PHASES},
+        **_estimate("exposed_comm_s", arm.exposed_comm_s),
+        "peak_memory_bytes": arm.peak_memory_bytes,
+        "scaling_efficiency": arm.scaling_efficiency,
+        "scaling_baseline": arm.scaling_baseline,
+        "parity_passed": arm.parity.passed if arm.parity else None,
+        "gradient_error": arm.parity.gradient_error if arm.parity else None,
+        "error": " | ".join(error.message for error in arm.errors),
+    }
+
+
+def _ratio(result: RatioSummary | None) -> dict[str, Any]:
+    fields = (
+        "baseline",
+        "throughput_ratio",
+        "ci_low",
+        "ci_high",
+        "confidence",
+        "verdict",
+        "launches",
+        "pairs",
+        "more_minutes",
+    )
+    return {field: getattr(result, field) if result else None for field in fields}
+
+
+def _estimate(name: str, estimate: Estimate | None) -> dict[str, float | None]:
+    return {
+        name: estimate.value if estimate else None,
+        f"{name}_ci_low": estimate.ci_low if estimate else None,
+        f"{name}_ci_high": estimate.ci_high if estimate else None,
+    }

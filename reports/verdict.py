@@ -1,0 +1,64 @@
+"""What an interval lets us say: the verdict, the control's veto, and how much longer to measure."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from reports.statistics import Interval
+
+Verdict = Literal["faster", "slower", "equivalent", "undecided"]
+
+LONGEST_MINUTES = 24 * 60.0
+"""Beyond this, 'measure longer' is no advice."""
+
+
+def decide(interval: Interval | None, *, threshold: float, control: Interval | None = None) -> Verdict:
+    """The verdict on a candidate relative to its baseline.
+
+    Args:
+        interval: of the ratio of their throughputs; None where there is no timing.
+        threshold: a ratio within ±this of 1 is of no practical interest.
+        control: the interval of the baseline against itself; where it excludes 1, no smaller claim is made.
+    """
+    verdict = _decide(interval, threshold)
+    if interval is None or control is None or verdict == "undecided":
+        return verdict
+    claim = threshold if verdict == "equivalent" else abs(math.log(interval.estimate))
+    return "undecided" if claim <= control_deviation(control) else verdict
+
+
+def _decide(interval: Interval | None, threshold: float) -> Verdict:
+    if interval is None or interval.low is None or interval.high is None:
+        return "undecided"
+    if interval.low > 1 and interval.estimate >= 1 + threshold:
+        return "faster"
+    if interval.high < 1 and interval.estimate <= 1 - threshold:
+        return "slower"
+    if 1 - threshold <= interval.low and interval.high <= 1 + threshold:
+        return "equivalent"
+    return "undecided"
+
+
+def control_deviation(control: Interval) -> float:
+    """How far the control's interval reaches from 1, as a log-ratio, where it excludes 1; else 0."""
+    if control.low is None or control.high is None or not control.excludes(1.0):
+        return 0.0
+    return max(abs(math.log(control.low)), abs(math.log(control.high)))
+
+
+def minutes_to_decide(interval: Interval | None, *, threshold: float, measured_minutes: float) -> float | None:
+    """Minutes of measuring to add until the verdict should fall, if the estimate stays: the half-width goes as 1/sqrt(time).
+
+    Returns:
+        None where nothing can be said: no interval yet, or an estimate so near the threshold that it would take more than a day.
+    """
+    if interval is None or interval.low is None or interval.high is None or measured_minutes <= 0:
+        return None
+    half = math.log(interval.high / interval.low) / 2
+    distance = abs(interval.estimate - 1)
+    wanted = abs(math.log(interval.estimate)) if distance >= threshold else threshold - distance
+    if wanted <= 0:
+        return None
+    minutes = measured_minutes * max((half / wanted) ** 2 - 1, 0.0)
+    return minutes if minutes <= LONGEST_MINUTES else None

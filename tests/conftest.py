@@ -1,0 +1,76 @@
+"""What all tests share: no test may leave a process or a rank variable behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).parent.parent
+BIN = Path(sys.executable).parent
+HAS_HOROVOD = shutil.which("horovodrun", path=str(BIN)) is not None
+
+needs_horovod = pytest.mark.skipif(not HAS_HOROVOD, reason="Horovod is not built here; 'ringside doctor' says how to get it")
+
+TINY = {
+    "name": "tiny",
+    "workload": "digits",
+    "local_batch_size": 16,
+    "world_size": 2,
+    "baseline": "ddp",
+    "arms": {"ddp": {"backend": "ddp", "transport": "gloo"}},
+    "measurement": {"launches": 1, "rounds": 3, "block_steps": 3, "local_every": 3},
+}
+"""The smallest real comparison; tests change what they are about."""
+
+
+@pytest.fixture(autouse=True)
+def no_leaked_environment():
+    """A test that leaves rank variables behind would change what the next one measures."""
+    before = dict(os.environ)
+    yield
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
+    assert {n: os.environ.get(n) for n in names} == {n: before.get(n) for n in names}
+
+
+@pytest.fixture
+def no_processes_left():
+    """After the test nothing of Ringside's runs that did not run before: ranks, wardens, launchers."""
+    before = ringside_processes()
+    yield
+    _, alive = psutil.wait_procs([process for process in ringside_processes() - before], timeout=10)
+    assert not alive, [process.cmdline() for process in alive]
+
+
+def ringside_processes() -> set[psutil.Process]:
+    """Every live process that is a rank, a warden or a launcher of one."""
+    found = set()
+    for process in psutil.process_iter():
+        try:
+            words = process.cmdline()
+            dead = process.status() == psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            continue
+        if not dead and any("runners.worker" in word or word.endswith("warden.py") for word in words):
+            found.add(process)
+    return found
+
+
+def write_plan(folder: Path, **changes) -> Path:
+    """A plan file made of ``TINY`` and changes; ``measurement`` is merged."""
+    measurement = {**TINY["measurement"], **changes.pop("measurement", {})}
+    path = folder / "plan.yaml"
+    path.write_text(yaml.safe_dump({**TINY, **changes, "measurement": measurement}, sort_keys=False))
+    return path
+
+
+def ringside(*arguments: object, timeout: float = 240, **options) -> subprocess.CompletedProcess[str]:
+    """The command line, as a user runs it."""
+    command = [sys.executable, "-m", "runners.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY, check=False, **options)

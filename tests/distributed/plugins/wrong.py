@@ -1,0 +1,115 @@
+"""Backends that compute the wrong thing, each in one way: what the parity gate must catch. Named by path in plans."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from backends.ddp import DDP
+from measurement.world import World
+
+
+class SkipsOneParameter(DDP):
+    """The last parameter's gradient is never exchanged."""
+
+    def prepare(self, model, optimizer):
+        name = list(dict(model.named_parameters()))[-1]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, [name])
+        return super().prepare(model, optimizer)
+
+
+class SumsInsteadOfAveraging(DDP):
+    """Gradients are world_size times too large."""
+
+    def prepare(self, model, optimizer):
+        wrapped, optimizer = super().prepare(model, optimizer)
+
+        def add(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+            work = dist.all_reduce(bucket.buffer(), async_op=True)
+            return work.get_future().then(lambda done: done.value()[0])
+
+        wrapped.register_comm_hook(None, add)
+        return wrapped, optimizer
+
+
+class StartsApart(DDP):
+    """Rank 1 begins from weights of its own: nothing is broadcast."""
+
+    def prepare(self, model, optimizer):
+        own = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        wrapped, optimizer = super().prepare(model, optimizer)
+        model.load_state_dict(own)
+        return wrapped, optimizer
+
+
+class SameShardEverywhere(DDP):
+    """Every rank believes that it is rank 0."""
+
+    def setup(self, world, *, device, store=None):
+        counted = super().setup(world, device=device, store=store)
+        return World(**{**counted.as_dict(), "rank": 0})
+
+
+class SameInputsInside(DDP):
+    """The shards are apart, but every forward pass sees rank 0's batch."""
+
+    def prepare(self, model, optimizer):
+        def rank_zeros(module: nn.Module, inputs: tuple) -> tuple:
+            if dist.is_initialized():
+                dist.broadcast(inputs[0], src=0)
+            return inputs
+
+        model.register_forward_pre_hook(rank_zeros)
+        return super().prepare(model, optimizer)
+
+
+class Misbehaves(DDP):
+    """Rank 1 does something in its n-th ``prepare``, that is in the n-th block after the gate."""
+
+    after = 6
+
+    def prepare(self, model, optimizer):
+        self.prepared = getattr(self, "prepared", 0) + 1
+        if self.prepared == self.after and dist.get_rank() == 1:
+            self.misbehave()
+        return super().prepare(model, optimizer)
+
+    def misbehave(self):
+        raise NotImplementedError
+
+
+class Dies(Misbehaves):
+    """kill -9."""
+
+    def misbehave(self):
+        print("last words of rank 1", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Hangs(Misbehaves):
+    """Sleeps for ever."""
+
+    def misbehave(self):
+        print("going to sleep", flush=True)
+        time.sleep(3600)
+
+
+class Raises(Misbehaves):
+    """A Python exception."""
+
+    def misbehave(self):
+        raise ValueError("no more steps from me")
+
+
+class Unfair(DDP):
+    """Takes other threads than the plan gave it."""
+
+    def setup(self, world, *, device, store=None):
+        torch.set_num_threads(2)
+        return super().setup(world, device=device, store=store)

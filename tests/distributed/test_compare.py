@@ -1,0 +1,144 @@
+"""Whole comparisons on real ranks: every backend, both modes, resume, records and reports."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.conftest import needs_horovod, ringside, write_plan
+
+from measurement.record import ResultsFolder
+
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+
+HOROVOD = {
+    "horovod-gloo": {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"},
+    "horovod-mpi": {"backend": "horovod", "transport": "mpi", "launcher": "horovodrun"},
+    "horovod-mpirun": {"backend": "horovod", "transport": "mpi", "launcher": "mpirun"},
+}
+
+
+def records_of(folder):
+    return {(record.launch, record.arm): record for record in ResultsFolder(folder).records()}
+
+
+@needs_horovod
+def test_horovod_and_ddp_agree_with_the_reference_and_are_compared(tmp_path):
+    plan = write_plan(tmp_path, arms={"ddp": {"backend": "ddp"}, **HOROVOD})
+    done = ringside("compare", plan, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    records = records_of(tmp_path / "out")
+    assert {arm for _, arm in records} == {"ddp", "ddp-control", *HOROVOD}
+    for record in records.values():
+        assert record.status == "ok", record.error
+        assert record.parity.passed
+        assert record.parity.gradient_error < 1e-5
+        assert record.parity.samples_digest == records[0, "ddp"].parity.samples_digest
+        assert [block.kind for block in record.blocks].count("sync") == 3
+        assert [block.kind for block in record.blocks].count("local") == 1
+        assert record.exit_codes == [0]
+        assert [rank.world_size for rank in record.ranks] == [2, 2]
+    for arm, controller in (("horovod-gloo", "gloo"), ("horovod-mpi", "mpi"), ("horovod-mpirun", "mpi")):
+        backend = records[0, arm].ranks[0].backend
+        assert (backend["version"], backend["controller"], backend["transport"]) == ("0.28.1", controller, controller)
+    assert all(arm in done.stdout for arm in HOROVOD)
+    found = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert {arm["name"] for arm in found["arms"]} == {"ddp", "ddp-control", *HOROVOD}
+    assert all((tmp_path / "out" / name).stat().st_size > 100 for name in ("report.html", "report.md", "report.csv"))
+
+
+@needs_horovod
+def test_horovods_options_reach_the_library_and_pass_the_gate(tmp_path):
+    def arm(transport="mpi", **options):
+        return {"backend": "horovod", "transport": transport, "options": options}
+
+    arms = {
+        "fp16": arm(compression="fp16", fusion_threshold_mb=1, cycle_time_ms=2.5, cache_capacity=0),
+        "sum": arm(op="Sum"),
+        "adasum": arm(op="Adasum"),
+        "groups": arm(transport="gloo", num_groups=2, gradient_predivide_factor=2.0),
+    }
+    plan = write_plan(tmp_path, arms=arms, baseline="fp16", micro_steps=2, measurement={"control": False, "rounds": 1})
+    done = ringside("compare", plan, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr + done.stdout
+    records = records_of(tmp_path / "out")
+    fp16 = records[0, "fp16"].ranks[0].backend
+    assert (fp16["compression"], fp16["fusion_threshold_bytes"], fp16["cycle_time_ms"]) == ("fp16", 1 << 20, 2.5)
+    assert fp16["backward_passes_per_step"] == 2
+    assert 1e-6 < records[0, "fp16"].parity.gradient_error < 2e-3
+    assert "2 x the mean" in records[0, "sum"].parity.notes[0]
+    assert "not compared" in records[0, "adasum"].parity.notes[0]
+    assert records[0, "adasum"].parity.gradient_error is None
+
+
+def test_ddps_options_reach_the_library_and_pass_the_gate(tmp_path):
+    def arm(**options):
+        return {"backend": "ddp", "launcher": "spawn", "options": options}
+
+    arms = {
+        "plain": arm(),
+        "buckets": arm(bucket_cap_mb=0.05, gradient_as_bucket_view=True, broadcast_buffers=False),
+        "fp16": arm(comm_hook="fp16"),
+        "bf16": arm(comm_hook="bf16", static_graph=True),
+        "powersgd": arm(comm_hook="powersgd", bucket_cap_mb=100),
+    }
+    plan = write_plan(tmp_path, arms=arms, baseline="plain", measurement={"control": False, "rounds": 1})
+    done = ringside("compare", plan, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr + done.stdout
+    records = records_of(tmp_path / "out")
+    assert len(records[0, "buckets"].ranks[0].backend["bucket_sizes_bytes"]) > 1
+    assert len(records[0, "plain"].ranks[0].backend["bucket_sizes_bytes"]) == 1
+    assert records[0, "plain"].parity.gradient_error < 1e-5
+    assert 1e-6 < records[0, "fp16"].parity.gradient_error < 2e-3
+    assert records[0, "powersgd"].parity.gradient_error is None
+
+
+def test_sequential_mode_alternates_launches(tmp_path):
+    plan = write_plan(tmp_path, measurement={"mode": "sequential", "launches": 2, "rounds": 2})
+    done = ringside("compare", plan, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    records = records_of(tmp_path / "out")
+    assert set(records) == {(launch, arm) for launch in (0, 1) for arm in ("ddp", "ddp-control")}
+    for launch in (0, 1):
+        turns = [sorted(block.turn for block in records[launch, arm].blocks) for arm in ("ddp", "ddp-control")]
+        first, second = sorted(turns)
+        assert max(first) < min(second)
+    assert len({record.blocks[0].steps for record in records.values()}) == 1
+
+
+def test_single_spawned_and_synthetic(tmp_path):
+    plan = write_plan(
+        tmp_path,
+        world_size=1,
+        workload="resnet18",
+        workload_options={"image_size": 32, "num_classes": 10},
+        local_batch_size=2,
+        arms={"single": {"backend": "single", "launcher": "spawn"}, "ddp": {"backend": "ddp", "launcher": "mpirun"}},
+        baseline="single",
+        measurement={"control": False, "rounds": 2},
+    )
+    done = ringside("compare", plan, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert {record.status for record in records_of(tmp_path / "out").values()} == {"ok"}
+
+
+def test_a_finished_comparison_is_not_measured_again_and_its_reports_are_rebuilt(tmp_path):
+    plan = write_plan(tmp_path)
+    first = ringside("compare", plan, "-o", tmp_path / "out")
+    assert first.returncode == 0, first.stderr
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    names = ("report.html", "report.md", "report.csv", "comparison.json")
+    for name in names:
+        (tmp_path / "out" / name).unlink()
+    rebuilt = ringside("report", tmp_path / "out")
+    assert rebuilt.returncode == 0, rebuilt.stderr
+    assert all((tmp_path / "out" / name).read_bytes() == before[tmp_path / "out" / name] for name in names)
+    longer = ringside("compare", plan, "-o", tmp_path / "out", "--set", "measurement.launches=2")
+    assert longer.returncode == 0, longer.stderr
+    records = records_of(tmp_path / "out")
+    assert {launch for launch, _ in records} == {0, 1}
+    kept = tmp_path / "out" / "launch-000" / "ddp" / "record.json"
+    assert kept.read_bytes() == before[kept]
+    other = ringside("compare", plan, "-o", tmp_path / "out", "--set", "seed=9")
+    assert other.returncode == 2
+    assert "results of another plan" in other.stderr

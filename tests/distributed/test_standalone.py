@@ -1,0 +1,78 @@
+"""``python -m runners.hvd`` and ``-m runners.ddp`` by the users' own commands: a throughput table and a record."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+from tests.conftest import BIN, REPOSITORY, needs_horovod
+
+from measurement.record import ResultsFolder
+
+pytestmark = pytest.mark.distributed
+SHORT = ["--local-batch-size", "16", "--blocks", "2", "--block-steps", "3", "--warmup-steps", "1"]
+MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def run(*command, timeout=200):
+    path = os.pathsep.join([str(BIN), os.environ["PATH"]])
+    environment = {**os.environ, **MPI_AS_ROOT, "PATH": path}
+    return subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY, env=environment, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "runner", "expected"),
+    [
+        (["torchrun", "--standalone", "--nproc-per-node", "2"], "ddp", ("torchrun", "gloo")),
+        (["mpirun", "-np", "2", "--oversubscribe", "python"], "ddp", ("openmpi", "gloo")),
+        pytest.param(["horovodrun", "--gloo", "-np", "2", "-H", "localhost:2", "python"], "hvd", ("horovodrun", "gloo"), marks=needs_horovod),
+        pytest.param(["horovodrun", "--mpi", "-np", "2", "-H", "localhost:2", "python"], "hvd", ("openmpi", "mpi"), marks=needs_horovod),
+        pytest.param(["mpirun", "-np", "2", "--oversubscribe", "python"], "hvd", ("openmpi", "mpi"), marks=needs_horovod),
+        (["python"], "ddp", ("none", "gloo")),
+        pytest.param(["python"], "hvd", ("none", "gloo"), marks=needs_horovod),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else None,
+)
+def test_the_users_own_command(tmp_path, command, runner, expected):
+    done = run(*command, "-m", f"runners.{runner}", *SHORT, "-o", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (record,) = ResultsFolder(tmp_path).records()
+    ranks = 1 if command == ["python"] else 2
+    assert f"{ranks} rank" in done.stdout
+    assert "images/s" in done.stdout
+    assert (record.launcher, record.transport) == expected
+    assert record.world_size == ranks == len(record.ranks)
+    assert record.parity.passed
+    steps = ResultsFolder(tmp_path).steps(record)
+    assert len(steps) == ranks * 2 * 3
+    assert (steps["step_s"] > 0).all()
+
+
+@needs_horovod
+def test_torchrun_cannot_start_horovod():
+    done = run("torchrun", "--standalone", "--nproc-per-node", "2", "-m", "runners.hvd", *SHORT)
+    assert done.returncode != 0
+    assert "counts 1 ranks where 2 were asked for" in done.stderr
+    assert "horovodrun or mpirun" in done.stderr
+    assert "Traceback (most recent call last)" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workload", "digts"], "did you mean 'digits'?"),
+        (["--workload-option", "learning_rate"], "not of the form key=value"),
+        (["--workload-option", "learning_rate=-1"], "learning_rate = -1"),
+        (["--option", "bucket_cap=1"], "did you mean 'bucket_cap_mb'?"),
+        (["--transport", "nccl"], "needs a GPU"),
+        (["--device", "tpu"], "use auto, cpu or cuda"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, message):
+    done = run("python", "-m", "runners.ddp", *SHORT, *arguments)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

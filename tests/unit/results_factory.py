@@ -1,0 +1,215 @@
+"""Writes results folders of known truth through ``measurement.record``, as the driver would, without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from measurement.plan import Arm, Measurement, Plan
+from measurement.record import (
+    BlockRecord,
+    Failure,
+    LaunchRecord,
+    Manifest,
+    ParityResult,
+    RankReport,
+    ResultsFolder,
+    steps_table,
+)
+
+STARTED = "2026-01-01T12:00:00+00:00"
+COMPARISON_ID = "synthetic-20260101"
+LIBRARIES = {
+    "ddp": {"torch": "2.15.0", "bucket_cap_mb": 25},
+    "horovod": {"horovod": "0.28.1", "fusion_threshold_bytes": 134217728},
+}
+SHARES = {"ddp": (0.05, 0.3, 0.6, 0.05), "horovod": (0.05, 0.3, 0.35, 0.3)}
+"""Of a step's time: data wait, forward, backward, optimizer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """What is true of the synthetic arms; everything else is noise."""
+
+    ratios: Mapping[str, float] = field(default_factory=lambda: {"horovod-gloo": 1.1, "horovod-mpi": 0.9})
+    """Throughput of each candidate relative to the baseline."""
+    statuses: Mapping[tuple[str, int], Literal["ok", "failed", "wrong", "timeout"]] = field(default_factory=dict)
+    """By arm and launch; ok where not named."""
+    cut: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """Rounds after which a launch was interrupted, by arm and launch."""
+    control_ratio: float = 1.0
+    step_s: float = 0.02
+    exposed_s: float = 0.004
+    """Of every arm: a local step is that much shorter."""
+    noise: float = 0.03
+    """Of a block's log time; Student's t with 3 degrees of freedom, scaled to this standard deviation."""
+    launch_noise: float = 0.0
+    drift: float = 0.2
+    """Of the machine during a launch, all arms alike."""
+    message: str = "rank 1 exited with code 1"
+    log: str = "Traceback (most recent call last):\nRuntimeError: connection closed by peer"
+
+
+def make_plan(ratios: Iterable[str] = ("horovod-gloo", "horovod-mpi"), **measurement: Any) -> Plan:
+    """DDP on Gloo as the baseline, the named arms beside it."""
+    arms = {"ddp-gloo": Arm(backend="ddp", transport="gloo", launcher="torchrun")}
+    for name in ratios:
+        transport = "mpi" if "mpi" in name else "gloo"
+        arms[name] = Arm(backend="horovod", transport=transport, launcher="horovodrun", options={"compression": "none"})
+    settings = Measurement(**{"launches": 3, "rounds": 12, "block_steps": 5, "local_every": 4} | measurement)
+    return Plan(name="synthetic", workload="digits", world_size=2, baseline="ddp-gloo", arms=arms, measurement=settings)
+
+
+def write_results(root: Path, *, truth: Truth | None = None, plan: Plan | None = None, seed: int = 1) -> ResultsFolder:
+    """A whole results folder without reports."""
+    truth = truth or Truth()
+    plan = plan or make_plan(truth.ratios)
+    folder = ResultsFolder(root)
+    folder.write_plan(plan)
+    folder.write_manifest(make_manifest(plan))
+    for launch in range(plan.measurement.launches):
+        for record, steps in make_launch(plan, truth, launch, random=np.random.default_rng([seed, launch])):
+            folder.write_launch(record, steps)
+    return folder
+
+
+def make_manifest(plan: Plan) -> Manifest:
+    """One difference that was asked for, one that was not."""
+    libraries = {name: arm.backend for name, arm in plan.all_arms().items()}
+    return Manifest(
+        comparison_id=COMPARISON_ID,
+        plan_digest=plan.digest(),
+        created_at=STARTED,
+        ringside_version="0.1.0",
+        driver={"host": "host1", "cpu": "Synthetic CPU", "cores": 2, "git_commit": "0" * 40, "git_dirty": False},
+        fairness=[
+            {"field": "backend", "values": libraries, "asked": True},
+            {"field": "threads", "values": dict.fromkeys(libraries, 1) | {plan.baseline: 2}, "asked": False},
+        ],
+        seconds={"total": 240.0, "starting": 40.0, "training": 180.0, "other": 20.0},
+    )
+
+
+def make_launch(plan: Plan, truth: Truth, launch: int, *, random: np.random.Generator) -> list[tuple[LaunchRecord, pd.DataFrame]]:
+    """One launch of every arm."""
+    arms = list(plan.all_arms())
+    level = {arm: random.normal(0, truth.launch_noise) - np.log(_speed(plan, truth, arm)) for arm in arms}
+    rows: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
+    blocks: dict[str, list[BlockRecord]] = {arm: [] for arm in arms}
+    turn = 0
+    for number in range(plan.measurement.rounds or 12):
+        drift = truth.drift * np.sin(number / 3)
+        every = plan.measurement.local_every
+        kinds = ["sync", "local"] if every and number % every == 0 else ["sync"]
+        for kind in kinds:
+            for arm in random.permutation(arms):
+                seconds = np.exp(level[arm] + drift + truth.noise * random.standard_t(3) / np.sqrt(3)) * truth.step_s
+                if number < truth.cut.get((arm, launch), 10**6):
+                    step_s = seconds - truth.exposed_s * (kind == "local")
+                    _add_block(plan, rows[arm], blocks[arm], arm, turn, number, kind, step_s, random)
+                turn += 1
+    return [_finish(plan, truth, launch, arm, rows[arm], blocks[arm]) for arm in arms]
+
+
+def _speed(plan: Plan, truth: Truth, arm: str) -> float:
+    return truth.control_ratio if arm == plan.control_name else truth.ratios.get(arm, 1.0)
+
+
+def _add_block(
+    plan: Plan,
+    rows: list[dict[str, Any]],
+    blocks: list[BlockRecord],
+    arm: str,
+    turn: int,
+    number: int,
+    kind: Any,
+    step_s: float,
+    random: np.random.Generator,
+) -> None:
+    steps, block = plan.measurement.block_steps or 5, len(blocks)
+    shares = SHARES[plan.all_arms()[arm].backend]
+    for rank in range(plan.world_size):
+        for step in range(steps):
+            own = step_s * (1.0 if rank == 0 else 0.999) * (1 + 0.01 * random.standard_normal() * (steps > 1))
+            phases = dict(zip(("data_wait_s", "forward_s", "backward_s", "optimizer_s"), own * np.array(shares), strict=True))
+            place = {"rank": rank, "turn": turn, "round": number, "block": block, "kind": kind, "step": step}
+            rows.append({**place, "samples": plan.local_batch_size, **phases, "step_s": own})
+    wall = steps * step_s + 0.3
+    place = {"turn": turn, "round": number, "block": block, "kind": kind, "steps": steps}
+    blocks.append(BlockRecord(**place, started_s=turn * wall, wall_s=wall, untimed_s=0.2))
+
+
+def _finish(
+    plan: Plan, truth: Truth, launch: int, arm: str, rows: list[dict[str, Any]], blocks: list[BlockRecord]
+) -> tuple[LaunchRecord, pd.DataFrame]:
+    asked = plan.all_arms()[arm]
+    status = truth.statuses.get((arm, launch), "ok")
+    wrong = ["weight of conv1: relative error 0.5, tolerance 1e-05"] if status == "wrong" else []
+    error = None if status == "ok" else Failure(message=truth.message, ranks=[1], hosts=["host1"], log_tail={"rank-1": truth.log})
+    record = LaunchRecord(
+        comparison_id=COMPARISON_ID,
+        plan_digest=plan.digest(),
+        launch=launch,
+        arm=arm,
+        role=plan.role(arm),
+        backend=asked.backend,
+        transport=asked.transport or "gloo",
+        launcher=asked.launcher or "torchrun",
+        options=asked.options,
+        workload=plan.workload,
+        sample_unit="images",
+        world_size=plan.world_size,
+        hosts=["host1"],
+        status=status,
+        complete=(arm, launch) not in truth.cut,
+        error=error,
+        exit_codes=[0 if status == "ok" else 1],
+        started_at=STARTED,
+        start_s=8.0,
+        measuring_s=60.0,
+        ranks=[_rank(plan, arm, rank) for rank in range(plan.world_size)],
+        parity=ParityResult(
+            passed=not wrong,
+            failures=wrong,
+            gradient_error=0.5 if wrong else 2e-7,
+            parameter_spread=0.0,
+            tolerance=1e-5,
+            samples_digest="d0",
+        ),
+        peak_memory_bytes=[400 * 2**20, 401 * 2**20],
+        blocks=blocks,
+    )
+    return record, steps_table(rows)
+
+
+def _rank(plan: Plan, arm: str, rank: int) -> RankReport:
+    asked = plan.all_arms()[arm]
+    return RankReport(
+        rank=rank,
+        local_rank=rank,
+        node_rank=0,
+        world_size=plan.world_size,
+        local_world_size=plan.world_size,
+        launcher=asked.launcher or "torchrun",
+        host="host1",
+        pid=100 + rank,
+        device="cpu",
+        threads=1,
+        affinity=[0, 1],
+        seed=plan.seed,
+        local_batch_size=plan.local_batch_size,
+        micro_steps=plan.micro_steps,
+        backend={"transport": asked.transport, **LIBRARIES[asked.backend]},
+        fingerprint={
+            "platform": "Linux 6.1 x86_64",
+            "cpu": "Synthetic CPU",
+            "cores": 2,
+            "python": "3.11.7",
+            "torch": "2.15.0",
+        },
+    )

@@ -1,0 +1,255 @@
+"""From stored records to conclusions: known ratios recovered, failures kept as rows, a bad control believed before the rest."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from measurement.errors import RecordError
+from measurement.record import ResultsFolder
+from reports import conclude
+from reports.blocks import align_pairs, exposed_comm, pair_blocks, read_steps, slowest_steps, tabulate_blocks, timed_steps
+from reports.comparison import compare, measured_minutes
+from tests.unit.results_factory import Truth, make_plan, write_results
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """Two candidates, 10% faster and 10% slower; everything ok."""
+    return conclude(write_results(tmp_path_factory.mktemp("sound")))
+
+
+def test_known_ratios_are_recovered(sound):
+    faster, slower = sound.result("horovod-gloo"), sound.result("horovod-mpi")
+    assert (faster.verdict, slower.verdict) == ("faster", "slower")
+    assert faster.ci_low < 1.1 < faster.ci_high
+    assert slower.ci_low < 0.9 < slower.ci_high
+    assert (faster.launches, faster.pairs, faster.world_size, faster.hosts) == (3, 36, 2, ["host1"])
+
+
+def test_the_headline_names_the_fastest_with_its_figures(sound):
+    faster = sound.result("horovod-gloo")
+    percent = f"{faster.throughput_ratio - 1:.1%}"
+    figures = f"ratio {faster.throughput_ratio:.3f}, 95% interval {faster.ci_low:.3f} to {faster.ci_high:.3f}, 3 launches, 36 pairs"
+    assert sound.headline == f"horovod-gloo is {percent} faster than ddp-gloo ({figures})"
+    assert [line.split()[0] for line in sound.findings] == ["horovod-gloo", "horovod-mpi"]
+    assert sound.control.startswith("Control: ddp-gloo against itself comes out equal")
+    assert sound.warnings == []
+
+
+def test_throughput_is_samples_of_all_ranks_over_the_slowest_ranks_time(tmp_path):
+    found = conclude(write_results(tmp_path, truth=Truth(drift=0.0, noise=0.01)))
+    arm = found.arm("ddp-gloo")
+    assert arm.throughput_per_s.value == pytest.approx(2 * 32 / 0.02, rel=0.02)
+    assert arm.step_time_s["p50"] == pytest.approx(0.02, rel=0.02)
+    assert list(arm.step_time_s) == ["p5", "p25", "p50", "p75", "p95"]
+    assert sum(arm.phases_s.values()) == pytest.approx(arm.step_time_s["p50"], rel=1e-6)
+
+
+def test_exposed_communication_is_the_step_time_that_local_blocks_save(sound):
+    for arm in sound.arms:
+        assert arm.exposed_comm_s.value == pytest.approx(0.004, abs=0.002)
+        assert arm.exposed_comm_s.ci_low <= arm.exposed_comm_s.value <= arm.exposed_comm_s.ci_high
+
+
+def test_arms_carry_what_they_are(sound):
+    arm = sound.arm("horovod-mpi")
+    assert (arm.role, arm.backend, arm.transport, arm.launcher) == ("candidate", "horovod", "mpi", "horovodrun")
+    assert arm.options == {"compression": "none"}
+    assert arm.described["horovod"] == "0.28.1"
+    assert arm.peak_memory_bytes == 401 * 2**20
+    assert arm.parity.passed
+    assert (arm.scaling_efficiency, arm.scaling_baseline) == (None, None)
+    assert (sound.sample_unit, sound.global_batch_size, sound.measured_minutes) == ("images", 64, 3.0)
+
+
+def test_same_against_same_is_not_called_different(tmp_path):
+    calls = []
+    truth, plan = Truth(ratios={"horovod-gloo": 1.0}), make_plan(["horovod-gloo"], rounds=8, block_steps=1)
+    for seed in range(8):
+        folder = write_results(tmp_path / str(seed), truth=truth, plan=plan, seed=seed)
+        calls += [result.verdict for result in conclude(folder).results]
+    assert sum(call in ("faster", "slower") for call in calls) <= 2
+
+
+def test_failed_arms_are_rows_with_their_error(tmp_path):
+    statuses = {("horovod-mpi", launch): status for launch, status in enumerate(["failed", "timeout", "failed"])}
+    found = conclude(write_results(tmp_path, truth=Truth(statuses=statuses)))
+    arm, result = found.arm("horovod-mpi"), found.result("horovod-mpi")
+    assert (arm.status, arm.launches, arm.throughput_per_s, arm.exposed_comm_s) == ("failed", 0, None, None)
+    assert [(e.launch, e.status, e.ranks) for e in arm.errors] == [(0, "failed", [1]), (1, "timeout", [1]), (2, "failed", [1])]
+    assert "RuntimeError" in arm.errors[0].log_tail["rank-1"]
+    assert (result.throughput_ratio, result.verdict, result.pairs) == (None, "undecided", 0)
+    assert "horovod-mpi is failed: rank 1 exited with code 1" in found.findings[-1]
+    assert found.result("horovod-gloo").verdict == "faster"
+    assert found.undecided == []
+
+
+def test_an_arm_that_failed_once_uses_its_other_launches(tmp_path):
+    found = conclude(write_results(tmp_path, truth=Truth(statuses={("horovod-gloo", 1): "timeout"})))
+    assert (found.arm("horovod-gloo").status, found.arm("horovod-gloo").launches) == ("timeout", 2)
+    assert (found.result("horovod-gloo").launches, found.result("horovod-gloo").pairs) == (2, 24)
+    assert "horovod-gloo is timeout in 1 launch; the others count" in found.warnings
+
+
+def test_an_arm_that_was_wrong_once_has_no_timing_at_all(tmp_path):
+    found = conclude(write_results(tmp_path, truth=Truth(statuses={("horovod-gloo", 1): "wrong"})))
+    arm = found.arm("horovod-gloo")
+    assert (arm.status, arm.launches, arm.throughput_per_s, arm.step_time_s) == ("wrong", 0, None, {})
+    assert found.result("horovod-gloo").throughput_ratio is None
+    assert not arm.parity.passed
+    assert "conv1" in arm.parity.failures[0]
+
+
+def test_without_a_baseline_nothing_is_claimed(tmp_path):
+    statuses = {("ddp-gloo", launch): "failed" for launch in range(3)}
+    found = conclude(write_results(tmp_path, truth=Truth(statuses=statuses)))
+    assert {result.verdict for result in found.results} == {"undecided"}
+    assert "ddp-gloo is failed" in found.headline
+    assert found.arm("horovod-gloo").throughput_per_s is not None
+
+
+def test_an_arm_that_was_never_started_is_a_row_too(tmp_path):
+    folder = write_results(tmp_path)
+    plan, records = folder.read_plan(), [r for r in folder.records() if r.arm != "horovod-mpi"]
+    found = compare(plan, records, read_steps(folder, records))
+    assert found.arm("horovod-mpi").status == "not measured"
+    assert [arm.name for arm in found.arms] == list(plan.all_arms())
+
+
+def test_a_failing_control_comes_first_and_demotes_smaller_claims(tmp_path):
+    truth = Truth(ratios={"horovod-gloo": 1.03, "horovod-mpi": 1.5}, control_ratio=1.06, noise=0.01)
+    found = conclude(write_results(tmp_path, truth=truth))
+    assert found.headline.startswith("The control failed: ddp-gloo against itself differs")
+    assert found.result("horovod-gloo").ci_low > 1
+    assert found.result("horovod-gloo").verdict == "undecided"
+    assert "'faster', but the control deviates" in found.result("horovod-gloo").note
+    assert found.result("horovod-gloo").more_minutes is None
+    assert found.result("horovod-mpi").verdict == "faster"
+
+
+def test_no_control_is_said(tmp_path):
+    found = conclude(write_results(tmp_path, plan=make_plan(control=False)))
+    assert "No control was run" in found.control
+    assert all(result.role == "candidate" for result in found.results)
+
+
+def test_an_interrupted_launch_counts_as_far_as_it_got(tmp_path):
+    cut = {(arm, 2): 5 for arm in make_plan().all_arms()}
+    found = conclude(write_results(tmp_path, truth=Truth(cut=cut)))
+    assert found.result("horovod-gloo").pairs == 12 + 12 + 5
+    assert "ddp-gloo was interrupted; what it had measured counts" in found.warnings
+
+
+def test_a_block_that_a_rank_did_not_finish_is_left_out(tmp_path):
+    folder = write_results(tmp_path)
+    records = folder.records()
+    steps = read_steps(folder, records)
+    last = (steps["arm"] == "horovod-gloo") & (steps["launch"] == 2) & (steps["rank"] == 1)
+    steps = steps.drop(index=steps[last].index[-1])
+    found = compare(folder.read_plan(), records, steps)
+    assert found.result("horovod-gloo").pairs == 35
+    assert found.result("horovod-mpi").pairs == 36
+
+
+def test_undecided_says_how_much_longer(tmp_path):
+    truth = Truth(ratios={"horovod-gloo": 1.03}, noise=0.15)
+    found = conclude(write_results(tmp_path, truth=truth, plan=make_plan(["horovod-gloo"], rounds=6)))
+    result = found.result("horovod-gloo")
+    assert result.verdict == "undecided"
+    assert result.more_minutes > 0
+    assert "of measuring should decide" in found.headline
+    assert found.undecided == [result]
+
+
+def test_one_launch_is_cautioned(tmp_path):
+    found = conclude(write_results(tmp_path, plan=make_plan(launches=1)))
+    assert any("how much launches differ is not known" in line for line in found.warnings)
+
+
+def test_sequential_mode_pairs_whole_launches(tmp_path):
+    plan = make_plan(mode="sequential", launches=5)
+    folder = write_results(tmp_path, plan=plan, truth=Truth(noise=0.01))
+    found = conclude(folder)
+    result = found.result("horovod-gloo")
+    assert (result.launches, result.pairs) == (5, 5)
+    assert result.ci_low < 1.1 < result.ci_high
+    assert measured_minutes(plan, folder.records()) == pytest.approx(5 * 4)
+
+
+def test_the_order_of_records_and_steps_does_not_matter(tmp_path):
+    folder = write_results(tmp_path)
+    plan, records = folder.read_plan(), folder.records()
+    steps = read_steps(folder, records)
+    shuffled = steps.sample(frac=1, random_state=3).reset_index(drop=True)
+    assert compare(plan, records, steps) == compare(plan, records[::-1], shuffled)
+
+
+def test_records_of_another_plan_are_refused(tmp_path):
+    folder = write_results(tmp_path)
+    other = make_plan(rounds=13)
+    with pytest.raises(RecordError, match="of another plan"):
+        compare(other, folder.records(), read_steps(folder, folder.records()))
+
+
+def test_a_folder_without_records_is_refused(tmp_path):
+    folder = ResultsFolder(tmp_path)
+    with pytest.raises(RecordError, match="holds no plan"):
+        conclude(folder)
+    folder.write_plan(make_plan())
+    with pytest.raises(RecordError, match="holds no launch record yet"):
+        conclude(folder)
+
+
+def steps_by_hand(rows):
+    names = ["launch", "arm", "rank", "turn", "round", "block", "kind", "step", "samples", "step_s"]
+    table = pd.DataFrame(rows, columns=names)
+    return table.assign(data_wait_s=0.0, forward_s=0.0, backward_s=table["step_s"], optimizer_s=0.0)
+
+
+def test_blocks_and_pairs_by_hand():
+    """Two ranks, one block of two steps each: the baseline's slowest rank takes 4 s, the candidate's 2 s, for 40 samples."""
+    rows = [
+        (0, arm, rank, turn, 0, 0, "sync", step, 10, seconds)
+        for turn, arm, times in (
+            (0, "ddp-gloo", {0: (1.0, 1.0), 1: (1.0, 3.0)}),
+            (1, "horovod-gloo", {0: (1.0, 1.0), 1: (0.5, 0.5)}),
+        )
+        for rank in (0, 1)
+        for step, seconds in enumerate(times[rank])
+    ]
+    blocks = tabulate_blocks(steps_by_hand(rows))
+    assert blocks["block_s"].tolist() == [4.0, 2.0]
+    assert blocks["throughput_per_s"].tolist() == [10.0, 20.0]
+    pairs = pair_blocks(make_plan(), blocks, "horovod-gloo")
+    assert pairs["log_ratio"].tolist() == pytest.approx([math.log(2)])
+    slowest = slowest_steps(steps_by_hand(rows))
+    assert slowest["step_s"].tolist() == [1.0, 3.0, 1.0, 1.0]
+    assert slowest["rank"].tolist() == [0, 1, 0, 0]
+
+
+def test_exposed_communication_pairs_rounds_by_hand():
+    rows = [
+        (0, "ddp-gloo", 0, turn, number, turn, kind, 0, 10, seconds)
+        for turn, (number, kind, seconds) in enumerate([(0, "sync", 5.0), (0, "local", 3.0), (1, "sync", 9.0), (2, "local", 1.0)])
+    ]
+    assert [values.tolist() for values in exposed_comm(tabulate_blocks(steps_by_hand(rows)), "ddp-gloo")] == [[2.0]]
+
+
+def test_rounds_that_only_one_ratio_has_are_aligned():
+    one = pd.DataFrame({"launch": [0, 0], "turn": [1, 3], "round": [0, 1], "log_ratio": [0.1, 0.2]})
+    other = pd.DataFrame({"launch": [0, 1], "turn": [4, 1], "round": [1, 0], "log_ratio": [0.3, 0.4]})
+    first, second = align_pairs([one, other])
+    assert np.array_equal(first[0], [0.1, 0.2]) and np.isnan(first[1]).all()
+    assert np.isnan(second[0][0]) and second[0][1] == 0.3 and second[1].tolist() == [0.4]
+
+
+def test_steps_of_launches_that_are_not_ok_do_not_count(tmp_path):
+    folder = write_results(tmp_path, truth=Truth(statuses={("horovod-gloo", 0): "failed", ("horovod-mpi", 2): "wrong"}))
+    records = folder.records()
+    timed = timed_steps(records, read_steps(folder, records))
+    assert set(timed.loc[timed["arm"] == "horovod-gloo", "launch"]) == {1, 2}
+    assert "horovod-mpi" not in set(timed["arm"])

@@ -1,0 +1,106 @@
+"""The doctor, on the machine that runs the tests: real findings, nothing replaced."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from install import cache
+from runners import findings, machine_findings
+from runners.doctor import Finding, diagnose, print_findings
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Finding]:
+    return diagnose()
+
+
+def named(found: list[Finding], topic: str, name: str) -> Finding:
+    """The one finding of a name."""
+    (finding,) = [finding for finding in found if (finding.topic, finding.name) == (topic, name)]
+    return finding
+
+
+def test_every_gap_has_a_remedy_and_nothing_else_has(found: list[Finding]) -> None:
+    assert [finding for finding in found if (finding.status == "ok") == bool(finding.remedy)] == []
+    assert all(finding.detail for finding in found)
+
+
+def test_each_topic_is_looked_at_once_and_in_one_piece(found: list[Finding]) -> None:
+    topics = [finding.topic for finding in found]
+    in_one_piece = list(dict.fromkeys(topics))
+    assert in_one_piece == ["python", "torch", "horovod", "mpi", "launchers", "gpu", "host", "build", "tests"]
+    assert topics == sorted(topics, key=in_one_piece.index)
+
+
+def test_torch_is_found_with_its_version_and_transports(found: list[Finding]) -> None:
+    import torch
+
+    finding = named(found, "torch", "torch")
+    assert finding.status == "ok"
+    assert finding.detail.startswith(torch.__version__)
+    assert named(found, "torch", "transport gloo").status == "ok"
+    assert (named(found, "torch", "transport mpi").status == "ok") == torch.distributed.is_mpi_available()
+
+
+def test_launchers_are_found_beside_the_interpreter(found: list[Finding]) -> None:
+    beside = Path(sys.executable).parent
+    assert str(beside / "torchrun") in named(found, "launchers", "torchrun").detail
+
+
+def test_horovod_tells_its_controllers_or_why_it_is_missing(found: list[Finding]) -> None:
+    horovod = named(found, "horovod", "horovod")
+    if horovod.status == "ok":
+        assert horovod.detail == "0.28.1"
+        assert named(found, "horovod", "controllers").detail == "MPI, Gloo"
+    else:
+        assert horovod.detail
+
+
+def test_a_build_that_failed_is_told_with_its_reason_and_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    state = cache.BuildState(status="missing", key="k", reason="no C++ compiler\nmore", log="kept/build.log")
+    cache.write_state(state)
+    finding = findings.missing_horovod("ModuleNotFoundError: No module named 'horovod'")
+    assert finding.status == "missing"
+    assert finding.detail == "not built: no C++ compiler; build log: kept/build.log"
+    assert finding.remedy.endswith("then: make setup")
+
+
+def test_a_broken_installation_is_a_finding_and_no_crash() -> None:
+    assert findings.probe("raise ImportError('libmpi.so.40: cannot open')") == "ImportError: libmpi.so.40: cannot open"
+    assert findings.probe("import os; os._exit(3)") == "exit code 3"
+    assert findings.probe("print('hello'); print('{\"a\": 1}')") == {"a": 1}
+
+
+def test_programs_are_found_without_an_activated_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert findings.find_program("torchrun") == str(Path(sys.executable).parent / "torchrun")
+    assert findings.find_program("no-such-program") is None
+
+
+def test_memory_is_a_plausible_number_of_bytes() -> None:
+    assert 2**28 < machine_findings.memory_limit_bytes() < 2**50
+
+
+def test_importing_the_doctor_does_not_import_torch() -> None:
+    script = "import sys, runners.doctor; sys.exit('torch' in sys.modules or 'horovod' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_the_table_shows_each_finding_and_the_remedies(found: list[Finding]) -> None:
+    text = io.StringIO()
+    gap = Finding(topic="tests", name="lamp", status="missing", detail="no [lamp] found", remedy="buy a [lamp]")
+    print_findings([*found, gap], Console(file=text, width=200))
+    assert "no [lamp] found" in text.getvalue()
+    assert "tests / lamp: buy a [lamp]" in text.getvalue()
+    assert all(finding.name in text.getvalue() for finding in found)
+
+
+def test_nothing_missing_is_said() -> None:
+    text = io.StringIO()
+    print_findings([Finding(topic="a", name="b", status="ok", detail="c")], Console(file=text, width=80))
+    assert "Nothing is missing." in text.getvalue()

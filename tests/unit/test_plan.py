@@ -1,0 +1,139 @@
+"""Plans: what is accepted, and that what is not gets one clear message."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.conftest import REPOSITORY, TINY, write_plan
+
+from measurement.errors import PlanError, RingsideError
+from measurement.plan import Plan, check_plan, read_plan
+from runners.planning import resolve_arms, resolve_workload
+
+
+def check(**changes):
+    return check_plan({**TINY, **changes}, source="test")
+
+
+def resolve(**changes):
+    plan = check(**changes)
+    resolve_workload(plan.workload, plan.workload_options)
+    return resolve_arms(plan)
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "plans").glob("*.yaml")), ids=lambda path: path.name)
+def test_shipped_plans_resolve(path):
+    plan = read_plan(path)
+    assert resolve_arms(plan)
+    assert resolve_workload(plan.workload, plan.workload_options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"world_size": 0}, "world_size = 0: Input should be greater than or equal to 1"),
+        ({"baseline": "dpd"}, "unknown baseline arm 'dpd'; did you mean 'ddp'?"),
+        ({"workload": "digts"}, "unknown workload 'digts'; did you mean 'digits'?"),
+        ({"workload": "no/such/file.py:Mine"}, "does not exist"),
+        ({"workload": "json:Nothing"}, "unknown class for workload 'json:Nothing' 'Nothing'"),
+        ({"workload": "json:JSONDecoder"}, "does not derive from workloads.base.Workload"),
+        ({"workload_options": {"learning_rat": 1}}, "did you mean 'learning_rate'?"),
+        ({"local_batch": 3}, "unknown option 'local_batch'; did you mean 'local_batch_size'?"),
+        ({"measurement": {"launchs": 1}}, "did you mean 'launches'?"),
+        ({"arms": {"ddp": {"backend": "dpp"}}}, "unknown backend 'dpp'; did you mean 'ddp'?"),
+        ({"arms": {"ddp": {"backend": "ddp", "transport": "glo"}}}, "did you mean 'gloo'?"),
+        ({"arms": {"ddp": {"backend": "ddp", "launcher": "torchrn"}}}, "unknown launcher 'torchrn'; did you mean 'torchrun'?"),
+        ({"arms": {"ddp": {"backend": "ddp", "options": {"bucket_cap": 1}}}}, "did you mean 'bucket_cap_mb'?"),
+        ({"arms": {"ddp": {"backend": "single"}}}, "'single' is one process, not 2"),
+        ({"arms": {"ddp": {"backend": "ddp", "launcher": "horovodrun"}}}, "use 'torchrun' or 'mpirun' or 'spawn'"),
+        (
+            {"arms": {"ddp": {"backend": "horovod", "launcher": "torchrun"}}},
+            "launcher 'torchrun' cannot start backend 'horovod' (no HOROVOD_* variables: each rank would be a world of 1); "
+            "use 'horovodrun' or 'mpirun'",
+        ),
+        (
+            {"arms": {"ddp": {"backend": "horovod", "transport": "gloo", "options": {"op": "Adasum"}}}},
+            "use transport 'mpi'",
+        ),
+        (
+            {"arms": {"ddp": {"backend": "horovod", "options": {"backward_passes_per_step": 2}}}},
+            "set micro_steps: 2 in the plan",
+        ),
+        ({"arms": {"ddp": {"backend": "ddp", "options": {"comm_hook": "powersgd"}}}}, "set bucket_cap_mb: 100"),
+        ({"arms": {"../x": {"backend": "ddp"}}, "baseline": "../x"}, "may hold only letters"),
+        ({"arms": {}}, "arms = {}"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_can(changes, message):
+    with pytest.raises(PlanError) as refused:
+        resolve(**changes)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: a\narms: [unclosed\n", "line 3, column 1"),
+        ("name: a\nname: b\n", "key 'name' is given twice"),
+        ("- 1\n", "holds list, not a mapping"),
+        ("", "holds NoneType, not a mapping"),
+        ("name: \x00\n", "not valid YAML"),
+    ],
+)
+def test_a_file_that_is_no_plan(tmp_path, text, message):
+    path = tmp_path / "plan.yaml"
+    path.write_text(text)
+    with pytest.raises(PlanError, match=message):
+        read_plan(path)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(PlanError, match="does not exist"):
+        read_plan(tmp_path / "none.yaml")
+
+
+def test_overrides_replace_and_are_checked(tmp_path):
+    path = write_plan(tmp_path)
+    plan = read_plan(path, overrides=["measurement.launches=7", "arms.ddp.environment.X=1", "seed=4"])
+    assert (plan.measurement.launches, plan.arms["ddp"].environment, plan.seed) == (7, {"X": "1"}, 4)
+    for wrong, message in (("seed", "not of the form key=value"), ("name.x=1", "is a value"), ("sed=1", "did you mean 'seed'?")):
+        with pytest.raises(PlanError, match=message):
+            read_plan(path, overrides=[wrong])
+
+
+def test_the_control_is_the_baseline_again():
+    plan = check(measurement={"control": True}, arms={"ddp": TINY["arms"]["ddp"], "other": {"backend": "ddp"}})
+    assert list(plan.all_arms()) == ["ddp", "ddp-control", "other"]
+    assert [plan.role(name) for name in plan.all_arms()] == ["baseline", "control", "candidate"]
+    assert plan.all_arms()["ddp-control"] == plan.arms["ddp"]
+
+
+def test_a_plan_survives_its_own_yaml():
+    plan = check(measurement={"control": True})
+    assert check_plan(yaml.safe_load(plan.to_yaml()), source="again") == plan
+
+
+def test_the_digest_ignores_only_how_long_is_measured():
+    digest = check(measurement={"control": True, "launches": 1}).digest()
+    assert check(measurement={"control": True, "launches": 9}).digest() == digest
+    assert check(measurement={"control": True, "launches": 1, "block_s": 1.0}).digest() != digest
+    assert check(measurement={"control": True, "launches": 1}, seed=2).digest() != digest
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(changes=st.dictionaries(st.sampled_from([*Plan.model_fields, "nonsense"]), values, max_size=3))
+def test_anything_is_a_plan_or_one_ringside_error(changes):
+    try:
+        resolve(**changes)
+    except RingsideError as error:
+        assert str(error)

@@ -1,0 +1,90 @@
+"""The page in a real browser without network: charts drawn, nothing asked for."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import re
+import shutil
+import subprocess
+import threading
+
+import pytest
+
+from reports import write_reports
+from tests.unit.results_factory import Truth, write_results
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+QUIET = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-extensions",
+    "--disable-default-apps",
+]
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def browser():
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        reason = f"no browser found (looked for {', '.join(BROWSERS)}); on Debian: apt-get install chromium"
+        if "browser" in os.environ.get("RINGSIDE_REQUIRE", ""):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
+
+
+class Watched(http.server.BaseHTTPRequestHandler):
+    """A proxy that notes what is asked for and gives nothing."""
+
+    asked: list[str]
+
+    def do_GET(self):
+        self.asked.append(self.path)
+        self.send_error(502)
+
+    do_CONNECT = do_POST = do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def proxy():
+    asked = []
+    handler = type("Noting", (Watched,), {"asked": asked})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_address[1], asked
+    server.shutdown()
+    server.server_close()
+
+
+def run(browser, folder, port, *what):
+    profile = folder / "profile"
+    argv = [browser, *QUIET, f"--user-data-dir={profile}", f"--proxy-server=127.0.0.1:{port}", "--proxy-bypass-list=<-loopback>"]
+    page = (folder / "report.html").as_uri()
+    done = subprocess.run([*argv, *what, page], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_charts_are_drawn_and_nothing_is_asked_for(browser, proxy, tmp_path):
+    port, asked = proxy
+    statuses = {("horovod-mpi", launch): "failed" for launch in range(3)}
+    truth = Truth(statuses=statuses, log="</pre><script>document.title = 'hacked'</script>")
+    write_reports(write_results(tmp_path, truth=truth))
+    page = run(browser, tmp_path, port, "--virtual-time-budget=10000", "--timeout=60000", "--dump-dom")
+    assert 'data-drawn="yes"' in page
+    drawn = re.findall(r'data-chart="(\w+)"[^>]*>\s*<div class="plot-container', page)
+    assert drawn == ["ratios", "throughput", "step_time", "pairs", "distribution", "phases", "exposed"]
+    assert page.count('class="point"') + page.count('class="points"') > 0
+    assert "<title>hacked</title>" not in page
+    assert [path for path in asked if not re.search("google|gvt1|gstatic", path)] == []  # the browser's own

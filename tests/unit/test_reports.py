@@ -1,0 +1,207 @@
+"""The files: complete, the same bytes every time, safe whatever names and logs hold, and made without torch."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from measurement.record import ResultsFolder
+from reports import REPORTS, conclude, write_reports
+from reports.base import Report
+from reports.charts import charts
+from reports.html import HtmlReport, script_json
+from reports.pairs_chart import MAX_POINTS, pair_stride
+from reports.schema import Comparison
+from reports.terminal import verdict_table
+from tests.unit.results_factory import Truth, make_plan, write_results
+
+STORED = Path(__file__).parents[1] / "data" / "results-v1"
+FILES = ["comparison.json", "report.csv", "report.html", "report.md"]
+EVIL = "</script><script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    statuses = {("horovod-mpi", launch): "failed" for launch in range(3)}
+    truth = Truth(statuses=statuses, message=f"rank 1 said {EVIL}", log=f"a | b\n{EVIL}\n<img src=x onerror=alert(1)>")
+    return write_results(tmp_path_factory.mktemp("results"), truth=truth)
+
+
+@pytest.fixture(scope="module")
+def comparison(folder):
+    return write_reports(folder)
+
+
+@pytest.fixture(scope="module")
+def page(folder, comparison):
+    """The page without the library that it inlines."""
+    text = (folder.root / comparison_file("html")).read_text()
+    return text[: text.index('<script type="application/json"')]
+
+
+def comparison_file(name):
+    return REPORTS.resolve(name).file_name
+
+
+def test_every_registered_report_is_written(folder, comparison):
+    assert sorted(p.name for p in folder.root.iterdir() if p.is_file()) == sorted([*FILES, "plan.yaml", "manifest.json"])
+    assert sorted(comparison_file(name) for name in REPORTS.names()) == FILES
+
+
+@pytest.mark.parametrize("name", sorted(REPORTS.names()))
+def test_a_report_keeps_its_contract(name, comparison):
+    """Held by every registered report: a file name, bytes, the same twice, and the arms in it."""
+    report = REPORTS.resolve(name)()
+    assert isinstance(report, Report)
+    assert Path(report.file_name).name == report.file_name
+    first = report.render(comparison)
+    assert isinstance(first, bytes)
+    assert first == type(report)().render(comparison)
+    assert all(arm.name in first.decode() for arm in comparison.arms)
+
+
+def test_written_twice_the_bytes_are_the_same(folder, comparison, tmp_path):
+    before = {name: (folder.root / name).read_bytes() for name in FILES}
+    copy = shutil.copytree(folder.root, tmp_path / "copy")
+    for name in FILES:
+        (copy / name).unlink()
+    write_reports(ResultsFolder(copy))
+    assert {name: (copy / name).read_bytes() for name in FILES} == before
+
+
+def test_json_holds_what_the_contract_names(folder, comparison):
+    stored = json.loads((folder.root / "comparison.json").read_text())
+    assert stored["schema_version"] == 1
+    wanted = {"baseline", "candidate", "world_size", "hosts", "throughput_ratio", "ci_low", "ci_high", "confidence", "verdict"}
+    assert all(wanted | {"launches", "pairs", "role", "more_minutes"} <= result.keys() for result in stored["results"])
+    figures = {"throughput_per_s", "step_time_s", "exposed_comm_s", "peak_memory_bytes", "scaling_efficiency", "scaling_baseline"}
+    assert all(figures | {"name", "status", "errors", "parity"} <= arm.keys() for arm in stored["arms"])
+    assert Comparison.model_validate(stored) == comparison
+
+
+def test_csv_has_a_row_per_arm_and_units_in_its_columns(folder, comparison):
+    rows = list(csv.DictReader(io.StringIO((folder.root / "report.csv").read_text())))
+    assert [row["arm"] for row in rows] == [arm.name for arm in comparison.arms]
+    faster = next(row for row in rows if row["arm"] == "horovod-gloo")
+    assert float(faster["throughput_ratio"]) == comparison.result("horovod-gloo").throughput_ratio
+    assert faster["verdict"] == "faster"
+    assert {"throughput_images_per_s", "step_time_p50_s", "exposed_comm_s", "peak_memory_bytes"} <= rows[0].keys()
+    failed = next(row for row in rows if row["arm"] == "horovod-mpi")
+    assert (failed["status"], failed["throughput_ratio"]) == ("failed", "")
+
+
+def test_markdown_begins_with_the_headline_and_shows_failures(folder, comparison):
+    text = (folder.root / "report.md").read_text()
+    assert text.splitlines()[0] == f"**{comparison.headline}.**"
+    assert "| horovod-mpi | horovod / mpi / horovodrun | failed |" in text
+    assert "<script>" not in text
+    assert "threads" in text.split("What differs between the arms")[1]
+
+
+def test_the_page_answers_first_and_shows_everything(page, comparison):
+    body = re.sub(r"\s+", " ", page)
+    assert body.index(comparison.headline.split(" (")[0]) < body.index("Verdicts") < body.index("What failed")
+    for heading in (
+        "Every pair of blocks",
+        "Distribution of step times",
+        "Where the time goes",
+        "Is it a fair fight?",
+        "Environment",
+    ):
+        assert heading in page
+    assert "DDP waits for communication inside backward" in body
+    assert "fusion_threshold_bytes" in page and "Synthetic CPU" in page
+
+
+def test_the_page_escapes_what_users_and_programs_wrote(page):
+    assert "<script>alert" not in page
+    assert "<img" not in page
+    assert "&lt;/script&gt;&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+def test_data_inside_the_script_element_cannot_end_it():
+    text = str(script_json({"name": EVIL}))
+    assert "<" not in text
+    assert json.loads(text) == {"name": EVIL}
+
+
+def test_the_page_asks_the_network_for_nothing_and_stays_small(folder, page):
+    assert not re.search(r"""(src|href)\s*=\s*["'](?!data:)""", page)
+    assert "url(" not in page and "@import" not in page
+    assert (folder.root / "report.html").stat().st_size < 6e6
+
+
+def test_every_chart_is_drawn_where_there_is_data(comparison):
+    assert list(charts(comparison)) == ["ratios", "throughput", "step_time", "pairs", "distribution", "phases", "exposed"]
+
+
+def test_without_any_timing_there_is_still_a_page(tmp_path):
+    statuses = {(arm, launch): "failed" for arm in make_plan().all_arms() for launch in range(3)}
+    folder = write_results(tmp_path, truth=Truth(statuses=statuses))
+    folder.manifest_path.unlink()
+    comparison = write_reports(folder)
+    assert charts(comparison) == {}
+    assert "No comparison of horovod-gloo with ddp-gloo" in (folder.root / "report.html").read_text()
+
+
+def test_twelve_arms_have_a_page(tmp_path):
+    names = [f"horovod-{number}" for number in range(10)]
+    found = conclude(
+        write_results(tmp_path, truth=Truth(ratios=dict.fromkeys(names, 1.0)), plan=make_plan(names, launches=2, rounds=4))
+    )
+    assert len(charts(found)["pairs"]["data"]) == 11
+    assert len(HtmlReport().render(found)) < 6e6
+
+
+def test_many_pairs_are_thinned_evenly_and_the_page_says_so(comparison):
+    result = comparison.result("horovod-gloo")
+    table = {name: values * 400 for name, values in result.pair_table.items()}
+    many = result.model_copy(update={"pairs": result.pairs * 400, "pair_table": table})
+    others = [other for other in comparison.results if other.candidate != "horovod-gloo"]
+    crowded = comparison.model_copy(update={"results": [*others, many]})
+    assert pair_stride(crowded) == 3
+    drawn = sum(len(trace["x"]) for trace in charts(crowded)["pairs"]["data"])
+    assert 0.9 * MAX_POINTS < drawn <= MAX_POINTS
+    assert b"One of every 3 pairs is drawn" in HtmlReport().render(crowded)
+
+
+def test_the_verdict_table_fits_100_columns_plain_and_whole(comparison):
+    text = io.StringIO()
+    Console(file=text, width=100).print(verdict_table(comparison))
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= 100
+    assert "\x1b" not in text.getvalue()
+    row = next(line for line in lines if line.startswith("horovod-gloo"))
+    assert "faster" in row and f"{comparison.result('horovod-gloo').throughput_ratio:.3f}" in row
+    assert "images/s" in lines[0]
+    assert "failed" in next(line for line in lines if line.startswith("horovod-mpi"))
+
+
+def test_a_stored_folder_of_schema_version_1_is_still_read(tmp_path):
+    copy = shutil.copytree(STORED, tmp_path / "stored")
+    found = write_reports(ResultsFolder(copy))
+    result = found.result("horovod-gloo")
+    assert (result.launches, result.pairs, result.verdict) == (2, 8, "faster")
+    assert result.throughput_ratio == pytest.approx(1.1, rel=0.05)
+
+
+def test_reports_need_no_torch(folder, tmp_path):
+    copy = shutil.copytree(folder.root, tmp_path / "copy")
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from pathlib import Path; from measurement.record import ResultsFolder; from reports import write_reports\n"
+        "from reports.terminal import verdict_table\n"
+        "print(verdict_table(write_reports(ResultsFolder(Path(sys.argv[1])))).row_count)"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code, str(copy)], capture_output=True, text=True, cwd=root, check=False)
+    assert (done.stderr, done.stdout.strip()) == ("", "4")

@@ -1,0 +1,87 @@
+"""The truth table of verdicts, the control's veto, and how much longer to measure."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from reports.statistics import Interval
+from reports.verdict import control_deviation, decide, minutes_to_decide
+
+
+def interval(low, estimate, high):
+    return Interval(estimate=estimate, low=low, high=high, confidence=0.95, launches=3, pairs=90)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "verdict"),
+    [
+        ((1.02, 1.05, 1.08), "faster"),
+        ((1.001, 1.01, 1.02), "faster"),
+        ((0.92, 0.95, 0.98), "slower"),
+        ((0.98, 0.99, 0.999), "slower"),
+        ((0.995, 1.000, 1.005), "equivalent"),
+        ((0.99, 1.0, 1.01), "equivalent"),
+        ((1.002, 1.004, 1.006), "equivalent"),
+        ((1.002, 1.008, 1.014), "undecided"),
+        ((0.98, 1.03, 1.08), "undecided"),
+        ((0.985, 1.0, 1.005), "undecided"),
+        ((1.0, 1.02, 1.04), "undecided"),
+        ((None, 1.2, None), "undecided"),
+    ],
+)
+def test_verdict(bounds, verdict):
+    assert decide(interval(*bounds), threshold=0.01) == verdict
+
+
+def test_without_timing_it_is_undecided():
+    assert decide(None, threshold=0.01) == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("control", "bounds", "verdict"),
+    [
+        ((0.99, 1.0, 1.01), (1.02, 1.03, 1.04), "faster"),
+        ((1.02, 1.03, 1.04), (1.02, 1.03, 1.05), "undecided"),
+        ((1.02, 1.03, 1.04), (1.02, 1.04, 1.06), "undecided"),
+        ((1.02, 1.03, 1.04), (1.06, 1.08, 1.10), "faster"),
+        ((1.02, 1.03, 1.04), (0.90, 0.92, 0.94), "slower"),
+        ((0.94, 0.95, 0.96), (0.95, 0.96, 0.97), "undecided"),
+        ((1.002, 1.010, 1.020), (0.995, 1.0, 1.005), "undecided"),
+        ((1.001, 1.002, 1.003), (0.995, 1.0, 1.005), "equivalent"),
+        ((None, 1.5, None), (1.02, 1.03, 1.04), "faster"),
+    ],
+)
+def test_a_control_that_is_off_vetoes_smaller_claims(control, bounds, verdict):
+    assert decide(interval(*bounds), threshold=0.01, control=interval(*control)) == verdict
+
+
+def test_the_deviation_is_the_farther_bound_and_0_for_a_sound_control():
+    assert control_deviation(interval(1.02, 1.03, 1.04)) == pytest.approx(math.log(1.04))
+    assert control_deviation(interval(0.95, 0.96, 0.97)) == pytest.approx(-math.log(0.95))
+    assert control_deviation(interval(0.99, 1.0, 1.01)) == 0.0
+
+
+def test_half_the_width_takes_four_times_as_long():
+    half = math.log(1.03) * 2
+    wide = interval(1.03 * math.exp(-half), 1.03, 1.03 * math.exp(half))
+    assert minutes_to_decide(wide, threshold=0.01, measured_minutes=2.0) == pytest.approx(6.0)
+
+
+def test_a_ratio_near_1_must_fit_inside_the_threshold():
+    wide = interval(math.exp(-0.02), 1.0, math.exp(0.02))
+    assert minutes_to_decide(wide, threshold=0.01, measured_minutes=1.0) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("one", "minutes"),
+    [
+        (None, 5.0),
+        (interval(None, 1.1, None), 5.0),
+        (interval(0.9, 1.0099999, 1.1), 5.0),
+        (interval(0.9, 1.05, 1.2), 0.0),
+    ],
+)
+def test_where_nothing_can_be_said_there_is_no_number(one, minutes):
+    assert minutes_to_decide(one, threshold=0.01, measured_minutes=minutes) is None
