@@ -64,8 +64,9 @@ class Measurement(Section):
     """Seconds of blocks, all arms together, in each launch; rounds are never cut, so it may run over by one."""
     rounds: int | None = Field(default=None, ge=1)
     """Rounds per launch (each arm has one block in each); replaces ``seconds_per_launch``."""
-    block_s: float = Field(default=0.5, gt=0)
-    """Wished length of a block in seconds; sets the steps per block, which are the same for all arms."""
+    block_s: float = Field(default=0.15, gt=0)
+    """Wished length of a block in seconds; sets the steps per block, which are the same for all arms. A shared machine's
+    speed wanders as much within 0.1 s as within 0.5 s, so many short pairs say more than few long ones."""
     block_steps: int | None = Field(default=None, ge=1)
     """Timed steps per block; replaces ``block_s``."""
     warmup_steps: int = Field(default=2, ge=0)
@@ -109,8 +110,9 @@ class Plan(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int | None = Field(default=None, ge=1)
     """OMP_NUM_THREADS of every rank. None: the host's cores divided by its ranks."""
-    affinity: Literal["none", "spread"] = "none"
-    """``spread`` pins each local rank to its equal share of the cores; ``none`` leaves placement to the kernel."""
+    affinity: Literal["spread", "none"] = "spread"
+    """``spread`` pins each local rank to its equal share of the cores, where there is at least one for each;
+    ``none`` leaves placement to the kernel, which costs about a third more measuring for the same interval."""
     environment: Environment = {}
     """Set in every rank of every arm."""
     baseline: str

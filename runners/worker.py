@@ -65,7 +65,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--launch", type=int, required=True)
     parser.add_argument("--log-folder", required=True)
     parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--affinity", choices=("none", "spread"), default="none")
+    parser.add_argument("--affinity", choices=("none", "spread"), default="spread")
     return parser
 
 
@@ -81,13 +81,11 @@ def redirect_output(path: Path) -> None:
 
 
 def pin(world: World) -> None:
-    """Leave this rank its equal share of the cores; ranks share one where there are fewer cores than ranks."""
+    """Leave this rank its equal share of the cores; all of them where there are fewer cores than ranks."""
     cores = usable_cores()
-    if not cores:
-        return
-    share = max(1, len(cores) // world.local_world_size)
-    first = world.local_rank * share % len(cores)
-    os.sched_setaffinity(0, cores[first : first + share])
+    share = len(cores) // world.local_world_size
+    if share:
+        os.sched_setaffinity(0, cores[world.local_rank * share : (world.local_rank + 1) * share])
 
 
 class Servant:
