@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from backends.base import Backend, Store
-from measurement.errors import LaunchError, PlanError
+from measurement.errors import LaunchError, PlanError, WorldSizeMismatchError
 from measurement.world import World
 
 MIB = 1024 * 1024
@@ -83,6 +83,11 @@ class Horovod(Backend):
         self._hvd = hvd
         self._device = device
         _require_transport(hvd, self.transport)
+        if world.launcher == "torchrun" and world.world_size > 1:
+            raise WorldSizeMismatchError(
+                f"Horovod counts 1 rank where {world.world_size} were started: torchrun sets no HOROVOD_* variables, so each "
+                "rank would be a world of 1; start it with horovodrun or mpirun"
+            )
         if world.launcher == "none":  # one rank without a launcher: MPI would look for one
             os.environ.setdefault("HOROVOD_CONTROLLER", "gloo")
             os.environ.setdefault("HOROVOD_CPU_OPERATIONS", "gloo")

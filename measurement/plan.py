@@ -58,9 +58,9 @@ class Measurement(Section):
 
     mode: Literal["interleaved", "sequential"] = "interleaved"
     """``interleaved``: all arms are up at once and take turns. ``sequential``: one at a time, the launch is the unit."""
-    launches: int = Field(default=3, ge=1)
-    """How often every arm is started anew."""
-    seconds_per_launch: float = Field(default=60.0, gt=0)
+    launches: int = Field(default=5, ge=1)
+    """How often every arm is started anew: the interval's sample. Three tell their own variance badly."""
+    seconds_per_launch: float = Field(default=45.0, gt=0)
     """Seconds of blocks, all arms together, in each launch; rounds are never cut, so it may run over by one."""
     rounds: int | None = Field(default=None, ge=1)
     """Rounds per launch (each arm has one block in each); replaces ``seconds_per_launch``."""

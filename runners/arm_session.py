@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -130,7 +130,7 @@ class ArmSession:
         replies = [Reply.model_validate_json(self._meeting.store.get(key)) for key in keys]
         for key in keys:
             self._meeting.store.delete_key(key)
-        self._raise_errors(replies)
+        self._raise_errors(dict(enumerate(replies)))
         return replies
 
     def await_ready(self) -> list[Reply]:
@@ -167,15 +167,17 @@ class ArmSession:
         if self._wait(keys):
             return
         heard = self._heard(keys)
-        self._raise_errors(list(heard.values()))
-        gone = [rank for rank in self._meeting.wardens.gone(self.name, self._launch) if rank not in heard] or gone
-        codes = ", ".join(str(code) for code in (process.poll() for process in self._launchers) if code is not None)
-        fate = f"its launcher ended with code {codes}" if codes else "its launcher still runs"
-        if gone:
-            first = gone[0] if len(gone) == 1 else None
-            who = f"rank {first} has died" if first is not None else f"ranks {', '.join(map(str, gone))} have died"
-            raise self._failed(f"{who}; {fate}", ranks=gone)
-        raise self._failed(f"the ranks did not report; {fate}")
+        silent = [rank for rank in self._meeting.wardens.gone(self.name, self._launch) if rank not in heard]
+        if silent:
+            who = f"rank{'s' if len(silent) > 1 else ''} {', '.join(map(str, silent))}"
+            raise self._failed(f"{who} died without a word; {self._launchers_fate()}", ranks=silent)
+        self._raise_errors(heard)
+        if ended:
+            raise self._failed(f"the ranks did not report; {self._launchers_fate()}")
+
+    def _launchers_fate(self) -> str:
+        codes = [str(process.poll()) for process in self._launchers if process.poll() is not None]
+        return f"the launcher ended with code {', '.join(codes)}" if codes else "the launcher still runs"
 
     def _timed_out(self, keys: Sequence[str], timeout_s: float) -> ArmFailed:
         silent = [rank for rank in range(self._plan.world_size) if rank not in self._heard(keys)]
@@ -192,11 +194,12 @@ class ArmSession:
         store = self._meeting.store
         return {rank: Reply.model_validate_json(store.get(key)) for rank, key in enumerate(keys) if store.check([key])}
 
-    def _raise_errors(self, replies: Sequence[Reply]) -> None:
-        told = {rank: reply.error for rank, reply in enumerate(replies) if reply.error}
+    def _raise_errors(self, replies: Mapping[int, Reply]) -> None:
+        """The first to raise is the cause: its peers fail next, when their connection to it closes."""
+        told = {rank: reply for rank, reply in replies.items() if reply.error}
         if told:
-            first = min(told)
-            raise self._failed(f"rank {first}: {told[first]}", ranks=sorted(told))
+            first = min(told, key=lambda rank: told[rank].error_at_s)
+            raise self._failed(f"rank {first}: {told[first].error}", ranks=[first])
 
     def _failed(self, message: str, *, ranks: Sequence[int] = ()) -> ArmFailed:
         hosts = {ward.host for rank, ward in self._meeting.wardens.of(self.name, self._launch).items() if rank in ranks}

@@ -57,7 +57,6 @@ Sketches = dict[str, list[float]]
 class ParityReport(Message):
     """What one rank saw in the parity gate."""
 
-    rank: int
     started: Sketches
     """Parameters and buffers after ``prepare``, which must be rank 0's."""
     wanted: Sketches
@@ -92,6 +91,8 @@ class Reply(Message):
 
     error: str | None = None
     """An exception's text: the rank is about to end."""
+    error_at_s: float = 0.0
+    """When it was raised, seconds since the epoch: the first to raise is the cause, the others lost a peer."""
     report: RankReport | None = None
     parity: ParityReport | None = None
     block: BlockReport | None = None

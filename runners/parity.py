@@ -57,7 +57,6 @@ def run_gate(trainer: Trainer, *, steps: int) -> ParityReport:
         if step == 0:
             synced = sketch_tensors(_gradients(model))
     report = ParityReport(
-        rank=trainer.world.rank,
         started=started,
         wanted=wanted,
         local=local,
@@ -138,7 +137,7 @@ def judge(reports: list[ParityReport], *, steps: int) -> ParityResult:
     first = reports[0]
     failures = _same_samples(reports)
     start = _compare(
-        [(report.rank, report.started) for report in reports],
+        [report.started for report in reports],
         first.wanted,
         sizes=first.sizes,
         tolerance=START_TOLERANCE,
@@ -156,9 +155,7 @@ def judge(reports: list[ParityReport], *, steps: int) -> ParityResult:
         ]
         if first.gradient_scale != 1.0:
             notes.append(f"gradients are {first.gradient_scale:g} x the mean, as the options ask")
-    spread, apart = _compare(
-        [(report.rank, report.ended) for report in reports], first.ended, sizes=first.sizes, tolerance=SPREAD_TOLERANCE
-    )
+    spread, apart = _compare([report.ended for report in reports], first.ended, sizes=first.sizes, tolerance=SPREAD_TOLERANCE)
     failures += [f"rank {r}: '{name}' is {e:.2g} (relative) from rank 0's after {steps} steps" for r, name, e in apart]
     shown = failures[:MAX_FAILURES] + ([f"and {len(failures) - MAX_FAILURES} more"] if len(failures) > MAX_FAILURES else [])
     return ParityResult(
@@ -175,10 +172,10 @@ def judge(reports: list[ParityReport], *, steps: int) -> ParityResult:
 def _same_samples(reports: list[ParityReport]) -> list[str]:
     seen: dict[str, int] = {}
     failures = []
-    for report in reports:
+    for rank, report in enumerate(reports):
         if report.samples in seen:
-            failures.append(f"ranks {seen[report.samples]} and {report.rank} consumed the same samples: the shards are not apart")
-        seen.setdefault(report.samples, report.rank)
+            failures.append(f"ranks {seen[report.samples]} and {rank} consumed the same samples: the shards are not apart")
+        seen.setdefault(report.samples, rank)
     return failures
 
 
@@ -188,7 +185,7 @@ def _gradient_errors(reports: list[ParityReport], *, scale: float) -> tuple[floa
     mean = {name: (scale * values.mean(axis=0)).tolist() for name, values in local.items()}
     usual = {name: scale * float(np.mean(np.linalg.norm(values, axis=1))) for name, values in local.items()}
     return _compare(
-        [(report.rank, report.synced) for report in reports],
+        [report.synced for report in reports],
         mean,
         sizes=reports[0].sizes,
         tolerance=reports[0].gradient_tolerance,
@@ -197,7 +194,7 @@ def _gradient_errors(reports: list[ParityReport], *, scale: float) -> tuple[floa
 
 
 def _compare(
-    found: list[tuple[int, Sketches]],
+    found: list[Sketches],
     wanted: Sketches,
     *,
     sizes: dict[str, int],
@@ -209,7 +206,7 @@ def _compare(
     elements = sum(sizes[name] for name in wanted)
     rms = (sum(norm**2 for norm in norms.values()) / max(elements, 1)) ** 0.5
     worst, wrong = 0.0, []
-    for rank, sketches in found:
+    for rank, sketches in enumerate(found):
         for name, values in wanted.items():
             distance = float(np.linalg.norm(np.subtract(sketches[name], values)))
             size = max(norms[name], (usual or {}).get(name, 0.0), FLOOR * rms * sizes[name] ** 0.5)

@@ -10,11 +10,12 @@ import faulthandler
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from measurement.fingerprint import allowed_environment, usable_cores
 from measurement.world import World
@@ -37,7 +38,7 @@ FOREVER = timedelta(days=30)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Serve the driver; an exception is recorded there and raised here."""
+    """Serve the driver; an exception is reported there and ends the rank."""
     given = _arguments().parse_args(argv)
     world = read_world(os.environ)
     warden.start(given.wardens, given.token, given.arm, given.launch, world.rank)
@@ -88,6 +89,14 @@ def pin(world: World) -> None:
         os.sched_setaffinity(0, cores[world.local_rank * share : (world.local_rank + 1) * share])
 
 
+def end_with(error: Exception) -> NoReturn:
+    """Log where it happened and end at once: libraries that tear down after their peers have gone hang, or bury the cause."""
+    traceback.print_exception(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
 class Servant:
     """Answers the driver's commands, one after another."""
 
@@ -111,10 +120,9 @@ class Servant:
             place = reply_key(self._arm, self._launch, number, self._world.rank)
             try:
                 reply = self._answers[command.do](command)
-            except Exception as error:  # the worker's edge: told to the driver, then raised
-                traceback.print_exc()
-                self._store.set(place, encode(Reply(error=f"{type(error).__name__}: {error}")))
-                raise
+            except Exception as error:  # noqa: BLE001 - the worker's edge: whatever it was, the driver must hear of it
+                self._store.set(place, encode(Reply(error=f"{type(error).__name__}: {error}", error_at_s=time.time())))
+                end_with(error)
             self._store.set(place, encode(reply))
             number, done = number + 1, command.do == FINISH
         self._engine.backend.teardown()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -15,6 +17,8 @@ import yaml
 REPOSITORY = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 HAS_HOROVOD = shutil.which("horovodrun", path=str(BIN)) is not None
+
+STARTED_BY = "RINGSIDE_STARTED_BY_TEST"
 
 needs_horovod = pytest.mark.skipif(not HAS_HOROVOD, reason="Horovod is not built here; 'ringside doctor' says how to get it")
 
@@ -40,25 +44,22 @@ def no_leaked_environment():
 
 
 @pytest.fixture
-def no_processes_left():
-    """After the test nothing of Ringside's runs that did not run before: ranks, wardens, launchers."""
-    before = ringside_processes()
+def no_processes_left(monkeypatch):
+    """After the test nothing lives that it started: ranks, wardens, launchers. Known by a variable they inherit."""
+    monkeypatch.setenv(STARTED_BY, secrets.token_hex(8))
     yield
-    _, alive = psutil.wait_procs([process for process in ringside_processes() - before], timeout=10)
+    _, alive = psutil.wait_procs(started_processes(), timeout=10)
     assert not alive, [process.cmdline() for process in alive]
 
 
-def ringside_processes() -> set[psutil.Process]:
-    """Every live process that is a rank, a warden or a launcher of one."""
-    found = set()
+def started_processes() -> list[psutil.Process]:
+    """Every live process that this test started, directly or not."""
+    found = []
     for process in psutil.process_iter():
-        try:
-            words = process.cmdline()
-            dead = process.status() == psutil.STATUS_ZOMBIE
-        except psutil.Error:
-            continue
-        if not dead and any("runners.worker" in word or word.endswith("warden.py") for word in words):
-            found.add(process)
+        with contextlib.suppress(psutil.Error):
+            is_ours = process.environ().get(STARTED_BY) == os.environ[STARTED_BY]
+            if is_ours and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
     return found
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.conftest import needs_horovod, ringside, write_plan
 
 from measurement.record import ResultsFolder
+from tests.conftest import needs_horovod, ringside, write_plan
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
-from tests.conftest import REPOSITORY, needs_horovod, ringside, ringside_processes, write_plan
 
 from measurement.record import ResultsFolder
+from tests.conftest import REPOSITORY, needs_horovod, ringside, started_processes, write_plan
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
 WRONG = Path(__file__).parent / "plugins" / "wrong.py"
@@ -31,7 +29,7 @@ def compare_with(tmp_path, name, **measurement):
 @pytest.mark.parametrize(
     ("name", "status", "message", "last_line"),
     [
-        ("Dies", "failed", "rank 1 has died", "last words of rank 1"),
+        ("Dies", "failed", "rank 1 died without a word", "last words of rank 1"),
         ("Hangs", "timeout", "no answer from rank", "going to sleep"),
         ("Raises", "failed", "rank 1: ValueError: no more steps from me", "ValueError: no more steps from me"),
     ],
@@ -45,6 +43,7 @@ def test_one_arm_fails_and_the_other_finishes(tmp_path, name, status, message, l
     assert bad.status == status
     assert message in bad.error.message
     assert 1 in bad.error.ranks
+    assert name == "Hangs" or bad.error.ranks == [1]
     assert last_line in bad.error.log_tail["rank-1.log"]
     assert 0 < len(bad.blocks) < ROUNDS
     if name == "Hangs":
@@ -92,14 +91,11 @@ def test_an_interrupted_comparison_keeps_its_blocks_and_resumes(tmp_path, sent):
 
 def test_a_killed_driver_leaves_nothing_behind(tmp_path):
     """Not even frozen ranks: their wardens see the driver go. The fixture counts what is left."""
-    before = ringside_processes()
     process = begin(tmp_path)
     wait_for_blocks(process)
-    assert ringside_processes() - before
+    assert len(started_processes()) > 6
     process.kill()
     process.wait(10)
-    _, alive = psutil.wait_procs([p for p in ringside_processes() - before if "warden" in " ".join(p.cmdline())], timeout=10)
-    assert not alive
 
 
 @needs_horovod
@@ -109,10 +105,9 @@ def test_a_killed_horovod_rank_is_told_with_its_launcher(tmp_path):
     try:
         wait_for_blocks(process)
         folder = ResultsFolder(tmp_path / "out")
-        victims = [
-            p for p in ringside_processes() if "horovod" in p.cmdline() and "runners.worker" in p.cmdline() and "-np" not in p.cmdline()
-        ]
-        os.kill(victims[0].pid, signal.SIGKILL)
+        ranks = [p for p in started_processes() if p.cmdline()[1:3] == ["-m", "runners.worker"] and "horovod" in p.cmdline()]
+        assert len(ranks) == 2
+        ranks[0].kill()
         time.sleep(8)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)

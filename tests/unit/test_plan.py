@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conftest import REPOSITORY, TINY, write_plan
 
 from measurement.errors import PlanError, RingsideError
 from measurement.plan import Plan, check_plan, read_plan
 from runners.planning import resolve_arms, resolve_workload
+from tests.conftest import REPOSITORY, TINY, write_plan
 
 
 def check(**changes):
@@ -133,7 +135,5 @@ values = st.recursive(
 @settings(max_examples=150, deadline=None)
 @given(changes=st.dictionaries(st.sampled_from([*Plan.model_fields, "nonsense"]), values, max_size=3))
 def test_anything_is_a_plan_or_one_ringside_error(changes):
-    try:
-        resolve(**changes)
-    except RingsideError as error:
-        assert str(error)
+    with contextlib.suppress(RingsideError):
+        assert resolve(**changes)

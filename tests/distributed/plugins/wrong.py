@@ -1,6 +1,7 @@
-"""Backends that compute the wrong thing, each in one way: what the parity gate must catch. Named by path in plans."""
+"""Backends that compute the wrong thing, each in one way: what the parity gate must catch. Named by path in plans.
 
-from __future__ import annotations
+No postponed annotations: DDP compares a hook's with the class itself.
+"""
 
 import os
 import signal
