@@ -49,7 +49,7 @@ PHASES = ("data_wait", "forward", "backward", "optimizer")
 class Written(BaseModel):
     """Base of what is stored."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 
 
 class RankReport(Written):

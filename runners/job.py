@@ -18,7 +18,7 @@ FINISH = "finish"
 class Message(BaseModel):
     """Base of what is exchanged."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 
 
 class Job(Message):

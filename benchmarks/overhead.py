@@ -1,0 +1,131 @@
+"""What Ringside's own loop and timer cost: its training block beside a bare hand-written one, interleaved in one run.
+
+    python benchmarks/overhead.py
+
+Starts ``torchrun`` and ``horovodrun`` with two ranks, several launches each. In every rank Ringside's block (as the
+standing-alone runners time it) and a bare loop of the kind tutorials show alternate in random order, each on a freshly built
+model; the bare one is timed by two clock readings around all its steps. Printed: throughput of Ringside / bare, by its own
+interval. It should be at least 0.99.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from measurement.world import World
+from reports.statistics import ratio_interval
+from runners.engine import Engine, start_engine
+from runners.job import Job
+from runners.planning import search_path
+from runners.rank_environment import read_world
+from runners.standalone import meeting_store, set_threads
+from runners.worker import pin
+
+STEPS, WARMUP_STEPS = 10, 2
+LAUNCHERS = {
+    "ddp": ("torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"),
+    "horovod": ("horovodrun", "--gloo", "-np", "2", "-H", "localhost:2", sys.executable),
+}
+
+
+def bare_block(engine: Engine, batches: Iterator[Any]) -> float:
+    """Seconds of ``STEPS`` steps of the loop a user would write."""
+    trainer = engine.trainer
+    trainer.release()
+    torch.manual_seed(trainer.seed)
+    model = trainer.workload.build_model()
+    model, optimizer = engine.backend.prepare(model, trainer.workload.build_optimizer(model))
+
+    def train(steps: int) -> None:
+        for _ in range(steps):
+            images, labels = next(batches)
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(images), labels)
+            loss.backward()
+            optimizer.step()
+
+    train(WARMUP_STEPS)
+    engine.backend.barrier()
+    began = time.perf_counter()
+    train(STEPS)
+    return time.perf_counter() - began
+
+
+def ringside_block(engine: Engine) -> float:
+    """Seconds of ``STEPS`` steps by Ringside's loop and clock."""
+    block = engine.trainer.run_block(steps=STEPS, warmup_steps=WARMUP_STEPS, local=False, rebuild=True, layout=0)
+    return float(block.phases_s.sum())
+
+
+def rank_main(backend: str, seconds: float, seed: int, output: Path) -> None:
+    """One rank: pairs of blocks until the time is over; rank 0 writes the log-ratios of the slowest ranks' times."""
+    world: World = read_world(os.environ)
+    job = Job(arm=backend, backend=backend, workload="digits", local_batch_size=32, world_size=world.world_size, seed=1)
+    pin(world)
+    set_threads(None, world)
+    engine = start_engine(job, world, store=meeting_store(job, world))
+    batches = engine.trainer.new_batches()
+    kinds: dict[str, Callable[[], float]] = {
+        "bare": lambda: bare_block(engine, batches),
+        "ringside": lambda: ringside_block(engine),
+    }
+    chance = random.Random(seed)
+    began, pairs = time.monotonic(), []
+    while True:
+        order = chance.sample(sorted(kinds), k=2)
+        mine = {kind: kinds[kind]() for kind in order}
+        everyone = engine.backend.all_gather_object((mine, time.monotonic() - began > seconds))
+        slowest = {kind: max(times[kind] for times, _ in everyone) for kind in kinds}
+        pairs.append(math.log(slowest["bare"] / slowest["ringside"]))
+        if everyone[0][1]:
+            break
+    if world.rank == 0:
+        output.write_text(json.dumps(pairs))
+    engine.trainer.release()
+    engine.backend.teardown()
+
+
+def main() -> None:
+    """Launch the ranks for both backends and print the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--launches", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=20, help="of blocks in each launch")
+    parser.add_argument("--rank", nargs=3, metavar=("BACKEND", "SEED", "FILE"), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.rank:
+        backend, seed, output = given.rank
+        rank_main(backend, given.seconds, int(seed), Path(output))
+        return
+    for backend, launcher in LAUNCHERS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            launches = []
+            for number in range(given.launches):
+                output = Path(folder) / f"{number}.json"
+                told = (__file__, "--seconds", str(given.seconds), "--rank", backend, str(number), str(output))
+                subprocess.run((*launcher, *told), check=True, env=os.environ | {"PATH": search_path()}, capture_output=True)
+                launches.append(np.array(json.loads(output.read_text())))
+        found = ratio_interval(launches, confidence=0.95)
+        assert found is not None and found.low is not None and found.high is not None
+        print(
+            f"{backend}: ringside / bare = {found.estimate:.4f}, 95% interval {found.low:.4f} to {found.high:.4f}, "
+            f"{found.launches} launches, {found.pairs} pairs",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

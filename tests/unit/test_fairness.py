@@ -1,0 +1,52 @@
+"""The fairness manifest: what the plan asked for may differ, what it did not may not."""
+
+from __future__ import annotations
+
+import pytest
+
+from measurement.record import RankReport
+from runners.fairness import fairness_table, unasked_differences
+from tests.unit.test_measurement import record
+
+
+def arm(name, role="candidate", environment=None, **changes):
+    fields = {"rank": 0, "local_rank": 0, "node_rank": 0, "world_size": 1, "local_world_size": 1, "launcher": "torchrun"}
+    more = {"host": "h", "pid": 1, "device": "cpu", "threads": 1, "affinity": [0], "seed": 1, "local_batch_size": 4}
+    rank = RankReport(**{**fields, **more, "micro_steps": 1, **changes})
+    return record(arm=name, role=role, ranks=[rank], environment=environment or {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"threads": 2}, "threads"),
+        ({"affinity": [0, 1]}, "affinity"),
+        ({"local_batch_size": 8}, "local_batch_size"),
+        ({"environment": {}}, None),
+        ({"optimizer": {"class": "Adam"}}, None),
+        ({"optimizer": {"lr": 0.2}}, "optimizer.lr"),
+        ({"fingerprint": {"torch": "2.0"}}, "host.torch"),
+        ({"backend": {"library": "horovod"}}, None),
+    ],
+)
+def test_unasked_differences(changes, field):
+    found = unasked_differences(arm("a", role="baseline"), arm("b", **changes))
+    assert [line.partition(" is ")[0] for line in found] == ([field] if field else [])
+
+
+def test_variables_differ_only_where_asked_or_a_librarys_own():
+    first = arm("a", role="baseline")
+    other = record(arm="b", role="candidate", ranks=arm("b").ranks)
+    other.ranks[0].environment = {"HOROVOD_CYCLE_TIME": "1", "OMP_NUM_THREADS": "4"}
+    assert unasked_differences(first, other) == ["environment.OMP_NUM_THREADS is '4', a has None"]
+    other.environment = {"OMP_NUM_THREADS": "4"}
+    assert unasked_differences(first, other) == []
+    assert {row["field"]: row["asked"] for row in fairness_table([first, other])} == {
+        "environment.HOROVOD_CYCLE_TIME": True,
+        "environment.OMP_NUM_THREADS": True,
+    }
+
+
+def test_a_control_is_nothing_but_its_baseline():
+    found = unasked_differences(arm("a", role="baseline"), arm("c", role="control", backend={"bucket_cap_mb": 1}))
+    assert found == ["backend.bucket_cap_mb is 1, a has None"]
