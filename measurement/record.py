@@ -1,27 +1,17 @@
 """What is written about a comparison: one record and one table of steps per launch and arm, one manifest for the whole.
 
-Raw samples are stored, derived numbers never. Every file carries ``schema_version``; older ones are brought up to date in
-``migrate`` and nowhere else. ``ResultsFolder`` is the one owner of the paths.
+Raw samples are stored, derived numbers never. Every file carries ``schema_version``. Reading and writing: ``measurement.results``.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from io import BytesIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from measurement.errors import RecordError
-from measurement.files import write_whole
-from measurement.plan import Plan, check_plan
+from pydantic import BaseModel, ConfigDict, Field
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 SCHEMA_VERSION = 1
 
@@ -181,143 +171,3 @@ class Manifest(Written):
     is what defines the backend)."""
     seconds: dict[str, float] = {}
     """Where the time went, summed over sessions: ``total``, ``starting``, ``training`` (timed and untimed steps), ``other``."""
-
-
-class ResultsFolder:
-    """``results/<comparison_id>/``: where everything of one comparison lies."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    @property
-    def plan_path(self) -> Path:
-        """The plan as it was run, defaults included."""
-        return self.root / "plan.yaml"
-
-    @property
-    def manifest_path(self) -> Path:
-        """What every rank reported of itself, and where the time went."""
-        return self.root / "manifest.json"
-
-    def launch_folder(self, launch: int, arm: str) -> Path:
-        """Where one launch of one arm is written."""
-        return self.root / f"launch-{launch:03d}" / arm
-
-    def rank_log(self, launch: int, arm: str, rank: int) -> Path:
-        """What one rank printed."""
-        return self.launch_folder(launch, arm) / f"rank-{rank}.log"
-
-    def write_plan(self, plan: Plan) -> None:
-        """Write the plan; the folder belongs to it from then on."""
-        write_whole(self.plan_path, plan.to_yaml())
-
-    def read_plan(self) -> Plan:
-        """The plan this folder belongs to.
-
-        Raises:
-            RecordError: there is none.
-        """
-        if not self.plan_path.is_file():
-            raise RecordError(f"'{self.root}' holds no plan.yaml; give a folder that 'ringside compare' wrote")
-        return check_plan(yaml.safe_load(self.plan_path.read_text()), source=str(self.plan_path))
-
-    def write_manifest(self, manifest: Manifest) -> None:
-        """Replace the manifest."""
-        write_whole(self.manifest_path, manifest.model_dump_json(indent=1))
-
-    def read_manifest(self) -> Manifest:
-        """The manifest, brought up to date.
-
-        Raises:
-            RecordError: it is missing or damaged.
-        """
-        return Manifest.model_validate(_read_json(self.manifest_path))
-
-    def write_launch(self, record: LaunchRecord, steps: pd.DataFrame) -> None:
-        """Write one launch of one arm: steps first, so that a record never lacks them."""
-        folder = self.launch_folder(record.launch, record.arm)
-        buffer = BytesIO()
-        steps.astype(STEP_COLUMNS)[list(STEP_COLUMNS)].to_parquet(buffer, index=False)
-        write_whole(folder / "steps.parquet", buffer.getvalue())
-        write_whole(folder / "record.json", record.model_dump_json(indent=1))
-
-    def records(self) -> list[LaunchRecord]:
-        """All records, by launch and arm; a damaged one is an error, never a hole.
-
-        Raises:
-            RecordError: a record cannot be read.
-        """
-        paths = sorted(self.root.glob("launch-*/*/record.json"))
-        return [read_record(path) for path in paths]
-
-    def steps(self, record: LaunchRecord) -> pd.DataFrame:
-        """The raw steps of a launch (columns: ``STEP_COLUMNS``); no rows where nothing was timed."""
-        path = self.launch_folder(record.launch, record.arm) / "steps.parquet"
-        if not path.is_file():
-            return empty_steps()
-        import pandas as pd
-
-        try:
-            return pd.read_parquet(path)
-        except (OSError, ValueError) as error:
-            raise RecordError(f"'{path}' cannot be read: {error}; remove its folder to measure that launch again") from error
-
-
-def empty_steps() -> pd.DataFrame:
-    """A table of steps without rows."""
-    import pandas as pd
-
-    return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in STEP_COLUMNS.items()})
-
-
-def steps_table(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
-    """Rows of ``STEP_COLUMNS`` as a table."""
-    import pandas as pd
-
-    table = pd.DataFrame(list(rows))
-    return table.astype(STEP_COLUMNS) if len(table) else empty_steps()
-
-
-def read_record(path: Path) -> LaunchRecord:
-    """One record, brought up to date.
-
-    Raises:
-        RecordError: it is missing, damaged or of a later version.
-    """
-    try:
-        return LaunchRecord.model_validate(_read_json(path))
-    except ValidationError as error:
-        raise RecordError(f"'{path}' is not a launch record: {error.error_count()} values do not fit") from error
-
-
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-"""From version n to n + 1, keyed by n."""
-
-
-def migrate(content: dict[str, Any], *, source: str) -> dict[str, Any]:
-    """Bring stored content up to ``SCHEMA_VERSION``.
-
-    Raises:
-        RecordError: no version, or one this Ringside does not know.
-    """
-    version = content.get("schema_version")
-    if not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
-        raise RecordError(
-            f"'{source}' has schema_version {version!r}; this Ringside reads 1 to {SCHEMA_VERSION}: use the one that wrote it"
-        )
-    while version < SCHEMA_VERSION:
-        content = {**MIGRATIONS[version](content), "schema_version": version + 1}
-        version += 1
-    return content
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise RecordError(f"'{path}' does not exist; give a folder that 'ringside compare' wrote") from error
-    except (OSError, ValueError) as error:
-        raise RecordError(f"'{path}' cannot be read: {error}; remove its folder to measure that launch again") from error
-    if not isinstance(content, dict):
-        raise RecordError(f"'{path}' holds {type(content).__name__}, not an object")
-    return migrate(content, source=str(path))

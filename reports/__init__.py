@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from measurement.errors import RecordError
 from measurement.files import write_whole
-from measurement.record import Manifest, ResultsFolder
+from measurement.record import Manifest
 from measurement.registry import Registry
+from measurement.results import ResultsFolder
 
 if TYPE_CHECKING:
     from reports.schema import Comparison

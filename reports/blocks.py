@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from measurement.plan import Plan
-from measurement.record import PHASES, STEP_COLUMNS, LaunchRecord, ResultsFolder, empty_steps
+from measurement.record import PHASES, STEP_COLUMNS, LaunchRecord
+from measurement.results import ResultsFolder, empty_steps
 from reports.statistics import Array
 
 BLOCK_KEY = ["launch", "arm", "turn", "round", "block", "kind"]

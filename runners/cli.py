@@ -41,7 +41,7 @@ def compare(
 ) -> None:
     """Run a plan: measure its arms interleaved, print the verdicts, write the reports."""
     from measurement.plan import read_plan
-    from measurement.record import ResultsFolder
+    from measurement.results import ResultsFolder
     from runners.compare import ComparisonRun, default_folder
     from runners.progress import Progress
 
@@ -72,7 +72,7 @@ def compare(
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(help="A folder that 'ringside compare' wrote.")]) -> None:
     """Rebuild the reports of a comparison from its records."""
-    from measurement.record import ResultsFolder
+    from measurement.results import ResultsFolder
     from reports import write_reports
 
     show(write_reports(ResultsFolder(folder)), folder)

@@ -14,7 +14,8 @@ from pathlib import Path
 from measurement.errors import RecordError
 from measurement.fingerprint import fingerprint, git_state
 from measurement.plan import Plan
-from measurement.record import LaunchRecord, Manifest, ResultsFolder
+from measurement.record import LaunchRecord, Manifest
+from measurement.results import ResultsFolder
 from reports import conclude, write_reports
 from reports.comparison import Comparison
 from runners.arm_session import Meeting

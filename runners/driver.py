@@ -8,20 +8,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from measurement.plan import Plan
-from measurement.record import (
-    PHASES,
-    BlockRecord,
-    Failure,
-    LaunchRecord,
-    RankReport,
-    ResultsFolder,
-    steps_table,
-)
+from measurement.record import BlockRecord, Failure, LaunchRecord
+from measurement.results import ResultsFolder, steps_table
+from runners.arm_launch import ArmLaunch, Clock, block_rows, with_first_optimizer
 from runners.arm_session import ArmFailed, ArmSession, Meeting
 from runners.fairness import unasked_differences
 from runners.job import BlockReport, Command, Job
@@ -34,36 +27,6 @@ SLOWEST_BLOCK = 4.0
 
 Kind = Literal["sync", "local"]
 Say = Callable[[str], None]
-
-
-@dataclass(kw_only=True)
-class ArmLaunch:
-    """An arm in one launch: its session, its record in the making, and its raw rows."""
-
-    session: ArmSession
-    record: LaunchRecord
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    blocks: int = 0
-    """Blocks begun, discarded ones included."""
-
-    @property
-    def is_running(self) -> bool:
-        """Still to be measured."""
-        return self.record.status == "ok" and not self.session.exit_codes
-
-
-@dataclass(kw_only=True)
-class Clock:
-    """Where the launch's time went, seconds."""
-
-    began: float = field(default_factory=time.monotonic)
-    training_s: float = 0.0
-    starting_s: float = 0.0
-
-    @property
-    def elapsed_s(self) -> float:
-        """Since the launch began."""
-        return time.monotonic() - self.began
 
 
 class Launch:
@@ -320,32 +283,9 @@ class Launch:
     def _finish(self, arm: ArmLaunch) -> None:
         replies = arm.session.finish()
         last = [reply.report for reply in replies if reply.report]
-        arm.record.ranks = [_with_first_optimizer(new, old) for new, old in zip(last, arm.record.ranks, strict=True)]
+        arm.record.ranks = [with_first_optimizer(new, old) for new, old in zip(last, arm.record.ranks, strict=True)]
         arm.record.peak_memory_bytes = [reply.peak_memory_bytes for reply in replies if reply.peak_memory_bytes is not None]
 
     def _write(self, arm: ArmLaunch) -> None:
         arm.record.exit_codes = arm.session.exit_codes
         self._folder.write_launch(arm.record, steps_table(arm.rows))
-
-
-def block_rows(block: BlockRecord, report: BlockReport) -> list[dict[str, Any]]:
-    """One rank's steps of a block as rows of ``measurement.record.STEP_COLUMNS``."""
-    return [
-        {
-            "rank": report.rank,
-            "turn": block.turn,
-            "round": block.round,
-            "block": block.block,
-            "kind": block.kind,
-            "step": step,
-            "samples": samples,
-            **{f"{phase}_s": seconds for phase, seconds in zip(PHASES, phases, strict=True)},
-            "step_s": sum(phases),
-        }
-        for step, (samples, phases) in enumerate(zip(report.samples, report.phases_s, strict=True))
-    ]
-
-
-def _with_first_optimizer(new: RankReport, old: RankReport) -> RankReport:
-    """The last report knows more of the backend (rebuilt buckets); the first had a model and an optimizer for sure."""
-    return new.model_copy(update={"optimizer": new.optimizer or old.optimizer, "model": new.model or old.model})

@@ -22,10 +22,11 @@ from backends.base import Store
 from measurement.errors import ParityError, PlanError
 from measurement.fingerprint import allowed_environment
 from measurement.plan import ARM_NAME, parse_yaml
-from measurement.record import BlockRecord, LaunchRecord, ResultsFolder, steps_table
+from measurement.record import BlockRecord, LaunchRecord
+from measurement.results import ResultsFolder, steps_table
 from measurement.world import World
+from runners.arm_launch import block_rows
 from runners.cli import run_command
-from runners.driver import block_rows
 from runners.engine import Engine, start_engine
 from runners.job import BlockReport, Job
 from runners.parity import judge, run_gate

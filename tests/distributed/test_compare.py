@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from measurement.record import ResultsFolder
+from measurement.results import ResultsFolder
 from tests.conftest import needs_horovod, ringside, write_plan
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]

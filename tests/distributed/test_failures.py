@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from measurement.record import ResultsFolder
+from measurement.results import ResultsFolder
 from tests.conftest import REPOSITORY, needs_horovod, ringside, started_processes, write_plan
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from measurement.record import ResultsFolder
+from measurement.results import ResultsFolder
 from tests.conftest import ringside, write_plan
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from measurement.record import ResultsFolder
+from measurement.results import ResultsFolder
 from tests.conftest import BIN, REPOSITORY, needs_horovod
 
 pytestmark = pytest.mark.distributed

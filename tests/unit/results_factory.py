@@ -1,4 +1,4 @@
-"""Writes results folders of known truth through ``measurement.record``, as the driver would, without running anything."""
+"""Writes results folders of known truth through ``measurement.results``, as the driver would, without running anything."""
 
 from __future__ import annotations
 
@@ -11,16 +11,8 @@ import numpy as np
 import pandas as pd
 
 from measurement.plan import Arm, Measurement, Plan
-from measurement.record import (
-    BlockRecord,
-    Failure,
-    LaunchRecord,
-    Manifest,
-    ParityResult,
-    RankReport,
-    ResultsFolder,
-    steps_table,
-)
+from measurement.record import BlockRecord, Failure, LaunchRecord, Manifest, ParityResult, RankReport
+from measurement.results import ResultsFolder, steps_table
 
 STARTED = "2026-01-01T12:00:00+00:00"
 COMPARISON_ID = "synthetic-20260101"

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from measurement.errors import RecordError
-from measurement.record import ResultsFolder
+from measurement.results import ResultsFolder
 from reports import conclude
 from reports.blocks import align_pairs, exposed_comm, pair_blocks, read_steps, slowest_steps, tabulate_blocks, timed_steps
 from reports.comparison import compare, measured_minutes

@@ -13,9 +13,10 @@ from measurement.errors import RecordError
 from measurement.files import write_whole
 from measurement.fingerprint import allowed_environment, fingerprint
 from measurement.plan import check_plan
-from measurement.record import PHASES, SCHEMA_VERSION, STEP_COLUMNS, LaunchRecord, ResultsFolder, steps_table
+from measurement.record import PHASES, SCHEMA_VERSION, STEP_COLUMNS, LaunchRecord
+from measurement.results import ResultsFolder, steps_table
 from measurement.step_timer import StepTimer
-from runners.driver import block_rows
+from runners.arm_launch import block_rows
 from runners.job import BlockReport
 from tests.conftest import TINY
 

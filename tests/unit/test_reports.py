@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from measurement.record import ResultsFolder
+from measurement.results import ResultsFolder
 from reports import REPORTS, conclude, write_reports
 from reports.base import Report
 from reports.charts import charts

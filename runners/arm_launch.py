@@ -1,0 +1,64 @@
+"""What one launch gathers about one arm: its session, its record in the making, its raw rows; and where the time goes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from measurement.record import PHASES, BlockRecord, LaunchRecord, RankReport
+from runners.arm_session import ArmSession
+from runners.job import BlockReport
+
+
+@dataclass(kw_only=True)
+class ArmLaunch:
+    """An arm in one launch: its session, its record in the making, and its raw rows."""
+
+    session: ArmSession
+    record: LaunchRecord
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    blocks: int = 0
+    """Blocks begun, discarded ones included."""
+
+    @property
+    def is_running(self) -> bool:
+        """Still to be measured."""
+        return self.record.status == "ok" and not self.session.exit_codes
+
+
+@dataclass(kw_only=True)
+class Clock:
+    """Where the launch's time went, seconds."""
+
+    began: float = field(default_factory=time.monotonic)
+    training_s: float = 0.0
+    starting_s: float = 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the launch began."""
+        return time.monotonic() - self.began
+
+
+def block_rows(block: BlockRecord, report: BlockReport) -> list[dict[str, Any]]:
+    """One rank's steps of a block as rows of ``measurement.record.STEP_COLUMNS``."""
+    return [
+        {
+            "rank": report.rank,
+            "turn": block.turn,
+            "round": block.round,
+            "block": block.block,
+            "kind": block.kind,
+            "step": step,
+            "samples": samples,
+            **{f"{phase}_s": seconds for phase, seconds in zip(PHASES, phases, strict=True)},
+            "step_s": sum(phases),
+        }
+        for step, (samples, phases) in enumerate(zip(report.samples, report.phases_s, strict=True))
+    ]
+
+
+def with_first_optimizer(new: RankReport, old: RankReport) -> RankReport:
+    """The last report knows more of the backend (rebuilt buckets); the first had a model and an optimizer for sure."""
+    return new.model_copy(update={"optimizer": new.optimizer or old.optimizer, "model": new.model or old.model})
