@@ -6,12 +6,9 @@ Raw samples are stored, derived numbers never. Every file carries ``schema_versi
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
-
-if TYPE_CHECKING:
-    pass
 
 SCHEMA_VERSION = 1
 
