@@ -13,7 +13,7 @@ from measurement.results import ResultsFolder
 if TYPE_CHECKING:
     from reports.schema import Comparison
 
-REPORTS = Registry(
+REGISTRY = Registry(
     kind="report",
     group="ringside.reports",
     table={
@@ -48,8 +48,8 @@ def write_reports(folder: ResultsFolder) -> Comparison:
         RecordError: the folder is missing or damaged, or holds no record.
     """
     comparison = conclude(folder)
-    for name in sorted(REPORTS.names()):
-        report = REPORTS.resolve(name)()
+    for name in sorted(REGISTRY.names()):
+        report = REGISTRY.resolve(name)()
         write_whole(folder.root / report.file_name, report.render(comparison))
     return comparison
 

@@ -9,7 +9,7 @@ from reports.schema import Comparison
 
 
 class Report(ABC):
-    """One format. Register it in ``reports.REPORTS``, or by an entry point of the group ``ringside.reports``."""
+    """One format. Register it in ``reports.REGISTRY``, or by an entry point of the group ``ringside.reports``."""
 
     file_name: ClassVar[str]
     """The file that it is written to, inside the results folder."""

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from measurement.results import ResultsFolder
-from reports import REPORTS, conclude, write_reports
+from reports import REGISTRY, conclude, write_reports
 from reports.base import Report
 from reports.charts import charts
 from reports.html import HtmlReport, script_json
@@ -49,18 +49,18 @@ def page(folder, comparison):
 
 
 def comparison_file(name):
-    return REPORTS.resolve(name).file_name
+    return REGISTRY.resolve(name).file_name
 
 
 def test_every_registered_report_is_written(folder, comparison):
     assert sorted(p.name for p in folder.root.iterdir() if p.is_file()) == sorted([*FILES, "plan.yaml", "manifest.json"])
-    assert sorted(comparison_file(name) for name in REPORTS.names()) == FILES
+    assert sorted(comparison_file(name) for name in REGISTRY.names()) == FILES
 
 
-@pytest.mark.parametrize("name", sorted(REPORTS.names()))
+@pytest.mark.parametrize("name", sorted(REGISTRY.names()))
 def test_a_report_keeps_its_contract(name, comparison):
     """Held by every registered report: a file name, bytes, the same twice, and the arms in it."""
-    report = REPORTS.resolve(name)()
+    report = REGISTRY.resolve(name)()
     assert isinstance(report, Report)
     assert Path(report.file_name).name == report.file_name
     first = report.render(comparison)

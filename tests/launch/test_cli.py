@@ -1,0 +1,60 @@
+"""The command line: bad input is one message on stderr and exit code 2, and nothing is written."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import ringside, write_plan
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"arms": {"ddp": {"backend": "horovod", "launcher": "torchrun"}}},
+            "launcher 'torchrun' cannot start backend 'horovod'",
+        ),
+        ({"arms": {"ddp": {"backend": "dpp"}}}, "unknown backend 'dpp'; did you mean 'ddp'?"),
+        ({"world_size": 0}, "world_size = 0"),
+        ({"workload": "resnet81"}, "unknown workload 'resnet81'"),
+    ],
+)
+def test_a_plan_that_cannot_run(tmp_path, changes, message):
+    done = ringside("compare", write_plan(tmp_path, **changes), "-o", tmp_path / "out")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("ringside: ")
+    assert message in line
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compare", "no-such-plan.yaml"], "plan 'no-such-plan.yaml' does not exist"),
+        (["compare", "README.md"], "not valid YAML at line"),
+        (["report", "no-such-folder"], "holds no plan.yaml"),
+    ],
+)
+def test_a_path_that_is_wrong(arguments, message):
+    done = ringside(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_folder_that_is_not_ours_is_left_alone(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("years of work")
+    done = ringside("compare", write_plan(tmp_path), "-o", tmp_path / "out")
+    assert done.returncode == 2
+    assert "is not empty and holds no plan.yaml" in done.stderr
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
+
+
+def test_doctor_names_what_is_here():
+    done = ringside("doctor")
+    assert done.returncode == 0, done.stderr
+    assert "torch" in done.stdout
+    assert "gloo" in done.stdout.lower()

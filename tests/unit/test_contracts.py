@@ -1,0 +1,94 @@
+"""What every registered workload, backend and report must keep, and the example of the README with them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+import torch
+
+import backends
+import reports
+import workloads
+from backends import backend_class
+from measurement.errors import PlanError
+from measurement.plan import checked
+from runners.launchers import make_launcher
+from runners.planning import resolve_workload
+from tests.conftest import REPOSITORY
+
+CPU = torch.device("cpu")
+SMALL = {"synthetic": {"model": "squeezenet1_1", "image_size": 64, "num_classes": 4}}
+
+
+@pytest.fixture(scope="session")
+def readme_workload(tmp_path_factory):
+    """The README's example as a user would save it."""
+    code = re.search(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.S).group(1)
+    path = tmp_path_factory.mktemp("user") / "mine.py"
+    path.write_text(code)
+    return f"{path}:Regression"
+
+
+@pytest.mark.parametrize("name", [*workloads.REGISTRY.table, "README"])
+def test_a_workload_keeps_its_contract(name, readme_workload):
+    setup = resolve_workload(readme_workload if name == "README" else name, SMALL.get(name, {}))
+    made = [setup.workload(local_batch_size=4, seed=3, options=setup.options) for _ in range(2)]
+    first, again = (list(itertools.islice(one.batches(rank=0, world_size=2, device=CPU), 3)) for one in made)
+    other = next(made[0].batches(rank=1, world_size=2, device=CPU))
+    flat = [torch.cat([t.double().flatten() for t in (b if isinstance(b, tuple) else (b,))]) for b in [*first, *again, other]]
+    assert all(torch.equal(a, b) for a, b in zip(flat[:3], flat[3:6], strict=True)), "equal arguments, equal batches"
+    assert not torch.equal(flat[0], flat[6]), "each rank has its own shard"
+    assert made[0].count_samples(first[0]) == 4
+    torch.manual_seed(1)
+    model = made[0].build_model()
+    torch.manual_seed(1)
+    twin = made[1].build_model()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+    optimizer = made[0].build_optimizer(model)
+    before = [parameter.clone() for parameter in model.parameters()]
+    loss = made[0].compute_loss(model, first[0])
+    assert loss.shape == ()
+    loss.backward()
+    optimizer.step()
+    assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert made[0].sample_unit
+
+
+def test_digits_learns():
+    setup = resolve_workload("digits", {})
+    workload = setup.workload(local_batch_size=32, seed=1, options=setup.options)
+    torch.manual_seed(1)
+    model = workload.build_model()
+    optimizer = workload.build_optimizer(model)
+    for batch in itertools.islice(workload.batches(rank=0, world_size=1, device=CPU), 60):
+        optimizer.zero_grad()
+        workload.compute_loss(model, batch).backward()
+        optimizer.step()
+    assert workload.evaluate(model, CPU)["top1_accuracy"] > 0.9
+
+
+def test_too_large_a_batch_is_refused():
+    setup = resolve_workload("digits", {})
+    workload = setup.workload(local_batch_size=1000, seed=1, options=setup.options)
+    with pytest.raises(PlanError, match="use a smaller local_batch_size"):
+        next(workload.batches(rank=0, world_size=2, device=CPU))
+
+
+@pytest.mark.parametrize("name", backends.REGISTRY.table)
+def test_a_backend_says_what_it_takes(name):
+    cls = backend_class(name)
+    options = checked(cls.Options, {}, source="test")
+    assert all(make_launcher(launcher) for launcher in cls.launchers)
+    with pytest.raises(PlanError, match="unknown option 'nonsense'"):
+        checked(cls.Options, {"nonsense": 1}, source="test")
+    cls.check(transport=None, options=options, micro_steps=1, world_size=1)
+    environment = cls.environment(transport=cls.transports[0] if cls.transports else None, options=options)
+    assert all(isinstance(value, str) for value in environment.values())
+    assert cls(options=options, micro_steps=2).micro_steps == 2
+
+
+def test_every_report_has_a_name_of_its_own():
+    made = [reports.REGISTRY.resolve(name)() for name in reports.REGISTRY.table]
+    assert len({report.file_name for report in made}) == len(made) >= 4
