@@ -161,8 +161,6 @@ class Manifest(Written):
     ringside_version: str
     driver: dict[str, Any] = {}
     """Fingerprint of the host the driver ran on, git commit included."""
-    block_steps: int | None = None
-    """Timed steps per block, the same for all arms and launches; set by the first launch."""
     fairness: list[dict[str, Any]] = []
     """Each value that differs between arms: ``field``, ``values`` by arm, ``asked`` (true: the plan asked for it, or it
     is what defines the backend)."""

@@ -235,14 +235,17 @@ class ArmSession:
         except LaunchError as error:
             raise self._failed(str(error)) from error
 
+    def ask_to_finish(self) -> None:
+        """Have the ranks report a last time and end by themselves; ``finish`` waits for it."""
+        self.thaw()
+        self.send(Command(do=FINISH))
+
     def finish(self) -> list[Reply]:
-        """Have the ranks report a last time and end by themselves.
+        """The last reports, when the ranks have ended.
 
         Raises:
             ArmFailed: they do not answer.
         """
-        self.thaw()
-        self.send(Command(do=FINISH))
         replies = self.receive(timeout_s=self._plan.measurement.block_timeout_s)
         deadline = time.monotonic() + EXIT_TIMEOUT_S
         while any(process.poll() is None for process in self._launchers) and time.monotonic() < deadline:

@@ -108,14 +108,12 @@ class ComparisonRun:
             number=number,
             folder=self.folder,
             meeting=place,
-            block_steps=self.manifest.block_steps,
             say=self.progress.say,
             tick=self.progress.tick,
         )
         try:
             launch.run()
         finally:
-            self.manifest.block_steps = launch.block_steps
             self.manifest.fairness = fairness_table([arm.record for arm in launch.arms.values()])
             self._seconds.starting += launch.clock.starting_s
             self._seconds.training += launch.clock.training_s

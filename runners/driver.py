@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 
 class Launch:
-    """Runs one launch. ``block_steps`` is None until the first launch has found how many steps a block takes."""
+    """Runs one launch; how many steps fill a block is found anew in each, the same for all its arms."""
 
     def __init__(
         self,
@@ -41,13 +41,12 @@ class Launch:
         number: int,
         folder: ResultsFolder,
         meeting: Meeting,
-        block_steps: int | None,
         say: Say,
         tick: Callable[[float], None],
     ) -> None:
         self.plan, self.measure = plan, plan.measurement
         self.number = number
-        self.block_steps = block_steps
+        self.block_steps = plan.measurement.block_steps
         self.clock = Clock()
         self._workload = workload
         self._folder = folder
@@ -105,8 +104,7 @@ class Launch:
             self._guarded(arm, self._await_ready)
         self._open_gates(list(self.arms.values()))
         self._measure(list(self.arms.values()), seconds=self.measure.seconds_per_launch)
-        for arm in self.arms.values():
-            self._guarded(arm, self._finish)
+        self._finish_all(list(self.arms.values()))
 
     def _run_sequential(self) -> None:
         order = self._shuffled(list(self.arms.values()))
@@ -118,7 +116,7 @@ class Launch:
             done.append(arm)
             self._open_gates([arm], known=done)
             self._measure([arm], seconds=self.measure.seconds_per_launch / len(order))
-            self._guarded(arm, self._finish)
+            self._finish_all([arm])
 
     def _guarded(self, arm: ArmLaunch, act: Callable[[ArmLaunch], None]) -> None:
         """Do something with an arm that still runs; its failure ends it and nothing else."""
@@ -235,8 +233,6 @@ class Launch:
 
         for arm in arms:
             self._guarded(arm, probe)
-        if self.block_steps is None:
-            self.block_steps = self.measure.block_steps
         if self.block_steps is None and step_s:
             usual = step_s.get(self.plan.baseline, min(step_s.values()))
             steps = min(self.measure.block_s / usual, SLOWEST_BLOCK * self.measure.block_s / max(step_s.values()))
@@ -279,6 +275,13 @@ class Launch:
         self.clock.training_s += time.monotonic() - began
         session.freeze()
         return [reply.block for reply in replies if reply.block]
+
+    def _finish_all(self, arms: Sequence[ArmLaunch]) -> None:
+        """All end at once: leaving takes seconds, and is not measured."""
+        for arm in arms:
+            self._guarded(arm, lambda arm: arm.session.ask_to_finish())
+        for arm in arms:
+            self._guarded(arm, self._finish)
 
     def _finish(self, arm: ArmLaunch) -> None:
         replies = arm.session.finish()

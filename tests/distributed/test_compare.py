@@ -103,7 +103,6 @@ def test_sequential_mode_alternates_launches(tmp_path):
         turns = [sorted(block.turn for block in records[launch, arm].blocks) for arm in ("ddp", "ddp-control")]
         first, second = sorted(turns)
         assert max(first) < min(second)
-    assert len({record.blocks[0].steps for record in records.values()}) == 1
 
 
 def test_single_spawned_and_synthetic(tmp_path):
