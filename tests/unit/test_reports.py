@@ -198,7 +198,7 @@ def test_reports_need_no_torch(folder, tmp_path):
     copy = shutil.copytree(folder.root, tmp_path / "copy")
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from pathlib import Path; from measurement.record import ResultsFolder; from reports import write_reports\n"
+        "from pathlib import Path; from measurement.results import ResultsFolder; from reports import write_reports\n"
         "from reports.terminal import verdict_table\n"
         "print(verdict_table(write_reports(ResultsFolder(Path(sys.argv[1])))).row_count)"
     )
