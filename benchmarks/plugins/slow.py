@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import torch
 from pydantic import Field
 from torch import nn
 from torch.optim import Optimizer
@@ -20,7 +21,11 @@ class SlowOptions(DDPOptions):
 
 
 class SlowDDP(DDP):
-    """Stock DDP that keeps the CPU busy for ``extra`` of every step after it."""
+    """Stock DDP that computes on for ``extra`` of every step after it.
+
+    Real arithmetic, not an empty loop: where two cores share a physical one, a rank that spins idly lets its neighbour compute
+    faster, and half of what it wastes is won back.
+    """
 
     Options = SlowOptions
     options: SlowOptions
@@ -28,6 +33,7 @@ class SlowDDP(DDP):
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Join as DDP does, then hook the clock on. Collective."""
         began = [0.0]
+        matrix = torch.rand(64, 64)
 
         def begin(*_: Any) -> None:
             began[0] = time.perf_counter()
@@ -36,7 +42,7 @@ class SlowDDP(DDP):
             now = time.perf_counter()
             until = now + self.options.extra * (now - began[0])
             while time.perf_counter() < until:
-                pass
+                matrix @ matrix
 
         model.register_forward_pre_hook(begin)
         optimizer.register_step_post_hook(spend)
