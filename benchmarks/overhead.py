@@ -35,7 +35,7 @@ from runners.rank_environment import read_world
 from runners.standalone import meeting_store, set_threads
 from runners.worker import pin
 
-STEPS, WARMUP_STEPS = 10, 2
+STEPS, WARMUP_STEPS = 6, 2
 LAUNCHERS = {
     "ddp": ("torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"),
     "horovod": ("horovodrun", "--gloo", "-np", "2", "-H", "localhost:2", sys.executable),
@@ -67,7 +67,7 @@ def bare_block(engine: Engine, batches: Iterator[Any]) -> float:
 
 def ringside_block(engine: Engine) -> float:
     """Seconds of ``STEPS`` steps by Ringside's loop and clock."""
-    block = engine.trainer.run_block(steps=STEPS, warmup_steps=WARMUP_STEPS, local=False, rebuild=True, layout=0)
+    block = engine.trainer.run_block(steps=STEPS, warmup_steps=WARMUP_STEPS, local=False, rebuild=True)
     return float(block.phases_s.sum())
 
 

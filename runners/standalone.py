@@ -196,7 +196,6 @@ def _measure(engine: Engine, record: LaunchRecord, lengths: Lengths) -> list[dic
             warmup_steps=lengths.warmup_steps if number == 0 else 0,
             local=False,
             rebuild=number == 0,
-            layout=number,
         )
         record.blocks.append(
             BlockRecord(

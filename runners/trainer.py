@@ -98,7 +98,7 @@ class Trainer:
         timer.end_step()
         return samples
 
-    def run_block(self, *, steps: int, warmup_steps: int, local: bool, rebuild: bool, layout: int) -> TimedBlock:
+    def run_block(self, *, steps: int, warmup_steps: int, local: bool, rebuild: bool, layout: int | None = None) -> TimedBlock:
         """Rebuild if asked, warm up, meet, and time ``steps`` steps. Collective."""
         began = time.perf_counter()
         if rebuild or self.model is None:
