@@ -116,7 +116,10 @@ def main() -> None:
             for number in range(given.launches):
                 output = Path(folder) / f"{number}.json"
                 told = (__file__, "--seconds", str(given.seconds), "--rank", backend, str(number), str(output))
-                subprocess.run((*launcher, *told), check=True, env=os.environ | {"PATH": search_path()}, capture_output=True)
+                environment = os.environ | {"PATH": search_path()}
+                done = subprocess.run((*launcher, *told), check=False, env=environment, capture_output=True, text=True)
+                if not output.exists():
+                    sys.exit(f"{backend}: the ranks ended with code {done.returncode} and no result\n{done.stderr[-4000:]}")
                 launches.append(np.array(json.loads(output.read_text())))
         found = ratio_interval(launches, confidence=0.95)
         assert found is not None and found.low is not None and found.high is not None
