@@ -42,6 +42,8 @@ def test_horovod_and_ddp_agree_with_the_reference_and_are_compared(tmp_path):
         backend = records[0, arm].ranks[0].backend
         assert (backend["version"], backend["controller"], backend["transport"]) == ("0.28.1", controller, controller)
     assert all(arm in done.stdout for arm in HOROVOD)
+    assert max(map(len, done.stdout.splitlines())) > 80
+    assert not [line for line in done.stdout.splitlines() if len(line.strip()) == 1], "no column is squeezed to letters"
     found = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert {arm["name"] for arm in found["arms"]} == {"ddp", "ddp-control", *HOROVOD}
     assert all((tmp_path / "out" / name).stat().st_size > 100 for name in ("report.html", "report.md", "report.csv"))
