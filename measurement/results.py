@@ -69,7 +69,10 @@ class ResultsFolder:
         Raises:
             RecordError: it is missing or damaged.
         """
-        return Manifest.model_validate(_read_json(self.manifest_path))
+        try:
+            return Manifest.model_validate(_read_json(self.manifest_path))
+        except ValidationError as error:
+            raise RecordError(f"'{self.manifest_path}' is not a manifest: {error.error_count()} values do not fit") from error
 
     def write_launch(self, record: LaunchRecord, steps: pd.DataFrame) -> None:
         """Write one launch of one arm: steps first, so that a record never lacks them."""

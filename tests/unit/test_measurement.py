@@ -91,6 +91,12 @@ def test_a_damaged_record_is_an_error_not_a_hole(tmp_path, content, message):
         ResultsFolder(tmp_path).records()
 
 
+def test_a_manifest_that_does_not_fit(tmp_path):
+    (tmp_path / "manifest.json").write_text(json.dumps({"schema_version": 1, "nonsense": 1}))
+    with pytest.raises(RecordError, match="is not a manifest"):
+        ResultsFolder(tmp_path).read_manifest()
+
+
 def test_a_folder_without_a_plan(tmp_path):
     with pytest.raises(RecordError, match=r"holds no plan\.yaml"):
         ResultsFolder(tmp_path).read_plan()
