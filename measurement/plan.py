@@ -112,7 +112,7 @@ class Plan(Section):
     """OMP_NUM_THREADS of every rank. None: the host's cores divided by its ranks."""
     affinity: Literal["spread", "none"] = "spread"
     """``spread`` pins each local rank to its equal share of the cores, where there is at least one for each;
-    ``none`` leaves placement to the kernel, which costs about a third more measuring for the same interval."""
+    ``none`` leaves placement to the kernel, which gave wider intervals in trials on a shared machine."""
     environment: Environment = {}
     """Set in every rank of every arm."""
     baseline: str

@@ -23,8 +23,8 @@ class SlowOptions(DDPOptions):
 class SlowDDP(DDP):
     """Stock DDP that computes on for ``extra`` of every step after it.
 
-    Real arithmetic, not an empty loop: where two cores share a physical one, a rank that spins idly lets its neighbour compute
-    faster, and half of what it wastes is won back.
+    Real arithmetic, not an empty loop: with one, forward and backward of the same arm became faster, and part of what was
+    wasted was won back; probably because two virtual cores share a physical one.
     """
 
     Options = SlowOptions
