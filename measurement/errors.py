@@ -26,10 +26,6 @@ class ParityError(RingsideError):
     """An arm computes other gradients, parameters or samples than it must."""
 
 
-class IncomparableRunsError(RingsideError):
-    """Two arms differ in something the plan did not ask for."""
-
-
 class RecordError(RingsideError):
     """A results folder is missing, damaged, or of another plan or version."""
 

@@ -41,10 +41,6 @@ class ResultsFolder:
         """Where one launch of one arm is written."""
         return self.root / f"launch-{launch:03d}" / arm
 
-    def rank_log(self, launch: int, arm: str, rank: int) -> Path:
-        """What one rank printed."""
-        return self.launch_folder(launch, arm) / f"rank-{rank}.log"
-
     def write_plan(self, plan: Plan) -> None:
         """Write the plan; the folder belongs to it from then on."""
         write_whole(self.plan_path, plan.to_yaml())

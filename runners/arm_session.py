@@ -17,7 +17,7 @@ from measurement.errors import LaunchError
 from measurement.plan import Plan
 from measurement.record import Failure
 from runners import processes
-from runners.job import FINISH, Command, Job, Reply, command_key, encode, job_key, reply_key
+from runners.job import Command, Job, Reply, command_key, encode, job_key, reply_key
 from runners.launchers import HostCommand, HostSlots, LaunchJob
 from runners.planning import ArmSetup, cores, threads_per_rank
 from runners.wardens import Wardens
@@ -238,7 +238,7 @@ class ArmSession:
     def ask_to_finish(self) -> None:
         """Have the ranks report a last time and end by themselves; ``finish`` waits for it."""
         self.thaw()
-        self.send(Command(do=FINISH))
+        self.send(Command(do="finish"))
 
     def finish(self) -> list[Reply]:
         """The last reports, when the ranks have ended.

@@ -9,11 +9,6 @@ from pydantic import BaseModel, ConfigDict
 
 from measurement.record import RankReport
 
-START = "start"
-PARITY = "parity"
-BLOCK = "block"
-FINISH = "finish"
-
 
 class Message(BaseModel):
     """Base of what is exchanged."""

@@ -21,7 +21,6 @@ from measurement.fingerprint import allowed_environment, usable_cores
 from measurement.world import World
 from runners import warden
 from runners.job import (
-    FINISH,
     BlockReport,
     Command,
     Job,
@@ -130,7 +129,7 @@ class Servant:
                 self._store.set(place, encode(Reply(error=f"{type(error).__name__}: {error}", error_at_s=time.time())))
                 end_with(error)
             self._store.set(place, encode(reply))
-            number, done = number + 1, command.do == FINISH
+            number, done = number + 1, command.do == "finish"
         self._engine.backend.teardown()
 
     def _start(self, command: Command) -> Reply:
