@@ -11,6 +11,8 @@ REGISTRY = Registry(
     group="ringside.backends",
     table={
         "single": "backends.single:Single",
+        "dp": "backends.dp:DataParallel",
+        "naive": "backends.naive:Naive",
         "ddp": "backends.ddp:DDP",
         "horovod": "backends.hvd:Horovod",
     },

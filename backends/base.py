@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict
 from torch import nn
 from torch.optim import Optimizer
 
+from measurement.communicator import Communicator
+from measurement.errors import PlanError
 from measurement.world import World
 
 Store = Any
@@ -41,6 +43,8 @@ class Backend(ABC):
     """Transports it can be asked for; empty: it has none to choose."""
     launchers: ClassVar[tuple[str, ...]] = ()
     """Launchers that can start it, the customary one first; empty: any."""
+    groups: Sequence[Sequence[int]] = ()
+    """Subsets of the ranks that its communicator will be asked for; set before ``setup``: Horovod makes its process sets then."""
 
     def __init__(self, *, transport: str | None = None, options: BaseModel | None = None, micro_steps: int = 1) -> None:
         self.transport = transport
@@ -55,6 +59,11 @@ class Backend(ABC):
             PlanError: with what does work.
         """
         return
+
+    @classmethod
+    def launchers_for(cls, transport: str | None) -> tuple[str, ...]:
+        """``launchers``, where a transport wants particular ones."""
+        return cls.launchers
 
     @classmethod
     def environment(cls, *, transport: str | None, options: BaseModel) -> dict[str, str]:
@@ -96,6 +105,14 @@ class Backend(ABC):
     @abstractmethod
     def barrier(self) -> None:
         """Return when every rank has called. Collective."""
+
+    def communicator(self) -> Communicator:
+        """Single operations among the ranks, for micro-benchmarks; called after ``setup``. Collective.
+
+        Raises:
+            PlanError: it has none.
+        """
+        raise PlanError(f"backend '{type(self).__name__}' offers no collectives; use one that does, such as 'ddp' or 'horovod'")
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:

@@ -1,33 +1,29 @@
-"""Native data parallelism: ``torch.nn.parallel.DistributedDataParallel`` over NCCL or Gloo."""
+"""Native data parallelism: ``torch.nn.parallel.DistributedDataParallel`` over NCCL, Gloo or MPI."""
 
 from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from datetime import timedelta
 from typing import Any, Literal
 
-import torch
-import torch.distributed as dist
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from backends.base import Backend, Store
+from backends.torch_distributed import ProcessGroupOptions, TorchDistributed
 from measurement.errors import PlanError
-from measurement.world import World
 
 CommHook = Literal["none", "allreduce", "fp16", "bf16", "powersgd"]
-CONNECT_TIMEOUT = timedelta(minutes=5)
 
 
-class DDPOptions(BaseModel):
+NOT_THE_CONSTRUCTORS = {*ProcessGroupOptions.model_fields, "comm_hook", "powersgd_rank", "powersgd_start_step", "broadcast_buffers"}
+"""Options that ``DistributedDataParallel`` does not take by these names."""
+
+
+class DDPOptions(ProcessGroupOptions):
     """Named as in ``DistributedDataParallel``; None leaves PyTorch's default."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     bucket_cap_mb: float | None = Field(default=None, gt=0)
     """MiB of gradients exchanged at once; PyTorch: 25, after a first bucket of 1."""
@@ -44,14 +40,12 @@ class DDPOptions(BaseModel):
     when a block shall hold nothing else."""
 
 
-class DDP(Backend):
+class DDP(TorchDistributed):
     """Stock DDP, configured as a user would."""
 
     Options = DDPOptions
     options: DDPOptions
     _wrapped: DistributedDataParallel | None = None
-    transports = ("gloo", "nccl")
-    launchers = ("torchrun", "mpirun", "spawn")
 
     @classmethod
     def check(cls, *, transport: str | None, options: BaseModel, micro_steps: int, world_size: int) -> None:
@@ -65,22 +59,9 @@ class DDP(Backend):
         if options.static_graph and micro_steps > 1:
             raise PlanError("static_graph and micro_steps > 1 do not work together in PyTorch's DDP (no_sync); drop one")
 
-    def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
-        """Make the default process group. Collective."""
-        self._device = device
-        transport = self.transport or ("nccl" if device.type == "cuda" else "gloo")
-        _require_transport(transport)
-        where: dict[str, Any] = {"init_method": "env://"}
-        if store is not None:
-            where = {"store": store, "rank": world.rank, "world_size": world.world_size}
-        if transport == "nccl":
-            where["device_id"] = device
-        dist.init_process_group(transport, timeout=CONNECT_TIMEOUT, **where)
-        return World(**{**world.as_dict(), "rank": dist.get_rank(), "world_size": dist.get_world_size()})  # type: ignore[arg-type]
-
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Wrap the model; its constructor broadcasts rank 0's parameters and buffers. Collective."""
-        arguments = self.options.model_dump(exclude={"comm_hook", "powersgd_rank", "powersgd_start_step", "broadcast_buffers"})
+        arguments = self.options.model_dump(exclude=NOT_THE_CONSTRUCTORS)
         arguments |= _buffer_arguments(self.options.broadcast_buffers)
         if self._device.type == "cuda":
             arguments["device_ids"] = [self._device.index]
@@ -116,35 +97,14 @@ class DDP(Backend):
         assert isinstance(model, DistributedDataParallel)
         return model.no_sync()
 
-    def all_gather_object(self, value: Any) -> Sequence[Any]:
-        """Every rank's value. Collective."""
-        values: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(values, value)
-        return values
-
-    def barrier(self) -> None:
-        """Collective."""
-        dist.barrier()
-
     def describe(self) -> dict[str, Any]:
         """What the process group and the last wrapped model say of themselves."""
-        found: dict[str, Any] = {
-            "library": "torch.distributed",
-            "version": torch.__version__,
-            "transport": dist.get_backend(),
-            **self.options.model_dump(),
-        }
-        if dist.get_backend() == "nccl":
-            found["nccl_version"] = ".".join(map(str, torch.cuda.nccl.version()))
-        if self._wrapped is not None:
-            found |= _bucket_sizes(self._wrapped)
-        return found
+        return super().describe() | (_bucket_sizes(self._wrapped) if self._wrapped is not None else {})
 
     def teardown(self) -> None:
         """Release the wrapper before its process group, which Gloo needs to end cleanly. Collective."""
         self._wrapped = None
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        super().teardown()
 
     @property
     def gradient_scale(self) -> float | None:
@@ -155,15 +115,6 @@ class DDP(Backend):
     def gradient_tolerance(self) -> float:
         """Half precision keeps 11 (fp16) or 8 (bf16) bits."""
         return {"fp16": 2e-3, "bf16": 2e-2}.get(self.options.comm_hook, 1e-4)
-
-
-def _require_transport(transport: str) -> None:
-    available = {"gloo": dist.is_gloo_available, "nccl": dist.is_nccl_available}
-    if transport in available and not available[transport]():
-        usable = [name for name, is_available in available.items() if is_available()]
-        raise PlanError(f"this PyTorch was built without '{transport}' (it has {', '.join(usable)}); choose one of those")
-    if transport == "nccl" and not torch.cuda.is_available():
-        raise PlanError("transport 'nccl' needs a GPU and none is visible; use 'gloo' on this machine")
 
 
 def _buffer_arguments(synchronise: bool) -> dict[str, Any]:

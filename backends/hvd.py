@@ -14,6 +14,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from backends.base import Backend, Store
+from backends.communicator_horovod import HorovodCommunicator
+from backends.horovod_meeting import meet_over_gloo
+from backends.mpi_library import find_wheel
+from measurement.communicator import Communicator
 from measurement.errors import LaunchError, PlanError, WorldSizeMismatchError
 from measurement.world import World
 
@@ -46,6 +50,8 @@ class Horovod(Backend):
 
     Options = HorovodOptions
     options: HorovodOptions
+    _rendezvous: Any = None
+    """The server that rank 0 keeps for the others, where ``horovodrun`` does not."""
     transports = ("gloo", "mpi", "nccl")
     launchers = ("horovodrun", "mpirun")
 
@@ -77,7 +83,8 @@ class Horovod(Backend):
         return {name: str(value) for name, value in knobs.items() if value is not None}
 
     def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
-        """``hvd.init()``. Collective. ``store`` is not used: Horovod meets by its launcher's variables alone."""
+        """``hvd.init()``. Collective. Horovod meets by its launcher's variables; ``store`` is used where there are none."""
+        find_wheel()
         import horovod.torch as hvd
 
         self._hvd = hvd
@@ -91,7 +98,11 @@ class Horovod(Backend):
         if world.launcher == "none":  # one rank without a launcher: MPI would look for one
             os.environ.setdefault("HOROVOD_CONTROLLER", "gloo")
             os.environ.setdefault("HOROVOD_CPU_OPERATIONS", "gloo")
-        hvd.init()
+        if world.launcher in ("openmpi", "mpich") and self.transport == "gloo" and world.world_size > 1:
+            self._rendezvous = meet_over_gloo(world, store)
+        process_sets = [hvd.ProcessSet(list(ranks)) for ranks in self.groups]
+        hvd.init(process_sets=process_sets)
+        self._process_sets = {tuple(ranks): one for ranks, one in zip(self.groups, process_sets, strict=True)}
         return World(
             rank=hvd.rank(),
             world_size=hvd.size(),
@@ -145,6 +156,10 @@ class Horovod(Backend):
         """Collective."""
         self._hvd.barrier()
 
+    def communicator(self) -> Communicator:
+        """Horovod's own functions."""
+        return HorovodCommunicator(self._hvd, process_sets=self._process_sets)
+
     def describe(self) -> dict[str, Any]:
         """What the library was built with, which controller and operations it runs, and its knobs.
 
@@ -183,6 +198,8 @@ class Horovod(Backend):
         """``hvd.shutdown()``. Collective."""
         if hasattr(self, "_hvd"):
             self._hvd.shutdown()
+        if self._rendezvous is not None:
+            self._rendezvous.stop()
 
     @property
     def gradient_scale(self) -> float | None:

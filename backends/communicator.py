@@ -1,0 +1,73 @@
+"""``measurement.communicator`` over ``torch.distributed``: whatever transport the process group has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from measurement.communicator import Communicator, Pending
+
+Groups = Mapping[tuple[int, ...], Any]
+"""Process groups by their ranks."""
+
+
+class TorchCommunicator(Communicator):
+    """The functions of ``torch.distributed`` as they are documented, synchronous unless their name says otherwise."""
+
+    library = "torch.distributed"
+
+    def __init__(self, *, ranks: Sequence[int] | None = None, group: Any = None, groups: Groups | None = None) -> None:
+        super().__init__(rank=dist.get_rank(), ranks=ranks if ranks is not None else range(dist.get_world_size()))
+        self._group = group
+        self._groups = groups or {}
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        """``all_reduce`` with SUM."""
+        dist.all_reduce(tensor, group=self._group)
+
+    def broadcast(self, tensor: Tensor, *, root: int) -> None:
+        """``broadcast``."""
+        dist.broadcast(tensor, src=root, group=self._group)
+
+    def all_gather(self, tensor: Tensor, *, out: Tensor) -> Tensor:
+        """``all_gather_into_tensor``."""
+        dist.all_gather_into_tensor(out, tensor, group=self._group)
+        return out
+
+    def reduce_scatter(self, tensor: Tensor, *, out: Tensor) -> Tensor:
+        """``reduce_scatter_tensor`` with SUM."""
+        dist.reduce_scatter_tensor(out, tensor, group=self._group)
+        return out
+
+    def send(self, tensor: Tensor, *, to: int) -> None:
+        """``send``."""
+        dist.send(tensor, dst=to, group=self._group)
+
+    def recv(self, tensor: Tensor, *, source: int) -> None:
+        """``recv``."""
+        dist.recv(tensor, src=source, group=self._group)
+
+    def isend(self, tensor: Tensor, *, to: int) -> Pending:
+        """``isend``."""
+        return _pending(dist.isend(tensor, dst=to, group=self._group))
+
+    def irecv(self, tensor: Tensor, *, source: int) -> Pending:
+        """``irecv``."""
+        return _pending(dist.irecv(tensor, src=source, group=self._group))
+
+    def group(self, ranks: Sequence[int]) -> Communicator:
+        """One of the groups that ``new_groups`` made."""
+        return type(self)(ranks=ranks, group=self._groups[tuple(ranks)])
+
+
+def _pending(work: Pending | None) -> Pending:
+    assert work is not None, "this rank is none of the group's"
+    return work
+
+
+def new_groups(groups: Sequence[Sequence[int]]) -> Groups:
+    """Process groups of subsets, on every rank. Collective over the world, whoever is in a group."""
+    return {tuple(ranks): dist.new_group(list(ranks)) for ranks in groups}

@@ -1,0 +1,51 @@
+"""``nn.DataParallel``: one process, several GPUs, every batch scattered and every gradient gathered by one Python thread each.
+
+PyTorch advises DDP instead; this arm shows by how much.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import BaseModel
+from torch import nn
+from torch.optim import Optimizer
+
+from backends.base import Store
+from backends.single import Single
+from measurement.errors import PlanError
+from measurement.world import World
+
+
+class DataParallel(Single):
+    """One process over all visible GPUs; ``local_batch_size`` is shared out among them."""
+
+    @classmethod
+    def check(cls, *, transport: str | None, options: BaseModel, micro_steps: int, world_size: int) -> None:
+        """One process only."""
+        if world_size != 1:
+            raise PlanError(
+                f"backend 'dp' is one process for all GPUs, not {world_size}; set world_size: 1 (CUDA_VISIBLE_DEVICES says which "
+                "GPUs), or use 'ddp'"
+            )
+
+    def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
+        """Nothing to connect, but there must be GPUs to share out."""
+        if device.type != "cuda":
+            raise PlanError(
+                "backend 'dp' (nn.DataParallel) shares a batch out among the GPUs of one process, and this run is on the CPU; "
+                "use 'ddp' with one rank per core group, or 'single' for one process"
+            )
+        return super().setup(world, device=device, store=store)
+
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Wrap the model for all visible GPUs; without any, the wrapper passes everything through."""
+        return nn.DataParallel(model, device_ids=None), optimizer
+
+    def describe(self) -> dict[str, object]:
+        """With the GPUs it uses."""
+        return super().describe() | {"gpus": torch.cuda.device_count()}
+
+    @property
+    def gradient_scale(self) -> float | None:
+        """Each GPU normalises over its own part of the batch, so batch-norm models have other gradients than on one device."""
+        return 1.0 if torch.cuda.device_count() < 2 else None

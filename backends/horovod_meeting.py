@@ -1,0 +1,74 @@
+"""Where Horovod's ranks meet over Gloo when ``mpirun`` started them: it sets none of the variables that ``horovodrun`` does.
+
+Horovod 0.28.1 has a way of its own for this, the MPI controller with ``HOROVOD_CPU_OPERATIONS=gloo``, and ends in a segmentation
+fault at the first allreduce (its process sets get a Gloo context from the Gloo controller only). So rank 0 serves the rendezvous
+that ``horovodrun`` would serve, and every rank gets the variables that ``horovodrun`` would set.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+from backends.base import Store
+from measurement.world import World
+
+KEY = "horovod/rendezvous"
+
+
+def meet_over_gloo(world: World, store: Store) -> Any:
+    """Set Horovod's variables for this rank, before ``hvd.init()``. Collective.
+
+    Args:
+        world: this rank's place as MPI's launcher told it.
+        store: over which rank 0 tells the others where it serves.
+
+    Returns:
+        The server, to be kept until Horovod has shut down and then stopped; None on other ranks.
+    """
+    one_host = world.local_world_size == world.world_size
+    hostname = socket.gethostname()
+    store.set(f"{KEY}/{world.rank}", f"{hostname} {world.local_rank}")
+    places = [store.get(f"{KEY}/{rank}").decode().split() for rank in range(world.world_size)]
+    server = _serve(places, store, address="127.0.0.1" if one_host else hostname) if world.rank == 0 else None
+    address, port = store.get(KEY).decode().split()
+    peers = [host for host, local_rank in places if int(local_rank) == world.local_rank]
+    os.environ |= {
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
+        "HOROVOD_HOSTNAME": hostname,
+        "HOROVOD_RANK": str(world.rank),
+        "HOROVOD_SIZE": str(world.world_size),
+        "HOROVOD_LOCAL_RANK": str(world.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(world.local_world_size),
+        "HOROVOD_CROSS_RANK": str(peers.index(hostname)),
+        "HOROVOD_CROSS_SIZE": str(len(peers)),
+    }
+    if one_host:
+        os.environ.setdefault("HOROVOD_GLOO_IFACE", "lo")
+    return server
+
+
+def _serve(places: list[list[str]], store: Store, *, address: str) -> Any:
+    """Horovod's own server, told who is where."""
+    from horovod.runner.common.util.hosts import SlotInfo
+    from horovod.runner.http.http_server import RendezvousServer
+
+    hosts = list(dict.fromkeys(host for host, _ in places))
+    sizes = {host: sum(other == host for other, _ in places) for host in hosts}
+    slots = []
+    for rank, (host, local_rank) in enumerate(places):
+        peers = [other for other, place in places if place == local_rank]
+        slots.append(
+            SlotInfo(
+                host, rank, int(local_rank), peers.index(host), size=len(places), local_size=sizes[host], cross_size=len(peers)
+            )
+        )
+    server = RendezvousServer()
+    port = server.start()
+    server.init(slots)
+    store.set(KEY, f"{address} {port}")
+    return server

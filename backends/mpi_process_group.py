@@ -1,0 +1,213 @@
+"""``torch.distributed`` over MPI on stock PyTorch: a process group over mpi4py. Importing this module registers it.
+
+    import backends.mpi_process_group
+    dist.init_process_group("mpi4py", init_method="mpi4py://")        # under mpirun, horovodrun --mpi or srun
+
+No MASTER_ADDR or RANK is needed; a store, rank and world size of the caller's own are taken too, and must be MPI's. MPI and mpi4py
+are loaded when a group is made, not on import.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.rendezvous import register_rendezvous_handler
+
+from backends import mpi_operations as operations
+from backends.mpi_group import NAME, MpiGroup, Tensors, require_blocks, require_list
+from backends.mpi_library import load_mpi
+from backends.mpi_rendezvous import check_place, rendezvous
+from backends.mpi_staging import Stage
+from backends.mpi_works import PointWork, Work
+
+LOWEST_TAG_LIMIT = 32767
+"""The least upper bound of tags that MPI grants."""
+
+
+class MpiProcessGroup(MpiGroup):
+    """All operations of ``torch.distributed`` over one communicator; this half moves data."""
+
+    def broadcast(self, tensors: Tensors | torch.Tensor, opts: Any = None) -> Work:
+        """The root's tensors to all."""
+        opts = opts or dist.BroadcastOptions()
+        tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+
+        def run(stage: Stage) -> None:
+            is_root = self.rank() == opts.rootRank
+            for tensor in tensors:
+                operations.broadcast(self._comm, stage.read(tensor) if is_root else stage.write(tensor), opts.rootRank)
+
+        return self._submit("broadcast", run, opts, outputs=tensors)
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        """Every rank's tensor, one after another, in each output."""
+        opts = opts or dist.distributed_c10d.AllgatherOptions()
+        for blocks, block in zip(outputs, inputs, strict=True):
+            require_blocks("all_gather", blocks=blocks, block=block, count=self.size())
+
+        def run(stage: Stage) -> None:
+            for blocks, block in zip(outputs, inputs, strict=True):
+                operations.all_gather(self._comm, stage.write(blocks), stage.read(block))
+
+        return self._submit("all_gather", run, opts, outputs=outputs)
+
+    def all_gather_single(self, output: torch.Tensor, block: torch.Tensor, opts: Any = None) -> Work:
+        """Every rank's tensor, one after another."""
+        return self.all_gather_single_coalesced([output], [block], opts)
+
+    def allgather(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
+        """Every rank's tensor into a list; for each input one. Ranks may differ in size."""
+        opts = opts or dist.distributed_c10d.AllgatherOptions()
+        for outputs, block in zip(output_lists, inputs, strict=True):
+            require_list("all_gather", outputs, like=block, rank=self.rank(), count=self.size())
+
+        def run(stage: Stage) -> None:
+            for outputs, block in zip(output_lists, inputs, strict=True):
+                self._all_gather_list(stage, outputs, block)
+
+        return self._submit("all_gather", run, opts, outputs=[tensor for outputs in output_lists for tensor in outputs])
+
+    def allgather_coalesced(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
+        """Every rank's tensors into a list for each rank."""
+        return self.allgather(list(zip(*output_lists, strict=True)), inputs, opts)
+
+    def _all_gather_list(self, stage: Stage, outputs: Tensors, block: torch.Tensor) -> None:
+        if len({output.numel() for output in outputs}) == 1:
+            operations.all_gather(self._comm, stage.write_all(outputs), stage.read(block))
+            return
+        for root, output in enumerate(outputs):
+            place = stage.write(output)
+            if root == self.rank():
+                place.view(-1).copy_(stage.read(block).view(-1))
+            operations.broadcast(self._comm, place, root)
+
+    def gather(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any) -> Work:
+        """Every rank's tensor into a list on the root."""
+        (block,), is_root = inputs, self.rank() == opts.rootRank
+        outputs = output_lists[0] if is_root else ()
+        if is_root:
+            require_list("gather", outputs, like=block, rank=self.rank(), count=self.size())
+
+        def run(stage: Stage) -> None:
+            blocks = stage.write_all(outputs) if is_root else None
+            operations.gather(self._comm, blocks, stage.read(block), opts.rootRank)
+
+        return self._submit("gather", run, opts, outputs=outputs if is_root else inputs)
+
+    def gather_single(self, output: torch.Tensor, block: torch.Tensor, opts: Any) -> Work:
+        """Every rank's tensor, one after another, on the root."""
+        is_root = self.rank() == opts.rootRank
+        return self.gather([list(output.view(-1).chunk(self.size()))] if is_root else [], [block], opts)
+
+    def scatter(self, outputs: Tensors, input_lists: Sequence[Tensors], opts: Any) -> Work:
+        """To every rank its tensor of the root's list."""
+        (output,), is_root = outputs, self.rank() == opts.rootRank
+        blocks = input_lists[0] if is_root else ()
+        if is_root:
+            require_list("scatter", blocks, like=output, rank=self.rank(), count=self.size())
+
+        def run(stage: Stage) -> None:
+            packed = stage.read_all(blocks) if is_root else None
+            operations.scatter(self._comm, stage.write(output), packed, opts.rootRank)
+
+        return self._submit("scatter", run, opts, outputs=outputs)
+
+    def all_to_all_single(
+        self, output: torch.Tensor, source: torch.Tensor, received: Sequence[int], sent: Sequence[int], opts: Any = None
+    ) -> Work:
+        """Blocks of rows to and from every rank; without counts, equal ones."""
+        opts = opts or dist.AllToAllOptions()
+        rows_in, rows_out = _rows(output, received, self.size()), _rows(source, sent, self.size())
+
+        def run(stage: Stage) -> None:
+            place, packed = stage.write(output), stage.read(source)
+            operations.all_to_all(self._comm, place, rows_in, packed, rows_out)
+
+        return self._submit("all_to_all", run, opts, outputs=[output])
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        """A tensor to and from every rank."""
+        opts = opts or dist.AllToAllOptions()
+        if len(outputs) != self.size() or len(inputs) != self.size():
+            raise ValueError(
+                f"all_to_all over {self.size()} ranks: lists of {len(inputs)} and {len(outputs)}; one tensor for each rank"
+            )
+
+        def run(stage: Stage) -> None:
+            place, packed = stage.write_all(outputs), stage.read_all(inputs)
+            counts_in, counts_out = [tensor.numel() for tensor in outputs], [tensor.numel() for tensor in inputs]
+            operations.all_to_all(self._comm, place, counts_in, packed, counts_out)
+
+        return self._submit("all_to_all", run, opts, outputs=outputs)
+
+    def barrier(self, opts: Any = None) -> Work:
+        """Return when every rank has come."""
+        return self._submit("barrier", lambda _: None, opts or dist.BarrierOptions(), outputs=[])
+
+    def send(self, tensors: Tensors, destination: int, tag: int) -> PointWork:
+        """Send to one rank."""
+        return self._start("send to", tensors, lambda buffer: self._comm.Isend(buffer, destination, tag), destination, reads=True)
+
+    def recv(self, tensors: Tensors, source: int, tag: int) -> PointWork:
+        """Receive from one rank."""
+        return self._start("receive from", tensors, lambda buffer: self._comm.Irecv(buffer, source, tag), source, reads=False)
+
+    def recv_anysource(self, tensors: Tensors, tag: int) -> PointWork:
+        """Receive from whichever rank sends; ``source_rank`` of the Work tells which."""
+        return self.recv(tensors, load_mpi().ANY_SOURCE, tag)
+
+    def _start(self, label: str, tensors: Tensors, start: Callable[[Any], Any], peer: int, *, reads: bool) -> PointWork:
+        (tensor,) = tensors
+        stage = Stage(tensor)
+        place = stage.read(tensor) if reads else stage.write(tensor)
+        request = start(operations.bytes_of(place))
+        label = f"{label} rank {peer}" if peer >= 0 else f"{label} any rank"
+        return PointWork(label, request, queue=self._queue, outputs=tensors, finish=stage.flush, keep=place)
+
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    gather_into_tensor = gather_single
+    alltoall_base = all_to_all_single
+
+
+def _rows(tensor: torch.Tensor, counts: Sequence[int], size: int) -> list[int]:
+    """Elements for each rank, from rows for each rank."""
+    num_rows = tensor.shape[0] if tensor.dim() else 0
+    counts = list(counts) or [num_rows // size] * size
+    if len(counts) != size or sum(counts) != num_rows:
+        raise ValueError(
+            f"all_to_all over {size} ranks: split sizes {counts} for {num_rows} rows; one for each rank, that add up to them"
+        )
+    return [count * (tensor.numel() // max(num_rows, 1)) for count in counts]
+
+
+def _create(options: Any, _: Any) -> MpiProcessGroup:
+    """Called by ``torch.distributed`` on the members of a new group, and on them only. Collective over them."""
+    world = load_mpi().COMM_WORLD
+    is_default = not options.global_ranks_in_group
+    if is_default:
+        check_place(options.group_rank, options.group_size)
+    _await_members(options)
+    members = world.group if is_default else world.group.Incl(options.global_ranks_in_group)
+    comm = world.Create_group(members, tag=zlib.crc32(options.group_id.encode()) % LOWEST_TAG_LIMIT)
+    return MpiProcessGroup(comm, store=options.store, name=options.group_id, timeout=options.timeout)
+
+
+def _await_members(options: Any) -> None:
+    """Making a communicator cannot time out: come together over the store first, which can."""
+    options.store.set(f"ready/{options.group_rank}", "")
+    options.store.wait([f"ready/{rank}" for rank in range(options.group_size)], options.timeout)
+
+
+def _register() -> None:
+    """Make the name known to ``torch.distributed``; again on reload, the second call finds the first's scheme taken."""
+    if NAME.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
+        register_rendezvous_handler(NAME, rendezvous)
+
+
+_register()

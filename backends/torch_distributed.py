@@ -1,0 +1,123 @@
+"""What every backend over a native process group shares: NCCL, Gloo or MPI underneath, one ``torch.distributed`` above.
+
+MPI comes two ways: PyTorch's own, where it was built from source against an MPI, and this repository's process group over
+mpi4py (``backends.mpi_process_group``), which stock wheels can use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from pydantic import BaseModel, ConfigDict
+
+from backends.base import Backend, Store
+from backends.communicator import TorchCommunicator, new_groups
+from measurement.communicator import Communicator
+from measurement.errors import PlanError
+from measurement.world import World
+
+CONNECT_TIMEOUT = timedelta(minutes=5)
+MPI_LAUNCHERS = ("mpirun", "mpiexec-mpich", "horovodrun")
+
+
+class ProcessGroupOptions(BaseModel):
+    """What a plan may set of the process group itself."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    mpi_library: Literal["auto", "torch", "mpi4py"] = "auto"
+    """With transport mpi: PyTorch's own MPI where it was built with one, else mpi4py's; or always one of the two."""
+
+
+class TorchDistributed(Backend):
+    """A backend that meets in ``torch.distributed``'s default process group."""
+
+    Options = ProcessGroupOptions
+    options: ProcessGroupOptions
+    transports = ("gloo", "nccl", "mpi")
+    launchers = ("torchrun", "mpirun", "spawn", "torchrun-c10d")
+
+    @classmethod
+    def launchers_for(cls, transport: str | None) -> tuple[str, ...]:
+        """MPI has to be started by a launcher of MPI's."""
+        return MPI_LAUNCHERS if transport == "mpi" else cls.launchers
+
+    def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
+        """Make the default process group. Collective."""
+        self._device = device
+        transport = self.transport or ("nccl" if device.type == "cuda" else "gloo")
+        _require_transport(transport)
+        name = self._mpi() if transport == "mpi" else transport
+        where: dict[str, Any] = {"init_method": "mpi4py://" if name == "mpi4py" else "env://"}
+        if store is not None and name != "mpi":
+            where = {"store": store, "rank": world.rank, "world_size": world.world_size}
+        if name == "mpi":
+            where = {}  # PyTorch's own asks MPI for everything
+        if name == "nccl":
+            where["device_id"] = device
+        dist.init_process_group(name, timeout=CONNECT_TIMEOUT, **where)
+        return World(**{**world.as_dict(), "rank": dist.get_rank(), "world_size": dist.get_world_size()})  # type: ignore[arg-type]
+
+    def _mpi(self) -> str:
+        """The name of the process group that speaks MPI: ``mpi`` is PyTorch's own."""
+        wanted = self.options.mpi_library
+        if wanted == "torch" and not dist.is_mpi_available():
+            raise PlanError("mpi_library 'torch': this PyTorch was built without MPI, as stock wheels are; use 'mpi4py' or 'auto'")
+        if wanted == "torch" or (wanted == "auto" and dist.is_mpi_available()):
+            return "mpi"
+        import backends.mpi_process_group  # noqa: F401 - the import registers it, and only this transport needs mpi4py
+
+        return "mpi4py"
+
+    def all_gather_object(self, value: Any) -> Sequence[Any]:
+        """Every rank's value. Collective."""
+        values: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(values, value)
+        return values
+
+    def barrier(self) -> None:
+        """Collective."""
+        dist.barrier()
+
+    def communicator(self) -> Communicator:
+        """``torch.distributed``'s own functions. Collective."""
+        return TorchCommunicator(groups=new_groups(self.groups))
+
+    def describe(self) -> dict[str, Any]:
+        """What the process group says of itself."""
+        group = dist.get_backend()
+        found: dict[str, Any] = {"library": "torch.distributed", "version": torch.__version__, **self.options.model_dump()}
+        del found["mpi_library"]
+        found["transport"] = "mpi" if group == "mpi4py" else group
+        if group == "nccl":
+            found["nccl_version"] = ".".join(map(str, torch.cuda.nccl.version()))
+        if group == "mpi":
+            found["mpi_library"] = "torch"
+        if group == "mpi4py":
+            from backends.mpi_library import library_version
+
+            found |= {"mpi_library": "mpi4py", "mpi_version": library_version()}
+        return found
+
+    def teardown(self) -> None:
+        """Leave in order: mpirun takes a rank that ends without MPI_Finalize for a failed one. Collective."""
+        group = dist.get_backend() if dist.is_initialized() else None
+        if group is not None:
+            dist.destroy_process_group()
+        if group == "mpi4py":
+            from backends.mpi_library import finalize
+
+            finalize()
+
+
+def _require_transport(transport: str) -> None:
+    available = {"gloo": dist.is_gloo_available, "nccl": dist.is_nccl_available}
+    if transport in available and not available[transport]():
+        usable = [name for name, is_available in available.items() if is_available()]
+        raise PlanError(f"this PyTorch was built without '{transport}' (it has {', '.join(usable)}); choose one of those")
+    if transport == "nccl" and not torch.cuda.is_available():
+        raise PlanError("transport 'nccl' needs a GPU and none is visible; use 'gloo' on this machine")
