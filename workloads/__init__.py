@@ -1,4 +1,8 @@
-"""What is trained: each workload knows its model, optimizer, batches and loss, and nothing of how ranks talk."""
+"""What is trained, or repeated.
+
+A workload knows its model, optimizer, batches and loss, a micro-benchmark its operations and their right results; neither
+knows how ranks talk.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +11,39 @@ from typing import Any
 from measurement.errors import PlanError
 from measurement.registry import Registry
 from workloads.base import Workload
+from workloads.micro_benchmark import MicroBenchmark
 
 REGISTRY = Registry(
     kind="workload",
     group="ringside.workloads",
     table={
+        "cifar10": "workloads.cifar10:Cifar10",
+        "collectives": "workloads.collectives:Collectives",
         "digits": "workloads.digits:Digits",
+        "imagenet": "workloads.imagenet:Imagenet",
+        "language_model": "workloads.language_model:LanguageModel",
+        "mnist": "workloads.mnist:Mnist",
         "synthetic": "workloads.synthetic:Synthetic",
     },
 )
 
 
-def workload_class(reference: str) -> tuple[type[Workload], dict[str, Any]]:
+def workload_class(reference: str) -> tuple[type[Workload] | type[MicroBenchmark], dict[str, Any]]:
     """The class a reference names, and the options the name itself implies.
 
     A torchvision model's name, such as ``resnet50``, stands for ``synthetic`` with that model.
 
     Raises:
-        PlanError: unknown, not loadable, or no Workload.
+        PlanError: unknown, not loadable, or neither Workload nor MicroBenchmark.
     """
     if ":" not in reference and reference not in REGISTRY.names() and reference in _torchvision_models():
         return workload_class("synthetic")[0], {"model": reference}
     found = REGISTRY.resolve(reference)
-    if not issubclass(found, Workload):
-        raise PlanError(f"workload '{reference}' is {found.__name__}, which does not derive from workloads.base.Workload")
+    if not issubclass(found, Workload | MicroBenchmark):
+        raise PlanError(
+            f"workload '{reference}' is {found.__name__}, which does not derive from workloads.base.Workload "
+            "(or workloads.micro_benchmark.MicroBenchmark)"
+        )
     return found, {}
 
 

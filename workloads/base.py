@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from workloads.evaluation import EvaluationSums, shard_sums
+
 Batch = Any
 """Whatever ``batches`` yields; only the workload that made it looks inside."""
 
@@ -61,6 +63,22 @@ class Workload(ABC):
     def count_samples(self, batch: Batch) -> int:
         """How many ``sample_unit`` the batch holds."""
 
+    def require_data(self) -> None:
+        """See, before anything starts, that what the workload reads is there and whole; fetch it where the options say so.
+
+        Raises:
+            PlanError: what is expected where, what was found, and how to get it.
+        """
+        return
+
+    def evaluation_batches(self, *, rank: int, world_size: int, device: torch.device) -> Iterator[Batch]:
+        """This rank's share of the held-out data: over all ranks every sample exactly once. Empty: nothing is held out."""
+        return iter(())
+
+    def evaluation_sums(self, model: nn.Module, batch: Batch) -> EvaluationSums:
+        """What a batch of ``evaluation_batches`` adds; ``model`` is in evaluation mode and no gradients are recorded."""
+        raise NotImplementedError(f"{type(self).__name__} has evaluation_batches but no evaluation_sums")
+
     def evaluate(self, model: nn.Module, device: torch.device) -> dict[str, float]:
-        """Metrics of a trained model on held-out data, by name; empty where the workload has none."""
-        return {}
+        """Metrics of a trained model on all held-out data, by name; empty where the workload has none."""
+        return shard_sums(self, model, rank=0, world_size=1, device=device).metrics()

@@ -6,35 +6,22 @@ Source of the digits: E. Alpaydin and C. Kaynak, Optical Recognition of Handwrit
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim import SGD, Optimizer
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 from measurement.errors import PlanError
-from workloads.base import Workload
+from workloads.input import Sample
+from workloads.supervised import SGDOptions, SGDTrained
 
 NUM_CLASSES = 10
 TEST_EVERY = 5
 """Every fifth digit is held out for evaluation."""
-
-
-class DigitsOptions(BaseModel):
-    """What a plan may set."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    learning_rate: float = Field(default=0.01, gt=0)
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    loader_workers: int = Field(default=0, ge=0)
-    """Processes that load batches, per rank; 0: the rank itself."""
 
 
 class ConvNet(nn.Module):
@@ -53,66 +40,22 @@ class ConvNet(nn.Module):
         return logits
 
 
-class Digits(Workload):
+class Digits(SGDTrained):
     """Trains ``ConvNet`` through a ``DistributedSampler`` and a ``DataLoader``, as a user would."""
 
-    Options = DigitsOptions
-    options: DigitsOptions
-    sample_unit = "images"
+    Options = SGDOptions
 
     def build_model(self) -> nn.Module:
         """29 thousand parameters."""
         return ConvNet()
 
-    def build_optimizer(self, model: nn.Module) -> Optimizer:
-        """SGD with momentum."""
-        return SGD(model.parameters(), lr=self.options.learning_rate, momentum=self.options.momentum)
+    def read_training(self) -> Dataset[Sample]:
+        """1437 digits."""
+        return _digits(train=True)
 
-    def batches(self, *, rank: int, world_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-        """Epoch after epoch of this rank's shard, reshuffled each time; images [batch, 1, 28, 28], labels [batch]."""
-        dataset = _digits(train=True)
-        if self.local_batch_size * world_size > len(dataset):
-            raise PlanError(
-                f"local_batch_size {self.local_batch_size} x {world_size} ranks is more than the "
-                f"{len(dataset)} training digits; use a smaller local_batch_size"
-            )
-        sampler: DistributedSampler[tuple[Tensor, ...]] = DistributedSampler(
-            dataset, num_replicas=world_size, rank=rank, shuffle=True, seed=self.seed, drop_last=True
-        )
-        loader = DataLoader(
-            dataset,
-            batch_size=self.local_batch_size,
-            sampler=sampler,
-            drop_last=True,
-            num_workers=self.options.loader_workers,
-            persistent_workers=self.options.loader_workers > 0,
-            pin_memory=device.type == "cuda",
-        )
-        epoch = 0
-        while True:
-            sampler.set_epoch(epoch)
-            for images, labels in loader:
-                yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-            epoch += 1
-
-    def compute_loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Cross entropy."""
-        images, labels = batch
-        return functional.cross_entropy(model(images), labels)
-
-    def count_samples(self, batch: tuple[Tensor, Tensor]) -> int:
-        """Images in the batch."""
-        return len(batch[0])
-
-    @torch.no_grad()
-    def evaluate(self, model: nn.Module, device: torch.device) -> dict[str, float]:
-        """Top-1 accuracy on the held-out digits."""
-        images, labels = (tensor.to(device) for tensor in _digits(train=False).tensors)
-        was_training = model.training
-        model.eval()
-        correct = (model(images).argmax(dim=1) == labels).float().mean()
-        model.train(was_training)
-        return {"top1_accuracy": float(correct)}
+    def read_held_out(self) -> Dataset[Sample]:
+        """360 digits."""
+        return _digits(train=False)
 
 
 def _block(inputs: int, outputs: int) -> nn.Sequential:
@@ -120,7 +63,7 @@ def _block(inputs: int, outputs: int) -> nn.Sequential:
 
 
 @lru_cache(maxsize=2)
-def _digits(*, train: bool) -> TensorDataset:
+def _digits(*, train: bool) -> Dataset[Sample]:
     """Images float32 [n, 1, 28, 28], standardised, and labels int64 [n]."""
     table = torch.from_numpy(np.loadtxt(_digits_file(), delimiter=",", dtype=np.int64))
     images, labels = table[:, :-1].float().reshape(-1, 1, 8, 8) / 16.0, table[:, -1]
@@ -128,7 +71,7 @@ def _digits(*, train: bool) -> TensorDataset:
     images = (images - images.mean()) / images.std()
     held_out = torch.arange(len(images)) % TEST_EVERY == 0
     chosen = ~held_out if train else held_out
-    return TensorDataset(images[chosen], labels[chosen])
+    return TensorDataset(images[chosen], labels[chosen])  # type: ignore[return-value]
 
 
 def _digits_file() -> Path:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD, Optimizer
 
-from measurement.errors import unknown_name
 from workloads.base import Workload
+from workloads.vision_models import ClassifierName, build_classifier
 
 
 class SyntheticOptions(BaseModel):
@@ -19,23 +19,13 @@ class SyntheticOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
-    model: str = "resnet50"
+    model: ClassifierName = "resnet50"
     """Any classifier of ``torchvision.models``."""
     image_size: int = Field(default=224, ge=8)
     """Height and width in pixels."""
     num_classes: int = Field(default=1000, ge=2)
     learning_rate: float = Field(default=0.01, gt=0)
     momentum: float = Field(default=0.9, ge=0, lt=1)
-
-    @field_validator("model")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        import torchvision
-
-        known = torchvision.models.list_models(module=torchvision.models)
-        if name not in known:
-            raise ValueError(unknown_name("torchvision model", name, known))
-        return name
 
 
 class Synthetic(Workload):
@@ -47,13 +37,7 @@ class Synthetic(Workload):
 
     def build_model(self) -> nn.Module:
         """Random weights; nothing is downloaded."""
-        import torchvision
-
-        extra = {"init_weights": True, "aux_logits": False} if self.options.model in ("googlenet", "inception_v3") else {}
-        model: nn.Module = torchvision.models.get_model(
-            self.options.model, weights=None, num_classes=self.options.num_classes, **extra
-        )
-        return model
+        return build_classifier(self.options.model, num_classes=self.options.num_classes)
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
         """SGD with momentum."""

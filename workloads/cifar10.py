@@ -1,0 +1,80 @@
+"""CIFAR-10 from its python batches, and torchvision's ResNet-18 with ten classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+from workloads.cifar_batches import NUM_CLASSES, read_batch
+from workloads.data_files import Expected, FetchOptions
+from workloads.fetching import fetch
+from workloads.input import Augmented, Sample, Transformed
+from workloads.pretrained import with_weights
+from workloads.supervised import SGDOptions, SGDTrained
+from workloads.vision_models import build_classifier
+
+FOLDER = "cifar-10-batches-py"
+TRAINING = tuple(f"data_batch_{number}" for number in range(1, 6))
+HELD_OUT = ("test_batch",)
+SIDE, PADDING = 32, 4
+MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+"""Of the training images."""
+
+
+class Cifar10Options(SGDOptions, FetchOptions):
+    """What a plan may set."""
+
+    image_size: Literal[32, 224] = 32
+    """32: as they are; 224: resized, as those who start from ImageNet weights do it."""
+    weight_decay: float = Field(default=5e-4, ge=0)
+
+
+class Cifar10(SGDTrained):
+    """Trains ResNet-18 on 32×32 colour images in ten classes, cropped and mirrored at random; kept in memory as bytes."""
+
+    Options = Cifar10Options
+    options: Cifar10Options
+
+    def build_model(self) -> nn.Module:
+        """11 million parameters."""
+        return with_weights(build_classifier("resnet18", num_classes=NUM_CLASSES), self.options.pretrained)
+
+    def read_training(self) -> Dataset[Sample]:
+        """The five training batches."""
+        from torchvision.transforms import v2
+
+        chance = [v2.RandomCrop(SIDE, padding=PADDING), v2.RandomHorizontalFlip()]
+        return Augmented(self._read(TRAINING), v2.Compose([*chance, *self._fixed()]), seed=self.seed)
+
+    def read_held_out(self) -> Dataset[Sample]:
+        """The test batch."""
+        from torchvision.transforms import v2
+
+        return Transformed(self._read(HELD_OUT), v2.Compose(self._fixed()))
+
+    def _fixed(self) -> list[Any]:
+        from torchvision.transforms import v2
+
+        size = self.options.image_size
+        resized = [v2.Resize(size, antialias=True)] if size != SIDE else []
+        return [*resized, v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, DEVIATION)]
+
+    def _read(self, names: Sequence[str]) -> Dataset[Sample]:
+        files = self._expected().require(partial(fetch, "CIFAR10", self.options.data_dir) if self.options.download else None)
+        images, labels = zip(*(read_batch(files[name]) for name in names), strict=True)
+        return TensorDataset(torch.cat(images), torch.cat(labels))  # type: ignore[return-value]
+
+    def _expected(self) -> Expected:
+        root = self.options.data_dir
+        return Expected(
+            workload="cifar10",
+            names=(*TRAINING, *HELD_OUT),
+            folders=(root / FOLDER, root),
+            remedy="set data_dir to where it lies, or download: true to fetch it through torchvision",
+        )

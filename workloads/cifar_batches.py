@@ -1,0 +1,88 @@
+"""The python batches CIFAR is published in: pickles, read without letting them make anything but numpy arrays.
+
+The format: A. Krizhevsky, https://www.cs.toronto.edu/~kriz/cifar.html, "Dataset layout / Python / Matlab versions".
+"""
+
+from __future__ import annotations
+
+import pickle
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from measurement.errors import PlanError
+from workloads.labels import check_labels
+
+NUM_CLASSES = 10
+SHAPE = (3, 32, 32)
+PIXELS = 3 * 32 * 32
+
+NUMPYS_OWN = {
+    *((f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")),
+    *((f"numpy.{core}.numeric", "_frombuffer") for core in ("core", "_core")),
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("_codecs", "encode"),
+}
+"""All that pickled arrays call, in protocols 0 to 5, by numpy before and since 2."""
+
+DAMAGE = (
+    pickle.UnpicklingError,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What damaged bytes make ``pickle`` raise."""
+
+
+class ArraysOnly(pickle.Unpickler):
+    """Refuses every class and function but those that numpy arrays are made with: a pickle can call anything else, too."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Only what is on the list."""
+        if (module, name) not in NUMPYS_OWN:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch of images needs")
+        return super().find_class(module, name)
+
+
+def read_batch(path: Path) -> tuple[Tensor, Tensor]:
+    """Images uint8 [n, 3, 32, 32] and labels int64 [n].
+
+    Raises:
+        PlanError: the file is damaged, asks for more than arrays, or holds something else.
+    """
+    try:
+        with path.open("rb") as file:
+            content = ArraysOnly(file, encoding="latin1").load()
+    except DAMAGE as error:
+        raise PlanError(f"'{path}' cannot be read as a CIFAR batch: {_reason(error)}; fetch it again") from error
+    images = content.get("data") if isinstance(content, dict) else None
+    labels = content.get("labels") if isinstance(content, dict) else None
+    if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (PIXELS,) or not len(images):
+        raise PlanError(f"'{path}' is no CIFAR-10 batch: 'data' is {_form(images)}, not uint8 [n, {PIXELS}]; fetch it again")
+    if not isinstance(labels, list) or not all(type(label) is int for label in labels):
+        raise PlanError(f"'{path}' is no CIFAR-10 batch: 'labels' is {_form(labels)}, not a list of numbers; fetch it again")
+    if len(labels) != len(images):
+        raise PlanError(f"'{path}' holds {len(images)} images and {len(labels)} labels; fetch it again")
+    numbers = torch.tensor(labels)
+    check_labels(numbers, path, num_classes=NUM_CLASSES)
+    return torch.from_numpy(images.copy()).reshape(-1, *SHAPE), numbers
+
+
+def _reason(error: Exception) -> str:
+    return textwrap.shorten(f"{type(error).__name__}: {error}", 200)
+
+
+def _form(value: object) -> str:
+    return f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"

@@ -1,0 +1,50 @@
+"""IDX files, the form MNIST is published in, raw or gzip; unsigned bytes, as all of MNIST's relatives use them.
+
+The format: http://yann.lecun.com/exdb/mnist, "FILE FORMATS FOR THE MNIST DATABASE".
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from measurement.errors import PlanError
+
+UNSIGNED_BYTES = 0x08
+
+
+def read_idx(path: Path, *, dimensions: int) -> Tensor:
+    """A uint8 tensor of so many dimensions: 3 in a file of images, 1 in a file of labels.
+
+    Raises:
+        PlanError: the file is damaged, or none of this kind.
+    """
+    content = _content(path)
+    magic = bytes([0, 0, UNSIGNED_BYTES, dimensions])
+    if content[:4] != magic:
+        raise PlanError(
+            f"'{path}' is no IDX file of unsigned bytes in {dimensions} dimension{'s' * (dimensions > 1)}: it begins with "
+            f"{content[:4].hex(' ') or 'nothing'} where {magic.hex(' ')} is right; fetch it again, or see whether it was renamed"
+        )
+    begin = 4 + 4 * dimensions
+    shape = [int.from_bytes(content[at : at + 4], "big") for at in range(4, begin, 4)]
+    if len(content) < begin or len(content) != begin + math.prod(shape):
+        promised = f"{' x '.join(map(str, shape))} values ({begin + math.prod(shape)} bytes)"
+        raise PlanError(f"'{path}' is truncated or damaged: {promised} promised, {len(content)} bytes found; fetch it again")
+    if not math.prod(shape):
+        raise PlanError(f"'{path}' is empty: its header says {' x '.join(map(str, shape))} values; fetch it again")
+    return torch.frombuffer(content, dtype=torch.uint8, offset=begin).reshape(shape)
+
+
+def _content(path: Path) -> bytearray:
+    """Unpacked where it is gzip; writable, as torch wants it."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return bytearray(file.read())
+    except (OSError, EOFError, zlib.error) as error:
+        raise PlanError(f"'{path}' cannot be read: {error}; fetch it again") from error

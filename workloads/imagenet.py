@@ -1,0 +1,118 @@
+"""A tree of image folders as ImageNet's is kept: train/CLASS/*.jpg and val/CLASS/*.jpg; and any torchvision classifier."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import nn
+from torch.utils.data import Dataset
+
+from measurement.errors import PlanError
+from workloads.data_files import DataOptions, first_few, missing
+from workloads.input import Augmented, Sample, Transformed
+from workloads.pretrained import with_weights
+from workloads.supervised import SGDOptions, SGDTrained
+from workloads.vision_models import ClassifierName, build_classifier
+
+PARTS = ("train", "val")
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of ImageNet, as torchvision's pretrained weights expect them."""
+BORDER = 256 / 224
+"""For evaluation the shorter side is resized to this × the size of the central crop."""
+
+
+class ImagenetOptions(SGDOptions, DataOptions):
+    """What a plan may set."""
+
+    model: ClassifierName = "resnet50"
+    """Any classifier of ``torchvision.models``."""
+    image_size: int = Field(default=224, ge=8)
+    """Height and width of the crops in pixels."""
+    learning_rate: float = Field(default=0.1, gt=0)
+    weight_decay: float = Field(default=1e-4, ge=0)
+
+
+class Imagenet(SGDTrained):
+    """Trains ``options.model`` on random crops of JPEG files, decoded in the loader, as He et al. (arXiv:1512.03385) do."""
+
+    Options = ImagenetOptions
+    options: ImagenetOptions
+
+    def build_model(self) -> nn.Module:
+        """With as many outputs as ``train/`` has folders."""
+        model = build_classifier(self.options.model, num_classes=len(self._classes()))
+        return with_weights(model, self.options.pretrained)
+
+    def read_training(self) -> Dataset[Sample]:
+        """``train/``: a random part of each image, resized, mirrored or not."""
+        from torchvision.transforms import v2
+
+        chance = [v2.RandomResizedCrop(self.options.image_size, antialias=True), v2.RandomHorizontalFlip()]
+        return Augmented(self._folder("train"), v2.Compose([*chance, *_fixed()]), seed=self.seed)
+
+    def read_held_out(self) -> Dataset[Sample]:
+        """``val/``: the middle of each image."""
+        from torchvision.transforms import v2
+
+        size = self.options.image_size
+        middle = [v2.Resize(round(size * BORDER), antialias=True), v2.CenterCrop(size)]
+        return Transformed(self._folder("val"), v2.Compose([*middle, *_fixed()]))
+
+    def _classes(self) -> list[str]:
+        """The folders in ``train/``, which ``val/`` must have as well."""
+        train, val = (self._names(part) for part in PARTS)
+        different = [
+            f"only in {part}/: {first_few(sorted(one - other))}" for part, one, other in _each_way(train, val) if one - other
+        ]
+        if different:
+            raise PlanError(f"'{self.options.data_dir}' has other classes in val/ than in train/: {'; '.join(different)}")
+        return sorted(train)
+
+    def _names(self, part: str) -> set[str]:
+        folder = self.options.data_dir / part
+        names = {path.name for path in folder.iterdir() if path.is_dir()} if folder.is_dir() else set()
+        if not names:
+            expected = " and ".join(f"'{(self.options.data_dir / part).absolute()}/CLASS/*.jpg'" for part in PARTS)
+            remedy = "set data_dir to the folder of train/ and val/ (ImageNet's own: image-net.org, after registration)"
+            raise missing("imagenet", expected, folders=[self.options.data_dir, folder], remedy=remedy)
+        return names
+
+    def _folder(self, part: str) -> Dataset[Sample]:
+        from torchvision.datasets import ImageFolder
+
+        self._classes()
+        folder = self.options.data_dir / part
+        found: Any = ImageFolder(folder, loader=read_image, allow_empty=True)
+        empty = set(range(len(found.classes))) - set(found.targets)
+        if empty:
+            names = first_few(str(folder / found.classes[index]) for index in sorted(empty))
+            raise PlanError(f"class folder without an image: {names}; put images there, or remove it from train/ and val/")
+        images: Dataset[Sample] = found
+        return images
+
+
+def read_image(path: str) -> Any:
+    """A PIL image in RGB.
+
+    Raises:
+        PlanError: the file is damaged, or no image.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return image.convert("RGB")
+    except (OSError, EOFError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise PlanError(f"image '{path}' cannot be read: {' '.join(str(error).split())}; replace it, or remove it") from error
+
+
+def _fixed() -> list[Any]:
+    from torchvision.transforms import v2
+
+    return [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, DEVIATION)]
+
+
+def _each_way(train: set[str], val: set[str]) -> list[tuple[str, set[str], set[str]]]:
+    return [("train", train, val), ("val", val, train)]

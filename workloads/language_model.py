@@ -1,0 +1,111 @@
+"""A small GPT on any text: bytes are the tokens, so there is no vocabulary to fetch."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+from torch.utils.data import Dataset
+
+from measurement.errors import PlanError
+from workloads.data_files import DataOptions, Place, missing
+from workloads.decoder import SIZES, Decoder
+from workloads.input import Sample
+from workloads.pretrained import with_weights
+from workloads.supervised import Supervised
+
+BYTES = 256
+HELD_OUT = 10
+"""Of a single file, the last of so many parts is held out for evaluation."""
+NAMES = ("train.txt", "val.txt")
+
+
+class LanguageModelOptions(DataOptions):
+    """What a plan may set; ``local_batch_size`` counts sequences."""
+
+    data_dir: Place = Path("data/input.txt")
+    """A text file, or a folder with train.txt and val.txt."""
+    size: Literal["nano", "micro", "mini", "gpt2-small"] = "nano"
+    """With 256 tokens instead of 50257, gpt2-small has 86 million parameters instead of 124."""
+    sequence_length: int = Field(default=256, ge=2)
+    learning_rate: float = Field(default=6e-4, gt=0)
+    weight_decay: float = Field(default=0.1, ge=0)
+
+
+class LanguageModel(Supervised):
+    """Trains ``Decoder`` to tell each byte of a text from those before it."""
+
+    Options = LanguageModelOptions
+    options: LanguageModelOptions
+    sample_unit = "tokens"
+
+    def build_model(self) -> nn.Module:
+        """Of 0.1 (nano), 0.8 (micro), 2.7 (mini) or 85 (gpt2-small) million parameters, and a row for each place."""
+        given = self.options
+        model = Decoder(SIZES[given.size], vocabulary=BYTES, sequence_length=given.sequence_length)
+        return with_weights(model, given.pretrained)
+
+    def build_optimizer(self, model: nn.Module) -> Optimizer:
+        """AdamW, which leaves biases and norms undecayed."""
+        matrices = [parameter for parameter in model.parameters() if parameter.dim() >= 2]
+        vectors = [parameter for parameter in model.parameters() if parameter.dim() < 2]
+        groups = [{"params": matrices, "weight_decay": self.options.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+        return AdamW(groups, lr=self.options.learning_rate, betas=(0.9, 0.95))
+
+    def read_training(self) -> Dataset[Sample]:
+        """train.txt, or the first nine tenths of the file."""
+        return Sequences(*self._parts[0], length=self.options.sequence_length)
+
+    def read_held_out(self) -> Dataset[Sample]:
+        """val.txt, or the last tenth."""
+        return Sequences(*self._parts[1], length=self.options.sequence_length)
+
+    @cached_property
+    def _parts(self) -> list[tuple[Path, range]]:
+        """Files, and which of their bytes: training, then held out."""
+        place = self.options.data_dir
+        if place.is_file():
+            size = place.stat().st_size
+            cut = size - size // HELD_OUT
+            return [(place, range(cut)), (place, range(cut, size))]
+        paths = [place / name for name in NAMES]
+        if not all(path.is_file() for path in paths):
+            raise missing(
+                "language_model",
+                f"a text file '{place.absolute()}', or {' and '.join(NAMES)} in a folder of that name",
+                folders=[place],
+                remedy="set data_dir to any plain text, of 100 kB or more to learn something",
+            )
+        return [(path, range(path.stat().st_size)) for path in paths]
+
+
+class Sequences(Dataset[Sample]):
+    """Consecutive stretches of a file, read as they are asked for; bytes that fill no stretch are left out.
+
+    Raises:
+        PlanError: there is not one stretch.
+    """
+
+    def __init__(self, path: Path, part: range, *, length: int) -> None:
+        if len(part) <= length:
+            raise PlanError(
+                f"'{path}' is too short: {len(part)} bytes {'(of its last tenth) ' if part.start else ''}to make sequences "
+                f"of {length} bytes and the next one; give a longer text, or a smaller sequence_length"
+            )
+        self.length = length
+        self._bytes = np.memmap(path, dtype=np.uint8, mode="r", offset=part.start, shape=(len(part),))
+
+    def __len__(self) -> int:
+        return (len(self._bytes) - 1) // self.length
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """Tokens int64 [length], and at each place the one that follows."""
+        begin = index * self.length
+        tokens = torch.from_numpy(self._bytes[begin : begin + self.length + 1].astype(np.int64))
+        return tokens[:-1], tokens[1:]

@@ -1,0 +1,84 @@
+"""MNIST as it is published and as torchvision lays it out, and the ConvNet of the tutorials. Fashion-MNIST has the same form."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, TensorDataset
+
+from measurement.errors import PlanError
+from workloads.data_files import Expected, FetchOptions
+from workloads.digits import NUM_CLASSES, ConvNet
+from workloads.fetching import fetch
+from workloads.idx import read_idx
+from workloads.input import Sample, Transformed
+from workloads.labels import check_labels
+from workloads.pretrained import with_weights
+from workloads.supervised import SGDOptions, SGDTrained
+
+KINDS = ("images-idx3-ubyte", "labels-idx1-ubyte")
+SIDE = 28
+MEAN, DEVIATION = 0.1307, 0.3081
+"""Of the training images, as all the tutorials use them."""
+
+
+class MnistOptions(SGDOptions, FetchOptions):
+    """What a plan may set."""
+
+
+class Mnist(SGDTrained):
+    """Trains ``ConvNet`` on 28×28 grey images in ten classes, kept in memory as bytes."""
+
+    Options = MnistOptions
+    options: MnistOptions
+
+    def build_model(self) -> nn.Module:
+        """29 thousand parameters."""
+        return with_weights(ConvNet(), self.options.pretrained)
+
+    def read_training(self) -> Dataset[Sample]:
+        """The files of ``train-``."""
+        return self._read("train")
+
+    def read_held_out(self) -> Dataset[Sample]:
+        """The files of ``t10k-``."""
+        return self._read("t10k")
+
+    def _read(self, part: str) -> Dataset[Sample]:
+        files = self._expected().require(partial(fetch, "MNIST", self.options.data_dir) if self.options.download else None)
+        return read_images(*(files[f"{part}-{kind}"] for kind in KINDS))
+
+    def _expected(self) -> Expected:
+        root = self.options.data_dir
+        return Expected(
+            workload="mnist",
+            names=tuple(f"{part}-{kind}" for part in ("train", "t10k") for kind in KINDS),
+            suffixes=("", ".gz"),
+            folders=(root / "MNIST" / "raw", root),
+            remedy="set data_dir to where it lies, or download: true to fetch it through torchvision",
+        )
+
+
+def read_images(images_file: Path, labels_file: Path) -> Dataset[Sample]:
+    """Images float32 [1, 28, 28], standardised, and labels int64.
+
+    Raises:
+        PlanError: a file is damaged, or the two do not belong together.
+    """
+    images, labels = read_idx(images_file, dimensions=3), read_idx(labels_file, dimensions=1).long()
+    if images.shape[1:] != (SIDE, SIDE):
+        size = " x ".join(map(str, images.shape[1:]))
+        raise PlanError(f"'{images_file}' holds images of {size}; workload 'mnist' takes {SIDE} x {SIDE}")
+    if len(images) != len(labels):
+        raise PlanError(
+            f"'{images_file}' holds {len(images)} images and '{labels_file}' {len(labels)} labels: they do not belong together"
+        )
+    check_labels(labels, labels_file, num_classes=NUM_CLASSES)
+    return Transformed(TensorDataset(images[:, None], labels), _standardised)  # type: ignore[arg-type]
+
+
+def _standardised(image: Tensor) -> Tensor:
+    return (image.to(torch.float32) / 255 - MEAN) / DEVIATION

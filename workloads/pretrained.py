@@ -1,0 +1,64 @@
+"""Weights to start from: a state dict in a file of the user's, never one from a network."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from measurement.errors import PlanError
+from workloads.data_files import first_few
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def with_weights(model: Model, path: Path | None) -> Model:
+    """``model`` with the weights of ``path`` in it; as it is where there is none.
+
+    Raises:
+        PlanError: the file is missing, holds no state dict, or that of another model.
+    """
+    if path is not None:
+        weights = _read(path)
+        wrong = _mismatches(weights, model.state_dict())
+        if wrong:
+            raise PlanError(f"pretrained '{path}' holds the weights of another model: {'; '.join(wrong)}")
+        model.load_state_dict(weights)
+    return model
+
+
+@lru_cache(maxsize=1)
+def _read(path: Path) -> Mapping[str, Tensor]:
+    """Read once: a model is rebuilt before every block."""
+    try:
+        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise PlanError(f"pretrained '{path.absolute()}' does not exist; give a file that torch.save wrote") from error
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        raise PlanError(
+            f"pretrained '{path}' cannot be read as weights alone ({type(error).__name__}): it is damaged, or holds more than "
+            "tensors, which is never unpickled; write it with torch.save(model.state_dict(), path)"
+        ) from error
+    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
+        kind = f"a dict of {first_few(map(str, found))}" if isinstance(found, Mapping) else f"a {type(found).__name__}"
+        raise PlanError(f"pretrained '{path}' holds {kind}, no state dict; write it with torch.save(model.state_dict(), path)")
+    return found
+
+
+def _mismatches(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> list[str]:
+    """What keeps ``found`` from being loaded, in few words."""
+    kinds = {
+        "missing": [key for key in wanted if key not in found],
+        "unexpected": [key for key in found if key not in wanted],
+        "of other shape": [
+            f"{key} {list(found[key].shape)}, not {list(tensor.shape)}"
+            for key, tensor in wanted.items()
+            if key in found and found[key].shape != tensor.shape
+        ],
+    }
+    return [f"{kind}: {first_few(keys)}" for kind, keys in kinds.items() if keys]
