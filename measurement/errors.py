@@ -14,6 +14,14 @@ class PlanError(RingsideError):
     """A plan, or an option given on the command line, cannot be run as written."""
 
 
+class HostfileError(RingsideError):
+    """A hostfile, or a list of hosts, cannot be read as written, or has too few slots."""
+
+
+class LabError(RingsideError):
+    """The cluster on one machine cannot be made, entered or read."""
+
+
 class LaunchError(RingsideError):
     """The processes of an arm could not be started or did not report."""
 

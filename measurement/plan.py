@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from measurement.errors import PlanError, unknown_name
 
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 CONTROL_SUFFIX = "control"
+UNSHAPED = "unshaped"
+LINK_RATE = re.compile(r"[0-9]+(\.[0-9]+)?[kmg]bit")
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -29,6 +31,19 @@ def _as_text(value: object) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
+def _as_list(value: object) -> object:
+    """Several lists of hosts are one."""
+    return ",".join(value) if isinstance(value, list) and all(isinstance(part, str) for part in value) else value
+
+
+def _is_link_rate(value: str) -> str:
+    if value != UNSHAPED and not LINK_RATE.fullmatch(value):
+        raise ValueError(f"give a rate such as 1gbit or 100mbit, or {UNSHAPED}")
+    return value
+
+
+Hosts = Annotated[str, BeforeValidator(_as_list)]
+LinkRate = Annotated[str, AfterValidator(_is_link_rate)]
 Environment = dict[str, Annotated[str, BeforeValidator(_as_text)]]
 """Environment variables; YAML's numbers and booleans are written as the text a shell would have."""
 
@@ -93,6 +108,23 @@ class Measurement(Section):
     """How long one block, or the parity gate, may take before the arm counts as hung."""
 
 
+class Point(Section):
+    """One of the places at which a study makes its comparison; what is left out is as the plan says."""
+
+    world_size: int | None = Field(default=None, ge=1)
+    """In a file it may be left out where the point names hosts: then all their slots are used."""
+    hosts: Hosts | None = None
+    """In a file, ``hostfile: PATH`` may stand in its place."""
+    local_batch_size: int | None = Field(default=None, ge=1)
+    link_rate: LinkRate | None = None
+
+
+FOR_HOSTS = ("network_interface", "driver_address", "link_rate")
+"""Fields that a plan for one machine may not have."""
+_ACROSS_HOSTS = ("hosts", "host_differences", *FOR_HOSTS)
+"""Fields that say nothing in a plan for one machine."""
+
+
 class Plan(Section):
     """One question: which of these arms trains this workload faster on these ranks?"""
 
@@ -105,6 +137,19 @@ class Plan(Section):
     micro_steps: int = Field(default=1, ge=1)
     """Backward passes accumulated into one optimizer step, in every arm alike."""
     world_size: int = Field(ge=1)
+    """Ranks; in a file it may be left out where hosts are given: then all their slots are used."""
+    hosts: Hosts | None = None
+    """Where the ranks run: ``host1:2,host2:2``, the first ranks on the first. None: on this machine. In a file,
+    ``hostfile: PATH`` may stand in its place."""
+    network_interface: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,14}$")
+    """Of every host, to be used by all libraries alike, such as eth0. None: each finds one as it does."""
+    driver_address: str | None = None
+    """Where all hosts reach the machine that drives them. None: its address on ``network_interface``, or towards them."""
+    host_differences: Literal["refuse", "report"] = "refuse"
+    """Whether hosts may have unlike versions of Python, PyTorch, Horovod or MPI. Unlike processors are only reported."""
+    link_rate: LinkRate | None = None
+    """To which the links of the hosts are shaped while it is measured, such as 100mbit, or ``unshaped``; only in a lab
+    (``ringside lab``). None: they stay as they are."""
     seed: int = Field(default=1, ge=0)
     """Seeds the weights, the batches and the order of the blocks."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -119,10 +164,24 @@ class Plan(Section):
     """The arm that all others are divided by."""
     arms: dict[str, Arm] = Field(min_length=1)
     measurement: Measurement = Measurement()
+    points: dict[str, Point] = {}
+    """A study: the whole comparison is made at each of these places, one after another (``measurement.points``)."""
+    scaling: Literal["weak", "strong"] = "weak"
+    """From point to point, the batch of each rank stays the same (weak), or that of all ranks together (strong)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _begins_at_the_first_point(cls, content: Any) -> Any:
+        """A study need not say its world size besides."""
+        points = content.get("points") if isinstance(content, dict) else None
+        first = next(iter(points.values()), None) if isinstance(points, dict) else None
+        if isinstance(first, dict) and "world_size" in first and "world_size" not in content:
+            return {**content, "world_size": first["world_size"]}
+        return content
 
     @model_validator(mode="after")
     def _names_fit(self) -> Plan:
-        for name in [self.name, *self.arms]:
+        for name in [self.name, *self.arms, *self.points]:
             if not ARM_NAME.fullmatch(name):
                 raise ValueError(f"name '{name}' may hold only letters, digits and . _ + - (it becomes a folder)")
         if self.baseline not in self.arms:
@@ -131,6 +190,12 @@ class Plan(Section):
             raise ValueError(f"arm '{self.control_name}' has the name of the control; rename it or set control: false")
         if len(self.arms) == 1 and not self.measurement.control:
             raise ValueError("one arm and no control leaves nothing to compare; add an arm or set control: true")
+        somewhere = [self.hosts, *(point.hosts for point in self.points.values())]
+        for field in FOR_HOSTS:
+            if not any(somewhere) and getattr(self, field) is not None:
+                raise ValueError(f"{field} is for several machines; name them under hosts, such as host1:2,host2:2")
+        if self.scaling == "strong" and any(point.local_batch_size for point in list(self.points.values())[1:]):
+            raise ValueError("scaling: strong shares out the first point's batch; let no other point name a local_batch_size")
         return self
 
     @property
@@ -153,7 +218,9 @@ class Plan(Section):
     def digest(self) -> str:
         """A fingerprint of what is measured; how long it is measured may differ between resumed runs."""
         lengths = {"launches", "until_decided", "max_minutes"}
-        content = self.model_dump(mode="json")
+        silent = {*(() if self.hosts else _ACROSS_HOSTS), *(() if self.points else ("points", "scaling"))}
+        silent |= set() if self.link_rate else {"link_rate"}
+        content = {k: v for k, v in self.model_dump(mode="json").items() if k not in silent}
         content["measurement"] = {k: v for k, v in content["measurement"].items() if k not in lengths}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -163,14 +230,23 @@ class Plan(Section):
 
 
 def read_plan(path: Path, *, overrides: Iterable[str] = ()) -> Plan:
-    """Read and check a plan.
+    """Read and check a plan; see ``read_content``.
+
+    Raises:
+        PlanError: the file cannot be read, or says something that is not accepted.
+    """
+    return check_plan(read_content(path, overrides=overrides), source=str(path))
+
+
+def read_content(path: Path, *, overrides: Iterable[str] = ()) -> dict[str, Any]:
+    """What a plan's file says, unchecked.
 
     Args:
         path: a YAML file.
         overrides: ``key.subkey=value`` settings that replace what the file says; values are read as YAML.
 
     Raises:
-        PlanError: the file is missing, not YAML (with line and column), or says something that is not accepted.
+        PlanError: the file is missing, or not YAML (with line and column).
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -183,7 +259,7 @@ def read_plan(path: Path, *, overrides: Iterable[str] = ()) -> Plan:
         raise PlanError(f"plan '{path}' holds {type(content).__name__}, not a mapping; see plans/local.yaml for the form")
     for override in overrides:
         _override(content, override)
-    return check_plan(content, source=str(path))
+    return content
 
 
 def parse_yaml(text: str, *, source: str) -> Any:

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""2: steps, blocks and launches know the cases of micro-benchmarks."""
 
 STEP_COLUMNS = {
     "rank": "int32",
@@ -18,6 +19,7 @@ STEP_COLUMNS = {
     "round": "int32",
     "block": "int32",
     "kind": "string",
+    "case": "string",
     "step": "int32",
     "samples": "int64",
     "data_wait_s": "float64",
@@ -28,7 +30,11 @@ STEP_COLUMNS = {
 }
 """steps.parquet: one row per rank and timed step. ``turn`` counts the blocks of all arms in the order they ran in this
 launch, ``block`` those of this arm, ``round`` the rounds; ``kind`` is ``sync`` or ``local``; ``samples`` are this rank's;
-times in seconds on the rank's own clock, the phases sum to ``step_s``."""
+times in seconds on the rank's own clock, the phases sum to ``step_s``.
+
+``case`` is empty in training. In a micro-benchmark it names the cell, a step is the block's ``repetitions`` of its operation,
+all of the time stands under ``backward_s``, where gradients are exchanged in training, and ``samples`` are the bytes of the
+messages, counted once for all ranks: on rank 0."""
 
 PHASES = ("data_wait", "forward", "backward", "optimizer")
 
@@ -87,6 +93,20 @@ class ParityResult(Written):
     """Digest over all ranks' batches; equal in all arms that consumed the same samples."""
 
 
+class Case(Written):
+    """One cell of a micro-benchmark: an operation at one size."""
+
+    name: str
+    """Such as ``all_reduce/64KiB``."""
+    operation: str
+    message_bytes: int
+    """Really moved, where the size asked for cannot be shared out evenly among the ranks."""
+    messages: int = 1
+    """One after another in each repetition: 2 in a ping-pong."""
+    busbw_factor: float = 1.0
+    """busbw = algbw × this: what of the message each link must carry."""
+
+
 class BlockRecord(Written):
     """One block that ran: which, when, and how long it took besides its timed steps."""
 
@@ -94,13 +114,19 @@ class BlockRecord(Written):
     round: int
     block: int
     kind: Literal["sync", "local"]
+    case: str = ""
+    """The micro-benchmark's cell; empty in training."""
     steps: int
+    repetitions: int = 1
+    """Of a micro-benchmark's operation in each step."""
     started_s: float
     """Seconds since the driver began this launch's blocks."""
     wall_s: float
     """From the command to the last rank's reply, freeze and thaw excluded."""
     untimed_s: float
     """Rebuild and warm-up steps, slowest rank."""
+    link_bytes: dict[str, tuple[int, int]] = {}
+    """In a lab: bytes sent and received over each host's link while the block ran, untimed steps included."""
 
 
 class Failure(Written):
@@ -148,6 +174,10 @@ class LaunchRecord(Written):
     parity: ParityResult | None = None
     peak_memory_bytes: list[int] = []
     """Per rank: peak resident memory on CPU, peak allocated device memory on GPU."""
+    cases: list[Case] = []
+    """Of a micro-benchmark, in its order; empty in training."""
+    not_offered: dict[str, str] = {}
+    """Why the arm cannot be measured in a case, by the case's name."""
     blocks: list[BlockRecord] = []
 
 
@@ -161,8 +191,15 @@ class Manifest(Written):
     ringside_version: str
     driver: dict[str, Any] = {}
     """Fingerprint of the host the driver ran on, git commit included."""
+    hosts: dict[str, dict[str, Any]] = {}
+    """By name, of a plan that names hosts: fingerprint, MPI, interfaces, and ``clock_offset_s`` ± ``clock_error_s``, how far
+    its clock was ahead of the driver's."""
+    warnings: list[str] = []
+    """Differences between those hosts that did not keep them from being used."""
     fairness: list[dict[str, Any]] = []
     """Each value that differs between arms: ``field``, ``values`` by arm, ``asked`` (true: the plan asked for it, or it
     is what defines the backend)."""
+    failed_points: dict[str, str] = {}
+    """Of a study: why nothing, or no more, could be measured at a point, by its name."""
     seconds: dict[str, float] = {}
     """Where the time went, summed over sessions: ``total``, ``starting``, ``training`` (timed and untimed steps), ``other``."""

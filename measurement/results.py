@@ -37,6 +37,10 @@ class ResultsFolder:
         """What every rank reported of itself, and where the time went."""
         return self.root / "manifest.json"
 
+    def point(self, name: str) -> ResultsFolder:
+        """The folder of one point of a study: a comparison like any other."""
+        return ResultsFolder(self.root / "points" / name)
+
     def launch_folder(self, launch: int, arm: str) -> Path:
         """Where one launch of one arm is written."""
         return self.root / f"launch-{launch:03d}" / arm
@@ -93,7 +97,7 @@ class ResultsFolder:
         if not path.is_file():
             return empty_steps()
         try:
-            return pd.read_parquet(path)
+            return migrate_steps(pd.read_parquet(path))
         except (OSError, ValueError) as error:
             raise RecordError(f"'{path}' cannot be read: {error}; remove its folder to measure that launch again") from error
 
@@ -121,7 +125,19 @@ def read_record(path: Path) -> LaunchRecord:
         raise RecordError(f"'{path}' is not a launch record: {error.error_count()} values do not fit") from error
 
 
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+def migrate_steps(table: pd.DataFrame) -> pd.DataFrame:
+    """Bring a stored table of steps up to date; version 1 knew no cases."""
+    return (table if "case" in table else table.assign(case=""))[list(STEP_COLUMNS)]
+
+
+def _blocks_have_cases(content: dict[str, Any]) -> dict[str, Any]:
+    """1 to 2: every block was one of training."""
+    if "blocks" not in content:
+        return content
+    return {**content, "blocks": [{**block, "case": "", "repetitions": 1} for block in content["blocks"]]}
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _blocks_have_cases}
 """From version n to n + 1, keyed by n."""
 
 
