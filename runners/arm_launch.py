@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from measurement.record import PHASES, BlockRecord, LaunchRecord, RankReport
-from runners.arm_session import ArmSession
-from runners.job import BlockReport
+from measurement.record import PHASES, BlockRecord, Failure, LaunchRecord, RankReport
+from runners.arm_session import ArmFailed, ArmSession
+from runners.job import BlockReport, Command
+
+Say = Callable[[str], None]
 
 
 @dataclass(kw_only=True)
@@ -17,6 +20,7 @@ class ArmLaunch:
 
     session: ArmSession
     record: LaunchRecord
+    say: Say
     rows: list[dict[str, Any]] = field(default_factory=list)
     blocks: int = 0
     """Blocks begun, discarded ones included."""
@@ -25,6 +29,27 @@ class ArmLaunch:
     def is_running(self) -> bool:
         """Still to be measured."""
         return self.record.status == "ok" and not self.session.exit_codes
+
+    def attempt(self, act: Callable[[ArmLaunch], None]) -> None:
+        """Do something with an arm that still runs; its failure ends it and nothing else."""
+        if not self.is_running:
+            return
+        try:
+            act(self)
+        except ArmFailed as failed:
+            self.fail(failed.failure, status=failed.status)
+
+    def fail(self, failure: Failure, *, status: str) -> None:
+        """No (further) timing of this arm in this launch."""
+        self.record.status = status  # type: ignore[assignment]
+        self.record.error = failure
+        self.session.end()
+        self.say(f"{self.session.name} {status}: {failure.message}")
+
+    def keep(self, block: BlockRecord, reports: Sequence[BlockReport]) -> None:
+        """A block that every rank has finished."""
+        self.record.blocks.append(block)
+        self.rows += [row for report in reports for row in block_rows(block, report)]
 
 
 @dataclass(kw_only=True)
@@ -41,6 +66,24 @@ class Clock:
         return time.monotonic() - self.began
 
 
+def block_record(
+    command: Command, *, turn: int, number: int, block: int, started_s: float, wall_s: float, untimed_s: float
+) -> BlockRecord:
+    """What is written of a block; ``number`` is its round's."""
+    return BlockRecord(
+        turn=turn,
+        round=number,
+        block=block,
+        kind=command.kind,
+        case=command.case,
+        steps=command.steps,
+        repetitions=command.repetitions,
+        started_s=started_s,
+        wall_s=wall_s,
+        untimed_s=untimed_s,
+    )
+
+
 def block_rows(block: BlockRecord, report: BlockReport) -> list[dict[str, Any]]:
     """One rank's steps of a block as rows of ``measurement.record.STEP_COLUMNS``."""
     return [
@@ -50,6 +93,7 @@ def block_rows(block: BlockRecord, report: BlockReport) -> list[dict[str, Any]]:
             "round": block.round,
             "block": block.block,
             "kind": block.kind,
+            "case": block.case,
             "step": step,
             "samples": samples,
             **{f"{phase}_s": seconds for phase, seconds in zip(PHASES, phases, strict=True)},

@@ -7,13 +7,20 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from measurement.errors import RingsideError
+from runners.lab.commands import app as lab
+
+if TYPE_CHECKING:
+    from measurement.plan import Plan
+    from measurement.results import ResultsFolder
+    from reports.study_schema import Study
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.add_typer(lab, name="lab")
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -42,18 +49,26 @@ def compare(
     max_minutes: Annotated[float | None, typer.Option(help="With --until-decided: no new launch after this long.")] = None,
 ) -> None:
     """Run a plan: measure its arms interleaved, print the verdicts, write the reports."""
-    from measurement.plan import read_plan
     from measurement.results import ResultsFolder
-    from runners.compare import ComparisonRun, default_folder
-    from runners.progress import Progress
+    from runners.compare import default_folder
+    from runners.study import read_plan_or_study
 
     overrides = list(settings or [])
     if until_decided:
         overrides.append("measurement.until_decided=true")
     if max_minutes is not None:
         overrides.append(f"measurement.max_minutes={max_minutes}")
-    chosen = read_plan(plan, overrides=overrides)
+    chosen = read_plan_or_study(plan, overrides=overrides)
     folder = ResultsFolder(output or default_folder(chosen))
+    if not (run_study if chosen.points else run_comparison)(chosen, folder, path=plan):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def run_comparison(chosen: Plan, folder: ResultsFolder, *, path: Path) -> bool:
+    """Measure and show; returns whether every arm is ok. On Ctrl-C what was measured is shown, and how to go on."""
+    from runners.compare import ComparisonRun
+    from runners.progress import Progress
+
     with Progress(seconds_per_launch=chosen.measurement.seconds_per_launch) as progress:
         run = ComparisonRun(chosen, folder, progress=progress)
         run.prepare()
@@ -64,11 +79,31 @@ def compare(
             progress.__exit__(None, None, None)
             if interrupted is not None:
                 show(interrupted, folder.root)
-            print(f"ringside: interrupted; go on with: ringside compare {plan} -o {folder.root}", file=sys.stderr)
-            raise typer.Exit(EXIT_INTERRUPTED) from None
+            raise interrupted_by_user(path, folder) from None
     show(comparison, folder.root)
-    if any(arm.status != "ok" for arm in comparison.arms):
-        raise typer.Exit(EXIT_FAILED)
+    return all(arm.status == "ok" for arm in comparison.arms)
+
+
+def run_study(chosen: Plan, folder: ResultsFolder, *, path: Path) -> bool:
+    """The same at every point of the plan."""
+    from runners.study import StudyRun
+
+    run = StudyRun(chosen, folder)
+    run.prepare()
+    try:
+        study = run.run()
+    except KeyboardInterrupt:
+        if run.report is not None:
+            show_study(run.report, folder.root)
+        raise interrupted_by_user(path, folder) from None
+    show_study(study, folder.root)
+    return all(arm.status in ("ok", "not at this point") and not point.cause for point in study.points for arm in point.arms)
+
+
+def interrupted_by_user(path: Path, folder: ResultsFolder) -> typer.Exit:
+    """How to go on, told on stderr; what to raise."""
+    print(f"ringside: interrupted; go on with: ringside compare {path} -o {folder.root}", file=sys.stderr)
+    return typer.Exit(EXIT_INTERRUPTED)
 
 
 @app.command()
@@ -76,8 +111,13 @@ def report(folder: Annotated[Path, typer.Argument(help="A folder that 'ringside 
     """Rebuild the reports of a comparison from its records."""
     from measurement.results import ResultsFolder
     from reports import write_reports
+    from reports.study import write_study
 
-    show(write_reports(ResultsFolder(folder)), folder)
+    results = ResultsFolder(folder)
+    if results.read_plan().points:
+        show_study(write_study(results, points=True), folder)
+    else:
+        show(write_reports(results), folder)
 
 
 @app.command()
@@ -88,15 +128,45 @@ def doctor() -> None:
     print_findings(diagnose())
 
 
-def show(comparison: Any, folder: Path) -> None:
-    """The verdict table on stdout, and where the reports are."""
+@app.command()
+def hosts(
+    hostfile: Annotated[
+        Path | None, typer.Argument(help="In the form of Open MPI, Horovod or MPICH; see hostfiles/ for examples.")
+    ] = None,
+    listed: Annotated[str | None, typer.Option("-H", "--hosts", help="host1:4,host2:4 in place of a file.")] = None,
+    world_size: Annotated[int | None, typer.Option("-np", "--np", help="Ranks to place. [as many as slots]")] = None,
+    reach: Annotated[bool, typer.Option("--reach/--no-reach", help="Look at each host, over ssh.")] = True,
+) -> None:
+    """What a hostfile says, whether ranks can be started on its hosts, and which rank goes where."""
     from rich.console import Console
 
-    from reports.terminal import verdict_table
+    from runners.hosts import named_hosts, show_hosts
 
     console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
-    console.print(comparison.headline, markup=False, highlight=False, soft_wrap=True)
-    console.print(verdict_table(comparison))
+    if not show_hosts(named_hosts(hostfile, listed), world_size=world_size, reach=reach, console=console):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def show(comparison: Any, folder: Path) -> None:
+    """The verdict table on stdout, and where the reports are."""
+    from reports.terminal import verdict_table
+
+    _show(comparison.headline, verdict_table(comparison), folder)
+
+
+def show_study(study: Study, folder: Path) -> None:
+    """The same of a study, a row for each arm at each point."""
+    from reports.study_text import study_table
+
+    _show(study.headline, study_table(study), folder)
+
+
+def _show(headline: str, table: Any, folder: Path) -> None:
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    console.print(headline, markup=False, highlight=False, soft_wrap=True)
+    console.print(table)
     console.print(f"report: {folder / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
 
 

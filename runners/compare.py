@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 import time
 from collections.abc import Iterator
@@ -21,11 +22,13 @@ from reports.comparison import Comparison
 from runners.arm_session import Meeting
 from runners.driver import Launch
 from runners.fairness import fairness_table
-from runners.planning import require_executables, resolve_arms, resolve_workload
+from runners.inspection import inspect
+from runners.links import require_lab, shaped_links
+from runners.places import Placement
+from runners.planning import require_executables, resolve_arms, resolve_cases, resolve_workload
 from runners.progress import Progress
+from runners.reach import probe_hosts
 from runners.wardens import Wardens
-
-LOOPBACK = "127.0.0.1"
 
 
 @dataclass(kw_only=True)
@@ -53,25 +56,40 @@ class ComparisonRun:
         self.progress = progress
         self.arms = resolve_arms(plan)
         self.workload = resolve_workload(plan.workload, plan.workload_options)
+        self.cases = resolve_cases(plan, self.workload, self.arms)
         self._seconds = Seconds()
 
     def prepare(self) -> None:
         """Everything that can be refused is refused here, before a process starts or a file is written.
 
         Raises:
-            PlanError, RecordError: what cannot be, and what can.
+            PlanError, RecordError, LaunchError: what cannot be, and what can.
+        """
+        self.look()
+        open_folder(self.folder, self.plan)
+
+    def look(self) -> None:
+        """What ``prepare`` does without writing: whether this can be run here.
+
+        Raises:
+            PlanError, LaunchError: what cannot be, and what can.
         """
         require_executables(self.arms)
-        open_folder(self.folder, self.plan)
+        require_lab(self.plan)
+        self.inspection = inspect(self.plan)
 
     def run(self) -> Comparison:
         """Measure what is not yet measured, then write the reports. On Ctrl-C what was measured is reported, then it is raised."""
         self.manifest = self._manifest()
+        for warning in self.inspection.warnings:
+            self.progress.say(f"warning: {warning}")
         done = self._complete_launches()
         try:
-            with meeting() as place:
+            with shaped_links(self.plan.link_rate), meeting(self.inspection.placement) as place:
                 for number in self._numbers(done):
                     self._launch(number, place)
+                    if self._has_lost_hosts():
+                        break
         finally:
             self._write_manifest()
             if self.folder.records():
@@ -91,6 +109,13 @@ class ComparisonRun:
             yield number
             number += 1
 
+    def _has_lost_hosts(self) -> bool:
+        """Whether a further launch would only wait for a host in vain."""
+        lost = [found for found in probe_hosts(self.inspection.placement.remote) if found.status != "ok"]
+        for found in lost:
+            self.progress.say(f"no further launches: {found}")
+        return bool(lost)
+
     def _wants_more(self) -> bool:
         measure = self.plan.measurement
         spent_s = time.monotonic() - self._seconds.began
@@ -105,6 +130,7 @@ class ComparisonRun:
             self.plan,
             self.arms,
             self.workload,
+            self.cases,
             number=number,
             folder=self.folder,
             meeting=place,
@@ -128,6 +154,8 @@ class ComparisonRun:
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             ringside_version=version("ringside"),
             driver=fingerprint() | git_state(Path(__file__).parent),
+            hosts={host: dict(found) for host, found in self.inspection.facts.items()},
+            warnings=list(self.inspection.warnings),
         )
 
     def _write_manifest(self) -> None:
@@ -168,24 +196,25 @@ def open_folder(folder: ResultsFolder, plan: Plan) -> None:
 
 
 @contextmanager
-def meeting() -> Iterator[Meeting]:
-    """The store and the warden server that ranks find the driver by; on loopback while all ranks are here."""
+def meeting(placement: Placement) -> Iterator[Meeting]:
+    """The store and the warden server that ranks find the driver by: on loopback while all ranks are here."""
     from torch.distributed import TCPStore
 
-    wardens = Wardens(address=LOOPBACK)
-    listening = socket.create_server((LOOPBACK, 0))
+    address = placement.driver_address
+    wardens = Wardens(address=address)
+    listening = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
     port = listening.getsockname()[1]
     store = TCPStore(
-        LOOPBACK,
+        address,
         port,
         is_master=True,
         wait_for_workers=False,
         timeout=timedelta(seconds=30),
         master_listen_fd=listening.detach(),
     )
-    mark = wardens.token[:12]
+    shown = f"[{address}]" if ":" in address else address
     try:
-        yield Meeting(store=store, store_address=f"{LOOPBACK}:{port}", wardens=wardens, mark=mark)
+        yield Meeting(store=store, store_address=f"{shown}:{port}", wardens=wardens, mark=secrets.token_hex(6), placement=placement)
     finally:
         wardens.close()
 

@@ -1,4 +1,4 @@
-"""A rank ready to train: world, device, backend and trainer, put together from a job.
+"""A rank ready to run: world, device, backend and trainer (or repeater), put together from a job.
 
 Shared by the worker under the driver and by the runners that stand alone.
 """
@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
-from torch.optim import Optimizer
 
 from backends import Backend, backend_class
 from measurement.errors import WorldSizeMismatchError
 from measurement.fingerprint import fingerprint, usable_cores
 from measurement.plan import checked
-from measurement.record import RankReport
+from measurement.record import Case, RankReport
 from measurement.world import World
-from runners.job import Job
+from runners.job import BlockReport, CheckReport, Command, Job, ParityReport
+from runners.parity import run_gate
 from runners.planning import resolve_workload
+from runners.repeater import Repeater
 from runners.trainer import Trainer, resolve_device
 
 
@@ -37,43 +37,80 @@ class Engine:
     world: World
     """As the launcher told it."""
     backend: Backend
-    trainer: Trainer
+    runner: Trainer | Repeater
+    """What it runs under the clock."""
+
+    @property
+    def trainer(self) -> Trainer:
+        """The runner of a workload that is trained."""
+        assert isinstance(self.runner, Trainer)
+        return self.runner
+
+    @property
+    def cases(self) -> Mapping[str, Case]:
+        """Of a micro-benchmark, by name; none in training."""
+        return self.runner.cases if isinstance(self.runner, Repeater) else {}
+
+    @property
+    def sample_unit(self) -> str:
+        """What is counted per second."""
+        return (self.runner.benchmark if isinstance(self.runner, Repeater) else self.runner.workload).sample_unit
 
     def report(self, environment: Mapping[str, str]) -> RankReport:
         """What this rank is, read back from inside it."""
-        trainer = self.trainer
+        runner = self.runner
         return RankReport(
             rank=self.world.rank,
             local_rank=self.world.local_rank,
             node_rank=self.world.node_rank,
-            world_size=trainer.world.world_size,
+            world_size=runner.world.world_size,
             local_world_size=self.world.local_world_size,
             launcher=self.world.launcher,
             host=socket.gethostname(),
             pid=os.getpid(),
-            device=str(trainer.device) if trainer.device.type == "cpu" else torch.cuda.get_device_name(trainer.device),
+            device=str(runner.device) if runner.device.type == "cpu" else torch.cuda.get_device_name(runner.device),
             threads=torch.get_num_threads(),
             affinity=usable_cores(),
-            seed=trainer.seed,
-            local_batch_size=trainer.workload.local_batch_size,
-            micro_steps=trainer.micro_steps,
-            optimizer=describe_optimizer(trainer.optimizer),
             backend=self.backend.describe(),
-            model=describe_model(trainer.model),
             environment=dict(environment),
             fingerprint=fingerprint(),
+            **runner.describe(),
         )
+
+    def run_block(self, command: Command) -> BlockReport:
+        """Time one block, as the command says. Collective."""
+        asked: dict[str, Any] = {
+            "steps": command.steps,
+            "warmup_steps": command.warmup_steps,
+            "rebuild": command.rebuild,
+            "layout": command.layout,
+        }
+        if isinstance(self.runner, Repeater):
+            block = self.runner.run_block(case=command.case, repetitions=command.repetitions, **asked)
+        else:
+            block = self.runner.run_block(local=command.kind == "local", **asked)
+        return BlockReport(
+            rank=self.world.rank,
+            untimed_s=block.untimed_s,
+            samples=block.samples,
+            phases_s=block.phases_s.tolist(),
+            wrong=block.wrong,
+        )
+
+    def run_gate(self, *, steps: int) -> ParityReport | CheckReport:
+        """Before anything is timed: ``steps`` steps of training, or every case once. Collective."""
+        return self.runner.run_gate() if isinstance(self.runner, Repeater) else run_gate(self.runner, steps=steps)
 
     def peak_memory_bytes(self) -> int:
         """Peak resident memory of the process on CPU, peak allocated device memory on GPU."""
-        if self.trainer.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.trainer.device)
+        if self.runner.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.runner.device)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
 
 
 def start_engine(job: Job, world: World, *, store: Any = None) -> Engine:
-    """Connect this rank and build its first model. Collective.
+    """Connect this rank and build its first model, where it has one. Collective.
 
     Raises:
         WorldSizeMismatchError: the library counts other ranks than the job asks for.
@@ -84,40 +121,26 @@ def start_engine(job: Job, world: World, *, store: Any = None) -> Engine:
     options = checked(cls.Options, job.options, source=f"options of backend '{job.backend}'")
     backend = cls(transport=job.transport, options=options, micro_steps=job.micro_steps)
     device = resolve_device(job.device, local_rank=world.local_rank)
+    benchmark = chosen.micro_benchmark(seed=job.seed)
+    backend.groups = benchmark.groups(job.world_size) if benchmark else ()
     counted = backend.setup(world, device=device, store=store)
     if counted.world_size != job.world_size:
         raise WorldSizeMismatchError(
             f"backend '{job.backend}' counts {counted.world_size} ranks where {job.world_size} were asked for "
             f"(rank variables seen: {world.launcher}); start it with {' or '.join(cls.launchers) or 'a fitting launcher'}"
         )
-    workload = chosen.workload(local_batch_size=job.local_batch_size, seed=job.seed, options=chosen.options)
-    trainer = Trainer(workload=workload, backend=backend, world=counted, device=device, seed=job.seed)
-    trainer.build()
+    runner: Trainer | Repeater
+    if benchmark:
+        runner = Repeater(benchmark=benchmark, backend=backend, world=counted, device=device)
+    else:
+        workload = chosen.training(local_batch_size=job.local_batch_size, seed=job.seed)
+        runner = Trainer(workload=workload, backend=backend, world=counted, device=device, seed=job.seed)
+        runner.build()
     settle_garbage()
-    return Engine(job=job, world=world, backend=backend, trainer=trainer)
+    return Engine(job=job, world=world, backend=backend, runner=runner)
 
 
 def settle_garbage() -> None:
     """Set aside all that was imported, so that collecting before each rebuild looks at what training made and not at torch."""
     gc.collect()
     gc.freeze()
-
-
-def describe_optimizer(optimizer: Optimizer | None) -> dict[str, Any]:
-    """Class and hyperparameters of the first parameter group, as they are after wrapping."""
-    if optimizer is None:
-        return {}
-    group = {k: v for k, v in optimizer.param_groups[0].items() if isinstance(v, int | float | bool | str)}
-    return {"class": type(optimizer).__name__, **group}
-
-
-def describe_model(model: nn.Module | None) -> dict[str, Any]:
-    """Size of the model and of what must be exchanged for one step."""
-    if model is None:
-        return {}
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return {
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "gradient_tensors": len(trained),
-        "gradient_bytes": sum(p.numel() * p.element_size() for p in trained),
-    }

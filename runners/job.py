@@ -17,7 +17,7 @@ class Message(BaseModel):
 
 
 class Job(Message):
-    """Everything a rank needs to train as one of an arm. The same for all ranks of the arm."""
+    """Everything a rank needs to train, or to repeat operations, as one of an arm. The same for all ranks of the arm."""
 
     arm: str
     backend: str
@@ -40,9 +40,13 @@ class Command(Message):
     steps: int = 0
     warmup_steps: int = 0
     kind: Literal["sync", "local"] = "sync"
+    case: str = ""
+    """Of a micro-benchmark; empty in training."""
+    repetitions: int = 1
+    """Of a micro-benchmark's operation in each step."""
     rebuild: bool = True
-    layout: int = 0
-    """Seed of the random allocations before a rebuild."""
+    layout: int | None = None
+    """Seed of the random allocations before a rebuild; None: none are made."""
 
 
 Sketches = dict[str, list[float]]
@@ -70,6 +74,17 @@ class ParityReport(Message):
     gradient_tolerance: float
 
 
+class CheckReport(Message):
+    """What one rank saw when it ran every case of a micro-benchmark once: the parity gate's place."""
+
+    cases: int
+    """That it ran."""
+    failures: list[str]
+    """One line for each wrong result: the case, the value seen, the right one."""
+    not_offered: dict[str, str]
+    """Why not, by the case's name."""
+
+
 class BlockReport(Message):
     """What one rank timed in one block."""
 
@@ -79,6 +94,8 @@ class BlockReport(Message):
     """Per step."""
     phases_s: list[list[float]]
     """[steps][len(PHASES)], seconds."""
+    wrong: str | None = None
+    """A micro-benchmark's result that was found wrong before the timed steps."""
 
 
 class Reply(Message):
@@ -90,9 +107,9 @@ class Reply(Message):
     """When it was raised, seconds since the epoch: the first to raise is the cause, the others lost a peer."""
     report: RankReport | None = None
     parity: ParityReport | None = None
+    check: CheckReport | None = None
     block: BlockReport | None = None
     peak_memory_bytes: int | None = None
-    sample_unit: str | None = None
 
 
 def command_key(arm: str, launch: int, number: int) -> str:

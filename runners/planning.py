@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from backends import Backend, backend_class
 from measurement.errors import PlanError, unknown_name
 from measurement.fingerprint import usable_cores
 from measurement.plan import Arm, Plan, checked
+from measurement.record import Case
 from runners.launchers import Launcher, make_launcher
-from workloads import Workload, workload_class
+from runners.places import planned_hosts
+from workloads import MicroBenchmark, Workload, workload_class
 
 WHY_NOT = {
     ("horovod", "torchrun"): "no HOROVOD_* variables: each rank would be a world of 1",
@@ -47,8 +50,17 @@ class WorkloadSetup:
     """The workload with its options checked."""
 
     reference: str
-    workload: type[Workload]
+    workload: type[Workload] | type[MicroBenchmark]
     options: BaseModel
+
+    def training(self, *, local_batch_size: int, seed: int) -> Workload:
+        """What is trained."""
+        assert issubclass(self.workload, Workload)
+        return self.workload(local_batch_size=local_batch_size, seed=seed, options=self.options)
+
+    def micro_benchmark(self, *, seed: int) -> MicroBenchmark | None:
+        """What is repeated; None where it is trained."""
+        return self.workload(seed=seed, options=self.options) if issubclass(self.workload, MicroBenchmark) else None
 
 
 def resolve_arms(plan: Plan) -> dict[str, ArmSetup]:
@@ -56,8 +68,16 @@ def resolve_arms(plan: Plan) -> dict[str, ArmSetup]:
 
     Raises:
         PlanError: an unknown backend, launcher, transport or option, or a combination that cannot work.
+        HostfileError: its hosts cannot be read, or are too small.
     """
-    return {name: resolve_arm(name, arm, plan) for name, arm in plan.all_arms().items()}
+    hosts = planned_hosts(plan)
+    arms = {name: resolve_arm(name, arm, plan) for name, arm in plan.all_arms().items()}
+    for setup in arms.values():
+        reason = setup.launcher.refuses(hosts)
+        if reason:
+            listed = ",".join(map(str, hosts))
+            raise PlanError(f"arm '{setup.name}': launcher '{setup.launcher_reference}' does not fit hosts {listed}: {reason}")
+    return arms
 
 
 def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSetup:
@@ -65,10 +85,11 @@ def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSetup:
     backend = backend_class(arm.backend)
     options = checked(backend.Options, arm.options, source=f"options of arm '{name}'")
     transport = choose_transport(arm.backend, backend, arm.transport, device=plan.device)
-    reference = arm.launcher or (backend.launchers[0] if backend.launchers else "torchrun")
-    if backend.launchers and ":" not in reference and reference not in backend.launchers:
+    usable = backend.launchers_for(transport)
+    reference = arm.launcher or (usable[0] if usable else "torchrun")
+    if usable and ":" not in reference and reference not in usable:
         make_launcher(reference)  # an unknown name is the better message
-        raise PlanError(refused(arm.backend, reference, backend))
+        raise PlanError(refused(arm.backend, reference, usable, transport=transport))
     launcher = make_launcher(reference)
     backend.check(transport=transport, options=options, micro_steps=plan.micro_steps, world_size=plan.world_size)
     return ArmSetup(
@@ -82,11 +103,13 @@ def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSetup:
     )
 
 
-def refused(reference: str, launcher: str, backend: type[Backend]) -> str:
+def refused(reference: str, launcher: str, usable: Sequence[str], *, transport: str | None) -> str:
     """The message for a launcher that cannot start a backend."""
-    reason = WHY_NOT.get((reference, launcher))
-    usable = " or ".join(f"'{name}'" for name in backend.launchers)
-    return f"launcher '{launcher}' cannot start backend '{reference}'{f' ({reason})' if reason else ''}; use {usable}"
+    reason = "it starts no MPI: each rank would be a world of 1" if transport == "mpi" else None
+    reason = WHY_NOT.get((reference, launcher), reason)
+    over = f" over '{transport}'" if transport == "mpi" else ""
+    names = " or ".join(f"'{name}'" for name in usable)
+    return f"launcher '{launcher}' cannot start backend '{reference}'{over}{f' ({reason})' if reason else ''}; use {names}"
 
 
 def choose_transport(reference: str, backend: type[Backend], transport: str | None, *, device: str) -> str | None:
@@ -117,6 +140,24 @@ def resolve_workload(reference: str, given: dict[str, object]) -> WorkloadSetup:
     return WorkloadSetup(reference=reference, workload=workload, options=options)
 
 
+def resolve_cases(plan: Plan, workload: WorkloadSetup, arms: dict[str, ArmSetup]) -> list[Case]:
+    """The cells of a micro-benchmark; none in training.
+
+    Raises:
+        PlanError: it cannot run among so few ranks, or an arm's backend has no operations to repeat.
+    """
+    benchmark = workload.micro_benchmark(seed=plan.seed)
+    if benchmark is None:
+        return []
+    for setup in arms.values():
+        if setup.backend.communicator is Backend.communicator:
+            raise PlanError(
+                f"arm '{setup.name}': backend '{setup.arm.backend}' offers no collectives, which workload '{plan.workload}' "
+                "repeats; use one that does, such as 'ddp' or 'horovod'"
+            )
+    return list(benchmark.cases(plan.world_size))
+
+
 def require_executables(arms: dict[str, ArmSetup]) -> None:
     """Every launcher's command must be there before anything starts.
 
@@ -134,11 +175,6 @@ def require_executables(arms: dict[str, ArmSetup]) -> None:
 def search_path() -> str:
     """PATH with the folder of the running Python first, so that an environment need not be activated."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-
-
-def threads_per_rank(plan: Plan) -> int:
-    """The plan's threads, or this host's cores divided by its ranks, at least 1."""
-    return plan.threads or max(1, cores() // plan.world_size)
 
 
 def cores() -> int:

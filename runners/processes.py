@@ -6,17 +6,13 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
-import psutil
-
 from runners.launchers import HostCommand
+from runners.marked import MARK
 from runners.planning import search_path
 from runners.rank_environment import without_rank_variables
 
-MARK = "RINGSIDE_RUN"
-"""An environment variable that every process of a run inherits, by which the last ones are found."""
 TERM_GRACE_S = 3.0
 
 
@@ -52,31 +48,3 @@ def end(process: subprocess.Popen[bytes], *, grace_s: float = TERM_GRACE_S) -> N
             os.killpg(process.pid, sent)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(wait_s)
-
-
-def end_marked(mark: str, *, wait_s: float = 2.0) -> list[int]:
-    """Kill whatever of a run is left on this host: frozen, orphaned or in a session of its own. Returns the pids."""
-    left = marked(mark)
-    for process in left:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    deadline = time.monotonic() + wait_s
-    while any(_is_alive(process) for process in left) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return [process.pid for process in left]
-
-
-def marked(mark: str) -> list[psutil.Process]:
-    """The processes of this user that carry a run's mark, the driver itself excepted."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and process.environ().get(MARK) == mark and _is_alive(process):
-                found.append(process)
-    return found
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    return False

@@ -16,9 +16,14 @@ LINE_EVERY_S = 15.0
 
 
 class Progress:
-    """Counts launches, of a known measuring time each; the time to start is learnt from the first."""
+    """Counts launches, of a known measuring time each; the time to start is learnt from the first.
 
-    def __init__(self, *, seconds_per_launch: float, sequential: bool = False) -> None:
+    Of a study, each point's are counted, and the time left includes the ``later_launches`` of the points to come.
+    """
+
+    def __init__(self, *, seconds_per_launch: float, point: str = "", later_launches: int = 0) -> None:
+        self._point = f"{point}, " if point else ""
+        self._later = later_launches
         self._console = Console(stderr=True)
         self._seconds = seconds_per_launch
         self._launches = self._done = 0
@@ -48,7 +53,7 @@ class Progress:
     def launch(self, number: int) -> None:
         """A launch begins."""
         self._started_at, self._measured_s = time.monotonic(), 0.0
-        self._title = f"launch {self._done + 1} of {self._launches}"
+        self._title = f"{self._point}launch {self._done + 1} of {self._launches}"
 
     def launch_done(self) -> None:
         """It ended; now it is known how long one takes."""
@@ -75,7 +80,7 @@ class Progress:
     def _left_s(self) -> float:
         spent = time.monotonic() - self._started_at
         launch_s = self._launch_s or (spent - self._measured_s + self._seconds)
-        return max(0.0, launch_s * (self._launches - self._done) - spent)
+        return max(0.0, launch_s * (self._launches + self._later - self._done) - spent)
 
     def _line(self, text: str) -> None:
         self._last_line = time.monotonic()

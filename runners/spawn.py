@@ -1,4 +1,11 @@
-"""``python -m runners.spawn --nproc-per-node N -- MODULE ARGS``: run a module on N ranks of this host by torch.multiprocessing."""
+"""``python -m runners.spawn --nproc-per-node 4 -m MODULE ARGUMENTS``: run a module on ranks of this host by torch.multiprocessing.
+
+For several hosts it is started once on each, by hand or by anything, with the same ``--nodes``, ``--master-addr`` and
+``--master-port`` everywhere and ``--node-rank`` 0, 1, ...: the ranks meet at tcp://ADDR:PORT, which the first host serves::
+
+    host1$ python -m runners.spawn --nodes 2 --node-rank 0 --master-addr host1 --nproc-per-node 4 -m runners.ddp
+    host2$ python -m runners.spawn --nodes 2 --node-rank 1 --master-addr host1 --nproc-per-node 4 -m runners.ddp
+"""
 
 from __future__ import annotations
 
@@ -7,43 +14,118 @@ import os
 import runpy
 import socket
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from measurement.errors import PlanError
+from runners.interfaces import use_interface
+
+DEFAULT_PORT = 29500
+LOOPBACK = "127.0.0.1"
 
 
-def main() -> None:
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """This host among the others."""
+
+    nodes: int
+    node_rank: int
+    nproc_per_node: int
+    master_addr: str
+    master_port: int
+
+    def variables(self, local_rank: int) -> Mapping[str, str]:
+        """torchrun's, for one rank."""
+        return {
+            "MASTER_ADDR": self.master_addr,
+            "MASTER_PORT": str(self.master_port),
+            "RANK": str(self.node_rank * self.nproc_per_node + local_rank),
+            "LOCAL_RANK": str(local_rank),
+            "GROUP_RANK": str(self.node_rank),
+            "WORLD_SIZE": str(self.nodes * self.nproc_per_node),
+            "LOCAL_WORLD_SIZE": str(self.nproc_per_node),
+        }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
     """Spawn the ranks and wait; the first that fails ends the others and gives the exit code 1."""
+    parser = _arguments()
+    given = parser.parse_args(argv)
+    if not given.module:
+        parser.error("give the module to run last: -m MODULE ARGUMENTS")
+    try:
+        node = this_node(given)
+        use_interface(given.network_interface)
+    except (ValueError, PlanError) as error:
+        parser.error(str(error))
+    module, *arguments = given.module
+
     import torch.multiprocessing
 
-    parser = argparse.ArgumentParser(prog="python -m runners.spawn", description=__doc__)
-    parser.add_argument("--nproc-per-node", type=int, required=True)
-    parser.add_argument("module")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
-    given = parser.parse_args()
-    port = _free_port()
     try:
-        torch.multiprocessing.spawn(
-            run_rank, args=(given.nproc_per_node, port, given.module, given.arguments), nprocs=given.nproc_per_node
-        )
+        torch.multiprocessing.spawn(run_rank, args=(node, module, arguments), nprocs=node.nproc_per_node)
     except (torch.multiprocessing.ProcessExitedException, torch.multiprocessing.ProcessRaisedException) as error:
         sys.exit(f"ringside: {error}")
 
 
-def run_rank(rank: int, world_size: int, port: int, module: str, arguments: list[str]) -> None:
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m runners.spawn", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--nproc-per-node", type=int, required=True, help="ranks on this host, as many as on each other")
+    parser.add_argument("--nodes", type=int, default=1, help="hosts [1]")
+    parser.add_argument("--node-rank", type=int, default=0, help="number of this host, from 0 [0]")
+    parser.add_argument("--master-addr", help="name or address of host 0, which all reach; needed for several hosts")
+    parser.add_argument("--master-port", type=int, help=f"a port that is free there [{DEFAULT_PORT}; on one host, a free one]")
+    parser.add_argument("--network-interface", help="which one of every host's the ranks shall use, such as eth0")
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="the module each rank runs, and its arguments")
+    return parser
+
+
+def this_node(given: argparse.Namespace) -> Node:
+    """What was given, checked.
+
+    Raises:
+        ValueError: it does not fit together, or the port is taken.
+    """
+    if given.nodes < 1 or given.nproc_per_node < 1:
+        raise ValueError(f"--nodes {given.nodes} --nproc-per-node {given.nproc_per_node}: at least 1 of each")
+    if not 0 <= given.node_rank < given.nodes:
+        raise ValueError(f"--node-rank {given.node_rank} lies outside --nodes {given.nodes}; give 0 to {given.nodes - 1}")
+    if given.nodes > 1 and given.master_addr is None:
+        raise ValueError("--nodes above 1 needs --master-addr: the name or address of host 0, the same on every host")
+    alone = given.nodes == 1 and given.master_addr is None
+    port = given.master_port or (free_port() if alone else DEFAULT_PORT)
+    if given.node_rank == 0 and not is_free(port):
+        raise ValueError(f"port {port} of {socket.gethostname()} is in use; give another with --master-port, on every host")
+    return Node(
+        nodes=given.nodes,
+        node_rank=given.node_rank,
+        nproc_per_node=given.nproc_per_node,
+        master_addr=given.master_addr or LOOPBACK,
+        master_port=port,
+    )
+
+
+def run_rank(local_rank: int, node: Node, module: str, arguments: list[str]) -> None:
     """One rank: torchrun's variables, then the module as ``__main__``."""
-    os.environ |= {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "GROUP_RANK": "0",
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(world_size),
-    }
+    os.environ |= node.variables(local_rank)
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
+def is_free(port: int) -> bool:
+    """Whether this host can serve at a port, on all of its addresses."""
+    try:
+        with socket.create_server(("", port)):
+            return True
+    except OSError:
+        return False
+
+
+def free_port() -> int:
+    """One that nobody serves at now."""
+    with socket.create_server((LOOPBACK, 0)) as server:
         port: int = server.getsockname()[1]
         return port
 

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -17,24 +17,32 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from torch.distributed import HashStore
 
 from backends.base import Store
+from backends.mpi_library import load_mpi
+from backends.mpi_rendezvous import open_store
+from backends.torch_distributed import CONNECT_TIMEOUT
 from measurement.errors import ParityError, PlanError
 from measurement.fingerprint import allowed_environment
 from measurement.plan import ARM_NAME, parse_yaml
-from measurement.record import BlockRecord, LaunchRecord
+from measurement.record import LaunchRecord
 from measurement.results import ResultsFolder, steps_table
 from measurement.world import World
-from runners.arm_launch import block_rows
+from runners.arm_launch import block_record, block_rows
 from runners.cli import run_command
 from runners.engine import Engine, start_engine
-from runners.job import BlockReport, Job
-from runners.parity import judge, run_gate
+from runners.gates import judge_gate
+from runners.interfaces import use_interface
+from runners.job import Command, Job
 from runners.planning import cores, resolve_workload
 from runners.rank_environment import read_world
-from runners.tables import throughput_table
+from runners.rounds import TRAINING
+from runners.tables import cases_table, throughput_table
 
 DIGEST = "standalone"
+MPI_FAMILIES = ("openmpi", "mpich")
+"""Of rank variables, see ``runners.rank_environment``: their launchers give no address to meet at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +72,7 @@ def serve(backend: str) -> None:
         threads: Annotated[int | None, typer.Option(min=1, help="Per rank; default: OMP_NUM_THREADS, or an equal share.")] = None,
         seed: Annotated[int, typer.Option(min=0)] = 1,
         device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+        network_interface: Annotated[str | None, typer.Option(help="Of every host, such as eth0; default: each library's.")] = None,
         output: Annotated[
             Path | None, typer.Option("-o", "--output", help="Results folder. [results/BACKEND-WORKLOAD-TIME]")
         ] = None,
@@ -71,6 +80,7 @@ def serve(backend: str) -> None:
         """Measure the throughput of one workload on the ranks this was started on."""
         if device not in ("auto", "cpu", "cuda"):
             raise PlanError(f"--device {device!r} is not known; use auto, cpu or cuda")
+        use_interface(network_interface)
         world = read_world(os.environ)
         job = Job(
             arm=backend,
@@ -111,7 +121,7 @@ def run(job: Job, world: World, lengths: Lengths, *, output: Path | None) -> Non
     """One rank's whole run. Collective; rank 0 prints and writes.
 
     Raises:
-        ParityError: on every rank, when the gate finds the gradients wrong.
+        ParityError: on every rank, when gradients, or the results of operations, are wrong.
     """
     began = time.monotonic()
     sys.path.insert(0, str(Path.cwd()))
@@ -125,9 +135,9 @@ def run(job: Job, world: World, lengths: Lengths, *, output: Path | None) -> Non
         record.ranks = [report for report, _ in reports]
         record.peak_memory_bytes = [peak for _, peak in reports]
         record.hosts = sorted({report.host for report in record.ranks})
-        if engine.trainer.world.rank == 0:
+        if engine.runner.world.rank == 0:
             _write_and_print(record, rows, output or _default_folder(job))
-        engine.trainer.release()
+        engine.runner.release()
         engine.backend.barrier()
     finally:
         engine.backend.teardown()
@@ -135,39 +145,23 @@ def run(job: Job, world: World, lengths: Lengths, *, output: Path | None) -> Non
 
 def meeting_store(job: Job, world: World) -> Store | None:
     """Where ranks meet when no launcher says: MPI's launchers set no address, so rank 0 tells its own over MPI."""
-    if job.backend != "ddp" or "MASTER_ADDR" in os.environ:
+    needs_store = job.backend == "ddp" or (job.transport == "gloo" and world.launcher in MPI_FAMILIES)
+    if not needs_store or "MASTER_ADDR" in os.environ:
         return None
-    import torch.distributed as dist
-
     if world.world_size == 1:
-        return dist.HashStore()
-    if world.launcher not in ("openmpi", "mpich"):
+        return HashStore()
+    if world.launcher not in MPI_FAMILIES:
         raise PlanError(
             f"MASTER_ADDR is not set and launcher '{world.launcher}' gives DDP's ranks no address to meet at; "
             "start with torchrun or mpirun, or set MASTER_ADDR and MASTER_PORT"
         )
-    from mpi4py import MPI
-
-    store = None
-    if world.rank == 0:
-        address = "127.0.0.1" if world.local_world_size == world.world_size else socket.gethostname()
-        store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
-        MPI.COMM_WORLD.bcast((address, store.port))
-        return store
-    host, port = MPI.COMM_WORLD.bcast(None)
-    return dist.TCPStore(host, port, is_master=False, wait_for_workers=False)
+    return open_store(load_mpi().COMM_WORLD, timeout=CONNECT_TIMEOUT)
 
 
 def _record(engine: Engine, lengths: Lengths) -> LaunchRecord:
     """The record in the making, the gate passed."""
     job = engine.job
-    parity = None
-    if lengths.parity_steps:
-        reports = engine.backend.all_gather_object(run_gate(engine.trainer, steps=lengths.parity_steps))
-        parity = judge(list(reports), steps=lengths.parity_steps)
-        if not parity.passed:
-            raise ParityError(f"backend '{job.backend}' computes wrongly, nothing was timed: " + "; ".join(parity.failures))
-    return LaunchRecord(
+    record = LaunchRecord(
         comparison_id=DIGEST,
         plan_digest=DIGEST,
         launch=0,
@@ -178,53 +172,60 @@ def _record(engine: Engine, lengths: Lengths) -> LaunchRecord:
         launcher=engine.world.launcher,
         options=job.options,
         workload=job.workload,
-        sample_unit=engine.trainer.workload.sample_unit,
+        sample_unit=engine.sample_unit,
         world_size=job.world_size,
         status="ok",
-        parity=parity,
+        cases=list(engine.cases.values()),
     )
+    if lengths.parity_steps or record.cases:
+        reports = engine.backend.all_gather_object(engine.run_gate(steps=lengths.parity_steps))
+        record.parity, record.not_offered = judge_gate(reports, steps=lengths.parity_steps)
+        if not record.parity.passed:
+            raise ParityError(f"backend '{job.backend}' computes wrongly, nothing was timed: " + "; ".join(record.parity.failures))
+    return record
 
 
 def _measure(engine: Engine, record: LaunchRecord, lengths: Lengths) -> list[dict[str, Any]]:
     """All ranks' raw steps, on every rank; the model is built once, as in a user's run. Collective."""
     began = time.monotonic()
     mine = []
-    for number in range(lengths.blocks):
+    for number, (case, block) in enumerate(itertools.product(_cases(record), range(lengths.blocks))):
         started = time.monotonic()
-        block = engine.trainer.run_block(
+        command = Command(
+            do="block",
+            case=case,
             steps=lengths.block_steps,
-            warmup_steps=lengths.warmup_steps if number == 0 else 0,
-            local=False,
-            rebuild=number == 0,
+            warmup_steps=lengths.warmup_steps if block == 0 else 0,
+            rebuild=block == 0,
         )
-        record.blocks.append(
-            BlockRecord(
-                turn=number,
-                round=number,
-                block=number,
-                kind="sync",
-                steps=lengths.block_steps,
-                started_s=started - began,
-                wall_s=time.monotonic() - started,
-                untimed_s=block.untimed_s,
-            )
+        report = engine.run_block(command)
+        done = block_record(
+            command,
+            turn=number,
+            number=block,
+            block=number,
+            started_s=started - began,
+            wall_s=time.monotonic() - started,
+            untimed_s=report.untimed_s,
         )
-        mine.append(
-            BlockReport(
-                rank=engine.world.rank,
-                untimed_s=block.untimed_s,
-                samples=block.samples,
-                phases_s=block.phases_s.tolist(),
-            )
-        )
+        record.blocks.append(done)
+        mine.append(report)
     record.measuring_s = time.monotonic() - began
     everyone = engine.backend.all_gather_object(mine)
+    wrong = [f"rank {report.rank}: {report.wrong}" for reports in everyone for report in reports if report.wrong]
+    if wrong:
+        raise ParityError("; ".join(wrong))
     return [
         row
         for reports in everyone
         for block, report in zip(record.blocks, reports, strict=True)
         for row in block_rows(block, report)
     ]
+
+
+def _cases(record: LaunchRecord) -> Sequence[str]:
+    """Of a micro-benchmark, those that the backend offers; training has one without a name."""
+    return [case.name for case in record.cases if case.name not in record.not_offered] if record.cases else TRAINING
 
 
 def _write_and_print(record: LaunchRecord, rows: list[dict[str, Any]], root: Path) -> None:
@@ -235,7 +236,7 @@ def _write_and_print(record: LaunchRecord, rows: list[dict[str, Any]], root: Pat
     steps = steps_table(rows)
     folder.write_launch(record, steps)
     console = Console()
-    console.print(throughput_table(record, steps))
+    console.print(cases_table(record, steps) if record.cases else throughput_table(record, steps))
     where = folder.launch_folder(record.launch, record.arm) / "record.json"
     console.print(f"record: {where}", markup=False, highlight=False, soft_wrap=True)
 

@@ -1,4 +1,4 @@
-"""The throughput table a standing-alone run prints: every rank, every host, and all together."""
+"""The table a standing-alone run prints: throughput of every rank and of all together, or a micro-benchmark's cases."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ import pandas as pd
 from rich.table import Table
 
 from measurement.record import LaunchRecord
+from reports.blocks import tabulate_blocks
+from reports.cells import summarise_cells
+from reports.cells_chart import size_text
+from reports.quantities import bandwidth, duration
+
+CONFIDENCE = 0.95
 
 
 def throughput_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
@@ -23,6 +29,20 @@ def throughput_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
     per_block = steps.groupby(["block", "rank"])["step_s"].sum().groupby("block").max()
     table.add_section()
     table.add_row("all", str(record.world_size), *_figures(steps["samples"].sum() / per_block.sum(), slowest), style="bold")
+    return table
+
+
+def cases_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
+    """One row per case of a micro-benchmark: latency, algbw and busbw, or why there are none."""
+    ranks = _plural(record.world_size, "rank")
+    title = f"{record.workload} under {record.backend} over {record.transport}: {ranks} on {_plural(len(record.hosts), 'host')}"
+    table = Table(title=title, title_justify="left")
+    for name in ("operation", "size", "latency", "algbw", "busbw"):
+        table.add_column(name, justify="left" if name == "operation" else "right")
+    blocks = tabulate_blocks(steps.assign(launch=record.launch, arm=record.arm))
+    for case, cell in zip(record.cases, summarise_cells([record], blocks, confidence=CONFIDENCE, seed=0), strict=True):
+        figures = [duration(cell.latency_s), bandwidth(cell.algbw_bytes_per_s), bandwidth(cell.busbw_bytes_per_s)]
+        table.add_row(case.operation, size_text(case), *([cell.not_offered, "", ""] if cell.not_offered else figures))
     return table
 
 

@@ -32,6 +32,8 @@ class TimedBlock:
     phases_s: Any
     samples: list[int]
     untimed_s: float
+    wrong: str | None = None
+    """A micro-benchmark's result that was wrong before the timed steps."""
 
 
 class Trainer:
@@ -66,7 +68,7 @@ class Trainer:
         """
         self.release()
         if layout is not None:
-            self._held = _allocate(random.Random(layout * 65_537 + self.world.rank), self.device)
+            self._held = allocate_at_random(random.Random(layout * 65_537 + self.world.rank), self.device)
         bare = self.build_bare()
         self.model, self.optimizer = self.backend.prepare(bare, self.workload.build_optimizer(bare))
 
@@ -109,24 +111,55 @@ class Trainer:
             timer.start()
             for _ in range(warmup_steps):
                 self.step(timer)
-            self._meet()
+            meet(self.backend, self.device)
             untimed_s = time.perf_counter() - began
             timer.start()
             samples = [self.step(timer) for _ in range(steps)]
             phases_s = timer.read()
         return TimedBlock(phases_s=phases_s, samples=samples, untimed_s=untimed_s)
 
-    def _meet(self) -> None:
-        """All ranks begin the timed steps together, with nothing left running on the device."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        self.backend.barrier()
+    def describe(self) -> dict[str, Any]:
+        """For the rank's report: what it really trains with."""
+        return {
+            "seed": self.seed,
+            "local_batch_size": self.workload.local_batch_size,
+            "micro_steps": self.micro_steps,
+            "optimizer": describe_optimizer(self.optimizer),
+            "model": describe_model(self.model),
+        }
 
 
-def _allocate(chance: random.Random, device: torch.device) -> list[torch.Tensor]:
+def meet(backend: Backend, device: torch.device) -> None:
+    """All ranks begin the timed steps together, with nothing left running on the device. Collective."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    backend.barrier()
+
+
+def allocate_at_random(chance: random.Random, device: torch.device) -> list[torch.Tensor]:
     """Tensors of random sizes; every other one is freed again, which leaves holes for what is built next."""
     made = [torch.empty(chance.randrange(64, LAYOUT_BYTES), dtype=torch.uint8, device=device) for _ in range(LAYOUT_ALLOCATIONS)]
     return made[::2]
+
+
+def describe_optimizer(optimizer: Optimizer | None) -> dict[str, Any]:
+    """Class and hyperparameters of the first parameter group, as they are after wrapping."""
+    if optimizer is None:
+        return {}
+    group = {k: v for k, v in optimizer.param_groups[0].items() if isinstance(v, int | float | bool | str)}
+    return {"class": type(optimizer).__name__, **group}
+
+
+def describe_model(model: nn.Module | None) -> dict[str, Any]:
+    """Size of the model and of what must be exchanged for one step."""
+    if model is None:
+        return {}
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "gradient_tensors": len(trained),
+        "gradient_bytes": sum(p.numel() * p.element_size() for p in trained),
+    }
 
 
 def resolve_device(wanted: str, *, local_rank: int) -> torch.device:

@@ -20,6 +20,8 @@ from typing import Any
 
 SIGNALS = {"stop": signal.SIGSTOP, "continue": signal.SIGCONT, "trace": signal.SIGUSR1, "kill": signal.SIGKILL}
 STOPPED = ("T", "t", "Z", "X")
+LOSS_S = 20
+"""After so long without a sign of life, the host at the other end counts as gone."""
 
 
 def start(driver: str, token: str, arm: str, launch: int, rank: int) -> None:
@@ -41,6 +43,7 @@ def watch(driver: str, token: str, arm: str, launch: str, rank: str, host: str, 
     try:
         connection = socket.create_connection((address.strip("[]"), int(port)), timeout=60)
         connection.settimeout(None)
+        keep_alive(connection)
         connection.sendall(f"{token} {arm} {launch} {rank} {host} {pid}\n".encode())
     except OSError as error:
         os.kill(ward, signal.SIGKILL)
@@ -59,6 +62,20 @@ def watch(driver: str, token: str, arm: str, launch: str, rank: str, host: str, 
             for word in words:
                 signal_ward(ward, word)
                 connection.sendall(f"{word}\n".encode())
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Have the kernel notice when the other host vanishes without closing: power, cable, kernel."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    wanted = (
+        ("TCP_KEEPIDLE", LOSS_S // 4),
+        ("TCP_KEEPINTVL", LOSS_S // 4),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", 1000 * LOSS_S),
+    )
+    for name, value in wanted:
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def receive(connection: socket.socket) -> list[str]:

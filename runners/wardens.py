@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 
 from measurement.errors import LaunchError
+from runners.warden import keep_alive
 
 ACKNOWLEDGE_TIMEOUT_S = 10.0
 
@@ -31,7 +32,7 @@ class Wardens:
 
     def __init__(self, *, address: str) -> None:
         self.token = secrets.token_hex(16)
-        self._server = socket.create_server((address, 0))
+        self._server = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
         self._address = address
         self._wards: dict[tuple[str, int], dict[int, Ward]] = {}
         self._lock = threading.Lock()
@@ -40,7 +41,8 @@ class Wardens:
     @property
     def address(self) -> str:
         """``host:port`` for the wardens to connect to."""
-        return f"{self._address}:{self._server.getsockname()[1]}"
+        address = f"[{self._address}]" if ":" in self._address else self._address
+        return f"{address}:{self._server.getsockname()[1]}"
 
     def of(self, arm: str, launch: int) -> dict[int, Ward]:
         """The ranks of an arm whose wardens have reported, by rank."""
@@ -106,6 +108,7 @@ class Wardens:
             connection.close()
             return
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        keep_alive(connection)
         with self._lock:
             wards = self._wards.setdefault((arm, int(launch)), {})
             wards[int(rank)] = Ward(rank=int(rank), host=host, pid=int(pid), connection=connection)

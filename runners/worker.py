@@ -19,9 +19,9 @@ from typing import Any, NoReturn
 
 from measurement.fingerprint import allowed_environment, usable_cores
 from measurement.world import World
-from runners import warden
+from runners import spool, warden
 from runners.job import (
-    BlockReport,
+    CheckReport,
     Command,
     Job,
     Reply,
@@ -31,6 +31,7 @@ from runners.job import (
     job_key,
     reply_key,
 )
+from runners.marked import MARK
 from runners.rank_environment import read_world
 
 FOREVER = timedelta(days=30)
@@ -41,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = _arguments().parse_args(argv)
     world = read_world(os.environ)
     warden.start(given.wardens, given.token, given.arm, given.launch, world.rank)
-    redirect_output(Path(given.log_folder) / f"rank-{world.rank}.log")
+    folder = Path(given.log_folder) if given.log_folder else spool.folder_of(os.environ[MARK])
+    redirect_output(folder / spool.log_name(world.rank))
     faulthandler.register(signal.SIGUSR1)
     if given.affinity == "spread":
         pin(world)
@@ -51,9 +53,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     from torch.distributed import TCPStore
 
     host, _, port = given.driver.rpartition(":")
-    store = TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=FOREVER)
+    store = TCPStore(host.strip("[]"), int(port), is_master=False, wait_for_workers=False, timeout=FOREVER)
     torch.set_num_threads(given.threads)
-    Servant(store=store, arm=given.arm, launch=given.launch, world=world).serve()
+    Servant(store=store, arm=given.arm, launch=given.launch, world=world, kept_in=None if given.log_folder else folder).serve()
     leave(0)  # torn down in order; Gloo in torch 2.15 may still abort when the interpreter takes the rest apart
 
 
@@ -64,7 +66,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--token", required=True)
     parser.add_argument("--arm", required=True)
     parser.add_argument("--launch", type=int, required=True)
-    parser.add_argument("--log-folder", required=True)
+    parser.add_argument("--log-folder", help="default: this host's own (runners.spool), where timings are kept too")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--affinity", choices=("none", "spread"), default="spread")
     return parser
@@ -105,8 +107,9 @@ def leave(code: int) -> NoReturn:
 class Servant:
     """Answers the driver's commands, one after another."""
 
-    def __init__(self, *, store: Any, arm: str, launch: int, world: World) -> None:
+    def __init__(self, *, store: Any, arm: str, launch: int, world: World, kept_in: Path | None) -> None:
         self._store = store
+        self._kept_in = kept_in
         self._arm, self._launch = arm, launch
         self._world = world
         self._job = Job.model_validate_json(store.get(job_key(arm, launch)))
@@ -128,6 +131,8 @@ class Servant:
             except Exception as error:  # noqa: BLE001 - the worker's edge: whatever it was, the driver must hear of it
                 self._store.set(place, encode(Reply(error=f"{type(error).__name__}: {error}", error_at_s=time.time())))
                 end_with(error)
+            if reply.block and self._kept_in:
+                spool.append(self._kept_in, self._world.rank, number, encode(reply.block))
             self._store.set(place, encode(reply))
             number, done = number + 1, command.do == "finish"
         self._engine.backend.teardown()
@@ -142,34 +147,19 @@ class Servant:
         return Reply(report=self._engine.report(allowed_environment(os.environ)))
 
     def _parity(self, command: Command) -> Reply:
-        from runners.parity import run_gate
-
-        return Reply(parity=run_gate(self._engine.trainer, steps=command.steps))
+        found = self._engine.run_gate(steps=command.steps)
+        return Reply(check=found) if isinstance(found, CheckReport) else Reply(parity=found)
 
     def _block(self, command: Command) -> Reply:
-        block = self._engine.trainer.run_block(
-            steps=command.steps,
-            warmup_steps=command.warmup_steps,
-            local=command.kind == "local",
-            rebuild=command.rebuild,
-            layout=command.layout,
-        )
-        report = BlockReport(
-            rank=self._world.rank,
-            untimed_s=block.untimed_s,
-            samples=block.samples,
-            phases_s=block.phases_s.tolist(),
-        )
-        return Reply(block=report)
+        return Reply(block=self._engine.run_block(command))
 
     def _finish(self, command: Command) -> Reply:
         engine = self._engine
         reply = Reply(
             report=engine.report(allowed_environment(os.environ)),
             peak_memory_bytes=engine.peak_memory_bytes(),
-            sample_unit=engine.trainer.workload.sample_unit,
         )
-        engine.trainer.release()
+        engine.runner.release()
         return reply
 
 

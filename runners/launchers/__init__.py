@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from measurement.errors import PlanError
 from measurement.registry import Registry
-from runners.launchers.base import HostCommand, HostSlots, Launcher, LaunchJob
+from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
 
 REGISTRY = Registry(
     kind="launcher",
     group="ringside.launchers",
     table={
         "torchrun": "runners.launchers.torchrun:Torchrun",
+        "torchrun-c10d": "runners.launchers.torchrun:TorchrunC10d",
         "horovodrun": "runners.launchers.horovodrun:Horovodrun",
         "mpirun": "runners.launchers.mpirun:Mpirun",
         "mpiexec-mpich": "runners.launchers.mpirun:MpichMpiexec",
@@ -31,4 +32,4 @@ def make_launcher(reference: str) -> Launcher:
     return found()
 
 
-__all__ = ["REGISTRY", "HostCommand", "HostSlots", "LaunchJob", "Launcher", "make_launcher"]
+__all__ = ["HERE", "REGISTRY", "HostCommand", "HostSlots", "LaunchJob", "Launcher", "make_launcher"]

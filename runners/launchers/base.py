@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
+
+HERE = "localhost"
+"""As a command's host: the one the driver runs on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,6 +17,12 @@ class HostSlots:
 
     host: str
     slots: int
+    max_slots: int | None = None
+    """Open MPI's limit on oversubscribing this host; None: no limit."""
+
+    def __str__(self) -> str:
+        """As in ``-H`` lists: ``host1:4``; IPv6 addresses in brackets."""
+        return f"[{self.host}]:{self.slots}" if ":" in self.host else f"{self.host}:{self.slots}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,16 +42,29 @@ class LaunchJob:
     """Some launchers refuse root unless told that it is meant."""
     oversubscribed: bool = False
     """More ranks than cores."""
+    network_interface: str | None = None
+    """Which one of every host's the ranks shall use; None: as each library finds one."""
+    master_port: int | None = None
+    """Free on the first host: where the hosts meet. None where all ranks are on one."""
+    run_id: str = "ringside"
+    """Tells jobs apart that meet at the same place."""
+    mpi_prefix: str | None = None
+    """Where Open MPI lies on every host, if it is not found there by PATH alone."""
 
     @property
     def host_list(self) -> str:
         """``host1:4,host2:4``."""
-        return ",".join(f"{entry.host}:{entry.slots}" for entry in self.hosts)
+        return ",".join(map(str, self.hosts))
 
     @property
     def is_local(self) -> bool:
         """All ranks on the host the launcher runs on."""
-        return all(entry.host in ("localhost", "127.0.0.1") for entry in self.hosts)
+        return all(entry.host in (HERE, "127.0.0.1") for entry in self.hosts)
+
+    @property
+    def meeting_host(self) -> str:
+        """Where the hosts meet."""
+        return self.hosts[0].host
 
     @property
     def python_command(self) -> tuple[str, ...]:
@@ -52,11 +74,17 @@ class LaunchJob:
 
 @dataclass(frozen=True, kw_only=True)
 class HostCommand:
-    """One command to start on one host. ``environment`` is added to that of the starting process."""
+    """One command to start on one host. ``environment`` is added to that of the starting process, or of a login over ssh."""
 
     host: str
     argv: tuple[str, ...]
     environment: Mapping[str, str]
+
+
+def interface_environment(interface: str | None) -> dict[str, str]:
+    """What Gloo, NCCL and Horovod's Gloo want to be told of the network interface they shall use; nothing for None."""
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
+    return dict.fromkeys(names, interface) if interface else {}
 
 
 class Launcher(ABC):
@@ -69,3 +97,7 @@ class Launcher(ABC):
     @abstractmethod
     def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
         """The commands that start the job, one per host that needs one. Pure."""
+
+    def refuses(self, hosts: Sequence[HostSlots]) -> str | None:
+        """Why it cannot start ranks placed like this; None where it can. Pure."""
+        return None

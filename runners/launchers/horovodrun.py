@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from runners.launchers.base import HostCommand, Launcher, LaunchJob
+import shlex
+from collections.abc import Sequence
+
+from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
 from runners.launchers.mpirun import open_mpi_environment
+
+START_TIMEOUT_S = 120
+"""For its checks of other hosts; its own 30 s are short where many Pythons start at once."""
 
 
 class Horovodrun(Launcher):
@@ -16,12 +22,27 @@ class Horovodrun(Launcher):
     executable = "horovodrun"
 
     def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
-        """One ``horovodrun``."""
+        """One ``horovodrun``; it carries its whole environment to other hosts, by ssh, or by mpirun's ``-x``."""
         over_mpi = job.transport == "mpi"
         argv = (
             *("horovodrun", "--mpi" if over_mpi else "--gloo"),
             *("-np", str(job.world_size), "-H", job.host_list),
+            *(() if job.is_local else self._over_hosts(job, over_mpi=over_mpi)),
             *job.python_command,
         )
         environment = dict(job.environment) | (open_mpi_environment(job) if over_mpi else {})
-        return (HostCommand(host=job.hosts[0].host, argv=argv, environment=environment),)
+        return (HostCommand(host=HERE, argv=argv, environment=environment),)
+
+    @staticmethod
+    def _over_hosts(job: LaunchJob, *, over_mpi: bool) -> tuple[str, ...]:
+        """Without an interface it tries which ones all hosts share. Its cache would believe for an hour what has changed since."""
+        return (
+            *("--disable-cache", "--start-timeout", str(START_TIMEOUT_S)),
+            *(("--network-interfaces", job.network_interface) if job.network_interface else ()),
+            *((f"--mpi-args=--prefix {shlex.quote(job.mpi_prefix)}",) if over_mpi and job.mpi_prefix else ()),
+        )
+
+    def refuses(self, hosts: Sequence[HostSlots]) -> str | None:
+        """Horovod 0.28.1 splits ``-H`` at colons."""
+        address = next((entry.host for entry in hosts if ":" in entry.host), None)
+        return f"it takes host names and IPv4 addresses, not '{address}'" if address else None

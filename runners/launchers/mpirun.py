@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runners.launchers.base import HostCommand, Launcher, LaunchJob
+from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
 
 
 class Mpirun(Launcher):
@@ -16,11 +16,12 @@ class Mpirun(Launcher):
         argv = (
             *("mpirun", "-np", str(job.world_size), "-H", job.host_list, "--bind-to", "none", "--map-by", "slot"),
             *(("--oversubscribe",) if job.oversubscribed else ()),
+            *(("--prefix", job.mpi_prefix) if job.mpi_prefix and not job.is_local else ()),
             *(part for name in job.environment for part in ("-x", name)),
             *job.python_command,
         )
         environment = dict(job.environment) | open_mpi_environment(job)
-        return (HostCommand(host=job.hosts[0].host, argv=argv, environment=environment),)
+        return (HostCommand(host=HERE, argv=argv, environment=environment),)
 
 
 class MpichMpiexec(Launcher):
@@ -33,14 +34,16 @@ class MpichMpiexec(Launcher):
         """One ``mpiexec``; ``-envlist`` carries the job's environment to every rank."""
         argv = (
             *("mpiexec", "-n", str(job.world_size), "-hosts", job.host_list, "-bind-to", "none"),
+            *(("-iface", job.network_interface) if job.network_interface else ()),
             *(("-envlist", ",".join(job.environment)) if job.environment else ()),
             *job.python_command,
         )
-        return (HostCommand(host=job.hosts[0].host, argv=argv, environment=dict(job.environment)),)
+        return (HostCommand(host=HERE, argv=argv, environment=dict(job.environment)),)
 
 
 def open_mpi_environment(job: LaunchJob) -> dict[str, str]:
-    """What Open MPI wants to be told: root is meant, and everything stays on loopback when all ranks are here."""
+    """What Open MPI wants to be told: root is meant, and which interface to use; loopback when all ranks are here."""
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if job.as_root else {}
-    local = {"OMPI_MCA_oob_tcp_if_include": "lo", "OMPI_MCA_btl_tcp_if_include": "lo"} if job.is_local else {}
-    return root | local
+    interface = "lo" if job.is_local else job.network_interface
+    chosen = {"OMPI_MCA_oob_tcp_if_include": interface, "OMPI_MCA_btl_tcp_if_include": interface} if interface else {}
+    return root | chosen

@@ -1,0 +1,200 @@
+"""Hostfiles: which hosts take how many ranks, in the forms of Open MPI, Horovod and MPICH, and ``-H`` lists.
+
+One host per line: ``host1``, ``host1:4``, ``host1 slots=4`` or ``host1 slots=4 max-slots=8``; ``#`` begins a comment, IPv6
+addresses stand in brackets (``[fe80::1]:4``). A host without a number takes one rank, as in MPICH and in Open MPI's ``-H``; in
+its hostfiles Open MPI would give it one per core. Refused is what the launchers would not all take alike: a host named twice
+(Open MPI adds its slots up), a number given twice, a user.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from measurement.errors import HostfileError
+from runners.launchers.base import HostSlots
+
+MAX_SLOTS = 4096
+"""More ranks than any one host takes; a larger number is a slip of the keys."""
+ACCEPTED = "'host1', 'host1:4', 'host1 slots=4', 'host1 slots=4 max-slots=8' or '[fe80::1]:4'"
+ACCEPTED_LIST = "'host1:4,host2:4', 'host1' or '[fe80::1]:4'"
+KEYS = {"slots": "slots", "max-slots": "max-slots", "max_slots": "max-slots"}
+
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
+_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_ENTRY = re.compile(r"(?:\[(?P<bracketed>[^\[\]]*)\]|(?P<name>[^\[\]:]*))(?::(?P<slots>[^:]*))?")
+_SCOPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
+_SHOWN = 60
+
+
+def read_hostfile(path: Path) -> tuple[HostSlots, ...]:
+    """Read a hostfile.
+
+    Raises:
+        HostfileError: it cannot be read, or a line of it is not accepted; file, line number and the text seen are told.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise HostfileError(f"hostfile '{path}' does not exist; give a file such as hostfiles/two-hosts, or -H host1:4") from None
+    except (OSError, ValueError) as error:
+        raise HostfileError(f"hostfile '{path}' cannot be read: {error}; a text file is expected, one host per line") from error
+    return parse_hostfile(text, source=f"hostfile '{path}'")
+
+
+def parse_hostfile(text: str, *, source: str) -> tuple[HostSlots, ...]:
+    """The hosts that a hostfile's text names, in its order; at least one.
+
+    Args:
+        text: the file's content.
+        source: what a message calls it.
+
+    Raises:
+        HostfileError: a line is not accepted.
+    """
+    hosts: dict[str, HostSlots] = {}
+    for number, line in enumerate(re.split(r"\r\n|\r|\n", text), start=1):
+        entry, *options = re.sub(r"\s*=\s*", "=", line.partition("#")[0]).split() or [""]
+        if entry or options:
+            where = _Place(f"{source} line {number}", seen=line.strip(), accepted=ACCEPTED)
+            _add(hosts, _host(entry, options, where), where)
+    return _at_least_one(hosts, source)
+
+
+def parse_hosts(text: str, *, source: str = "-H") -> tuple[HostSlots, ...]:
+    """The hosts of a list such as ``host1:4,host2:4``; see ``parse_hostfile``."""
+    hosts: dict[str, HostSlots] = {}
+    for number, entry in enumerate(text.split(","), start=1):
+        where = _Place(f"{source} host {number}", seen=entry.strip(), accepted=ACCEPTED_LIST)
+        _add(hosts, _host(entry.strip(), [], where), where)
+    return _at_least_one(hosts, source)
+
+
+def format_hostfile(hosts: Sequence[HostSlots]) -> str:
+    """The hosts in Open MPI's form, which Horovod reads too (but no ``max-slots``); ``parse_hostfile`` reads it back."""
+    lines = []
+    for entry in hosts:
+        limit = f" max-slots={entry.max_slots}" if entry.max_slots is not None else ""
+        lines.append(f"{bracketed(entry.host)} slots={entry.slots}{limit}\n")
+    return "".join(lines)
+
+
+def bracketed(host: str) -> str:
+    """A host as it is written before a colon: an IPv6 address in brackets, anything else as it is."""
+    return f"[{host}]" if ":" in host else host
+
+
+def place_ranks(hosts: Sequence[HostSlots], world_size: int) -> dict[str, range]:
+    """Which ranks go where: each host's slots are filled before the next host's, as every launcher does by default.
+
+    Returns:
+        The ranks of each host, in the hosts' order; an empty range where none are left for it.
+
+    Raises:
+        HostfileError: there are fewer slots than ranks.
+    """
+    total = sum(entry.slots for entry in hosts)
+    if not 1 <= world_size <= total:
+        listed = ", ".join(f"{bracketed(entry.host)}:{entry.slots}" for entry in hosts)
+        remedy = "give the hosts more slots, name more hosts, or start fewer ranks" if world_size > total else "start at least one"
+        raise HostfileError(f"{world_size} ranks do not fit into {total} slots ({_shortened(listed)}); {remedy}")
+    placed, first = {}, 0
+    for entry in hosts:
+        placed[entry.host] = range(first, min(first + entry.slots, world_size))
+        first = placed[entry.host].stop
+    return placed
+
+
+class _Place:
+    """Where the parser is, for its messages."""
+
+    def __init__(self, where: str, *, seen: str, accepted: str) -> None:
+        self.where, self.seen, self.accepted = where, seen, accepted
+
+    def refuse(self, why: str) -> NoReturn:
+        raise HostfileError(f"{self.where}: {_shortened(self.seen)!r}: {why}; accepted: {self.accepted}")
+
+
+def _host(entry: str, options: Sequence[str], where: _Place) -> HostSlots:
+    """One host with its numbers."""
+    parts = _ENTRY.fullmatch(entry)
+    if parts is None:
+        where.refuse(_no_host(entry))
+    given = {"slots": _number("slots", parts["slots"], where)} if parts["slots"] is not None else {}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals or key not in KEYS:
+            where.refuse(_unknown_option(key))
+        if KEYS[key] in given:
+            where.refuse(f"the number of {KEYS[key]} is given twice")
+        given[KEYS[key]] = _number(KEYS[key], value, where)
+    host = _address(parts["bracketed"], where) if parts["bracketed"] is not None else _name(parts["name"], where)
+    slots, max_slots = given.get("slots", 1), given.get("max-slots")
+    if max_slots is not None and max_slots < slots:
+        where.refuse(f"max-slots={max_slots} is less than slots={slots}")
+    return HostSlots(host=host, slots=slots, max_slots=max_slots)
+
+
+def _no_host(entry: str) -> str:
+    if "," in entry:
+        return "one host stands on a line (a list is for -H)"
+    return "an IPv6 address stands in brackets" if re.fullmatch(r"[0-9A-Fa-f:.]+(%.*)?", entry) else "this is no host"
+
+
+def _unknown_option(key: str) -> str:
+    if key in ("user", "username"):
+        return "a user belongs into ~/.ssh/config (Host, User), where all launchers find it"
+    return f"{_shortened(key)!r} is not known, only slots=N and max-slots=N are"
+
+
+def _number(key: str, text: str, where: _Place) -> int:
+    number = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
+    if number is None or not 1 <= number <= MAX_SLOTS:
+        advice = " (to leave a host out, write # before it)" if number == 0 else ""
+        where.refuse(f"{key}={_shortened(text)} is no whole number from 1 to {MAX_SLOTS}{advice}")
+    return number
+
+
+def _name(text: str, where: _Place) -> str:
+    """A host name or IPv4 address: nothing that ssh could take for an option, or a shell for more than one word."""
+    if "@" in text:
+        where.refuse("a user belongs into ~/.ssh/config (Host, User), where all launchers find it")
+    if not _NAME.fullmatch(text) or len(text) > 253:
+        where.refuse("a host name holds letters, digits, '-', '_' and '.', and begins and ends with a letter or digit")
+    if re.fullmatch(r"[0-9.]+", text):
+        try:
+            ipaddress.IPv4Address(text)
+        except ValueError:
+            where.refuse("an IPv4 address is four numbers from 0 to 255")
+    return text
+
+
+def _address(text: str, where: _Place) -> str:
+    """An IPv6 address in its shortest form, with its interface if it has one (fe80::1%eth0)."""
+    address, percent, scope = text.partition("%")
+    try:
+        shortest = ipaddress.IPv6Address(address).compressed
+    except ValueError:
+        where.refuse("only an IPv6 address stands in brackets")
+    if percent and not _SCOPE.fullmatch(scope):
+        where.refuse("after % comes the name of a network interface")
+    return shortest + percent + scope
+
+
+def _add(hosts: dict[str, HostSlots], entry: HostSlots, where: _Place) -> None:
+    if entry.host.casefold() in hosts:
+        where.refuse("this host is named before; give it once, with all its slots (Open MPI would add them up)")
+    hosts[entry.host.casefold()] = entry
+
+
+def _at_least_one(hosts: dict[str, HostSlots], source: str) -> tuple[HostSlots, ...]:
+    if not hosts:
+        raise HostfileError(f"{source} names no host; write one per line, such as 'host1 slots=4'")
+    return tuple(hosts.values())
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

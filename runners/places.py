@@ -1,0 +1,102 @@
+"""Where a plan's ranks run: its hosts read with it, and, once they have been looked at, what there is to know to start ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from measurement.errors import PlanError
+from measurement.plan import Plan, check_plan, read_content
+from runners.hostfile import parse_hosts, place_ranks, read_hostfile
+from runners.launchers.base import HERE, HostSlots
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Hosts with their ranks, as found."""
+
+    hosts: tuple[HostSlots, ...]
+    """Those that take ranks, with as many slots as ranks."""
+    cores: Mapping[str, int]
+    """That ranks may use, by host."""
+    here: frozenset[str] = field(default=frozenset({HERE}))
+    """Names of the machine that the driver runs on."""
+    driver_address: str = LOOPBACK
+    """Where all ranks reach the driver."""
+
+    @property
+    def is_local(self) -> bool:
+        """All ranks on this machine, and nobody was asked to use its name."""
+        return all(entry.host == HERE for entry in self.hosts)
+
+    @property
+    def remote(self) -> list[str]:
+        """Hosts that are reached by ssh."""
+        return [entry.host for entry in self.hosts if entry.host not in self.here]
+
+    @property
+    def world_size(self) -> int:
+        """Ranks on all hosts."""
+        return sum(entry.slots for entry in self.hosts)
+
+    def host_of(self, rank: int) -> str:
+        """By the order in which every launcher fills hosts."""
+        return next(host for host, ranks in place_ranks(self.hosts, self.world_size).items() if rank in ranks)
+
+    @property
+    def threads_per_rank(self) -> int:
+        """A host's cores divided by its ranks, where that is least; at least 1."""
+        return max(1, min(self.cores[entry.host] // entry.slots for entry in self.hosts))
+
+    @property
+    def oversubscribed(self) -> bool:
+        """More ranks than cores somewhere."""
+        return any(entry.slots > self.cores[entry.host] for entry in self.hosts)
+
+
+def read_placed_plan(path: Path, *, overrides: Iterable[str] = ()) -> Plan:
+    """Read and check a plan in which hosts may be given by a hostfile, and the world size by their slots.
+
+    Raises:
+        PlanError, HostfileError: what it says is not accepted.
+    """
+    return check_plan(with_hosts(read_content(path, overrides=overrides)), source=str(path))
+
+
+def with_hosts(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A plan's content with ``hosts`` in the place of ``hostfile``, and with a ``world_size`` where slots tell it."""
+    content = dict(content)
+    hostfile = content.pop("hostfile", None)
+    if hostfile is not None:
+        if content.get("hosts") is not None:
+            raise PlanError("hosts and hostfile are both given; leave one of them out")
+        if not isinstance(hostfile, str):
+            raise PlanError(f"hostfile = {hostfile!r}: give a path, such as hostfiles/two-hosts")
+        content["hosts"] = ",".join(map(str, read_hostfile(Path(hostfile))))
+    listed = content.get("hosts")
+    if isinstance(listed, list) and all(isinstance(part, str) for part in listed):
+        listed = ",".join(listed)
+    if isinstance(listed, str):
+        content.setdefault("world_size", sum(entry.slots for entry in parse_hosts(listed, source="hosts")))
+    return content
+
+
+def planned_hosts(plan: Plan) -> tuple[HostSlots, ...]:
+    """The hosts that take ranks, with as many slots as ranks.
+
+    Raises:
+        HostfileError: they cannot be read, or have fewer slots than the plan has ranks.
+        PlanError: this machine is named as no other can find it.
+    """
+    if plan.hosts is None:
+        return (HostSlots(host=HERE, slots=plan.world_size),)
+    placed = place_ranks(parse_hosts(plan.hosts, source="hosts"), plan.world_size)
+    hosts = tuple(HostSlots(host=host, slots=len(ranks)) for host, ranks in placed.items() if ranks)
+    local = [entry.host for entry in hosts if entry.host.lower() == HERE or entry.host.startswith("127.")]
+    if local and len(hosts) > 1:
+        raise PlanError(f"hosts names '{local[0]}' beside others, which do not find this machine by that; give its name or address")
+    return (HostSlots(host=HERE, slots=plan.world_size),) if local else hosts

@@ -1,0 +1,182 @@
+"""Whether ranks can be started on every host: its name resolves, ssh lets us in without asking, folder and Python are there.
+
+Asked of all hosts at once, before anything is started, and as the user's own ssh does it: host keys are checked, nothing is added
+to known_hosts. Host names come from ``runners.hostfile``, which lets nothing through that ssh or a shell could take for more than
+a name; what runs remotely is one quoted word.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from measurement.errors import LaunchError
+
+Status = Literal[
+    "ok",
+    "unresolved",
+    "unreachable",
+    "refused",
+    "unknown key",
+    "changed key",
+    "denied",
+    "no folder",
+    "no python",
+    "no package",
+    "failed",
+]
+
+CONNECT_TIMEOUT_S = 5
+ANSWER_TIMEOUT_S = 20.0
+"""From the start of ssh to the answer of the remote Python, which imports nothing of size."""
+PACKAGES = ("torch", "runners")
+NO_FOLDER, NO_PYTHON, NO_PACKAGE = 71, 72, 73
+LOOK = (
+    "import importlib.util as u, sys; missing = [n for n in sys.argv[1:] if u.find_spec(n) is None]; "
+    f"print(', '.join(missing) or '%d.%d.%d' % sys.version_info[:3]); sys.exit({NO_PACKAGE} if missing else 0)"
+)
+EXIT_MEANS: Mapping[int, Status] = {0: "ok", NO_FOLDER: "no folder", NO_PYTHON: "no python", NO_PACKAGE: "no package"}
+SSH_SAYS: Sequence[tuple[str, Status]] = (
+    ("Could not resolve hostname", "unresolved"),
+    ("REMOTE HOST IDENTIFICATION HAS CHANGED", "changed key"),
+    ("Host key verification failed", "unknown key"),
+    ("Permission denied", "denied"),
+    ("Connection refused", "refused"),
+    ("timed out|No route to host|Network is unreachable", "unreachable"),
+)
+TOLD: Mapping[Status, tuple[str, str]] = {
+    "ok": ("Python {said}", ""),
+    "unresolved": (
+        "its name cannot be resolved",
+        "correct it, or add it to DNS or /etc/hosts (an alias in ~/.ssh/config is not enough: ranks connect by the name)",
+    ),
+    "unreachable": ("it does not answer", "is it on, and does a firewall let port 22 through?"),
+    "refused": ("connection refused: no sshd listens there", "start it there (Debian: apt-get install openssh-server)"),
+    "unknown key": ("its host key is not known here", "compare and accept it once: ssh {host} true"),
+    "changed key": (
+        "its host key is another one than known_hosts holds",
+        "if it was set up anew: ssh-keygen -R {host}; ssh {host} true",
+    ),
+    "denied": ("ssh would ask for a password", "give it a key: ssh-keygen -t ed25519; ssh-copy-id {host}"),
+    "no folder": ("it has no folder {folder}", "put the same checkout there, at the same path"),
+    "no python": ("it has no {python}", "set it up there, in the same folder: make setup"),
+    "no package": ("its Python lacks {said}", "set it up there, in the same folder: make setup"),
+    "failed": ("{said}", "find out why: ssh {host} true"),
+}
+"""What each status is called, and what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """What was found out about one host."""
+
+    host: str
+    status: Status
+    detail: str
+    """What answered, or what is wrong."""
+    address: str = ""
+    remedy: str = ""
+    """What to do; empty only where the status is "ok"."""
+
+    def __str__(self) -> str:
+        return f"host '{self.host}': {self.detail}" + (f"; {self.remedy}" if self.remedy else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """What a host is asked for."""
+
+    folder: Path = field(default_factory=Path.cwd)
+    """Where the ranks will run."""
+    python: str = sys.executable
+    """What will run them, by its full path."""
+
+    def command(self) -> str:
+        """What the host runs: one word for whatever shell the user has there; each failure has its own exit code."""
+        folder, python = shlex.quote(str(self.folder)), shlex.quote(self.python)
+        look = shlex.join(["-c", LOOK, *PACKAGES])
+        script = f"cd -- {folder} || exit {NO_FOLDER}; test -x {python} || exit {NO_PYTHON}; exec {python} {look}"
+        return shlex.join(["sh", "-c", script])
+
+    def ask(self, host: str) -> Reach:
+        """Look at one host; over ssh, unless it is this machine."""
+        try:
+            address = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+        except (OSError, UnicodeError):
+            return self.told(host, "unresolved")
+        argv = ["sh", "-c", self.command()] if is_here(address) else ssh_command(host, self.command())
+        environment = {**os.environ, "LC_ALL": "C"}
+        try:
+            done = subprocess.run(
+                argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=ANSWER_TIMEOUT_S, check=False, env=environment
+            )
+        except FileNotFoundError:
+            return self.told(host, "failed", said="there is no ssh here (Debian: apt-get install openssh-client)", address=address)
+        except subprocess.TimeoutExpired:
+            return self.told(host, "failed", said=f"no answer within {ANSWER_TIMEOUT_S:.0f} s", address=address)
+        errors = done.stderr.decode(errors="replace")
+        status = EXIT_MEANS.get(done.returncode) or meaning(errors)
+        said = last_line(errors if status == "failed" else done.stdout.decode(errors="replace")) or f"exit code {done.returncode}"
+        return self.told(host, status, said=said, address=address)
+
+    def told(self, host: str, status: Status, *, said: str = "", address: str = "") -> Reach:
+        """A finding in words."""
+        words = {"host": host, "said": said, "folder": str(self.folder), "python": self.python}
+        detail, remedy = (text.format(**words) for text in TOLD[status])
+        return Reach(host=host, status=status, detail=detail, address=address, remedy=remedy)
+
+
+def probe_hosts(hosts: Sequence[str], *, probe: Probe | None = None) -> list[Reach]:
+    """Look at every host, all at the same time.
+
+    Args:
+        hosts: names or addresses, as ``runners.hostfile`` gives them.
+        probe: what they are asked for; by default this folder and this Python.
+
+    Returns:
+        One finding per host, in the order given, after at most about ``ANSWER_TIMEOUT_S``.
+    """
+    with ThreadPoolExecutor(max_workers=64) as pool:
+        return list(pool.map((probe or Probe()).ask, hosts))
+
+
+def require_reachable(found: Iterable[Reach]) -> None:
+    """Refuse to start anything where a host cannot take ranks.
+
+    Raises:
+        LaunchError: one line for each such host: its name, what is wrong, what to do.
+    """
+    if bad := [str(reach) for reach in found if reach.status != "ok"]:
+        raise LaunchError("\n".join(bad))
+
+
+def ssh_command(host: str, command: str) -> list[str]:
+    """The argv that runs a command line on ``host`` without ever asking the user anything."""
+    return ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}", "--", host, command]
+
+
+def is_here(address: str) -> bool:
+    """Whether an IP address is one of this machine's own."""
+    own = {entry.address.partition("%")[0] for entries in psutil.net_if_addrs().values() for entry in entries}
+    return address.startswith("127.") or address.partition("%")[0] in own
+
+
+def meaning(errors: str) -> Status:
+    """What ssh's complaint comes down to."""
+    return next((status for pattern, status in SSH_SAYS if re.search(pattern, errors)), "failed")
+
+
+def last_line(text: str) -> str:
+    """The last line that is not blank, or nothing."""
+    return text.strip().rpartition("\n")[2].strip()

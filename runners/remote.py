@@ -1,0 +1,82 @@
+"""Commands on other hosts, over the user's own ssh: never asks, checks host keys as it always does, quotes every word."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from measurement.errors import LaunchError
+from measurement.fingerprint import allowed_environment
+from runners.launchers import HostCommand
+from runners.marked import MARK
+from runners.processes import base_environment
+from runners.reach import last_line, ssh_command
+
+NOTICE_LOSS = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")
+"""A host that has gone without a word ends the connection after half a minute."""
+NEEDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PYTHONUNBUFFERED", "TMPDIR")
+PER_HOST = ("CUDA_VISIBLE_DEVICES",)
+
+
+def forwarded_environment() -> dict[str, str]:
+    """What ranks on other hosts need of this environment, so that they run as those here do."""
+    own = base_environment()
+    needed = {name: own[name] for name in NEEDED if name in own}
+    return needed | {name: value for name, value in allowed_environment(own).items() if name not in PER_HOST}
+
+
+def command_line(argv: Sequence[str], *, folder: Path, environment: Mapping[str, str]) -> str:
+    """The line that runs a command on a host, whatever shell the user has there."""
+    words = ["env", *(f"{name}={value}" for name, value in environment.items()), *argv]
+    return shlex.join(["sh", "-c", f"cd -- {shlex.quote(str(folder))} && exec {shlex.join(words)}"])
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    """The argv that runs one of our modules there: the same Python, in the same folder."""
+    return [sys.executable, "-m", module, *arguments]
+
+
+def start(command: HostCommand, *, mark: str, log: Path) -> subprocess.Popen[bytes]:
+    """Start a launcher on its host; its output comes back into ``log``, and it ends when this process's end of it does."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    environment = forwarded_environment() | dict(command.environment) | {MARK: mark}
+    line = command_line(python("runners.leash", *command.argv), folder=Path.cwd(), environment=environment)
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            _ssh(command.host, line), stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+
+def run(host: str, argv: Sequence[str], *, timeout_s: float) -> bytes:
+    """Run a command on a host to its end.
+
+    Returns:
+        Its standard output.
+
+    Raises:
+        LaunchError: the host, what it or ssh said, and what to try.
+    """
+    line = command_line(argv, folder=Path.cwd(), environment=forwarded_environment())
+    try:
+        done = subprocess.run(_ssh(host, line), stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired:
+        raise LaunchError(f"host '{host}' did not answer within {timeout_s:g} s; try: ssh {host} true") from None
+    if done.returncode:
+        said = last_line(done.stderr.decode(errors="replace")) or f"exit code {done.returncode}"
+        raise LaunchError(f"host '{host}': {said}; try: ssh {host} true")
+    return done.stdout
+
+
+def converse(host: str | None, argv: Sequence[str]) -> subprocess.Popen[str]:
+    """Start a command on a host, or here for None, to speak with it line by line."""
+    line = command_line(argv, folder=Path.cwd(), environment=forwarded_environment())
+    command = ["sh", "-c", line] if host is None else _ssh(host, line)
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _ssh(host: str, line: str) -> list[str]:
+    ssh, *rest = ssh_command(host, line)
+    return [ssh, *NOTICE_LOSS, *rest]

@@ -1,0 +1,145 @@
+"""A study: the same comparison at several points, one after another, each with the whole method and a folder of its own.
+
+What cannot run is refused for all points before the first begins. A point that fails on the way is told with its cause, and the
+others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from backends import backend_class
+from backends.single import Single
+from measurement.errors import PlanError, RingsideError
+from measurement.fingerprint import fingerprint, git_state
+from measurement.plan import Plan, check_plan, read_content
+from measurement.points import plan_at, world_size_at
+from measurement.record import Manifest
+from measurement.results import ResultsFolder
+from reports.study import write_study
+from reports.study_schema import Study
+from runners.compare import ComparisonRun, open_folder
+from runners.places import with_hosts
+from runners.planning import resolve_workload
+from runners.progress import Progress
+from workloads import MicroBenchmark
+
+
+def read_plan_or_study(path: Path, *, overrides: Iterable[str] = ()) -> Plan:
+    """Read and check a plan; hosts may be given by a hostfile, and world sizes by their slots, at each point too.
+
+    Raises:
+        PlanError, HostfileError: what it says is not accepted.
+    """
+    content = read_content(path, overrides=overrides)
+    points = content.get("points")
+    if isinstance(points, dict):
+        content["points"] = {name: _placed(name, point) for name, point in points.items()}
+    return check_plan(with_hosts(content), source=str(path))
+
+
+def _placed(name: object, point: Any) -> Any:
+    with named(name):
+        return with_hosts(point) if isinstance(point, Mapping) else point
+
+
+@contextmanager
+def named(point: object) -> Iterator[None]:
+    """Messages begin with the point that they are about."""
+    try:
+        yield
+    except RingsideError as error:
+        raise type(error)(f"point '{point}': {error}") from error
+
+
+def require_training(study: Plan) -> None:
+    """Refuse what has no throughput to scale.
+
+    Raises:
+        PlanError: the workload is a micro-benchmark.
+    """
+    if issubclass(resolve_workload(study.workload, study.workload_options).workload, MicroBenchmark):
+        raise PlanError(
+            f"workload '{study.workload}' is a micro-benchmark, and points are for training; make a plan for each place"
+        )
+
+
+def point_plans(study: Plan) -> dict[str, Plan]:
+    """The plan of each point, without the arms of a single process where there are more ranks.
+
+    Raises:
+        PlanError: a point makes no plan.
+    """
+    alone = {name for name, arm in study.arms.items() if issubclass(backend_class(arm.backend), Single)}
+    return {name: plan_at(study, name, without=alone if world_size_at(study, name) > 1 else ()) for name in study.points}
+
+
+class StudyRun:
+    """Runs every point of a plan into a folder."""
+
+    def __init__(self, study: Plan, folder: ResultsFolder) -> None:
+        require_training(study)
+        self.study = study
+        self.folder = folder
+        self.runs = self._runs(point_plans(study))
+        self.report: Study | None = None
+
+    def _runs(self, plans: Mapping[str, Plan]) -> dict[str, ComparisonRun]:
+        runs = {}
+        for number, (name, plan) in enumerate(plans.items(), start=1):
+            later = plan.measurement.launches * (len(plans) - number)
+            title = f"{name} ({number} of {len(plans)})"
+            progress = Progress(seconds_per_launch=plan.measurement.seconds_per_launch, point=title, later_launches=later)
+            with named(name):
+                runs[name] = ComparisonRun(plan, self.folder.point(name), progress=progress)
+        return runs
+
+    def prepare(self) -> None:
+        """Everything that can be refused is refused here, at all points, before a process starts or a file is written.
+
+        Raises:
+            RingsideError: see ``ComparisonRun.prepare``.
+        """
+        for name, run in self.runs.items():
+            with named(name):
+                run.look()
+        open_folder(self.folder, self.study)
+
+    def run(self) -> Study:
+        """Measure what is not yet measured, then write all reports. On Ctrl-C what was measured is reported, then it is raised."""
+        manifest = self._manifest()
+        self.folder.write_manifest(manifest)
+        try:
+            for name, run in self.runs.items():
+                manifest.failed_points.pop(name, None)
+                try:
+                    _run_point(run)
+                except RingsideError as error:
+                    manifest.failed_points[name] = str(error)
+                self.folder.write_manifest(manifest)
+        finally:
+            self.report = write_study(self.folder)
+        return self.report
+
+    def _manifest(self) -> Manifest:
+        if self.folder.manifest_path.is_file():
+            return self.folder.read_manifest()
+        return Manifest(
+            comparison_id=self.folder.root.name,
+            plan_digest=self.study.digest(),
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            ringside_version=version("ringside"),
+            driver=fingerprint() | git_state(Path(__file__).parent),
+        )
+
+
+def _run_point(run: ComparisonRun) -> None:
+    """Hosts are looked at once more: since the first look, other points were measured."""
+    with run.progress:
+        run.prepare()
+        run.run()
