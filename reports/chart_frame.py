@@ -6,9 +6,9 @@ Colours are names such as ``@arm-2``; the page replaces them by those of its lig
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from reports.schema import Comparison
+from reports.schema import ArmSummary
 
 Figure = dict[str, Any]
 
@@ -17,13 +17,33 @@ COLOURS = 10
 """How many candidates have a colour of their own; beyond, they are used again."""
 
 
-def arm_colour(comparison: Comparison, name: str) -> str:
+class HasArms(Protocol):
+    """A comparison, or one point of a study."""
+
+    arms: list[ArmSummary]
+
+    def arm(self, name: str) -> ArmSummary:
+        """The arm of this name."""
+
+
+def arm_colour(comparison: HasArms, name: str) -> str:
     """The baseline and its control are grey, candidates have a colour each."""
     arm = comparison.arm(name)
     if arm.role != "candidate":
         return f"@{arm.role}"
     candidates = [other.name for other in comparison.arms if other.role == "candidate"]
     return f"@arm-{candidates.index(name) % COLOURS}"
+
+
+def arm_dash(arm: ArmSummary) -> str:
+    """A control's line is dotted."""
+    return "dot" if arm.role == "control" else "solid"
+
+
+def legend_above(layout: Figure) -> None:
+    """A legend in one row over the chart."""
+    layout["showlegend"] = True
+    layout["legend"] = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}
 
 
 def arm_layout(arms: int, title: str) -> Figure:

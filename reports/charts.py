@@ -6,7 +6,8 @@ import html
 from collections.abc import Callable, Sequence
 
 from measurement.record import PHASES
-from reports.chart_frame import Figure, arm_colour, arm_layout, base_layout, padded
+from reports.cells_chart import busbw_chart, latency_chart
+from reports.chart_frame import Figure, arm_colour, arm_dash, arm_layout, base_layout, legend_above, padded
 from reports.pairs_chart import pairs_chart
 from reports.quantities import NONE, interval, ratio
 from reports.schema import ArmSummary, Comparison, Estimate, RatioSummary
@@ -15,7 +16,7 @@ PHASE_NAMES = {"data_wait": "data wait", "forward": "forward", "backward": "back
 
 
 def charts(comparison: Comparison) -> dict[str, Figure]:
-    """Every chart that has data, by name."""
+    """Every chart that has data, by name: those of a micro-benchmark, or those of training."""
     makers: dict[str, Callable[[Comparison], Figure | None]] = {
         "ratios": ratios_chart,
         "throughput": throughput_chart,
@@ -25,6 +26,8 @@ def charts(comparison: Comparison) -> dict[str, Figure]:
         "phases": phases_chart,
         "exposed": exposed_chart,
     }
+    if comparison.cases:
+        makers = {"latency": latency_chart, "busbw": busbw_chart}
     made = {name: maker(comparison) for name, maker in makers.items()}
     return {name: figure for name, figure in made.items() if figure is not None}
 
@@ -74,17 +77,12 @@ def throughput_chart(comparison: Comparison) -> Figure | None:
 
 def exposed_chart(comparison: Comparison) -> Figure | None:
     """Exposed communication of each arm with its interval, in milliseconds."""
-    figure = _estimates(comparison, lambda arm: _scaled(arm.exposed_comm_s, 1e3), "ms per step", digits=".3~f")
+    figure = _estimates(
+        comparison, lambda arm: arm.exposed_comm_s.times(1e3) if arm.exposed_comm_s else None, "ms per step", digits=".3~f"
+    )
     if figure:
         figure["layout"]["xaxis"] |= {"zeroline": True, "rangemode": "tozero"}
     return figure
-
-
-def _scaled(estimate: Estimate | None, factor: float) -> Estimate | None:
-    if estimate is None:
-        return None
-    low, high = (None if bound is None else bound * factor for bound in (estimate.ci_low, estimate.ci_high))
-    return Estimate(value=estimate.value * factor, ci_low=low, ci_high=high)
 
 
 def _estimates(comparison: Comparison, read: Callable[[ArmSummary], Estimate | None], title: str, *, digits: str) -> Figure | None:
@@ -146,21 +144,16 @@ def distribution_chart(comparison: Comparison) -> Figure | None:
             "name": arm.name,
             "x": [1e3 * value for value in arm.step_time_quantiles_s],
             "y": list(range(101)),
-            "line": {"color": arm_colour(comparison, arm.name), "width": 2, "dash": _dash(arm)},
+            "line": {"color": arm_colour(comparison, arm.name), "width": 2, "dash": arm_dash(arm)},
             "hovertemplate": f"{arm.name}: %{{y}}% of steps within %{{x:.2f}} ms<extra></extra>",
         }
         for arm in arms
     ]
     layout = base_layout(340, "ms per step (axis ends at the 99th percentile)")
-    layout["showlegend"] = True
-    layout["legend"] = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
+    legend_above(layout)
     layout["xaxis"]["range"] = padded([1e3 * a.step_time_quantiles_s[q] for a in arms for q in (0, 99)])
     layout["yaxis"] |= {"title": {"text": "steps, %", "font": {"size": 12}}, "range": [0, 101], "automargin": True}
     return {"data": traces, "layout": layout}
-
-
-def _dash(arm: ArmSummary) -> str:
-    return "dot" if arm.role == "control" else "solid"
 
 
 def phases_chart(comparison: Comparison) -> Figure | None:
@@ -181,7 +174,7 @@ def phases_chart(comparison: Comparison) -> Figure | None:
         for number, phase in enumerate(PHASES)
     ]
     layout = arm_layout(len(arms), "ms per step")
-    layout |= {"barmode": "stack", "bargap": 0.35, "showlegend": True, "height": layout["height"] + 24}
-    layout["legend"] = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}
+    legend_above(layout)
+    layout |= {"barmode": "stack", "bargap": 0.35, "height": layout["height"] + 24}
     layout["margin"]["t"] = 34
     return {"data": traces, "layout": layout}

@@ -14,6 +14,7 @@ from measurement.errors import RecordError
 from measurement.plan import Plan
 from measurement.record import LaunchRecord, Manifest
 from reports.blocks import columns, tabulate_blocks, timed_steps
+from reports.cells import cases_of
 from reports.schema import Comparison
 from reports.summaries import summarise_arms, summarise_ratios
 from reports.wording import control_sentence, findings, headline, warnings
@@ -50,7 +51,8 @@ def compare(plan: Plan, records: Sequence[LaunchRecord], steps: pd.DataFrame, *,
         measured_minutes=minutes,
         results=results,
         arms=arms,
-        block_table=columns(blocks, ["launch", "turn", "round", "arm", "kind", "throughput_per_s"]),
+        cases=cases_of(records),
+        block_table=columns(blocks, ["launch", "turn", "round", "arm", "kind", "case", "throughput_per_s"]),
         **_asked(plan, records),
         **_manifest_fields(manifest, records),
     )

@@ -16,9 +16,14 @@ from plotly.offline import get_plotlyjs
 
 from reports import quantities
 from reports.base import Report
+from reports.cells import NO_TIMING, NOT_OFFERED, VERDICTS, tally
+from reports.cells_chart import size_text
+from reports.cells_table import cell_verdict
 from reports.charts import charts
+from reports.links import LINK_HEADER, link_caption, link_rows
 from reports.method import method
 from reports.pairs_chart import pair_stride
+from reports.ranks import rank_caption, rank_rows
 from reports.schema import ArmSummary, Comparison
 from reports.terminal import note, verdict_word
 from reports.wording import control_failed
@@ -31,18 +36,15 @@ class HtmlReport(Report):
 
     def render(self, comparison: Comparison) -> bytes:
         """UTF-8 HTML of about 5 MB, nearly all of it Plotly."""
-        page = Environment(
-            loader=PackageLoader("reports"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        page.globals |= {"q": quantities, "verdict_word": verdict_word, "note": note}
+        page = pages()
+        page.globals |= {"tally": tally, "tallied": (*VERDICTS, NOT_OFFERED, NO_TIMING), "size_text": size_text}
+        page.globals |= {"cell_verdict": cell_verdict}
+        page.globals |= {"rank_rows": rank_rows, "rank_caption": rank_caption}
+        page.globals |= {"link_header": LINK_HEADER, "link_rows": link_rows, "link_caption": link_caption}
         figures = charts(comparison)
         text = page.get_template("report.html.j2").render(
             c=comparison,
-            failed_control=any(r.role == "control" and control_failed(r) for r in comparison.results),
+            failed_control=any(r.role == "control" and not r.case and control_failed(r) for r in comparison.results),
             headline=headline_parts(comparison.headline),
             figures=figures,
             figures_json=script_json(figures),
@@ -54,6 +56,15 @@ class HtmlReport(Report):
             environment=environment_rows(comparison),
         )
         return text.encode()
+
+
+def pages() -> Environment:
+    """Jinja, strict and escaping, with what all pages use."""
+    page = Environment(
+        loader=PackageLoader("reports"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    page.globals |= {"q": quantities, "verdict_word": verdict_word, "note": note}
+    return page
 
 
 def headline_parts(headline: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from reports.quantities import percent
 from reports.schema import Comparison
 from reports.statistics import TRIM
@@ -10,7 +12,9 @@ from reports.statistics import TRIM
 def method(comparison: Comparison) -> list[str]:
     """The method section of a report, one paragraph an entry."""
     asked = comparison.measurement
-    return [_turns(comparison), _blocks(comparison), *_checks(asked), *_formulas(comparison)]
+    if comparison.cases:
+        return [_turns(comparison), *_cells(asked), _control(asked), *_ratios(asked), *_latencies()]
+    return [_turns(comparison), _blocks(comparison), _control(asked), _parity(asked), *_ratios(asked), *_training()]
 
 
 def _turns(comparison: Comparison) -> str:
@@ -37,22 +41,36 @@ def _blocks(comparison: Comparison) -> str:
     )
 
 
-def _checks(asked: dict[str, object]) -> list[str]:
-    control = (
+def _control(asked: dict[str, Any]) -> str:
+    return (
         "A second copy of the baseline ran as a control; its interval must cover 1. Where it does not, no difference is "
-        "claimed that is smaller than the farther bound of the control's interval."
+        "claimed that is smaller than the farther bound of the control's interval. Candidates are held against the geometric "
+        "mean of both copies, the control against the baseline alone."
         if asked["control"]
         else "No control ran (control: false)."
     )
-    parity = (
+
+
+def _parity(asked: dict[str, Any]) -> str:
+    return (
         "Before its timing counts, an arm's averaged gradients must equal the float64 mean of all ranks' local gradients, "
         f"and all ranks' parameters must agree after {asked['parity_steps']} optimizer steps."
     )
-    return [control, parity]
 
 
-def _formulas(comparison: Comparison) -> list[str]:
-    asked = comparison.measurement
+def _cells(asked: dict[str, Any]) -> list[str]:
+    length = f"{asked['block_steps']} repetitions" if asked["block_steps"] else f"about {asked['block_s']:g} s"
+    return [
+        f"A block is {length} of one operation at one size in one arm, back to back, the same number of repetitions in every arm; "
+        f"{asked['warmup_steps']} untimed steps go before. In each round the cells come in random order, and in each the arms. "
+        "A step is as many repetitions as fill about a millisecond. A block's time is its slowest rank's.",
+        "Tensors are made anew for every block. The operation then runs once on known values, other ones on each rank, and every "
+        "element of the result is compared with the right one before the timed repetitions begin; an arm with a wrong value "
+        "is wrong and has no timing. What the library allocates for a result (Horovod's all_gather and reduce_scatter) is timed.",
+    ]
+
+
+def _ratios(asked: dict[str, Any]) -> list[str]:
     return [
         "Ratio: candidate's over baseline's throughput, from pairs of blocks of the same round; the geometric mean of the "
         f"pairs, {TRIM:.0%} trimmed at either end within each launch (robust against blocks that a neighbour on the machine hit). "
@@ -62,6 +80,22 @@ def _formulas(comparison: Comparison) -> list[str]:
         "never narrower than the noise of the pairs alone allows. No correction is made for the number of candidates.",
         "Verdict: faster or slower where the interval excludes 1 and the ratio is at least "
         f"{percent(asked['noise_threshold'])} from 1; equivalent where the whole interval lies within that; else undecided.",
+    ]
+
+
+def _latencies() -> list[str]:
+    return [
+        "Every cell is a comparison of its own, with its own control; nothing is pooled over cells, and no correction is made for "
+        "their number: of twenty cells without any difference one may be called different.",
+        "Latency: message size over algbw; of a ping-pong, half the round trip. algbw: median over blocks of message bytes over "
+        "the slowest rank's time. busbw: algbw times what each link must carry of the message, as nccl-tests defines it "
+        "(doc/PERFORMANCE.md): 2(n-1)/n for all_reduce, (n-1)/n for all_gather and reduce_scatter, 1 for broadcast and from rank "
+        "to rank, n the ranks that take part. The size of an all_gather is that of its result. GB/s are 10^9 bytes.",
+    ]
+
+
+def _training() -> list[str]:
+    return [
         "Throughput: median over blocks of all ranks' samples over the slowest rank's time; its interval (bootstrap over "
         "launches and blocks) includes the machine's drift, which cancels in the ratio.",
         "Exposed communication: step time with gradient exchange less step time without, in the same rounds; the mean of "

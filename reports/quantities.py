@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from reports.schema import ArmSummary, Estimate, RatioSummary
 
 NONE = "–"
@@ -46,6 +48,25 @@ def milliseconds(seconds: float | None) -> str:
     value = seconds * 1e3
     size = abs(value)
     return f"{value:.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
+
+
+def duration(estimate: Estimate | None) -> str:
+    """Seconds in the unit that fits, three significant digits."""
+    if estimate is None:
+        return NONE
+    factor, unit = next(((f, u) for f, u in ((1e6, "µs"), (1e3, "ms")) if estimate.value * f < 1000), (1.0, "s"))
+    return f"{significant(estimate.value * factor)} {unit}"
+
+
+def bandwidth(estimate: Estimate | None) -> str:
+    """Bytes per second as GB/s (10⁹), three significant digits."""
+    return NONE if estimate is None else f"{significant(estimate.value / 1e9)} GB/s"
+
+
+def significant(value: float) -> str:
+    """Three significant digits, never in powers of ten."""
+    digits = 2 - math.floor(math.log10(abs(value))) if value else 0
+    return f"{value:.{max(digits, 0)}f}"
 
 
 def exposed(estimate: Estimate | None) -> str:

@@ -6,13 +6,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from measurement.record import ParityResult
+from measurement.record import Case, ParityResult
 from reports.verdict import Verdict
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""2: cases of micro-benchmarks."""
 
 Role = Literal["baseline", "control", "candidate"]
-Status = Literal["ok", "failed", "wrong", "timeout", "not measured"]
+Status = Literal["ok", "failed", "wrong", "timeout", "not measured", "not at this point"]
+"""The last only in studies: an arm of one process, where there are more ranks."""
 
 
 class Stored(BaseModel):
@@ -28,6 +30,11 @@ class Estimate(Stored):
     ci_low: float | None = None
     ci_high: float | None = None
 
+    def times(self, factor: float) -> Estimate:
+        """In another unit."""
+        low, high = (None if bound is None else bound * factor for bound in (self.ci_low, self.ci_high))
+        return Estimate(value=self.value * factor, ci_low=low, ci_high=high)
+
 
 class ArmError(Stored):
     """Why an arm, or one launch of it, has no timing."""
@@ -38,6 +45,65 @@ class ArmError(Stored):
     ranks: list[int] = []
     hosts: list[str] = []
     log_tail: dict[str, str] = {}
+
+
+class Cell(Stored):
+    """One arm in one case of a micro-benchmark: medians over blocks, each timed by its slowest rank."""
+
+    case: str
+    not_offered: str | None = None
+    """Why there is nothing to measure."""
+    launches: int = 0
+    blocks: int = 0
+    latency_s: Estimate | None = None
+    """Of one message: of a ping-pong half the round trip."""
+    algbw_bytes_per_s: Estimate | None = None
+    """Message size over latency."""
+    busbw_bytes_per_s: Estimate | None = None
+    """algbw × the case's ``busbw_factor``."""
+
+
+class RankFigures(Stored):
+    """One rank of an arm, over all launches."""
+
+    rank: int
+    host: str
+    throughput_per_s: float
+    step_s: float
+    """Mean synchronised step: nearly the same for all ranks, since the fast wait for the slow."""
+    own_s: float
+    """What a step takes of this rank's own time: see ``ByRank.own_time``."""
+
+
+class HostFigures(Stored):
+    """The ranks of one host together."""
+
+    host: str
+    ranks: int
+    throughput_per_s: float
+
+
+class ByRank(Stored):
+    """Who is slow, and who waits."""
+
+    ranks: list[RankFigures]
+    hosts: list[HostFigures]
+    step_skew: float
+    """Slowest over median rank, of ``step_s``."""
+    own_skew: float
+    """Slowest over median rank, of ``own_s``: the straggler."""
+    own_time: Literal["local step", "data wait and forward"]
+    """Mean step without gradient exchange; where none was measured, the phases that come before any exchange."""
+
+
+class LinkFigures(Stored):
+    """What an arm sends over one host's link in a step, beside what its algorithm needs; bytes."""
+
+    host: str
+    sent_bytes: float
+    received_bytes: float
+    needed_bytes: float
+    """Each way, of a ring all_reduce; see ``reports.links``."""
 
 
 class ArmSummary(Stored):
@@ -72,9 +138,22 @@ class ArmSummary(Stored):
     exposed_comm_s: Estimate | None = None
     """Median over launches of: mean synchronised step time less mean local step time, in the same rounds."""
     peak_memory_bytes: int | None = None
+    speed_up: Estimate | None = None
+    """Of a study: throughput over that of the ``scaling_baseline``."""
     scaling_efficiency: float | None = None
+    """Of a study: ``speed_up`` over the ratio of the numbers of ranks."""
     scaling_baseline: str | None = None
-    """The arm and world size that ``scaling_efficiency`` is relative to; null with a single world size."""
+    """The arm and point that they are relative to; null outside of studies."""
+    by_rank: ByRank | None = None
+    """None with a single rank."""
+    links: list[LinkFigures] = []
+    """Of each host of a lab."""
+    cells: list[Cell] = []
+    """Of a micro-benchmark, in the order of the cases; the figures of training are then left out."""
+
+    def cell(self, case: str) -> Cell:
+        """The figures in this case."""
+        return next(cell for cell in self.cells if cell.case == case)
 
 
 class RatioSummary(Stored):
@@ -82,6 +161,8 @@ class RatioSummary(Stored):
 
     baseline: str
     candidate: str
+    case: str = ""
+    """Of a micro-benchmark; empty in training."""
     role: Literal["control", "candidate"]
     world_size: int
     hosts: list[str]
@@ -130,6 +211,8 @@ class Comparison(Stored):
     """The plan's measurement section."""
     measured_minutes: float
     """Wall time of all blocks, all arms together."""
+    cases: list[Case] = []
+    """Of a micro-benchmark, operation by operation; empty in training."""
     results: list[RatioSummary]
     arms: list[ArmSummary]
     fairness: list[dict[str, Any]] = []
@@ -138,15 +221,22 @@ class Comparison(Stored):
     driver: dict[str, Any] = {}
     seconds: dict[str, float] = {}
     block_table: dict[str, list[Any]] = Field(default={}, repr=False)
-    """The blocks, column by column: launch, turn, round, arm, kind, throughput_per_s."""
+    """The blocks, column by column: launch, turn, round, arm, kind, case, throughput_per_s."""
 
     def arm(self, name: str) -> ArmSummary:
         """The arm of this name."""
         return next(arm for arm in self.arms if arm.name == name)
 
-    def result(self, candidate: str) -> RatioSummary | None:
-        """The ratio of this arm to the baseline; None for the baseline itself."""
-        return next((result for result in self.results if result.candidate == candidate), None)
+    def result(self, candidate: str, case: str = "") -> RatioSummary | None:
+        """The ratio of this arm to the baseline, in a case of a micro-benchmark; None for the baseline itself."""
+        return next((result for result in self.results if (result.candidate, result.case) == (candidate, case)), None)
+
+    def operations(self) -> dict[str, list[Case]]:
+        """The cases of each operation of a micro-benchmark."""
+        found: dict[str, list[Case]] = {}
+        for case in self.cases:
+            found.setdefault(case.operation, []).append(case)
+        return found
 
     @property
     def undecided(self) -> list[RatioSummary]:

@@ -69,6 +69,8 @@ class Locations:
     pairs: int
     df: int
     """Degrees of freedom of the pair noise, which is pooled over launches."""
+    scale: float = 1.0
+    """The variance of this ratio between launches, in units of what the pooled ratios share."""
 
 
 def ratio_interval(log_ratios: Launches, *, confidence: float, companions: Sequence[Launches] = ()) -> Interval | None:
@@ -85,16 +87,23 @@ def ratio_interval(log_ratios: Launches, *, confidence: float, companions: Seque
     return ratio_intervals([log_ratios, *companions], confidence=confidence)[0]
 
 
-def ratio_intervals(ratios: Sequence[Launches], *, confidence: float) -> list[Interval | None]:
-    """``ratio_interval`` of every ratio of a comparison, each with the others as companions."""
-    located = [locate(launches) for launches in ratios]
+def ratio_intervals(ratios: Sequence[Launches], *, confidence: float, scales: Sequence[float] = ()) -> list[Interval | None]:
+    """``ratio_interval`` of every ratio of a comparison, each with the others as companions.
+
+    Args:
+        ratios: of the comparison.
+        confidence: of the two-sided intervals.
+        scales: how much each ratio may be expected to vary between launches, beside the others: an arm against one other has
+            twice an arm's variance, one against the mean of two only one and a half times. Empty: all alike.
+    """
+    located = [locate(launches, scale=scale) for launches, scale in zip(ratios, scales or [1.0] * len(ratios), strict=True)]
     pool = [one for one in located if one is not None and len(one.means) > 1]
     spread = launch_variance(pool)
     df = pooled_df(pool)
     return [None if one is None else _interval(one, pool, spread, df, confidence) for one in located]
 
 
-def locate(log_ratios: Launches) -> Locations | None:
+def locate(log_ratios: Launches, *, scale: float = 1.0) -> Locations | None:
     """Each launch's trimmed mean and its variance; None without a single pair.
 
     The noise of the pairs is pooled over launches, since one may have been cut short, and inflated by the correlation of
@@ -113,7 +122,7 @@ def locate(log_ratios: Launches) -> Locations | None:
     noise = squares / df * _inflation(residuals) if df else 0.0
     means = np.array([mean for mean, _, number in found if number])
     pairs = int(numbers.sum())
-    return Locations(means=means, variances=noise / kept, residuals=residuals, launches=launches, pairs=pairs, df=df)
+    return Locations(means=means, variances=noise / kept, residuals=residuals, launches=launches, pairs=pairs, df=df, scale=scale)
 
 
 def _trimmed(values: Array) -> tuple[float, Array, int]:
@@ -146,7 +155,7 @@ def launch_variance(pool: Sequence[Locations]) -> float:
         excess = _dispersion(pool, spread) - wanted
         if excess <= 1e-9 * wanted:
             break
-        spread += excess / sum(float((_weights(one, spread) ** 2 * _deviations(one, spread)).sum()) for one in pool)
+        spread += excess / sum(float((one.scale * _weights(one, spread) ** 2 * _deviations(one, spread)).sum()) for one in pool)
     return spread
 
 
@@ -167,7 +176,7 @@ def _centre(one: Locations, spread: float) -> float:
 
 def _weights(one: Locations, spread: float) -> Array:
     """Reciprocal variances of the launches; the floor is there for values without any noise."""
-    return np.asarray(1.0 / np.maximum(one.variances + spread, 1e-24))
+    return np.asarray(1.0 / np.maximum(one.variances + one.scale * spread, 1e-24))
 
 
 def pooled_df(pool: Sequence[Locations]) -> float:

@@ -16,11 +16,15 @@ from reports.blocks import (
     align_pairs,
     by_launch,
     columns,
+    copies_of_baseline,
     exposed_comm,
     pair_blocks,
     phase_medians,
     slowest_steps,
 )
+from reports.cells import cases_of, not_offered, summarise_cells
+from reports.links import summarise_links
+from reports.ranks import summarise_ranks
 from reports.schema import ArmError, ArmSummary, Estimate, RatioSummary, Status
 from reports.statistics import Interval, median_interval, median_of_means_interval, ratio_intervals
 from reports.verdict import decide, minutes_to_decide
@@ -30,13 +34,26 @@ PERCENTILES = (5, 25, 50, 75, 95)
 
 
 def summarise_ratios(plan: Plan, records: Sequence[LaunchRecord], blocks: pd.DataFrame, *, minutes: float) -> list[RatioSummary]:
-    """Every arm but the baseline beside it, the control first: also those without timing."""
+    """Every arm but the baseline beside it, the control first, in each case: also those without timing."""
+    cases = [case.name for case in cases_of(records)] or [""]
+    return [
+        result
+        for case in cases
+        for result in _ratios_of_case(plan, records, blocks[blocks["case"] == case], case=case, minutes=minutes)
+    ]
+
+
+def _ratios_of_case(
+    plan: Plan, records: Sequence[LaunchRecord], blocks: pd.DataFrame, *, case: str, minutes: float
+) -> list[RatioSummary]:
+    """The ratios of a case are each other's companions, and its own control has the veto."""
     names = [name for name in plan.all_arms() if name != plan.baseline]
     pairs = [pair_blocks(plan, blocks, name) for name in names]
-    intervals = ratio_intervals(align_pairs(pairs), confidence=plan.measurement.confidence)
+    scales = [1 + 1 / len(copies_of_baseline(plan, name)) for name in names]
+    intervals = ratio_intervals(align_pairs(pairs), confidence=plan.measurement.confidence, scales=scales)
     control = next((one for one, name in zip(intervals, names, strict=True) if plan.role(name) == "control"), None)
     return [
-        _ratio(plan, records, name, table, interval, control, minutes)
+        _ratio(plan, records, name, case, table, interval, control, minutes)
         for name, table, interval in zip(names, pairs, intervals, strict=True)
     ]
 
@@ -45,6 +62,7 @@ def _ratio(
     plan: Plan,
     records: Sequence[LaunchRecord],
     name: str,
+    case: str,
     pairs: pd.DataFrame,
     interval: Interval | None,
     control: Interval | None,
@@ -54,7 +72,8 @@ def _ratio(
     threshold = plan.measurement.noise_threshold
     alone = decide(interval, threshold=threshold)
     verdict = decide(interval, threshold=threshold, control=control) if role == "candidate" else alone
-    note = interval.note if interval else "no timing"
+    reasons = (not_offered(records, arm, case) for arm in (name, plan.baseline))
+    note = interval.note if interval else next((reason for reason in reasons if reason), "no timing")
     more = None
     if verdict != alone:
         note = f"the interval alone says '{alone}', but the control deviates by as much"
@@ -64,6 +83,7 @@ def _ratio(
     return RatioSummary(
         baseline=plan.baseline,
         candidate=name,
+        case=case,
         role="control" if role == "control" else "candidate",
         world_size=plan.world_size,
         hosts=hosts,
@@ -84,9 +104,15 @@ def _ratio(
 def summarise_arms(plan: Plan, records: Sequence[LaunchRecord], timed: pd.DataFrame, blocks: pd.DataFrame) -> list[ArmSummary]:
     """Every arm of the plan in its order: also those that failed or were never started."""
     slowest = slowest_steps(timed)
-    return [
-        _arm(plan, name, [r for r in records if r.arm == name], slowest[slowest["arm"] == name], blocks) for name in plan.all_arms()
-    ]
+    arms = []
+    for name in plan.all_arms():
+        own = [record for record in records if record.arm == name]
+        summary = _arm(plan, name, own, slowest[slowest["arm"] == name], blocks)
+        if not cases_of(records):
+            summary.by_rank = summarise_ranks(own, timed[timed["arm"] == name])
+            summary.links = summarise_links(plan, own) if summary.by_rank else []
+        arms.append(summary)
+    return arms
 
 
 def _arm(plan: Plan, name: str, records: Sequence[LaunchRecord], slowest: pd.DataFrame, blocks: pd.DataFrame) -> ArmSummary:
@@ -106,17 +132,20 @@ def _arm(plan: Plan, name: str, records: Sequence[LaunchRecord], slowest: pd.Dat
         errors=_errors(records),
         parity=_parity(records),
         peak_memory_bytes=max((peak for r in records if r.status == "ok" for peak in r.peak_memory_bytes), default=None),
-        **_timing(plan, name, slowest, blocks),
+        **_timing(plan, name, records, slowest, blocks),
     )
 
 
-def _timing(plan: Plan, name: str, slowest: pd.DataFrame, blocks: pd.DataFrame) -> dict[str, Any]:
+def _timing(plan: Plan, name: str, records: Sequence[LaunchRecord], slowest: pd.DataFrame, blocks: pd.DataFrame) -> dict[str, Any]:
     """The figures of an arm that has any; the bootstrap's seed depends on the plan and the arm's name alone."""
     sync = blocks[(blocks["arm"] == name) & (blocks["kind"] == "sync")]
     step_s = slowest.loc[slowest["kind"] == "sync", "step_s"].to_numpy(dtype=np.float64)
+    confidence, seed = plan.measurement.confidence, plan.seed + zlib.crc32(name.encode())
+    if cases_of(records):
+        cells = summarise_cells(records, sync, confidence=confidence, seed=seed)
+        return {"launches": int(sync["launch"].nunique()), "blocks": len(sync), "cells": cells}
     if not len(sync):
         return {}
-    confidence, seed = plan.measurement.confidence, plan.seed + zlib.crc32(name.encode())
     throughput = median_interval(by_launch(sync, "throughput_per_s"), confidence=confidence, seed=seed)
     exposed = median_of_means_interval(exposed_comm(blocks, name), confidence=confidence, seed=seed)
     return {

@@ -1,4 +1,4 @@
-"""report.csv: one flat row per arm with its ratio, units in the column names."""
+"""report.csv: one flat row per arm with its ratio, units in the column names; of a micro-benchmark, per arm and case."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import json
 from typing import Any
 
-from measurement.record import PHASES
+from measurement.record import PHASES, Case
 from reports.base import Report
 from reports.schema import ArmSummary, Comparison, Estimate, RatioSummary
 
@@ -20,6 +20,8 @@ class CsvReport(Report):
     def render(self, comparison: Comparison) -> bytes:
         """UTF-8 CSV with a header row."""
         rows = [_row(comparison, arm) for arm in comparison.arms]
+        if comparison.cases:
+            rows = [_cell_row(comparison, arm, case) for case in comparison.cases for arm in comparison.arms]
         text = io.StringIO()
         writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
@@ -28,6 +30,41 @@ class CsvReport(Report):
 
 
 def _row(comparison: Comparison, arm: ArmSummary) -> dict[str, Any]:
+    return {
+        **_arm(comparison, arm),
+        **ratio_columns(comparison.result(arm.name)),
+        **estimate_columns(f"throughput_{comparison.sample_unit}_per_s", arm.throughput_per_s),
+        **{f"step_time_{p}_s": arm.step_time_s.get(p) for p in ("p5", "p25", "p50", "p75", "p95")},
+        **{f"{phase}_s": arm.phases_s.get(phase) for phase in PHASES},
+        **estimate_columns("exposed_comm_s", arm.exposed_comm_s),
+        "peak_memory_bytes": arm.peak_memory_bytes,
+        "scaling_efficiency": arm.scaling_efficiency,
+        "scaling_baseline": arm.scaling_baseline,
+        "parity_passed": arm.parity.passed if arm.parity else None,
+        "gradient_error": arm.parity.gradient_error if arm.parity else None,
+        "error": " | ".join(error.message for error in arm.errors),
+    }
+
+
+def _cell_row(comparison: Comparison, arm: ArmSummary, case: Case) -> dict[str, Any]:
+    cell = arm.cell(case.name)
+    return {
+        **_arm(comparison, arm),
+        "case": case.name,
+        "operation": case.operation,
+        "message_bytes": case.message_bytes,
+        "not_offered": cell.not_offered,
+        **ratio_columns(comparison.result(arm.name, case.name)),
+        **estimate_columns("latency_s", cell.latency_s),
+        **estimate_columns("algbw_bytes_per_s", cell.algbw_bytes_per_s),
+        **estimate_columns("busbw_bytes_per_s", cell.busbw_bytes_per_s),
+        "parity_passed": arm.parity.passed if arm.parity else None,
+        "error": " | ".join(error.message for error in arm.errors),
+    }
+
+
+def _arm(comparison: Comparison, arm: ArmSummary) -> dict[str, Any]:
+    """What the arm is."""
     return {
         "comparison_id": comparison.comparison_id,
         "workload": comparison.workload,
@@ -40,21 +77,11 @@ def _row(comparison: Comparison, arm: ArmSummary) -> dict[str, Any]:
         "transport": arm.transport,
         "launcher": arm.launcher,
         "options": json.dumps(arm.options, sort_keys=True),
-        **_ratio(comparison.result(arm.name)),
-        **_estimate(f"throughput_{comparison.sample_unit}_per_s", arm.throughput_per_s),
-        **{f"step_time_{p}_s": arm.step_time_s.get(p) for p in ("p5", "p25", "p50", "p75", "p95")},
-        **{f"{phase}_s": arm.phases_s.get(phase) for phase in PHASES},
-        **_estimate("exposed_comm_s", arm.exposed_comm_s),
-        "peak_memory_bytes": arm.peak_memory_bytes,
-        "scaling_efficiency": arm.scaling_efficiency,
-        "scaling_baseline": arm.scaling_baseline,
-        "parity_passed": arm.parity.passed if arm.parity else None,
-        "gradient_error": arm.parity.gradient_error if arm.parity else None,
-        "error": " | ".join(error.message for error in arm.errors),
     }
 
 
-def _ratio(result: RatioSummary | None) -> dict[str, Any]:
+def ratio_columns(result: RatioSummary | None) -> dict[str, Any]:
+    """A ratio as columns; empty ones for the baseline."""
     fields = (
         "baseline",
         "throughput_ratio",
@@ -69,7 +96,8 @@ def _ratio(result: RatioSummary | None) -> dict[str, Any]:
     return {field: getattr(result, field) if result else None for field in fields}
 
 
-def _estimate(name: str, estimate: Estimate | None) -> dict[str, float | None]:
+def estimate_columns(name: str, estimate: Estimate | None) -> dict[str, float | None]:
+    """A value and its bounds as columns."""
     return {
         name: estimate.value if estimate else None,
         f"{name}_ci_low": estimate.ci_low if estimate else None,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from rich import box
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from reports.cells_table import cells_tables
 from reports.quantities import interval, milliseconds, percent, rate, ratio
 from reports.schema import ArmSummary, Comparison, RatioSummary
 from reports.wording import control_failed, first_line, minutes_words
@@ -26,8 +28,13 @@ SHORT = 16
 SEE_BELOW = "see below"
 
 
-def verdict_table(comparison: Comparison) -> Table:
-    """Arm, status, throughput, ratio, interval, verdict, exposed communication and a short note; longer ones below."""
+def verdict_table(comparison: Comparison) -> Table | Group:
+    """Arm, status, throughput, ratio, interval, verdict, exposed communication and a short note; longer ones below.
+
+    Of a micro-benchmark, the tables of ``reports.cells_table``.
+    """
+    if comparison.cases:
+        return cells_tables(comparison)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
     for title, numeric in (
         ("arm", False),

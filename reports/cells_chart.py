@@ -1,0 +1,87 @@
+"""Charts of a micro-benchmark: one small panel for each operation, sizes along it, a line for each arm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from measurement.record import Case
+from reports.chart_frame import Figure, arm_colour, arm_dash, base_layout, legend_above
+from reports.quantities import bandwidth, duration
+from reports.schema import ArmSummary, Cell, Comparison, Estimate
+
+PANEL_PX = 250
+COLUMNS = 2
+Read = Callable[[Cell], Estimate | None]
+
+
+def latency_chart(comparison: Comparison) -> Figure | None:
+    """Latency by size, both logarithmic."""
+    return _panels(comparison, lambda cell: cell.latency_s.times(1e6) if cell.latency_s else None, "µs")
+
+
+def busbw_chart(comparison: Comparison) -> Figure | None:
+    """Bus bandwidth by size, both logarithmic."""
+    return _panels(comparison, lambda cell: cell.busbw_bytes_per_s.times(1e-9) if cell.busbw_bytes_per_s else None, "GB/s")
+
+
+def _panels(comparison: Comparison, read: Read, unit: str) -> Figure | None:
+    operations = comparison.operations()
+    if not any(read(cell) for arm in comparison.arms for cell in arm.cells):
+        return None
+    rows = math.ceil(len(operations) / COLUMNS)
+    layout = base_layout(PANEL_PX * rows, "")
+    legend_above(layout)
+    layout["annotations"] = []
+    layout["margin"] |= {"t": 60, "l": 44}
+    frames = {"x": layout.pop("xaxis"), "y": layout.pop("yaxis")}
+    traces: list[Figure] = []
+    named: set[str] = set()
+    for number, (operation, cases) in enumerate(operations.items()):
+        suffix = str(number + 1) if number else ""
+        _add_panel(layout, frames, operation, cases, number=number, rows=rows, unit=unit)
+        for arm in comparison.arms:
+            line = _line(comparison, arm, cases, read)
+            if line["x"]:
+                traces.append(line | {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}", "showlegend": arm.name not in named})
+                named.add(arm.name)
+    return {"data": traces, "layout": layout}
+
+
+def _add_panel(
+    layout: Figure, frames: dict[str, Figure], operation: str, cases: list[Case], *, number: int, rows: int, unit: str
+) -> None:
+    """Axes of one operation, with its name above."""
+    row, column = divmod(number, COLUMNS)
+    suffix = str(number + 1) if number else ""
+    left, right = column / COLUMNS + 0.05 * column, (column + 1) / COLUMNS - 0.05 * (COLUMNS - 1 - column)
+    top, bottom = 1 - row / rows - 0.16 / rows, 1 - (row + 1) / rows + 0.08 / rows
+    ticks = {"tickvals": [case.message_bytes for case in cases], "ticktext": [size_text(case) for case in cases]}
+    log = {"type": "log", "zeroline": False}
+    layout[f"xaxis{suffix}"] = frames["x"] | log | ticks | {"domain": [left, right], "anchor": f"y{suffix}", "tickangle": 0}
+    layout[f"yaxis{suffix}"] = (
+        frames["y"] | log | {"domain": [bottom, top], "anchor": f"x{suffix}", "dtick": 1, "ticksuffix": f" {unit}"}
+    )
+    place = {"xref": "paper", "yref": "paper", "x": left, "y": top, "xanchor": "left", "yanchor": "bottom", "showarrow": False}
+    layout["annotations"].append(place | {"text": f"<b>{operation}</b>", "font": {"size": 12}})
+
+
+def _line(comparison: Comparison, arm: ArmSummary, cases: list[Case], read: Read) -> Figure:
+    shown = [(case, cell, found) for case in cases for cell in arm.cells if cell.case == case.name and (found := read(cell))]
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": arm.name,
+        "legendgroup": arm.name,
+        "x": [case.message_bytes for case, _, _ in shown],
+        "y": [found.value for _, _, found in shown],
+        "customdata": [[size_text(case), duration(cell.latency_s), bandwidth(cell.busbw_bytes_per_s)] for case, cell, _ in shown],
+        "line": {"color": arm_colour(comparison, arm.name), "width": 2, "dash": arm_dash(arm)},
+        "marker": {"size": 6},
+        "hovertemplate": f"{arm.name}, %{{customdata[0]}}: %{{customdata[1]}}, bus %{{customdata[2]}}<extra></extra>",
+    }
+
+
+def size_text(case: Case) -> str:
+    """The size as the case's name gives it."""
+    return case.name.rpartition("/")[2]

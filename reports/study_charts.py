@@ -1,0 +1,105 @@
+"""The charts of a study as plain Plotly figures: speed-up beside the ideal line, ratios and exposed communication by point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reports.chart_frame import Figure, arm_colour, arm_dash, base_layout, legend_above
+from reports.schema import ArmSummary, Estimate
+from reports.study_schema import Study, StudyPoint
+from reports.study_wording import along, label
+
+Read = Callable[[StudyPoint, ArmSummary], Estimate | None]
+HEIGHT_PX = 360
+
+
+def study_charts(study: Study) -> dict[str, Figure]:
+    """Every chart that has data, by name."""
+    made = {"speed_up": speed_up_chart(study), "ratios": ratios_chart(study), "exposed": exposed_chart(study)}
+    return {name: figure for name, figure in made.items() if figure is not None}
+
+
+def speed_up_chart(study: Study) -> Figure | None:
+    """Speed-up by ranks, a line for each arm, and the ideal one; None where all points have as many ranks."""
+    sizes = sorted({point.world_size for point in study.points})
+    points = sorted(study.points, key=lambda point: point.world_size)
+    traces = [_line(study, name, points, lambda _, arm: arm.speed_up, lambda point: point.world_size) for name in study.arm_names]
+    traces = [trace for trace in traces if trace["x"]]
+    if len(sizes) < 2 or not traces:
+        return None
+    layout = _layout("ranks", "speed-up")
+    layout["xaxis"] |= {"tickvals": sizes}
+    layout["yaxis"] |= {"rangemode": "tozero"}
+    return {"data": [_ideal(study, sizes), *traces], "layout": layout}
+
+
+def _ideal(study: Study, sizes: list[int]) -> Figure:
+    """As many times the throughput as ranks; where the scaling baseline has several, through its speed-up of 1."""
+    at_one = next((p.world_size for p in study.points for a in p.arms if a.speed_up and a.speed_up.value == 1.0), 1)
+    line = {"color": "@muted", "width": 1, "dash": "dash"}
+    ideal = {"type": "scatter", "mode": "lines", "name": "ideal", "x": sizes, "y": [size / at_one for size in sizes]}
+    return ideal | {"line": line, "hovertemplate": "ideal: %{y:.2f}<extra></extra>"}
+
+
+def ratios_chart(study: Study) -> Figure | None:
+    """Each candidate's ratio to the baseline, point by point."""
+
+    def read(point: StudyPoint, arm: ArmSummary) -> Estimate | None:
+        result = point.result(arm.name)
+        if result is None or result.throughput_ratio is None:
+            return None
+        return Estimate(value=result.throughput_ratio, ci_low=result.ci_low, ci_high=result.ci_high)
+
+    figure = _by_point(study, read, "throughput relative to " + study.baseline)
+    if figure:
+        one = {"type": "line", "xref": "paper", "yref": "y", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "layer": "below"}
+        figure["layout"]["shapes"] = [one | {"line": {"color": "@text", "width": 1}}]
+    return figure
+
+
+def exposed_chart(study: Study) -> Figure | None:
+    """Exposed communication, point by point; from the fastest link to the slowest where only their rate differs."""
+    figure = _by_point(study, lambda _, arm: arm.exposed_comm_s.times(1e3) if arm.exposed_comm_s else None, "exposed ms per step")
+    if figure:
+        figure["layout"]["yaxis"] |= {"rangemode": "tozero"}
+    return figure
+
+
+def _by_point(study: Study, read: Read, title: str) -> Figure | None:
+    points = along(study.points)
+    traces = [_line(study, name, points, read, lambda point: label(study.points, point)) for name in study.arm_names]
+    traces = [trace for trace in traces if trace["x"]]
+    if not traces:
+        return None
+    layout = _layout("", title)
+    order = [label(study.points, point) for point in points]
+    layout["xaxis"] |= {"type": "category", "categoryorder": "array", "categoryarray": order}
+    return {"data": traces, "layout": layout}
+
+
+def _line(study: Study, name: str, points: list[StudyPoint], read: Read, place: Callable[[StudyPoint], object]) -> Figure:
+    """One arm along the points at which it has a figure, with intervals."""
+    found = [(point, estimate) for point in points if (estimate := read(point, point.arm(name))) is not None]
+    above = [(e.ci_high or e.value) - e.value for _, e in found]
+    below = [e.value - (e.ci_low or e.value) for _, e in found]
+    first = study.points[0]
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": name,
+        "x": [place(point) for point, _ in found],
+        "y": [estimate.value for _, estimate in found],
+        "error_y": {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1.2, "width": 4},
+        "customdata": [point.name for point, _ in found],
+        "line": {"color": arm_colour(first, name), "width": 2, "dash": arm_dash(first.arm(name))},
+        "marker": {"size": 7},
+        "hovertemplate": f"{name} at %{{customdata}}: %{{y:.3~g}}<extra></extra>",
+    }
+
+
+def _layout(x: str, y: str) -> Figure:
+    layout = base_layout(HEIGHT_PX, x)
+    legend_above(layout)
+    layout["margin"]["t"] = 40
+    layout["yaxis"] |= {"title": {"text": y, "font": {"size": 12}}, "automargin": True}
+    return layout

@@ -1,0 +1,72 @@
+"""The models of a study's ``comparison.json``: every arm at every point, concluded once; the reports only show them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from reports.schema import SCHEMA_VERSION, ArmSummary, RatioSummary, Stored
+
+
+class StudyPoint(Stored):
+    """The comparison at one point; the whole of it lies in ``points/<name>/``."""
+
+    name: str
+    world_size: int
+    hosts: str | None
+    """As asked for: ``host1:2,host2:2``; null: one machine, not named."""
+    link_rate: str | None
+    local_batch_size: int
+    global_batch_size: int
+    """Samples per optimizer step, over all ranks and micro-steps."""
+    cause: str | None = None
+    """Why nothing, or no more, could be measured here."""
+    headline: str | None = None
+    """The point's own answer."""
+    arms: list[ArmSummary]
+    """All arms of the plan, in the same order at every point: also those that failed, or do not run here."""
+    results: list[RatioSummary]
+
+    def arm(self, name: str) -> ArmSummary:
+        """The arm of this name."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+    def result(self, candidate: str) -> RatioSummary | None:
+        """The ratio of this arm to the baseline; None for the baseline itself, and where there is none."""
+        return next((result for result in self.results if result.candidate == candidate), None)
+
+    @property
+    def rate_bits_per_s(self) -> float:
+        """Of the links; infinite where they are not shaped."""
+        units = {"k": 1e3, "m": 1e6, "g": 1e9}
+        rate = self.link_rate or "unshaped"
+        return float(rate[:-4]) * units[rate[-4]] if rate.endswith("bit") else float("inf")
+
+
+class Study(Stored):
+    """The same comparison at several points."""
+
+    schema_version: int = SCHEMA_VERSION
+    kind: Literal["study"] = "study"
+    comparison_id: str
+    name: str
+    created_at: str
+    ringside_version: str | None
+    headline: str
+    findings: list[str]
+    warnings: list[str]
+    baseline: str
+    workload: str
+    sample_unit: str
+    scaling: Literal["weak", "strong"]
+    confidence: float
+    points: list[StudyPoint]
+
+    @property
+    def arm_names(self) -> list[str]:
+        """In the plan's order."""
+        return [arm.name for arm in self.points[0].arms]
+
+    @property
+    def candidates(self) -> list[str]:
+        """The arms that are held against the baseline."""
+        return [arm.name for arm in self.points[0].arms if arm.role == "candidate"]
