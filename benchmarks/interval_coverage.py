@@ -4,13 +4,14 @@
 
 Compared, each at 95%, on the same synthetic pairs (true ratio 1):
 
-- ``ringside``: ``reports.statistics.ratio_intervals`` as the reports use it;
+- ``ringside``: ``reports.statistics.ratio_intervals`` as the reports use it, and ``its control``;
 - ``alone``: the same without pooling the launch variance over the ratios of a comparison;
 - ``t of means``: Student's t over plain launch means, the textbook answer;
 - ``bootstrap``: percentiles of a hierarchical bootstrap (launches, then pairs) of the plain mean.
 
 Every arm, baseline included, has its own block noise (standard deviation 5% of a pair's log-ratio) and its own level in each
-launch; ``spread`` is the standard deviation of a ratio's launch level in units of the pair noise over sqrt(pairs).
+launch; ``spread`` is the standard deviation of a ratio's launch level in units of the pair noise over sqrt(pairs). With several
+ratios the last is the control's, and the others are held against the mean of baseline and control, as in the reports.
 """
 
 from __future__ import annotations
@@ -49,16 +50,29 @@ def block_noise(kind: str, shape: tuple[int, ...], random: np.random.Generator) 
 
 
 def simulate(kind: str, ratios: int, launches: int, pairs: int, spread: Array, random: np.random.Generator) -> list[list[Array]]:
-    """Log-ratios of all candidates: float64 [ratios][launches][pairs]; ``spread`` of each arm, the baseline first."""
+    """Log-ratios, the control's last: float64 [ratios][launches][pairs]; ``spread`` of each arm, the baseline first."""
     blocks = block_noise(kind, (ratios + 1, launches, pairs), random) * PAIR_NOISE / math.sqrt(2)
     level = random.standard_normal((ratios + 1, launches)) * spread[:, None] * PAIR_NOISE / math.sqrt(2 * pairs)
     blocks += level[..., None]
-    return [list(arm - blocks[0]) for arm in blocks[1:]]
+    if ratios == 1:
+        return [list(blocks[1] - blocks[0])]
+    both = (blocks[0] + blocks[-1]) / 2
+    return [*(list(arm - both) for arm in blocks[1:-1]), list(blocks[-1] - blocks[0])]
 
 
 def ringside(ratios: list[list[Array]], _: np.random.Generator) -> tuple[float, float]:
     """As the reports do it."""
-    return _bounds(ratio_intervals(ratios, confidence=CONFIDENCE)[0])
+    return _bounds(ratio_intervals(ratios, confidence=CONFIDENCE, scales=scales(ratios))[0])
+
+
+def control(ratios: list[list[Array]], _: np.random.Generator) -> tuple[float, float]:
+    """As the reports do it, of the control."""
+    return _bounds(ratio_intervals(ratios, confidence=CONFIDENCE, scales=scales(ratios))[-1])
+
+
+def scales(ratios: list[list[Array]]) -> list[float]:
+    """Of an arm against the mean of two, and of the control against one."""
+    return [*[1.5] * (len(ratios) - 1), 2.0]
 
 
 def alone(ratios: list[list[Array]], _: np.random.Generator) -> tuple[float, float]:
@@ -91,6 +105,7 @@ def bootstrap(ratios: list[list[Array]], random: np.random.Generator) -> tuple[f
 
 METHODS: dict[str, Callable[[list[list[Array]], np.random.Generator], tuple[float, float]]] = {
     "ringside": ringside,
+    "its control": control,
     "alone": alone,
     "t of means": t_of_means,
     "bootstrap": bootstrap,

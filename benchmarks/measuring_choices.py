@@ -1,0 +1,88 @@
+"""What is each choice of the measuring method worth? Same against same, with one choice changed at a time, variants in turn.
+
+Of each variant: the standard deviation of neighbouring pairs, and the standard error that a minute of blocks leaves
+(pair deviation over the root of the pairs in a minute), as a ratio to the default's of the same round.
+
+    python benchmarks/measuring_choices.py --output FOLDER [--rounds N] [--only NAME ...]
+
+Run it on a machine that does nothing else. A FOLDER that exists is continued.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from measurement.results import ResultsFolder
+from reports import conclude
+
+DDP = {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"}
+MEASUREMENT = {"launches": 2, "seconds_per_launch": 20, "local_every": 0}
+CHOICES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "blocks-0.05s": {"measurement": {"block_s": 0.05}},
+    "blocks-0.5s": {"measurement": {"block_s": 0.5}},
+    "free-placement": {"affinity": "none"},
+    "never-rebuilt": {"measurement": {"rebuild_every": 100_000}},
+    "never-frozen": {"measurement": {"freeze": False}},
+}
+
+
+def plan(name: str, number: int) -> dict[str, Any]:
+    """The plan of one variant in one round; a round's variants share their seed."""
+    changes = CHOICES[name]
+    return {
+        "name": f"{name}-{number:02d}",
+        "workload": "digits",
+        "world_size": 2,
+        "seed": 1 + number,
+        "baseline": "ddp",
+        "arms": {"ddp": DDP},
+        **changes,
+        "measurement": MEASUREMENT | changes.get("measurement", {}),
+    }
+
+
+def run(name: str, number: int, output: Path) -> tuple[float, float]:
+    """Pair deviation and standard error after a minute of blocks, both of log-ratios, of one variant in one round."""
+    path, folder = output / f"{name}-{number:02d}.yaml", output / f"{name}-{number:02d}"
+    if not (folder / "comparison.json").exists():
+        path.write_text(yaml.safe_dump(plan(name, number), sort_keys=False))
+        command = [sys.executable, "-m", "runners.cli", "compare", str(path), "-o", str(folder)]
+        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    found = conclude(ResultsFolder(folder))
+    (control,) = found.results
+    ratios, launches = (np.array(control.pair_table[column]) for column in ("log_ratio", "launch"))
+    centred = np.concatenate([ratios[launches == one] - np.median(ratios[launches == one]) for one in set(launches)])
+    deviation = 1.4826 * float(np.median(np.abs(centred)))
+    return deviation, deviation / np.sqrt(len(ratios) / found.measured_minutes)
+
+
+def main() -> None:
+    """Run the rounds and print a line for each variant."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--only", nargs="*", default=list(CHOICES), choices=list(CHOICES))
+    given = parser.parse_args()
+    given.output.mkdir(parents=True, exist_ok=True)
+    names = list(dict.fromkeys(["default", *given.only]))
+    table = np.array([[run(name, number, given.output) for name in names] for number in range(given.rounds)])
+    relative = table[:, :, 1] / table[:, :1, 1]
+    for place, name in enumerate(names):
+        mean = np.exp(np.log(relative[:, place]).mean())
+        print(
+            f"{name}: pair deviation {table[:, place, 0].mean():.3f}, standard error after a minute "
+            f"{table[:, place, 1].mean():.4f}, {mean:.2f} x the default's "
+            f"({', '.join(f'{one:.2f}' for one in relative[:, place])})"
+        )
+
+
+if __name__ == "__main__":
+    main()
