@@ -55,6 +55,15 @@ def test_the_users_own_command(tmp_path, command, runner, expected):
     assert (steps["step_s"] > 0).all()
 
 
+@pytest.mark.parametrize(("runner", "transport"), [("ddp", "mpi"), pytest.param("hvd", "gloo", marks=needs_horovod)])
+def test_mpirun_with_the_less_usual_transport(tmp_path, runner, transport):
+    done = run(*MPIRUN, "-m", f"runners.{runner}", *SHORT, "--transport", transport, "-o", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (record,) = ResultsFolder(tmp_path).records()
+    assert (record.launcher, record.transport, record.world_size) == ("openmpi", transport, 2)
+    assert record.parity.passed
+
+
 @needs_horovod
 def test_torchrun_cannot_start_horovod():
     done = run("torchrun", "--standalone", "--nproc-per-node", "2", "-m", "runners.hvd", *SHORT)

@@ -14,7 +14,7 @@ from tests.conftest import ringside, write_plan
             {"arms": {"ddp": {"backend": "horovod", "launcher": "torchrun"}}},
             "launcher 'torchrun' cannot start backend 'horovod'",
         ),
-        ({"arms": {"ddp": {"backend": "dpp"}}}, "unknown backend 'dpp'; did you mean 'ddp'?"),
+        ({"arms": {"ddp": {"backend": "horovd"}}}, "unknown backend 'horovd'; did you mean 'horovod'?"),
         ({"world_size": 0}, "world_size = 0"),
         ({"workload": "resnet81"}, "unknown workload 'resnet81'"),
     ],

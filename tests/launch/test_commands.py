@@ -6,7 +6,9 @@ import pytest
 
 from measurement.errors import LaunchError
 from measurement.world import World
-from runners.launchers import REGISTRY, HostSlots, Launcher, LaunchJob, make_launcher
+from runners.hostfile import parse_hosts
+from runners.launchers import HERE, REGISTRY, HostSlots, Launcher, LaunchJob, make_launcher
+from runners.launchers.base import interface_environment
 from runners.rank_environment import FAMILIES, read_world, without_rank_variables
 
 RUN = ("python3", "-m", "runners.worker", "--arm", "a b;$(c)")
@@ -25,14 +27,13 @@ def job(**changes):
     return LaunchJob(**{**fields, **changes})
 
 
+TORCHRUN = (
+    *("torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nnodes", "1", "--nproc-per-node", "2"),
+    *("--max-restarts", "0", "-m", "runners.worker", "--arm", "a b;$(c)"),
+)
 COMMANDS = {
-    "torchrun": (
-        (
-            *("torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nnodes", "1", "--nproc-per-node", "2"),
-            *("--max-restarts", "0", "-m", "runners.worker", "--arm", "a b;$(c)"),
-        ),
-        {},
-    ),
+    "torchrun": (TORCHRUN, {}),
+    "torchrun-c10d": (TORCHRUN, {}),
     "horovodrun": (("horovodrun", "--gloo", "-np", "2", "-H", "localhost:2", *RUN), {}),
     "mpirun": (
         (
@@ -46,7 +47,7 @@ COMMANDS = {
         {},
     ),
     "spawn": (
-        ("python3", "-m", "runners.spawn", "--nproc-per-node", "2", "--", "runners.worker", "--arm", "a b;$(c)"),
+        ("python3", "-m", "runners.spawn", "--nproc-per-node", "2", "-m", "runners.worker", "--arm", "a b;$(c)"),
         {},
     ),
 }
@@ -78,6 +79,124 @@ def test_mpirun_oversubscribes_only_when_it_must():
     (command,) = make_launcher("mpirun").commands(job(oversubscribed=True))
     assert "--oversubscribe" in command.argv
     assert "--oversubscribe" not in COMMANDS["mpirun"][0]
+
+
+TWO = (HostSlots(host="host1", slots=3), HostSlots(host="host2", slots=3))
+ON_ETH0 = {
+    "OMP_NUM_THREADS": "1",
+    "GLOO_SOCKET_IFNAME": "eth0",
+    "NCCL_SOCKET_IFNAME": "eth0",
+    "HOROVOD_GLOO_IFACE": "eth0",
+}
+MPI_ON_ETH0 = {"OMPI_MCA_oob_tcp_if_include": "eth0", "OMPI_MCA_btl_tcp_if_include": "eth0"}
+WORKER = ("-m", "runners.worker", "--arm", "a b;$(c)")
+FORWARDED = ("-x", "OMP_NUM_THREADS", "-x", "GLOO_SOCKET_IFNAME", "-x", "NCCL_SOCKET_IFNAME", "-x", "HOROVOD_GLOO_IFACE")
+HOROVODRUN = ("-np", "6", "-H", "host1:3,host2:3", "--disable-cache", "--start-timeout", "120", "--network-interfaces", "eth0")
+
+
+def torchrun_on(*meeting):
+    return ("torchrun", "--nnodes", "2", *meeting, "--nproc-per-node", "3", "--max-restarts", "0", *WORKER)
+
+
+def spawn_on(node):
+    where = ("--nodes", "2", "--node-rank", str(node), "--master-addr", "host1", "--master-port", "29511")
+    return ("python3", "-m", "runners.spawn", "--nproc-per-node", "3", *where, *WORKER)
+
+
+def c10d_on(host):
+    return torchrun_on(
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "host1:29511", "--rdzv-id", "job 7", "--local-addr", host),
+    )
+
+
+def static_on(node):
+    return torchrun_on("--node-rank", str(node), "--master-addr", "host1", "--master-port", "29511")
+
+
+ON_TWO_HOSTS = {
+    "torchrun": ([("host1", static_on(0)), ("host2", static_on(1))], {}),
+    "torchrun-c10d": ([("host1", c10d_on("host1")), ("host2", c10d_on("host2"))], {}),
+    "horovodrun": ([(HERE, ("horovodrun", "--gloo", *HOROVODRUN, *RUN))], {}),
+    "mpirun": (
+        [
+            (
+                HERE,
+                (
+                    *("mpirun", "-np", "6", "-H", "host1:3,host2:3", "--bind-to", "none", "--map-by", "slot"),
+                    *("--prefix", "/opt/my mpi", *FORWARDED, *RUN),
+                ),
+            )
+        ],
+        MPI_ON_ETH0,
+    ),
+    "mpiexec-mpich": (
+        [
+            (
+                HERE,
+                (
+                    *("mpiexec", "-n", "6", "-hosts", "host1:3,host2:3", "-bind-to", "none", "-iface", "eth0", "-envlist"),
+                    *("OMP_NUM_THREADS,GLOO_SOCKET_IFNAME,NCCL_SOCKET_IFNAME,HOROVOD_GLOO_IFACE", *RUN),
+                ),
+            )
+        ],
+        {},
+    ),
+    "spawn": ([("host1", spawn_on(0)), ("host2", spawn_on(1))], {}),
+}
+
+
+def two_hosts(**changes):
+    own = {"OMP_NUM_THREADS": "1"} | interface_environment("eth0")
+    where = {"world_size": 6, "hosts": TWO, "network_interface": "eth0", "master_port": 29511, "run_id": "job 7"}
+    return job(**{**where, "environment": own, "mpi_prefix": "/opt/my mpi", **changes})
+
+
+def test_every_registered_launcher_is_tested_on_two_hosts():
+    assert set(ON_TWO_HOSTS) == set(REGISTRY.table)
+
+
+@pytest.mark.parametrize("name", ON_TWO_HOSTS)
+def test_the_commands_on_two_hosts(name):
+    commands = make_launcher(name).commands(two_hosts())
+    expected, extra = ON_TWO_HOSTS[name]
+    assert [(command.host, command.argv) for command in commands] == expected
+    assert all(command.environment == {**ON_ETH0, **extra} for command in commands)
+
+
+def test_horovodrun_over_mpi_on_two_hosts():
+    (command,) = make_launcher("horovodrun").commands(two_hosts(transport="mpi"))
+    assert command.argv == ("horovodrun", "--mpi", *HOROVODRUN, "--mpi-args=--prefix '/opt/my mpi'", *RUN)
+    assert command.environment == {**ON_ETH0, **MPI_ON_ETH0}
+
+
+def test_without_an_interface_libraries_find_their_own():
+    for name in REGISTRY.table:
+        for command in make_launcher(name).commands(two_hosts(network_interface=None, environment={"A": "1"}, transport="mpi")):
+            assert "eth0" not in " ".join(command.argv)
+            assert command.environment == {"A": "1"}
+
+
+def test_hosts_of_unlike_size_and_ipv6():
+    hosts = (HostSlots(host="fe80::1", slots=2), HostSlots(host="host2", slots=1))
+    first, second = make_launcher("torchrun").commands(two_hosts(hosts=hosts, world_size=3))
+    assert [command.argv[command.argv.index("--nproc-per-node") + 1] for command in (first, second)] == ["2", "1"]
+    (command, _) = make_launcher("torchrun-c10d").commands(two_hosts(hosts=hosts, world_size=3))
+    assert "[fe80::1]:29511" in command.argv
+    (command,) = make_launcher("mpirun").commands(two_hosts(hosts=hosts, world_size=3))
+    assert "[fe80::1]:2,host2:1" in command.argv
+
+
+@pytest.mark.parametrize(
+    ("name", "hosts", "reason"),
+    [
+        ("spawn", "host1:2,host2:1", "it needs equally many ranks on every host"),
+        ("horovodrun", "[fe80::1]:2,host2:1", "it takes host names and IPv4 addresses, not 'fe80::1'"),
+        ("torchrun-c10d", "host2:2,host10:2", "it numbers hosts in the order of their names; list them so"),
+    ],
+)
+def test_placements_that_a_launcher_refuses(name, hosts, reason):
+    assert make_launcher(name).refuses(parse_hosts(hosts)) == reason
+    assert make_launcher(name).refuses(TWO) is None
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from measurement.plan import Arm, Measurement, Plan
-from measurement.record import BlockRecord, Failure, LaunchRecord, Manifest, ParityResult, RankReport
+from measurement.record import BlockRecord, Case, Failure, LaunchRecord, Manifest, ParityResult, RankReport
 from measurement.results import ResultsFolder, steps_table
 
 STARTED = "2026-01-01T12:00:00+00:00"
@@ -19,8 +20,9 @@ COMPARISON_ID = "synthetic-20260101"
 LIBRARIES = {
     "ddp": {"torch": "2.15.0", "bucket_cap_mb": 25},
     "horovod": {"horovod": "0.28.1", "fusion_threshold_bytes": 134217728},
+    "single": {"torch": "2.15.0"},
 }
-SHARES = {"ddp": (0.05, 0.3, 0.6, 0.05), "horovod": (0.05, 0.3, 0.35, 0.3)}
+SHARES = {"ddp": (0.05, 0.3, 0.6, 0.05), "horovod": (0.05, 0.3, 0.35, 0.3), "single": (0.05, 0.3, 0.6, 0.05)}
 """Of a step's time: data wait, forward, backward, optimizer."""
 
 
@@ -43,6 +45,12 @@ class Truth:
     launch_noise: float = 0.0
     drift: float = 0.2
     """Of the machine during a launch, all arms alike."""
+    cases: Sequence[Case] = ()
+    """Of a micro-benchmark; without any it is training."""
+    not_offered: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By arm, operations that its library does not have."""
+    case_ratios: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """By arm and case, where it is another than ``ratios``."""
     message: str = "rank 1 exited with code 1"
     log: str = "Traceback (most recent call last):\nRuntimeError: connection closed by peer"
 
@@ -90,26 +98,30 @@ def make_manifest(plan: Plan) -> Manifest:
 def make_launch(plan: Plan, truth: Truth, launch: int, *, random: np.random.Generator) -> list[tuple[LaunchRecord, pd.DataFrame]]:
     """One launch of every arm."""
     arms = list(plan.all_arms())
-    level = {arm: random.normal(0, truth.launch_noise) - np.log(_speed(plan, truth, arm)) for arm in arms}
+    level = {arm: random.normal(0, truth.launch_noise) for arm in arms}
     rows: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
     blocks: dict[str, list[BlockRecord]] = {arm: [] for arm in arms}
     turn = 0
     for number in range(plan.measurement.rounds or 12):
         drift = truth.drift * np.sin(number / 3)
         every = plan.measurement.local_every
-        kinds = ["sync", "local"] if every and number % every == 0 else ["sync"]
-        for kind in kinds:
+        kinds = ["sync", "local"] if every and number % every == 0 and not truth.cases else ["sync"]
+        for kind, case in itertools.product(kinds, truth.cases or [None]):
             for arm in random.permutation(arms):
-                seconds = np.exp(level[arm] + drift + truth.noise * random.standard_t(3) / np.sqrt(3)) * truth.step_s
+                if case and case.operation in truth.not_offered.get(arm, ()):
+                    continue
+                noise = drift + truth.noise * random.standard_t(3) / np.sqrt(3)
+                seconds = np.exp(level[arm] + noise) * truth.step_s / _speed(plan, truth, arm, case)
                 if number < truth.cut.get((arm, launch), 10**6):
                     step_s = seconds - truth.exposed_s * (kind == "local")
-                    _add_block(plan, rows[arm], blocks[arm], arm, turn, number, kind, step_s, random)
+                    _add_block(plan, rows[arm], blocks[arm], arm, turn, number, kind, case, step_s, random)
                 turn += 1
     return [_finish(plan, truth, launch, arm, rows[arm], blocks[arm]) for arm in arms]
 
 
-def _speed(plan: Plan, truth: Truth, arm: str) -> float:
-    return truth.control_ratio if arm == plan.control_name else truth.ratios.get(arm, 1.0)
+def _speed(plan: Plan, truth: Truth, arm: str, case: Case | None) -> float:
+    usual = truth.control_ratio if arm == plan.control_name else truth.ratios.get(arm, 1.0)
+    return truth.case_ratios.get((arm, case.name), usual) if case else usual
 
 
 def _add_block(
@@ -120,6 +132,7 @@ def _add_block(
     turn: int,
     number: int,
     kind: Any,
+    case: Case | None,
     step_s: float,
     random: np.random.Generator,
 ) -> None:
@@ -130,9 +143,10 @@ def _add_block(
             own = step_s * (1.0 if rank == 0 else 0.999) * (1 + 0.01 * random.standard_normal() * (steps > 1))
             phases = dict(zip(("data_wait_s", "forward_s", "backward_s", "optimizer_s"), own * np.array(shares), strict=True))
             place = {"rank": rank, "turn": turn, "round": number, "block": block, "kind": kind, "step": step}
-            rows.append({**place, "samples": plan.local_batch_size, **phases, "step_s": own})
+            samples = (case.message_bytes * case.messages if rank == 0 else 0) if case else plan.local_batch_size
+            rows.append({**place, "case": case.name if case else "", "samples": samples, **phases, "step_s": own})
     wall = steps * step_s + 0.3
-    place = {"turn": turn, "round": number, "block": block, "kind": kind, "steps": steps}
+    place = {"turn": turn, "round": number, "block": block, "kind": kind, "case": case.name if case else "", "steps": steps}
     blocks.append(BlockRecord(**place, started_s=turn * wall, wall_s=wall, untimed_s=0.2))
 
 
@@ -154,7 +168,7 @@ def _finish(
         launcher=asked.launcher or "torchrun",
         options=asked.options,
         workload=plan.workload,
-        sample_unit="images",
+        sample_unit="bytes" if truth.cases else "images",
         world_size=plan.world_size,
         hosts=["host1"],
         status=status,
@@ -174,6 +188,10 @@ def _finish(
             samples_digest="d0",
         ),
         peak_memory_bytes=[400 * 2**20, 401 * 2**20],
+        cases=list(truth.cases),
+        not_offered={
+            case.name: "not offered by Horovod" for case in truth.cases if case.operation in truth.not_offered.get(arm, ())
+        },
         blocks=blocks,
     )
     return record, steps_table(rows)

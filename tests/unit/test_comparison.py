@@ -121,7 +121,7 @@ def test_an_arm_that_was_never_started_is_a_row_too(tmp_path):
 
 
 def test_a_failing_control_comes_first_and_demotes_smaller_claims(tmp_path):
-    truth = Truth(ratios={"horovod-gloo": 1.03, "horovod-mpi": 1.5}, control_ratio=1.06, noise=0.01)
+    truth = Truth(ratios={"horovod-gloo": 1.07, "horovod-mpi": 1.5}, control_ratio=1.06, noise=0.01)
     found = conclude(write_results(tmp_path, truth=truth))
     assert found.headline.startswith("The control failed: ddp-gloo against itself differs")
     assert found.result("horovod-gloo").ci_low > 1
@@ -156,7 +156,7 @@ def test_a_block_that_a_rank_did_not_finish_is_left_out(tmp_path):
 
 
 def test_undecided_says_how_much_longer(tmp_path):
-    truth = Truth(ratios={"horovod-gloo": 1.03}, noise=0.15)
+    truth = Truth(ratios={"horovod-gloo": 1.06}, noise=0.15)
     found = conclude(write_results(tmp_path, truth=truth, plan=make_plan(["horovod-gloo"], rounds=6)))
     result = found.result("horovod-gloo")
     assert result.verdict == "undecided"
@@ -207,7 +207,7 @@ def test_a_folder_without_records_is_refused(tmp_path):
 def steps_by_hand(rows):
     names = ["launch", "arm", "rank", "turn", "round", "block", "kind", "step", "samples", "step_s"]
     table = pd.DataFrame(rows, columns=names)
-    return table.assign(data_wait_s=0.0, forward_s=0.0, backward_s=table["step_s"], optimizer_s=0.0)
+    return table.assign(case="", data_wait_s=0.0, forward_s=0.0, backward_s=table["step_s"], optimizer_s=0.0)
 
 
 def test_blocks_and_pairs_by_hand():
@@ -229,6 +229,23 @@ def test_blocks_and_pairs_by_hand():
     slowest = slowest_steps(steps_by_hand(rows))
     assert slowest["step_s"].tolist() == [1.0, 3.0, 1.0, 1.0]
     assert slowest["rank"].tolist() == [0, 1, 0, 0]
+
+
+def test_a_candidate_is_held_against_both_copies_of_the_baseline():
+    times = {"ddp-gloo": (4.0, 4.0, 4.0), "ddp-gloo-control": (1.0, None, 1.0), "horovod-gloo": (1.0, 1.0, None)}
+    rows = [
+        (0, arm, 0, 3 * number + turn, number, number, "sync", 0, 8, seconds)
+        for turn, (arm, by_round) in enumerate(times.items())
+        for number, seconds in enumerate(by_round)
+        if seconds is not None
+    ]
+    blocks = tabulate_blocks(steps_by_hand(rows))
+    pairs = pair_blocks(make_plan(), blocks, "horovod-gloo")
+    assert pairs["round"].tolist() == [0, 1]
+    assert pairs["log_ratio"].tolist() == pytest.approx([math.log(2), math.log(4)]), "8 and 2 per second make 4; 2 alone stays 2"
+    assert pair_blocks(make_plan(), blocks, "ddp-gloo-control")["log_ratio"].tolist() == pytest.approx([math.log(4)] * 2)
+    without_baseline = blocks[blocks["arm"] != "ddp-gloo"]
+    assert pair_blocks(make_plan(), without_baseline, "horovod-gloo").empty
 
 
 def test_exposed_communication_pairs_rounds_by_hand():

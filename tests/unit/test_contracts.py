@@ -17,30 +17,36 @@ from measurement.plan import checked
 from runners.launchers import make_launcher
 from runners.planning import resolve_workload
 from tests.conftest import REPOSITORY
+from tests.dataset_files import write_data
+from workloads import Workload, workload_class
 
 CPU = torch.device("cpu")
+TRAINED = [name for name in workloads.REGISTRY.table if issubclass(workload_class(name)[0], Workload)]
 SMALL = {"synthetic": {"model": "squeezenet1_1", "image_size": 64, "num_classes": 4}}
+LABELS_PER_SAMPLE = {"language_model": 16}
 
 
 @pytest.fixture(scope="session")
 def readme_workload(tmp_path_factory):
     """The README's example as a user would save it."""
-    code = re.search(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.S).group(1)
+    blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.S)
+    (code,) = [block for block in blocks if "(Workload)" in block]
     path = tmp_path_factory.mktemp("user") / "mine.py"
     path.write_text(code)
     return f"{path}:Regression"
 
 
-@pytest.mark.parametrize("name", [*workloads.REGISTRY.table, "README"])
-def test_a_workload_keeps_its_contract(name, readme_workload):
-    setup = resolve_workload(readme_workload if name == "README" else name, SMALL.get(name, {}))
+@pytest.mark.parametrize("name", [*TRAINED, "README"])
+def test_a_workload_keeps_its_contract(name, readme_workload, tmp_path):
+    options = {**SMALL.get(name, {}), **write_data(name, tmp_path / "data")}
+    setup = resolve_workload(readme_workload if name == "README" else name, options)
     made = [setup.workload(local_batch_size=4, seed=3, options=setup.options) for _ in range(2)]
     first, again = (list(itertools.islice(one.batches(rank=0, world_size=2, device=CPU), 3)) for one in made)
     other = next(made[0].batches(rank=1, world_size=2, device=CPU))
     flat = [torch.cat([t.double().flatten() for t in (b if isinstance(b, tuple) else (b,))]) for b in [*first, *again, other]]
     assert all(torch.equal(a, b) for a, b in zip(flat[:3], flat[3:6], strict=True)), "equal arguments, equal batches"
     assert not torch.equal(flat[0], flat[6]), "each rank has its own shard"
-    assert made[0].count_samples(first[0]) == 4
+    assert made[0].count_samples(first[0]) == 4 * LABELS_PER_SAMPLE.get(name, 1)
     torch.manual_seed(1)
     model = made[0].build_model()
     torch.manual_seed(1)
@@ -54,6 +60,23 @@ def test_a_workload_keeps_its_contract(name, readme_workload):
     optimizer.step()
     assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert made[0].sample_unit
+    made[0].require_data()
+    metrics = made[0].evaluate(model, CPU)
+    assert bool(metrics) == any(True for _ in made[0].evaluation_batches(rank=0, world_size=1, device=CPU))
+
+
+@pytest.mark.parametrize("name", set(workloads.REGISTRY.table) - set(TRAINED))
+def test_a_micro_benchmark_keeps_its_contract(name):
+    setup = resolve_workload(name, {})
+    made = [setup.micro_benchmark(seed=3) for _ in range(2)]
+    for world_size in (2, 3, 8):
+        cases = made[0].cases(world_size)
+        assert len({case.name for case in cases}) == len(cases) > 0
+        assert all(case.message_bytes > 0 and case.messages > 0 and case.busbw_factor > 0 for case in cases)
+        assert cases == made[1].cases(world_size), "the same on every rank"
+        groups = [list(ranks) for ranks in made[0].groups(world_size)]
+        assert all(ranks == sorted(set(ranks)) and set(ranks) < set(range(world_size)) for ranks in groups)
+    assert made[0].sample_unit == "bytes"
 
 
 def test_digits_learns():

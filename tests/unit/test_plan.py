@@ -44,12 +44,18 @@ def test_shipped_plans_resolve(path):
         ({"workload_options": {"learning_rat": 1}}, "did you mean 'learning_rate'?"),
         ({"local_batch": 3}, "unknown option 'local_batch'; did you mean 'local_batch_size'?"),
         ({"measurement": {"launchs": 1}}, "did you mean 'launches'?"),
-        ({"arms": {"ddp": {"backend": "dpp"}}}, "unknown backend 'dpp'; did you mean 'ddp'?"),
+        ({"arms": {"ddp": {"backend": "horovd"}}}, "unknown backend 'horovd'; did you mean 'horovod'?"),
         ({"arms": {"ddp": {"backend": "ddp", "transport": "glo"}}}, "did you mean 'gloo'?"),
         ({"arms": {"ddp": {"backend": "ddp", "launcher": "torchrn"}}}, "unknown launcher 'torchrn'; did you mean 'torchrun'?"),
         ({"arms": {"ddp": {"backend": "ddp", "options": {"bucket_cap": 1}}}}, "did you mean 'bucket_cap_mb'?"),
         ({"arms": {"ddp": {"backend": "single"}}}, "'single' is one process, not 2"),
+        ({"arms": {"ddp": {"backend": "dp"}}}, "'dp' is one process for all GPUs, not 2"),
         ({"arms": {"ddp": {"backend": "ddp", "launcher": "horovodrun"}}}, "use 'torchrun' or 'mpirun' or 'spawn'"),
+        (
+            {"arms": {"ddp": {"backend": "naive", "transport": "mpi", "launcher": "torchrun"}}},
+            "launcher 'torchrun' cannot start backend 'naive' over 'mpi' (it starts no MPI: each rank would be a world of 1); "
+            "use 'mpirun' or 'mpiexec-mpich' or 'horovodrun'",
+        ),
         (
             {"arms": {"ddp": {"backend": "horovod", "launcher": "torchrun"}}},
             "launcher 'torchrun' cannot start backend 'horovod' (no HOROVOD_* variables: each rank would be a world of 1); "

@@ -38,6 +38,19 @@ def coverage(*, replications, companions=0, seed=0, ratio=1.0, **kwargs):
     return covered / replications
 
 
+@pytest.mark.parametrize("spread", [0.0, 0.03])
+def test_ratios_against_the_mean_of_baseline_and_control_cover_as_its_own_does(spread):
+    random = np.random.default_rng(11)
+    covered = np.zeros(3)
+    for _ in range(300):
+        arms = [np.array(draw(random, spread=spread)) for _ in range(4)]
+        both = (arms[0] + arms[-1]) / 2
+        drawn = [list(arms[1] - both), list(arms[2] - both), list(arms[-1] - arms[0])]
+        found = ratio_intervals(drawn, confidence=0.95, scales=[1.5, 1.5, 2.0])
+        covered += [not one.excludes(1.0) for one in found]
+    assert all(covered / 300 >= 0.92)
+
+
 def test_a_known_ratio_is_recovered():
     found = ratio_interval(draw(np.random.default_rng(1), ratio=1.12, pairs=200, noise=0.04), confidence=0.95)
     assert found.estimate == pytest.approx(1.12, rel=0.01)

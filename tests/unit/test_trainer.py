@@ -31,7 +31,7 @@ def test_a_block_is_rebuilt_only_when_asked(engine):
 
 def test_standing_alone_places_memory_as_a_users_own_run_would(engine, monkeypatch):
     """A fixed random layout made standing-alone runs up to 6% slower than a bare loop."""
-    monkeypatch.setattr(runners.trainer, "_allocate", lambda *_: pytest.fail("allocated before building"))
+    monkeypatch.setattr(runners.trainer, "allocate_at_random", lambda *_: pytest.fail("allocated before building"))
     fields = {"comparison_id": "c", "plan_digest": "d", "launch": 0, "arm": "single", "role": "baseline", "backend": "single"}
     more = {"transport": "none", "launcher": "none", "workload": "digits", "world_size": 1, "status": "ok"}
     lengths = Lengths(warmup_steps=1, blocks=2, block_steps=2, parity_steps=0)

@@ -1,0 +1,83 @@
+"""A lab for a module's tests, and the proof that nothing of it stays."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from measurement.errors import LabError
+from runners.lab import namespaces
+from runners.lab.programs import program, require_programs, require_root
+from runners.lab.state import STATE
+from tests.conftest import ringside
+
+
+@pytest.fixture(scope="session")
+def lab_tools():
+    """Skip where no lab can be made; fail where it is required. A lab of the user's own is left alone."""
+    try:
+        require_root()
+        require_programs()
+    except LabError as error:
+        if "cluster" in os.environ.get("RINGSIDE_REQUIRE", ""):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    if STATE.exists():
+        pytest.fail("a lab is up, or was left behind, and the tests make their own; remove it: ringside lab down")
+
+
+@pytest.fixture
+def no_lab(lab_tools):
+    """For tests that make their own lab, or half of one: whatever they did, all of it is removed afterwards."""
+    before = machine()
+    yield
+    remove()
+    assert machine() == before
+
+
+@pytest.fixture(scope="module")
+def lab(lab_tools):
+    """Two hosts, links of 1 Gbit/s."""
+    before = machine()
+    done = ringside("lab", "up", "--hosts", "2", "--rate", "1gbit")
+    assert done.returncode == 0, done.stderr
+    try:
+        yield before
+    finally:
+        remove()
+    assert machine() == before
+
+
+def remove():
+    """``lab down``, after which no process of the lab lives and nothing of it is mounted."""
+    networks = list(namespaces.networks().values()) if STATE.exists() else []
+    done = ringside("lab", "down")
+    assert done.returncode == 0, done.stderr
+    assert list(namespaces.processes_in(networks)) == []
+    assert namespaces.mounts() == []
+    assert not STATE.exists()
+
+
+def machine():
+    """What a lab must not change: the machine's links and addresses, anybody's ssh files."""
+    told = subprocess.run([program("ip"), "-oneline", "address"], capture_output=True, text=True, check=True).stdout
+    addresses = [line.split()[1:4] for line in told.splitlines()]
+    files = [Path("/etc/ssh/ssh_config"), Path("/etc/hosts"), Path("/etc/shadow"), *sorted(Path.home().glob(".ssh/*"))]
+    return addresses, {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()}
+
+
+def inside(host, *command, **options):
+    """Run a command in a host of the lab, as a user does."""
+    return ringside("lab", "run", "--host", host, "--", *command, **options)
+
+
+def wait_until(condition, *, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

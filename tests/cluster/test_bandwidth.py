@@ -1,0 +1,65 @@
+"""A study over two rates of a lab's links: the slow one is felt, bytes are what a ring needs, and the lab is as it was before."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from measurement.results import ResultsFolder
+from reports.study import conclude_study
+from runners.lab.links import INTERFACE, SWITCH
+from runners.lab.namespaces import run_in_network
+from tests.cluster.conftest import inside
+from tests.conftest import TINY, ringside
+
+pytestmark = pytest.mark.cluster
+
+SLOW_BITS_PER_S = 50e6
+ARMS = {"ddp": {"backend": "ddp", "transport": "gloo"}, "ddp-mpi": {"backend": "ddp", "transport": "mpi"}}
+
+
+def queues():
+    """What shapes the links, at both ends of each."""
+    ends = [*((host, INTERFACE) for host in ("host1", "host2")), *((SWITCH, host) for host in ("host1", "host2"))]
+    return [run_in_network(network, "tc", "qdisc", "show", "dev", interface).split("refcnt")[0] for network, interface in ends]
+
+
+def write_plan(folder, **changes):
+    measurement = {"launches": 1, "rounds": 2, "block_steps": 2, "warmup_steps": 1, "local_every": 1, "control": False}
+    points = {"50mbit": {"link_rate": "50mbit"}, "unshaped": {"link_rate": "unshaped"}}
+    content = {**TINY, "workload": "squeezenet1_1", "workload_options": {"image_size": 32, "num_classes": 2}, "local_batch_size": 2}
+    content |= {"hosts": "host1:1,host2:1", "network_interface": "eth0", "arms": ARMS, "measurement": measurement, "points": points}
+    (folder / "plan.yaml").write_text(yaml.safe_dump({**content, **changes}))
+    return folder / "plan.yaml"
+
+
+def test_a_slow_link_is_felt_and_its_bytes_are_a_rings(lab, tmp_path):
+    before = queues()
+    assert all("tbf" in queue for queue in before)
+    done = inside("host1", "ringside", "compare", write_plan(tmp_path), "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert queues() == before
+    found = conclude_study(ResultsFolder(tmp_path / "out"))
+    slow, free = found.points
+    for arm in ARMS:
+        needed = slow.arm(arm).links[0].needed_bytes
+        assert needed > 2.8e6
+        seconds = needed * 8 / SLOW_BITS_PER_S
+        assert slow.arm(arm).exposed_comm_s.value > 0.5 * seconds > 0.2, "such a link needs half a second for it"
+        assert slow.arm(arm).exposed_comm_s.value > free.arm(arm).exposed_comm_s.value
+        for point in (slow, free):
+            links = point.arm(arm).links
+            assert [link.host for link in links] == ["host1", "host2"]
+            for link in links:
+                assert link.sent_bytes == pytest.approx(link.needed_bytes, rel=0.2)
+                assert link.received_bytes == pytest.approx(link.needed_bytes, rel=0.2)
+    assert "Exposed communication of ddp, per step: " in done.stdout
+    assert "## Bytes per link" in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_outside_of_the_lab_it_is_refused(lab, tmp_path):
+    done = ringside("compare", write_plan(tmp_path), "-o", tmp_path / "out")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "only the links of a lab can be shaped" in line
+    assert not (tmp_path / "out").exists()

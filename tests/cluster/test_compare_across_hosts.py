@@ -1,0 +1,203 @@
+"""``ringside compare`` over two hosts that share no name, network or processes; and what happens when one of them goes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from measurement.results import ResultsFolder
+from runners.lab import namespaces
+from runners.lab.programs import program
+from runners.lab.ssh import AUTHORIZED, SERVER, host_key
+from tests.cluster.conftest import inside, wait_until
+from tests.conftest import REPOSITORY, TINY, needs_horovod
+
+MUTE = Path(__file__).parent / "plugins" / "mute.py"
+ENDS_S = 90
+"""Within which a comparison ends that has lost a host."""
+PAIR = {"ddp": {"backend": "ddp", "transport": "gloo"}, "naive": {"backend": "naive", "transport": "gloo", "launcher": "spawn"}}
+
+
+@pytest.fixture
+def nothing_left(lab):
+    """Hosts run no more than they ran before, and keep no file of a run."""
+    before = {host: len(processes_of(host)) for host in ("host1", "host2")}
+    kept = spools()
+    yield
+    for host in before:
+        wait_until(lambda host=host: len(processes_of(host)) <= before[host])
+    assert spools() - kept == set()
+
+
+def spools():
+    return set(Path(tempfile.gettempdir()).glob("ringside-*"))
+
+
+def processes_of(host):
+    return set(namespaces.processes_in([namespaces.networks()[host]]))
+
+
+def write_plan(folder, **changes):
+    measurement = {"launches": 1, "rounds": 3, "block_steps": 3, "local_every": 0, "control": False}
+    content = {**TINY, "hosts": ["host1:1", "host2:1"], "network_interface": "eth0", "arms": PAIR, **changes}
+    path = folder / "plan.yaml"
+    path.write_text(yaml.safe_dump({**content, "measurement": {**measurement, **changes.get("measurement", {})}}))
+    return path
+
+
+def compare(plan, folder, *settings):
+    return inside("host1", "ringside", "compare", plan, "-o", folder, *(part for one in settings for part in ("--set", one)))
+
+
+def records_of(folder):
+    return {record.arm: record for record in ResultsFolder(folder).records()}
+
+
+@needs_horovod
+def test_every_arm_of_the_plan_for_two_hosts(nothing_left, tmp_path):
+    settings = [f"measurement.{setting}" for setting in ("launches=1", "rounds=2", "local_every=2", "control=false")]
+    done = compare("plans/two-hosts.yaml", tmp_path / "out", *settings)
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder, records = ResultsFolder(tmp_path / "out"), records_of(tmp_path / "out")
+    assert set(records) == {"ddp-gloo", "ddp-mpi", "horovod-gloo", "horovod-mpi"}
+    for arm, record in records.items():
+        assert record.status == "ok", record.error
+        assert record.parity.passed
+        assert [place.host for place in record.ranks] == ["host1", "host1", "host2", "host2"]
+        assert [(place.local_rank, place.node_rank) for place in record.ranks] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+        assert record.exit_codes == ([0, 0] if arm == "ddp-gloo" else [0])
+        steps = folder.steps(record)
+        assert sorted(steps["rank"].unique()) == [0, 1, 2, 3]
+        assert steps.groupby(["block", "kind"]).ngroups == 3
+        for rank in range(4):
+            assert (folder.launch_folder(0, arm) / f"rank-{rank}.log").exists()
+            assert record.ranks[rank].environment["GLOO_SOCKET_IFNAME"] == "eth0"
+            assert record.ranks[rank].threads == 1 if len(os.sched_getaffinity(0)) < 4 else True
+    manifest = folder.read_manifest()
+    assert list(manifest.hosts) == ["host1", "host2"]
+    assert abs(manifest.hosts["host2"]["clock_offset_s"]) < 0.1
+    assert manifest.warnings == []
+
+
+def test_a_block_counts_whose_reply_was_lost_and_a_rank_far_away_leaves_its_last_words(nothing_left, tmp_path):
+    arms = {"naive": PAIR["naive"], "mute": {"backend": f"{MUTE}:Mute", "transport": "gloo", "launcher": "torchrun-c10d"}}
+    done = compare(write_plan(tmp_path, arms=arms, baseline="naive"), tmp_path / "out")
+    assert done.returncode == 1, done.stderr
+    records = records_of(tmp_path / "out")
+    assert records["naive"].status == "ok", records["naive"].error
+    assert len(records["naive"].blocks) == 3
+    mute = records["mute"]
+    assert mute.status == "failed"
+    assert mute.error.message.startswith("rank 1 on host2 died without a word; ")
+    assert (mute.error.ranks, mute.error.hosts) == ([1], ["host2"])
+    assert "last words of a mute rank" in mute.error.log_tail["rank-1.log"]
+    assert [block.block for block in mute.blocks] == [0, 1]
+    assert len(ResultsFolder(tmp_path / "out").steps(mute)) == 2 * 2 * 3
+
+
+def begin(folder, **changes):
+    """A comparison that would go on for long, when it measures."""
+    plan = write_plan(folder, measurement={"rounds": None, "seconds_per_launch": 200, "launches": 2}, **changes)
+    argv = [sys.executable, "-m", "runners.cli", "lab", "run", "--", "ringside", "compare", str(plan), "-o", str(folder / "out")]
+    process = subprocess.Popen(argv, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
+    for line in process.stderr:
+        if "measuring blocks" in line:
+            time.sleep(4)
+            return process
+    pytest.fail("it never began to measure")
+
+
+def driver_of(process):
+    """The comparison itself, which the command that entered the host has become, or waits for."""
+    found = [process.pid, *(child.pid for child in psutil.Process(process.pid).children(recursive=True))]
+    return next(psutil.Process(pid) for pid in found if "compare" in psutil.Process(pid).cmdline()[:4])
+
+
+def test_a_killed_driver_leaves_nothing_on_either_host(nothing_left, tmp_path):
+    """Not even frozen ranks, nor a torchrun on the other host. The fixture looks."""
+    kept = spools()
+    with begin(tmp_path, arms={"ddp": PAIR["ddp"], "mpi": {"backend": "ddp", "transport": "mpi"}}) as process:
+        assert len(processes_of("host2")) > 6
+        driver_of(process).kill()
+        process.stderr.close()
+    remove_spools(kept)
+
+
+def remove_spools(kept):
+    """Of hosts that could not be asked to: they keep the logs of their ranks."""
+    for folder in spools() - kept:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hosts": "host1:1,host9:1"}, "ringside: host 'host9': its name cannot be resolved; correct it, or add it to DNS"),
+        ({"network_interface": "eth7"}, "ringside: network_interface 'eth7' has no address on this machine (it has lo, eth0)"),
+    ],
+)
+def test_what_cannot_be_is_told_before_anything_starts(lab, tmp_path, changes, message):
+    done = compare(write_plan(tmp_path, **changes), tmp_path / "out")
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(message)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_wrong_key_is_one_line(lab, tmp_path):
+    before = AUTHORIZED.read_text()
+    AUTHORIZED.write_text("")
+    try:
+        done = compare(write_plan(tmp_path), tmp_path / "out")
+    finally:
+        AUTHORIZED.write_text(before)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "ringside: host 'host2': ssh would ask for a password; give it a key: ssh-keygen -t ed25519; ssh-copy-id host2\n"
+    )
+
+
+def test_a_host_whose_sshd_is_killed_is_named(nothing_left, tmp_path):
+    """With all that it serves: launchers there lose their line, ranks their launchers."""
+    kept = spools()
+    arms = {"ddp": PAIR["ddp"], "mpi": {"backend": "ddp", "transport": "mpi"}}
+    with begin(tmp_path, arms=arms) as process:
+        for server in [one for one in map(psutil.Process, processes_of("host2")) if one.name().startswith("sshd")]:
+            server.kill()
+        _, errors = process.communicate(timeout=ENDS_S)
+    assert inside("host2", program("sshd"), "-f", SERVER, "-h", host_key("host2")).returncode == 0
+    assert process.returncode == 1, errors
+    for record in ResultsFolder(tmp_path / "out").records():
+        assert (record.status, record.error.hosts) == ("failed", ["host2"])
+        assert "host 'host2': ssh: connect to host host2 port 22: Connection refused" in record.error.message
+    remove_spools(kept)
+
+
+def test_a_killed_host_is_named_and_the_other_is_left_clean(lab, tmp_path):
+    """Last in this file: the host is not started again."""
+    kept = spools()
+    before = processes_of("host1")
+    with begin(tmp_path, arms={"ddp": PAIR["ddp"], "mpi": {"backend": "ddp", "transport": "mpi"}}) as process:
+        os.kill(namespaces.init_of("host2"), signal.SIGKILL)
+        _, errors = process.communicate(timeout=ENDS_S)
+    assert process.returncode == 1, errors
+    assert "no further launches: host 'host2': connection refused" in errors
+    records = ResultsFolder(tmp_path / "out").records()
+    assert {record.launch for record in records} == {0}
+    for record in records:
+        assert record.status == "failed"
+        assert record.error.hosts == ["host2"]
+        assert record.error.message.startswith("rank 1 on host2 lost with the host; host 'host2': ")
+        assert record.blocks
+    wait_until(lambda: processes_of("host1") <= before)
+    remove_spools(kept)

@@ -1,0 +1,84 @@
+"""Hosts that die, labs that were never finished, labs that cannot be made: whatever happened, ``lab down`` leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from runners.lab import namespaces
+from runners.lab.state import STATE
+from tests.cluster.conftest import inside, wait_until
+from tests.conftest import REPOSITORY, ringside
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_host_dies_with_its_first_process(no_lab):
+    assert ringside("lab", "up").returncode == 0
+    argv = [sys.executable, "-m", "runners.cli", "lab", "run", "--host", "host2", "--", "sh", "-c", "echo started; exec sleep 300"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=REPOSITORY) as process:
+        assert process.stdout.readline() == b"started\n"
+        network = namespaces.networks()["host2"]
+        assert len(list(namespaces.processes_in([network]))) > 3
+        os.kill(namespaces.init_of("host2"), signal.SIGKILL)
+        assert process.wait(30) != 0
+    wait_until(lambda: not list(namespaces.processes_in([network])))
+    assert namespaces.init_of("host2") is None
+    assert inside("host1", "true").returncode == 0
+    done = inside("host2", "true")
+    assert (done.returncode, "host2 is dead" in done.stderr) == (2, True)
+    done = ringside("lab", "status")
+    assert done.returncode == 1
+    assert [line.split()[2:4] for line in done.stdout.splitlines()[1:]] == [["3", "yes"], ["0", "no"]]
+
+
+def test_down_twice_and_without_a_lab(no_lab):
+    assert ringside("lab", "down").stdout == "there is no lab\n"
+    assert ringside("lab", "up", "--hosts", "1").returncode == 0
+    assert ringside("lab", "down").stdout == "the lab is removed\n"
+    assert ringside("lab", "down").stdout == "there is no lab\n"
+    for command in (["status"], ["run", "--", "true"]):
+        done = ringside("lab", *command)
+        assert (done.returncode, done.stderr) == (2, "ringside: no lab is up; make one: ringside lab up --hosts 2\n")
+
+
+@pytest.mark.parametrize(
+    "stage", ["", "ssh/known_hosts", "networks/switch", "networks/host1", "networks/host3", "logs/host1", "logs/host3"]
+)
+def test_down_after_an_up_that_was_killed(no_lab, stage):
+    """At whatever moment: each stage is known by the file it begins with."""
+    argv = [sys.executable, "-m", "runners.cli", "lab", "up", "--hosts", "3"]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=REPOSITORY) as process:
+        while not (STATE / stage).exists() and process.poll() is None:
+            pass
+        process.kill()
+    killed = process.returncode == -signal.SIGKILL
+    assert killed or stage == "logs/host3", "it was through before it could be killed"
+    done = ringside("lab", "up")
+    assert done.returncode == 2
+    assert ("remove what is left of it: ringside lab down" if killed else "is up already") in done.stderr
+
+
+def test_up_that_fails_leaves_nothing(no_lab, tmp_path):
+    (tmp_path / "sshd").write_text("#!/bin/sh\necho no sshd today >&2\nexit 1\n")
+    (tmp_path / "sshd").chmod(0o755)
+    done = ringside("lab", "up", env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert done.returncode == 2
+    assert done.stderr.startswith("ringside: host1 did not start: ")
+    assert not STATE.exists()
+
+
+def test_a_delay_is_there_or_refused(no_lab):
+    done = ringside("lab", "up", "--hosts", "2", "--delay", "1ms", "--rate", "100mbit")
+    if done.returncode == 0:
+        told = namespaces.run_in_network("host1", "tc", "-json", "qdisc", "show", "dev", "eth0")
+        assert sorted(queue["kind"] for queue in json.loads(told)) == ["netem", "tbf"]
+    else:
+        assert done.returncode == 2
+        assert "cannot shape links by --delay: it has no netem queue; leave --delay out" in done.stderr
+        assert not STATE.exists()

@@ -1,0 +1,97 @@
+"""``ringside hosts`` in the lab: what is wrong with a host is told before anything starts, with the remedy."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from runners.lab import namespaces
+from runners.lab.ssh import AUTHORIZED, KNOWN_HOSTS
+from tests.cluster.conftest import inside
+from tests.conftest import REPOSITORY
+
+pytestmark = pytest.mark.cluster
+
+LOOK = """
+import json, sys
+from pathlib import Path
+from runners.reach import Probe, probe_hosts
+folder, *hosts = sys.argv[1:]
+print(json.dumps([vars(found) for found in probe_hosts(hosts, probe=Probe(folder=Path(folder)))]))
+"""
+
+
+def look(*hosts, folder=REPOSITORY):
+    done = inside("host1", "python", "-c", LOOK, folder, *hosts)
+    assert done.returncode == 0, done.stderr
+    return {found["host"]: found for found in json.loads(done.stdout)}
+
+
+def test_all_is_well(lab):
+    done = inside("host1", "ringside", "hosts", "hostfiles/lab", "-np", "3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert [row[:6] for row in rows[1:3]] == [
+        ["host1", "2", "0-1", "10.77.0.1", "yes:", "Python"],
+        ["host2", "2", "2", "10.77.0.2", "yes:", "Python"],
+    ]
+
+
+def test_names_and_addresses_that_nobody_has(lab):
+    found = look("host9", "10.77.0.99", "host2")
+    assert found["host9"]["status"] == "unresolved"
+    assert found["10.77.0.99"]["status"] == "unreachable"
+    assert found["host2"]["status"] == "ok"
+
+
+def test_a_host_without_the_folder(lab):
+    assert inside("host1", "mkdir", "/run/it's mine").returncode == 0
+    found = look("host1", "host2", folder="/run/it's mine")
+    assert found["host1"]["status"] == "ok"
+    assert (found["host2"]["status"], found["host2"]["detail"]) == ("no folder", "it has no folder /run/it's mine")
+
+
+def test_a_host_without_the_python(lab):
+    folder = Path(sys.executable).parent
+    assert inside("host2", "mount", "-t", "tmpfs", "tmpfs", folder).returncode == 0  # seen by host2 alone
+    try:
+        found = look("host1", "host2")
+        assert found["host1"]["status"] == "ok"
+        assert (found["host2"]["status"], found["host2"]["detail"]) == ("no python", f"it has no {sys.executable}")
+        assert found["host2"]["remedy"] == "set it up there, in the same folder: make setup"
+    finally:
+        assert inside("host2", "umount", folder).returncode == 0
+    assert look("host2")["host2"]["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("file", "status", "remedy"),
+    [
+        (KNOWN_HOSTS, "unknown key", "compare and accept it once: ssh host2 true"),
+        (AUTHORIZED, "denied", "give it a key: ssh-keygen -t ed25519; ssh-copy-id host2"),
+    ],
+)
+def test_keys_that_are_missing(lab, file, status, remedy):
+    before = file.read_text()
+    file.write_text("")
+    try:
+        found = look("host2")["host2"]
+        assert (found["status"], found["remedy"]) == (status, remedy)
+    finally:
+        file.write_text(before)
+
+
+def test_a_host_without_sshd(lab):
+    """Last in this file: sshd is not started again."""
+    (sshd,) = psutil.Process(namespaces.init_of("host2")).children()
+    sshd.kill()
+    psutil.wait_procs([sshd], timeout=10)
+    found = look("host1", "host2")["host2"]
+    assert (found["status"], found["detail"]) == ("refused", "connection refused: no sshd listens there")
+    done = inside("host1", "ringside", "hosts", "-H", "host1:2,host2:2")
+    assert done.returncode == 1
+    assert "host2: start it there" in done.stdout

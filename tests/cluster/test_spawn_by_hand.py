@@ -1,0 +1,35 @@
+"""``python -m runners.spawn`` started on each host by hand: the ranks meet at the first, over the interface that was named."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+
+from measurement.results import ResultsFolder
+from tests.cluster.conftest import inside
+from tests.conftest import REPOSITORY
+
+SHORT = shlex.split("--workload digits --local-batch-size 16 --blocks 2 --block-steps 3 --warmup-steps 1 --network-interface eth0")
+
+
+def command(node, folder, *, where=("--master-addr", "host1")):
+    place = ["--nodes", "2", "--node-rank", str(node), "--nproc-per-node", "1", *where]
+    return ["python", "-m", "runners.spawn", *place, "-m", "runners.ddp", "--transport", "gloo", *SHORT, "-o", str(folder)]
+
+
+def test_two_hosts_by_hand(lab, tmp_path):
+    other = [sys.executable, "-m", "runners.cli", "lab", "run", "--host", "host2", "--", *command(1, tmp_path)]
+    with subprocess.Popen(other, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as second:
+        done = inside("host1", *command(0, tmp_path))
+        _, errors = second.communicate(timeout=60)
+    assert (done.returncode, second.returncode) == (0, 0), done.stderr + errors.decode()
+    (record,) = ResultsFolder(tmp_path).records()
+    assert [(place.rank, place.host, place.node_rank) for place in record.ranks] == [(0, "host1", 0), (1, "host2", 1)]
+    assert {place.environment["GLOO_SOCKET_IFNAME"] for place in record.ranks} == {"eth0"}
+
+
+def test_an_interface_that_is_not_there(lab, tmp_path):
+    done = inside("host1", *command(0, tmp_path, where=("--master-addr", "host1", "--network-interface", "wlan0")))
+    assert done.returncode == 2
+    assert "--network-interface 'wlan0' is none of host1's; use one of eth0, lo" in done.stderr

@@ -1,0 +1,362 @@
+"""What ranks do in the tests of the process group over MPI: ``mpirun -np N python cases.py NAME[:ARGUMENT] ...``, one by one."""
+
+import copy
+import os
+import random
+import signal
+import sys
+import time
+from datetime import timedelta
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import backends.mpi_process_group  # noqa: F401 - registers the backend
+from backends.mpi_library import load_mpi
+from measurement.errors import WorldSizeMismatchError
+
+CASES = {}
+WORLD = load_mpi().COMM_WORLD
+LONG, SHORT = timedelta(seconds=60), timedelta(seconds=3)
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def start(transport="mpi", timeout=LONG):
+    """The default group; (rank, world size)."""
+    if transport == "mpi":
+        dist.init_process_group("mpi4py", init_method="mpi4py://", timeout=timeout)
+    else:  # Gloo under mpirun needs no more than the store
+        store, rank, size = next(dist.rendezvous("mpi4py://"))
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
+    return dist.get_rank(), dist.get_world_size()
+
+
+def message_of(function, *arguments, **keywords):
+    try:
+        function(*arguments, **keywords)
+    except (RuntimeError, ValueError, WorldSizeMismatchError) as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError("no error")
+
+
+@case
+def tutorials(transport):
+    """The examples of PyTorch's "Writing Distributed Applications", and their results."""
+    rank, size = start(transport)
+    tensor = torch.zeros(1)
+    if rank == 0:
+        tensor += 1
+        for other in range(1, size):
+            dist.send(tensor, dst=other)
+    else:
+        dist.recv(tensor, src=0)
+    assert tensor.item() == 1.0
+    tensor = torch.zeros(1)
+    request = None
+    if rank == 0:
+        tensor += 1
+        request = dist.isend(tensor, dst=1)
+    elif rank == 1:
+        request = dist.irecv(tensor, src=0)
+    if request is not None:
+        request.wait()
+        assert tensor.item() == 1.0
+    three, pair = dist.new_group([0, 1, 2]), dist.new_group([0, 1])
+    if rank < 3:
+        ones = torch.ones(1)
+        dist.all_reduce(ones, op=dist.ReduceOp.SUM, group=three)
+        assert ones.item() == 3.0
+    if rank < 2:
+        mine = torch.full((2,), float(rank + 5))
+        dist.broadcast(mine, src=0, group=pair)
+        assert mine.tolist() == [5.0, 5.0]
+
+
+@case
+def users():
+    """What stands on a group: DDP and its hooks, no_sync, ZeRO, objects, functional collectives."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    rank, size = start()
+    torch.manual_seed(0)
+    plain, inputs = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 4)), torch.randn(size * 8, 20)
+    plain(inputs).square().mean().backward()
+    expected = [parameter.grad.clone() for parameter in plain.parameters()]
+    for hook in (None, default_hooks.allreduce_hook, default_hooks.fp16_compress_hook, default_hooks.bf16_compress_hook):
+        plain.zero_grad(set_to_none=True)
+        model = DistributedDataParallel(plain, bucket_cap_mb=0.001)
+        if hook is not None:
+            model.register_comm_hook(None, hook)
+        mine = inputs.chunk(size)[rank]
+        with model.no_sync():
+            (model(mine).square().mean() * 0).backward()
+        model(mine).square().mean().backward()
+        tolerance = 1e-6 if hook in (None, default_hooks.allreduce_hook) else 2e-2
+        for parameter, gradient in zip(plain.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient, atol=tolerance, rtol=tolerance)
+        if hook is None:  # what every rank has must be the same bits
+            flat = torch.cat([parameter.grad.view(-1) for parameter in plain.parameters()])
+            everyone = [torch.empty_like(flat) for _ in range(size)]
+            dist.all_gather(everyone, flat)
+            assert all(torch.equal(flat, other) for other in everyone)
+    optimizer = ZeroRedundancyOptimizer(plain.parameters(), torch.optim.Adam, lr=0.1)
+    reference = [parameter.detach().clone() for parameter in plain.parameters()]
+    alone = torch.optim.Adam(reference, lr=0.1)
+    for parameter, twin in zip(plain.parameters(), reference, strict=True):
+        twin.grad = parameter.grad.clone()
+    alone.step()
+    optimizer.step()
+    for parameter, twin in zip(plain.parameters(), reference, strict=True):
+        torch.testing.assert_close(parameter.detach(), twin)
+    objects = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    assert [one["rank"] for one in objects] == list(range(size))
+    said = [{"from": 0}] if rank == 0 else [None]
+    dist.broadcast_object_list(said, src=0)
+    assert said == [{"from": 0}]
+    from torch.distributed import _functional_collectives as functional
+
+    summed = functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD)
+    assert (summed + 0).tolist() == [size] * 3
+
+
+@case
+def fsdp2():
+    """``fully_shard`` trains as the plain model does."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    rank, size = start()
+    torch.manual_seed(0)
+    plain, inputs = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)), torch.randn(size * 4, 16)
+    model = copy.deepcopy(plain)
+    fully_shard(model, mesh=init_device_mesh("cpu", (size,)))
+    for net, batch in ((plain, inputs), (model, inputs.chunk(size)[rank])):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            net(batch).square().mean().backward()
+            optimizer.step()
+    for parameter, sharded in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(parameter.detach(), sharded.full_tensor().detach())
+
+
+class Mixture:
+    """Operations of which every rank knows the result: rank r gives r + 1."""
+
+    def __init__(self, rank, size):
+        self.rank, self.size = rank, size
+        self.ranks = range(1, size + 1)
+        self.half = dist.new_group(list(range(size // 2)))
+        self.kinds = (
+            self.sum,
+            self.max,
+            self.broadcast,
+            self.all_gather,
+            self.reduce_scatter,
+            self.all_to_all,
+            self.ring,
+            self.of_half,
+        )
+
+    def sum(self, mine, _, is_async):
+        return [dist.all_reduce(mine, async_op=is_async)], [(mine, sum(self.ranks))]
+
+    def max(self, mine, _, is_async):
+        return [dist.all_reduce(mine, op=dist.ReduceOp.MAX, async_op=is_async)], [(mine, self.size)]
+
+    def broadcast(self, mine, root, is_async):
+        return [dist.broadcast(mine, root, async_op=is_async)], [(mine, root + 1)]
+
+    def all_gather(self, mine, _, is_async):
+        output = mine.new_zeros(self.size * len(mine))
+        work = dist.all_gather_single(output, mine, async_op=is_async)
+        return [work], list(zip(output.chunk(self.size), self.ranks, strict=True))
+
+    def reduce_scatter(self, mine, _, is_async):
+        output = torch.zeros_like(mine)
+        return [dist.reduce_scatter_single(output, mine.repeat(self.size), async_op=is_async)], [(output, sum(self.ranks))]
+
+    def all_to_all(self, mine, _, is_async):
+        output = mine.new_zeros(self.size * len(mine))
+        work = dist.all_to_all_single(output, mine.repeat(self.size), async_op=is_async)
+        return [work], list(zip(output.chunk(self.size), self.ranks, strict=True))
+
+    def ring(self, mine, tag, _):
+        output, before = torch.zeros_like(mine), (self.rank - 1) % self.size
+        sent = dist.isend(mine, (self.rank + 1) % self.size, tag=tag)
+        return [sent, dist.irecv(output, before, tag=tag)], [(output, before + 1)]
+
+    def of_half(self, mine, _, is_async):
+        if self.rank >= self.size // 2:
+            return [], []
+        return [dist.all_reduce(mine, group=self.half, async_op=is_async)], [(mine, sum(range(1, self.size // 2 + 1)))]
+
+
+@case
+def mixed(count):
+    """Random operations, sizes and dtypes, up to 40 under way at once; checked; memory must not grow."""
+    rank, size = start()
+    chance, pending, resident, mixture = random.Random(5), [], [], Mixture(rank, size)
+    dtypes = [torch.float32, torch.float64, torch.int64, torch.int8, torch.float16, torch.bfloat16]
+    for number in range(int(count) + 1):
+        mine = torch.full((int(10 ** chance.uniform(0, 4.5)),), rank + 1, dtype=chance.choice(dtypes))
+        pending.append(chance.choice(mixture.kinds)(mine, chance.randrange(size), chance.random() < 0.8))
+        while len(pending) > (chance.randrange(40) if number < int(count) else 0):
+            works, expected = pending.pop(0)
+            for work in filter(None, works):
+                work.wait()
+            assert all((tensor == value).all() for tensor, value in expected), expected
+        if number % (int(count) // 10) == 0:
+            resident.append(psutil.Process().memory_info().rss / 2**20)
+    if rank == 0:
+        print(f"{count} operations on {size} ranks; resident MiB along the way: {[round(mib) for mib in resident]}")
+    assert max(resident[5:]) - max(resident[2:5]) < 30, resident
+
+
+@case
+def overlap():
+    """An asynchronous operation returns before the others have come, and goes on without its caller."""
+    rank, _ = start()
+    store = dist.distributed_c10d._get_default_store()
+    tensor = torch.ones(1 << 20)
+    if rank == 0:
+        work = dist.all_reduce(tensor, async_op=True)
+        assert not work.is_completed()
+        store.set("issued", "")
+        while not work.is_completed():
+            time.sleep(0.001)
+        assert work.is_success()
+    else:
+        store.wait(["issued"])
+        dist.all_reduce(tensor)
+    assert (tensor == dist.get_world_size()).all()
+
+
+@case
+def futures():
+    """then, value, and a future asked for late."""
+    rank, size = start()
+    work = dist.all_reduce(torch.full((4,), float(rank)), async_op=True)
+    doubled = work.get_future().then(lambda future: future.value()[0] * 2)
+    assert doubled.wait().tolist() == [size * (size - 1.0)] * 4
+    work.wait()
+    assert work.get_future().wait()[0].tolist() == [size * (size - 1) / 2] * 4
+    received = torch.zeros(1)
+    arrived = dist.irecv(received, (rank - 1) % size).get_future()
+    dist.barrier()
+    dist.send(torch.full((1,), float(rank)), (rank + 1) % size)
+    assert arrived.wait()[0].item() == (rank - 1) % size
+
+
+@case
+def subsets():
+    """Groups in any order of ranks, made by their members only; freed; and made again, more often than MPI has communicators."""
+    rank, size = start()
+    evens, last = list(range(0, size, 2)), [size - 1, 0]
+    # Only one by its members alone, and at the end: torch 2.15 names later groups differently on ranks that took no part.
+    for ranks, is_local in ((last, False), (evens, True)):
+        group = dist.new_group(ranks, use_local_synchronization=is_local)
+        if rank in ranks:
+            tensor = torch.full((1,), float(rank))
+            dist.all_reduce(tensor, group=group)
+            assert tensor.item() == sum(ranks)
+            dist.destroy_process_group(group)
+    dist.destroy_process_group()
+    start()
+    for _ in range(300):
+        group = dist.new_group(evens)
+        if rank in evens:
+            dist.barrier(group=group)
+            dist.destroy_process_group(group)
+
+
+@case
+def own_store():
+    """As Ringside's worker: a store, rank and size of the caller's own; they must be MPI's."""
+    store, rank, size = next(dist.rendezvous("mpi4py://"))
+    said = message_of(dist.init_process_group, "mpi4py", store=store, rank=rank, world_size=size + 1)
+    assert f"WorldSizeMismatchError: asked for rank {rank} of {size + 1}, and MPI counts rank {rank} of {size}" in said
+    dist.init_process_group("mpi4py", store=dist.PrefixStore("again", store), rank=rank, world_size=size)
+    dist.barrier()
+
+
+@case
+def refusals():
+    """What cannot be done says so, on every rank alike, and the group goes on."""
+    _, size = start()
+    assert "multiply the tensor and use SUM" in message_of(dist.all_reduce, torch.ones(2), op=dist._make_nccl_premul_sum(2.0))
+    assert "use SUM and divide" in message_of(dist.all_reduce, torch.ones(2, dtype=torch.int64), op=dist.ReduceOp.AVG)
+    assert "use to_dense()" in message_of(dist.all_reduce, torch.eye(3).to_sparse())
+    assert "must have" in message_of(dist.all_gather_single, torch.zeros(size * 2 + 1), torch.zeros(2))
+    assert "one for each rank" in message_of(dist.all_gather, [torch.zeros(2)] * (size + 1), torch.zeros(2))
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    assert tensor.item() == size
+
+
+@case
+def absent():
+    """Rank 0 stays away: the others' errors say in what, who and out of how many; by wait, future and the call itself."""
+    rank, _ = start(timeout=SHORT)
+    store = dist.distributed_c10d._get_default_store()
+    quiet = dist.new_group(timeout=SHORT)
+    if rank == 0:
+        store.wait(["raised"], LONG)
+    else:
+        work = dist.all_reduce(torch.ones(4, 3), async_op=True)
+        queued = dist.broadcast(torch.ones(2), 0, async_op=True)
+        print(message_of(work.wait), message_of(work.get_future().wait), message_of(queued.wait), sep="\n")
+        print(message_of(dist.barrier, group=quiet), message_of(dist.all_reduce, torch.ones(1)), sep="\n")
+        sys.stdout.flush()
+        store.set("raised", "")
+
+
+@case
+def killed():
+    """The last rank is killed; the others raise, and leave with the code of an uncaught error."""
+    rank, size = start(timeout=SHORT)
+    dist.barrier()
+    if rank == size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.ones(1000))
+
+
+@case
+def failing():
+    """One rank fails by itself while the others wait for it: the job ends long before their time is over."""
+    rank, _ = start(timeout=LONG)
+    dist.barrier()
+    if rank == 0:
+        raise ValueError("rank 0 has had enough")
+    dist.all_reduce(torch.ones(1000))
+
+
+@case
+def forgetful():
+    """Ends with a group still there and an operation under way."""
+    start()
+    dist.all_reduce(torch.ones(1000), async_op=True)
+
+
+def main():
+    torch.set_num_threads(1)
+    for asked in sys.argv[1:]:
+        name, _, argument = asked.partition(":")
+        CASES[name](*filter(None, [argument]))
+        if WORLD.rank == 0:
+            print("passed", name, argument, flush=True)
+        if name != "forgetful" and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""Every operation on every dtype over the group, checked against what torch computes itself.
+
+``mpirun -np N python operations_table.py FILE``: FILE gets two tables as JSON, of tensors as they are and of tensors broken up as
+those beyond 32-bit counts are; a readable one is printed.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import backends.mpi_process_group  # noqa: F401 - registers the backend
+from backends import mpi_operations
+
+WHOLE = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64]
+FRACTIONS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+COMPLEX = [torch.complex64, torch.complex128]
+ONLY_MOVED = [torch.float8_e4m3fn]
+DTYPES = [torch.bool, *WHOLE, *FRACTIONS, *COMPLEX, *ONLY_MOVED]
+SHAPE = (3, 4)
+SMALL_LIMIT_BYTES = 48
+"""A tensor of ours has 12 to 192 bytes."""
+
+
+def value(rank, dtype, *, rows=SHAPE[0], seed=0):
+    """Small whole numbers, exact in every dtype, and known on every rank."""
+    drawn = torch.randint(0, 4, (rows, SHAPE[1]), generator=torch.Generator().manual_seed(seed * 100 + rank))
+    return drawn.to(torch.float32).to(dtype) if dtype in ONLY_MOVED else drawn.to(dtype)
+
+
+def strided(tensor):
+    """The same values, not contiguous."""
+    return tensor.t().contiguous().t()
+
+
+def exact(dtype):
+    """A dtype in which torch computes everything, and to compare in."""
+    return torch.complex128 if dtype.is_complex else torch.float64 if dtype.is_floating_point else torch.int64
+
+
+def check(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        wide = exact(one.dtype)
+        assert torch.equal(one.to(wide), other.to(wide)), f"{one} instead of {other}"
+
+
+def combine(op, tensors):
+    """What a reduction must give."""
+    dtype, wide = tensors[0].dtype, torch.stack([tensor.to(exact(tensor.dtype)) for tensor in tensors])
+    found = {
+        "SUM": lambda: wide.sum(0),
+        "AVG": lambda: wide.sum(0).to(dtype) / len(tensors),
+        "PRODUCT": lambda: wide.prod(0),
+        "MIN": lambda: wide.amin(0),
+        "MAX": lambda: wide.amax(0),
+        "BAND": lambda: fold(torch.bitwise_and, wide),
+        "BOR": lambda: fold(torch.bitwise_or, wide),
+        "BXOR": lambda: fold(torch.bitwise_xor, wide),
+    }[op]()
+    return found.to(dtype)
+
+
+def fold(operation, wide):
+    found = wide[0]
+    for other in wide[1:]:
+        found = operation(found, other)
+    return found
+
+
+def all_reduce(op, dtype, rank, size):
+    tensor = strided(value(rank, dtype))
+    dist.distributed_c10d._get_default_group().allreduce([tensor], options(dist.AllreduceOptions(), op)).wait()
+    check([tensor], [combine(op, [value(other, dtype) for other in range(size)])])
+
+
+def options(made, op):
+    made.reduceOp = dist._make_nccl_premul_sum(2.0) if op == "PREMUL_SUM" else getattr(dist.ReduceOp, op)
+    return made
+
+
+def reduce(dtype, rank, size):
+    tensor = value(rank, dtype)
+    dist.reduce(tensor, size - 1)
+    check([tensor], [combine("SUM", [value(r, dtype) for r in range(size)]) if rank == size - 1 else value(rank, dtype)])
+
+
+def reduce_scatter(dtype, rank, size):
+    """Even lists, uneven lists, and the tensor form."""
+    for uneven in (0, 1):
+        blocks = [value(rank, dtype, seed=to, rows=2 + uneven * to) for to in range(size)]
+        output = torch.zeros_like(blocks[rank])
+        dist.reduce_scatter(output, blocks)
+        check([output], [combine("SUM", [value(r, dtype, seed=rank, rows=2 + uneven * rank) for r in range(size)])])
+    output = torch.zeros(SHAPE, dtype=dtype)
+    dist.reduce_scatter_single(output, torch.cat([value(rank, dtype, seed=to) for to in range(size)]))
+    check([output], [combine("SUM", [value(r, dtype, seed=rank) for r in range(size)])])
+
+
+def broadcast(dtype, rank, size):
+    tensor = strided(value(rank, dtype))
+    dist.broadcast(tensor, size - 1)
+    check([tensor], [value(size - 1, dtype)])
+
+
+def all_gather(dtype, rank, size):
+    """Even lists, uneven lists, the tensor form, and in place."""
+    for uneven in (0, 1):
+        expected = [value(r, dtype, rows=2 + uneven * r) for r in range(size)]
+        outputs = [torch.zeros_like(tensor) for tensor in expected]
+        dist.all_gather(outputs, strided(expected[rank]))
+        check(outputs, expected)
+    output = torch.zeros(size * SHAPE[0], SHAPE[1], dtype=dtype)
+    dist.all_gather_single(output, value(rank, dtype))
+    check([output], [torch.cat([value(r, dtype) for r in range(size)])])
+    output.zero_()
+    mine = output.chunk(size)[rank]
+    mine.copy_(value(rank, dtype))
+    dist.all_gather_single(output, mine)
+    check([output], [torch.cat([value(r, dtype) for r in range(size)])])
+
+
+def gather(dtype, rank, size):
+    outputs = [torch.zeros(SHAPE, dtype=dtype) for _ in range(size)] if rank == 1 else None
+    dist.gather(strided(value(rank, dtype)), outputs, dst=1)
+    check(outputs or [], [value(r, dtype) for r in range(size)] if rank == 1 else [])
+
+
+def scatter(dtype, rank, size):
+    output = torch.zeros(SHAPE, dtype=dtype)
+    dist.scatter(output, [value(to, dtype, seed=9) for to in range(size)] if rank == 1 else None, src=1)
+    check([output], [value(rank, dtype, seed=9)])
+
+
+def all_to_all(dtype, rank, size):
+    """Lists, and the tensor form with even and uneven splits."""
+    outputs = [torch.zeros(SHAPE, dtype=dtype) for _ in range(size)]
+    dist.all_to_all(outputs, [strided(value(rank, dtype, seed=to)) for to in range(size)])
+    check(outputs, [value(r, dtype, seed=rank) for r in range(size)])
+    output = torch.zeros(size * SHAPE[0], SHAPE[1], dtype=dtype)
+    dist.all_to_all_single(output, torch.cat([value(rank, dtype, seed=to) for to in range(size)]))
+    check([output], [torch.cat([value(r, dtype, seed=rank) for r in range(size)])])
+    sent = [(rank + to) % 3 for to in range(size)]
+    received = [(source + rank) % 3 for source in range(size)]
+    output = torch.zeros(sum(received), SHAPE[1], dtype=dtype)
+    packed = torch.cat([value(rank, dtype, seed=to, rows=rows) for to, rows in enumerate(sent)])
+    dist.all_to_all_single(output, packed, received, sent)
+    check([output], [torch.cat([value(r, dtype, seed=rank, rows=rows) for r, rows in enumerate(received)])])
+
+
+def send_recv(dtype, rank, size):
+    """Round the ring: blocking with a tag, nonblocking, and from whoever sends."""
+    after, before = (rank + 1) % size, (rank - 1) % size
+    for source in (before, None):
+        tensor = strided(torch.zeros(SHAPE, dtype=dtype))
+        sent = dist.isend(strided(value(rank, dtype)), after, tag=7)
+        assert dist.recv(tensor, source, tag=7) == before or size > 2
+        sent.wait()
+        check([tensor], [value(before, dtype)])
+        dist.barrier()
+    tensors = [torch.zeros(SHAPE, dtype=dtype) for _ in range(2)]
+    received = [dist.irecv(tensor, before, tag=tag) for tag, tensor in enumerate(tensors)]
+    sent = [dist.isend(value(rank, dtype, seed=tag), after, tag=tag) for tag in (1, 0)]
+    for work in received + sent:
+        work.wait()
+    check(tensors, [value(before, dtype, seed=tag) for tag in range(2)])
+
+
+def coalesced(dtype, rank, size):
+    tensors = [value(rank, dtype, seed=seed) for seed in range(3)]
+    with dist.distributed_c10d._coalescing_manager():
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    check(tensors, [combine("SUM", [value(r, dtype, seed=seed) for r in range(size)]) for seed in range(3)])
+
+
+REDUCE_OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
+OPERATIONS = {f"all_reduce {op}": lambda *place, op=op: all_reduce(op, *place) for op in REDUCE_OPS} | {
+    operation.__name__: operation
+    for operation in (reduce, reduce_scatter, broadcast, all_gather, gather, scatter, all_to_all, send_recv, coalesced)
+}
+
+
+def cell(operation, dtype):
+    """ "passed", "unsupported" and why, or "wrong" and what."""
+    try:
+        operation(dtype, dist.get_rank(), dist.get_world_size())
+    except NotImplementedError as error:
+        return f"unsupported: {error}"
+    except (AssertionError, ValueError, RuntimeError) as error:
+        return f"wrong: {type(error).__name__}: {error}"
+    return "passed"
+
+
+def show(table):
+    names = [str(dtype).removeprefix("torch.") for dtype in DTYPES]
+    print(" " * 22 + " ".join(f"{name:>{len(name)}}" for name in names))
+    marks = {"passed": "yes", "unsupported": "-", "wrong": "WRONG"}
+    for label, row in table.items():
+        cells = [marks[row[name].partition(":")[0]] for name in names]
+        print(f"{label:<22}" + " ".join(f"{mark:>{len(name)}}" for mark, name in zip(cells, names, strict=True)), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path)
+    given = parser.parse_args()
+    dist.init_process_group("mpi4py", init_method="mpi4py://")
+    whole = make_table()
+    mpi_operations.LIMIT_BYTES = SMALL_LIMIT_BYTES
+    tables = [whole, make_table()]
+    if dist.get_rank() == 0:
+        show(whole)
+        given.file.write_text(json.dumps(tables))
+    dist.destroy_process_group()
+
+
+def make_table():
+    """The worst cell of all ranks."""
+    mine = {label: {str(d).removeprefix("torch."): cell(run, d) for d in DTYPES} for label, run in OPERATIONS.items()}
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    return {label: {name: max(rank[label][name] for rank in everyone) for name in row} for label, row in mine.items()}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""The micro-benchmark on real ranks: every operation through both libraries, what one lacks, wrong values, a group, alone."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from measurement.results import ResultsFolder
+from tests.conftest import needs_horovod, ringside, write_plan
+from tests.distributed.test_standalone import HOROVODRUN, run
+
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+WRONG = Path(__file__).parent / "plugins" / "wrong_sums.py"
+HOROVOD = {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"}
+REASON = "not offered by Horovod"
+
+
+def compare(tmp_path, *, arms, options, **changes):
+    measurement = {"rounds": 2, "control": False, "warmup_steps": 0} | changes.pop("measurement", {})
+    arms = {"ddp": {"backend": "ddp", "transport": "gloo"}, **arms}
+    plan = write_plan(tmp_path, workload="collectives", workload_options=options, arms=arms, measurement=measurement, **changes)
+    done = ringside("compare", plan, "-o", tmp_path / "out")
+    return done, {record.arm: record for record in ResultsFolder(tmp_path / "out").records()}
+
+
+@needs_horovod
+def test_every_operation_is_checked_measured_and_reported(tmp_path):
+    """Both sizes of all six operations; Horovod has nothing from rank to rank."""
+    options = {"sizes": ["1 KiB", "64 KiB"]}
+    done, records = compare(tmp_path, arms={"horovod": HOROVOD}, options=options, measurement={"control": True})
+    assert done.returncode == 0, done.stderr + done.stdout
+    cases = [case.name for case in records["ddp"].cases]
+    missing = {name for name in cases if name.startswith(("send_recv", "isend_irecv"))}
+    assert (len(cases), len(missing)) == (12, 4)
+    for arm, offered in (("ddp", set(cases)), ("ddp-control", set(cases)), ("horovod", set(cases) - missing)):
+        record = records[arm]
+        assert record.status == "ok" and record.parity.passed and record.exit_codes == [0], record.error
+        assert record.not_offered == dict.fromkeys(set(cases) - offered, REASON)
+        assert sorted(block.case for block in record.blocks) == sorted([*offered, *offered])
+        assert {block.kind for block in record.blocks} == {"sync"}
+        steps = ResultsFolder(tmp_path / "out").steps(record)
+        assert (steps["backward_s"] == steps["step_s"]).all() and (steps["step_s"] > 0).all()
+        sent = steps[steps["rank"] == 0].groupby("case")["samples"].unique().explode().to_dict()
+        assert sent == {case.name: case.message_bytes * case.messages for case in record.cases if case.name in offered}
+    found = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    ratios = {(result["candidate"], result["case"]): result for result in found["results"]}
+    assert set(ratios) == {(arm, case) for arm in ("ddp-control", "horovod") for case in cases}
+    assert all(ratios["horovod", case]["note"] == REASON for case in missing)
+    assert {ratios["horovod", case]["pairs"] for case in cases if case not in missing} == {2}
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "report.csv").read_text())))
+    assert {row["case"] for row in rows if row["not_offered"] == REASON} == missing
+    assert all(float(row["busbw_bytes_per_s"]) > 0 for row in rows if row["not_offered"] == "")
+    assert "not offered: 4" in done.stdout and REASON in done.stdout
+    assert REASON in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_a_wrong_value_makes_the_arm_wrong_before_its_time_counts(tmp_path):
+    arms = {name.lower(): {"backend": f"{WRONG}:{name}", "transport": "gloo"} for name in ("Wrong", "WrongLater")}
+    options = {"operations": ["all_reduce"], "sizes": ["1 KiB", "4 KiB"]}
+    done, records = compare(tmp_path, arms=arms, options=options)
+    assert done.returncode == 1, done.stderr
+    assert records["ddp"].status == "ok"
+    assert "all_reduce/1KiB gives 2 where 1 is right" in records["wrong"].error.message
+    assert not records["wrong"].parity.passed
+    assert records["wronglater"].parity.passed
+    assert "KiB gives 2 where 1 is right" in records["wronglater"].error.message
+    for arm in ("wrong", "wronglater"):
+        assert (records[arm].status, records[arm].blocks) == ("wrong", [])
+    found = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert all(result["throughput_ratio"] is None for result in found["results"])
+
+
+@needs_horovod
+def test_a_group_of_some_ranks(tmp_path):
+    """Two of three ranks: a group of torch's, a process set of Horovod's."""
+    options = {"operations": ["group_all_reduce"], "sizes": ["1 KiB"]}
+    done, records = compare(tmp_path, arms={"horovod": HOROVOD}, options=options, world_size=3)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert {arm: record.status for arm, record in records.items()} == {"ddp": "ok", "horovod": "ok"}
+    assert records["ddp"].cases[0].busbw_factor == 1.0
+    for record in records.values():
+        steps = ResultsFolder(tmp_path / "out").steps(record)
+        seconds = steps.groupby("rank")["step_s"].sum()
+        assert seconds[2] < min(seconds[0], seconds[1])
+
+
+@needs_horovod
+def test_standing_alone_it_prints_latencies_and_what_is_not_offered(tmp_path):
+    options = ["--workload-option", "operations=[all_reduce, send_recv]", "--workload-option", "sizes=[1KiB]"]
+    arguments = ["--workload", "collectives", *options, "--blocks", "2", "--block-steps", "5", "-o", tmp_path]
+    done = run("horovodrun", "--gloo", *HOROVODRUN, "-m", "runners.hvd", *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "busbw" in done.stdout and "GB/s" in done.stdout and REASON in done.stdout
+    (record,) = ResultsFolder(tmp_path).records()
+    assert [block.case for block in record.blocks] == ["all_reduce/1KiB"] * 2
+    assert record.not_offered == {"send_recv/1KiB": REASON}

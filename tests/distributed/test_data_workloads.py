@@ -1,0 +1,68 @@
+"""Training from files on real ranks, and in loader processes."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from measurement.errors import PlanError
+from measurement.results import ResultsFolder
+from runners.planning import resolve_workload
+from tests.conftest import HAS_HOROVOD, ringside, write_plan
+from tests.dataset_files import write_data
+
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+
+CPU = torch.device("cpu")
+ARMS = {"ddp": {"backend": "ddp", "transport": "gloo"}}
+if HAS_HOROVOD:
+    ARMS["horovod"] = {"backend": "horovod", "transport": "gloo"}
+
+
+def test_all_backends_train_mnist_from_files_on_the_same_samples(tmp_path):
+    options = {**write_data("mnist", tmp_path / "data"), "loader_workers": 1}
+    plan = write_plan(
+        tmp_path,
+        workload="mnist",
+        workload_options=options,
+        local_batch_size=8,
+        arms=ARMS,
+        measurement={"control": len(ARMS) == 1},
+    )
+    done = ringside("compare", plan, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr + done.stdout
+    records = ResultsFolder(tmp_path / "out").records()
+    assert len(records) == 2
+    for record in records:
+        assert record.status == "ok", record.error
+        assert record.parity.gradient_error < 1e-5
+        assert [rank.model["parameters"] for rank in record.ranks] == [29034, 29034]
+    assert len({record.parity.samples_digest for record in records}) == 1
+
+
+@pytest.mark.parametrize("name", ["cifar10", "imagenet"])
+def test_batches_are_the_same_however_many_processes_load(tmp_path, name):
+    options = write_data(name, tmp_path / "data")
+
+    def batches(**more):
+        made = resolve_workload(name, {**options, **more}).training(local_batch_size=4, seed=3)
+        endless = made.batches(rank=1, world_size=2, device=CPU)
+        return [*itertools.islice(endless, 5), *made.evaluation_batches(rank=1, world_size=2, device=CPU)]
+
+    alone, two = batches(), batches(loader_workers=2, prefetch_factor=1)
+    assert len(alone) == len(two) == 5 + 3
+    assert all(torch.equal(a, b) for one, other in zip(alone, two, strict=True) for a, b in zip(one, other, strict=True))
+
+
+def test_a_damaged_jpeg_is_named_by_loader_processes_too(tmp_path):
+    options = write_data("imagenet", tmp_path / "data")
+    path = tmp_path / "data" / "train" / "cat" / "3.jpg"
+    path.write_bytes(path.read_bytes()[:500])
+    made = resolve_workload("imagenet", {**options, "loader_workers": 2}).training(local_batch_size=4, seed=3)
+    with pytest.raises(PlanError) as refused:
+        list(itertools.islice(made.batches(rank=0, world_size=1, device=CPU), 6))
+    assert str(refused.value).startswith(f"image '{path}' cannot be read: ")
+    assert str(refused.value).endswith("; replace it, or remove it")
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,133 @@
+"""The process group over MPI, under ``mpirun`` with 2 to 4 real ranks; PyTorch's own tests are the judge."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import BIN, REPOSITORY
+
+RANKS = REPOSITORY / "tests" / "distributed" / "ranks"
+MPIRUN = shutil.which("mpirun", path=str(BIN))
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.usefixtures("no_processes_left"),
+    pytest.mark.skipif(MPIRUN is None, reason="no MPI here; 'make setup' installs it"),
+]
+
+QUICK = [
+    "tutorials:mpi",
+    "tutorials:gloo",
+    "users",
+    "fsdp2",
+    "overlap",
+    "futures",
+    "subsets",
+    "own_store",
+    "refusals",
+    "mixed:1000",
+]
+
+REFUSED_TORCH_TESTS = {
+    # torch: "monitored_barrier requires a group with a CPU-capable backend (e.g. GLOO)": it has no place for a group in Python.
+    "test_monitored_barrier_gloo",
+    "test_monitored_barrier_gloo_rank_0_timeout",
+    "test_monitored_barrier_gloo_subgroup",
+    "test_monitored_barrier_failure_order",
+    "test_monitored_barrier_wait_all_ranks",
+    # ours: "MPI cannot reduce sparse tensors"
+    "test_sparse_all_reduce_sum",
+}
+
+
+def mpirun(ranks, script, *arguments, options=(), timeout=280):
+    """Under the launcher, with neither MASTER_ADDR nor RANK."""
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    local = {"OMPI_MCA_oob_tcp_if_include": "lo", "OMPI_MCA_btl_tcp_if_include": "lo"}
+    environment = {**os.environ, **as_root, **local, "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]])}
+    command = [MPIRUN, "-np", str(ranks), "--oversubscribe", *options, sys.executable, RANKS / script, *arguments]
+    told = list(map(str, command))
+    return subprocess.run(told, capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY, env=environment, check=False)
+
+
+@pytest.fixture(scope="module")
+def quick_cases():
+    """One launch for all, since most of a launch is importing torch."""
+    return mpirun(4, "cases.py", *QUICK)
+
+
+@pytest.mark.parametrize("case", QUICK)
+def test_case(quick_cases, case):
+    assert f"passed {case.replace(':', ' ')}" in quick_cases.stdout, quick_cases.stderr[-4000:]
+
+
+def test_all_cases_end_well(quick_cases):
+    assert quick_cases.returncode == 0, quick_cases.stderr[-4000:]
+
+
+def test_pytorchs_own_tests(tmp_path):
+    done = mpirun(3, "torch_suite.py", tmp_path / "found.json")
+    found = json.loads((tmp_path / "found.json").read_text())
+    failed = {name: why for name, (how, why) in found.items() if how == "failed"}
+    assert not {name: why[-2000:] for name, why in failed.items() if name not in REFUSED_TORCH_TESTS}
+    assert collections.Counter(how for how, _ in found.values())["passed"] > 100, done.stdout
+    for essential in ("test_all_reduce_group_sum", "test_all_to_all_single_unequal_split", "test_DistributedDataParallelCPU"):
+        assert found[essential][0] == "passed", found[essential]
+
+
+def test_operations_and_dtypes(tmp_path):
+    done = mpirun(3, "operations_table.py", tmp_path / "tables.json")
+    assert done.returncode == 0, done.stderr[-3000:]
+    whole, broken_up = json.loads((tmp_path / "tables.json").read_text())
+    wrong = {(label, dtype): cell for label, row in whole.items() for dtype, cell in row.items() if cell.startswith("wrong")}
+    assert not wrong
+    assert broken_up == whole
+    floats, integers, moves = ("float16", "bfloat16", "float32", "float64"), ("bool", "int8", "int64", "uint16"), ("float8_e4m3fn",)
+    complexes = ("complex64", "complex128")
+    for label, dtypes in {
+        "all_reduce SUM": floats + integers + complexes,
+        "all_reduce AVG": floats + complexes,
+        "all_reduce MAX": floats + integers,
+        "all_reduce BXOR": integers,
+        "reduce_scatter": floats + integers + complexes,
+        "all_gather": floats + integers + complexes + moves,
+        "send_recv": floats + integers + complexes + moves,
+    }.items():
+        assert {dtype: whole[label][dtype] for dtype in dtypes} == dict.fromkeys(dtypes, "passed"), label
+
+
+def test_an_absent_rank_is_an_error_that_says_what_and_who():
+    done = mpirun(3, "cases.py", "absent", timeout=90)
+    for rank in (1, 2):
+        here = f"on rank {rank} of 3 over MPI: not all ranks came to it within its timeout of 3 s"
+        assert f"DistBackendError: all_reduce of float32 [4, 3] {here}" in done.stdout, done.stderr
+        assert f"DistBackendError: barrier {here}" in done.stdout
+        assert f"DistBackendError: all_reduce of float32 [4, 3] {here}" in done.stdout.partition("when running the callback: ")[2]
+        assert f"broadcast of float32 [2] on rank {rank} of 3 over MPI: this group failed before" in done.stdout
+
+
+def test_a_killed_rank_makes_the_others_raise():
+    """By default mpirun would end the job at once; told to go on, it leaves the survivors to themselves."""
+    done = mpirun(3, "cases.py", "killed", options=("--mca", "orte_enable_recovery", "1"), timeout=90)
+    for rank in (0, 1):
+        assert f"all_reduce of float32 [1000] on rank {rank} of 3 over MPI: not all ranks came to it" in done.stderr
+
+
+def test_a_rank_that_fails_ends_the_job():
+    """Its peers wait for a minute by their timeout; MPI_Finalize would wait for them."""
+    done = mpirun(2, "cases.py", "failing", timeout=45)
+    assert done.returncode != 0
+    assert "ValueError: rank 0 has had enough" in done.stderr
+    assert "this rank failed with ValueError, and the others may wait for it" in done.stderr
+
+
+def test_a_group_that_nobody_destroyed_does_not_spoil_the_exit():
+    done = mpirun(2, "cases.py", "forgetful", timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr.strip()

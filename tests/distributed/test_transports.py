@@ -1,0 +1,62 @@
+"""Every way gradients can meet, held to the same float64 reference in one comparison."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from backends.dp import DataParallel
+from measurement.errors import PlanError
+from measurement.results import ResultsFolder
+from measurement.world import World
+from tests.conftest import needs_horovod, ringside, write_plan
+
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+
+
+@needs_horovod
+def test_all_transports_under_one_launcher_pass_the_gate(tmp_path):
+    arms = {
+        "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "mpirun"},
+        "ddp-mpi": {"backend": "ddp", "transport": "mpi"},
+        "naive": {"backend": "naive", "transport": "gloo"},
+        "naive-mpi": {"backend": "naive", "transport": "mpi", "launcher": "horovodrun"},
+        "horovod-gloo": {"backend": "horovod", "transport": "gloo", "launcher": "mpirun"},
+    }
+    done = ringside("compare", write_plan(tmp_path, arms=arms, measurement={"control": False}), "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    records = {record.arm: record for record in ResultsFolder(tmp_path / "out").records()}
+    assert set(records) == set(arms)
+    for record in records.values():
+        assert (record.status, record.exit_codes) == ("ok", [0]), record.error
+        assert record.parity.gradient_error < 1e-5
+    described = {arm: record.ranks[1].backend for arm, record in records.items()}
+    assert [described[arm]["transport"] for arm in arms] == ["gloo", "mpi", "gloo", "mpi", "gloo"]
+    for arm in ("ddp-mpi", "naive-mpi"):
+        assert described[arm]["mpi_library"] == "mpi4py"
+        assert "MPI" in described[arm]["mpi_version"]
+    assert described["horovod-gloo"]["controller"] == "gloo"
+    assert [records[arm].launcher for arm in arms] == ["mpirun", "mpirun", "torchrun", "horovodrun", "mpirun"]
+
+
+def test_pytorchs_own_mpi_is_refused_where_there_is_none(tmp_path):
+    if torch.distributed.is_mpi_available():
+        pytest.skip("this PyTorch has an MPI of its own")
+    arms = {"ddp": {"backend": "ddp", "transport": "mpi", "options": {"mpi_library": "torch"}}}
+    done = ringside("compare", write_plan(tmp_path, arms=arms), "-o", tmp_path / "out")
+    assert done.returncode == 1
+    (record, *_) = ResultsFolder(tmp_path / "out").records()
+    assert "this PyTorch was built without MPI, as stock wheels are; use 'mpi4py' or 'auto'" in record.error.message
+
+
+def test_data_parallel_is_refused_without_a_gpu_and_passes_through():
+    backend = DataParallel()
+    with pytest.raises(PlanError, match="this run is on the CPU; use 'ddp'"):
+        backend.setup(World(), device=torch.device("cpu"))
+    model = nn.Linear(3, 2)
+    wrapped, _ = backend.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert isinstance(wrapped, nn.DataParallel)
+    if not torch.cuda.is_available():
+        rows = torch.randn(5, 3)
+        assert torch.equal(wrapped(rows), model(rows))

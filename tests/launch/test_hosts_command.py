@@ -1,0 +1,59 @@
+"""``ringside hosts``: the parse, the placement, and what is wrong with a host, before anything is started."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import ringside
+
+pytestmark = pytest.mark.launch
+
+
+def rows(done):
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+def test_the_table(tmp_path):
+    (tmp_path / "hosts").write_text("host1 slots=4 max-slots=8\n[fe80::2]:4\nhost3\n")
+    done = ringside("hosts", tmp_path / "hosts", "-np", "5", "--no-reach")
+    assert done.returncode == 0, done.stderr
+    assert rows(done)[1:] == [
+        ["host1", "4", "(at", "most", "8)", "0-3"],
+        ["fe80::2", "4", "4"],
+        ["host3", "1", "none"],
+        ["for", "horovodrun", "and", "mpirun:", "-H", "host1:4,[fe80::2]:4,host3:1"],
+    ]
+
+
+def test_a_list_and_this_machine():
+    done = ringside("hosts", "-H", "localhost:4")
+    assert done.returncode == 0, done.stdout + done.stderr
+    host, slots, ranks, _, reachable, said, version, *_ = rows(done)[1]
+    assert (host, slots, ranks, reachable, said) == ("localhost", "4", "0-3", "yes:", "Python")
+    assert version.startswith("3.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give a hostfile"),
+        (["hostfiles/two-hosts", "-H", "host1:4"], "and not both"),
+        (["hostfiles/no-such-file"], "hostfile 'hostfiles/no-such-file' does not exist"),
+        (["hostfiles/two-hosts", "-np", "9"], "9 ranks do not fit into 8 slots (host1:4, host2:4)"),
+        (["README.md"], "hostfile 'README.md' line 3: "),
+        (["-H", "host1:4,host1:4"], "-H host 2: 'host1:4': this host is named before"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, message):
+    done = ringside("hosts", *arguments)
+    assert done.returncode == 2, done.stdout
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert message in line
+
+
+def test_a_name_that_nobody_knows():
+    done = ringside("hosts", "-H", "localhost:1,no-such-host.invalid:1")
+    assert done.returncode == 1, done.stderr
+    assert "no: its name cannot be resolved" in done.stdout
+    assert "no-such-host.invalid: correct it, or add it to DNS or /etc/hosts" in done.stdout

@@ -1,0 +1,201 @@
+"""The operations among ranks that are threads: right results pass, wrong ones are named; sizes and bandwidth factors by hand."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from measurement.communicator import Communicator
+from measurement.errors import PlanError
+from runners.planning import resolve_arms, resolve_cases, resolve_workload
+from tests.unit.test_plan import check
+from workloads.collectives import Collectives, CollectivesOptions, format_size, parse_size
+from workloads.operations import OPERATIONS
+
+
+class Threads(Communicator):
+    """All ranks in one process: each puts its tensor on the table, all look, then all go on."""
+
+    library = "threads"
+
+    def __init__(self, *, rank, ranks, tables):
+        super().__init__(rank=rank, ranks=ranks)
+        self.tables = tables
+
+    def exchange(self, tensor):
+        barrier, table = self.tables.setdefault(self.ranks, (threading.Barrier(len(self.ranks), timeout=10), {}))
+        table[self.rank] = tensor.clone()
+        barrier.wait()
+        found = [table[rank] for rank in self.ranks]
+        barrier.wait()
+        return found
+
+    def all_reduce(self, tensor):
+        tensor.copy_(sum(self.exchange(tensor)))
+
+    def broadcast(self, tensor, *, root):
+        tensor.copy_(self.exchange(tensor)[self.ranks.index(root)])
+
+    def all_gather(self, tensor, *, out):
+        return out.copy_(torch.cat(self.exchange(tensor)))
+
+    def reduce_scatter(self, tensor, *, out):
+        return sum(self.exchange(tensor)).chunk(len(self.ranks))[self.ranks.index(self.rank)]
+
+    def group(self, ranks):
+        return type(self)(rank=self.rank, ranks=ranks, tables=self.tables)
+
+
+def run(operation, *, size="1 KiB", world_size=2, dtype="float32", communicator=Threads):
+    """What each rank finds wrong."""
+    options = CollectivesOptions(operations=(operation,), sizes=(size,), dtype=dtype)
+    benchmark = Collectives(seed=1, options=options)
+    (case,) = benchmark.cases(world_size)
+    tables, found = {tuple(range(n)): (threading.Barrier(n, timeout=10), {}) for n in (world_size, world_size - 1) if n}, {}
+
+    def rank_main(rank):
+        place = communicator(rank=rank, ranks=range(world_size), tables=tables)
+        made = benchmark.repetition(case, place, device=torch.device("cpu"))
+        made.fill()
+        made.run()
+        found[rank] = made.check()
+        made.clear()
+        made.run()
+
+    threads = [threading.Thread(target=rank_main, args=(rank,)) for rank in range(world_size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+COLLECTIVES = ["all_reduce", "broadcast", "all_gather", "reduce_scatter"]
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
+@pytest.mark.parametrize("operation", [*COLLECTIVES, "group_all_reduce"])
+def test_right_results_pass(operation, dtype, world_size):
+    if world_size >= OPERATIONS[operation].least_ranks:
+        assert run(operation, world_size=world_size, dtype=dtype) == dict.fromkeys(range(world_size))
+
+
+class LosesTheLast(Threads):
+    """Every exchange forgets the last element."""
+
+    def exchange(self, tensor):
+        found = super().exchange(tensor)
+        for other in found:
+            other[-1] = 0
+        return found
+
+
+class Swaps(Threads):
+    """Ranks in the wrong order."""
+
+    def exchange(self, tensor):
+        return super().exchange(tensor)[::-1]
+
+
+class Doubles(Threads):
+    """The sum is twice the sum."""
+
+    def all_reduce(self, tensor):
+        super().all_reduce(tensor)
+        tensor *= 2
+
+
+@pytest.mark.parametrize("operation", COLLECTIVES)
+def test_one_lost_element_is_found(operation):
+    assert any("element" in (wrong or "") for wrong in run(operation, communicator=LosesTheLast).values())
+
+
+@pytest.mark.parametrize("operation", ["broadcast", "all_gather"])
+def test_ranks_in_the_wrong_order_are_found(operation):
+    assert any(run(operation, communicator=Swaps).values())
+
+
+def test_the_value_seen_and_the_right_one_are_told():
+    """Element 0 is 0 on rank 0 and 1 on rank 1: the sum is 1."""
+    assert run("all_reduce", communicator=Doubles)[0] == "2 where 1 is right (element 0; 256 of 256 elements are wrong)"
+
+
+def test_what_a_library_leaves_out_is_not_offered():
+    benchmark = Collectives(seed=1, options=CollectivesOptions(sizes=(1024,)))
+    place = Threads(rank=0, ranks=range(2), tables={})
+    reasons = {case.operation: benchmark.why_not(case, place) for case in benchmark.cases(2)}
+    assert reasons == dict.fromkeys(COLLECTIVES) | dict.fromkeys(("send_recv", "isend_irecv"), "not offered by threads")
+
+
+@pytest.mark.parametrize(
+    ("operation", "ranks", "factor"),
+    [
+        ("all_reduce", 2, 1.0),
+        ("all_reduce", 4, 1.5),
+        ("all_reduce", 8, 1.75),
+        ("all_gather", 2, 0.5),
+        ("all_gather", 4, 0.75),
+        ("reduce_scatter", 8, 0.875),
+        ("broadcast", 4, 1.0),
+        ("send_recv", 4, 1.0),
+        ("isend_irecv", 4, 1.0),
+        ("group_all_reduce", 5, 1.5),
+    ],
+)
+def test_busbw_factors_by_hand(operation, ranks, factor):
+    """nccl-tests, doc/PERFORMANCE.md; of five ranks four are in the group."""
+    (case,) = Collectives(seed=1, options=CollectivesOptions(operations=(operation,), sizes=(1 << 20,))).cases(ranks)
+    assert case.busbw_factor == pytest.approx(factor)
+
+
+def test_a_size_that_cannot_be_shared_is_rounded_down_and_keeps_its_name():
+    cases = Collectives(seed=1, options=CollectivesOptions(operations=("all_reduce", "all_gather"), sizes=("64 KiB",))).cases(3)
+    assert [(case.name, case.message_bytes) for case in cases] == [("all_reduce/64KiB", 65536), ("all_gather/64KiB", 65532)]
+
+
+def test_the_default_is_every_operation_from_1_kib_to_64_mib():
+    two, three = (Collectives(seed=1).cases(ranks) for ranks in (2, 3))
+    assert {case.operation for case in three} - {case.operation for case in two} == {"group_all_reduce"}
+    assert [case.name for case in two[:9]] == [f"all_reduce/{1 << bits}KiB" for bits in (0, 2, 4, 6, 8)] + [
+        f"all_reduce/{1 << bits}MiB" for bits in (0, 2, 4, 6)
+    ]
+    assert Collectives(seed=1).groups(4) == [range(3)]
+    assert Collectives(seed=1).groups(2) == []
+
+
+@pytest.mark.parametrize(
+    ("given_", "size"), [(65536, 65536), ("65536", 65536), ("64KiB", 65536), ("64 KiB", 65536), ("1 GiB", 1 << 30)]
+)
+def test_sizes_in_either_form(given_, size):
+    assert parse_size(given_) == size
+
+
+@given(st.integers(1, 1 << 34))
+def test_a_size_survives_its_own_text(size):
+    assert parse_size(format_size(size)) == size
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"workload_options": {"sizes": ["64 kB"]}}, "sizes.0 = '64 kB': not a size; give bytes"),
+        ({"workload_options": {"sizes": [True]}}, "not a size"),
+        ({"workload_options": {"sizes": [3]}}, "greater than or equal to 64"),
+        ({"workload_options": {"sizes": []}}, "at least 1 item"),
+        ({"workload_options": {"operations": ["all_redcue"]}}, "unknown operation 'all_redcue'; did you mean 'all_reduce'?"),
+        ({"workload_options": {"operations": ["group_all_reduce"]}}, "needs 3 ranks or more, and world_size is 2"),
+        ({"workload_options": {"dtype": "bfloat16"}}, "'float32'"),
+        ({"world_size": 1}, "needs 2 ranks or more, and world_size is 1"),
+        ({"world_size": 1, "arms": {"ddp": {"backend": "single"}}}, "backend 'single' offers no collectives"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_can(changes, message):
+    plan = check(**{"workload": "collectives", **changes})
+    with pytest.raises(PlanError) as refused:
+        resolve_cases(plan, resolve_workload(plan.workload, plan.workload_options), resolve_arms(plan))
+    assert message in str(refused.value)

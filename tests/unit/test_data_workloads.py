@@ -1,0 +1,331 @@
+"""Workloads on users' files: read rightly, and what is missing or damaged told in one line with the file's name."""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from measurement.errors import PlanError
+from runners.planning import resolve_workload
+from tests.conftest import REPOSITORY
+from tests.dataset_files import (
+    HELD_OUT_SAMPLES,
+    WRITERS,
+    cifar_batch,
+    digits_28,
+    idx,
+    write_cifar10,
+    write_data,
+    write_imagenet,
+    write_mnist,
+    write_python2_pickle,
+    write_text,
+)
+from workloads.decoder import SIZES, Decoder
+
+CPU = torch.device("cpu")
+IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+
+
+def workload(name, folder, **options):
+    given = {"data_dir": str(folder), **({"model": "squeezenet1_1", "image_size": 64} if name == "imagenet" else {}), **options}
+    return resolve_workload(name, given).training(local_batch_size=4, seed=3)
+
+
+def refusal(made):
+    """The one line with which data is refused, the same before anything starts and from batches."""
+    with pytest.raises(PlanError) as early:
+        made.require_data()
+    assert "\n" not in str(early.value)
+    return str(early.value)
+
+
+def held_out(made):
+    batches = list(made.evaluation_batches(rank=0, world_size=1, device=CPU))
+    return tuple(torch.cat(parts) for parts in zip(*batches, strict=True))
+
+
+@pytest.mark.parametrize(("suffix", "inside"), [("", "MNIST/raw"), (".gz", "MNIST/raw"), ("", "."), (".gz", ".")])
+def test_mnist_is_read_as_torchvision_reads_it(tmp_path, suffix, inside):
+    from torchvision import datasets
+    from torchvision.transforms import v2
+
+    write_mnist(tmp_path / "theirs")
+    write_mnist(tmp_path / "mine", suffix=suffix, inside=inside)
+    transform = v2.Compose([v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.1307], [0.3081])])
+    theirs = datasets.MNIST(tmp_path / "theirs", train=False, transform=transform)
+    images, labels = held_out(workload("mnist", tmp_path / "mine"))
+    assert labels.tolist() == [label for _, label in theirs] == digits_28()[1][61 : 61 + HELD_OUT_SAMPLES].tolist()
+    assert torch.allclose(images, torch.stack([image for image, _ in theirs]), atol=1e-6)
+
+
+def test_cifar10_is_read_and_resized(tmp_path):
+    write_cifar10(tmp_path)
+    images, labels = held_out(workload("cifar10", tmp_path))
+    wanted = cifar_batch(5, HELD_OUT_SAMPLES)
+    assert labels.tolist() == wanted["labels"]
+    pixels = images * torch.tensor([0.2470, 0.2435, 0.2616])[:, None, None] + torch.tensor([0.4914, 0.4822, 0.4465])[:, None, None]
+    assert np.array_equal((pixels * 255).round().numpy(), wanted["data"].reshape(-1, 3, 32, 32))
+    large = workload("cifar10", tmp_path / "cifar-10-batches-py", image_size=224)
+    assert next(large.batches(rank=0, world_size=1, device=CPU))[0].shape == (4, 3, 224, 224)
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_cifar10_is_read_whatever_wrote_it(tmp_path, protocol):
+    write_cifar10(tmp_path)
+    (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(pickle.dumps(cifar_batch(5, 6), protocol=protocol))
+    assert held_out(workload("cifar10", tmp_path))[1].tolist() == cifar_batch(5, 6)["labels"]
+
+
+def test_imagenets_classes_and_the_models_outputs_are_the_folders(tmp_path):
+    write_imagenet(tmp_path)
+    made = workload("imagenet", tmp_path)
+    images, labels = held_out(made)
+    assert images.shape == (HELD_OUT_SAMPLES, 3, 64, 64)
+    assert labels.tolist() == [0] * 12 + [1] * 11
+    assert made.build_model()(images[:2]).shape == (2, 2)
+
+
+def test_a_text_is_cut_into_sequences_that_follow_one_another(tmp_path):
+    text = bytes(np.random.default_rng(1).integers(256, size=1000, dtype=np.uint8))
+    (tmp_path / "input.txt").write_bytes(text)
+    made = workload("language_model", tmp_path / "input.txt", sequence_length=16)
+    tokens, targets = held_out(made)
+    last_tenth = torch.tensor(list(text[900:]))
+    assert tokens.shape == targets.shape == (6, 16)
+    assert torch.equal(tokens.flatten(), last_tenth[:96])
+    assert torch.equal(targets.flatten(), last_tenth[1:97])
+    assert len(made.training) == 899 // 16
+
+
+def test_a_decoder_does_not_look_ahead_and_learns(tmp_path):
+    torch.manual_seed(1)
+    model = Decoder(SIZES["nano"], vocabulary=256, sequence_length=16)
+    tokens = torch.randint(256, (2, 16))
+    other = tokens.clone()
+    other[:, 9] = (other[:, 9] + 1) % 256
+    before, after = model(tokens), model(other)
+    assert torch.allclose(before[:, :9], after[:, :9], atol=1e-6)
+    assert not torch.allclose(before[:, 9:], after[:, 9:], atol=1e-3)
+    write_text(tmp_path)
+    made = workload("language_model", tmp_path, sequence_length=16, learning_rate=0.01)
+    optimizer = made.build_optimizer(model)
+    untrained = made.evaluate(model, CPU)["loss"]
+    assert untrained == pytest.approx(np.log(256), rel=0.05)
+    for batch, _ in zip(made.batches(rank=0, world_size=1, device=CPU), range(200), strict=False):
+        optimizer.zero_grad()
+        made.compute_loss(model, batch).backward()
+        optimizer.step()
+    assert made.evaluate(model, CPU)["loss"] < untrained / 2
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("mnist", "t10k-labels-idx1-ubyte (or with .gz) in '{0}/MNIST/raw' or '{0}'"),
+        ("cifar10", "data_batch_5, test_batch in '{0}/cifar-10-batches-py' or '{0}'"),
+        ("imagenet", "'{0}/train/CLASS/*.jpg' and '{0}/val/CLASS/*.jpg'"),
+        ("language_model", "a text file '{0}', or train.txt and val.txt in a folder of that name"),
+    ],
+)
+def test_without_data_one_line_says_what_is_expected_where_and_what_is_there(tmp_path, name, expected):
+    place = tmp_path / "data"
+    said = refusal(workload(name, place))
+    assert said.startswith(f"workload '{name}' finds no data: expected ")
+    assert expected.format(place) in said
+    assert f"'{place}' does not exist" in said
+    assert "set data_dir to" in said
+    assert ("download: true" in said) == (name in ("mnist", "cifar10"))
+    place.mkdir()
+    assert "holds nothing" in refusal(workload(name, place))
+    for number in range(6):
+        (place / f"{number}.dat").touch()
+    assert f"'{place}' holds 0.dat, 1.dat, 2.dat, 3.dat and 2 more" in refusal(workload(name, place))
+    with pytest.raises(PlanError, match="finds no data"):
+        workload(name, place).batches(rank=0, world_size=2, device=CPU)
+
+
+def damaged_images(folder, damage):
+    write_mnist(folder, inside=".")
+    path = folder / IMAGES
+    path.write_bytes(damage(path.read_bytes()))
+    return refusal(workload("mnist", folder))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda data: data[:-1], "is truncated or damaged: 61 x 28 x 28 values (47840 bytes) promised, 47839 bytes found"),
+        (lambda data: data + b"\0", "47841 bytes found"),
+        (lambda data: data[:9], "is truncated or damaged"),
+        (lambda data: b"", "it begins with nothing where 00 00 08 03 is right"),
+        (gzip.compress, "it begins with 1f 8b 08 00 where 00 00 08 03 is right"),
+        (lambda data: idx(np.zeros(5)), "no IDX file of unsigned bytes in 3 dimensions: it begins with 00 00 08 01"),
+        (lambda data: idx(np.zeros((61, 32, 32))), "holds images of 32 x 32; workload 'mnist' takes 28 x 28"),
+        (lambda data: idx(np.zeros((0, 28, 28))), "is empty: its header says 0 x 28 x 28 values"),
+        (lambda data: idx(np.zeros((60, 28, 28))), "holds 60 images and"),
+    ],
+)
+def test_a_damaged_idx_file(tmp_path, damage, said):
+    message = damaged_images(tmp_path, damage)
+    assert said in message
+    assert f"'{tmp_path / IMAGES}'" in message
+
+
+def test_damaged_labels_and_archives(tmp_path):
+    write_mnist(tmp_path, inside=".")
+    labels = digits_28()[1][:61].copy()
+    labels[[7, 9]] = 10, 200
+    (tmp_path / LABELS).write_bytes(idx(labels))
+    assert f"'{tmp_path / LABELS}' holds label 10 at place 7 (2 of 61 are out of range); labels are 0 to 9" in refusal(
+        workload("mnist", tmp_path)
+    )
+    write_mnist(tmp_path / "packed", inside=".", suffix=".gz")
+    path = tmp_path / "packed" / f"{LABELS}.gz"
+    for content in (path.read_bytes()[:-12], b"no gzip", path.read_bytes()[:12] + b"\xff" * 20):
+        path.write_bytes(content)
+        assert f"'{path}' cannot be read: " in refusal(workload("mnist", tmp_path / "packed"))
+    shutil.rmtree(tmp_path / "packed")
+
+
+class Malicious:
+    def __reduce__(self):
+        return open, ("was-run", "w")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (lambda whole: {**whole, "more": Malicious()}, "it asks for "),
+        (lambda whole: [1], "'data' is a NoneType, not uint8 [n, 3072]"),
+        (lambda whole: {**whole, "data": whole["data"][:, :1024]}, "'data' is uint8 [7, 1024]"),
+        (lambda whole: {**whole, "data": whole["data"].astype(np.float32)}, "'data' is float32 [7, 3072]"),
+        (lambda whole: {**whole, "labels": "0123456"}, "'labels' is a str"),
+        (lambda whole: {**whole, "labels": whole["labels"][1:]}, "holds 7 images and 6 labels"),
+        (lambda whole: {**whole, "labels": [0, 1, 2, 3, -4, 5, 6]}, "holds label -4 at place 4 (1 of 7"),
+    ],
+)
+def test_a_pickle_that_is_no_cifar_batch(tmp_path, monkeypatch, content, said):
+    monkeypatch.chdir(tmp_path)
+    write_cifar10(tmp_path)
+    path = tmp_path / "cifar-10-batches-py" / "data_batch_3"
+    write_python2_pickle(path, content(cifar_batch(2, 7)))
+    message = refusal(workload("cifar10", tmp_path))
+    assert f"'{path}' " in message
+    assert said in message
+    assert not (tmp_path / "was-run").exists()
+
+
+def test_damage_anywhere_in_a_pickle_is_told_in_one_line(tmp_path):
+    """Whatever the unpickler makes of it: of 300 damaged files each is refused or read as images."""
+    write_cifar10(tmp_path)
+    path = tmp_path / "cifar-10-batches-py" / "test_batch"
+    whole = pickle.dumps(cifar_batch(5, 2), protocol=4)
+    chance = np.random.default_rng(7)
+    said = []
+    for _ in range(300):
+        data = bytearray(whole[: chance.integers(len(whole))] if chance.integers(2) else whole)
+        for _ in range(chance.integers(1, 4)):
+            place = int(chance.choice([chance.integers(80), len(data) - 1 - chance.integers(200), chance.integers(len(data) + 1)]))
+            if 0 <= place < len(data):
+                data[place] = chance.integers(256)
+        path.write_bytes(data)
+        try:
+            assert workload("cifar10", tmp_path).read_held_out()
+        except PlanError as error:
+            said.append(str(error))
+    assert len(said) > 150
+    assert all(f"'{path}'" in line and "\n" not in line and len(line) < 500 for line in said)
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"no image", lambda data: b""])
+def test_a_damaged_jpeg_is_named_when_it_is_loaded(tmp_path, damage):
+    write_imagenet(tmp_path)
+    path = tmp_path / "val" / "dog" / "3.jpg"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(PlanError) as refused:
+        held_out(workload("imagenet", tmp_path))
+    assert str(refused.value).startswith(f"image '{path}' cannot be read: ")
+    assert "\n" not in str(refused.value)
+
+
+def test_class_folders_that_do_not_fit(tmp_path):
+    write_imagenet(tmp_path)
+    (tmp_path / "train" / "fox").mkdir()
+    assert "other classes in val/ than in train/: only in train/: fox" in refusal(workload("imagenet", tmp_path))
+    (tmp_path / "val" / "fox").mkdir()
+    assert f"class folder without an image: {tmp_path / 'train' / 'fox'};" in refusal(workload("imagenet", tmp_path))
+    (tmp_path / "train" / "fox").rmdir()
+    assert "only in val/: fox" in refusal(workload("imagenet", tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("size", "said"), [(0, "0 bytes to make"), (16, "15 bytes to make"), (100, "10 bytes (of its last tenth)")]
+)
+def test_a_text_that_is_too_short(tmp_path, size, said):
+    (tmp_path / "input.txt").write_bytes(b"a" * size)
+    message = refusal(workload("language_model", tmp_path / "input.txt", sequence_length=16))
+    assert message.startswith(f"'{tmp_path / 'input.txt'}' is too short: ")
+    assert said in message
+
+
+def test_no_workload_imports_torchvision_before_it_is_asked_for():
+    """It takes every rank a second."""
+    for path in (REPOSITORY / "workloads").glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", "") or ""]
+            assert not {name.partition(".")[0] for name in names} & {"torchvision", "PIL"}, path
+
+
+def test_only_what_torchvision_fetches_has_the_option():
+    for name in WRITERS:
+        if name in ("mnist", "cifar10"):
+            assert resolve_workload(name, {"download": True}).options.download
+        else:
+            with pytest.raises(PlanError, match="unknown option 'download'"):
+                resolve_workload(name, {"download": True})
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_weights_are_taken_from_a_file(tmp_path, name):
+    options = write_data(name, tmp_path / "data")
+    torch.manual_seed(1)
+    wanted = resolve_workload(name, options).training(local_batch_size=4, seed=3).build_model().state_dict()
+    torch.save(wanted, tmp_path / "weights.pt")
+    made = resolve_workload(name, {**options, "pretrained": str(tmp_path / "weights.pt")}).training(local_batch_size=4, seed=3)
+    found = made.build_model().state_dict()
+    assert all(torch.equal(found[key], tensor) for key, tensor in wanted.items())
+
+
+def test_what_is_no_checkpoint_of_this_model_is_refused_with_its_name(tmp_path):
+    write_mnist(tmp_path)
+    path = tmp_path / "weights.pt"
+    good = workload("mnist", tmp_path).build_model().state_dict()
+
+    def said(content):
+        from workloads import pretrained
+
+        pretrained._read.cache_clear()
+        path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
+        message = refusal(workload("mnist", tmp_path, pretrained=str(path)))
+        assert f"pretrained '{path}'" in message
+        return message
+
+    other = {**{key: value for key, value in good.items() if "block1" not in key}, "fc.bias": torch.zeros(2)}
+    other["classify.weight"] = torch.zeros(4, 1568)
+    message = said(other)
+    assert "missing: block1.0.weight, block1.0.bias, block1.1.weight, block1.1.bias and 3 more; unexpected: fc.bias" in message
+    assert "of other shape: classify.weight [4, 1568], not [10, 1568]" in message
+    assert "holds a dict of epoch, model, no state dict" in said({"epoch": 3, "model": good})
+    assert "holds a list, no state dict" in said([1])
+    assert "is never unpickled" in said({"model": Malicious()})
+    assert "is never unpickled" in said(b"no checkpoint")
+    assert "is never unpickled" in said(b"")
+    path.unlink()
+    assert "does not exist" in refusal(workload("mnist", tmp_path, pretrained=str(tmp_path / "none.pt")))

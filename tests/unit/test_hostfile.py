@@ -1,0 +1,260 @@
+"""Hostfiles: every dialect read alike, every slip told with its place, no file that crashes the parser; where ranks go."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from measurement.errors import HostfileError, LaunchError
+from runners.hostfile import MAX_SLOTS, format_hostfile, parse_hostfile, parse_hosts, place_ranks, read_hostfile
+from runners.launchers.base import HostSlots
+from runners.reach import TOLD, Probe, is_here, meaning, require_reachable, ssh_command
+from tests.conftest import REPOSITORY
+
+
+def read(text):
+    return [(entry.host, entry.slots, entry.max_slots) for entry in parse_hostfile(text, source="hosts")]
+
+
+def refused(text):
+    with pytest.raises(HostfileError) as caught:
+        parse_hostfile(text, source="hosts")
+    (line,) = str(caught.value).splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("host1 slots=4 max-slots=8", [("host1", 4, 8)]),
+        ("host1 max_slots=8 slots=4", [("host1", 4, 8)]),
+        ("host1 slots = 4", [("host1", 4, None)]),
+        ("host1:4", [("host1", 4, None)]),
+        ("host1:4 max-slots=8", [("host1", 4, 8)]),
+        ("host1", [("host1", 1, None)]),
+        ("10.0.0.1 slots=2", [("10.0.0.1", 2, None)]),
+        ("[fe80::1]:4", [("fe80::1", 4, None)]),
+        ("[FE80:0::0001] slots=4", [("fe80::1", 4, None)]),
+        ("[fe80::1%eth0]:4", [("fe80::1%eth0", 4, None)]),
+        ("node_7.rack-2.example.org:16", [("node_7.rack-2.example.org", 16, None)]),
+        ("# all\n\n host1:2 # the first\n\thost2\tslots=2\r\n#end", [("host1", 2, None), ("host2", 2, None)]),
+        (f"host1:{MAX_SLOTS}", [("host1", MAX_SLOTS, None)]),
+    ],
+)
+def test_every_form_is_read(text, expected):
+    assert read(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("host1 slots=0", "slots=0 is no whole number from 1 to 4096 (to leave a host out, write # before it)"),
+        ("host1:-1", "slots=-1 is no whole number"),
+        ("host1:4097", "slots=4097 is no whole number"),
+        ("host1 slots=٤", "is no whole number"),
+        ("host1 slots=four", "slots=four is no whole number"),
+        ("host1 slots=", "slots= is no whole number"),
+        ("host1:", "slots= is no whole number"),
+        ("host1 slots=4 max-slots=2", "max-slots=2 is less than slots=4"),
+        ("host1:4 slots=4", "the number of slots is given twice"),
+        ("host1 slots", "'slots' is not known, only slots=N and max-slots=N are"),
+        ("host1 slot=4", "'slot' is not known"),
+        ("host1 4", "'4' is not known"),
+        ("host1 user=me", "a user belongs into ~/.ssh/config"),
+        ("me@host1", "a user belongs into ~/.ssh/config"),
+        ("fe80::1", "an IPv6 address stands in brackets"),
+        ("[fe80::1", "this is no host"),
+        ("[host1]:4", "only an IPv6 address stands in brackets"),
+        ("[fe80::1%-oProxyCommand=x]", "the name of a network interface"),
+        ("-oProxyCommand=x", "a host name holds letters"),
+        ("host1;reboot", "a host name holds letters"),
+        ("$(reboot)", "a host name holds letters"),
+        ("host1:4,host2:4", "one host stands on a line (a list is for -H)"),
+        ("hôte", "a host name holds letters"),
+        ("10.0.0.256", "an IPv4 address is four numbers from 0 to 255"),
+        ("4", "an IPv4 address is four numbers"),
+        (":4", "a host name holds letters"),
+        ("a" * 64, "a host name holds letters"),
+    ],
+)
+def test_a_slip_is_told_with_its_line(line, message):
+    told = refused(f"# a comment\nhost9 slots=2\n\n{line}\n")
+    assert told.startswith("hosts line 4: ")
+    assert message in told
+    assert "accepted: 'host1', 'host1:4', 'host1 slots=4'" in told
+    assert line[:20] in told
+
+
+def test_a_host_named_twice():
+    assert "hosts line 3: 'HOST1:2': this host is named before" in refused("host1:2\nhost2\nHOST1:2")
+    assert "Open MPI would add them up" in refused("[fe80::1]\n[fe80:0::1]")
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# nobody\n"])
+def test_a_file_without_hosts(text):
+    assert refused(text) == "hosts names no host; write one per line, such as 'host1 slots=4'"
+
+
+def test_lists():
+    assert parse_hosts("host1:4,host2") == (HostSlots(host="host1", slots=4), HostSlots(host="host2", slots=1))
+    assert parse_hosts("host1:4, [::1]:2") == (HostSlots(host="host1", slots=4), HostSlots(host="::1", slots=2))
+    for text in ("", "host1:2,", "host1 slots=2", "host1,host1", "host1:0"):
+        with pytest.raises(HostfileError, match=r"^-H host \d+: .*accepted: 'host1:4,host2:4'"):
+            parse_hosts(text)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    (tmp_path / "binary").write_bytes(b"\x80\xff\x00")
+    for path in (tmp_path / "none", tmp_path, tmp_path / "binary", Path("nul\0")):
+        with pytest.raises(HostfileError, match=r"hostfile '.*' (does not exist|cannot be read)"):
+            read_hostfile(path)
+    (tmp_path / "from-windows").write_bytes("\ufeffhost1:2\r\nhost2:2\r\n".encode())
+    assert [entry.host for entry in read_hostfile(tmp_path / "from-windows")] == ["host1", "host2"]
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "hostfiles").iterdir()), ids=lambda path: path.name)
+def test_shipped_hostfiles_are_read_and_say_when_to_use_them(path):
+    assert read_hostfile(path)
+    assert path.read_text().startswith("# ")
+
+
+NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}(-[a-z0-9]{1,4})?(\.[a-z][a-z0-9]{0,5}){0,2}", fullmatch=True)
+ADDRESSES = st.builds(str, st.ip_addresses())
+SLOTS = st.integers(1, MAX_SLOTS)
+
+
+@st.composite
+def host_slots(draw):
+    slots = draw(SLOTS)
+    limit = draw(st.none() | st.integers(slots, MAX_SLOTS))
+    return HostSlots(host=draw(NAMES | ADDRESSES), slots=slots, max_slots=limit)
+
+
+HOSTS = st.lists(host_slots(), min_size=1, max_size=20, unique_by=lambda entry: entry.host).map(tuple)
+
+
+@given(HOSTS)
+@settings(max_examples=200, deadline=None)
+def test_what_it_writes_it_reads_back(hosts):
+    assert parse_hostfile(format_hostfile(hosts), source="written") == hosts
+
+
+NEARLY = st.sampled_from(
+    [
+        *"abz019.-_:=#[]%@, \t\n",
+        "host1",
+        "slots=",
+        "max-slots=",
+        "max_slots",
+        "fe80::1",
+        "[::1]",
+        ":4",
+        "4",
+        "0",
+        "-1",
+        "99999",
+        "\r\n",
+    ]
+)
+
+
+@given(st.text() | st.lists(NEARLY, max_size=25).map("".join))
+@settings(max_examples=10_000, deadline=None)
+def test_no_text_gets_anything_but_hosts_or_the_clear_error(text):
+    for parse in (parse_hosts, lambda text: parse_hostfile(text, source="random")):
+        with contextlib.suppress(HostfileError):
+            hosts = parse(text)
+            assert parse_hostfile(format_hostfile(hosts), source="written") == hosts
+            for entry in hosts:
+                assert re.fullmatch(r"[A-Za-z0-9:][A-Za-z0-9:%._-]*", entry.host)
+                assert 1 <= entry.slots <= (entry.max_slots or MAX_SLOTS) <= MAX_SLOTS
+
+
+@given(HOSTS, st.data())
+@settings(max_examples=100, deadline=None)
+def test_every_rank_has_one_place_and_hosts_are_filled_in_order(hosts, data):
+    total = sum(entry.slots for entry in hosts)
+    world_size = data.draw(st.integers(1, total))
+    placed = place_ranks(hosts, world_size)
+    assert list(placed) == [entry.host for entry in hosts]
+    assert [rank for ranks in placed.values() for rank in ranks] == list(range(world_size))
+    full = [len(placed[entry.host]) == entry.slots for entry in hosts]
+    partial = [entry.host for entry, is_full in zip(hosts, full, strict=True) if not is_full]
+    assert not any(len(placed[host]) for host in partial[1:])
+
+
+def test_more_ranks_than_slots():
+    hosts = parse_hosts("host1:4,[fe80::1]:2")
+    with pytest.raises(HostfileError, match=re.escape("8 ranks do not fit into 6 slots (host1:4, [fe80::1]:2)")):
+        place_ranks(hosts, 8)
+    with pytest.raises(HostfileError, match="0 ranks"):
+        place_ranks(hosts, 0)
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ("ssh: Could not resolve hostname host9: Name or service not known", "unresolved"),
+        ("ssh: connect to host host1 port 22: Connection refused", "refused"),
+        ("ssh: connect to host host1 port 22: Connection timed out", "unreachable"),
+        ("ssh: connect to host host1 port 22: No route to host", "unreachable"),
+        (
+            "No ED25519 host key is known for host1 and you have requested strict checking.\nHost key verification failed.",
+            "unknown key",
+        ),
+        ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.", "changed key"),
+        ("root@host1: Permission denied (publickey,password).", "denied"),
+        ("kex_exchange_identification: Connection closed by remote host", "failed"),
+    ],
+)
+def test_what_ssh_says_is_understood(said, status):
+    assert meaning(said) == status
+
+
+def test_every_failure_has_its_remedy_and_one_line():
+    found = [Probe().told("host7", status, said="something") for status in TOLD]
+    assert [reach.host for reach in found if not reach.remedy] == ["host7"]
+    with pytest.raises(LaunchError) as caught:
+        require_reachable(found)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == len(TOLD) - 1
+    assert all(line.startswith("host 'host7': ") and "; " in line for line in lines)
+    require_reachable(found[:1])
+
+
+@pytest.mark.parametrize("folder", ["a b", "it's", "$(touch hacked)", "`touch hacked`", "-x", 'a"b\\c'])
+def test_folders_are_quoted(tmp_path, folder):
+    place = tmp_path / folder
+    place.mkdir()
+    (python := place / "my python; #").symlink_to("/bin/echo")
+    command = Probe(folder=place, python=str(python)).command()
+    assert ssh_command("host1", command)[-3:] == ["--", "host1", command]
+    for shell in ("sh", "bash"):
+        done = subprocess.run([shell, "-c", command], capture_output=True, text=True, timeout=20, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("-c ")
+    assert len(shlex.split(command)) == 3
+    assert not list(tmp_path.rglob("hacked"))
+
+
+def test_this_machine_is_looked_at_without_ssh(monkeypatch, tmp_path):
+    assert Probe().ask("localhost").status == "ok"
+    assert Probe(folder=tmp_path / "none").ask("localhost").status == "no folder"
+    assert Probe(python="/no/python").ask("localhost").detail == "it has no /no/python"
+    monkeypatch.setattr("runners.reach.PACKAGES", ("json", "no_such_package"))
+    found = Probe().ask("localhost")
+    assert (found.status, found.detail) == ("no package", "its Python lacks no_such_package")
+    assert Probe().ask("no-such-host.invalid").status == "unresolved"
+
+
+def test_which_addresses_are_this_machines():
+    assert is_here("127.0.1.1")
+    assert is_here("::1") or not Path("/proc/net/if_inet6").exists()
+    assert not is_here("192.0.2.1")

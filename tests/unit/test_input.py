@@ -1,0 +1,127 @@
+"""The input pipeline: shards, epochs, random transforms, exact evaluation. All in this process."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from measurement.errors import PlanError
+from runners.planning import resolve_workload
+from tests.dataset_files import HELD_OUT_SAMPLES, WRITERS, write_data
+from workloads.digits import _digits
+from workloads.evaluation import EvaluationSums, classification_sums, shard_sums
+from workloads.input import Augmented, Input, InputOptions
+
+CPU = torch.device("cpu")
+
+
+def numbers(count):
+    return TensorDataset(torch.arange(count), torch.arange(count))
+
+
+def share(rank, world_size, *, local_batch_size=4, seed=5):
+    return Input(
+        options=InputOptions(),
+        local_batch_size=local_batch_size,
+        seed=seed,
+        rank=rank,
+        world_size=world_size,
+        device=CPU,
+    )
+
+
+def epochs(dataset, *, world_size, steps, count=2):
+    """[epoch][rank]: the inputs of so many steps."""
+    ranks = [share(rank, world_size).training(dataset) for rank in range(world_size)]
+    return [
+        [torch.cat([inputs for inputs, _ in itertools.islice(batches, steps)]).tolist() for batches in ranks] for _ in range(count)
+    ]
+
+
+def test_an_epoch_gives_each_sample_to_one_rank_and_the_next_one_is_in_another_order():
+    first, second = epochs(numbers(31), world_size=3, steps=2)
+    for epoch in (first, second):
+        assert [len(rank) for rank in epoch] == [8, 8, 8]
+        seen = list(itertools.chain(*epoch))
+        assert len(set(seen)) == 24
+    assert first != second
+
+
+@pytest.mark.parametrize(("rank", "world_size", "batch"), [(0, 1, 32), (1, 2, 16), (2, 3, 5)])
+def test_digits_come_in_the_order_of_torchs_own_sampler(rank, world_size, batch):
+    setup = resolve_workload("digits", {})
+    workload = setup.training(local_batch_size=batch, seed=11)
+    sampler = DistributedSampler(_digits(train=True), num_replicas=world_size, rank=rank, seed=11, drop_last=True)
+    loader = DataLoader(_digits(train=True), batch_size=batch, sampler=sampler, drop_last=True)
+    batches = workload.batches(rank=rank, world_size=world_size, device=CPU)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        for wanted in loader:
+            assert all(torch.equal(a, b) for a, b in zip(next(batches), wanted, strict=True))
+
+
+def test_loading_leaves_the_models_random_numbers_alone():
+    dataset = Augmented(numbers(9), lambda number: number + torch.rand(()), seed=1)
+    torch.manual_seed(3)
+    wanted = torch.rand(4)
+    torch.manual_seed(3)
+    assert list(itertools.islice(share(0, 1).training(dataset), 5))
+    assert torch.equal(torch.rand(4), wanted)
+
+
+def test_a_random_transform_depends_on_seed_epoch_and_sample_alone():
+    def drawn(world_size, seed=1):
+        dataset = Augmented(numbers(16), lambda number: number + 0.5 * torch.rand(()), seed=seed)
+        steps = 16 // 4 // world_size
+        return [sorted(itertools.chain(*epoch)) for epoch in epochs(dataset, world_size=world_size, steps=steps)]
+
+    alone = drawn(1)
+    assert alone == drawn(2) == drawn(4)
+    assert [int(value) for value in alone[0]] == [int(value) for value in alone[1]] == list(range(16))
+    assert not set(alone[0]) & set(alone[1]), "another epoch, other random numbers"
+    assert not set(alone[0]) & set(drawn(1, seed=2)[0])
+    assert len({value % 1 for value in alone[0]}) == 16
+
+
+@pytest.mark.parametrize(("samples", "world_size"), [(23, 1), (23, 2), (23, 3), (23, 5), (3, 5), (0, 2)])
+def test_evaluation_gives_every_sample_exactly_once(samples, world_size):
+    seen = [inputs for rank in range(world_size) for inputs, _ in share(rank, world_size).evaluation(numbers(samples))]
+    assert sorted(itertools.chain(*(inputs.tolist() for inputs in seen))) == list(range(samples))
+
+
+def test_too_few_samples_are_refused_before_anything_is_loaded():
+    with pytest.raises(PlanError, match="4 x 3 ranks is more than the 11 training samples; use a smaller local_batch_size"):
+        share(0, 3).training(numbers(11))
+
+
+@pytest.mark.parametrize("name", [*WRITERS, "digits"])
+def test_metrics_of_several_ranks_are_those_of_one(name, tmp_path):
+    setup = resolve_workload(name, write_data(name, tmp_path / "data"))
+    workload = setup.training(local_batch_size=4, seed=3)
+    workload.require_data()
+    torch.manual_seed(2)
+    model = workload.build_model().train()
+    alone = workload.evaluate(model, CPU)
+    assert model.training, "left as it was"
+    assert set(alone) == {"loss", "top1_accuracy", "top5_accuracy"}
+    for world_size in (2, 3):
+        shares = [shard_sums(workload, model, rank=rank, world_size=world_size, device=CPU) for rank in range(world_size)]
+        everyone = sum(shares, start=EvaluationSums())
+        labels = HELD_OUT_SAMPLES * (16 if name == "language_model" else 1)
+        assert everyone.count == (360 if name == "digits" else labels)
+        assert everyone.metrics() == pytest.approx(alone, rel=1e-6, abs=1e-9)
+        assert sum(share.loss_sum for share in shares) == pytest.approx(alone["loss"] * everyone.count, rel=1e-6)
+
+
+def test_sums_count_what_is_ranked_first_and_among_the_first_five():
+    logits = torch.tensor([[9.0, 8, 7, 6, 5, 4], [9, 8, 7, 6, 5, 4], [9, 8, 7, 6, 5, 4]])
+    sums = classification_sums(logits, torch.tensor([0, 4, 5]))
+    assert (sums.top1, sums.top5, sums.count) == (1, 2, 3)
+    normal = logits[0].exp().sum().log().item()
+    assert sums.loss_sum == pytest.approx(3 * normal - 9 - 5 - 4, rel=1e-6)
+    two = classification_sums(torch.tensor([[0.0, 1.0]]), torch.tensor([0]))
+    assert (two.top1, two.top5) == (0, 1), "fewer than five classes"
+    assert EvaluationSums().metrics() == {}

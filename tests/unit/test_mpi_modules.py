@@ -1,0 +1,116 @@
+"""What the process group over MPI does without MPI: the import, the table of reductions, copies of tensors that MPI cannot take."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from backends import mpi_library, mpi_staging
+from backends.mpi_reductions import find_reduction
+from backends.mpi_staging import Stage
+from measurement.errors import PlanError
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_import_registers_and_starts_nothing():
+    done = run(
+        "import sys, importlib, backends.mpi_process_group as group, torch.distributed as dist\n"
+        "importlib.reload(group)\n"
+        "assert dist.Backend('mpi4py') == 'mpi4py' and 'MPI4PY' in dist.Backend._plugins\n"
+        "assert not [name for name in sys.modules if name.startswith('mpi4py')]\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_mpi4py_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    mpi_library.load_mpi.cache_clear()
+    with pytest.raises(PlanError, match=r"needs mpi4py and an MPI library .* pip install 'mpi4py>=4'"):
+        mpi_library.load_mpi()
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "why"),
+    [
+        (dist.ReduceOp.AVG, torch.int32, "use SUM and divide"),
+        (dist.ReduceOp.AVG, torch.bool, "use SUM and divide"),
+        (dist.ReduceOp.MAX, torch.complex64, "complex numbers have no order"),
+        (dist.ReduceOp.BAND, torch.float32, "only whole numbers and bool have bits"),
+        (dist._make_nccl_premul_sum(2.0), torch.float32, "multiply the tensor and use SUM"),
+        (dist.ReduceOp.SUM, torch.float8_e4m3fn, "convert the tensor first"),
+    ],
+)
+def test_reductions_that_mpi_has_not(op, dtype, why):
+    with pytest.raises(NotImplementedError, match=why):
+        find_reduction(op, dtype)
+
+
+def test_a_contiguous_tensor_passes_through_and_others_are_copied_back():
+    contiguous, strided = torch.arange(6.0), torch.arange(6.0).view(2, 3).t()
+    stage = Stage(contiguous)
+    assert stage.update(contiguous) is contiguous
+    assert stage.write(contiguous) is contiguous
+    copy = stage.update(strided)
+    assert copy.is_contiguous()
+    assert torch.equal(copy, strided)
+    copy.fill_(7)
+    assert not (strided == 7).any()
+    stage.flush()
+    assert (strided == 7).all()
+    assert stage.read(strided) is not strided
+    stage.read(strided).fill_(0)
+    stage.flush()
+    assert (strided == 7).all()
+
+
+def test_lists_are_packed_in_order_and_unpacked_into_their_shapes():
+    tensors = [torch.full((2, 2), 1.0), torch.full((3,), 2.0).expand(2, 3), torch.empty(0)]
+    stage = Stage(tensors[0])
+    assert stage.read_all(tensors).tolist() == [1.0] * 4 + [2.0] * 6
+    outputs = [torch.zeros(2, 2).t(), torch.zeros(3)]
+    stage.write_all(outputs).copy_(torch.arange(7.0))
+    stage.flush()
+    assert outputs[0].tolist() == [[0, 1], [2, 3]]
+    assert outputs[1].tolist() == [4, 5, 6]
+
+
+class FakeStream:
+    """Of a GPU that is not there: notes what was asked of it."""
+
+    def __init__(self, log):
+        self.log = log
+
+    def __getattr__(self, name):
+        return lambda *arguments: self.log.append((name, *arguments))
+
+
+@pytest.mark.parametrize("is_aware", [True, False])
+def test_copies_of_gpu_tensors_wait_for_the_callers_stream_and_are_awaited(monkeypatch, is_aware):
+    """The order of events on a GPU, with a host tensor in its place: after the caller's work, and before anyone goes on."""
+    log = []
+    monkeypatch.setattr(mpi_staging, "_copy_stream", lambda device: FakeStream(log))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: torch.no_grad())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: FakeStream(log))
+    monkeypatch.setattr(mpi_staging, "pinned", lambda size, dtype: log.append(("pinned",)) or torch.empty(size, dtype=dtype))
+    tensor = torch.arange(3.0)
+    stage = Stage(tensor)
+    stage._ready, stage._is_host_needed = FakeStream(log), not is_aware
+    place = stage.update(tensor)
+    if is_aware:
+        assert place is tensor
+        assert log == [("synchronize",)]
+    else:
+        assert place is not tensor
+        assert [entry[0] for entry in log] == ["wait_event", "pinned", "synchronize"]
+    place.add_(1)
+    log.clear()
+    stage.flush()
+    assert log[-1] == ("synchronize",)
+    assert tensor.tolist() == [1.0, 2.0, 3.0]

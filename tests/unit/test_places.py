@@ -1,0 +1,175 @@
+"""Plans for several hosts: what is accepted, where ranks lie, what commands over ssh look like, and blocks made whole."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+
+import pytest
+import yaml
+
+from measurement.errors import HostfileError, PlanError, RingsideError
+from measurement.plan import check_plan, read_plan
+from runners import inspection, remote, spool
+from runners.fairness import host_differences
+from runners.job import BlockReport
+from runners.launchers import HERE, HostSlots
+from runners.places import Placement, planned_hosts, read_placed_plan
+from runners.planning import resolve_arms
+from runners.reach import Reach
+from runners.salvage import salvage
+from tests.conftest import TINY
+
+
+def placed(tmp_path, **changes):
+    content = {**TINY, **changes}
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump({key: value for key, value in content.items() if value != "left out"}))
+    return read_placed_plan(tmp_path / "plan.yaml")
+
+
+def as_text(hosts):
+    return ",".join(map(str, hosts))
+
+
+@pytest.mark.parametrize("hosts", ["host1:2,host2:2", ["host1:2", "host2:2"], ["host1:2,host2:2"]])
+def test_slots_tell_the_world_size(tmp_path, hosts):
+    plan = placed(tmp_path, hosts=hosts, world_size="left out")
+    assert plan.world_size == 4
+    assert as_text(planned_hosts(plan)) == "host1:2,host2:2"
+    assert check_plan(yaml.safe_load(plan.to_yaml()), source="again") == plan
+
+
+def test_a_hostfile_is_read_with_the_plan(tmp_path):
+    (tmp_path / "hosts").write_text("host1 slots=2  # first\n\n[fe80::2]:4\n")
+    plan = placed(tmp_path, hostfile=str(tmp_path / "hosts"), world_size=3)
+    assert plan.hosts == "host1:2,[fe80::2]:4"
+    assert as_text(planned_hosts(plan)) == "host1:2,[fe80::2]:1"
+
+
+def test_without_hosts_all_is_as_before(tmp_path):
+    plan = placed(tmp_path)
+    assert planned_hosts(plan) == (HostSlots(host=HERE, slots=2),)
+    assert plan.digest() == read_plan(tmp_path / "plan.yaml").digest() == check_plan(TINY, source="test").digest()
+    assert placed(tmp_path, hosts="host1:2").digest() != plan.digest()
+    assert placed(tmp_path, hosts="localhost:8") == plan.model_copy(update={"hosts": "localhost:8"})
+    assert planned_hosts(placed(tmp_path, hosts="localhost:8")) == (HostSlots(host=HERE, slots=2),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"world_size": "left out"}, "'world_size' is missing"),
+        ({"hosts": "host1:1,host2", "world_size": 3}, "3 ranks do not fit into 2 slots (host1:1, host2:1); give the hosts more"),
+        ({"hosts": "host1:0"}, "hosts host 1: 'host1:0': slots=0 is no whole number from 1"),
+        ({"hosts": "a b"}, "a host name holds letters"),
+        ({"hosts": 7}, "hosts = 7"),
+        ({"hosts": "localhost:1,host2:1"}, "hosts names 'localhost' beside others, which do not find this machine by that"),
+        ({"hosts": "host1:2", "hostfile": "f"}, "hosts and hostfile are both given"),
+        ({"hostfile": "no-such-file"}, "hostfile 'no-such-file' does not exist"),
+        ({"hostfile": 3}, "hostfile = 3: give a path"),
+        ({"network_interface": "eth0"}, "network_interface is for several machines; name them under hosts"),
+        ({"hosts": "host1:2", "network_interface": "eth0; reboot"}, "network_interface = 'eth0; reboot'"),
+        ({"hosts": "host1:2", "host_differences": "ignore"}, "host_differences = 'ignore'"),
+        (
+            {"hosts": "host1:2,host2:1", "world_size": 3, "arms": {"ddp": {"backend": "ddp", "launcher": "spawn"}}},
+            "arm 'ddp': launcher 'spawn' does not fit hosts host1:2,host2:1: it needs equally many ranks on every host",
+        ),
+    ],
+)
+def test_what_is_refused_when_the_plan_is_read(tmp_path, changes, message):
+    with pytest.raises(RingsideError) as refused:
+        resolve_arms(placed(tmp_path, **changes))
+    assert isinstance(refused.value, PlanError | HostfileError)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_placement_knows_its_threads_and_ranks():
+    hosts = (HostSlots(host="host1", slots=4), HostSlots(host="host2", slots=2))
+    placement = Placement(hosts=hosts, cores={"host1": 16, "host2": 6}, here=frozenset({HERE, "host1"}))
+    assert placement.threads_per_rank == 3
+    assert not placement.oversubscribed
+    assert placement.remote == ["host2"]
+    assert [placement.host_of(rank) for rank in range(6)] == ["host1"] * 4 + ["host2"] * 2
+    assert Placement(hosts=hosts, cores={"host1": 16, "host2": 1}).oversubscribed
+    assert not placement.is_local
+
+
+def test_nothing_escapes_the_quotes(tmp_path):
+    """Through a shell, as sshd passes a command to the user's: words arrive as they were."""
+    folder = tmp_path / "it's a; folder $(touch x)"
+    folder.mkdir()
+    words = ["a b", "$(touch x)", "'; touch x", "", "-n", "new\nline"]
+    environment = {"VALUE": "$HOME `touch x` 'q'", "PATH": "/usr/bin:/bin"}
+    script = "import json, os, sys; print(json.dumps([os.getcwd(), os.environ['VALUE'], sys.argv[1:]]))"
+    line = remote.command_line([remote.python("x")[0], "-c", script, *words], folder=folder, environment=environment)
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [str(folder), environment["VALUE"], words]
+    assert len(shlex.split(line)) == 3
+    assert list(folder.iterdir()) == []
+
+
+def test_what_ranks_elsewhere_find_in_their_environment(monkeypatch):
+    for name, value in {"NCCL_DEBUG": "INFO", "RANK": "3", "HOROVOD_SECRET_KEY": "x", "CUDA_VISIBLE_DEVICES": "1"}.items():
+        monkeypatch.setenv(name, value)
+    found = remote.forwarded_environment()
+    assert found["NCCL_DEBUG"] == "INFO"
+    assert not {"RANK", "HOROVOD_SECRET_KEY", "CUDA_VISIBLE_DEVICES"} & set(found)
+
+
+FACTS = {"python": "3.11.7", "torch": "2.15.0", "horovod": "0.28.1", "cpu": "A", "clock_offset_s": 0.0, "clock_error_s": 0.001}
+
+
+def test_hosts_that_differ_are_named():
+    errors, warnings = host_differences(
+        {"host1": FACTS, "host2": FACTS | {"torch": "2.13.0", "horovod": None, "cpu": "B", "clock_offset_s": -3.2}}
+    )
+    assert errors == [
+        "host 'host2' has torch 2.13.0, host 'host1' has 2.15.0",
+        "host 'host2' has horovod missing, host 'host1' has 0.28.1",
+    ]
+    assert warnings[0] == "host 'host2' has cpu B, host 'host1' has A"
+    assert warnings[1].startswith("the clock of host 'host2' is -3.200 s off the driver's")
+    assert host_differences({"host1": FACTS, "host2": FACTS}) == ([], [])
+    assert host_differences({"host1": FACTS}) == ([], [])
+
+
+def test_the_driver_is_reached_by_its_interface_or_route(tmp_path):
+    here, found = frozenset({HERE, "me"}), [Reach(host="me", status="ok", detail="", address="127.0.0.1")]
+
+    def address(**changes):
+        return inspection.driver_address(placed(tmp_path, hosts="me:2", **changes), found, here=here)
+
+    assert address() == "127.0.0.1"
+    assert address(network_interface="lo") == "127.0.0.1"
+    assert address(driver_address="127.0.0.2") == "127.0.0.2"
+    with pytest.raises(PlanError, match="network_interface 'eth99' has no address on this machine"):
+        address(network_interface="eth99")
+    with pytest.raises(PlanError, match=r"driver_address '203.0.113.7' is none of this machine's"):
+        address(driver_address="203.0.113.7")
+
+
+def report(rank):
+    return BlockReport(rank=rank, untimed_s=0.5, samples=[4], phases_s=[[0.1, 0.2, 0.3, 0.4]])
+
+
+def test_a_block_is_made_whole_only_if_every_rank_finished_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(spool, "folder_of", lambda mark: tmp_path / mark)
+    (tmp_path / "m").mkdir()
+    for rank in (0, 1):
+        spool.append(tmp_path / "m", rank, 4, report(rank).model_dump_json())
+    spool.append(tmp_path / "m", 0, 5, report(0).model_dump_json())
+    with (tmp_path / "m" / "rank-1.jsonl").open("a") as file:
+        file.write('{"number": 5, "rep')
+    (tmp_path / "m" / "rank-1.log").write_bytes(b"x" * 2 * spool.MAX_BYTES + b"last")
+    files = spool.unpack(spool.pack("m", end=False))
+    assert [reply.block for reply in salvage(files, number=4, world_size=2)] == [report(0), report(1)]
+    assert salvage(files, number=5, world_size=2) is None
+    assert salvage(files, number=4, world_size=3) is None
+    assert salvage({}, number=4, world_size=1) is None
+    assert len(files["rank-1.log"]) == spool.MAX_BYTES
+    assert files["rank-1.log"].endswith(b"last")
+    spool.pack("m", end=True)
+    assert not (tmp_path / "m").exists()
+    assert spool.unpack(b"no archive") == {}

@@ -1,0 +1,97 @@
+"""Per-rank and per-host figures and skew, and bytes per link, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from measurement.plan import check_plan
+from measurement.record import BlockRecord
+from measurement.results import ResultsFolder
+from reports import conclude, write_reports
+from reports.links import link_caption, ring_bytes, share_sent, summarise_links
+from reports.ranks import rank_rows, skew, summarise_ranks
+from runners.links import link_counter, passed
+from tests.conftest import TINY
+from tests.unit.results_factory import Truth, make_plan, write_results
+
+GRADIENTS = 8_000_000
+
+
+def test_what_a_ring_needs_by_hand():
+    assert ring_bytes(["host1", "host2"], 100) == {"host1": 100, "host2": 100}
+    assert ring_bytes(["host1", "host1", "host2", "host2"], 100) == {"host1": 150, "host2": 150}
+    assert ring_bytes(["host1", "host2", "host1", "host2"], 100) == {"host1": 300, "host2": 300}
+    assert ring_bytes(["host1"] * 4, 100) == {"host1": 0}
+    assert (share_sent({"comm_hook": "fp16"}), share_sent({"compression": "fp16"}), share_sent({"op": "Sum"})) == (0.5, 0.5, 1.0)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5])
+def test_bytes_per_step_are_what_blocks_with_exchange_send_more(tmp_path, factor):
+    """A rebuild sends 5 MB, and of each block two steps are not timed."""
+    plan = make_plan([], launches=1, rounds=4, local_every=2)
+    folder = write_results(tmp_path, plan=plan)
+    (record,) = [record for record in folder.records() if record.arm == "ddp-gloo"]
+    for rank in record.ranks:
+        rank.model, rank.host = {"gradient_bytes": GRADIENTS}, f"host{rank.rank + 1}"
+    for block in record.blocks:
+        sent = 5_000_000 + (block.steps + 2) * int(factor * GRADIENTS) * (block.kind == "sync")
+        block.link_bytes = {"host1": (sent, sent // 2), "host2": (sent // 2, sent)}
+    one, two = summarise_links(plan, [record])
+    assert (one.host, one.needed_bytes) == ("host1", GRADIENTS)
+    assert one.sent_bytes == pytest.approx(factor * GRADIENTS)
+    assert one.received_bytes == two.sent_bytes == pytest.approx(factor * GRADIENTS / 2)
+    without_local = record.model_copy(update={"blocks": [block for block in record.blocks if block.kind == "sync"]})
+    assert summarise_links(plan, [without_local]) == []
+    folder.write_launch(record, folder.steps(record))
+    write_reports(folder)
+    assert "## Bytes per link" in (tmp_path / "report.md").read_text()
+    assert "Bytes per link" in (tmp_path / "report.html").read_text()
+    arms = conclude(folder).arms
+    assert "ddp-gloo: more than 20% from a ring's need" in link_caption(arms), "one of the hosts sends too little"
+
+
+def test_links_are_counted_in_a_lab_with_frozen_arms_only():
+    assert link_counter(check_plan(TINY, source="test"))() == {}
+    assert link_counter(check_plan({**TINY, "hosts": "host1:1,host2:1"}, source="test"))() == {}
+    assert passed({"host1": (10, 20)}, {"host1": (15, 40), "host2": (1, 1)}) == {"host1": (5, 20)}
+    block = BlockRecord(turn=0, round=0, block=0, kind="sync", steps=1, started_s=0, wall_s=0, untimed_s=0)
+    assert block.link_bytes == {}
+
+
+def test_a_straggler_shows_in_its_own_time_and_hosts_are_sums(tmp_path):
+    plan = make_plan([], launches=1, rounds=4, local_every=2).model_copy(update={"world_size": 3})
+    folder = write_results(tmp_path, plan=plan, truth=Truth(noise=0.0, drift=0.0))
+    (record,) = [record for record in folder.records() if record.arm == "ddp-gloo"]
+    for rank in record.ranks:
+        rank.host = "host1" if rank.rank < 2 else "host2"
+    steps = folder.steps(record)
+    steps["step_s"] = 0.02
+    steps.loc[steps["kind"] == "local", "step_s"] = 0.01
+    steps.loc[(steps["kind"] == "local") & (steps["rank"] == 2), "step_s"] = 0.015
+    found = summarise_ranks([record], steps)
+    assert [rank.host for rank in found.ranks] == ["host1", "host1", "host2"]
+    assert [rank.throughput_per_s for rank in found.ranks] == pytest.approx([plan.local_batch_size / 0.02] * 3)
+    assert [rank.own_s for rank in found.ranks] == pytest.approx([0.01, 0.01, 0.015])
+    assert (found.step_skew, found.own_skew, found.own_time) == (pytest.approx(1), pytest.approx(1.5), "local step")
+    assert [(host.host, host.ranks) for host in found.hosts] == [("host1", 2), ("host2", 1)]
+    assert found.hosts[0].throughput_per_s == pytest.approx(2 * plan.local_batch_size / 0.02)
+    sync = steps[steps["kind"] == "sync"].assign(data_wait_s=0.001, forward_s=0.002)
+    assert summarise_ranks([record], sync).own_time == "data wait and forward"
+    assert [rank.own_s for rank in summarise_ranks([record], sync).ranks] == pytest.approx([0.003] * 3)
+    assert summarise_ranks([record], steps[steps["rank"] == 0]) is None
+
+
+def test_skew_is_slowest_over_median():
+    assert skew([1.0, 2.0, 4.0]) == 2.0
+    assert skew([1.0, 1.0]) == 1.0
+
+
+def test_the_table_is_in_the_reports(tmp_path):
+    folder = write_results(tmp_path)
+    header, rows = rank_rows(write_reports(folder))
+    assert header == ["", "host", "ddp-gloo", "ddp-gloo-control", "horovod-gloo", "horovod-mpi"]
+    assert [row[:2] for row in rows] == [["rank 0", "host1"], ["rank 1", "host1"], ["sum", "host1"], ["skew", ""]]
+    assert "| rank 1 | host1 |" in (tmp_path / "report.md").read_text()
+    assert "Ranks and hosts" in (tmp_path / "report.html").read_text()
+    alone = write_results(tmp_path / "alone", plan=make_plan().model_copy(update={"world_size": 1}))
+    assert rank_rows(conclude(ResultsFolder(alone.root))) == ([], [])

@@ -1,0 +1,132 @@
+"""The order of blocks, their lengths and what is left out, with ranks that answer at once."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from measurement.plan import check_plan
+from measurement.record import LaunchRecord
+from runners.arm_launch import ArmLaunch, Clock
+from runners.job import BlockReport, Reply
+from runners.rounds import SLOWEST_BLOCK, Rounds
+
+PLAN = {
+    "name": "tiny",
+    "workload": "digits",
+    "world_size": 2,
+    "seed": 7,
+    "baseline": "a",
+    "arms": {"a": {"backend": "ddp"}, "b": {"backend": "horovod"}, "c": {"backend": "horovod"}},
+    "measurement": {"rounds": 2, "local_every": 2, "block_s": 0.1},
+}
+AS_BEFORE = (
+    "a-sync-4-1515981520 a-control-sync-4-760860648 b-sync-4-1324638580 c-sync-4-127838035 "
+    "a-sync-10-537820073 b-sync-10-1326382070 c-sync-10-1720751026 a-control-sync-10-932103530 "
+    "b-sync-10-1653723015 c-sync-10-623675187 a-control-sync-10-1391723523 a-sync-10-837973913 "
+    "b-local-10-1684142083 c-local-10-948011122 a-control-local-10-1118583902 a-local-10-1906646568 "
+)
+"""Arm, kind, steps and layout of the blocks of seed 7, launch 0, as version 0.1.0 handed them out."""
+
+
+class Session:
+    """Ranks that take ``step_s`` for each repetition, and note what they are told."""
+
+    exit_codes: tuple[int, ...] = ()
+
+    def __init__(self, name, told, step_s, wrong):
+        self.name, self.told, self.step_s, self.wrong = name, told, step_s, wrong
+
+    def thaw(self):
+        pass
+
+    def freeze(self):
+        pass
+
+    def end(self):
+        pass
+
+    def send(self, command):
+        self.command = command
+        self.told.append((self.name, command))
+
+    def receive(self, timeout_s):
+        steps = self.command.steps
+        step = [0.0, 0.0, self.step_s * self.command.repetitions, 0.0]
+        wrong = self.wrong.get(self.command.case)
+        reports = [BlockReport(rank=r, untimed_s=0, samples=[1] * steps, phases_s=[step] * steps, wrong=wrong) for r in range(2)]
+        return [Reply(block=report) for report in reports]
+
+
+def run(*, cases=(), step_s=0.01, steps_s=None, not_offered=None, wrong=None, **measurement):
+    """Every command that the arms were given, and the arms."""
+    plan = check_plan({**PLAN, "measurement": {**PLAN["measurement"], **measurement}}, source="test")
+    told, arms = [], []
+    for name in plan.all_arms():
+        fields = {"comparison_id": "c", "plan_digest": "d", "launch": 0, "arm": name, "role": plan.role(name), "backend": "x"}
+        more = {"transport": "gloo", "launcher": "spawn", "workload": "w", "world_size": 2, "status": "ok"}
+        record = LaunchRecord(**fields, **more, not_offered=(not_offered or {}).get(name, {}))
+        session = Session(name, told, (steps_s or {}).get(name, step_s), (wrong or {}).get(name, {}))
+        arms.append(ArmLaunch(session=session, record=record, say=lambda what: None))
+    chance, nothing = random.Random(f"{plan.seed}/0"), lambda what: None
+    Rounds(plan, cases=cases, chance=chance, clock=Clock(), say=nothing, tick=nothing).run(arms, seconds=1)
+    return told, {arm.session.name: arm for arm in arms}
+
+
+def test_training_keeps_the_order_it_always_had():
+    told, _ = run()
+    assert [f"{arm}-{command.kind}-{command.steps}-{command.layout}" for arm, command in told] == AS_BEFORE.split()
+    assert {(command.case, command.repetitions) for _, command in told} == {("", 1)}
+
+
+def test_in_training_a_far_slower_arm_shortens_all_blocks():
+    _, arms = run(steps_s={"c": 0.1})
+    assert {block.steps for arm in arms.values() for block in arm.record.blocks} == {round(SLOWEST_BLOCK)}
+
+
+CASES = [f"op/{number}KiB" for number in range(5)]
+
+
+def test_each_round_has_every_case_with_its_arms_together_and_no_local_blocks():
+    told, arms = run(cases=CASES, rounds=3)
+    probes, blocks = told[: 4 * len(CASES)], told[4 * len(CASES) :]
+    assert [command.case for _, command in probes[::4]] == CASES
+    assert {command.kind for _, command in blocks} == {"sync"}
+    orders = []
+    for number in range(3):
+        of_round = blocks[number * 4 * len(CASES) : (number + 1) * 4 * len(CASES)]
+        groups = [of_round[at : at + 4] for at in range(0, len(of_round), 4)]
+        assert all(len({command.case for _, command in group}) == 1 for group in groups)
+        assert all({arm for arm, _ in group} == set(arms) for group in groups)
+        orders.append([group[0][1].case for group in groups])
+        assert sorted(orders[-1]) == CASES
+    assert orders[0] != orders[1] != orders[2]
+    rows = arms["a"].rows
+    assert {row["case"] for row in rows} == set(CASES)
+    assert [block.round for block in arms["a"].record.blocks] == [0] * 5 + [1] * 5 + [2] * 5
+
+
+def test_a_case_that_an_arm_does_not_offer_is_never_asked_of_it():
+    told, arms = run(cases=CASES, not_offered={"b": {CASES[1]: "not offered by Horovod"}})
+    assert CASES[1] not in {command.case for arm, command in told if arm == "b"}
+    assert len(arms["b"].record.blocks) == 2 * (len(CASES) - 1)
+    assert len(arms["c"].record.blocks) == 2 * len(CASES)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "length"),
+    [(10e-6, (100, 100)), (0.5e-3, (100, 2)), (0.02, (5, 1)), (3.0, (1, 1))],
+)
+def test_short_repetitions_share_a_step_and_long_ones_are_few(step_s, length):
+    _, arms = run(cases=CASES[:1], step_s=step_s)
+    assert {(block.steps, block.repetitions) for arm in arms.values() for block in arm.record.blocks} == {length}
+
+
+def test_a_wrong_value_before_a_block_makes_the_arm_wrong_and_leaves_the_others():
+    _, arms = run(cases=CASES, wrong={"c": {CASES[2]: f"{CASES[2]} gives 3 where 2 is right"}})
+    assert arms["c"].record.status == "wrong"
+    assert arms["c"].record.error.message == "rank 0: op/2KiB gives 3 where 2 is right"
+    assert not arms["c"].record.blocks
+    assert {arms[name].record.status for name in ("a", "b", "a-control")} == {"ok"}
+    assert len(arms["b"].record.blocks) == 2 * len(CASES)

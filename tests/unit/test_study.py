@@ -1,0 +1,233 @@
+"""Studies: points made plans, batch sizes, scaling by hand, where a verdict flips, and failed points that are no holes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+
+import pytest
+import yaml
+
+from measurement.errors import HostfileError, PlanError
+from measurement.plan import check_plan
+from measurement.points import plan_at
+from measurement.results import ResultsFolder
+from reports.schema import Estimate
+from reports.study import conclude_study, quotient, write_study
+from reports.study_charts import study_charts
+from reports.study_schema import Study
+from reports.study_text import study_table
+from runners.links import bits_per_s
+from runners.study import StudyRun, point_plans, read_plan_or_study
+from tests.conftest import REPOSITORY, TINY
+from tests.unit.results_factory import Truth, make_manifest, make_plan, write_results
+
+RATES = {"unshaped": 1.2, "1gbit": 1.1, "300mbit": 1.0, "100mbit": 0.8}
+"""Of horovod-gloo to ddp-gloo, by the rate of the links."""
+
+
+def study_of(points, *, ratios=("horovod-gloo",), single=False, **changes):
+    content = make_plan(ratios, rounds=8, control=False).model_dump()
+    if single:
+        content["arms"]["single"] = {"backend": "single"}
+    return check_plan({**content, "points": points, **changes}, source="test")
+
+
+def read(tmp_path, **changes):
+    content = {key: value for key, value in {**TINY, **changes}.items() if value != "left out"}
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    return read_plan_or_study(tmp_path / "plan.yaml")
+
+
+def write_points(root, study, truths, *, failed=None):
+    """A study's folder: a truth for each point that was measured, a cause for each that failed."""
+    folder = ResultsFolder(root)
+    folder.write_plan(study)
+    manifest = make_manifest(study)
+    folder.write_manifest(manifest.model_copy(update={"failed_points": failed or {}}))
+    for name, truth in truths.items():
+        write_results(folder.point(name).root, truth=truth, plan=point_plans(study)[name])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def by_rate(tmp_path_factory):
+    """In the plan, the slowest link comes first."""
+    study = study_of({name: {"link_rate": name} for name in reversed(RATES)}, hosts="host1:1,host2:1")
+    exposed = {"unshaped": 0.001, "1gbit": 0.002, "300mbit": 0.004, "100mbit": 0.012}
+    truths = {
+        name: Truth(ratios={"horovod-gloo": ratio}, noise=0.005, drift=0.0, exposed_s=exposed[name])
+        for name, ratio in RATES.items()
+    }
+    return write_points(tmp_path_factory.mktemp("by-rate"), study, truths)
+
+
+def test_points_become_plans(tmp_path):
+    points = {
+        "one": {"world_size": 1},
+        "two-by-two": {"hosts": ["host1:2", "host2:2"], "local_batch_size": 8, "link_rate": "100mbit"},
+        "file": {"hostfile": str(REPOSITORY / "hostfiles" / "two-hosts")},
+    }
+    arms = {**TINY["arms"], "single": {"backend": "single"}}
+    study = read(tmp_path, points=points, world_size="left out", arms=arms, network_interface="eth0")
+    plans = point_plans(study)
+    assert [(p.name, p.world_size, p.local_batch_size) for p in plans.values()] == [
+        ("tiny.one", 1, 16),
+        ("tiny.two-by-two", 4, 8),
+        ("tiny.file", plans["file"].world_size, 16),
+    ]
+    assert [p.hosts for p in plans.values()][:2] == [None, "host1:2,host2:2"]
+    assert plans["file"].hosts.startswith("host1:")
+    assert [p.network_interface for p in plans.values()] == [None, "eth0", "eth0"]
+    assert [p.link_rate for p in plans.values()] == [None, "100mbit", None]
+    assert [list(p.arms) for p in plans.values()] == [["ddp", "single"], ["ddp"], ["ddp"]]
+    assert not any(p.points for p in plans.values())
+    assert len({p.digest() for p in [*plans.values(), study]}) == 4
+    assert check_plan(yaml.safe_load(study.to_yaml()), source="again") == study
+
+
+@pytest.mark.parametrize(("scaling", "batches"), [("weak", [24, 24, 24]), ("strong", [24, 12, 6])])
+def test_batches_of_weak_and_strong_scaling(scaling, batches):
+    study = study_of({f"n{n}": {"world_size": n} for n in (1, 2, 4)}, scaling=scaling, local_batch_size=24)
+    plans = [plan_at(study, name) for name in study.points]
+    assert [plan.local_batch_size for plan in plans] == batches
+    assert (len({plan.local_batch_size * plan.world_size for plan in plans}) == 1) == (scaling == "strong")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"points": {"a/b": {"world_size": 1}}}, "name 'a/b' may hold only letters"),
+        ({"points": {"a": {"world_sise": 1}}}, "did you mean 'world_size'?"),
+        (
+            {"points": {"a": {"link_rate": "fast"}}},
+            "points.a.link_rate = 'fast': give a rate such as 1gbit or 100mbit, or unshaped",
+        ),
+        ({"points": {"a": {"link_rate": "1gbit"}}}, "point 'a'.*link_rate is for several machines"),
+        ({"points": {"a": {"hosts": "host1:0"}}}, "point 'a'.*host1:0"),
+        ({"points": {"a": {}, "b": {"local_batch_size": 4}}, "scaling": "strong"}, "let no other point name a local_batch_size"),
+        ({"points": {"a": {"world_size": 1}, "b": {"world_size": 3}}, "scaling": "strong"}, "16 samples among 3 ranks"),
+        ({"points": {"a": {}}, "arms": {"ddp": {"backend": "single"}}}, "point 'a': the baseline 'ddp' cannot run there"),
+        ({"points": {"a": {"world_size": 2}}, "workload": "collectives"}, "'collectives' is a micro-benchmark"),
+        ({"link_rate": "1gbit"}, "link_rate is for several machines"),
+    ],
+)
+def test_what_makes_no_study_is_refused_before_anything_is_written(tmp_path, changes, message):
+    with pytest.raises((PlanError, HostfileError), match=message):
+        StudyRun(read(tmp_path, **changes), ResultsFolder(tmp_path / "out")).prepare()
+    assert not (tmp_path / "out").exists()
+
+
+def test_links_are_shaped_in_a_lab_only(tmp_path):
+    study = read(tmp_path, hosts="host1:1,host2:1", points={"slow": {"link_rate": "100mbit"}})
+    with pytest.raises(PlanError, match="only the links of a lab can be shaped"):
+        StudyRun(study, ResultsFolder(tmp_path / "out")).prepare()
+    assert (bits_per_s("unshaped"), bits_per_s("2.5gbit")) == (None, 2_500_000_000)
+    with pytest.raises(PlanError, match="give 100kbit to 100gbit, or unshaped"):
+        bits_per_s("1kbit")
+
+
+def test_plans_without_points_keep_their_digest():
+    plan = check_plan(TINY, source="test")
+    assert plan.digest() == check_plan({**TINY, "points": {}, "link_rate": None}, source="test").digest()
+    here = {**TINY, "hosts": "host1:1,host2:1"}
+    assert check_plan({**here, "link_rate": "1gbit"}, source="test").digest() != check_plan(here, source="test").digest()
+
+
+def test_speed_up_and_efficiency_by_hand(tmp_path):
+    """Two ranks, each 1.25 times as slow as the process alone: a speed-up of 1.6 and an efficiency of 80%."""
+    study = study_of({"one": {"world_size": 1}, "two": {"world_size": 2}}, single=True)
+    exact = {"noise": 0.0, "drift": 0.0, "exposed_s": 0.0}
+    truths = {
+        "one": Truth(ratios={"single": 1.0, "horovod-gloo": 0.5}, step_s=0.02, **exact),
+        "two": Truth(ratios={"horovod-gloo": 0.5}, step_s=0.025, **exact),
+    }
+    found = conclude_study(write_points(tmp_path, study, truths))
+    one, two = found.points
+    assert two.arm("ddp-gloo").speed_up.value == pytest.approx(1.6, rel=0.01)
+    assert two.arm("ddp-gloo").scaling_efficiency == pytest.approx(0.8, rel=0.01)
+    assert two.arm("horovod-gloo").scaling_efficiency == pytest.approx(0.4, rel=0.01)
+    assert one.arm("horovod-gloo").speed_up.value == pytest.approx(0.5, rel=0.01)
+    assert one.arm("single").speed_up == Estimate(value=1.0)
+    assert {arm.scaling_baseline for arm in two.arms if arm.speed_up} == {"single at one (single process without wrapper)"}
+    assert two.arm("single").status == "not at this point"
+    assert any("ddp-gloo at two (2 ranks): 1.6" in line and "an efficiency of 80%" in line for line in found.findings)
+    ideal, *_ = study_charts(found)["speed_up"]["data"]
+    assert (ideal["x"], ideal["y"]) == ([1, 2], [1.0, 2.0])
+
+
+def test_the_scaling_baseline_is_named(tmp_path):
+    quiet = Truth(ratios={"horovod-gloo": 1.0}, noise=0.01, drift=0.0)
+    alone = study_of({"one": {"world_size": 1}, "two": {"world_size": 2}})
+    found = conclude_study(write_points(tmp_path / "one", alone, {"one": quiet, "two": quiet}))
+    assert found.points[1].arm("horovod-gloo").scaling_baseline == "horovod-gloo at one (one rank with wrapper)"
+    pairs = study_of({"two": {"world_size": 2}, "four": {"world_size": 4}})
+    found = conclude_study(write_points(tmp_path / "two", pairs, {"two": quiet, "four": quiet}))
+    four = found.points[1].arm("ddp-gloo")
+    assert four.scaling_baseline == "ddp-gloo at two (the first point)"
+    assert four.speed_up.value == pytest.approx(2, rel=0.05)
+    assert four.scaling_efficiency == pytest.approx(four.speed_up.value / 2)
+
+
+def test_errors_of_a_quotient_add_as_squares():
+    one, other = (Estimate(value=100, ci_low=100 / math.exp(s), ci_high=100 * math.exp(s)) for s in (0.03, 0.04))
+    found = quotient(one, other)
+    assert (math.log(found.ci_low), math.log(found.ci_high)) == pytest.approx((-0.05, 0.05))
+    assert quotient(one, Estimate(value=50)) == Estimate(value=2)
+
+
+def test_where_the_verdict_flips(by_rate):
+    found = conclude_study(by_rate)
+    assert found.headline == (
+        "horovod-gloo is fastest at unshaped and 1gbit; no arm is shown to be faster than ddp-gloo at 300mbit and 100mbit: "
+        "the winner changes between 1gbit and 300mbit"
+    )
+    assert found.findings[0].startswith("horovod-gloo against ddp-gloo: faster at unshaped and 1gbit; ")
+    assert "slower at 100mbit" in found.findings[0]
+    assert found.findings[0].endswith("the verdict flips between 1gbit and 100mbit")
+    exposed = next(line for line in found.findings if line.startswith("Exposed communication of ddp-gloo"))
+    assert exposed.index("unshaped") < exposed.index("1gbit") < exposed.index("100mbit")
+    charts = study_charts(found)
+    assert set(charts) == {"ratios", "exposed"}
+    assert charts["exposed"]["layout"]["xaxis"]["categoryarray"] == list(RATES)
+    (line,) = [trace for trace in charts["exposed"]["data"] if trace["name"] == "ddp-gloo"]
+    assert line["y"] == sorted(line["y"])
+
+
+def test_failed_points_and_arms_are_told_with_their_cause(tmp_path):
+    study = study_of({f"n{n}": {"world_size": n} for n in (1, 2, 4, 8)}, single=True)
+    truths = {
+        "n1": Truth(ratios={"single": 1.0, "horovod-gloo": 1.0}),
+        "n2": Truth(ratios={"horovod-gloo": 1.0}, statuses={("horovod-gloo", n): "failed" for n in range(3)}),
+    }
+    folder = write_points(tmp_path, study, truths, failed={"n4": "host 'host2': it does not answer"})
+    found = write_study(folder, points=True)
+    assert {point.name: [arm.status for arm in point.arms] for point in found.points} == {
+        "n1": ["ok", "ok", "ok"],
+        "n2": ["ok", "failed", "not at this point"],
+        "n4": ["failed", "failed", "not at this point"],
+        "n8": ["not measured", "not measured", "not at this point"],
+    }
+    assert found.points[2].arm("ddp-gloo").errors[0].message == "host 'host2': it does not answer"
+    assert found.warnings[0] == "n4: host 'host2': it does not answer"
+    assert "n2: horovod-gloo is failed: rank 1 exited with code 1" in found.warnings
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "report.csv").read_text())))
+    assert [(row["point"], row["arm"]) for row in rows] == [(p.name, arm.name) for p in found.points for arm in p.arms]
+    assert all(row["error"] for row in rows if row["status"] == "failed")
+    text = (tmp_path / "report.md").read_text()
+    assert "| n4 | ddp-gloo | failed |" in text
+    assert "host 'host2': it does not answer |" in text
+
+
+def test_the_reports_of_a_study_are_the_same_twice_and_hold_every_point(by_rate):
+    found = write_study(by_rate, points=True)
+    names = ("comparison.json", "report.md", "report.csv", "report.html")
+    before = {name: (by_rate.root / name).read_bytes() for name in names}
+    assert Study.model_validate(json.loads(before["comparison.json"])) == found
+    write_study(by_rate)
+    assert before == {name: (by_rate.root / name).read_bytes() for name in names}
+    assert all(point.encode() in before[name] for name in names for point in RATES)
+    assert all((by_rate.point(point).root / "report.html").is_file() for point in RATES)
+    assert study_table(found).row_count == 8
