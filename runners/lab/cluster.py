@@ -95,6 +95,7 @@ def enter(name: str, argv: Sequence[str]) -> NoReturn:
     environment = {**inner, **os.environ, "PATH": inner["PATH"], "HOSTNAME": name}
     command = namespaces.enter_command(pid, folder=Path.cwd(), argv=argv)
     sys.stdout.flush()
+    os.sched_setaffinity(0, os.sched_getaffinity(pid))
     os.execve(command[0], command, environment)
 
 
@@ -140,8 +141,8 @@ def takes_ssh(name: str) -> bool:
 def inner_environment() -> dict[str, str]:
     """What commands in the hosts find, over ssh too: the running Python's programs first, and what Open MPI must be told.
 
-    Root is the only user of a lab. All hosts share the cores, which Open MPI counts for each of them, so that without being told to
-    yield its ranks would spin on cores that others need. Its PyPI wheel (4.1.8) knows only from OPAL_PREFIX where it lies: its
+    Root is the only user of a lab. Its hosts have few cores, often fewer than ranks, and Open MPI's ranks would spin on those that
+    others need without being told to yield. Its PyPI wheel (4.1.8) knows only from OPAL_PREFIX where it lies: its
     mpirun sets that, its orted on the other hosts does not.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
@@ -166,20 +167,22 @@ def _build(settings: LabSettings) -> None:
     make_switch()
     for name in settings.names:
         connect(settings, name)
-    started = {name: _start(name) for name in settings.names}  # after all networks, which every host is to see
+    usable = sorted(os.sched_getaffinity(0))
+    # after all networks, which every host is to see
+    started = {name: _start(name, settings.cores(name, usable)) for name in settings.names}
     deadline = time.monotonic() + START_S
     for name, process in started.items():
         _wait_until_ready(name, process, deadline)
     settings.save()
 
 
-def _start(name: str) -> subprocess.Popen[bytes]:
+def _start(name: str, cores: Sequence[int]) -> subprocess.Popen[bytes]:
     """Start a host. What is started ends with its init, and its init with it."""
     separate = ["--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     sshd = [program("sshd"), "-D", "-e", "-f", str(ssh.SERVER), "-h", str(ssh.host_key(name))]
     argv = [
         *(program("nsenter"), f"--net={NETWORKS / name}", "--", program("unshare"), *separate, "--"),
-        *(sys.executable, "-I", "-S", host_init.__file__, name, str(ETC), *sshd),
+        *(sys.executable, "-I", "-S", host_init.__file__, name, ",".join(map(str, cores)), str(ETC), *sshd),
     ]
     with _log(name).open("wb") as log:
         return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True, cwd="/")

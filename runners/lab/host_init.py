@@ -1,6 +1,6 @@
-"""The first process of a lab's host, and PID 1 in it: gives the host its name and its own places, starts sshd, reaps orphans.
+"""The first process of a lab's host, and PID 1 in it: gives it a name, cores and places of its own, starts sshd, reaps orphans.
 
-Run by its path, in new namespaces, as ``python -I -S host_init.py NAME ETC SSHD ARGUMENTS...``; standard library only. Says
+Run by its path, in new namespaces, as ``python -I -S host_init.py NAME CORES ETC SSHD ARGUMENTS...``; standard library only. Says
 "ready" on its standard output once sshd takes connections, and lives until it is killed, which kills all else in the host.
 """
 
@@ -18,7 +18,8 @@ START_S = 15.0
 
 def main() -> None:
     """Set the host up, then wait for ever."""
-    name, etc, *sshd = sys.argv[1:]
+    name, cores, etc, *sshd = sys.argv[1:]
+    os.sched_setaffinity(0, map(int, cores.split(",")))
     socket.sethostname(name)
     make_own_places(Path(etc))
     server = subprocess.Popen(sshd, stdin=subprocess.DEVNULL, stdout=sys.stderr)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -51,6 +52,14 @@ class LabSettings:
     def names(self) -> tuple[str, ...]:
         """``host1``, ``host2``, ..."""
         return tuple(f"host{number}" for number in range(1, self.hosts + 1))
+
+    def cores(self, name: str, usable: Sequence[int]) -> list[int]:
+        """The share of a host in the machine's cores: an equal part for each, or one in turn where there are more hosts than cores.
+
+        So hosts are as separate as on a network: threads of one, and what it counts as its cores, are not those of another.
+        """
+        number, each = self.names.index(name), len(usable) // self.hosts
+        return list(usable[number * each : (number + 1) * each]) if each else [usable[number % len(usable)]]
 
     def address(self, name: str) -> str:
         """The address of a host, known inside the lab only."""
