@@ -1,0 +1,57 @@
+"""Training to the end, and what is written down of every epoch; speed alone needs none of it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Training(BaseModel):
+    """A plan's section: every arm trains for so many epochs, under the same rules, once for each launch's seed.
+
+    The learning rate of an optimizer step is the workload's × scale × warm-up × decay, the same in every arm:
+
+    - scale: the global batch over the local batch (ranks × micro-steps), or 1;
+    - warm-up: rises linearly from 1/scale to 1 over ``warmup_epochs``, step by step (Goyal et al. 2017, arXiv:1706.02677);
+    - decay: ``decay_factor`` for every full ``decay_epochs`` epochs.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    epochs: int = Field(ge=1)
+    target_accuracy: float | None = Field(default=None, gt=0, le=1)
+    """Held-out top-1 accuracy at which an arm stops; the time until then is its time to accuracy."""
+    learning_rate_scaling: Literal["linear", "none"] = "none"
+    warmup_epochs: float = Field(default=0.0, ge=0)
+    decay_epochs: int = Field(default=30, ge=1)
+    decay_factor: float = Field(default=0.1, gt=0, le=1)
+    accuracy_margin: float = Field(default=0.01, gt=0, lt=1)
+    """Accuracies that differ by less than this are of no practical interest."""
+
+
+class EpochRecord(BaseModel):
+    """One epoch of one arm in one launch, over all ranks. Sums, counts and raw times; means and rates are derived."""
+
+    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
+
+    epoch: int
+    """From 0."""
+    steps: int
+    step_losses: list[float]
+    """Per optimizer step: the mean loss of the global batch."""
+    learning_rates: list[float]
+    """Of the first and the last step."""
+    count: int
+    """Training samples seen, all ranks."""
+    top1: int | None = None
+    top5: int | None = None
+    """Right answers while training; None: the workload does not tell."""
+    train_s: float
+    """Of the slowest rank, its data wait included."""
+    evaluate_s: float = 0.0
+    held_out_loss_sum: float = 0.0
+    held_out_top1: int = 0
+    held_out_top5: int = 0
+    held_out_count: int = 0
+    """Every held-out sample once; 0: nothing is held out."""
