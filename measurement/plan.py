@@ -17,6 +17,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from measurement.errors import PlanError, unknown_name
+from measurement.training import Precision, Training
 
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 CONTROL_SUFFIX = "control"
@@ -136,6 +137,10 @@ class Plan(Section):
     """Samples per rank and micro-step."""
     micro_steps: int = Field(default=1, ge=1)
     """Backward passes accumulated into one optimizer step, in every arm alike."""
+    precision: Precision = "fp32"
+    """``amp-fp16`` and ``amp-bf16``: PyTorch's automatic mixed precision, the former with a gradient scaler."""
+    max_gradient_norm: float | None = Field(default=None, gt=0)
+    """Gradients of a larger L2 norm, all parameters together and after the exchange, are scaled down to it."""
     world_size: int = Field(ge=1)
     """Ranks; in a file it may be left out where hosts are given: then all their slots are used."""
     hosts: Hosts | None = None
@@ -164,6 +169,8 @@ class Plan(Section):
     """The arm that all others are divided by."""
     arms: dict[str, Arm] = Field(min_length=1)
     measurement: Measurement = Measurement()
+    training: Training | None = None
+    """Every arm trains to the end; blocks are epochs, and each launch has a seed of its own."""
     points: dict[str, Point] = {}
     """A study: the whole comparison is made at each of these places, one after another (``measurement.points``)."""
     scaling: Literal["weak", "strong"] = "weak"
@@ -219,7 +226,8 @@ class Plan(Section):
         """A fingerprint of what is measured; how long it is measured may differ between resumed runs."""
         lengths = {"launches", "until_decided", "max_minutes"}
         silent = {*(() if self.hosts else _ACROSS_HOSTS), *(() if self.points else ("points", "scaling"))}
-        silent |= set() if self.link_rate else {"link_rate"}
+        defaults = {"link_rate": None, "training": None, "precision": "fp32", "max_gradient_norm": None}
+        silent |= {field for field, value in defaults.items() if getattr(self, field) == value}
         content = {k: v for k, v in self.model_dump(mode="json").items() if k not in silent}
         content["measurement"] = {k: v for k, v in content["measurement"].items() if k not in lengths}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from measurement.training import EpochRecord
+
 SCHEMA_VERSION = 2
 """2: steps, blocks and launches know the cases of micro-benchmarks."""
 
@@ -179,6 +181,8 @@ class LaunchRecord(Written):
     not_offered: dict[str, str] = {}
     """Why the arm cannot be measured in a case, by the case's name."""
     blocks: list[BlockRecord] = []
+    epochs: list[EpochRecord] = []
+    """Of a plan with ``training``: each is also a block."""
 
 
 class Manifest(Written):

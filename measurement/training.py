@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+Precision = Literal["fp32", "amp-fp16", "amp-bf16"]
+
 
 class Training(BaseModel):
     """A plan's section: every arm trains for so many epochs, under the same rules, once for each launch's seed.

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from measurement.record import RankReport
+from measurement.training import Precision, Training
 
 
 class Message(BaseModel):
@@ -31,12 +32,17 @@ class Job(Message):
     """Asked for; a rank that counts otherwise refuses to go on."""
     seed: int
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Precision = "fp32"
+    max_gradient_norm: float | None = None
+    training: Training | None = None
 
 
 class Command(Message):
     """From the driver to every rank of an arm."""
 
-    do: Literal["start", "parity", "block", "finish"]
+    do: Literal["start", "parity", "block", "epoch", "finish"]
+    epoch: int = 0
+    """From 0; the first builds the model, the others go on with it."""
     steps: int = 0
     warmup_steps: int = 0
     kind: Literal["sync", "local"] = "sync"
@@ -98,6 +104,29 @@ class BlockReport(Message):
     """A micro-benchmark's result that was found wrong before the timed steps."""
 
 
+class EpochReport(Message):
+    """What one rank saw in one epoch of training and the evaluation after it."""
+
+    rank: int
+    samples: list[int]
+    """Per step, in the workload's unit."""
+    phases_s: list[list[float]]
+    """[steps][len(PHASES)], seconds."""
+    losses: list[float]
+    """Per step: the mean loss of this rank's batch."""
+    learning_rates: list[float]
+    """Of the first and the last step."""
+    count: int
+    """Training samples that were ranked."""
+    top1: int | None = None
+    top5: int | None = None
+    evaluate_s: float
+    held_out_loss_sum: float
+    held_out_top1: int
+    held_out_top5: int
+    held_out_count: int
+
+
 class Reply(Message):
     """From one rank to the driver, for one command."""
 
@@ -109,6 +138,7 @@ class Reply(Message):
     parity: ParityReport | None = None
     check: CheckReport | None = None
     block: BlockReport | None = None
+    epoch: EpochReport | None = None
     peak_memory_bytes: int | None = None
 
 
