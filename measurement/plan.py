@@ -22,6 +22,8 @@ from measurement.training import Precision, Training
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 CONTROL_SUFFIX = "control"
 UNSHAPED = "unshaped"
+NOT_IN_TRAINING = {"control": False, "local_every": 0}
+"""Settings of ``measurement`` that mean nothing where arms train to the end, and what they are there."""
 LINK_RATE = re.compile(r"[0-9]+(\.[0-9]+)?[kmg]bit")
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -170,7 +172,8 @@ class Plan(Section):
     arms: dict[str, Arm] = Field(min_length=1)
     measurement: Measurement = Measurement()
     training: Training | None = None
-    """Every arm trains to the end; blocks are epochs, and each launch has a seed of its own."""
+    """Every arm trains to the end. Blocks are epochs, so that the lengths under ``measurement`` say nothing; launch n has the
+    seed ``seed`` + n; there is no control. An arm of a single process trains with the global batch of the others."""
     points: dict[str, Point] = {}
     """A study: the whole comparison is made at each of these places, one after another (``measurement.points``)."""
     scaling: Literal["weak", "strong"] = "weak"
@@ -186,6 +189,30 @@ class Plan(Section):
             return {**content, "world_size": first["world_size"]}
         return content
 
+    @model_validator(mode="before")
+    @classmethod
+    def _training_has_no_control(cls, content: Any) -> Any:
+        """The defaults of ``measurement`` are those of blocks."""
+        if not isinstance(content, dict) or content.get("training") is None:
+            return content
+        measurement = content.get("measurement", {})
+        return {**content, "measurement": {**NOT_IN_TRAINING, **measurement}} if isinstance(measurement, dict) else content
+
+    @model_validator(mode="after")
+    def _training_fits(self) -> Plan:
+        if self.training is None:
+            return self
+        for setting, only in NOT_IN_TRAINING.items():
+            if getattr(self.measurement, setting) != only:
+                raise ValueError(
+                    f"measurement.{setting} means nothing in a plan with training, whose blocks are epochs; leave it out"
+                )
+        if self.measurement.until_decided:
+            raise ValueError("until_decided is for throughput, not for training; set measurement.launches, the number of seeds")
+        if self.points:
+            raise ValueError("points and training are both given; make a plan with training for each place")
+        return self
+
     @model_validator(mode="after")
     def _names_fit(self) -> Plan:
         for name in [self.name, *self.arms, *self.points]:
@@ -195,7 +222,7 @@ class Plan(Section):
             raise ValueError(unknown_name("baseline arm", self.baseline, self.arms))
         if self.measurement.control and self.control_name in self.arms:
             raise ValueError(f"arm '{self.control_name}' has the name of the control; rename it or set control: false")
-        if len(self.arms) == 1 and not self.measurement.control:
+        if len(self.arms) == 1 and not self.measurement.control and self.training is None:
             raise ValueError("one arm and no control leaves nothing to compare; add an arm or set control: true")
         somewhere = [self.hosts, *(point.hosts for point in self.points.values())]
         for field in FOR_HOSTS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Precision = Literal["fp32", "amp-fp16", "amp-bf16"]
 
@@ -23,13 +23,30 @@ class Training(BaseModel):
 
     epochs: int = Field(ge=1)
     target_accuracy: float | None = Field(default=None, gt=0, le=1)
-    """Held-out top-1 accuracy at which an arm stops; the time until then is its time to accuracy."""
+    """Held-out top-1 accuracy; the training time until an epoch first ends with it is an arm's time to accuracy."""
+    stop_at_target: bool = False
+    """An arm is done once it has reached the target. Its final accuracy then is near the target whatever it could have reached,
+    so that convergence is best compared without this: every arm trains all epochs, and its time to accuracy is noted on the way."""
     learning_rate_scaling: Literal["linear", "none"] = "none"
     warmup_epochs: float = Field(default=0.0, ge=0)
     decay_epochs: int = Field(default=30, ge=1)
     decay_factor: float = Field(default=0.1, gt=0, le=1)
     accuracy_margin: float = Field(default=0.01, gt=0, lt=1)
     """Accuracies that differ by less than this are of no practical interest."""
+    epoch_timeout_s: float = Field(default=3600.0, gt=0)
+    """How long one epoch and the evaluation after it may take before the arm counts as hung."""
+
+    @model_validator(mode="after")
+    def _has_a_target_to_stop_at(self) -> Training:
+        if self.stop_at_target and self.target_accuracy is None:
+            raise ValueError("stop_at_target: true needs a target_accuracy, such as 0.97")
+        return self
+
+    def is_reached(self, epoch: EpochRecord) -> bool:
+        """Whether an epoch ended with the target accuracy."""
+        if self.target_accuracy is None or not epoch.held_out_count:
+            return False
+        return epoch.held_out_top1 >= self.target_accuracy * epoch.held_out_count
 
 
 class EpochRecord(BaseModel):

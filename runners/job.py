@@ -35,6 +35,9 @@ class Job(Message):
     precision: Precision = "fp32"
     max_gradient_norm: float | None = None
     training: Training | None = None
+    learning_rate_scale: int | None = None
+    """What ``learning_rate_scaling: linear`` multiplies by; None: ranks × micro-steps. One process beside many ranks has
+    their global batch for its local one, and must scale as they do."""
 
 
 class Command(Message):
