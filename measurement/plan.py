@@ -204,9 +204,7 @@ class Plan(Section):
             return self
         for setting, only in NOT_IN_TRAINING.items():
             if getattr(self.measurement, setting) != only:
-                raise ValueError(
-                    f"measurement.{setting} means nothing in a plan with training, whose blocks are epochs; leave it out"
-                )
+                raise ValueError(f"measurement.{setting} means nothing with training, whose blocks are epochs; leave it out")
         if self.measurement.until_decided:
             raise ValueError("until_decided is for throughput, not for training; set measurement.launches, the number of seeds")
         if self.points:

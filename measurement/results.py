@@ -45,6 +45,10 @@ class ResultsFolder:
         """Where one launch of one arm is written."""
         return self.root / f"launch-{launch:03d}" / arm
 
+    def events_folder(self, arm: str, run: str) -> Path:
+        """Where TensorBoard's event files of one run of an arm are written."""
+        return self.root / "tensorboard" / arm / run
+
     def write_plan(self, plan: Plan) -> None:
         """Write the plan; the folder belongs to it from then on."""
         write_whole(self.plan_path, plan.to_yaml())

@@ -9,7 +9,7 @@ from typing import Any
 
 from measurement.record import PHASES, BlockRecord, Failure, LaunchRecord, RankReport
 from runners.arm_session import ArmFailed, ArmSession
-from runners.job import BlockReport, Command
+from runners.job import BlockReport, Command, EpochReport
 
 Say = Callable[[str], None]
 
@@ -46,10 +46,12 @@ class ArmLaunch:
         self.session.end()
         self.say(f"{self.session.name} {status}: {failure.message}")
 
-    def keep(self, block: BlockRecord, reports: Sequence[BlockReport]) -> None:
-        """A block that every rank has finished."""
+    def keep(self, block: BlockRecord, reports: Sequence[BlockReport | EpochReport]) -> list[dict[str, Any]]:
+        """A block, or an epoch, that every rank has finished; its rows."""
         self.record.blocks.append(block)
-        self.rows += [row for report in reports for row in block_rows(block, report)]
+        rows = [row for report in reports for row in block_rows(block, report)]
+        self.rows += rows
+        return rows
 
 
 @dataclass(kw_only=True)
@@ -84,7 +86,7 @@ def block_record(
     )
 
 
-def block_rows(block: BlockRecord, report: BlockReport) -> list[dict[str, Any]]:
+def block_rows(block: BlockRecord, report: BlockReport | EpochReport) -> list[dict[str, Any]]:
     """One rank's steps of a block as rows of ``measurement.record.STEP_COLUMNS``."""
     return [
         {

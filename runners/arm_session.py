@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from measurement.errors import LaunchError
-from measurement.plan import Plan
 from runners.arm_processes import ArmProcesses
 from runners.diagnosis import ArmFailed, Diagnosis
 from runners.job import Command, Job, Reply, command_key, encode, job_key, reply_key
@@ -43,11 +42,11 @@ class Meeting:
 class ArmSession:
     """Starts the ranks, speaks to them, and leaves nothing behind."""
 
-    def __init__(self, setup: ArmSetup, plan: Plan, *, launch: int, folder: Path, meeting: Meeting) -> None:
+    def __init__(self, setup: ArmSetup, *, launch: int, folder: Path, meeting: Meeting) -> None:
         self.setup = setup
         self.name = setup.name
         self.started_s = 0.0
-        self._plan = plan
+        self._plan = plan = setup.plan
         self._launch = launch
         self._meeting = meeting
         self._number = 0
@@ -55,14 +54,11 @@ class ArmSession:
         self._doomed: ArmFailed | None = None
         """What the arm has died of, though its last block could be saved."""
         mark = f"{meeting.mark}-{launch}-{setup.name}"
-        job = launch_job(
-            setup, plan, launch=launch, placement=meeting.placement, mark=mark, driver=self._addresses(), log_folder=folder
-        )
+        placement = meeting.placement.of(plan.world_size)
+        job = launch_job(setup, launch=launch, placement=placement, mark=mark, driver=self._addresses(), log_folder=folder)
         self.commands = setup.launcher.commands(job)
-        self._processes = ArmProcesses(self.commands, mark=mark, folder=folder, placement=meeting.placement)
-        self._diagnosis = Diagnosis(
-            setup.name, launch, wardens=meeting.wardens, processes=self._processes, placement=meeting.placement
-        )
+        self._processes = ArmProcesses(self.commands, mark=mark, folder=folder, placement=placement)
+        self._diagnosis = Diagnosis(setup.name, launch, wardens=meeting.wardens, processes=self._processes, placement=placement)
 
     def _addresses(self) -> dict[str, str]:
         wardens = self._meeting.wardens

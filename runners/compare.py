@@ -134,8 +134,7 @@ class ComparisonRun:
             number=number,
             folder=self.folder,
             meeting=place,
-            say=self.progress.say,
-            tick=self.progress.tick,
+            progress=self.progress,
         )
         try:
             launch.run()

@@ -13,6 +13,8 @@ from measurement.record import LaunchRecord, RankReport
 
 MUST_AGREE = ("device", "threads", "affinity", "seed", "local_batch_size", "micro_steps", "world_size", "host")
 FINGERPRINT_MUST_AGREE = ("platform", "cpu", "python", "torch", "torchvision", "numpy", "gpus", "driver")
+FOLLOW_FROM_RANKS = ("world_size", "threads", "affinity", "local_batch_size", "micro_steps", "environment.OMP_NUM_THREADS")
+"""What an arm of a single process has otherwise than arms of many: their global batch, and the cores of all of a host's ranks."""
 OWN_VARIABLES = ("HOROVOD_", "OMPI_", "TORCHELASTIC_", "TORCH_", "NCCL_", "UCX_", "FI_", "KMP_INIT")
 """Variables that launchers and backends set for themselves; everything else must be the same in all arms."""
 
@@ -73,7 +75,7 @@ def _differences(records: Sequence[LaunchRecord]) -> Iterable[tuple[str, bool, d
     for field in fields:
         values = {arm: flat[arm].get(field) for arm in flat}
         if any(value != next(iter(values.values())) for value in values.values()):
-            yield field, _is_asked(field, records), values
+            yield field, _is_asked(field, records) or _follows_from_ranks(field, records, values), values
 
 
 def _is_asked(field: str, records: Sequence[LaunchRecord]) -> bool:
@@ -86,6 +88,14 @@ def _is_asked(field: str, records: Sequence[LaunchRecord]) -> bool:
     if variable != field:
         return variable.startswith(OWN_VARIABLES) or any(variable in record.environment for record in records)
     return False
+
+
+def _follows_from_ranks(field: str, records: Sequence[LaunchRecord], values: Mapping[str, Any]) -> bool:
+    """The arms differ in their number of ranks, and those of as many agree."""
+    by_ranks: dict[int, list[Any]] = {}
+    for record in records:
+        by_ranks.setdefault(record.world_size, []).append(values[record.arm])
+    return field in FOLLOW_FROM_RANKS and all(value == same[0] for same in by_ranks.values() for value in same)
 
 
 def _flatten(record: LaunchRecord) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from measurement.plan import Measurement
-from measurement.record import Failure, ParityResult
+from measurement.record import Failure, LaunchRecord, ParityResult
 from runners.arm_launch import ArmLaunch, Say
 from runners.arm_session import ArmFailed
 from runners.fairness import unasked_differences
@@ -57,14 +57,29 @@ def judge_gate(reports: Sequence[ParityReport | CheckReport], *, steps: int) -> 
 
 
 def _compare_conditions(arms: Sequence[ArmLaunch]) -> None:
-    """Every arm against the first that stands, the baseline where it does."""
+    """Every arm against the first that stands, the baseline where it does.
+
+    An arm of another number of ranks than that is held against the first of as many as itself: those must agree in more.
+    """
     standing = sorted((arm for arm in arms if arm.record.status == "ok"), key=lambda arm: arm.record.role != "baseline")
-    for arm in standing[1:]:
-        first, record = standing[0].record, arm.record
-        if first.parity and record.parity and first.parity.samples_digest != record.parity.samples_digest:
-            digests = f"{record.parity.samples_digest} against {first.parity.samples_digest}"
-            arm.fail(Failure(message=f"consumed other samples than {first.arm} (digest {digests})"), status="wrong")
-            continue
-        differences = unasked_differences(first, record)
-        if differences:
-            arm.fail(Failure(message=f"not comparable with {first.arm}: " + "; ".join(differences)), status="failed")
+    firsts: dict[int, LaunchRecord] = {}
+    for arm in standing:
+        first = firsts.setdefault(arm.record.world_size, arm.record)
+        if first is arm.record:
+            first = standing[0].record
+        if first is not arm.record:
+            _compare_with(first, arm)
+
+
+def _compare_with(first: LaunchRecord, arm: ArmLaunch) -> None:
+    """The samples of the gate's few steps are the same only among as many ranks."""
+    record = arm.record
+    if record.world_size == first.world_size and first.parity and record.parity:
+        digests = (record.parity.samples_digest, first.parity.samples_digest)
+        if digests[0] != digests[1]:
+            message = f"consumed other samples than {first.arm} (digest {digests[0]} against {digests[1]})"
+            arm.fail(Failure(message=message), status="wrong")
+            return
+    differences = unasked_differences(first, record)
+    if differences:
+        arm.fail(Failure(message=f"not comparable with {first.arm}: " + "; ".join(differences)), status="failed")

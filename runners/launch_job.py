@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from measurement.plan import Plan
 from runners import host_facts, remote
 from runners.launchers import HostCommand, LaunchJob
 from runners.launchers.base import interface_environment
@@ -20,19 +19,19 @@ PORT_TIMEOUT_S = 20.0
 
 
 def launch_job(
-    setup: ArmSetup, plan: Plan, *, launch: int, placement: Placement, mark: str, driver: Mapping[str, str], log_folder: Path
+    setup: ArmSetup, *, launch: int, placement: Placement, mark: str, driver: Mapping[str, str], log_folder: Path
 ) -> LaunchJob:
     """The job of one arm.
 
     Args:
         setup: the arm.
-        plan: it belongs to.
         launch: its number.
-        placement: of the ranks.
+        placement: of the arm's ranks.
         mark: of all its processes.
         driver: the worker's arguments by which it finds the driver.
         log_folder: where ranks write their logs while all are here; otherwise each host keeps them (``runners.spool``).
     """
+    plan = setup.plan
     threads = str(placement.threads_per_rank)
     arguments = {
         **driver,

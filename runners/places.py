@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,13 @@ class Placement:
     def host_of(self, rank: int) -> str:
         """By the order in which every launcher fills hosts."""
         return next(host for host, ranks in place_ranks(self.hosts, self.world_size).items() if rank in ranks)
+
+    def of(self, world_size: int) -> Placement:
+        """The same for an arm of so many ranks: all, or one, which has the first host to itself."""
+        if world_size == self.world_size:
+            return self
+        assert world_size == 1
+        return replace(self, hosts=(replace(self.hosts[0], slots=1),))
 
     @property
     def threads_per_rank(self) -> int:

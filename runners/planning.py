@@ -12,6 +12,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from backends import Backend, backend_class
+from backends.single import Single
 from measurement.errors import PlanError, unknown_name
 from measurement.fingerprint import usable_cores
 from measurement.plan import Arm, Plan, checked
@@ -33,6 +34,8 @@ class ArmSetup:
 
     name: str
     arm: Arm
+    plan: Plan
+    """As this arm runs it: see ``plan_of_arm``."""
     backend: type[Backend]
     options: BaseModel
     transport: str | None
@@ -70,9 +73,9 @@ def resolve_arms(plan: Plan) -> dict[str, ArmSetup]:
         PlanError: an unknown backend, launcher, transport or option, or a combination that cannot work.
         HostfileError: its hosts cannot be read, or are too small.
     """
-    hosts = planned_hosts(plan)
     arms = {name: resolve_arm(name, arm, plan) for name, arm in plan.all_arms().items()}
     for setup in arms.values():
+        hosts = planned_hosts(setup.plan)
         reason = setup.launcher.refuses(hosts)
         if reason:
             listed = ",".join(map(str, hosts))
@@ -83,6 +86,7 @@ def resolve_arms(plan: Plan) -> dict[str, ArmSetup]:
 def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSetup:
     """One arm; see ``resolve_arms``."""
     backend = backend_class(arm.backend)
+    plan = plan_of_arm(plan, backend)
     options = checked(backend.Options, arm.options, source=f"options of arm '{name}'")
     transport = choose_transport(arm.backend, backend, arm.transport, device=plan.device)
     usable = backend.launchers_for(transport)
@@ -95,12 +99,24 @@ def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSetup:
     return ArmSetup(
         name=name,
         arm=arm,
+        plan=plan,
         backend=backend,
         options=options,
         transport=transport,
         launcher=launcher,
         launcher_reference=reference,
     )
+
+
+def plan_of_arm(plan: Plan, backend: type[Backend]) -> Plan:
+    """The plan as an arm of this backend runs it.
+
+    A backend of one process, in training beside many ranks, is what they should come to: it has their global batch as its own.
+    """
+    if plan.training is None or not issubclass(backend, Single):
+        return plan
+    alone = {"world_size": 1, "micro_steps": 1, "local_batch_size": plan.local_batch_size * plan.micro_steps * plan.world_size}
+    return plan.model_copy(update=alone)
 
 
 def refused(reference: str, launcher: str, usable: Sequence[str], *, transport: str | None) -> str:
@@ -144,11 +160,13 @@ def resolve_cases(plan: Plan, workload: WorkloadSetup, arms: dict[str, ArmSetup]
     """The cells of a micro-benchmark; none in training.
 
     Raises:
-        PlanError: it cannot run among so few ranks, or an arm's backend has no operations to repeat.
+        PlanError: it cannot run among so few ranks, or an arm's backend has no operations to repeat; or the plan has training.
     """
     benchmark = workload.micro_benchmark(seed=plan.seed)
     if benchmark is None:
         return []
+    if plan.training is not None:
+        raise PlanError(f"workload '{plan.workload}' is a micro-benchmark, and training is for models; leave training out")
     for setup in arms.values():
         if setup.backend.communicator is Backend.communicator:
             raise PlanError(

@@ -27,9 +27,9 @@ class Progress:
         self._console = Console(stderr=True)
         self._seconds = seconds_per_launch
         self._launches = self._done = 0
-        self._measured_s = 0.0
         self._started_at = self._last_line = time.monotonic()
         self._launch_s: float | None = None
+        self._training_at: float | None = None
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"))
         self._bar = Bar(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
         self._task = self._bar.add_task("", total=1.0, left="")
@@ -52,7 +52,7 @@ class Progress:
 
     def launch(self, number: int) -> None:
         """A launch begins."""
-        self._started_at, self._measured_s = time.monotonic(), 0.0
+        self._started_at, self._training_at = time.monotonic(), None
         self._title = f"{self._point}launch {self._done + 1} of {self._launches}"
 
     def launch_done(self) -> None:
@@ -70,17 +70,29 @@ class Progress:
 
     def tick(self, measured_s: float) -> None:
         """Seconds of this launch's blocks that are done."""
-        self._measured_s = measured_s
         part = min(1.0, measured_s / self._seconds)
-        left = self._left_s()
-        self._bar.update(self._task, completed=(self._done + part) / max(self._launches, 1), left=f"{_duration(left)} left")
-        if not self._console.is_terminal and time.monotonic() - self._last_line > LINE_EVERY_S:
-            self._line(f"{self._title}: {part:.0%} measured, about {_duration(left)} left")
+        self._show(part, f"{part:.0%} measured", launch_s=self._spent_s() - measured_s + self._seconds)
 
-    def _left_s(self) -> float:
-        spent = time.monotonic() - self._started_at
-        launch_s = self._launch_s or (spent - self._measured_s + self._seconds)
-        return max(0.0, launch_s * (self._launches + self._later - self._done) - spent)
+    def epochs(self, done: int, of: int) -> None:
+        """Epochs of this launch that are done, all arms together, told from 0 on; those to come are thought to take as long."""
+        spent_s = self._spent_s()
+        if self._training_at is None or not done:
+            self._training_at = spent_s
+            return
+        to_come_s = (spent_s - self._training_at) * (of - done) / done
+        self._show(done / of, f"{done} of {of} epochs", launch_s=spent_s + to_come_s)
+
+    def _show(self, part: float, what: str, *, launch_s: float) -> None:
+        """How far this launch has come; it is thought to take ``launch_s`` where none before has told."""
+        left_s = max(0.0, (self._launch_s or launch_s) * (self._launches + self._later - self._done) - self._spent_s())
+        left = f"{_duration(left_s)} left"
+        completed = (self._done + part) / max(self._launches, 1)
+        self._bar.update(self._task, completed=completed, description=f"{self._title}: {what}", left=left)
+        if not self._console.is_terminal and time.monotonic() - self._last_line > LINE_EVERY_S:
+            self._line(f"{self._title}: {what}, about {left}")
+
+    def _spent_s(self) -> float:
+        return time.monotonic() - self._started_at
 
     def _line(self, text: str) -> None:
         self._last_line = time.monotonic()
