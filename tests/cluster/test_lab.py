@@ -49,6 +49,14 @@ def test_every_host_has_its_own_shared_memory_processes_and_addresses(lab, tmp_p
     assert len(inside("host1", "ps", "-e").stdout.splitlines()) < len(psutil.pids())
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="hosts share the only core")
+def test_hosts_have_cores_of_their_own_in_a_shell_and_over_ssh(lab):
+    ask = "python -c 'import os; print(*os.sched_getaffinity(0))'"
+    first, second = (set(inside(host, "sh", "-c", ask).stdout.split()) for host in ("host1", "host2"))
+    assert first and second and not first & second
+    assert set(inside("host1", "ssh", "host2", ask).stdout.split()) == second
+
+
 def test_the_machine_sees_nothing_of_it(lab):
     assert machine() == lab
 

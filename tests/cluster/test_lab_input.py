@@ -88,3 +88,9 @@ def test_every_host_has_a_name_and_an_address():
     assert len(set(addresses)) == 16
     assert settings.names[-1] == "host16"
     assert all(address in map(str, SUBNET.hosts()) for address in addresses)
+
+
+def test_cores_are_shared_out_and_where_there_are_too_few_taken_in_turn():
+    three = LabSettings(hosts=3)
+    assert [three.cores(name, [0, 1, 4, 5, 6, 7, 9]) for name in three.names] == [[0, 1], [4, 5], [6, 7]]
+    assert [three.cores(name, [2, 3]) for name in three.names] == [[2], [3], [2]]
