@@ -19,6 +19,7 @@ REGISTRY = Registry(
     table={
         "markdown": "reports.markdown:MarkdownReport",
         "csv": "reports.table:CsvReport",
+        "curves": "reports.curves:CurvesReport",
         "json": "reports.json_file:JsonReport",
         "html": "reports.html:HtmlReport",
     },
@@ -42,7 +43,7 @@ def conclude(folder: ResultsFolder) -> Comparison:
 
 
 def write_reports(folder: ResultsFolder) -> Comparison:
-    """Rebuild every registered report from the records, each file written whole; the same bytes for the same records.
+    """Rebuild every report that has content from the records, each file written whole; the same bytes for the same records.
 
     Raises:
         RecordError: the folder is missing or damaged, or holds no record.
@@ -50,6 +51,8 @@ def write_reports(folder: ResultsFolder) -> Comparison:
     comparison = conclude(folder)
     for name in sorted(REGISTRY.names()):
         report = REGISTRY.resolve(name)()
+        if not report.has_content(comparison):
+            continue
         write_whole(folder.root / report.file_name, report.render(comparison))
     return comparison
 

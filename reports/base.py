@@ -14,6 +14,10 @@ class Report(ABC):
     file_name: ClassVar[str]
     """The file that it is written to, inside the results folder."""
 
+    def has_content(self, comparison: Comparison) -> bool:
+        """Whether there is anything of this comparison to write."""
+        return True
+
     @abstractmethod
     def render(self, comparison: Comparison) -> bytes:
         """The whole file. The same bytes for the same comparison: no clock, no randomness, no reading of other files."""

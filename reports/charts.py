@@ -11,6 +11,7 @@ from reports.chart_frame import Figure, arm_colour, arm_dash, arm_layout, base_l
 from reports.pairs_chart import pairs_chart
 from reports.quantities import NONE, interval, ratio
 from reports.schema import ArmSummary, Comparison, Estimate, RatioSummary
+from reports.training_charts import curve_charts
 
 PHASE_NAMES = {"data_wait": "data wait", "forward": "forward", "backward": "backward", "optimizer": "optimizer step"}
 
@@ -29,7 +30,7 @@ def charts(comparison: Comparison) -> dict[str, Figure]:
     if comparison.cases:
         makers = {"latency": latency_chart, "busbw": busbw_chart}
     made = {name: maker(comparison) for name, maker in makers.items()}
-    return {name: figure for name, figure in made.items() if figure is not None}
+    return {name: figure for name, figure in made.items() if figure is not None} | curve_charts(comparison)
 
 
 def ratios_chart(comparison: Comparison) -> Figure | None:

@@ -17,6 +17,8 @@ from reports.blocks import columns, tabulate_blocks, timed_steps
 from reports.cells import cases_of
 from reports.schema import Comparison
 from reports.summaries import summarise_arms, summarise_ratios
+from reports.training import summarise_training
+from reports.training_wording import NO_CONTROL, training_findings, training_headline, training_warnings
 from reports.wording import control_sentence, findings, headline, warnings
 
 __all__ = ["Comparison", "compare", "measured_minutes"]
@@ -41,13 +43,15 @@ def compare(plan: Plan, records: Sequence[LaunchRecord], steps: pd.DataFrame, *,
     minutes = measured_minutes(plan, records)
     results = summarise_ratios(plan, records, blocks, minutes=minutes)
     arms = summarise_arms(plan, records, timed, blocks)
+    training = summarise_training(plan, records)
     said = findings(results, arms, plan)
-    control = control_sentence(results, plan)
+    control = NO_CONTROL if training else control_sentence(results, plan)
     return Comparison(
-        headline=headline(said, control, results),
-        findings=said,
+        headline=training_headline(training) if training else headline(said, control, results),
+        findings=[*training_findings(training), *said] if training else said,
         control=control,
-        warnings=warnings(plan, arms, results),
+        warnings=[*(training_warnings(training) if training else []), *warnings(plan, arms, results)],
+        training=training,
         measured_minutes=minutes,
         results=results,
         arms=arms,

@@ -26,6 +26,8 @@ from reports.pairs_chart import pair_stride
 from reports.ranks import rank_caption, rank_rows
 from reports.schema import ArmSummary, Comparison
 from reports.terminal import note, verdict_word
+from reports.training_charts import CURVE_TITLES, curve_name
+from reports.training_table import training_header, training_rows
 from reports.wording import control_failed
 
 
@@ -41,6 +43,8 @@ class HtmlReport(Report):
         page.globals |= {"cell_verdict": cell_verdict}
         page.globals |= {"rank_rows": rank_rows, "rank_caption": rank_caption}
         page.globals |= {"link_header": LINK_HEADER, "link_rows": link_rows, "link_caption": link_caption}
+        page.globals |= {"training_header": training_header, "training_rows": training_rows}
+        page.globals |= {"curve_titles": CURVE_TITLES, "curve_name": curve_name}
         figures = charts(comparison)
         text = page.get_template("report.html.j2").render(
             c=comparison,

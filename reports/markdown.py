@@ -30,6 +30,7 @@ from reports.quantities import (
 from reports.ranks import rank_caption, rank_rows
 from reports.schema import ArmSummary, Comparison
 from reports.terminal import verdict_word
+from reports.training_table import training_header, training_rows
 
 SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#"})
 
@@ -68,7 +69,22 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _training(comparison: Comparison) -> list[str]:
-    return ["\n## Arms\n", *_verdicts(comparison), "\n## Why\n", *_causes(comparison), *_ranks(comparison), *_links(comparison)]
+    return [
+        *_convergence(comparison),
+        "\n## Arms\n",
+        *_verdicts(comparison),
+        "\n## Why\n",
+        *_causes(comparison),
+        *_ranks(comparison),
+        *_links(comparison),
+    ]
+
+
+def _convergence(comparison: Comparison) -> list[str]:
+    if comparison.training is None:
+        return []
+    header, rows = training_header(comparison.training), training_rows(comparison.training)
+    return ["\n## Convergence\n", *table(list(map(escape, header)), [list(map(escape, row)) for row in rows])]
 
 
 def _ranks(comparison: Comparison) -> list[str]:

@@ -7,11 +7,14 @@ from typing import Any
 from reports.quantities import percent
 from reports.schema import Comparison
 from reports.statistics import TRIM
+from reports.training_wording import training_method
 
 
 def method(comparison: Comparison) -> list[str]:
     """The method section of a report, one paragraph an entry."""
     asked = comparison.measurement
+    if comparison.training:
+        return [*training_method(comparison.training), _parity(asked), *_ratios(asked), *_training()]
     if comparison.cases:
         return [_turns(comparison), *_cells(asked), _control(asked), *_ratios(asked), *_latencies()]
     return [_turns(comparison), _blocks(comparison), _control(asked), _parity(asked), *_ratios(asked), *_training()]

@@ -7,6 +7,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from measurement.record import Case, ParityResult
+from reports.estimate import Estimate
+from reports.training_schema import TrainingSummary
 from reports.verdict import Verdict
 
 SCHEMA_VERSION = 2
@@ -21,19 +23,6 @@ class Stored(BaseModel):
     """Base of what ``comparison.json`` holds."""
 
     model_config = ConfigDict(extra="forbid")
-
-
-class Estimate(Stored):
-    """A value with its interval; the bounds are null where the data cannot carry one. Unit: that of the field it is in."""
-
-    value: float
-    ci_low: float | None = None
-    ci_high: float | None = None
-
-    def times(self, factor: float) -> Estimate:
-        """In another unit."""
-        low, high = (None if bound is None else bound * factor for bound in (self.ci_low, self.ci_high))
-        return Estimate(value=self.value * factor, ci_low=low, ci_high=high)
 
 
 class ArmError(Stored):
@@ -214,6 +203,8 @@ class Comparison(Stored):
     cases: list[Case] = []
     """Of a micro-benchmark, operation by operation; empty in training."""
     results: list[RatioSummary]
+    training: TrainingSummary | None = None
+    """Of a plan with training."""
     arms: list[ArmSummary]
     fairness: list[dict[str, Any]] = []
     environment: list[dict[str, Any]] = []

@@ -10,6 +10,7 @@ from typing import Any
 from measurement.record import PHASES, Case
 from reports.base import Report
 from reports.schema import ArmSummary, Comparison, Estimate, RatioSummary
+from reports.training_schema import ArmTraining
 
 
 class CsvReport(Report):
@@ -38,6 +39,7 @@ def _row(comparison: Comparison, arm: ArmSummary) -> dict[str, Any]:
         **{f"{phase}_s": arm.phases_s.get(phase) for phase in PHASES},
         **estimate_columns("exposed_comm_s", arm.exposed_comm_s),
         "peak_memory_bytes": arm.peak_memory_bytes,
+        **(training_columns(comparison.training.arm(arm.name)) if comparison.training else {}),
         "scaling_efficiency": arm.scaling_efficiency,
         "scaling_baseline": arm.scaling_baseline,
         "parity_passed": arm.parity.passed if arm.parity else None,
@@ -60,6 +62,19 @@ def _cell_row(comparison: Comparison, arm: ArmSummary, case: Case) -> dict[str, 
         **estimate_columns("busbw_bytes_per_s", cell.busbw_bytes_per_s),
         "parity_passed": arm.parity.passed if arm.parity else None,
         "error": " | ".join(error.message for error in arm.errors),
+    }
+
+
+def training_columns(arm: ArmTraining) -> dict[str, Any]:
+    """How an arm converges, as columns; its curves are in curves.csv."""
+    return {
+        "seeds": arm.seeds,
+        **estimate_columns("final_top1", arm.final_top1),
+        **estimate_columns("final_top1_difference", arm.difference),
+        "convergence": arm.convergence,
+        "time_to_accuracy_s": arm.time_to_accuracy_s,
+        "seeds_reached": arm.seeds_reached,
+        **estimate_columns("time_ratio", arm.time_ratio),
     }
 
 

@@ -10,6 +10,7 @@ from rich.text import Text
 from reports.cells_table import cells_tables
 from reports.quantities import interval, milliseconds, percent, rate, ratio
 from reports.schema import ArmSummary, Comparison, RatioSummary
+from reports.training_table import training_table
 from reports.wording import control_failed, first_line, minutes_words
 
 STYLES = {
@@ -31,10 +32,16 @@ SEE_BELOW = "see below"
 def verdict_table(comparison: Comparison) -> Table | Group:
     """Arm, status, throughput, ratio, interval, verdict, exposed communication and a short note; longer ones below.
 
-    Of a micro-benchmark, the tables of ``reports.cells_table``.
+    Of a micro-benchmark, the tables of ``reports.cells_table``; of training to the end, that of ``reports.training_table`` before.
     """
     if comparison.cases:
         return cells_tables(comparison)
+    speeds = _speed_table(comparison)
+    return Group(training_table(comparison.training), Text(), speeds) if comparison.training else speeds
+
+
+def _speed_table(comparison: Comparison) -> Table:
+    """Throughput, ratio and verdict of each arm."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
     for title, numeric in (
         ("arm", False),

@@ -1,0 +1,20 @@
+"""A figure and how sure it is."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Estimate(BaseModel):
+    """A value with its interval; the bounds are null where the data cannot carry one. Unit: that of the field it is in."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    value: float
+    ci_low: float | None = None
+    ci_high: float | None = None
+
+    def times(self, factor: float) -> Estimate:
+        """In another unit."""
+        low, high = (None if bound is None else bound * factor for bound in (self.ci_low, self.ci_high))
+        return Estimate(value=self.value * factor, ci_low=low, ci_high=high)

@@ -1,0 +1,172 @@
+"""What is concluded of training to the end: curves, final accuracies beside the reference's, times to accuracy.
+
+Pure: a plan and its records in, a ``TrainingSummary`` out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+from measurement.plan import Plan
+from measurement.record import LaunchRecord
+from measurement.training import EpochRecord, Training
+from reports.seeds import ONE_SEED, converges, median_time, ratio_interval, t_interval
+from reports.training_schema import QUANTITIES, ArmTraining, Band, MeanCurve, Quantity, SeedCurve, TrainingSummary
+
+Trainings = dict[int, list[EpochRecord]]
+"""By launch, which is by seed."""
+
+
+def summarise_training(plan: Plan, records: Sequence[LaunchRecord]) -> TrainingSummary | None:
+    """Every arm of the plan; None in a plan without training.
+
+    Launches that are not ok do not count, nor does an arm that was ever wrong.
+    """
+    if plan.training is None:
+        return None
+    wrong = {record.arm for record in records if record.status == "wrong"}
+    good = [record for record in records if record.status == "ok" and record.arm not in wrong]
+    epochs = {arm: {record.launch: record.epochs for record in good if record.arm == arm} for arm in plan.all_arms()}
+    reference = reference_of(plan)
+    return TrainingSummary(
+        settings=plan.training,
+        reference=reference,
+        baseline=plan.baseline,
+        confidence=plan.measurement.confidence,
+        arms=[_arm(plan, plan.training, name, epochs, reference) for name in plan.all_arms()],
+    )
+
+
+def reference_of(plan: Plan) -> str:
+    """The arm of a single process, which exchanges nothing; where there is none, the baseline."""
+    alone = [name for name, arm in plan.all_arms().items() if arm.backend == "single"]
+    return plan.baseline if plan.baseline in alone or not alone else alone[0]
+
+
+def _arm(plan: Plan, training: Training, name: str, epochs: dict[str, Trainings], reference: str) -> ArmTraining:
+    finished = {arm: _finished(training, trainings) for arm, trainings in epochs.items()}
+    own, confidence = finished[name], plan.measurement.confidence
+    curves = [_curve(plan, launch, epochs[name][launch], finished=launch in own) for launch in sorted(epochs[name])]
+    times = {launch: time_to_accuracy(training, trained) for launch, trained in own.items()}
+    final = [accuracy for launch in sorted(own) if (accuracy := _final_top1(own[launch])) is not None]
+    arm = ArmTraining(
+        name=name,
+        seeds=len(own),
+        final_top1=t_interval(final, confidence=confidence),
+        times_to_accuracy_s=[times[launch] for launch in sorted(times)],
+        seeds_reached=sum(time is not None for time in times.values()),
+        time_to_accuracy_s=median_time(list(times.values())),
+        curve=_mean_curve(curves),
+        by_seed=curves,
+    )
+    if name != plan.baseline:
+        _compare_times(arm, training, own, finished[plan.baseline], confidence)
+    if name != reference:
+        _compare_accuracies(arm, own, finished[reference], reference, training.accuracy_margin, confidence)
+    return arm
+
+
+def _finished(training: Training, trainings: Trainings) -> Trainings:
+    """Those that trained to their end."""
+    return {launch: epochs for launch, epochs in trainings.items() if _is_finished(training, epochs)}
+
+
+def _is_finished(training: Training, epochs: Sequence[EpochRecord]) -> bool:
+    stopped = training.stop_at_target and bool(epochs) and training.is_reached(epochs[-1])
+    return stopped or len(epochs) == training.epochs
+
+
+def time_to_accuracy(training: Training, epochs: Sequence[EpochRecord]) -> float | None:
+    """Training seconds until the end of the first epoch with the target accuracy; None where none has it."""
+    spent_s = itertools.accumulate(epoch.train_s for epoch in epochs)
+    return next((until for epoch, until in zip(epochs, spent_s, strict=True) if training.is_reached(epoch)), None)
+
+
+def _final_top1(epochs: Sequence[EpochRecord]) -> Fraction | None:
+    last = epochs[-1]
+    return Fraction(last.held_out_top1, last.held_out_count) if last.held_out_count else None
+
+
+def _compare_accuracies(
+    arm: ArmTraining, ours: Trainings, theirs: Trainings, reference: str, margin: float, confidence: float
+) -> None:
+    """Against the reference, seed by seed."""
+    pairs = [(_final_top1(ours[launch]), _final_top1(theirs[launch])) for launch in sorted(ours.keys() & theirs.keys())]
+    differences = [mine - its for mine, its in pairs if mine is not None and its is not None]
+    arm.pairs = len(differences)
+    arm.difference = t_interval(differences, confidence=confidence)
+    arm.convergence = converges(arm.difference, margin=margin)
+    if pairs and not differences:
+        arm.note = "nothing is held out, so there is no accuracy to compare"
+    elif not differences:
+        arm.note = f"no seed that both {arm.name} and {reference} trained to the end with"
+    elif len(differences) == 1:
+        arm.note = ONE_SEED
+
+
+def _compare_times(arm: ArmTraining, training: Training, ours: Trainings, theirs: Trainings, confidence: float) -> None:
+    """Against the baseline, of seeds with which both reached the target."""
+    launches = sorted(ours.keys() & theirs.keys())
+    times = [(time_to_accuracy(training, ours[launch]), time_to_accuracy(training, theirs[launch])) for launch in launches]
+    both = [(mine, its) for mine, its in times if mine and its]
+    arm.time_pairs = len(both)
+    arm.time_ratio = ratio_interval([mine for mine, _ in both], [its for _, its in both], confidence=confidence)
+
+
+def _curve(plan: Plan, launch: int, epochs: Sequence[EpochRecord], *, finished: bool) -> SeedCurve:
+    return SeedCurve(
+        launch=launch,
+        seed=plan.seed + launch,
+        finished=finished,
+        train_s=list(itertools.accumulate(epoch.train_s for epoch in epochs)),
+        figures={quantity: [_figure(quantity, epoch) for epoch in epochs] for quantity in QUANTITIES},
+    )
+
+
+def _figure(quantity: Quantity, epoch: EpochRecord) -> float | None:
+    """None where it is unknown or not finite."""
+    value: float | None = None
+    match quantity:
+        case "train_loss" if epoch.step_losses:
+            value = math.fsum(epoch.step_losses) / len(epoch.step_losses)
+        case "train_top1" if epoch.top1 is not None and epoch.count:
+            value = epoch.top1 / epoch.count
+        case "held_out_loss" if epoch.held_out_count:
+            value = epoch.held_out_loss_sum / epoch.held_out_count
+        case "held_out_top1" if epoch.held_out_count:
+            value = epoch.held_out_top1 / epoch.held_out_count
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _mean_curve(curves: Sequence[SeedCurve]) -> MeanCurve | None:
+    """Over the seeds that trained so long; None before any epoch."""
+    length = max((len(curve.train_s) for curve in curves), default=0)
+    if not length:
+        return None
+    so_long = [[curve for curve in curves if len(curve.train_s) > epoch] for epoch in range(length)]
+    bands = {
+        quantity: _band([[curve.figures[quantity][epoch] for curve in present] for epoch, present in enumerate(so_long)])
+        for quantity in QUANTITIES
+    }
+    return MeanCurve(
+        seeds=[len(present) for present in so_long],
+        train_s=[_mean([curve.train_s[epoch] for curve in present]) for epoch, present in enumerate(so_long)],
+        bands={quantity: band for quantity, band in bands.items() if any(value is not None for value in band.mean)},
+    )
+
+
+def _band(by_epoch: Sequence[Sequence[float | None]]) -> Band:
+    known = [[value for value in values if value is not None] for values in by_epoch]
+    whole = [values if len(values) == len(all_) else [] for values, all_ in zip(known, by_epoch, strict=True)]
+    return Band(
+        mean=[_mean(values) if values else None for values in whole],
+        low=[min(values, default=None) for values in whole],
+        high=[max(values, default=None) for values in whole],
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

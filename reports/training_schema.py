@@ -1,0 +1,99 @@
+"""The part of ``comparison.json`` that a plan with training has: learning curves, final accuracies and times to accuracy."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from measurement.training import Training
+from reports.estimate import Estimate
+
+Convergence = Literal["same", "differs", "undecided"]
+Quantity = Literal["train_loss", "train_top1", "held_out_loss", "held_out_top1"]
+"""Means over an epoch's samples; top1 is a share of right answers."""
+QUANTITIES: tuple[Quantity, ...] = ("train_loss", "train_top1", "held_out_loss", "held_out_top1")
+
+
+class Stored(BaseModel):
+    """Base of what is stored of trainings."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class SeedCurve(Stored):
+    """One training of an arm, a value for each epoch."""
+
+    launch: int
+    seed: int
+    finished: bool
+    """Trained to its end; the others are only drawn."""
+    train_s: list[float]
+    """Training seconds of this arm until the epoch's end; evaluation and the other arms' turns are not counted."""
+    figures: dict[Quantity, list[float | None]]
+    """Null: the workload does not tell, or the value is not finite."""
+
+
+class Band(Stored):
+    """Over seeds, a value for each epoch; null where a seed has none."""
+
+    mean: list[float | None]
+    low: list[float | None]
+    """The least of the seeds."""
+    high: list[float | None]
+
+
+class MeanCurve(Stored):
+    """All seeds of an arm together."""
+
+    seeds: list[int]
+    """How many trained that long, epoch by epoch."""
+    train_s: list[float]
+    """Mean of the seeds."""
+    bands: dict[Quantity, Band]
+    """Of what is known."""
+
+
+class ArmTraining(Stored):
+    """How one arm converges, and how soon."""
+
+    name: str
+    seeds: int
+    """That trained to their end."""
+    final_top1: Estimate | None = None
+    """Held-out accuracy after the last epoch: mean over seeds; null where nothing is held out."""
+    difference: Estimate | None = None
+    """Of ``final_top1`` to the reference's: mean of the differences seed by seed; null for the reference."""
+    pairs: int = 0
+    """Seeds that it is the mean of."""
+    convergence: Convergence | None = None
+    """Null for the reference."""
+    note: str | None = None
+    """Why there is no verdict."""
+    times_to_accuracy_s: list[float | None] = []
+    """Of each seed that trained to its end; null: it did not reach the target."""
+    seeds_reached: int = 0
+    time_to_accuracy_s: float | None = None
+    """Median over seeds; one that did not reach the target counts as later than all that did."""
+    time_ratio: Estimate | None = None
+    """Time to accuracy over the baseline's: geometric mean of the ratios seed by seed; below 1 it is sooner."""
+    time_pairs: int = 0
+    curve: MeanCurve | None = None
+    by_seed: list[SeedCurve] = []
+
+
+class TrainingSummary(Stored):
+    """All arms' trainings."""
+
+    settings: Training
+    """The plan's."""
+    reference: str
+    """The arm that the others should converge like: that of a single process where there is one, else the baseline."""
+    baseline: str
+    """The arm that times are relative to."""
+    confidence: float
+    arms: list[ArmTraining]
+
+    def arm(self, name: str) -> ArmTraining:
+        """The arm of this name."""
+        return next(arm for arm in self.arms if arm.name == name)

@@ -1,0 +1,137 @@
+"""The sentences on training to the end: who converges like the reference, who is there first, and how that was found out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from reports.quantities import percent
+from reports.training_quantities import accuracy, points, seconds, time_ratio
+from reports.training_schema import ArmTraining, TrainingSummary
+
+NO_CONTROL = "Training has no control: its unit is the seed, and every arm trained with the same ones"
+
+
+def training_headline(training: TrainingSummary) -> str:
+    """Accuracy first, then time."""
+    return "; ".join([convergence_sentence(training), *([time_sentence(training)] if training.settings.target_accuracy else [])])
+
+
+def convergence_sentence(training: TrainingSummary) -> str:
+    """Who does not reach the reference's accuracy, who does, and of whom it is not known."""
+    reference = training.arm(training.reference)
+    others = [arm for arm in training.arms if arm.name != training.reference]
+    if not others:
+        return f"{reference.name} trained alone ({_figures(reference)})"
+    parts = [words for words in (_different(others), _same(others), _undecided(others)) if words]
+    first, *rest = (f"{words} {reference.name}" for words in parts)
+    return "; ".join([f"{first} ({_figures(reference)})", *rest])
+
+
+def _different(arms: Sequence[ArmTraining]) -> str:
+    found = [arm for arm in arms if arm.convergence == "differs"]
+    names = ", ".join(f"{arm.name} [{points(arm.difference)}]" for arm in found)
+    return f"{names} {_reach(found)} another accuracy than" if found else ""
+
+
+def _same(arms: Sequence[ArmTraining]) -> str:
+    found = [arm for arm in arms if arm.convergence == "same"]
+    if len(found) == len(arms) > 1:
+        return "All arms reach the same accuracy as"
+    return f"{_names(found)} {_reach(found)} the same accuracy as" if found else ""
+
+
+def _undecided(arms: Sequence[ArmTraining]) -> str:
+    found = [arm for arm in arms if arm.convergence == "undecided"]
+    reasons = dict.fromkeys(arm.note for arm in found if arm.note)
+    why = f", since {next(iter(reasons))}," if len(reasons) == 1 else ""
+    return f"It is undecided{why} whether {_names(found)} {_reach(found)} the same accuracy as" if found else ""
+
+
+def time_sentence(training: TrainingSummary) -> str:
+    """Who reaches the target how soon, the first first."""
+    target = percent(training.settings.target_accuracy or 0.0)
+    reached = sorted(
+        (arm for arm in training.arms if arm.time_to_accuracy_s is not None), key=lambda arm: arm.time_to_accuracy_s or math.inf
+    )
+    missed = [f"{arm.name} ({arm.seeds_reached} of {arm.seeds})" for arm in training.arms if arm.time_to_accuracy_s is None]
+    parts = []
+    if reached:
+        first, *rest = [f"in {seconds(arm.time_to_accuracy_s)}" for arm in reached]
+        later = [f"{arm.name} {time}" for arm, time in zip(reached[1:], rest, strict=True)]
+        parts.append(", ".join([f"{reached[0].name} reaches {target} {first}", *later]))
+    if missed:
+        parts.append(f"{target} is not reached with most seeds by {', '.join(missed)}")
+    return "; ".join(parts)
+
+
+def training_findings(training: TrainingSummary) -> list[str]:
+    """One sentence per arm beside the reference, in the plan's order."""
+    return [_finding(arm, training) for arm in training.arms if arm.name != training.reference]
+
+
+def _finding(arm: ArmTraining, training: TrainingSummary) -> str:
+    if arm.difference is None:
+        return f"{arm.name}: no accuracy to compare with {training.reference}'s" + (f" ({arm.note})" if arm.note else "")
+    figures = f"{points(arm.difference)} from {training.reference}, {_count(arm.pairs, 'seed')}"
+    verdict = {"same": "the same accuracy", "differs": "another accuracy", "undecided": "undecided", None: ""}[arm.convergence]
+    why = f"; {arm.note}" if arm.note else ""
+    words = f"{arm.name} ends with {accuracy(arm.final_top1)}, {figures}: {verdict}{why}"
+    if arm.time_ratio is None:
+        return words
+    target = percent(training.settings.target_accuracy or 0.0)
+    return f"{words}; its time to {target} is {time_ratio(arm.time_ratio)} of {training.baseline}'s"
+
+
+def training_warnings(training: TrainingSummary) -> list[str]:
+    """What a reader must know before believing the verdicts."""
+    found = []
+    if training.settings.stop_at_target:
+        found.append(
+            "Arms stopped at the target (stop_at_target), so that final accuracies are near it whatever the arms could have reached"
+        )
+    started = max((len(arm.by_seed) for arm in training.arms), default=0)
+    found += [
+        f"{arm.name} trained to the end with {arm.seeds} of {_count(started, 'seed')}"
+        for arm in training.arms
+        if arm.seeds < started
+    ]
+    return found
+
+
+def training_method(training: TrainingSummary) -> list[str]:
+    """How it was measured, a paragraph an entry."""
+    asked = training.settings
+    margin = percent(asked.accuracy_margin)
+    stops = "until it ended an epoch with the target accuracy, or " if asked.stop_at_target else ""
+    return [
+        f"Every arm trained {stops}{asked.epochs} epochs, once for each seed. Launch n has the seed of the plan + n: the same "
+        "weights and the same samples in the same order in all arms, so that arms differ only in how gradients meet. An arm of a "
+        "single process has the global batch of the others as its own; each arm's learning rate follows the same schedule.",
+        "The arms took turns epoch by epoch, in random order. Training time is that of the arm's own steps, on its slowest rank, "
+        "data wait included; evaluation and the other arms' turns are not counted.",
+        "Accuracy: right answers over all held-out samples, each evaluated once, after the last epoch; mean over seeds with "
+        f"Student's t interval at {percent(training.confidence)}.",
+        f"Convergence: differences to {training.reference} seed by seed, with their t interval. The same where it lies within "
+        f"±{margin}; different where it does not and excludes 0; else undecided. One seed has no interval.",
+        "Time to accuracy: training time until the end of the first epoch with the target accuracy; the median over seeds, where "
+        "one that did not reach it is later than all that did. Ratios are the geometric mean of ratios seed by seed, with the t "
+        "interval of their logarithms.",
+    ]
+
+
+def _figures(arm: ArmTraining) -> str:
+    """Final accuracy and on how many seeds it rests."""
+    return f"{accuracy(arm.final_top1)} of held-out samples, {_count(arm.seeds, 'seed')}" if arm.final_top1 else "no accuracy"
+
+
+def _names(arms: Sequence[ArmTraining]) -> str:
+    return ", ".join(arm.name for arm in arms)
+
+
+def _reach(arms: Sequence[ArmTraining]) -> str:
+    return "reaches" if len(arms) == 1 else "reach"
+
+
+def _count(number: int, one: str) -> str:
+    return f"{number} {one}{'' if number == 1 else 's'}"

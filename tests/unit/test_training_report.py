@@ -1,0 +1,278 @@
+"""Training to the end: what is concluded from epochs written by hand, whose right answers are known."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from fractions import Fraction
+
+import pytest
+
+from measurement.plan import Arm, Measurement, Plan
+from measurement.record import LaunchRecord
+from measurement.results import ResultsFolder, empty_steps
+from measurement.training import EpochRecord, Training
+from reports import conclude, write_reports
+from reports.comparison import compare
+from reports.schema import Comparison
+from reports.seeds import converges, median_time, ratio_interval, t_interval
+from reports.training import reference_of, time_to_accuracy
+from tests.unit.results_factory import COMPARISON_ID, STARTED
+
+HELD_OUT = 200
+ARMS = {
+    "ddp": Arm(backend="ddp", transport="gloo"),
+    "single": Arm(backend="single"),
+    "horovod": Arm(backend="horovod", transport="gloo"),
+}
+RIGHT = [120, 180, 196, 198]
+"""Of 200 held out, epoch by epoch: 97% is reached with the third."""
+
+
+def make_plan(*, launches=3, arms=ARMS, **training):
+    asked = Training(**{"epochs": 4, "target_accuracy": 0.97} | training)
+    measurement = Measurement(launches=launches, control=False, local_every=0)
+    return Plan(
+        name="t", workload="digits", world_size=2, seed=5, baseline="ddp", arms=arms, measurement=measurement, training=asked
+    )
+
+
+def epochs(right=RIGHT, *, train_s=2.0, losses=(1.0, 0.5), held_out=HELD_OUT):
+    """One training: right answers on held-out samples after each epoch, each taking ``train_s``."""
+    return [
+        EpochRecord(
+            epoch=number,
+            steps=2,
+            step_losses=[loss / (number + 1) for loss in losses],
+            learning_rates=[0.1, 0.1],
+            count=100,
+            top1=50 + number,
+            train_s=train_s,
+            evaluate_s=100.0,
+            held_out_loss_sum=held_out / (number + 1),
+            held_out_top1=answers if held_out else 0,
+            held_out_count=held_out,
+        )
+        for number, answers in enumerate(right)
+    ]
+
+
+def record(plan, arm, launch, trained, *, status="ok", complete=True):
+    asked = plan.arms[arm]
+    return LaunchRecord(
+        comparison_id=COMPARISON_ID,
+        plan_digest=plan.digest(),
+        launch=launch,
+        arm=arm,
+        role=plan.role(arm),
+        backend=asked.backend,
+        transport=asked.transport or "none",
+        launcher="spawn",
+        workload="digits",
+        sample_unit="images",
+        world_size=1 if asked.backend == "single" else 2,
+        status=status,
+        complete=complete,
+        started_at=STARTED,
+        epochs=trained,
+    )
+
+
+def conclude_from(plan, trainings, **changes):
+    """``trainings``: by arm, a training per seed."""
+    records = [
+        record(plan, arm, launch, trained, **changes.get(arm, {}))
+        for arm, seeds in trainings.items()
+        for launch, trained in enumerate(seeds)
+    ]
+    return compare(plan, records, empty_steps().assign(launch=0, arm=""))
+
+
+def ending_with(*answers, train_s=2.0):
+    """A training per seed that ends with so many right answers."""
+    return [epochs([*RIGHT[:-1], last], train_s=train_s) for last in answers]
+
+
+@pytest.fixture(scope="module")
+def alike():
+    """Three seeds; Horovod always one answer worse, DDP equal; Horovod half as slow again as DDP."""
+    return conclude_from(
+        make_plan(),
+        {
+            "single": ending_with(198, 196, 197),
+            "ddp": ending_with(198, 196, 197),
+            "horovod": ending_with(197, 195, 196, train_s=3.0),
+        },
+    )
+
+
+def test_the_single_process_is_the_reference_and_the_baseline_where_there_is_none():
+    assert reference_of(make_plan()) == "single"
+    assert reference_of(make_plan(arms={"horovod": ARMS["horovod"], "ddp": ARMS["ddp"]})) == "ddp"
+
+
+def test_equal_differences_have_an_interval_of_no_width(alike):
+    ddp, horovod = alike.training.arm("ddp"), alike.training.arm("horovod")
+    assert (ddp.difference.ci_low, ddp.difference.value, ddp.difference.ci_high) == (0.0, 0.0, 0.0)
+    assert (horovod.difference.ci_low, horovod.difference.ci_high) == (horovod.difference.value,) * 2
+    assert horovod.difference.value == -1 / HELD_OUT
+    assert (ddp.convergence, horovod.convergence, alike.training.arm("single").convergence) == ("same", "same", None)
+
+
+def test_final_accuracy_is_the_mean_of_the_seeds_with_students_t(alike):
+    final = alike.training.arm("single").final_top1
+    mean, deviation = 197 / HELD_OUT, 1 / HELD_OUT
+    assert final.value == pytest.approx(mean)
+    assert final.ci_high - mean == pytest.approx(4.302652729911275 * deviation / math.sqrt(3))
+
+
+def test_time_to_accuracy_counts_training_alone_and_is_held_against_the_baseline(alike):
+    ddp, horovod = alike.training.arm("ddp"), alike.training.arm("horovod")
+    assert (ddp.times_to_accuracy_s, ddp.time_to_accuracy_s, ddp.seeds_reached) == ([6.0, 6.0, 6.0], 6.0, 3)
+    assert (horovod.time_to_accuracy_s, horovod.time_pairs) == (9.0, 3)
+    ratio = horovod.time_ratio
+    assert (ratio.value, ratio.ci_low, ratio.ci_high) == pytest.approx((1.5, 1.5, 1.5))
+    assert ddp.time_ratio is None
+
+
+def test_the_headline_says_accuracy_then_time(alike):
+    assert alike.headline == (
+        "All arms reach the same accuracy as single (98.5% of held-out samples, 3 seeds); "
+        "ddp reaches 97% in 6.00 s, single in 6.00 s, horovod in 9.00 s"
+    )
+    assert alike.findings[1].startswith(
+        "horovod ends with 98.0%, -0.50 points, -0.50 to -0.50 from single, 3 seeds: the same accuracy; its time to 97% is 1.500"
+    )
+    assert alike.control.startswith("Training has no control")
+
+
+def test_curves_are_means_in_a_band_over_seeds(alike):
+    curve = alike.training.arm("single").curve
+    assert (curve.train_s, curve.seeds) == ([2.0, 4.0, 6.0, 8.0], [3, 3, 3, 3])
+    final = [round(HELD_OUT * band[-1]) for band in (curve.bands["held_out_top1"].low, curve.bands["held_out_top1"].high)]
+    assert final == [196, 198]
+    assert curve.bands["train_loss"].mean[:2] == [0.75, 0.375]
+    assert curve.bands["train_top1"].mean[3] == 0.53
+    assert curve.bands["held_out_loss"].mean[1] == 0.5
+    assert [one.seed for one in alike.training.arm("single").by_seed] == [5, 6, 7]
+
+
+def test_another_accuracy_is_said_first():
+    found = conclude_from(
+        make_plan(),
+        {"single": ending_with(198, 196, 197), "ddp": ending_with(198, 196, 197), "horovod": ending_with(180, 181, 177)},
+    )
+    assert found.training.arm("horovod").convergence == "differs"
+    assert found.headline.startswith("horovod [-8.83 points, ")
+    assert "] reaches another accuracy than single (98.5% of held-out samples, 3 seeds); ddp reaches the same" in found.headline
+
+
+def test_one_seed_has_no_interval():
+    found = conclude_from(make_plan(launches=1), {name: ending_with(198) for name in ARMS})
+    assert {arm.convergence for arm in found.training.arms if arm.name != "single"} == {"undecided"}
+    assert found.headline.startswith(
+        "It is undecided, since one seed has no interval, whether ddp, horovod reach the same accuracy"
+    )
+    assert found.training.arm("ddp").difference.ci_low is None
+
+
+def test_seeds_that_miss_the_target_are_later_than_all_others():
+    slow = [epochs([100, 110, 120, 130]), *ending_with(198, 198)]
+    found = conclude_from(make_plan(), {"single": ending_with(198, 198, 198), "ddp": ending_with(198, 198, 198), "horovod": slow})
+    horovod = found.training.arm("horovod")
+    assert (horovod.times_to_accuracy_s, horovod.time_to_accuracy_s) == ([None, 6.0, 6.0], 6.0)
+    assert (horovod.seeds_reached, horovod.time_pairs) == (2, 2)
+    never = conclude_from(make_plan(launches=1), {name: [epochs([1, 2, 3, 4])] for name in ARMS})
+    assert "97% is not reached with most seeds by ddp (0 of 1), single (0 of 1), horovod (0 of 1)" in never.headline
+    assert never.training.arm("horovod").time_ratio is None
+
+
+def test_what_is_cut_short_failed_or_wrong_does_not_count_but_is_told():
+    plan = make_plan()
+    full = ending_with(198, 196, 197)
+    cut = [*ending_with(198, 196), epochs(RIGHT[:2])]
+    found = conclude_from(plan, {"single": full, "ddp": cut, "horovod": full}, horovod={"status": "wrong"})
+    ddp, horovod = found.training.arm("ddp"), found.training.arm("horovod")
+    assert (ddp.seeds, ddp.pairs, [curve.finished for curve in ddp.by_seed]) == (2, 2, [True, True, False])
+    assert ddp.curve.seeds == [3, 3, 2, 2]
+    assert "ddp trained to the end with 2 of 3 seeds" in found.warnings
+    assert (horovod.seeds, horovod.convergence, horovod.curve) == (0, "undecided", None)
+    assert horovod.note == "no seed that both horovod and single trained to the end with"
+
+
+def test_stopping_at_the_target_is_an_end_and_a_caution():
+    found = conclude_from(make_plan(stop_at_target=True), {name: [epochs(RIGHT[:3])] * 3 for name in ARMS})
+    assert [arm.seeds for arm in found.training.arms] == [3, 3, 3]
+    assert any("stop_at_target" in line for line in found.warnings)
+    unfinished = conclude_from(make_plan(), {name: [epochs(RIGHT[:3])] * 3 for name in ARMS})
+    assert [arm.seeds for arm in unfinished.training.arms] == [0, 0, 0]
+
+
+def test_a_loss_that_is_no_number_and_nothing_held_out():
+    broken = [epochs(losses=(math.nan, math.inf), held_out=0)] * 3
+    found = conclude_from(make_plan(), dict.fromkeys(ARMS, broken))
+    assert Comparison.model_validate_json(found.model_dump_json()) == found
+    assert found.training.arm("ddp").note == "nothing is held out, so there is no accuracy to compare"
+    assert set(found.training.arm("ddp").curve.bands) == {"train_top1"}
+
+
+@pytest.mark.parametrize(
+    ("differences", "verdict"),
+    [
+        ([0.0, 0.0, 0.0], "same"),
+        ([0.001, -0.001, 0.0], "same"),
+        ([0.004, 0.005, 0.006], "same"),
+        ([0.02, 0.02, 0.02], "differs"),
+        ([0.02, 0.021, 0.019], "differs"),
+        ([-0.02, -0.021, -0.019], "differs"),
+        ([0.012, 0.002, 0.001], "undecided"),
+        ([0.05, -0.05, 0.0], "undecided"),
+        ([0.05], "undecided"),
+        ([], "undecided"),
+    ],
+)
+def test_convergence(differences, verdict):
+    assert converges(t_interval(differences, confidence=0.95), margin=0.01) == verdict
+
+
+def test_equal_fractions_are_equal_whatever_their_floats():
+    differences = [Fraction(350 - n, 360) - Fraction(349 - n, 360) for n in (0, 7, 33)]
+    found = t_interval(differences, confidence=0.95)
+    assert found.ci_low == found.ci_high == 1 / 360
+
+
+def test_ratios_are_paired_and_medians_know_what_never_came():
+    ratio = ratio_interval([2.0, 8.0], [1.0, 2.0], confidence=0.95)
+    assert ratio.value == pytest.approx(math.sqrt(8))
+    assert ratio.ci_high / ratio.value == pytest.approx(math.exp(12.706204736174693 * math.log(2) / 2))
+    assert ratio_interval([], [], confidence=0.95) is None
+    assert [median_time(times) for times in ([], [3.0, None, 1.0], [None, 1.0], [None, None, 1.0])] == [None, 3.0, None, None]
+
+
+def test_the_first_epoch_that_ends_with_the_target_counts():
+    asked = Training(epochs=4, target_accuracy=0.97)
+    assert time_to_accuracy(asked, epochs([194, 100, 198, 198])) == 2.0
+    assert time_to_accuracy(asked, epochs([193, 193, 193, 193])) is None
+    assert time_to_accuracy(Training(epochs=4), epochs()) is None
+
+
+def test_reports_of_a_training(tmp_path):
+    plan = make_plan()
+    folder = ResultsFolder(tmp_path)
+    folder.write_plan(plan)
+    for arm in ARMS:
+        for launch, trained in enumerate(ending_with(198, 196, 197)):
+            folder.write_launch(record(plan, arm, launch, trained), empty_steps())
+    written = write_reports(folder)
+    assert written == conclude(folder) == Comparison.model_validate_json((tmp_path / "comparison.json").read_text())
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "curves.csv").read_text())))
+    assert len(rows) == 3 * 3 * 4
+    assert (rows[3]["arm"], rows[3]["seed"], rows[3]["epochs_done"], rows[3]["train_s"]) == ("ddp", "5", "4", "8.0")
+    assert rows[3]["held_out_top1"] == "0.99"
+    table = {row["arm"]: row for row in csv.DictReader(io.StringIO((tmp_path / "report.csv").read_text()))}
+    assert (table["horovod"]["convergence"], table["horovod"]["time_to_accuracy_s"]) == ("same", "6.0")
+    markdown, page = (tmp_path / "report.md").read_text(), (tmp_path / "report.html").read_text()
+    assert markdown.index("All arms reach the same accuracy") < markdown.index("## Convergence") < markdown.index("## Arms")
+    assert page.index("<h2>Convergence</h2>") < page.index("<h2>Learning curves</h2>") < page.index("<h2>Speed</h2>")
+    assert all(f'id="chart-curve_{q}_{a}"' in page for q in ("held_out_top1", "train_loss") for a in ("epochs", "time"))
