@@ -63,6 +63,31 @@ class Workload(ABC):
     def count_samples(self, batch: Batch) -> int:
         """How many ``sample_unit`` the batch holds."""
 
+    def batches_per_epoch(self, *, world_size: int) -> int | None:
+        """How many batches each rank has in an epoch; None: ``batches`` has no epochs, and nothing can be trained to its end.
+
+        Raises:
+            PlanError: the data has not one batch for every rank.
+        """
+        return None
+
+    def epoch_batches(self, epoch: int, *, first_batch: int, rank: int, world_size: int, device: torch.device) -> Iterator[Batch]:
+        """One epoch of this rank's shard from batch ``first_batch`` on; those before it are not loaded.
+
+        All ranks' batches at one place hold together what one process with ``world_size`` times the batch would have there.
+        A sample's place and looks depend on seed, epoch and index alone.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has batches_per_epoch but no epoch_batches")
+
+    def compute_loss_and_hits(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """``compute_loss``, and from the same forward how often the answer was right, for the accuracy in training.
+
+        Returns:
+            The loss, and int64 [2] on its device: how many of the batch's samples have their label ranked first, and among
+            the first five; None where there is no such thing. Nothing here waits for the device.
+        """
+        return self.compute_loss(model, batch), None
+
     def require_data(self) -> None:
         """See, before anything starts, that what the workload reads is there and whole; fetch it where the options say so.
 

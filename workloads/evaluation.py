@@ -43,9 +43,15 @@ class EvaluationSums:
 def classification_sums(logits: Tensor, labels: Tensor) -> EvaluationSums:
     """Cross entropy, summed in float64, and right answers; logits [n, classes], labels int64 [n]."""
     losses = functional.cross_entropy(logits.float(), labels, reduction="none")
-    ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
-    sums = torch.stack([losses.double().sum(), ranked[:, 0].double().sum(), ranked.double().sum()]).tolist()
+    sums = torch.cat([losses.double().sum()[None], count_hits(logits, labels).double()]).tolist()
     return EvaluationSums(loss_sum=sums[0], top1=int(sums[1]), top5=int(sums[2]), count=len(labels))
+
+
+@torch.no_grad()
+def count_hits(logits: Tensor, labels: Tensor) -> Tensor:
+    """int64 [2] on the device of ``logits`` [n, classes]: labels ranked first, and among the first five."""
+    ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
+    return torch.stack([ranked[:, 0].sum(), ranked.sum()])
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ random transforms too, however many processes load.
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -69,11 +70,18 @@ class Augmented(Transformed):
 
 
 class EpochSampler(DistributedSampler[Any]):
-    """Tells ``Augmented`` the epoch with each index: loader processes outlive epochs and hear of no ``set_epoch``."""
+    """Begins anywhere in an epoch, and tells ``Augmented`` the epoch with each index.
+
+    Loader processes outlive epochs and hear of no ``set_epoch``.
+    """
+
+    first = 0
+    """How many of this rank's samples are passed over."""
 
     def __iter__(self) -> Iterator[Any]:
+        indices = itertools.islice(super().__iter__(), self.first, None)
         epoch = self.epoch
-        return ((epoch, index) for index in super().__iter__())
+        return ((epoch, index) for index in indices) if isinstance(self.dataset, Augmented) else indices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,27 +95,35 @@ class Input:
     world_size: int
     device: torch.device
 
-    def training(self, dataset: Dataset[Sample]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batch after batch, epoch after epoch, without end; what does not fill a batch on every rank is left out.
+    def training(self, dataset: Dataset[Sample]) -> Epochs:
+        """The epochs of a dataset; what does not fill a batch on every rank is left out.
 
         Raises:
             PlanError: there are too few samples for one batch, or, while it iterates, one cannot be read.
         """
-        if self.local_batch_size * self.world_size > length(dataset):
+        self.batches_per_epoch(dataset)
+        sampler = EpochSampler(dataset, num_replicas=self.world_size, rank=self.rank, shuffle=True, seed=self.seed, drop_last=True)
+        many = self.options.loader_workers > 0
+        loader = self._loader(dataset, sampler=sampler, drop_last=True, persistent_workers=many)
+        return Epochs(source=self, loader=loader, sampler=sampler)
+
+    def batches_per_epoch(self, dataset: Dataset[Sample]) -> int:
+        """On every rank.
+
+        Raises:
+            PlanError: there are too few samples for one.
+        """
+        count = length(dataset) // (self.local_batch_size * self.world_size)
+        if count == 0:
             raise PlanError(
                 f"local_batch_size {self.local_batch_size} x {self.world_size} ranks is more than the "
                 f"{length(dataset)} training samples; use a smaller local_batch_size"
             )
-        kind = EpochSampler if isinstance(dataset, Augmented) else DistributedSampler
-        sampler: DistributedSampler[Any] = kind(
-            dataset, num_replicas=self.world_size, rank=self.rank, shuffle=True, seed=self.seed, drop_last=True
-        )
-        many = self.options.loader_workers > 0
-        return self._epochs(self._loader(dataset, sampler=sampler, drop_last=True, persistent_workers=many), sampler)
+        return count
 
     def evaluation(self, dataset: Dataset[Sample]) -> Iterator[tuple[Tensor, Tensor]]:
         """All samples once: every ``world_size``-th is this rank's, so that ranks may differ by one sample, and by a batch."""
-        return self._batches(self._loader(dataset, sampler=range(self.rank, length(dataset), self.world_size)))
+        return self.on_device(self._loader(dataset, sampler=range(self.rank, length(dataset), self.world_size)))
 
     def _loader(self, dataset: Dataset[Sample], **how: Any) -> DataLoader[Sample]:
         many = self.options.loader_workers > 0
@@ -121,19 +137,33 @@ class Input:
             **how,
         )
 
-    def _epochs(self, loader: DataLoader[Sample], sampler: DistributedSampler[Any]) -> Iterator[tuple[Tensor, Tensor]]:
-        epoch = 0
-        while True:
-            sampler.set_epoch(epoch)
-            yield from self._batches(loader)
-            epoch += 1
-
-    def _batches(self, loader: DataLoader[Sample]) -> Iterator[tuple[Tensor, Tensor]]:
+    def on_device(self, loader: DataLoader[Sample]) -> Iterator[tuple[Tensor, Tensor]]:
+        """A loader's batches, on the rank's device."""
         try:
             for inputs, labels in loader:
                 yield inputs.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
         except RingsideError as error:
             raise type(error)(_last_line(error)) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epochs:
+    """One rank's training samples, epoch by epoch, through one loader."""
+
+    source: Input
+    loader: DataLoader[Sample]
+    sampler: EpochSampler
+
+    def batches(self, epoch: int, *, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """One epoch from batch ``first`` on; one iteration at a time."""
+        self.sampler.set_epoch(epoch)
+        self.sampler.first = first * self.source.local_batch_size
+        yield from self.source.on_device(self.loader)
+
+    def endless(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Epoch after epoch."""
+        for epoch in itertools.count():
+            yield from self.batches(epoch)
 
 
 def length(dataset: Dataset[Sample]) -> int:

@@ -17,8 +17,8 @@ from torch.optim import SGD, Optimizer
 from torch.utils.data import Dataset
 
 from workloads.base import Workload
-from workloads.evaluation import EvaluationSums, classification_sums
-from workloads.input import Input, InputOptions, Sample
+from workloads.evaluation import EvaluationSums, classification_sums, count_hits
+from workloads.input import Epochs, Input, InputOptions, Sample
 
 
 class SGDOptions(InputOptions):
@@ -33,6 +33,8 @@ class Supervised(Workload):
     """Learns labels: of images [batch, channels, height, width], or of every place in a sequence [batch, length]."""
 
     options: InputOptions
+    _epochs: Epochs | None = None
+    """Kept from epoch to epoch, its loader processes with it."""
 
     @abstractmethod
     def read_training(self) -> Dataset[Sample]:
@@ -64,7 +66,20 @@ class Supervised(Workload):
 
     def batches(self, *, rank: int, world_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         """Epoch after epoch of this rank's shard, reshuffled each time; inputs and labels."""
-        return self._input(rank, world_size, device).training(self.training)
+        return self._input(rank, world_size, device).training(self.training).endless()
+
+    def batches_per_epoch(self, *, world_size: int) -> int:
+        """What does not fill a batch on every rank is left out."""
+        return self._input(0, world_size, torch.device("cpu")).batches_per_epoch(self.training)
+
+    def epoch_batches(
+        self, epoch: int, *, first_batch: int, rank: int, world_size: int, device: torch.device
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and labels."""
+        wanted = self._input(rank, world_size, device)
+        if self._epochs is None or self._epochs.source != wanted:
+            self._epochs = wanted.training(self.training)
+        return self._epochs.batches(epoch, first=first_batch)
 
     def evaluation_batches(self, *, rank: int, world_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         """This rank's share of the held-out samples, inputs and labels."""
@@ -82,8 +97,12 @@ class Supervised(Workload):
 
     def compute_loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Cross entropy."""
+        return functional.cross_entropy(*_answers(model, batch))
+
+    def compute_loss_and_hits(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Cross entropy, and how often the label is ranked first and among the first five."""
         logits, labels = _answers(model, batch)
-        return functional.cross_entropy(logits, labels)
+        return functional.cross_entropy(logits, labels), count_hits(logits, labels)
 
     def evaluation_sums(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> EvaluationSums:
         """Cross entropy, and how often the label is ranked first and among the first five."""

@@ -35,7 +35,7 @@ def share(rank, world_size, *, local_batch_size=4, seed=5):
 
 def epochs(dataset, *, world_size, steps, count=2):
     """[epoch][rank]: the inputs of so many steps."""
-    ranks = [share(rank, world_size).training(dataset) for rank in range(world_size)]
+    ranks = [share(rank, world_size).training(dataset).endless() for rank in range(world_size)]
     return [
         [torch.cat([inputs for inputs, _ in itertools.islice(batches, steps)]).tolist() for batches in ranks] for _ in range(count)
     ]
@@ -68,7 +68,7 @@ def test_loading_leaves_the_models_random_numbers_alone():
     torch.manual_seed(3)
     wanted = torch.rand(4)
     torch.manual_seed(3)
-    assert list(itertools.islice(share(0, 1).training(dataset), 5))
+    assert list(itertools.islice(share(0, 1).training(dataset).endless(), 5))
     assert torch.equal(torch.rand(4), wanted)
 
 
