@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -98,9 +98,21 @@ class Backend(ABC):
         """A context for all backward passes of a step but the last, when ``micro_steps`` > 1. Not collective."""
         return self.local_only(model, optimizer)
 
+    def exchanged(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None]:
+        """A context that is entered when all gradients have met, and in which ``optimizer.step()`` exchanges nothing more.
+
+        Between backward and step, for what must see the averaged gradients: unscaling and clipping. A backend that exchanges
+        in ``optimizer.step()`` does it on entry instead; inside ``local_only`` nothing is exchanged. Collective, unless local.
+        """
+        return nullcontext()
+
     @abstractmethod
     def all_gather_object(self, value: Any) -> Sequence[Any]:
         """Every rank's value, by rank, on every rank; any picklable value. Collective."""
+
+    def broadcast_object(self, value: Any) -> Any:
+        """Rank 0's value on every rank; what the others give is not looked at. Collective."""
+        return self.all_gather_object(value)[0]
 
     @abstractmethod
     def barrier(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
@@ -15,13 +14,13 @@ from torch.optim import Optimizer
 
 from backends.base import Backend, Store
 from backends.communicator_horovod import HorovodCommunicator
+from backends.horovod_knobs import knobs_asked_for, knobs_in_force
 from backends.horovod_meeting import meet_over_gloo
 from backends.mpi_library import find_wheel
 from measurement.communicator import Communicator
 from measurement.errors import LaunchError, PlanError, WorldSizeMismatchError
 from measurement.world import World
 
-MIB = 1024 * 1024
 NEVER = 2**30
 """Backward passes before an exchange, for steps that shall have none."""
 
@@ -50,6 +49,7 @@ class Horovod(Backend):
 
     Options = HorovodOptions
     options: HorovodOptions
+    _is_local = False
     _rendezvous: Any = None
     """The server that rank 0 keeps for the others, where ``horovodrun`` does not."""
     transports = ("gloo", "mpi", "nccl")
@@ -74,13 +74,12 @@ class Horovod(Backend):
     def environment(cls, *, transport: str | None, options: BaseModel) -> dict[str, str]:
         """The knobs Horovod reads once, when it starts."""
         assert isinstance(options, HorovodOptions)
-        knobs = {
-            "HOROVOD_FUSION_THRESHOLD": None if options.fusion_threshold_mb is None else int(options.fusion_threshold_mb * MIB),
-            "HOROVOD_CYCLE_TIME": options.cycle_time_ms,
-            "HOROVOD_CACHE_CAPACITY": options.cache_capacity,
-            "HOROVOD_CPU_OPERATIONS": transport if transport in ("gloo", "mpi") else None,
-        }
-        return {name: str(value) for name, value in knobs.items() if value is not None}
+        return knobs_asked_for(
+            transport=transport,
+            fusion_threshold_mb=options.fusion_threshold_mb,
+            cycle_time_ms=options.cycle_time_ms,
+            cache_capacity=options.cache_capacity,
+        )
 
     def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
         """``hvd.init()``. Collective. Horovod meets by its launcher's variables; ``store`` is used where there are none."""
@@ -138,11 +137,29 @@ class Horovod(Backend):
         """The gradient hooks run, no exchange is begun and ``step()`` waits for none."""
         wrapped: Any = optimizer
         wrapped.set_backward_passes_per_step(NEVER)
+        self._is_local = True
         try:
             with wrapped.skip_synchronize():
                 yield
         finally:
+            self._is_local = False
             wrapped.set_backward_passes_per_step(self.micro_steps)
+
+    @contextmanager
+    def exchanged(self, model: nn.Module, optimizer: Optimizer) -> Iterator[None]:
+        """``synchronize()``, and ``skip_synchronize()`` around the step, as Horovod's documentation has it for clipping."""
+        if self.options.op == "Adasum":
+            raise PlanError(
+                "op 'Adasum' exchanges what each rank's step has changed, so no averaged gradients exist to clip or unscale; "
+                "use op 'Average', or leave out max_gradient_norm and precision 'amp-fp16'"
+            )
+        wrapped: Any = optimizer
+        if self._is_local:
+            yield
+            return
+        wrapped.synchronize()
+        with wrapped.skip_synchronize():
+            yield
 
     def accumulating(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None]:
         """Horovod counts the backward passes itself."""
@@ -151,6 +168,10 @@ class Horovod(Backend):
     def all_gather_object(self, value: Any) -> Sequence[Any]:
         """Every rank's value. Collective."""
         return list(self._hvd.allgather_object(value))
+
+    def broadcast_object(self, value: Any) -> Any:
+        """Rank 0's value. Collective."""
+        return self._hvd.broadcast_object(value, root_rank=0, name="ringside.value")
 
     def barrier(self) -> None:
         """Collective."""
@@ -179,15 +200,7 @@ class Horovod(Backend):
             **self.options.model_dump(exclude={"fusion_threshold_mb", "cycle_time_ms", "cache_capacity"}),
         }
         found["backward_passes_per_step"] = self.micro_steps
-        for name, variable, default in (
-            ("fusion_threshold_bytes", "HOROVOD_FUSION_THRESHOLD", 128 * MIB),
-            ("cycle_time_ms", "HOROVOD_CYCLE_TIME", 1.0),
-            ("cache_capacity", "HOROVOD_CACHE_CAPACITY", 1024),
-        ):
-            value = os.environ.get(variable)
-            found[name] = _as_c_number(value) if value is not None else default
-            found[f"{name}_source"] = "environment" if value is not None else "horovod default"
-        return found
+        return found | knobs_in_force(os.environ)
 
     def _transport_in_force(self, controller: str) -> str:
         if self._device.type == "cuda" and self._hvd.nccl_built():
@@ -212,12 +225,6 @@ class Horovod(Backend):
     def gradient_tolerance(self) -> float:
         """Half precision keeps 11 bits."""
         return 2e-3 if self.options.compression == "fp16" else 1e-4
-
-
-def _as_c_number(text: str) -> float:
-    """A variable as Horovod's ``strtol``/``strtof`` read it: the leading number, or 0 where there is none."""
-    leading = re.match(r"\s*[+-]?(\d+\.?\d*|\.\d+)", text)
-    return float(leading.group()) if leading else 0.0
 
 
 def _require_transport(hvd: Any, transport: str | None) -> None:

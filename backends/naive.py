@@ -22,14 +22,15 @@ class Naive(TorchDistributed):
     """``sync_hyperparameters`` once and ``sync_gradients`` before each step."""
 
     _is_local = False
+    _has_met = False
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Rank 0 sends its parameters and buffers to each other rank in turn; gradients meet before each step. Collective."""
-        self._is_local = False
+        self._is_local = self._has_met = False
         sync_hyperparameters(model)
 
         def before_step(*_: Any) -> None:
-            if not self._is_local:
+            if not self._is_local and not self._has_met:
                 sync_gradients(model)
 
         optimizer.register_step_pre_hook(before_step)
@@ -43,6 +44,17 @@ class Naive(TorchDistributed):
             yield
         finally:
             self._is_local = False
+
+    @contextmanager
+    def exchanged(self, model: nn.Module, optimizer: Optimizer) -> Iterator[None]:
+        """Gradients meet now, and not before the step."""
+        if not self._is_local:
+            sync_gradients(model)
+        self._has_met = True
+        try:
+            yield
+        finally:
+            self._has_met = False
 
     def accumulating(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None]:
         """Nothing is exchanged before the step anyway."""

@@ -79,6 +79,12 @@ class TorchDistributed(Backend):
         dist.all_gather_object(values, value)
         return values
 
+    def broadcast_object(self, value: Any) -> Any:
+        """Rank 0's value. Collective."""
+        values = [value if dist.get_rank() == 0 else None]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]
+
     def barrier(self) -> None:
         """Collective."""
         dist.barrier()

@@ -1,0 +1,44 @@
+"""The settings that Horovod reads from the environment once, when it starts: how they are set, and what is in force."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+MIB = 1024 * 1024
+DEFAULTS = {
+    "fusion_threshold_bytes": ("HOROVOD_FUSION_THRESHOLD", 128 * MIB),
+    "cycle_time_ms": ("HOROVOD_CYCLE_TIME", 1.0),
+    "cache_capacity": ("HOROVOD_CACHE_CAPACITY", 1024),
+}
+"""Variable and default of Horovod 0.28.1, by what a record calls them."""
+
+
+def knobs_asked_for(
+    *, transport: str | None, fusion_threshold_mb: float | None, cycle_time_ms: float | None, cache_capacity: int | None
+) -> dict[str, str]:
+    """The variables to set; those left None stay as they are."""
+    knobs = {
+        "HOROVOD_FUSION_THRESHOLD": None if fusion_threshold_mb is None else int(fusion_threshold_mb * MIB),
+        "HOROVOD_CYCLE_TIME": cycle_time_ms,
+        "HOROVOD_CACHE_CAPACITY": cache_capacity,
+        "HOROVOD_CPU_OPERATIONS": transport if transport in ("gloo", "mpi") else None,
+    }
+    return {name: str(value) for name, value in knobs.items() if value is not None}
+
+
+def knobs_in_force(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Each setting's value, and whether the environment gave it or it is the library's documented default."""
+    found: dict[str, Any] = {}
+    for name, (variable, default) in DEFAULTS.items():
+        value = environment.get(variable)
+        found[name] = _as_c_number(value) if value is not None else default
+        found[f"{name}_source"] = "environment" if value is not None else "horovod default"
+    return found
+
+
+def _as_c_number(text: str) -> float:
+    """A variable as Horovod's ``strtol``/``strtof`` read it: the leading number, or 0 where there is none."""
+    leading = re.match(r"\s*[+-]?(\d+\.?\d*|\.\d+)", text)
+    return float(leading.group()) if leading else 0.0
