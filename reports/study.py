@@ -126,7 +126,9 @@ def _arm(plan: Plan, point: str, name: str, comparison: Comparison | None, cause
 
 
 def with_scaling(points: Sequence[StudyPoint], point: StudyPoint, arm: ArmSummary) -> ArmSummary:
-    """The arm with its speed-up and efficiency, where both it and its baseline were measured."""
+    """The arm with its speed-up and efficiency, where both it and its baseline were measured and ranks differ."""
+    if len({point.world_size for point in points}) == 1:
+        return arm
     base = scaling_base(points, arm.name)
     if base is None or arm.throughput_per_s is None:
         return arm

@@ -27,6 +27,9 @@ METHOD = (
     "Weak scaling: the batch of each rank is the same at all points. Strong scaling: the global batch is.",
     "Fastest: the candidate that is faster than the baseline by most. Candidates are not held against each other.",
 )
+SCALING = ("speed-up", "efficiency")
+WORDS = ("point", "arm", "status", "verdict")
+"""Columns that hold no figures."""
 
 
 def study_json(study: Study) -> bytes:
@@ -53,11 +56,19 @@ def points_table(study: Study) -> tuple[list[str], list[list[str]]]:
 
 
 def results_table(study: Study) -> tuple[list[str], list[list[str]]]:
-    """Every arm at every point; where there are no figures, why."""
+    """Every arm at every point; where there are no figures, why. Without scaling where all points have as many ranks."""
     unit = f"{study.sample_unit}/s"
-    header = ["point", "arm", "status", unit, "speed-up", "efficiency", "ratio", f"{percent(study.confidence)} interval", "verdict"]
+    header = ["point", "arm", "status", unit, *SCALING, "ratio", interval_title(study), "verdict", "exposed ms", "cause"]
     rows = [_result_row(point, arm) for point in study.points for arm in point.arms]
-    return [*header, "exposed ms", "cause"], rows
+    if bases(study):
+        return header, rows
+    kept = [index for index, title in enumerate(header) if title not in SCALING]
+    return [header[index] for index in kept], [[row[index] for index in kept] for row in rows]
+
+
+def interval_title(study: Study) -> str:
+    """The column of the ratios' intervals."""
+    return f"{percent(study.confidence)} interval"
 
 
 def _result_row(point: StudyPoint, arm: ArmSummary) -> list[str]:
@@ -168,10 +179,10 @@ def _most(arm: ArmSummary, way: str) -> float | None:
 def study_table(study: Study) -> Table:
     """For the terminal: the arms at every point, and below it all findings."""
     header, rows = results_table(study)
-    shown = [header.index(title) for title in header if title not in ("cause", header[7])]
+    shown = [index for index, title in enumerate(header) if title not in ("cause", interval_title(study))]
     made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
     for index in shown:
-        made.add_column(Text(header[index]), justify="left" if index in (0, 1, 2, 8) else "right", no_wrap=True)
+        made.add_column(Text(header[index]), justify="left" if header[index] in WORDS else "right", no_wrap=True)
     before = None
     for row in rows:
         if before not in (None, row[0]):

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from tests.conftest import BIN, REPOSITORY
@@ -125,6 +126,12 @@ def test_a_rank_that_fails_ends_the_job():
     assert done.returncode != 0
     assert "ValueError: rank 0 has had enough" in done.stderr
     assert "this rank failed with ValueError, and the others may wait for it" in done.stderr
+
+
+@pytest.mark.skipif(psutil.virtual_memory().available < 16 * 2**30, reason="needs 16 GiB of memory")
+def test_tensors_of_more_than_2_gib():
+    done = mpirun(2, "cases.py", "large", timeout=200)
+    assert "passed large" in done.stdout, done.stderr[-2000:]
 
 
 def test_a_group_that_nobody_destroyed_does_not_spoil_the_exit():

@@ -18,7 +18,7 @@ from reports.schema import Estimate
 from reports.study import conclude_study, quotient, write_study
 from reports.study_charts import study_charts
 from reports.study_schema import Study
-from reports.study_text import study_table
+from reports.study_text import results_table, study_table
 from runners.links import bits_per_s
 from runners.study import StudyRun, point_plans, read_plan_or_study
 from tests.conftest import REPOSITORY, TINY
@@ -231,3 +231,4 @@ def test_the_reports_of_a_study_are_the_same_twice_and_hold_every_point(by_rate)
     assert all(point.encode() in before[name] for name in names for point in RATES)
     assert all((by_rate.point(point).root / "report.html").is_file() for point in RATES)
     assert study_table(found).row_count == 8
+    assert "speed-up" not in results_table(found)[0], "all points have as many ranks"

@@ -223,6 +223,24 @@ def mixed(count):
 
 
 @case
+def large():
+    """Tensors of more elements than a 32-bit count holds: a reduction, a copy, a message."""
+    rank, size = start()
+    tensor = torch.full((2**31 + 3,), rank + 1, dtype=torch.int8)
+    dist.all_reduce(tensor)
+    assert tensor[0] == tensor[2**30] == tensor[-1] == size * (size + 1) // 2
+    tensor[-1] = rank
+    dist.broadcast(tensor, 1)
+    assert tensor[-1] == 1
+    tensor[-2:] = rank
+    if rank == 0:
+        dist.send(tensor, 1)
+    elif rank == 1:
+        dist.recv(tensor, 0)
+        assert tensor[-1] == tensor[-2] == 0
+
+
+@case
 def overlap():
     """An asynchronous operation returns before the others have come, and goes on without its caller."""
     rank, _ = start()
