@@ -17,16 +17,19 @@ from typing import Any
 import torch
 
 from backends import Backend, backend_class
-from measurement.errors import WorldSizeMismatchError
+from measurement.errors import PlanError, WorldSizeMismatchError
 from measurement.fingerprint import fingerprint, usable_cores
 from measurement.plan import checked
 from measurement.record import Case, RankReport
 from measurement.world import World
-from runners.job import BlockReport, CheckReport, Command, Job, ParityReport
+from runners.epochs import EpochRunner
+from runners.job import BlockReport, CheckReport, Command, EpochReport, Job, ParityReport
 from runners.parity import run_gate
-from runners.planning import resolve_workload
+from runners.planning import WorkloadSetup, resolve_workload
+from runners.precision import Arithmetic, check_precision
 from runners.repeater import Repeater
 from runners.trainer import Trainer, resolve_device
+from workloads import Workload
 
 
 @dataclass(kw_only=True)
@@ -39,6 +42,8 @@ class Engine:
     backend: Backend
     runner: Trainer | Repeater
     """What it runs under the clock."""
+    epochs: EpochRunner | None = None
+    """Of a job with training."""
 
     @property
     def trainer(self) -> Trainer:
@@ -101,6 +106,11 @@ class Engine:
         """Before anything is timed: ``steps`` steps of training, or every case once. Collective."""
         return self.runner.run_gate() if isinstance(self.runner, Repeater) else run_gate(self.runner, steps=steps)
 
+    def run_epoch(self, epoch: int) -> EpochReport:
+        """Train one epoch, then evaluate; the first builds the model. Collective."""
+        assert self.epochs is not None, "the job has no training"
+        return self.epochs.run(epoch)
+
     def peak_memory_bytes(self) -> int:
         """Peak resident memory of the process on CPU, peak allocated device memory on GPU."""
         if self.runner.device.type == "cuda":
@@ -118,9 +128,11 @@ def start_engine(job: Job, world: World, *, store: Any = None) -> Engine:
     """
     chosen = resolve_workload(job.workload, job.workload_options)
     cls = backend_class(job.backend)
+    _check_benchmark(job, chosen)
     options = checked(cls.Options, job.options, source=f"options of backend '{job.backend}'")
     backend = cls(transport=job.transport, options=options, micro_steps=job.micro_steps)
     device = resolve_device(job.device, local_rank=world.local_rank)
+    check_precision(job.precision, device)
     benchmark = chosen.micro_benchmark(seed=job.seed)
     backend.groups = benchmark.groups(job.world_size) if benchmark else ()
     counted = backend.setup(world, device=device, store=store)
@@ -130,14 +142,28 @@ def start_engine(job: Job, world: World, *, store: Any = None) -> Engine:
             f"(rank variables seen: {world.launcher}); start it with {' or '.join(cls.launchers) or 'a fitting launcher'}"
         )
     runner: Trainer | Repeater
+    epochs = None
     if benchmark:
         runner = Repeater(benchmark=benchmark, backend=backend, world=counted, device=device)
     else:
+        arithmetic = Arithmetic(precision=job.precision, max_gradient_norm=job.max_gradient_norm, device=device)
         workload = chosen.training(local_batch_size=job.local_batch_size, seed=job.seed)
-        runner = Trainer(workload=workload, backend=backend, world=counted, device=device, seed=job.seed)
+        runner = Trainer(workload=workload, backend=backend, world=counted, device=device, seed=job.seed, arithmetic=arithmetic)
+        if job.training:
+            epochs = EpochRunner(runner, job.training, reference=job.workload, scale=job.learning_rate_scale)
         runner.build()
     settle_garbage()
-    return Engine(job=job, world=world, backend=backend, runner=runner)
+    return Engine(job=job, world=world, backend=backend, runner=runner, epochs=epochs)
+
+
+def _check_benchmark(job: Job, chosen: WorkloadSetup) -> None:
+    """What trains nothing has neither epochs nor gradients."""
+    asked = [name for name in ("training", "max_gradient_norm") if getattr(job, name) is not None]
+    asked += ["precision"] if job.precision != "fp32" else []
+    if asked and not issubclass(chosen.workload, Workload):
+        raise PlanError(
+            f"workload '{job.workload}' is a micro-benchmark, for which {asked[0]} means nothing; leave it out, or train a model"
+        )
 
 
 def settle_garbage() -> None:

@@ -3,8 +3,8 @@
 What must hold, each against a reference that the backend under test had no part in:
 
 - after ``prepare`` every rank has rank 0's parameters and buffers (each rank starts from other weights, on purpose);
-- after one step every rank's gradient is ``gradient_scale`` × the float64 mean of all ranks' local gradients, which each
-  rank computes on a bare model;
+- after one step, unscaled and not yet clipped, every rank's gradient is ``gradient_scale`` × the float64 mean of all ranks'
+  local gradients, which each rank computes on a bare model in the same precision;
 - after k optimizer steps all ranks' parameters agree;
 - no two ranks of an arm consumed the same samples, and all arms consumed the same ones in all.
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,8 @@ FLOOR = 1e-3
 """A tensor's error is also allowed to be this × tolerance of what a tensor of its size typically holds: a bias before a batch
 norm has a gradient of pure rounding noise, and no relative error to speak of."""
 MAX_FAILURES = 8
+SCALE = 2.0**8
+"""Of fp16's losses in the gate, whose first step must not be skipped for an overflow."""
 
 
 def run_gate(trainer: Trainer, *, steps: int) -> ParityReport:
@@ -45,7 +48,8 @@ def run_gate(trainer: Trainer, *, steps: int) -> ParityReport:
     digest, trainer.batches = hashlib.sha256(), trainer.new_batches()
     model = trainer.build_bare(seed=trainer.seed + trainer.world.rank)
     wanted = sketch_tensors(_state(model))
-    trainer.model, trainer.optimizer = trainer.backend.prepare(model, trainer.workload.build_optimizer(model))
+    trainer.join(model)
+    trainer.arithmetic.start(initial_scale=SCALE)
     started = sketch_tensors(_state(model))
     local = _local_gradients(trainer, model)
     trainer.batches = _digested(trainer.new_batches(), digest)
@@ -53,7 +57,8 @@ def run_gate(trainer: Trainer, *, steps: int) -> ParityReport:
     timer = StepTimer(trainer.device)
     for step in range(steps):
         torch.manual_seed(trainer.seed + trainer.world.rank)
-        trainer.step(timer)
+        with trainer.arithmetic.unclipped() if step == 0 else nullcontext():
+            trainer.step(timer)
         if step == 0:
             synced = sketch_tensors(_gradients(model))
     report = ParityReport(
@@ -65,7 +70,7 @@ def run_gate(trainer: Trainer, *, steps: int) -> ParityReport:
         sizes={name: tensor.numel() for name, tensor in _state(model)},
         samples=digest.hexdigest(),
         gradient_scale=trainer.backend.gradient_scale,
-        gradient_tolerance=trainer.backend.gradient_tolerance,
+        gradient_tolerance=max(trainer.backend.gradient_tolerance, trainer.arithmetic.gradient_error),
     )
     trainer.batches = trainer.new_batches()
     trainer.release()
@@ -78,10 +83,13 @@ def _local_gradients(trainer: Trainer, model: nn.Module) -> Sketches:
     bare.load_state_dict(model.state_dict())
     batches = trainer.new_batches()
     torch.manual_seed(trainer.seed + trainer.world.rank)
+    arithmetic = trainer.arithmetic
     for _ in range(trainer.micro_steps):
-        loss = trainer.workload.compute_loss(bare, next(batches)) / trainer.micro_steps
-        loss.backward()
-    return sketch_tensors(_gradients(bare))
+        with arithmetic.forward():
+            loss = trainer.workload.compute_loss(bare, next(batches)) / trainer.micro_steps
+        arithmetic.backward(loss)
+    scale = arithmetic.scaler.get_scale()
+    return sketch_tensors((name, gradient / scale) for name, gradient in _gradients(bare))
 
 
 def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from backends import Backend
 from measurement.record import PHASES
 from measurement.step_timer import StepTimer
 from measurement.world import World
+from runners.precision import Arithmetic
 from workloads import Workload
 
 DATA_WAIT, FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))
@@ -36,16 +37,48 @@ class TimedBlock:
     """A micro-benchmark's result that was wrong before the timed steps."""
 
 
+class Tally:
+    """What steps leave on the device to be read when they are over: their losses, and how often they were right."""
+
+    def __init__(self) -> None:
+        self._losses: list[Tensor] = []
+        self._hits: list[Tensor | None] = []
+
+    def add(self, loss: Tensor, hits: Tensor | None) -> None:
+        """After a micro-step; waits for nothing."""
+        self._losses.append(loss.detach())
+        self._hits.append(hits)
+
+    def losses(self, *, micro_steps: int) -> list[float]:
+        """Per step, the mean over its micro-steps."""
+        if not self._losses:
+            return []
+        means: list[float] = torch.stack(self._losses).double().reshape(-1, micro_steps).mean(dim=1).tolist()
+        return means
+
+    def hits(self) -> tuple[int, int] | None:
+        """How many labels were ranked first, and among the first five; None where the workload does not tell."""
+        told = [hits for hits in self._hits if hits is not None]
+        if len(told) < len(self._hits):
+            return None
+        first, among_five = torch.stack(told).sum(dim=0).tolist() if told else (0, 0)
+        return first, among_five
+
+
 class Trainer:
     """One rank's model, optimizer and batches, rebuilt as often as asked."""
 
-    def __init__(self, *, workload: Workload, backend: Backend, world: World, device: torch.device, seed: int) -> None:
+    def __init__(
+        self, *, workload: Workload, backend: Backend, world: World, device: torch.device, seed: int, arithmetic: Arithmetic
+    ) -> None:
         self.workload = workload
+        self.arithmetic = arithmetic
         self.backend = backend
         self.world = world
         self.device = device
         self.seed = seed
         self.micro_steps = backend.micro_steps
+        self.bare: nn.Module | None = None
         self.model: nn.Module | None = None
         self.optimizer: Optimizer | None = None
         self.batches = self.new_batches()
@@ -69,17 +102,27 @@ class Trainer:
         self.release()
         if layout is not None:
             self._held = allocate_at_random(random.Random(layout * 65_537 + self.world.rank), self.device)
-        bare = self.build_bare()
+        self.join(self.build_bare())
+
+    def join(self, bare: nn.Module) -> None:
+        """Make a model of this rank's, with a new optimizer, one with those of the other ranks. Collective."""
+        self.arithmetic.start()
+        self.bare = bare
         self.model, self.optimizer = self.backend.prepare(bare, self.workload.build_optimizer(bare))
 
     def release(self) -> None:
         """Let go of model and optimizer; wrappers hold reference cycles, so collect them now and not inside a step."""
-        self.model = self.optimizer = None
+        self.bare = self.model = self.optimizer = None
         self._held = []
         gc.collect()
 
-    def step(self, timer: StepTimer) -> int:
-        """One optimizer step under the clock; returns this rank's samples. Collective unless local."""
+    def step(self, timer: StepTimer, *, tally: Tally | None = None) -> int:
+        """One optimizer step under the clock; returns this rank's samples. Collective unless local.
+
+        Args:
+            timer: told where each phase ends.
+            tally: keeps the losses and the right answers, where they are wanted.
+        """
         assert self.model is not None and self.optimizer is not None
         samples = 0
         for micro_step in range(1, self.micro_steps + 1):
@@ -88,17 +131,25 @@ class Trainer:
             if micro_step == 1:
                 self.model.zero_grad(set_to_none=True)
             with nullcontext() if micro_step == self.micro_steps else self.backend.accumulating(self.model, self.optimizer):
-                loss = self.workload.compute_loss(self.model, batch)
-                if self.micro_steps > 1:
-                    loss = loss / self.micro_steps
+                loss = self._loss(self.model, batch, tally)
                 timer.mark(FORWARD)
-                loss.backward()
+                self.arithmetic.backward(loss)
                 timer.mark(BACKWARD)
             samples += self.workload.count_samples(batch)
-        self.optimizer.step()
+        self.arithmetic.step(self.backend, self.model, self.optimizer)
         timer.mark(OPTIMIZER)
         timer.end_step()
         return samples
+
+    def _loss(self, model: nn.Module, batch: Any, tally: Tally | None) -> Tensor:
+        """Of a micro-step, as it enters the step's mean."""
+        with self.arithmetic.forward():
+            if tally is None:
+                loss = self.workload.compute_loss(model, batch)
+            else:
+                loss, hits = self.workload.compute_loss_and_hits(model, batch)
+                tally.add(loss, hits)
+            return loss / self.micro_steps if self.micro_steps > 1 else loss
 
     def run_block(self, *, steps: int, warmup_steps: int, local: bool, rebuild: bool, layout: int | None = None) -> TimedBlock:
         """Rebuild if asked, warm up, meet, and time ``steps`` steps. Collective."""
@@ -125,7 +176,7 @@ class Trainer:
             "local_batch_size": self.workload.local_batch_size,
             "micro_steps": self.micro_steps,
             "optimizer": describe_optimizer(self.optimizer),
-            "model": describe_model(self.model),
+            "model": describe_model(self.model) | self.arithmetic.describe() if self.model else {},
         }
 
 

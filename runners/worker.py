@@ -117,6 +117,7 @@ class Servant:
             "start": self._start,
             "parity": self._parity,
             "block": self._block,
+            "epoch": self._epoch,
             "finish": self._finish,
         }
 
@@ -152,6 +153,9 @@ class Servant:
 
     def _block(self, command: Command) -> Reply:
         return Reply(block=self._engine.run_block(command))
+
+    def _epoch(self, command: Command) -> Reply:
+        return Reply(epoch=self._engine.run_epoch(command.epoch))
 
     def _finish(self, command: Command) -> Reply:
         engine = self._engine
