@@ -15,6 +15,7 @@ from measurement.plan import Plan
 from measurement.record import LaunchRecord, Manifest
 from reports.blocks import columns, tabulate_blocks, timed_steps
 from reports.cells import cases_of
+from reports.limits import limit_sentence
 from reports.schema import Comparison
 from reports.summaries import summarise_arms, summarise_ratios
 from reports.training import summarise_training
@@ -52,6 +53,7 @@ def compare(plan: Plan, records: Sequence[LaunchRecord], steps: pd.DataFrame, *,
         control=control,
         warnings=[*(training_warnings(training) if training else []), *warnings(plan, arms, results)],
         training=training,
+        limit=limit_sentence({arm.name: arm.step_shares for arm in arms if arm.step_shares and arm.role != "control"}),
         measured_minutes=minutes,
         results=results,
         arms=arms,

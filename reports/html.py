@@ -20,6 +20,7 @@ from reports.cells import NO_TIMING, NOT_OFFERED, VERDICTS, tally
 from reports.cells_chart import size_text
 from reports.cells_table import cell_verdict
 from reports.charts import charts
+from reports.limits import LIMIT
 from reports.links import LINK_HEADER, link_caption, link_rows
 from reports.method import method
 from reports.pairs_chart import pair_stride
@@ -52,6 +53,7 @@ class HtmlReport(Report):
             headline=headline_parts(comparison.headline),
             figures=figures,
             figures_json=script_json(figures),
+            limit_share=LIMIT,
             plotly=Markup(get_plotlyjs()),
             stride=pair_stride(comparison),
             method=method(comparison),

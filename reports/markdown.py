@@ -26,6 +26,7 @@ from reports.quantities import (
     rate,
     rate_interval,
     ratio,
+    step_shares,
 )
 from reports.ranks import rank_caption, rank_rows
 from reports.schema import ArmSummary, Comparison
@@ -46,6 +47,7 @@ class MarkdownReport(Report):
             f"**{escape(comparison.headline)}.**",
             *(f"- {escape(line)}" for line in comparison.findings if line not in comparison.headline),
             *([f"- {escape(comparison.control)}"] if comparison.control not in comparison.headline else []),
+            *([f"- {escape(comparison.limit)}"] if comparison.limit else []),
             *(f"- Note: {escape(line)}" for line in comparison.warnings),
             *(_cells(comparison) if comparison.cases else _training(comparison)),
             *_errors(comparison.arms),
@@ -155,12 +157,13 @@ def _verdicts(comparison: Comparison) -> list[str]:
 
 
 def _causes(comparison: Comparison) -> list[str]:
-    header = ["arm", "step p50 ms", "p5 to p95 ms", "exposed communication ms", "peak memory GiB"]
+    header = ["arm", "step p50 ms", "p5 to p95 ms", "exposed communication ms", "waiting for data, exposed", "peak memory GiB"]
     rows = []
     for arm in comparison.arms:
         steps = arm.step_time_s
         spread = f"{milliseconds(steps['p5'])} to {milliseconds(steps['p95'])}" if steps else NONE
-        row = [milliseconds(steps.get("p50")), spread, exposed(arm.exposed_comm_s), gibibytes(arm.peak_memory_bytes)]
+        shares = step_shares(arm.step_shares)
+        row = [milliseconds(steps.get("p50")), spread, exposed(arm.exposed_comm_s), shares, gibibytes(arm.peak_memory_bytes)]
         rows.append([escape(arm.name), *row])
     return table(header, rows)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from reports.limits import LIMIT
 from reports.quantities import percent
 from reports.schema import Comparison
 from reports.statistics import TRIM
@@ -103,6 +104,9 @@ def _training() -> list[str]:
         "launches and blocks) includes the machine's drift, which cancels in the ratio.",
         "Exposed communication: step time with gradient exchange less step time without, in the same rounds; the mean of "
         "each launch, then the median over launches. The same definition for every backend.",
+        "What holds training back: the share of the mean step that the rank which waits most spends waiting for data, and that of "
+        f"exposed communication. The larger is called the limit where it is {percent(LIMIT)} or more: without it, throughput would "
+        "rise by a third at least. Where neither is, computing takes most of the step.",
         "Phases: medians per step on the slowest rank. They are not to be compared across backends one by one: DDP waits for "
         "communication inside backward, Horovod inside the optimizer's step.",
     ]

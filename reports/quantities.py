@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from reports.schema import ArmSummary, Estimate, RatioSummary
+from reports.schema import ArmSummary, Estimate, RatioSummary, StepShares
 
 NONE = "–"
 
@@ -76,6 +76,16 @@ def exposed(estimate: Estimate | None) -> str:
     if estimate.ci_low is None or estimate.ci_high is None:
         return milliseconds(estimate.value)
     return f"{milliseconds(estimate.value)} ({milliseconds(estimate.ci_low)} to {milliseconds(estimate.ci_high)})"
+
+
+def share(part: float | None) -> str:
+    """A share in whole percents."""
+    return NONE if part is None else f"{round(100 * part)}%"
+
+
+def step_shares(shares: StepShares | None) -> str:
+    """Waiting for data and exposed communication, as shares of a step."""
+    return f"{share(shares.data_wait)}, {share(shares.exposed_comm)}" if shares else NONE
 
 
 def gibibytes(number: int | None) -> str:

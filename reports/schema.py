@@ -85,6 +85,15 @@ class ByRank(Stored):
     """Mean step without gradient exchange; where none was measured, the phases that come before any exchange."""
 
 
+class StepShares(Stored):
+    """Where a synchronised step's time goes, as shares of it; the definitions are in ``reports.limits``."""
+
+    data_wait: float
+    """Waiting for data, on the rank that waits most."""
+    exposed_comm: float | None = None
+    """Null where it was not measured."""
+
+
 class LinkFigures(Stored):
     """What an arm sends over one host's link in a step, beside what its algorithm needs; bytes."""
 
@@ -126,6 +135,8 @@ class ArmSummary(Stored):
     """Median seconds per step on the slowest rank; not to be compared between backends one by one."""
     exposed_comm_s: Estimate | None = None
     """Median over launches of: mean synchronised step time less mean local step time, in the same rounds."""
+    step_shares: StepShares | None = None
+    """Null without synchronised steps, and in files written before there were any."""
     peak_memory_bytes: int | None = None
     speed_up: Estimate | None = None
     """Of a study: throughput over that of the ``scaling_baseline``."""
@@ -186,6 +197,8 @@ class Comparison(Stored):
     control: str
     """What the control says, in one sentence."""
     warnings: list[str]
+    limit: str | None = None
+    """What holds training back, in one sentence; null without timing, and of a micro-benchmark."""
     baseline: str
     workload: str
     sample_unit: str

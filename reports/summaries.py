@@ -23,9 +23,10 @@ from reports.blocks import (
     slowest_steps,
 )
 from reports.cells import cases_of, not_offered, summarise_cells
+from reports.limits import data_wait_share, exposed_comm_share
 from reports.links import summarise_links
 from reports.ranks import summarise_ranks
-from reports.schema import ArmError, ArmSummary, Estimate, RatioSummary, Status
+from reports.schema import ArmError, ArmSummary, Estimate, RatioSummary, Status, StepShares
 from reports.statistics import Interval, median_interval, median_of_means_interval, ratio_intervals
 from reports.verdict import decide, minutes_to_decide
 
@@ -111,6 +112,7 @@ def summarise_arms(plan: Plan, records: Sequence[LaunchRecord], timed: pd.DataFr
         if not cases_of(records):
             summary.by_rank = summarise_ranks(own, timed[timed["arm"] == name])
             summary.links = summarise_links(plan, own) if summary.by_rank else []
+            summary.step_shares = _shares(summary, timed[timed["arm"] == name], blocks[blocks["arm"] == name])
         arms.append(summary)
     return arms
 
@@ -157,6 +159,14 @@ def _timing(plan: Plan, name: str, records: Sequence[LaunchRecord], slowest: pd.
         "phases_s": phase_medians(slowest),
         "exposed_comm_s": _estimate(exposed),
     }
+
+
+def _shares(summary: ArmSummary, timed: pd.DataFrame, blocks: pd.DataFrame) -> StepShares | None:
+    """Of an arm that has timing, from its own steps and blocks."""
+    if summary.throughput_per_s is None:
+        return None
+    exposed = exposed_comm_share(summary.exposed_comm_s, blocks[blocks["kind"] == "sync"])
+    return StepShares(data_wait=data_wait_share(timed[timed["kind"] == "sync"]), exposed_comm=exposed)
 
 
 def _estimate(interval: Interval | None) -> Estimate | None:

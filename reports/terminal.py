@@ -57,6 +57,8 @@ def _speed_table(comparison: Comparison) -> Table:
     for arm in comparison.arms:
         table.add_row(*_cells(arm, comparison.result(arm.name)))
     below = [f"{arm.name}: {note(arm, comparison.result(arm.name))}" for arm in comparison.arms if _is_long(arm, comparison)]
+    if comparison.limit:
+        below.append(comparison.limit)
     if below:
         table.caption, table.caption_justify = Text("\n".join(below), style="none"), "left"
     return table

@@ -1,0 +1,113 @@
+"""What holds training back, from shares of known truth: the definitions, the threshold and what the reports say."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from reports import write_reports
+from reports.limits import LIMIT, data_wait_share, exposed_comm_share, limit_of, limit_sentence
+from reports.schema import Comparison, Estimate, StepShares
+from reports.terminal import verdict_table
+from tests.unit import results_factory
+from tests.unit.results_factory import Truth, make_plan, write_results
+
+
+def shares(data_wait, exposed_comm=None):
+    return StepShares(data_wait=data_wait, exposed_comm=exposed_comm)
+
+
+def test_the_rank_that_waits_most_counts_over_all_its_steps():
+    steps = pd.DataFrame({"rank": [0, 0, 1, 1], "data_wait_s": [0.0, 0.1, 0.5, 0.1], "step_s": [1.0, 1.0, 1.0, 2.0]})
+    assert data_wait_share(steps) == pytest.approx(0.6 / 3)
+
+
+def test_exposed_communication_is_held_against_the_mean_step():
+    blocks = pd.DataFrame({"block_s": [1.0, 3.0], "steps": [10, 10]})
+    assert exposed_comm_share(Estimate(value=0.05), blocks) == pytest.approx(0.05 / 0.2)
+    assert exposed_comm_share(None, blocks) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "limit"),
+    [
+        (shares(LIMIT, 0.0), "input"),
+        (shares(0.6, 0.3), "input"),
+        (shares(0.3, 0.6), "network"),
+        (shares(0.0, LIMIT), "network"),
+        (shares(LIMIT - 0.01, LIMIT - 0.01), "computing"),
+        (shares(0.01, -0.02), "computing"),
+        (shares(0.6), "input"),
+        (shares(0.1), "not the input"),
+    ],
+)
+def test_the_larger_share_is_the_limit_from_the_threshold_on(own, limit):
+    assert limit_of(own) == limit
+
+
+@pytest.mark.parametrize(
+    ("arms", "sentence"),
+    [
+        ({}, None),
+        (
+            {"a": shares(0.62, 0.02), "b": shares(0.65)},
+            "The input is the limit: 62 to 65% of the step is waiting for data; more loader workers (loader_workers) or a faster "
+            "data set will help, the network will not",
+        ),
+        (
+            {"a": shares(0.01, 0.31), "b": shares(0.02, 0.05)},
+            "The network is the limit in a: 31% of the step is exposed communication, 1% waiting for data. "
+            "Computing takes most of the step in b: 2% is waiting for data, 5% exposed communication",
+        ),
+        (
+            {"a": shares(0.02, -0.01), "b": shares(0.02, 0.004), "c": shares(0.02, 0.0)},
+            "Computing takes most of the step: 2% is waiting for data, 0% exposed communication",
+        ),
+        (
+            {"a": shares(0.1)},
+            "The input is not the limit: 10% of the step is waiting for data (exposed communication was not measured)",
+        ),
+    ],
+)
+def test_one_sentence_names_arms_with_the_same_limit_together(arms, sentence):
+    assert limit_sentence(arms) == sentence
+
+
+@pytest.fixture
+def network_bound(tmp_path):
+    """Of steps of 20 ms, about 8 are exchange: a share of 40% where the ratio is 1."""
+    return write_results(tmp_path / "results", truth=Truth(exposed_s=0.008, noise=0.001, drift=0.0))
+
+
+def test_every_report_tells_the_limit(network_bound):
+    comparison = write_reports(network_bound)
+    own = comparison.arm("ddp-gloo").step_shares
+    assert own.exposed_comm == pytest.approx(0.4, abs=0.02)
+    assert own.data_wait == pytest.approx(results_factory.SHARES["ddp"][0], abs=0.001)
+    assert comparison.limit.startswith("The network is the limit: 36 to 44% of the step is exposed communication, 5% waiting")
+    assert "ddp-gloo-control" not in comparison.limit
+    stored = json.loads((network_bound.root / "comparison.json").read_text())
+    assert stored["arms"][0]["step_shares"] == own.model_dump()
+    assert "The network is the limit: 36 to 44%" in (network_bound.root / "report.md").read_text()
+    assert "<li>The network is the limit: 36 to 44%" in (network_bound.root / "report.html").read_text()
+    console = Console(record=True, width=100)
+    console.print(verdict_table(comparison))
+    assert "The network is the limit: 36 to 44%" in " ".join(console.export_text().split())
+
+
+def test_without_local_steps_the_network_cannot_be_judged(tmp_path):
+    folder = write_results(tmp_path / "results", plan=make_plan(local_every=0))
+    comparison = write_reports(folder)
+    assert comparison.arm("ddp-gloo").step_shares.exposed_comm is None
+    assert comparison.limit.startswith("The input is not the limit: 5%")
+
+
+def test_files_written_before_there_were_shares_can_be_read(network_bound):
+    stored = json.loads(write_reports(network_bound).model_dump_json())
+    del stored["limit"]
+    for arm in stored["arms"]:
+        del arm["step_shares"]
+    assert Comparison.model_validate(stored).limit is None
