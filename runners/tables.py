@@ -10,25 +10,29 @@ from measurement.record import LaunchRecord
 from reports.blocks import tabulate_blocks
 from reports.cells import summarise_cells
 from reports.cells_chart import size_text
-from reports.quantities import bandwidth, duration
+from reports.limits import data_wait_share, limit_sentence
+from reports.quantities import bandwidth, duration, share
+from reports.schema import StepShares
 
 CONFIDENCE = 0.95
 
 
 def throughput_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
-    """One row per rank, then the total: all ranks' samples over the slowest rank's time, as in the reports."""
+    """One row per rank, then the total: all ranks' samples over the slowest rank's time, as in the reports. Below: the limit."""
     ranks, hosts = _plural(record.world_size, "rank"), _plural(len(record.hosts), "host")
     title = f"{record.workload} under {record.backend} over {record.transport}: {ranks} on {hosts}"
     table = Table(title=title, title_justify="left")
-    for name in ("host", "rank", f"{record.sample_unit}/s", "step ms (median)", "step ms (95%)"):
+    for name in ("host", "rank", f"{record.sample_unit}/s", "step ms (median)", "step ms (95%)", "waiting for data"):
         table.add_column(name, justify="left" if name == "host" else "right")
     for place in record.ranks:
         own = steps[steps["rank"] == place.rank]
-        table.add_row(place.host, str(place.rank), *_figures(own["samples"].sum() / own["step_s"].sum(), own["step_s"]))
+        table.add_row(place.host, str(place.rank), *_figures(own["samples"].sum() / own["step_s"].sum(), own["step_s"], own))
     slowest = steps.groupby(["block", "step"])["step_s"].max()
     per_block = steps.groupby(["block", "rank"])["step_s"].sum().groupby("block").max()
     table.add_section()
-    table.add_row("all", str(record.world_size), *_figures(steps["samples"].sum() / per_block.sum(), slowest), style="bold")
+    table.add_row("all", str(record.world_size), *_figures(steps["samples"].sum() / per_block.sum(), slowest, steps), style="bold")
+    table.caption = limit_sentence({record.arm: StepShares(data_wait=data_wait_share(steps))})
+    table.caption_justify, table.caption_style = "left", "none"
     return table
 
 
@@ -46,9 +50,9 @@ def cases_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
     return table
 
 
-def _figures(throughput_per_s: float, step_s: pd.Series) -> list[str]:
+def _figures(throughput_per_s: float, step_s: pd.Series, steps: pd.DataFrame) -> list[str]:
     median, high = np.percentile(step_s, [50, 95]) * 1e3
-    return [f"{throughput_per_s:,.1f}", f"{median:.2f}", f"{high:.2f}"]
+    return [f"{throughput_per_s:,.1f}", f"{median:.2f}", f"{high:.2f}", share(data_wait_share(steps))]
 
 
 def _plural(count: int, noun: str) -> str:
