@@ -7,30 +7,29 @@ from reports.quantities import NONE, duration, ratio
 
 
 def accuracy(estimate: Estimate | None) -> str:
-    """A share of right answers in percent, one decimal."""
+    """A share of right answers in percent."""
     return NONE if estimate is None else f"{100 * estimate.value:.1f}%"
 
 
 def accuracy_interval(estimate: Estimate | None) -> str:
-    """Its bounds."""
-    if estimate is None or estimate.ci_low is None or estimate.ci_high is None:
-        return NONE
-    return f"{100 * estimate.ci_low:.1f}% to {100 * estimate.ci_high:.1f}%"
+    """The same with the half width of its interval, which is symmetric."""
+    half = _half_width(estimate)
+    return accuracy(estimate) if half is None else f"{accuracy(estimate)} ± {100 * half:.1f}"
 
 
 def points(estimate: Estimate | None) -> str:
-    """A difference of accuracies with its interval, in percentage points."""
+    """A difference of accuracies in percentage points, with the half width of its interval."""
     if estimate is None:
         return NONE
-    bounds = "" if estimate.ci_low is None or estimate.ci_high is None else f", {points_interval(estimate)}"
-    return f"{100 * estimate.value:+.2f} points{bounds}"
+    half = _half_width(estimate)
+    value = f"{100 * estimate.value:+.2f}"
+    return value if half is None else f"{value} ± {100 * half:.2f}"
 
 
-def points_interval(estimate: Estimate | None) -> str:
-    """The bounds of a difference of accuracies, in percentage points."""
+def _half_width(estimate: Estimate | None) -> float | None:
     if estimate is None or estimate.ci_low is None or estimate.ci_high is None:
-        return NONE
-    return f"{100 * estimate.ci_low:+.2f} to {100 * estimate.ci_high:+.2f}"
+        return None
+    return (estimate.ci_high - estimate.ci_low) / 2
 
 
 def time_ratio(estimate: Estimate | None) -> str:

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reports.quantities import NONE, percent
-from reports.training_quantities import accuracy, accuracy_interval, points, seconds, time_ratio
+from reports.training_quantities import accuracy_interval, points, seconds, time_ratio
 from reports.training_schema import ArmTraining, TrainingSummary
 
 STYLES = {"same": "bold green", "differs": "bold red", "undecided": "yellow"}
@@ -16,8 +16,8 @@ STYLES = {"same": "bold green", "differs": "bold red", "undecided": "yellow"}
 def training_header(training: TrainingSummary) -> list[str]:
     """Of ``training_rows``."""
     target = training.settings.target_accuracy
-    columns = ["arm", "final accuracy", f"{percent(training.confidence)} interval", f"less {training.reference}'s", "convergence"]
-    return columns if target is None else [*columns, f"time to {percent(target)}", "seeds", f"time / {training.baseline}'s"]
+    columns = ["arm", "accuracy", f"points from {training.reference}", "convergence"]
+    return columns if target is None else [*columns, f"{percent(target)} after", "reached", f"time / {training.baseline}'s"]
 
 
 def training_rows(training: TrainingSummary) -> list[list[str]]:
@@ -26,7 +26,7 @@ def training_rows(training: TrainingSummary) -> list[list[str]]:
 
 
 def _row(arm: ArmTraining, training: TrainingSummary) -> list[str]:
-    row = [arm.name, accuracy(arm.final_top1), accuracy_interval(arm.final_top1), points(arm.difference), verdict(arm, training)]
+    row = [arm.name, accuracy_interval(arm.final_top1), points(arm.difference), verdict(arm, training)]
     if training.settings.target_accuracy is None:
         return row
     relative = "1" if arm.name == training.baseline else time_ratio(arm.time_ratio)
@@ -42,7 +42,7 @@ def training_table(training: TrainingSummary) -> Table:
     """For the terminal."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
     for title in training_header(training):
-        table.add_column(Text(title), overflow="fold")
+        table.add_column(Text(title), no_wrap=title == "arm")
     for row in training_rows(training):
-        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
+        table.add_row(*(Text(cell.replace(" to ", "–"), style=STYLES.get(cell, "")) for cell in row))
     return table

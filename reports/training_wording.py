@@ -30,7 +30,7 @@ def convergence_sentence(training: TrainingSummary) -> str:
 
 def _different(arms: Sequence[ArmTraining]) -> str:
     found = [arm for arm in arms if arm.convergence == "differs"]
-    names = ", ".join(f"{arm.name} [{points(arm.difference)}]" for arm in found)
+    names = ", ".join(f"{arm.name} ({points(arm.difference)} percentage points)" for arm in found)
     return f"{names} {_reach(found)} another accuracy than" if found else ""
 
 
@@ -73,7 +73,7 @@ def training_findings(training: TrainingSummary) -> list[str]:
 def _finding(arm: ArmTraining, training: TrainingSummary) -> str:
     if arm.difference is None:
         return f"{arm.name}: no accuracy to compare with {training.reference}'s" + (f" ({arm.note})" if arm.note else "")
-    figures = f"{points(arm.difference)} from {training.reference}, {_count(arm.pairs, 'seed')}"
+    figures = f"{points(arm.difference)} percentage points from {training.reference}, {_count(arm.pairs, 'seed')}"
     verdict = {"same": "the same accuracy", "differs": "another accuracy", "undecided": "undecided", None: ""}[arm.convergence]
     why = f"; {arm.note}" if arm.note else ""
     words = f"{arm.name} ends with {accuracy(arm.final_top1)}, {figures}: {verdict}{why}"

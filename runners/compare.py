@@ -25,7 +25,7 @@ from runners.fairness import fairness_table
 from runners.inspection import inspect
 from runners.links import require_lab, shaped_links
 from runners.places import Placement
-from runners.planning import require_executables, resolve_arms, resolve_cases, resolve_workload
+from runners.planning import require_epochs, require_executables, resolve_arms, resolve_cases, resolve_workload
 from runners.progress import Progress
 from runners.reach import probe_hosts
 from runners.wardens import Wardens
@@ -57,6 +57,7 @@ class ComparisonRun:
         self.arms = resolve_arms(plan)
         self.workload = resolve_workload(plan.workload, plan.workload_options)
         self.cases = resolve_cases(plan, self.workload, self.arms)
+        require_epochs(plan, self.workload)
         self._seconds = Seconds()
 
     def prepare(self) -> None:

@@ -17,6 +17,7 @@ from measurement.errors import PlanError, unknown_name
 from measurement.fingerprint import usable_cores
 from measurement.plan import Arm, Plan, checked
 from measurement.record import Case
+from runners.epochs import steps_per_epoch
 from runners.launchers import Launcher, make_launcher
 from runners.places import planned_hosts
 from workloads import MicroBenchmark, Workload, workload_class
@@ -174,6 +175,18 @@ def resolve_cases(plan: Plan, workload: WorkloadSetup, arms: dict[str, ArmSetup]
                 "repeats; use one that does, such as 'ddp' or 'horovod'"
             )
     return list(benchmark.cases(plan.world_size))
+
+
+def require_epochs(plan: Plan, workload: WorkloadSetup) -> None:
+    """What is to be trained to the end must have one; seen here where the data is, elsewhere by the ranks.
+
+    Raises:
+        PlanError: the plan has training, but the workload has no epochs, too few samples for one step, or no data.
+    """
+    if plan.training is None or plan.hosts is not None:
+        return
+    trained = workload.training(local_batch_size=plan.local_batch_size, seed=plan.seed)
+    steps_per_epoch(trained, reference=plan.workload, world_size=plan.world_size, micro_steps=plan.micro_steps)
 
 
 def require_executables(arms: dict[str, ArmSetup]) -> None:

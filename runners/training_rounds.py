@@ -15,6 +15,7 @@ from measurement.plan import Plan
 from measurement.record import BlockRecord
 from measurement.training import EpochRecord, Training
 from runners.arm_launch import ArmLaunch, Clock, Say
+from runners.epoch_records import combine
 from runners.event_log import Row
 from runners.job import Command, EpochReport
 from runners.links import link_counter, passed
@@ -64,8 +65,6 @@ class TrainingRounds:
         turn, self._turn = self._turn, self._turn + 1
         before, started = self._link_bytes(), time.monotonic()
         reports = self._exchange(arm, Command(do="epoch", epoch=epoch))
-        from runners.epoch_records import combine
-
         record = combine(reports, epoch=epoch)
         block = BlockRecord(
             turn=turn,
