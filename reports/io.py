@@ -98,8 +98,7 @@ def conclusions(record: LoadingRecord, need: TrainingNeed | None) -> list[str]:
     best = max(in_all, key=lambda workers: in_all[workers].value)
     said = [need_sentence(need, slowest, unit)] if need else []
     most = f"{rate(in_all[best])} {unit}/s in all, {rate(Estimate(value=slowest[best]))} on the slowest rank"
-    who = f"{workers_words(best)} per rank load{'s' * (best == 1)}" if best else "Ranks without loader workers load"
-    said.append(f"{who} most: {most}")
+    said.append(f"Most: {_who_load(best)} {most}")
     if best and 0 in in_all:
         said[-1] += f"; {in_all[best].value / in_all[0].value:.1f} times what ranks load by themselves"
     return said
@@ -110,11 +109,15 @@ def need_sentence(need: TrainingNeed, slowest: dict[int, float], unit: str) -> s
     wanted = f"Training ({need.arm}) needs {rate(Estimate(value=need.samples_per_s))} {unit}/s per rank"
     enough = [workers for workers in sorted(slowest) if slowest[workers] >= need.samples_per_s]
     chosen = enough[0] if enough else max(slowest, key=lambda workers: slowest[workers])
-    loaded = f"{workers_words(chosen)} load{'s' * (chosen == 1)} {rate(Estimate(value=slowest[chosen]))}"
+    loaded = f"{_who_load(chosen)} {rate(Estimate(value=slowest[chosen]))}"
     part = share(need.samples_per_s / slowest[chosen])
     if enough:
         return f"{wanted}; {loaded}: enough, {part} of it is needed"
     return f"{wanted}; {loaded} at most: too few, {part} of it is needed, and training waits for data"
+
+
+def _who_load(workers: int) -> str:
+    return f"{workers_words(workers)} per rank load{'s' * (workers == 1)}" if workers else "ranks without loader workers load"
 
 
 def workers_words(workers: int) -> str:

@@ -1,0 +1,122 @@
+"""What is concluded of the loaders alone, from hand-made turns: rates, table, sentences, page; and what training needs of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rich.console import Console
+
+from measurement.errors import PlanError, RecordError
+from measurement.loading import LoaderTurn, LoadingRecord, read_loading
+from reports.io import ALL, conclusions, loading_rates, loading_table, slowest_ranks, write_loading
+from reports.training_need import TrainingNeed, read_need
+from runners.io import worker_counts
+from tests.unit.results_factory import SHARES, Truth, write_results
+
+HOSTS = ("host1", "host1", "host2")
+SPEEDS = {0: (100, 110, 90), 2: (300, 310, 200)}
+"""Samples per second by number of workers, rank by rank."""
+
+
+def make_record(workload="digits"):
+    """Three rounds: the second as told, the others a tenth slower and faster."""
+    turns = [
+        LoaderTurn(round=number, rank=rank, host=HOSTS[rank], workers=workers, samples=round(speed * factor), seconds=2.0)
+        for number, factor in enumerate((1.8, 2.0, 2.2))
+        for workers, speeds in SPEEDS.items()
+        for rank, speed in enumerate(speeds)
+    ]
+    return LoadingRecord(
+        created_at="2026-01-01T12:00:00+00:00",
+        workload=workload,
+        workload_options={"data_dir": "<b>data</b>"},
+        sample_unit="images",
+        local_batch_size=8,
+        launcher="torchrun",
+        world_size=3,
+        device="cpu",
+        cores={"host1": 4, "host2": 2},
+        turns=turns,
+    )
+
+
+def need(samples_per_s):
+    return TrainingNeed(arm="ddp", samples_per_s=samples_per_s)
+
+
+def test_ranks_of_a_host_and_of_all_are_summed_within_a_round():
+    rates = loading_rates(make_record())
+    assert [(place.name, place.host) for place in rates] == [
+        ("rank 0", "host1"),
+        ("rank 1", "host1"),
+        ("rank 2", "host2"),
+        ("host", "host1"),
+        ("host", "host2"),
+        (ALL, ""),
+    ]
+    values = {(place.name, place.host): found for place, found in rates.items()}
+    assert values["host", "host1"][2].value == 610
+    in_all = values[ALL, ""][0]
+    assert (in_all.value, in_all.ci_low, in_all.ci_high) == pytest.approx((300, 270, 330))
+    assert slowest_ranks(rates) == {0: 90, 2: 200}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sentence"),
+    [
+        (80, "Training (ddp) needs 80 images/s per rank; ranks without loader workers load 90: enough, 89% of it is needed"),
+        (150, "Training (ddp) needs 150 images/s per rank; 2 workers per rank load 200: enough, 75% of it is needed"),
+        (
+            400,
+            "Training (ddp) needs 400 images/s per rank; 2 workers per rank load 200 at most: too few, 200% of it is needed",
+        ),
+    ],
+)
+def test_the_fewest_workers_that_are_enough_for_the_slowest_rank(wanted, sentence):
+    first, most = conclusions(make_record(), need(wanted))
+    assert first.startswith(sentence)
+    assert (
+        most
+        == "Most: 2 workers per rank load 810 images/s in all, 200 on the slowest rank; 2.7 times what ranks load by themselves"
+    )
+
+
+def test_table_and_files(tmp_path):
+    record = make_record()
+    console = Console(record=True, width=100)
+    console.print(loading_table(record, need(150)))
+    text = console.export_text()
+    assert all(words in text for words in ("no worker", "2 workers", "rank 2", "host2", "729–891", "75%"))
+    write_loading(record, need(150), tmp_path)
+    assert read_loading(tmp_path / "io.json") == record
+    page = (tmp_path / "io.html").read_text()
+    assert "2 workers per rank load 200: enough" in page
+    figures = json.loads(page.split('id="figures">')[1].split("</script>")[0])
+    assert [line["name"] for line in figures["loading"]["data"]] == ["host1", "host2", "all ranks"]
+    assert figures["loading"]["layout"]["shapes"][0]["y0"] == 450
+
+
+def test_what_training_needs_is_without_its_waiting_for_data(tmp_path):
+    folder = write_results(tmp_path / "results", truth=Truth(noise=0.001, drift=0.0))
+    found = read_need(folder.root, "digits")
+    batch = folder.read_plan().local_batch_size
+    assert found.arm == "horovod-gloo", "the fastest"
+    assert found.samples_per_s == pytest.approx(batch / (0.02 / 1.1) / (1 - SHARES["horovod"][0]), rel=0.01)
+    with pytest.raises(RecordError, match="is of workload 'digits', not 'mnist'; give one of the same workload"):
+        read_need(folder.root, "mnist")
+    with pytest.raises(RecordError, match="holds no launch record"):
+        read_need(tmp_path, "digits")
+
+
+def test_numbers_of_workers_are_read_or_refused():
+    assert worker_counts("0, 2,16") == [0, 2, 16]
+    for text in ("", "a", "1,1", "-1", "1.5", "0,,2", "1;2"):
+        with pytest.raises(PlanError, match="no list of different whole numbers from 0 on; write it as 0,1,2,4"):
+            worker_counts(text)
+
+
+def test_a_file_of_something_else_is_refused(tmp_path):
+    (tmp_path / "io.json").write_text("{}")
+    with pytest.raises(RecordError, match="is no record of loading"):
+        read_loading(tmp_path / "io.json")
