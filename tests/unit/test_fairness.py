@@ -50,3 +50,16 @@ def test_variables_differ_only_where_asked_or_a_librarys_own():
 def test_a_control_is_nothing_but_its_baseline():
     found = unasked_differences(arm("a", role="baseline"), arm("c", role="control", backend={"bucket_cap_mb": 1}))
     assert found == ["backend.bucket_cap_mb is 1, a has None"]
+
+
+def test_one_process_beside_many_has_what_follows_from_that_and_nothing_else():
+    def many(name, role="candidate", **changes):
+        made = arm(name, role, world_size=2, **changes)
+        return made.model_copy(update={"world_size": 2})
+
+    alone = arm("alone", role="baseline", threads=2, local_batch_size=8).model_copy(update={"world_size": 1})
+    assert unasked_differences(alone, many("b")) == []
+    assert unasked_differences(alone, many("b", seed=2)) == ["seed is 2, alone has 1"]
+    assert all(row["asked"] for row in fairness_table([alone, many("b"), many("c")]))
+    uneven = {row["field"]: row["asked"] for row in fairness_table([alone, many("b"), many("c", threads=4)])}
+    assert (uneven["threads"], uneven["local_batch_size"]) == (False, True)

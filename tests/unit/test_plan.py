@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from measurement.errors import PlanError, RingsideError
 from measurement.plan import Plan, check_plan, read_plan
-from runners.planning import resolve_arms, resolve_workload
+from runners.planning import require_epochs, resolve_arms, resolve_cases, resolve_workload
 from tests.conftest import REPOSITORY, TINY, write_plan
 
 
@@ -23,6 +23,15 @@ def resolve(**changes):
     plan = check(**changes)
     resolve_workload(plan.workload, plan.workload_options)
     return resolve_arms(plan)
+
+
+def resolve_training(**changes):
+    """All that is refused before anything starts, in the order of ``ComparisonRun``."""
+    plan = check_plan({**TINY, "measurement": {}, "training": {"epochs": 2}, **changes}, source="test")
+    arms = resolve_arms(plan)
+    workload = resolve_workload(plan.workload, plan.workload_options)
+    resolve_cases(plan, workload, arms)
+    require_epochs(plan, workload)
 
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "plans").glob("*.yaml")), ids=lambda path: path.name)
@@ -129,6 +138,39 @@ def test_the_digest_ignores_only_how_long_is_measured():
     assert check(measurement={"control": True, "launches": 9}).digest() == digest
     assert check(measurement={"control": True, "launches": 1, "block_s": 1.0}).digest() != digest
     assert check(measurement={"control": True, "launches": 1}, seed=2).digest() != digest
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"measurement": {"control": True}}, "measurement.control means nothing with training, whose blocks are epochs; leave it"),
+        ({"measurement": {"local_every": 4}}, "measurement.local_every means nothing with training"),
+        ({"measurement": {"until_decided": True}}, "until_decided is for throughput, not for training"),
+        ({"points": {"a": {"local_batch_size": 8}}}, "points and training are both given"),
+        ({"training": {"epochs": 0}}, "training.epochs = 0"),
+        ({"training": {"epochs": 1, "stop_at_target": True}}, "needs a target_accuracy, such as 0.97"),
+        ({"training": {"epochs": 1, "target_acuracy": 0.9}}, "did you mean 'target_accuracy'?"),
+        ({"workload": "resnet18"}, "workload 'resnet18' has no epochs, so it cannot be trained to the end"),
+        ({"workload": "collectives"}, "workload 'collectives' is a micro-benchmark, and training is for models"),
+        ({"local_batch_size": 1000}, "local_batch_size 1000 x 2 ranks is more than the 1437 training samples"),
+    ],
+)
+def test_training_that_cannot_be(changes, message):
+    with pytest.raises(PlanError) as refused:
+        resolve_training(**changes)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_training_has_no_control_and_one_process_has_the_batch_of_all():
+    arms = {"ddp": TINY["arms"]["ddp"], "alone": {"backend": "single"}}
+    changes = {"arms": arms, "micro_steps": 3, "training": {"epochs": 2}, "measurement": {"launches": 2}}
+    plan = check_plan({**TINY, **changes}, source="test")
+    assert (plan.measurement.control, plan.measurement.local_every, list(plan.all_arms())) == (False, 0, ["ddp", "alone"])
+    assert check_plan(yaml.safe_load(plan.to_yaml()), source="again") == plan
+    alone = resolve_arms(plan)["alone"].plan
+    assert (alone.world_size, alone.micro_steps, alone.local_batch_size) == (1, 1, 2 * 3 * 16)
+    assert resolve_arms(plan)["ddp"].plan == plan
 
 
 values = st.recursive(
