@@ -109,8 +109,9 @@ def training_method(training: TrainingSummary) -> list[str]:
         "weights and the same samples in the same order in all arms, so that arms differ only in how gradients meet. An arm of a "
         "single process has the global batch of the others as its own (batch norm then sees all of it, and elsewhere each rank's "
         "part); each arm's learning rate follows the same schedule.",
-        "The arms took turns epoch by epoch, in random order: a block is an epoch, a round one epoch of every arm. Training time is "
-        "that of the arm's own steps, on its slowest rank, data wait included; evaluation and the other arms' turns are not counted.",
+        "The arms took turns epoch by epoch, in random order: a block is an epoch, a round one epoch of every arm. Training time "
+        "is that of the arm's own steps, on its slowest rank, data wait included; evaluation and the other arms' turns are not "
+        "counted.",
         "Accuracy: right answers over all held-out samples, each evaluated once, after the last epoch; mean over seeds with "
         f"Student's t interval at {percent(training.confidence)}.",
         f"Convergence: differences to {training.reference} seed by seed, with their t interval. The same where it lies within "
