@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 
-from measurement.errors import LaunchError
+from measurement.errors import LaunchError, PlanError
 from measurement.record import Failure
 from runners.arm_processes import ArmProcesses
 from runners.job import Reply
@@ -39,9 +39,13 @@ class Diagnosis:
         return bool(self._wardens.gone(self._arm, self._launch)) or self._processes.has_ended()
 
     def of_death(self, heard: Mapping[int, Reply]) -> ArmFailed | None:
-        """Of an arm that looks dead, when those that could speak have: the silent before the loud, who lost a peer."""
+        """Of an arm that looks dead, when those that could speak have: the silent before the loud, who lost a peer.
+
+        Unless one met bad input, such as a damaged file: no lost peer brings that about, and the launcher then ends the others
+        before they can speak.
+        """
         silent = [rank for rank in self._wardens.gone(self._arm, self._launch) if rank not in heard]
-        if silent:
+        if silent and not any(is_input_error(reply) for reply in heard.values()):
             return self._died(silent)
         raised = self.of_errors(heard)
         if raised is None and self._processes.has_ended():
@@ -49,8 +53,9 @@ class Diagnosis:
         return raised
 
     def of_errors(self, heard: Mapping[int, Reply]) -> ArmFailed | None:
-        """The first to raise is the cause: its peers fail next, when their connection to it closes."""
+        """Bad input is the cause, else the first to raise: its peers fail next, when their connection to it closes."""
         told = {rank: reply for rank, reply in heard.items() if reply.error}
+        told = {rank: reply for rank, reply in told.items() if is_input_error(reply)} or told
         if not told:
             return None
         first = min(told, key=lambda rank: told[rank].error_at_s)
@@ -92,3 +97,8 @@ class Diagnosis:
         """``rank 1``, or ``ranks 2, 3 on host2``."""
         where = "" if self._placement.is_local else f" on {', '.join(self._hosts(ranks))}"
         return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}{where}"
+
+
+def is_input_error(reply: Reply) -> bool:
+    """Whether the rank met something that is wrong with the plan or the data."""
+    return (reply.error or "").startswith(f"{PlanError.__name__}: ")

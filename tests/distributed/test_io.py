@@ -1,0 +1,117 @@
+"""The loaders alone by the users' own commands; a slow one is named as the limit; a damaged file is named wherever it is met."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from measurement.loading import read_loading
+from measurement.results import ResultsFolder
+from tests.conftest import ringside, write_plan
+from tests.dataset_files import write_data, write_mnist
+from tests.distributed.test_standalone import MPIRUN, run
+
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+TORCHRUN = ["torchrun", "--standalone", "--nproc-per-node", "2"]
+SHORT = ["--seconds", "0.05", "--rounds", "2", "--local-batch-size", "8"]
+SLOW = f"{Path(__file__).parent / 'plugins' / 'slow_data.py'}:SlowMnist"
+
+
+@pytest.mark.parametrize(("launch", "family"), [(TORCHRUN, "torchrun"), (MPIRUN, "openmpi")])
+def test_every_rank_loads_with_every_number_of_workers(tmp_path, launch, family):
+    write_mnist(tmp_path / "data")
+    asked = ["-m", "runners.io", "--workload", "mnist", "--data-dir", tmp_path / "data", "--workers", "0,2", *SHORT]
+    done = run(*launch, *asked, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = read_loading(tmp_path / "out" / "io.json")
+    assert (record.launcher, record.world_size, record.sample_unit) == (family, 2, "images")
+    places = sorted((turn.round, turn.workers, turn.rank) for turn in record.turns)
+    assert places == [(number, workers, rank) for number in (0, 1) for workers in (0, 2) for rank in (0, 1)]
+    assert all(turn.seconds >= 0.05 and turn.samples >= 8 and turn.samples % 8 == 0 for turn in record.turns)
+    order = [(turn.round, turn.workers) for turn in record.turns]
+    assert order[::2] == order[1::2], "all ranks have the same turn at the same time"
+    assert all(words in done.stdout for words in ("no worker", "2 workers", "rank 1", "all", "images/s in all"))
+    assert "Plotly" in (tmp_path / "out" / "io.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workload", "synthetic"], "workload 'synthetic' has no option loader_workers"),
+        (["--workers", "0,two"], "--workers '0,two' is no list of different whole numbers from 0 on; write it as 0,1,2,4"),
+        (["--against", "nowhere"], "--against 'nowhere' holds no launch record"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, message):
+    done = run("python", "-m", "runners.io", *SHORT, *arguments, "-o", tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(f"ringside: {message}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_loader_that_is_slow_on_purpose_is_named_as_the_limit(tmp_path):
+    options = write_data("mnist", tmp_path / "data")
+    arms = {"ddp": {"backend": "ddp", "transport": "gloo"}, "naive": {"backend": "naive", "transport": "gloo"}}
+    plan = write_plan(
+        tmp_path,
+        workload=SLOW,
+        workload_options=options,
+        local_batch_size=16,
+        arms=arms,
+        measurement={"control": False},
+    )
+    done = ringside("compare", plan, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr + done.stdout
+    found = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert all(arm["step_shares"]["data_wait"] > 0.5 for arm in found["arms"])
+    assert found["limit"].startswith("The input is the limit: ")
+    assert "more loader workers (loader_workers) or a faster data set will help" in " ".join(done.stdout.split())
+    needed = run("python", "-m", "runners.io", "--workload", SLOW, "--data-dir", tmp_path / "data", *SHORT, "--workers", "0", "-o",
+                 tmp_path / "io", "--against", tmp_path / "out")  # fmt: skip
+    assert "too few" in needed.stdout, needed.stdout + needed.stderr
+    assert "and training waits for data" in needed.stdout
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_damaged_image_ends_the_rank_that_meets_it_with_one_line(tmp_path, workers):
+    options, path = damaged_images(tmp_path / "data")
+    given = [
+        part for name, value in {**options, "loader_workers": workers}.items() for part in ("--workload-option", f"{name}={value}")
+    ]
+    logs = ["--log-dir", tmp_path / "logs", "--redirects", "3"]
+    asked = ["-m", "runners.ddp", "--workload", "imagenet", *given, "--local-batch-size", "4", "--parity-steps", "0"]
+    done = run(*TORCHRUN, *logs, *asked, "-o", tmp_path / "out")
+    assert done.returncode != 0
+    said = [log.read_text() for log in (tmp_path / "logs").rglob("stderr.log")]
+    lines = [text.splitlines()[0] for text in said if text.startswith(f"ringside: image '{path}' cannot be read: ")]
+    assert lines, said
+    assert all(line.endswith("; replace it, or remove it") for line in lines)
+    assert "exitcode  : 2" in done.stderr
+
+
+def test_a_damaged_image_fails_the_arms_of_a_comparison_by_its_name(tmp_path):
+    options, path = damaged_images(tmp_path / "data")
+    plan = write_plan(
+        tmp_path,
+        workload="imagenet",
+        workload_options={**options, "loader_workers": 1},
+        local_batch_size=4,
+        measurement={"control": False},
+        arms={"ddp": {"backend": "ddp", "transport": "gloo"}, "naive": {"backend": "naive", "transport": "gloo"}},
+    )
+    done = ringside("compare", plan, "-o", tmp_path / "out")
+    assert done.returncode == 1, done.stderr
+    for record in ResultsFolder(tmp_path / "out").records():
+        assert record.status == "failed"
+        assert f"image '{path}' cannot be read: " in record.error.message
+        assert "Traceback" not in record.error.message
+
+
+def damaged_images(folder):
+    """Options of imagenet on images of which one is cut short, and that image."""
+    options = write_data("imagenet", folder)
+    path = folder / "train" / "cat" / "3.jpg"
+    path.write_bytes(path.read_bytes()[:500])
+    return options, path
