@@ -1,19 +1,17 @@
-"""A rank that measures without a driver: warm up, check, measure, print a throughput table on rank 0, write the record.
+"""A rank without a driver: check, then measure throughput, or train to the end; rank 0 prints, and writes the record.
 
 ``python -m runners.ddp`` and ``python -m runners.hvd`` are this with their backend, under whatever launcher started them.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import torch
 import typer
@@ -28,31 +26,24 @@ from measurement.fingerprint import allowed_environment
 from measurement.plan import ARM_NAME, parse_yaml
 from measurement.record import LaunchRecord
 from measurement.results import ResultsFolder, steps_table
+from measurement.training import Precision
 from measurement.world import World
-from runners.arm_launch import block_record, block_rows
 from runners.cli import run_command
 from runners.engine import Engine, start_engine
 from runners.gates import judge_gate
 from runners.interfaces import use_interface
-from runners.job import Command, Job
+from runners.job import Job
 from runners.planning import cores, resolve_workload
 from runners.rank_environment import read_world
-from runners.rounds import TRAINING
 from runners.tables import cases_table, throughput_table
+from runners.throughput import Lengths, measure
+from runners.training_flags import Keeping, read_keeping, read_training, workload_options
+from runners.training_run import TrainingRun
 
 DIGEST = "standalone"
+DEVICES = ("auto", "cpu", "cuda")
 MPI_FAMILIES = ("openmpi", "mpich")
 """Of rank variables, see ``runners.rank_environment``: their launchers give no address to meet at."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lengths:
-    """How long to measure."""
-
-    warmup_steps: int
-    blocks: int
-    block_steps: int
-    parity_steps: int
 
 
 def serve(backend: str) -> None:
@@ -70,6 +61,20 @@ def serve(backend: str) -> None:
         warmup_steps: Annotated[int, typer.Option(min=0, help="Untimed steps before.")] = 10,
         parity_steps: Annotated[int, typer.Option(min=0, help="Steps of the parity gate; 0: no gate.")] = 3,
         threads: Annotated[int | None, typer.Option(min=1, help="Per rank; default: OMP_NUM_THREADS, or an equal share.")] = None,
+        precision: Annotated[str, typer.Option(help="fp32, amp-fp16 or amp-bf16.")] = "fp32",
+        max_gradient_norm: Annotated[float | None, typer.Option(help="Larger averaged gradients are clipped to it.")] = None,
+        epochs: Annotated[int | None, typer.Option(help="Train for so many, instead of measuring blocks.")] = None,
+        target_accuracy: Annotated[float | None, typer.Option(help="Held-out top-1 accuracy at which to stop.")] = None,
+        learning_rate_scaling: Annotated[str | None, typer.Option(help="linear (by ranks and micro-steps) or none.")] = None,
+        warmup_epochs: Annotated[float | None, typer.Option(help="Until the scaled learning rate is reached. [0]")] = None,
+        decay_epochs: Annotated[int | None, typer.Option(help="The learning rate falls to a tenth after so many. [30]")] = None,
+        data_dir: Annotated[str | None, typer.Option(help="Where the workload's data lies.")] = None,
+        download: Annotated[bool, typer.Option("--download", help="Fetch what is missing of it.")] = False,
+        pretrained: Annotated[str | None, typer.Option(help="A state dict to start from.")] = None,
+        workers: Annotated[int | None, typer.Option(help="Processes that load batches, per rank.")] = None,
+        checkpoint: Annotated[Path | None, typer.Option(help="Keep the training in this file, after every epoch.")] = None,
+        checkpoint_steps: Annotated[int | None, typer.Option(min=1, help="And after every so many steps.")] = None,
+        resume: Annotated[bool, typer.Option("--resume", help="Go on with the training in the checkpoint.")] = False,
         seed: Annotated[int, typer.Option(min=0)] = 1,
         device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
         network_interface: Annotated[str | None, typer.Option(help="Of every host, such as eth0; default: each library's.")] = None,
@@ -77,9 +82,25 @@ def serve(backend: str) -> None:
             Path | None, typer.Option("-o", "--output", help="Results folder. [results/BACKEND-WORKLOAD-TIME]")
         ] = None,
     ) -> None:
-        """Measure the throughput of one workload on the ranks this was started on."""
-        if device not in ("auto", "cpu", "cuda"):
-            raise PlanError(f"--device {device!r} is not known; use auto, cpu or cuda")
+        """Measure the throughput of one workload on the ranks this was started on, or train it with --epochs."""
+        _require_one_of("--device", device, DEVICES)
+        _require_one_of("--precision", precision, get_args(Precision))
+        if max_gradient_norm is not None and not max_gradient_norm > 0:
+            raise PlanError(f"--max-gradient-norm {max_gradient_norm:g} is not greater than 0; leave it out to clip nothing")
+        training = read_training(
+            epochs,
+            {
+                "--target-accuracy": target_accuracy,
+                "--learning-rate-scaling": learning_rate_scaling,
+                "--warmup-epochs": warmup_epochs,
+                "--decay-epochs": decay_epochs,
+                "--checkpoint": checkpoint,
+                "--checkpoint-steps": checkpoint_steps,
+                "--resume": resume,
+            },
+        )
+        keeping = read_keeping(checkpoint, every_steps=checkpoint_steps, resume=resume)
+        shorthands = {"--data-dir": data_dir, "--download": download, "--pretrained": pretrained, "--workers": workers}
         use_interface(network_interface)
         world = read_world(os.environ)
         job = Job(
@@ -88,18 +109,26 @@ def serve(backend: str) -> None:
             transport=transport,
             options=settings(option, "--option"),
             workload=workload,
-            workload_options=settings(workload_option, "--workload-option"),
+            workload_options=workload_options(workload, settings(workload_option, "--workload-option"), shorthands),
             local_batch_size=local_batch_size,
             micro_steps=micro_steps,
             world_size=world.world_size,
             seed=seed,
             device=device,
+            precision=precision,
+            max_gradient_norm=max_gradient_norm,
+            training=training,
         )
         lengths = Lengths(warmup_steps=warmup_steps, blocks=blocks, block_steps=block_steps, parity_steps=parity_steps)
         set_threads(threads, world)
-        run(job, world, lengths, output=output)
+        run(job, world, lengths, keeping=keeping, output=output)
 
     run_command(lambda: typer.run(measure))
+
+
+def _require_one_of(flag: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise PlanError(f"{flag} {value!r} is not known; use {', '.join(known[:-1])} or {known[-1]}")
 
 
 def settings(given: Sequence[str] | None, flag: str) -> dict[str, Any]:
@@ -117,7 +146,7 @@ def set_threads(asked: int | None, world: World) -> None:
         torch.set_num_threads(asked or max(1, cores() // world.local_world_size))
 
 
-def run(job: Job, world: World, lengths: Lengths, *, output: Path | None) -> None:
+def run(job: Job, world: World, lengths: Lengths, *, keeping: Keeping | None = None, output: Path | None) -> None:
     """One rank's whole run. Collective; rank 0 prints and writes.
 
     Raises:
@@ -128,9 +157,10 @@ def run(job: Job, world: World, lengths: Lengths, *, output: Path | None) -> Non
     resolve_workload(job.workload, job.workload_options)
     engine = start_engine(job, world, store=meeting_store(job, world))
     try:
+        training = TrainingRun(engine, job.training, keeping=keeping, say=_speaker(engine)) if job.training else None
         record = _record(engine, lengths)
         record.start_s = time.monotonic() - began
-        rows = _measure(engine, record, lengths)
+        rows = training.run(record) if training else measure(engine, record, lengths)
         reports = engine.backend.all_gather_object((engine.report(allowed_environment(os.environ)), engine.peak_memory_bytes()))
         record.ranks = [report for report, _ in reports]
         record.peak_memory_bytes = [peak for _, peak in reports]
@@ -185,47 +215,14 @@ def _record(engine: Engine, lengths: Lengths) -> LaunchRecord:
     return record
 
 
-def _measure(engine: Engine, record: LaunchRecord, lengths: Lengths) -> list[dict[str, Any]]:
-    """All ranks' raw steps, on every rank; the model is built once, as in a user's run. Collective."""
-    began = time.monotonic()
-    mine = []
-    for number, (case, block) in enumerate(itertools.product(_cases(record), range(lengths.blocks))):
-        started = time.monotonic()
-        command = Command(
-            do="block",
-            case=case,
-            steps=lengths.block_steps,
-            warmup_steps=lengths.warmup_steps if block == 0 else 0,
-            rebuild=block == 0,
-        )
-        report = engine.run_block(command)
-        done = block_record(
-            command,
-            turn=number,
-            number=block,
-            block=number,
-            started_s=started - began,
-            wall_s=time.monotonic() - started,
-            untimed_s=report.untimed_s,
-        )
-        record.blocks.append(done)
-        mine.append(report)
-    record.measuring_s = time.monotonic() - began
-    everyone = engine.backend.all_gather_object(mine)
-    wrong = [f"rank {report.rank}: {report.wrong}" for reports in everyone for report in reports if report.wrong]
-    if wrong:
-        raise ParityError("; ".join(wrong))
-    return [
-        row
-        for reports in everyone
-        for block, report in zip(record.blocks, reports, strict=True)
-        for row in block_rows(block, report)
-    ]
+def _speaker(engine: Engine) -> Callable[[str], None]:
+    """Prints on rank 0, at once: output that goes to a launcher is buffered."""
 
+    def say(text: str) -> None:
+        if engine.runner.world.rank == 0:
+            print(text, flush=True)
 
-def _cases(record: LaunchRecord) -> Sequence[str]:
-    """Of a micro-benchmark, those that the backend offers; training has one without a name."""
-    return [case.name for case in record.cases if case.name not in record.not_offered] if record.cases else TRAINING
+    return say
 
 
 def _write_and_print(record: LaunchRecord, rows: list[dict[str, Any]], root: Path) -> None:
@@ -236,7 +233,8 @@ def _write_and_print(record: LaunchRecord, rows: list[dict[str, Any]], root: Pat
     steps = steps_table(rows)
     folder.write_launch(record, steps)
     console = Console()
-    console.print(cases_table(record, steps) if record.cases else throughput_table(record, steps))
+    if not record.epochs:
+        console.print(cases_table(record, steps) if record.cases else throughput_table(record, steps))
     where = folder.launch_folder(record.launch, record.arm) / "record.json"
     console.print(f"record: {where}", markup=False, highlight=False, soft_wrap=True)
 

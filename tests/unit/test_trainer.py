@@ -9,7 +9,7 @@ from measurement.record import LaunchRecord
 from measurement.world import World
 from runners.engine import start_engine
 from runners.job import Job
-from runners.standalone import Lengths, _measure
+from runners.throughput import Lengths, measure
 
 
 @pytest.fixture
@@ -35,5 +35,5 @@ def test_standing_alone_places_memory_as_a_users_own_run_would(engine, monkeypat
     fields = {"comparison_id": "c", "plan_digest": "d", "launch": 0, "arm": "single", "role": "baseline", "backend": "single"}
     more = {"transport": "none", "launcher": "none", "workload": "digits", "world_size": 1, "status": "ok"}
     lengths = Lengths(warmup_steps=1, blocks=2, block_steps=2, parity_steps=0)
-    rows = _measure(engine, LaunchRecord(**fields, **more), lengths)
+    rows = measure(engine, LaunchRecord(**fields, **more), lengths)
     assert [(row["block"], row["step"]) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
