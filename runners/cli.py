@@ -13,6 +13,7 @@ import typer
 
 from measurement.errors import RingsideError
 from runners.lab.commands import app as lab
+from runners.leaving import leave_in_order
 
 if TYPE_CHECKING:
     from measurement.plan import Plan
@@ -175,15 +176,18 @@ def main() -> None:
     run_command(app)
 
 
-def run_command(command: Callable[[], Any]) -> None:
-    """Run a command line; ``RingsideError`` becomes one message and exit code 2."""
+def run_command(command: Callable[[], Any]) -> NoReturn:
+    """Run a command line and end with its exit code; ``RingsideError`` becomes one message and exit code 2."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # c10d reports each wait that times out, and the driver waits in turns
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         command()
     except RingsideError as error:
         print(f"ringside: {error}", file=sys.stderr)
-        sys.exit(EXIT_BAD_INPUT)
+        leave_in_order(EXIT_BAD_INPUT)
+    except SystemExit as end:
+        leave_in_order(end.code if isinstance(end.code, int) else 0)
+    leave_in_order(0)
 
 
 def _interrupt(*_: object) -> NoReturn:

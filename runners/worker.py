@@ -31,6 +31,7 @@ from runners.job import (
     job_key,
     reply_key,
 )
+from runners.leaving import leave
 from runners.marked import MARK
 from runners.rank_environment import read_world
 
@@ -95,13 +96,6 @@ def end_with(error: Exception) -> NoReturn:
     """Log where it happened and end at once: libraries that tear down after their peers have gone hang, or bury the cause."""
     traceback.print_exception(error)
     leave(1)
-
-
-def leave(code: int) -> NoReturn:
-    """End without the interpreter's own teardown."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 class Servant:

@@ -47,6 +47,7 @@ def test_the_users_own_command(tmp_path, command, runner, expected):
     ranks = 1 if command == ["python"] else 2
     assert f"{ranks} rank" in done.stdout
     assert "images/s" in done.stdout
+    assert "leaked" not in done.stdout + done.stderr
     assert (record.launcher, record.transport) == expected
     assert record.world_size == ranks == len(record.ranks)
     assert record.parity.passed
