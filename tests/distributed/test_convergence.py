@@ -1,0 +1,101 @@
+"""A whole comparison of trainings on real ranks: epochs, one process beside many, curves, reports and TensorBoard's events."""
+
+from __future__ import annotations
+
+import csv
+import math
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from measurement.results import ResultsFolder
+from reports.schema import Comparison
+from tests.conftest import needs_horovod, ringside, write_plan
+
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+
+ARMS = {
+    "single": {"backend": "single"},
+    "ddp": {"backend": "ddp", "transport": "gloo"},
+    "horovod": {"backend": "horovod", "transport": "gloo"},
+}
+SEED, SEEDS, EPOCHS, STEPS = 3, 2, 2, 5
+LOCAL_BATCH_SIZE = 128
+"""Of the 1437 digits two ranks make five steps an epoch of it."""
+TRAINING = {"epochs": EPOCHS, "target_accuracy": 0.1, "learning_rate_scaling": "linear", "warmup_epochs": 1}
+
+
+def events(folder, arm, seed):
+    found = EventAccumulator(str(folder / "tensorboard" / arm / f"seed-{seed}"))
+    found.Reload()
+    return {tag: found.Scalars(tag) for tag in found.Tags()["scalars"]}
+
+
+@needs_horovod
+def test_trainings_are_compared_by_seed_and_told_in_every_report(tmp_path):
+    changes = {"local_batch_size": LOCAL_BATCH_SIZE, "seed": SEED, "baseline": "ddp", "training": TRAINING}
+    plan = write_plan(tmp_path, arms=ARMS, **changes, measurement={"launches": SEEDS, "local_every": 0})
+    done = ringside("compare", plan, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr + done.stdout
+    folder = ResultsFolder(tmp_path / "out")
+    records = {(record.launch, record.arm): record for record in folder.records()}
+    assert set(records) == {(launch, arm) for launch in range(SEEDS) for arm in ARMS}
+    for (launch, arm), record in records.items():
+        ranks = 1 if arm == "single" else 2
+        assert (record.status, record.world_size, len(record.ranks)) == ("ok", ranks, ranks), record.error
+        assert record.parity.passed
+        assert {rank.seed for rank in record.ranks} == {SEED + launch}
+        assert {rank.local_batch_size * ranks for rank in record.ranks} == {2 * LOCAL_BATCH_SIZE}
+        assert [(block.kind, block.round, block.steps) for block in record.blocks] == [("sync", n, STEPS) for n in range(EPOCHS)]
+        assert [(epoch.steps, epoch.count, epoch.held_out_count) for epoch in record.epochs] == [(STEPS, 1280, 360)] * EPOCHS
+        assert record.epochs[-1].learning_rates == pytest.approx([0.02, 0.02])
+        steps = folder.steps(record)
+        assert len(steps) == ranks * EPOCHS * STEPS
+        by_rank = steps[steps["block"] == 1].groupby("rank")["step_s"].sum()
+        assert by_rank.max() == pytest.approx(record.epochs[1].train_s)
+    assert _turns(records) != sorted(_turns(records)), "arms take turns"
+    for arm in ("ddp", "horovod"):
+        first = [records[launch, arm].epochs[0].step_losses[0] for launch in range(SEEDS)]
+        alone = [records[launch, "single"].epochs[0].step_losses[0] for launch in range(SEEDS)]
+        assert first == pytest.approx(alone, rel=0.05), "the same weights and samples; batch norm sees half of them"
+        assert first[0] != first[1]
+    _check_reports(tmp_path / "out", done.stdout)
+    for arm in ARMS:
+        _check_events(events(tmp_path / "out", arm, SEED + 1), records[1, arm])
+
+
+def _turns(records):
+    """Arms of the first launch in order of their epochs."""
+    of_launch = [(block.turn, arm) for (launch, arm), record in records.items() if launch == 0 for block in record.blocks]
+    return [arm for _, arm in sorted(of_launch)]
+
+
+def _check_reports(folder, stdout):
+    found = Comparison.model_validate_json((folder / "comparison.json").read_text())
+    training = found.training
+    assert (training.reference, training.baseline) == ("single", "ddp")
+    for arm in training.arms:
+        assert (arm.seeds, len(arm.curve.train_s), set(arm.curve.bands)) == (
+            SEEDS,
+            EPOCHS,
+            {"train_loss", "train_top1", "held_out_loss", "held_out_top1"},
+        )
+        assert arm.pairs == (0 if arm.name == "single" else SEEDS)
+    assert "single" in found.headline
+    assert "points from single" in stdout
+    assert len(list(csv.DictReader((folder / "curves.csv").open()))) == len(ARMS) * SEEDS * EPOCHS
+    assert "## Convergence" in (folder / "report.md").read_text()
+    assert "<h2>Learning curves</h2>" in (folder / "report.html").read_text()
+
+
+def _check_events(found, record):
+    assert [event.value for event in found["loss/step"]] == pytest.approx(
+        [loss for epoch in record.epochs for loss in epoch.step_losses], rel=1e-5
+    )
+    assert [event.step for event in found["loss/step"]] == list(range(EPOCHS * STEPS))
+    held_out = [epoch.held_out_top1 / epoch.held_out_count for epoch in record.epochs]
+    assert [event.value for event in found["accuracy/held_out_top1"]] == pytest.approx(held_out, rel=1e-5)
+    speeds = [epoch.count / epoch.train_s for epoch in record.epochs]
+    assert [event.value for event in found["throughput/images_per_s"]] == pytest.approx(speeds, rel=1e-5)
+    assert [event.step for event in found["step_time/median_s"]] == [1, 2]
+    assert all(0 <= event.value <= 1 and math.isfinite(event.value) for event in found["data_wait/share"])
