@@ -49,6 +49,8 @@ def _ratios_of_case(
 ) -> list[RatioSummary]:
     """The ratios of a case are each other's companions, and its own control has the veto."""
     names = [name for name in plan.all_arms() if name != plan.baseline]
+    if not names:
+        return []
     pairs = [pair_blocks(plan, blocks, name) for name in names]
     scales = [1 + 1 / len(copies_of_baseline(plan, name)) for name in names]
     intervals = ratio_intervals(align_pairs(pairs), confidence=plan.measurement.confidence, scales=scales)

@@ -203,6 +203,13 @@ def test_what_is_cut_short_failed_or_wrong_does_not_count_but_is_told():
     assert horovod.note == "no seed that both horovod and single trained to the end with"
 
 
+def test_an_arm_may_train_alone():
+    plan = make_plan(arms={"ddp": ARMS["ddp"]})
+    found = conclude_from(plan, {"ddp": ending_with(198, 196, 197)})
+    assert found.headline == "ddp trained alone (98.5% of held-out samples, 3 seeds); ddp reaches 97% in 6.00 s"
+    assert (found.results, found.training.arm("ddp").convergence) == ([], None)
+
+
 def test_stopping_at_the_target_is_an_end_and_a_caution():
     found = conclude_from(make_plan(stop_at_target=True), {name: [epochs(RIGHT[:3])] * 3 for name in ARMS})
     assert [arm.seeds for arm in found.training.arms] == [3, 3, 3]
