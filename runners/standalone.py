@@ -30,6 +30,7 @@ from measurement.training import Precision
 from measurement.world import World
 from runners.cli import run_command
 from runners.engine import Engine, start_engine
+from runners.event_log import EventLog
 from runners.gates import judge_gate
 from runners.interfaces import use_interface
 from runners.job import Job
@@ -75,6 +76,7 @@ def serve(backend: str) -> None:
         checkpoint: Annotated[Path | None, typer.Option(help="Keep the training in this file, after every epoch.")] = None,
         checkpoint_steps: Annotated[int | None, typer.Option(min=1, help="And after every so many steps.")] = None,
         resume: Annotated[bool, typer.Option("--resume", help="Go on with the training in the checkpoint.")] = False,
+        tensorboard: Annotated[Path | None, typer.Option(help="Write TensorBoard's event files into this folder.")] = None,
         seed: Annotated[int, typer.Option(min=0)] = 1,
         device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
         network_interface: Annotated[str | None, typer.Option(help="Of every host, such as eth0; default: each library's.")] = None,
@@ -121,7 +123,7 @@ def serve(backend: str) -> None:
         )
         lengths = Lengths(warmup_steps=warmup_steps, blocks=blocks, block_steps=block_steps, parity_steps=parity_steps)
         set_threads(threads, world)
-        run(job, world, lengths, keeping=keeping, output=output)
+        run(job, world, lengths, keeping=keeping, events=tensorboard, output=output)
 
     run_command(lambda: typer.run(measure))
 
@@ -146,7 +148,9 @@ def set_threads(asked: int | None, world: World) -> None:
         torch.set_num_threads(asked or max(1, cores() // world.local_world_size))
 
 
-def run(job: Job, world: World, lengths: Lengths, *, keeping: Keeping | None = None, output: Path | None) -> None:
+def run(
+    job: Job, world: World, lengths: Lengths, *, keeping: Keeping | None = None, events: Path | None = None, output: Path | None
+) -> None:
     """One rank's whole run. Collective; rank 0 prints and writes.
 
     Raises:
@@ -157,7 +161,8 @@ def run(job: Job, world: World, lengths: Lengths, *, keeping: Keeping | None = N
     resolve_workload(job.workload, job.workload_options)
     engine = start_engine(job, world, store=meeting_store(job, world))
     try:
-        training = TrainingRun(engine, job.training, keeping=keeping, say=_speaker(engine)) if job.training else None
+        log = EventLog(events, sample_unit=engine.sample_unit) if events and engine.runner.world.rank == 0 else None
+        training = TrainingRun(engine, job.training, keeping=keeping, say=_speaker(engine), events=log) if job.training else None
         record = _record(engine, lengths)
         record.start_s = time.monotonic() - began
         rows = training.run(record) if training else measure(engine, record, lengths)
@@ -165,6 +170,10 @@ def run(job: Job, world: World, lengths: Lengths, *, keeping: Keeping | None = N
         record.ranks = [report for report, _ in reports]
         record.peak_memory_bytes = [peak for _, peak in reports]
         record.hosts = sorted({report.host for report in record.ranks})
+        if log is not None and training is None and not record.cases:
+            log.rounds(rows)
+        if log is not None:
+            log.close()
         if engine.runner.world.rank == 0:
             _write_and_print(record, rows, output or _default_folder(job))
         engine.runner.release()

@@ -15,6 +15,7 @@ from runners.checkpoint import Checkpoint
 from runners.engine import Engine
 from runners.epoch_records import combine
 from runners.epochs import EpochRunner, Seen
+from runners.event_log import EventLog
 from runners.training_flags import Keeping
 
 EXIT_BAD_INPUT = 2
@@ -24,10 +25,13 @@ Say = Callable[[str], None]
 class TrainingRun:
     """One rank of a training that stands alone. Its methods are collective."""
 
-    def __init__(self, engine: Engine, training: Training, *, keeping: Keeping | None, say: Say) -> None:
+    def __init__(
+        self, engine: Engine, training: Training, *, keeping: Keeping | None, say: Say, events: EventLog | None = None
+    ) -> None:
+        """``events`` are rank 0's."""
         assert engine.epochs is not None
         self._engine, self._training, self._runner = engine, training, engine.epochs
-        self._keeping, self._say = keeping, say
+        self._keeping, self._say, self._events = keeping, say, events
         self._rank = engine.runner.world.rank
         self._resumed = self._open() if keeping else None
 
@@ -117,7 +121,10 @@ class TrainingRun:
         record.blocks.append(block)
         self._say(line(done, epochs=self._training.epochs, unit=record.sample_unit))
         self._keep(record, epoch + 1, Seen())
-        return [row for each in reports for row in block_rows(block, each)]
+        rows = [row for each in reports for row in block_rows(block, each)]
+        if self._events is not None:
+            self._events.epoch(done, rows)
+        return rows
 
     def _keep(self, record: LaunchRecord, epoch: int, seen: Seen) -> None:
         if self._keeping is None:
