@@ -19,6 +19,13 @@ def leave(code: int) -> NoReturn:
 
 
 def leave_in_order(code: int) -> NoReturn:
-    """End when everything has run that was registered for the exit, such as that of MPI."""
+    """End when everything has run that was registered for the exit, and MPI has been finalized where all went well.
+
+    mpi4py has the interpreter finalize MPI, later than this goes; ``mpirun`` takes a rank that ends without for a failed one.
+    """
     atexit._run_exitfuncs()
+    if code == 0 and "mpi4py.MPI" in sys.modules:
+        from backends.mpi_library import finalize
+
+        finalize()
     leave(code)
