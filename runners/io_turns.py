@@ -8,6 +8,7 @@ import itertools
 import random
 import socket
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -51,6 +52,9 @@ class Loaders:
         """Every number of workers once in each round, in random order, the same on all ranks. Collective."""
         chance = random.Random(self._workload.seed)
         turns = [(number, workers) for number in range(rounds) for workers in chance.sample(counts, len(counts))]
+        warnings.filterwarnings(
+            "ignore", message="This DataLoader will create"
+        )  # more than cores: whether that helps is asked here
         return [self._turn(number, workers, seconds) for number, workers in turns]
 
     def _turn(self, number: int, workers: int, seconds: float) -> LoaderTurn:
@@ -60,7 +64,7 @@ class Loaders:
         _use(batches, max(stock, WARMUP_BATCHES * max(workers, 1)))
         self._backend.barrier()
         _use(batches, stock)
-        samples, took = self._count(batches, seconds)
+        samples, took = self._count(batches, max(workers, 1), seconds)
         self._backend.barrier()
         del batches
         gc.collect()  # the loader's processes end before the next turn
@@ -68,11 +72,15 @@ class Loaders:
             round=number, rank=self._world.rank, host=socket.gethostname(), workers=workers, samples=samples, seconds=took
         )
 
-    def _count(self, batches: Iterator[Any], seconds: float) -> tuple[int, float]:
-        """Samples in whole batches, and the seconds they took: at least so many."""
+    def _count(self, batches: Iterator[Any], each: int, seconds: float) -> tuple[int, float]:
+        """Samples in whole batches, and the seconds they took: at least so many.
+
+        Always as many batches from every worker: they end theirs at about the same time, and to stop within such a burst would
+        count its waiting and not what came of it.
+        """
         samples, began = 0, time.perf_counter()
         while time.perf_counter() - began < seconds:
-            samples += self._workload.count_samples(next(batches))
+            samples += sum(self._workload.count_samples(next(batches)) for _ in range(each))
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         return samples, time.perf_counter() - began

@@ -9,6 +9,7 @@ import pytest
 
 from measurement.loading import read_loading
 from measurement.results import ResultsFolder
+from reports.limits import LIMIT
 from tests.conftest import ringside, write_plan
 from tests.dataset_files import write_data, write_mnist
 from tests.distributed.test_standalone import MPIRUN, run
@@ -36,18 +37,10 @@ def test_every_rank_loads_with_every_number_of_workers(tmp_path, launch, family)
     assert "Plotly" in (tmp_path / "out" / "io.html").read_text()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--workload", "synthetic"], "workload 'synthetic' has no option loader_workers"),
-        (["--workers", "0,two"], "--workers '0,two' is no list of different whole numbers from 0 on; write it as 0,1,2,4"),
-        (["--against", "nowhere"], "--against 'nowhere' holds no launch record"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, message):
-    done = run("python", "-m", "runners.io", *SHORT, *arguments, "-o", tmp_path)
+def test_a_workload_without_a_loader_is_refused_in_one_line(tmp_path):
+    done = run("python", "-m", "runners.io", "--workload", "synthetic", *SHORT, "-o", tmp_path)
     assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith(f"ringside: {message}")
+    assert done.stderr.startswith("ringside: workload 'synthetic' has no option loader_workers")
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -58,14 +51,14 @@ def test_a_loader_that_is_slow_on_purpose_is_named_as_the_limit(tmp_path):
         tmp_path,
         workload=SLOW,
         workload_options=options,
-        local_batch_size=16,
+        local_batch_size=4,
         arms=arms,
         measurement={"control": False},
     )
     done = ringside("compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr + done.stdout
     found = json.loads((tmp_path / "out" / "comparison.json").read_text())
-    assert all(arm["step_shares"]["data_wait"] > 0.5 for arm in found["arms"])
+    assert all(arm["step_shares"]["data_wait"] >= LIMIT for arm in found["arms"])
     assert found["limit"].startswith("The input is the limit: ")
     assert "more loader workers (loader_workers) or a faster data set will help" in " ".join(done.stdout.split())
     needed = run("python", "-m", "runners.io", "--workload", SLOW, "--data-dir", tmp_path / "data", *SHORT, "--workers", "0", "-o",
@@ -74,12 +67,9 @@ def test_a_loader_that_is_slow_on_purpose_is_named_as_the_limit(tmp_path):
     assert "and training waits for data" in needed.stdout
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_damaged_image_ends_the_rank_that_meets_it_with_one_line(tmp_path, workers):
+def test_a_damaged_image_ends_the_rank_whose_loader_process_meets_it_with_one_line(tmp_path):
     options, path = damaged_images(tmp_path / "data")
-    given = [
-        part for name, value in {**options, "loader_workers": workers}.items() for part in ("--workload-option", f"{name}={value}")
-    ]
+    given = [part for name, value in {**options, "loader_workers": 1}.items() for part in ("--workload-option", f"{name}={value}")]
     logs = ["--log-dir", tmp_path / "logs", "--redirects", "3"]
     asked = ["-m", "runners.ddp", "--workload", "imagenet", *given, "--local-batch-size", "4", "--parity-steps", "0"]
     done = run(*TORCHRUN, *logs, *asked, "-o", tmp_path / "out")
