@@ -1,0 +1,111 @@
+"""Training to the end on real ranks: what all backends must agree in, and what a killed run goes on with."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from measurement.results import ResultsFolder
+from measurement.world import World
+from tests.conftest import HAS_HOROVOD, needs_horovod
+from tests.distributed.ranks import training
+from tests.distributed.ranks.interrupted import DIES_AT
+from tests.distributed.test_standalone import run
+
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+
+
+def launcher(runner, ranks=2):
+    if runner == "hvd":
+        return ["horovodrun", "--gloo", "-np", ranks, "-H", f"localhost:{ranks}", "python", "-m"]
+    return ["torchrun", "--standalone", "--nproc-per-node", ranks, "-m"]
+
+
+def train(runner, folder, *more):
+    arguments = ["--workload", training.WORKLOAD, "--local-batch-size", "8", "--epochs", "3", "--threads", "1"]
+    arguments += ["--parity-steps", "0", "--learning-rate-scaling", "linear", "--warmup-epochs", "1.5", "-o", folder]
+    return run(*launcher(runner), f"runners.{runner}", *arguments, *more)
+
+
+def epochs_of(folder):
+    """All that does not depend on the clock."""
+    (record,) = ResultsFolder(folder).records()
+    assert record.status == "ok"
+    return [epoch.model_dump(exclude={"train_s", "evaluate_s"}) for epoch in record.epochs]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """Without checkpoints. Halving is exact, so two ranks of DDP and of Horovod have the same losses to the last bit."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    done = train("ddp", folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("held out: loss") == 3
+    return epochs_of(folder)
+
+
+@pytest.mark.parametrize("runner", ["ddp", pytest.param("hvd", marks=needs_horovod)])
+def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path, monkeypatch, uninterrupted, runner):
+    keep = ["--checkpoint", tmp_path / "kept.pt", "--checkpoint-steps", "5"]
+    monkeypatch.setenv(DIES_AT, "1:8")
+    killed = train(runner, tmp_path / "killed", *keep)
+    assert killed.returncode != 0
+    assert not ResultsFolder(tmp_path / "killed").records()
+    monkeypatch.delenv(DIES_AT)
+    done = train(runner, tmp_path / "resumed", *keep, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert "resumed at epoch 2, step 6 of 13" in done.stdout
+    assert epochs_of(tmp_path / "resumed") == uninterrupted
+    (record,) = ResultsFolder(tmp_path / "resumed").records()
+    assert [block.steps for block in record.blocks] == [13, 13], "those that ended in this run, each whole"
+    assert len(ResultsFolder(tmp_path / "resumed").steps(record)) == 2 * 2 * 13
+
+
+def test_a_damaged_checkpoint_is_told_once_by_all_ranks_together(tmp_path):
+    (tmp_path / "kept.pt").write_bytes(b"PK\x03\x04 and no more")
+    done = train("ddp", tmp_path, "--checkpoint", tmp_path / "kept.pt", "--resume")
+    assert done.returncode != 0
+    assert done.stderr.count(f"ringside: checkpoint '{tmp_path / 'kept.pt'}' cannot be read") == 1
+    assert "exitcode  : 2" in done.stderr
+    assert "exitcode  : 1" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    """What the ranks of ``ranks.training`` saw, by (backend, number of ranks)."""
+    folder, found = tmp_path_factory.mktemp("seen"), {}
+    for ranks in (2, 3):
+        for runner, backends in (("ddp", ["ddp", "naive"]), ("hvd", ["horovod"] if HAS_HOROVOD else [])):
+            output = folder / f"{runner}-{ranks}.json"
+            if backends:
+                done = run(*launcher(runner, ranks), training.__name__, output, *backends)
+                assert done.returncode == 0, done.stderr
+                found |= {(backend, ranks): value for backend, value in json.loads(output.read_text()).items()}
+    return found
+
+
+def test_held_out_sums_are_the_same_however_many_ranks_share_the_data(seen):
+    alone = training.held_out(training.started(World(), "single", None))
+    assert alone["count"] == 53
+    for place, one in seen.items():
+        assert one["held_out"] == {**alone, "loss_sum": pytest.approx(alone["loss_sum"], rel=1e-6)}, place
+
+
+def test_gradients_are_clipped_after_the_exchange_by_all_backends_alike(seen):
+    clipped = {backend: one["clipped"] for (backend, ranks), one in seen.items() if ranks == 2}
+    assert len(clipped) == 2 + HAS_HOROVOD
+    for backend, parameters in clipped.items():
+        assert parameters == pytest.approx(clipped["ddp"], abs=1e-5), backend
+
+
+@pytest.mark.parametrize("precision", ["amp-bf16", "amp-fp16"])
+def test_mixed_precision_passes_the_gate_and_learns(seen, precision):
+    for (backend, ranks), one in seen.items():
+        if ranks == 2:
+            assert one[precision]["gate"] == [], backend
+            losses = one[precision]["losses"]
+            assert len(losses) == 13
+            assert all(map(math.isfinite, losses))
+            assert sum(losses[-4:]) < 0.8 * sum(losses[:4])

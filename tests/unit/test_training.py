@@ -1,0 +1,256 @@
+"""Training in one process: the learning-rate rule, epochs from any step on, records of epochs, checkpoints, flags."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD
+from torch.utils.data import TensorDataset
+
+from backends.single import Single
+from measurement.errors import PlanError
+from measurement.training import Training
+from measurement.world import World
+from runners import checkpoint
+from runners.engine import start_engine
+from runners.epoch_records import combine
+from runners.epochs import Seen, steps_per_epoch
+from runners.job import EpochReport, Job
+from runners.planning import resolve_workload
+from runners.precision import Arithmetic
+from runners.schedule import LearningRates, learning_rate_factor
+from runners.training_flags import read_keeping, read_training, workload_options
+from tests.dataset_files import write_data
+from workloads.input import Augmented, Input, InputOptions
+
+CPU = torch.device("cpu")
+
+
+def factors(steps, *, scale=4, steps_per_epoch=4, **rules):
+    training = Training(epochs=9, **rules)
+    return [learning_rate_factor(training, step=step, steps_per_epoch=steps_per_epoch, scale=scale) for step in steps]
+
+
+def test_the_learning_rate_rises_to_the_scale_and_decays_by_epochs():
+    linear = {"learning_rate_scaling": "linear", "warmup_epochs": 2, "decay_epochs": 3}
+    assert factors(range(9), **linear) == pytest.approx([1, 1.375, 1.75, 2.125, 2.5, 2.875, 3.25, 3.625, 4])
+    assert factors([11, 12, 23, 24], **linear) == pytest.approx([4, 0.4, 0.4, 0.04])
+    assert factors([0, 5], learning_rate_scaling="linear") == [4, 4]
+    assert factors([0, 1, 9], warmup_epochs=2) == [1, 1, 1], "from 1/1 to 1"
+    assert factors([11, 12], decay_epochs=3, decay_factor=0.5) == [1, 0.5]
+
+
+def test_parameter_groups_keep_their_ratio():
+    one, other = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+    optimizer = SGD([{"params": [one], "lr": 0.1}, {"params": [other], "lr": 0.2}], lr=1.0)
+    rates = LearningRates(Training(epochs=1, learning_rate_scaling="linear"), optimizer, steps_per_epoch=4, scale=3)
+    for _ in range(2):
+        assert rates.set(optimizer, step=0) == pytest.approx(0.3)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.3, 0.6])
+
+
+def report(rank, losses, **changes):
+    values = {
+        "rank": rank,
+        "samples": [8, 8],
+        "phases_s": [[0.1, 0.2, 0.3, 0.4], [0.0, 0.0, 0.5 * rank, 0.0]],
+        "losses": losses,
+        "learning_rates": [0.1, 0.2],
+        "count": 16,
+        "top1": 3 + rank,
+        "top5": 9,
+        "evaluate_s": 0.5 - 0.1 * rank,
+        "held_out_loss_sum": 1.5,
+        "held_out_top1": 2,
+        "held_out_top5": 4,
+        "held_out_count": 6 - rank,
+    }
+    return EpochReport(**{**values, **changes})
+
+
+def test_ranks_reports_become_one_record():
+    record = combine([report(0, [1.0, 2.0]), report(1, [3.0, 5.0])], epoch=7)
+    assert (record.epoch, record.steps, record.step_losses, record.learning_rates) == (7, 2, [2.0, 3.5], [0.1, 0.2])
+    assert (record.count, record.top1, record.top5) == (32, 7, 18)
+    assert (record.train_s, record.evaluate_s) == (pytest.approx(1.5), 0.5), "of the slowest rank"
+    held_out = (record.held_out_loss_sum, record.held_out_top1, record.held_out_top5, record.held_out_count)
+    assert held_out == (3.0, 4, 8, 11)
+    untold = combine([report(0, [1.0, 2.0], top1=None, top5=None), report(1, [3.0, 5.0], top1=None, top5=None)], epoch=0)
+    assert (untold.top1, untold.top5) == (None, None)
+
+
+class Noted(TensorDataset):
+    """Knows what was read of it."""
+
+    def __init__(self, count):
+        super().__init__(torch.arange(count), torch.arange(count))
+        self.read = []
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        return super().__getitem__(index)
+
+
+def epoch_of(dataset, epoch, *, batch, rank=0, world_size=1, first=0, transform=None):
+    """[step]: the inputs of each batch."""
+    options = InputOptions()
+    share = Input(options=options, local_batch_size=batch, seed=5, rank=rank, world_size=world_size, device=CPU)
+    samples = Augmented(dataset, transform, seed=5) if transform else dataset
+    return [inputs.tolist() for inputs, _ in share.training(samples).batches(epoch, first=first)]
+
+
+@pytest.mark.parametrize(("world_size", "batch"), [(2, 4), (3, 2), (4, 3)])
+def test_all_ranks_batches_together_are_one_process_batch(world_size, batch):
+    for epoch in (0, 1):
+        ranks = [epoch_of(Noted(53), epoch, batch=batch, rank=rank, world_size=world_size) for rank in range(world_size)]
+        alone = epoch_of(Noted(53), epoch, batch=batch * world_size)
+        together = [sorted(itertools.chain(*step)) for step in zip(*ranks, strict=True)]
+        assert together == [sorted(step) for step in alone]
+
+
+def test_an_epoch_is_entered_anywhere_without_loading_what_lies_before():
+    whole, dataset = epoch_of(Noted(53), 2, batch=4), Noted(53)
+    assert epoch_of(dataset, 2, batch=4, first=9) == whole[9:]
+    assert len(dataset.read) == 4 * len(whole[9:])
+
+    def noise(value):
+        return value + torch.rand(())
+
+    assert epoch_of(Noted(53), 2, batch=4, first=9, transform=noise) == epoch_of(Noted(53), 2, batch=4, transform=noise)[9:]
+
+
+def test_epochs_are_refused_where_there_are_none_or_not_one_step():
+    synthetic = resolve_workload("synthetic", {"model": "squeezenet1_1"}).training(local_batch_size=2, seed=1)
+    with pytest.raises(PlanError, match="workload 'synthetic' has no epochs"):
+        steps_per_epoch(synthetic, reference="synthetic", world_size=2, micro_steps=1)
+    digits = resolve_workload("digits", {}).training(local_batch_size=100, seed=1)
+    assert steps_per_epoch(digits, reference="digits", world_size=2, micro_steps=3) == 2
+    with pytest.raises(PlanError, match="micro_steps 8 is more than the 7 batches"):
+        steps_per_epoch(digits, reference="digits", world_size=2, micro_steps=8)
+
+
+@pytest.mark.parametrize(("name", "labels"), [("mnist", 4), ("language_model", 4 * 16)])
+def test_right_answers_come_with_the_same_loss(tmp_path, name, labels):
+    workload = resolve_workload(name, write_data(name, tmp_path / "data")).training(local_batch_size=4, seed=3)
+    model = workload.build_model().eval()
+    batch = next(workload.epoch_batches(0, first_batch=0, rank=0, world_size=1, device=CPU))
+    loss, hits = workload.compute_loss_and_hits(model, batch)
+    assert loss.item() == workload.compute_loss(model, batch).item()
+    sums = workload.evaluation_sums(model, batch)
+    assert hits.tolist() == [sums.top1, sums.top5]
+    assert workload.count_samples(batch) == sums.count == labels
+
+
+def engine(**changes):
+    fields = {"arm": "single", "backend": "single", "workload": "digits", "local_batch_size": 300, "world_size": 1, "seed": 1}
+    job = Job(**{**fields, "device": "cpu", "training": Training(epochs=3), **changes})
+    return start_engine(job, World())
+
+
+def test_micro_steps_of_an_epoch_make_the_losses_of_larger_batches():
+    parts, whole = engine(local_batch_size=150, micro_steps=2), engine()
+    one, other = parts.run_epoch(0), whole.run_epoch(0)
+    assert parts.epochs.steps == whole.epochs.steps == 4
+    assert one.losses == pytest.approx(other.losses, rel=0.05), "but for batch norm"
+    assert one.count == other.count == 1200
+
+
+def test_a_checkpoint_gives_the_same_next_steps(tmp_path):
+    path, first = tmp_path / "kept.pt", engine()
+    kept = {}
+
+    def pause(epoch, seen):
+        made = checkpoint.capture(first.job, first.epochs, epoch=epoch, seen=seen, finished=[])
+        made.write(path)
+        kept.setdefault("bytes", path.read_bytes())
+
+    first.run_epoch(0)
+    whole = first.epochs.run(1, pause=pause, pause_every=2)
+    path.write_bytes(kept["bytes"])
+    again = engine()
+    read = checkpoint.read(path, trained=checkpoint.what_is_trained(again.job, again.epochs))
+    checkpoint.restore(read, again.epochs)
+    assert len(read.seen(0).losses) == 2
+    resumed = again.epochs.run(1, seen=read.seen(0))
+    assert resumed.losses == whole.losses
+    assert (resumed.top1, resumed.held_out_loss_sum) == (whole.top1, whole.held_out_loss_sum)
+    assert len(resumed.phases_s) == len(resumed.samples) == 4
+    assert [file.name for file in tmp_path.iterdir()] == ["kept.pt"], "no temporary file is left"
+
+
+def test_a_checkpoint_that_does_not_fit_is_told_in_one_line(tmp_path):
+    path, one = tmp_path / "kept.pt", engine()
+    trained = checkpoint.what_is_trained(one.job, one.epochs)
+    one.epochs.begin()
+    checkpoint.capture(one.job, one.epochs, epoch=0, seen=Seen(), finished=[]).write(path)
+    whole = path.read_bytes()
+    wrong = {
+        "does not exist": (None, trained),
+        "cannot be read": (whole[: len(whole) // 2], trained),
+        "holds no training": (None, trained),
+        "world_size 1, not 2; seed 1, not 3": (whole, {**trained, "world_size": 2, "seed": 3}),
+    }
+    for message, (content, expected) in wrong.items():
+        path.unlink(missing_ok=True)
+        if message == "holds no training":
+            torch.save({"weights": torch.ones(2)}, path)
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(PlanError, match=message) as refused:
+            checkpoint.read(path, trained=expected)
+        assert str(path) in str(refused.value)
+        assert "\n" not in str(refused.value)
+
+
+def test_an_overflow_of_half_precision_skips_the_step_and_lowers_the_scale():
+    arithmetic = Arithmetic(precision="amp-fp16", max_gradient_norm=1.0, device=CPU)
+    parameter = nn.Parameter(torch.ones(3))
+    model, optimizer = nn.ParameterList([parameter]), SGD([parameter], lr=0.5)
+    for gradient, stepped in ((float("inf"), False), (3.0, True)):
+        optimizer.zero_grad()
+        before, scale = parameter.detach().clone(), arithmetic.scaler.get_scale()
+        arithmetic.backward((parameter * gradient).sum())
+        arithmetic.step(Single(), model, optimizer)
+        assert torch.equal(parameter, before) != stepped
+        assert (arithmetic.scaler.get_scale() < scale) != stepped
+    assert torch.allclose(before - parameter, torch.full((3,), 0.5 / 3**0.5), atol=1e-5), "unscaled, clipped to 1, times 0.5"
+
+
+@pytest.mark.parametrize("changes", [{"training": Training(epochs=1)}, {"precision": "amp-bf16"}, {"max_gradient_norm": 1.0}])
+def test_a_micro_benchmark_trains_nothing(changes):
+    job = Job(arm="ddp", backend="ddp", workload="collectives", local_batch_size=1, world_size=2, seed=1, device="cpu", **changes)
+    with pytest.raises(PlanError, match=f"is a micro-benchmark, for which {next(iter(changes))} means nothing"):
+        start_engine(job, World())
+
+
+def test_flags_ask_for_training():
+    given = {"--target-accuracy": 0.9, "--warmup-epochs": 1.0, "--checkpoint": "x", "--resume": False, "--decay-epochs": None}
+    training = read_training(5, given)
+    assert training == Training(epochs=5, target_accuracy=0.9, warmup_epochs=1.0, stop_at_target=True)
+    assert read_training(None, {"--resume": False, "--decay-epochs": None}) is None
+    assert workload_options("mnist", {"learning_rate": 1}, {"--workers": 2, "--download": False}) == {
+        "learning_rate": 1,
+        "loader_workers": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        (lambda: read_training(None, {"--warmup-epochs": 1.0}), "--warmup-epochs is for training to the end; say --epochs N"),
+        (lambda: read_training(0, {}), "training: epochs = 0"),
+        (lambda: read_training(2, {"--learning-rate-scaling": "linaer"}), "learning_rate_scaling = 'linaer'"),
+        (lambda: read_keeping(None, every_steps=None, resume=True), "--resume needs --checkpoint FILE"),
+        (lambda: read_keeping(None, every_steps=3, resume=False), "--checkpoint-steps needs --checkpoint FILE"),
+        (lambda: workload_options("digits", {}, {"--data-dir": "d"}), "--data-dir: workload 'digits' has no option 'data_dir'"),
+        (lambda: workload_options("mnist", {"data_dir": "e"}, {"--data-dir": "d"}), "are both given; leave one out"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(refused, message):
+    with pytest.raises(PlanError) as error:
+        refused()
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
