@@ -30,9 +30,10 @@ from measurement.world import World
 from reports.statistics import ratio_interval
 from runners.engine import Engine, start_engine
 from runners.job import Job
+from runners.meeting import meeting_store
 from runners.planning import search_path
 from runners.rank_environment import read_world
-from runners.standalone import meeting_store, set_threads
+from runners.standalone import set_threads
 from runners.worker import pin
 
 STEPS, WARMUP_STEPS = 6, 2

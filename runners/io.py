@@ -24,9 +24,10 @@ from runners.cli import PIPED_WIDTH, run_command
 from runners.interfaces import use_interface
 from runners.io_turns import Loaders, require_loader
 from runners.job import Job
+from runners.meeting import meeting_store
 from runners.planning import WorkloadSetup, resolve_workload
 from runners.rank_environment import read_world
-from runners.standalone import meeting_store, set_threads, settings
+from runners.standalone import set_threads, settings
 from runners.trainer import resolve_device
 
 OPTION = "--workload-option"

@@ -15,12 +15,7 @@ from typing import Annotated, Any, get_args
 
 import torch
 import typer
-from torch.distributed import HashStore
 
-from backends.base import Store
-from backends.mpi_library import load_mpi
-from backends.mpi_rendezvous import open_store
-from backends.torch_distributed import CONNECT_TIMEOUT
 from measurement.errors import ParityError, PlanError
 from measurement.fingerprint import allowed_environment
 from measurement.plan import ARM_NAME, parse_yaml
@@ -34,6 +29,7 @@ from runners.event_log import EventLog
 from runners.gates import judge_gate
 from runners.interfaces import use_interface
 from runners.job import Job
+from runners.meeting import meeting_store
 from runners.planning import cores, resolve_workload
 from runners.rank_environment import read_world
 from runners.tables import cases_table, throughput_table
@@ -43,8 +39,6 @@ from runners.training_run import TrainingRun
 
 DIGEST = "standalone"
 DEVICES = ("auto", "cpu", "cuda")
-MPI_FAMILIES = ("openmpi", "mpich")
-"""Of rank variables, see ``runners.rank_environment``: their launchers give no address to meet at."""
 
 
 def serve(backend: str) -> None:
@@ -180,21 +174,6 @@ def run(
         engine.backend.barrier()
     finally:
         engine.backend.teardown()
-
-
-def meeting_store(job: Job, world: World) -> Store | None:
-    """Where ranks meet when no launcher says: MPI's launchers set no address, so rank 0 tells its own over MPI."""
-    needs_store = job.backend == "ddp" or (job.transport == "gloo" and world.launcher in MPI_FAMILIES)
-    if not needs_store or "MASTER_ADDR" in os.environ:
-        return None
-    if world.world_size == 1:
-        return HashStore()
-    if world.launcher not in MPI_FAMILIES:
-        raise PlanError(
-            f"MASTER_ADDR is not set and launcher '{world.launcher}' gives DDP's ranks no address to meet at; "
-            "start with torchrun or mpirun, or set MASTER_ADDR and MASTER_PORT"
-        )
-    return open_store(load_mpi().COMM_WORLD, timeout=CONNECT_TIMEOUT)
 
 
 def _record(engine: Engine, lengths: Lengths) -> LaunchRecord:
