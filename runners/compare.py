@@ -78,6 +78,14 @@ class ComparisonRun:
         require_executables(self.arms)
         require_lab(self.plan)
         self.inspection = inspect(self.plan)
+        self._require_data()
+
+    def _require_data(self) -> None:
+        """Ranks here read what this machine has; what lies on other hosts only, their ranks will tell of."""
+        placement = self.inspection.placement
+        if not self.cases and any(entry.host in placement.here for entry in placement.hosts):
+            plan = self.plan
+            self.workload.training(local_batch_size=plan.local_batch_size, seed=plan.seed).require_data()
 
     def run(self) -> Comparison:
         """Measure what is not yet measured, then write the reports. On Ctrl-C what was measured is reported, then it is raised."""

@@ -17,6 +17,7 @@ from tests.conftest import ringside, write_plan
         ({"arms": {"ddp": {"backend": "horovd"}}}, "unknown backend 'horovd'; did you mean 'horovod'?"),
         ({"world_size": 0}, "world_size = 0"),
         ({"workload": "resnet81"}, "unknown workload 'resnet81'"),
+        ({"workload": "mnist", "workload_options": {"data_dir": "/nowhere"}}, "workload 'mnist' finds"),
     ],
 )
 def test_a_plan_that_cannot_run(tmp_path, changes, message):
