@@ -28,7 +28,7 @@ THREE_MINUTES = {"launches": 4, "seconds_per_launch": 25}
 FIVE_MINUTES = {"launches": 5, "seconds_per_launch": 42}
 DDP = {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"}
 QUIET_DDP = {**DDP, "options": {"broadcast_buffers": False}}
-"""Of which 2% is 2%: the ranks of stock DDP also wait for each other's buffers in the forward pass, less so where a step ends later."""
+"""Of which 2% is 2%: stock DDP's ranks also wait for each other's buffers in the forward pass, less where a step ends later."""
 HOROVOD = {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"}
 
 

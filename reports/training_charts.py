@@ -46,7 +46,7 @@ def _chart(comparison: Comparison, quantity: Quantity, axis: str) -> Figure | No
         traces += [_band(name, x, curve.bands[quantity], colour), _line(name, x, curve.bands[quantity], colour)]
     layout = base_layout(HEIGHT, AXES[axis])
     legend_above(layout)
-    layout["yaxis"] |= {"title": {"text": CURVE_TITLES[quantity], "font": {"size": 12}}, "automargin": True}
+    layout["yaxis"] |= {"title": {"text": CURVE_TITLES[quantity], "font": {"size": 12}, "standoff": 8}, "automargin": True}
     layout["xaxis"] |= {"rangemode": "tozero"}
     if quantity.endswith("top1"):
         layout["yaxis"] |= {"tickformat": ".0%"}
