@@ -102,7 +102,7 @@ def _compare_accuracies(
     if pairs and not differences:
         arm.note = "nothing is held out, so there is no accuracy to compare"
     elif not differences:
-        arm.note = f"no seed that both {arm.name} and {reference} trained to the end with"
+        arm.note = f"no seed was trained to the end by both {arm.name} and {reference}"
     elif len(differences) == 1:
         arm.note = ONE_SEED
 

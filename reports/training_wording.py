@@ -14,7 +14,8 @@ NO_CONTROL = "Training has no control: its unit is the seed, and every arm train
 
 def training_headline(training: TrainingSummary) -> str:
     """Accuracy first, then time."""
-    return "; ".join([convergence_sentence(training), *([time_sentence(training)] if training.settings.target_accuracy else [])])
+    sentences = [convergence_sentence(training), time_sentence(training) if training.settings.target_accuracy else ""]
+    return "; ".join(sentence for sentence in sentences if sentence)
 
 
 def convergence_sentence(training: TrainingSummary) -> str:
@@ -49,12 +50,14 @@ def _undecided(arms: Sequence[ArmTraining]) -> str:
 
 
 def time_sentence(training: TrainingSummary) -> str:
-    """Who reaches the target how soon, the first first."""
+    """Who reaches the target how soon, the first first; empty before any arm has trained to its end."""
     target = percent(training.settings.target_accuracy or 0.0)
     reached = sorted(
         (arm for arm in training.arms if arm.time_to_accuracy_s is not None), key=lambda arm: arm.time_to_accuracy_s or math.inf
     )
-    missed = [f"{arm.name} ({arm.seeds_reached} of {arm.seeds})" for arm in training.arms if arm.time_to_accuracy_s is None]
+    missed = [
+        f"{arm.name} ({arm.seeds_reached} of {arm.seeds})" for arm in training.arms if arm.seeds and arm.time_to_accuracy_s is None
+    ]
     parts = []
     if reached:
         first, *rest = [f"in {seconds(arm.time_to_accuracy_s)}" for arm in reached]
