@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from measurement.errors import PlanError
-from measurement.plan import FOR_HOSTS, Plan, check_plan
+from measurement.plan import FOR_HOSTS, Plan
+from measurement.plan_file import check_plan
 
 
 def plan_at(study: Plan, name: str, *, without: Collection[str] = ()) -> Plan:

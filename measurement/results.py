@@ -17,7 +17,8 @@ from pydantic import ValidationError
 
 from measurement.errors import RecordError
 from measurement.files import write_whole
-from measurement.plan import Plan, check_plan
+from measurement.plan import Plan
+from measurement.plan_file import check_plan
 from measurement.record import SCHEMA_VERSION, STEP_COLUMNS, LaunchRecord, Manifest
 
 

@@ -19,7 +19,7 @@ import torch
 from backends import Backend, backend_class
 from measurement.errors import PlanError, WorldSizeMismatchError
 from measurement.fingerprint import fingerprint, usable_cores
-from measurement.plan import checked
+from measurement.plan_file import checked
 from measurement.record import Case, RankReport
 from measurement.world import World
 from runners.epochs import EpochRunner

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from measurement.errors import PlanError
-from measurement.plan import Plan, check_plan, read_content
+from measurement.plan import Plan
+from measurement.plan_file import check_plan, read_content
 from runners.hostfile import parse_hosts, place_ranks, read_hostfile
 from runners.launchers.base import HERE, HostSlots
 

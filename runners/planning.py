@@ -15,7 +15,8 @@ from backends import Backend, backend_class
 from backends.single import Single
 from measurement.errors import PlanError, unknown_name
 from measurement.fingerprint import usable_cores
-from measurement.plan import Arm, Plan, checked
+from measurement.plan import Arm, Plan
+from measurement.plan_file import checked
 from measurement.record import Case
 from runners.epochs import steps_per_epoch
 from runners.launchers import Launcher, make_launcher

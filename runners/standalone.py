@@ -18,7 +18,8 @@ import typer
 
 from measurement.errors import ParityError, PlanError
 from measurement.fingerprint import allowed_environment
-from measurement.plan import ARM_NAME, parse_yaml
+from measurement.plan import ARM_NAME
+from measurement.plan_file import parse_yaml
 from measurement.record import LaunchRecord
 from measurement.results import ResultsFolder, steps_table
 from measurement.training import Precision

@@ -17,7 +17,8 @@ from backends import backend_class
 from backends.single import Single
 from measurement.errors import PlanError, RingsideError
 from measurement.fingerprint import fingerprint, git_state
-from measurement.plan import Plan, check_plan, read_content
+from measurement.plan import Plan
+from measurement.plan_file import check_plan, read_content
 from measurement.points import plan_at, world_size_at
 from measurement.record import Manifest
 from measurement.results import ResultsFolder

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from measurement.errors import PlanError
-from measurement.plan import checked
+from measurement.plan_file import checked
 from measurement.training import Training
 from workloads import workload_class
 

@@ -13,7 +13,7 @@ import reports
 import workloads
 from backends import backend_class
 from measurement.errors import PlanError
-from measurement.plan import checked
+from measurement.plan_file import checked
 from runners.launchers import make_launcher
 from runners.planning import resolve_workload
 from tests.conftest import REPOSITORY

@@ -12,7 +12,7 @@ import torch
 from measurement.errors import RecordError
 from measurement.files import write_whole
 from measurement.fingerprint import allowed_environment, fingerprint
-from measurement.plan import check_plan
+from measurement.plan_file import check_plan
 from measurement.record import PHASES, SCHEMA_VERSION, STEP_COLUMNS, LaunchRecord
 from measurement.results import ResultsFolder, steps_table
 from measurement.step_timer import StepTimer

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from measurement.errors import HostfileError, PlanError, RingsideError
-from measurement.plan import check_plan, read_plan
+from measurement.plan_file import check_plan, read_plan
 from runners import inspection, remote, spool
 from runners.fairness import host_differences
 from runners.job import BlockReport

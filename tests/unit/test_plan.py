@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from measurement.errors import PlanError, RingsideError
-from measurement.plan import Plan, check_plan, read_plan
+from measurement.plan import Plan
+from measurement.plan_file import check_plan, read_plan
 from runners.planning import require_epochs, resolve_arms, resolve_cases, resolve_workload
 from tests.conftest import REPOSITORY, TINY, write_plan
 

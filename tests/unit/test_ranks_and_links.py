@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from measurement.plan import check_plan
+from measurement.plan_file import check_plan
 from measurement.record import BlockRecord
 from measurement.results import ResultsFolder
 from reports import conclude, write_reports

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from measurement.plan import check_plan
+from measurement.plan_file import check_plan
 from measurement.record import LaunchRecord
 from runners.arm_launch import ArmLaunch, Clock
 from runners.job import BlockReport, Reply

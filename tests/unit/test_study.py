@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from measurement.errors import HostfileError, PlanError
-from measurement.plan import check_plan
+from measurement.plan_file import check_plan
 from measurement.points import plan_at
 from measurement.results import ResultsFolder
 from reports.schema import Estimate

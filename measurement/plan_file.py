@@ -1,0 +1,124 @@
+"""Plans read from YAML and checked; all that is wrong with one is told in one message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from measurement.errors import PlanError, unknown_name
+from measurement.plan import Plan
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_plan(path: Path, *, overrides: Iterable[str] = ()) -> Plan:
+    """Read and check a plan; see ``read_content``.
+
+    Raises:
+        PlanError: the file cannot be read, or says something that is not accepted.
+    """
+    return check_plan(read_content(path, overrides=overrides), source=str(path))
+
+
+def read_content(path: Path, *, overrides: Iterable[str] = ()) -> dict[str, Any]:
+    """What a plan's file says, unchecked.
+
+    Args:
+        path: a YAML file.
+        overrides: ``key.subkey=value`` settings that replace what the file says; values are read as YAML.
+
+    Raises:
+        PlanError: the file is missing, or not YAML (with line and column).
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise PlanError(f"plan '{path}' does not exist; give a YAML file such as plans/local.yaml") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"plan '{path}' cannot be read: {error}") from error
+    content = parse_yaml(text, source=str(path))
+    if not isinstance(content, dict):
+        raise PlanError(f"plan '{path}' holds {type(content).__name__}, not a mapping; see plans/local.yaml for the form")
+    for override in overrides:
+        _override(content, override)
+    return content
+
+
+def parse_yaml(text: str, *, source: str) -> Any:
+    """YAML to plain values; a syntax error is told with its line and column, a repeated key is refused."""
+    try:
+        return yaml.load(text, Loader=_StrictLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "unknown place"
+        raise PlanError(f"plan '{source}' is not valid YAML at {where}: {error.problem or error.context}") from error
+    except yaml.YAMLError as error:
+        raise PlanError(f"plan '{source}' is not valid YAML: {error}") from error
+
+
+def check_plan(content: Mapping[str, Any], *, source: str) -> Plan:
+    """Validate plain values as a plan; one PlanError names every value that is not accepted."""
+    return checked(Plan, content, source=f"plan '{source}'")
+
+
+def checked(model: type[Model], content: Mapping[str, Any], *, source: str) -> Model:
+    """``model`` made from ``content``, or one PlanError that tells every unknown key (with the closest known) and bad value."""
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise PlanError(f"{source}: " + "; ".join(_explain(model, issue) for issue in error.errors())) from error
+
+
+def _explain(model: type[BaseModel], issue: Any) -> str:
+    place = ".".join(str(part) for part in issue["loc"])
+    if issue["type"] == "extra_forbidden":
+        fields = _fields_at(model, issue["loc"][:-1])
+        return unknown_name("option", place if len(issue["loc"]) == 1 else str(issue["loc"][-1]), fields) + (
+            f" in '{'.'.join(map(str, issue['loc'][:-1]))}'" if len(issue["loc"]) > 1 else ""
+        )
+    if issue["type"] == "missing":
+        return f"'{place}' is missing"
+    message = issue["msg"].removeprefix("Value error, ")
+    return f"{place} = {issue['input']!r}: {message}" if place else message
+
+
+def _fields_at(model: type[BaseModel], path: Iterable[str | int]) -> list[str]:
+    """The field names of the section that ``path`` leads to."""
+    section: Any = model
+    for part in path:
+        if isinstance(section, type) and issubclass(section, BaseModel) and part in section.model_fields:
+            section = section.model_fields[str(part)].annotation
+        arguments = getattr(section, "__args__", ())
+        section = next((a for a in arguments if isinstance(a, type) and issubclass(a, BaseModel)), section)
+    return list(section.model_fields) if isinstance(section, type) and issubclass(section, BaseModel) else []
+
+
+def _override(content: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key.strip():
+        raise PlanError(f"--set {override!r} is not of the form key=value, for instance --set measurement.launches=5")
+    *parents, last = key.strip().split(".")
+    section = content
+    for parent in parents:
+        section = section.setdefault(parent, {})
+        if not isinstance(section, dict):
+            raise PlanError(f"--set {override!r}: '{parent}' is a value, not a section of the plan")
+    section[last] = parse_yaml(value, source=f"--set {key}")
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice in one mapping, which YAML forbids and PyYAML accepts."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, str) and key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key '{key}' is given twice", key_node.start_mark)
+            if isinstance(key, str):
+                seen.add(key)
+        return super().construct_mapping(node, deep=deep)
