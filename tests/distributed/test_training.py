@@ -40,9 +40,10 @@ def epochs_of(folder):
 def uninterrupted(tmp_path_factory):
     """Without checkpoints. Halving is exact, so two ranks of DDP and of Horovod have the same losses to the last bit."""
     folder = tmp_path_factory.mktemp("uninterrupted")
-    done = train("ddp", folder)
+    done = train("ddp", folder, "--tensorboard", folder / "events")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("held out: loss") == 3
+    assert len(list((folder / "events").glob("events.out.tfevents.*"))) == 1, "rank 0's"
     return epochs_of(folder)
 
 
