@@ -14,11 +14,14 @@ import psutil
 import pytest
 import yaml
 
+from runners.leaving import leave_in_order
+
 REPOSITORY = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 HAS_HOROVOD = shutil.which("horovodrun", path=str(BIN)) is not None
 
 STARTED_BY = "RINGSIDE_STARTED_BY_TEST"
+EXIT_STATUS = pytest.StashKey[int]()
 
 needs_horovod = pytest.mark.skipif(not HAS_HOROVOD, reason="Horovod is not built here; 'ringside doctor' says how to get it")
 
@@ -32,6 +35,17 @@ TINY = {
     "measurement": {"launches": 1, "rounds": 3, "block_steps": 3, "local_every": 3},
 }
 """The smallest real comparison; tests change what they are about."""
+
+
+def pytest_sessionfinish(session, exitstatus):
+    session.config.stash[EXIT_STATUS] = int(exitstatus)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config):
+    """After the summary, which the leaks that a library of torch's reports at its end would otherwise bury."""
+    if EXIT_STATUS in config.stash:
+        leave_in_order(config.stash[EXIT_STATUS])
 
 
 @pytest.fixture(autouse=True)
