@@ -22,8 +22,8 @@ HALVING = {"fp16", "bf16"}
 """Values of DDP's ``comm_hook`` and Horovod's ``compression`` with which half of the bytes are exchanged."""
 FAR_OFF = 0.2
 EXPLANATION = (
-    "more than 20% from a ring's need: small messages cost headers and negotiation, other algorithms (recursive doubling, "
-    "hierarchical) cross the link more or less often, lossy compression sends less, dropped packets are sent again"
+    "more than 20% from a ring's need: small messages cost headers and negotiation, other algorithms (recursive halving or "
+    "doubling, hierarchical) cross the link more or less often, lossy compression sends less, dropped packets are sent again"
 )
 
 
