@@ -15,15 +15,6 @@ from measurement.plan import Plan
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def read_plan(path: Path, *, overrides: Iterable[str] = ()) -> Plan:
-    """Read and check a plan; see ``read_content``.
-
-    Raises:
-        PlanError: the file cannot be read, or says something that is not accepted.
-    """
-    return check_plan(read_content(path, overrides=overrides), source=str(path))
-
-
 def read_content(path: Path, *, overrides: Iterable[str] = ()) -> dict[str, Any]:
     """What a plan's file says, unchecked.
 

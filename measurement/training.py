@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Precision = Literal["fp32", "amp-fp16", "amp-bf16"]
+Figure = Literal["train_loss", "train_top1", "train_top5", "held_out_loss", "held_out_top1", "held_out_top5"]
+"""Means over an epoch's samples; top1 and top5 are shares of right answers."""
 
 
 class Training(BaseModel):
@@ -48,6 +53,11 @@ class Training(BaseModel):
             return False
         return epoch.held_out_top1 >= self.target_accuracy * epoch.held_out_count
 
+    def time_to_accuracy_s(self, epochs: Sequence[EpochRecord]) -> float | None:
+        """Training seconds until the end of the first epoch with the target accuracy; None where none has it."""
+        spent_s = itertools.accumulate(epoch.train_s for epoch in epochs)
+        return next((until for epoch, until in zip(epochs, spent_s, strict=True) if self.is_reached(epoch)), None)
+
 
 class EpochRecord(BaseModel):
     """One epoch of one arm in one launch, over all ranks. Sums, counts and raw times; means and rates are derived."""
@@ -74,3 +84,18 @@ class EpochRecord(BaseModel):
     held_out_top5: int = 0
     held_out_count: int = 0
     """Every held-out sample once; 0: nothing is held out."""
+
+    def figures(self) -> dict[Figure, float]:
+        """Mean losses and accuracies, those that are known."""
+        found: dict[Figure, float] = {}
+        if self.step_losses:
+            found["train_loss"] = math.fsum(self.step_losses) / len(self.step_losses)
+        if self.count and self.top1 is not None:
+            found["train_top1"] = self.top1 / self.count
+        if self.count and self.top5 is not None:
+            found["train_top5"] = self.top5 / self.count
+        if self.held_out_count:
+            found["held_out_loss"] = self.held_out_loss_sum / self.held_out_count
+            found["held_out_top1"] = self.held_out_top1 / self.held_out_count
+            found["held_out_top5"] = self.held_out_top5 / self.held_out_count
+        return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from reports.schema import ArmSummary, Estimate, RatioSummary, StepShares
 
@@ -71,11 +72,16 @@ def significant(value: float) -> str:
 
 def exposed(estimate: Estimate | None) -> str:
     """Exposed communication in milliseconds per step, with its interval."""
+    return with_interval(estimate, milliseconds)
+
+
+def with_interval(estimate: Estimate | None, words: Callable[[float], str]) -> str:
+    """A value and, in brackets, its bounds where it has them, each as ``words`` writes it."""
     if estimate is None:
         return NONE
     if estimate.ci_low is None or estimate.ci_high is None:
-        return milliseconds(estimate.value)
-    return f"{milliseconds(estimate.value)} ({milliseconds(estimate.ci_low)} to {milliseconds(estimate.ci_high)})"
+        return words(estimate.value)
+    return f"{words(estimate.value)} ({words(estimate.ci_low)} to {words(estimate.ci_high)})"
 
 
 def share(part: float | None) -> str:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from reports.links import LINK_HEADER, link_caption, link_rows
 from reports.markdown import escape, table
-from reports.quantities import NONE, exposed, interval, percent, rate, ratio
+from reports.quantities import NONE, exposed, interval, percent, rate, ratio, with_interval
 from reports.schema import ArmSummary, Estimate
 from reports.study_schema import Study, StudyPoint
 from reports.study_wording import cause_of
@@ -91,10 +91,7 @@ def _result_row(point: StudyPoint, arm: ArmSummary) -> list[str]:
 
 def speed_up_words(estimate: Estimate | None) -> str:
     """A speed-up with its interval."""
-    if estimate is None:
-        return NONE
-    bounds = f" ({estimate.ci_low:.2f} to {estimate.ci_high:.2f})" if estimate.ci_low and estimate.ci_high else ""
-    return f"{estimate.value:.2f}{bounds}"
+    return with_interval(estimate, "{:.2f}".format)
 
 
 def bases(study: Study) -> list[str]:

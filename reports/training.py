@@ -50,7 +50,7 @@ def _arm(plan: Plan, training: Training, name: str, epochs: dict[str, Trainings]
     finished = {arm: _finished(training, trainings) for arm, trainings in epochs.items()}
     own, confidence = finished[name], plan.measurement.confidence
     curves = [_curve(plan, launch, epochs[name][launch], finished=launch in own) for launch in sorted(epochs[name])]
-    times = {launch: time_to_accuracy(training, trained) for launch, trained in own.items()}
+    times = {launch: training.time_to_accuracy_s(trained) for launch, trained in own.items()}
     final = [accuracy for launch in sorted(own) if (accuracy := _final_top1(own[launch])) is not None]
     arm = ArmTraining(
         name=name,
@@ -79,12 +79,6 @@ def _is_finished(training: Training, epochs: Sequence[EpochRecord]) -> bool:
     return stopped or len(epochs) == training.epochs
 
 
-def time_to_accuracy(training: Training, epochs: Sequence[EpochRecord]) -> float | None:
-    """Training seconds until the end of the first epoch with the target accuracy; None where none has it."""
-    spent_s = itertools.accumulate(epoch.train_s for epoch in epochs)
-    return next((until for epoch, until in zip(epochs, spent_s, strict=True) if training.is_reached(epoch)), None)
-
-
 def _final_top1(epochs: Sequence[EpochRecord]) -> Fraction | None:
     last = epochs[-1]
     return Fraction(last.held_out_top1, last.held_out_count) if last.held_out_count else None
@@ -110,7 +104,7 @@ def _compare_accuracies(
 def _compare_times(arm: ArmTraining, training: Training, ours: Trainings, theirs: Trainings, confidence: float) -> None:
     """Against the baseline, of seeds with which both reached the target."""
     launches = sorted(ours.keys() & theirs.keys())
-    times = [(time_to_accuracy(training, ours[launch]), time_to_accuracy(training, theirs[launch])) for launch in launches]
+    times = [(training.time_to_accuracy_s(ours[launch]), training.time_to_accuracy_s(theirs[launch])) for launch in launches]
     both = [(mine, its) for mine, its in times if mine and its]
     arm.time_pairs = len(both)
     arm.time_ratio = ratio_interval([mine for mine, _ in both], [its for _, its in both], confidence=confidence)
@@ -128,16 +122,7 @@ def _curve(plan: Plan, launch: int, epochs: Sequence[EpochRecord], *, finished: 
 
 def _figure(quantity: Quantity, epoch: EpochRecord) -> float | None:
     """None where it is unknown or not finite."""
-    value: float | None = None
-    match quantity:
-        case "train_loss" if epoch.step_losses:
-            value = math.fsum(epoch.step_losses) / len(epoch.step_losses)
-        case "train_top1" if epoch.top1 is not None and epoch.count:
-            value = epoch.top1 / epoch.count
-        case "held_out_loss" if epoch.held_out_count:
-            value = epoch.held_out_loss_sum / epoch.held_out_count
-        case "held_out_top1" if epoch.held_out_count:
-            value = epoch.held_out_top1 / epoch.held_out_count
+    value = epoch.figures().get(quantity)
     return value if value is not None and math.isfinite(value) else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reports.estimate import Estimate
-from reports.quantities import NONE, duration, ratio
+from reports.quantities import NONE, duration, ratio, with_interval
 
 
 def accuracy(estimate: Estimate | None) -> str:
@@ -34,11 +34,7 @@ def _half_width(estimate: Estimate | None) -> float | None:
 
 def time_ratio(estimate: Estimate | None) -> str:
     """A ratio of times with its interval."""
-    if estimate is None:
-        return NONE
-    if estimate.ci_low is None or estimate.ci_high is None:
-        return ratio(estimate.value)
-    return f"{ratio(estimate.value)} ({estimate.ci_low:.3f} to {estimate.ci_high:.3f})"
+    return with_interval(estimate, ratio)
 
 
 def seconds(value: float | None) -> str:

@@ -116,6 +116,23 @@ class ArmSession:
         _raise(self._diagnosis.of_errors(dict(enumerate(replies))))
         return replies
 
+    def exchange(self, command: Command, *, timeout_s: float) -> tuple[list[Reply], float]:
+        """The ranks' turn: thawed, given a command and, when all have answered, frozen.
+
+        Returns:
+            Every rank's reply, by rank, and the seconds from the command to the last of them.
+
+        Raises:
+            ArmFailed: see ``receive``.
+        """
+        self.thaw()
+        began = time.monotonic()
+        self.send(command)
+        replies = self.receive(timeout_s=timeout_s)
+        took_s = time.monotonic() - began
+        self.freeze()
+        return replies, took_s
+
     def await_ready(self) -> list[Reply]:
         """Every rank's first report, when all have connected and built their model.
 

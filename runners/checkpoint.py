@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import pickle
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -27,6 +26,7 @@ from measurement.training import EpochRecord
 from runners.epochs import EpochRunner, Seen, put
 from runners.job import Job
 from runners.trainer import Trainer
+from workloads.pretrained import UNREADABLE
 
 FORMAT = 1
 HOW_LOADED = ("data_dir", "download", "loader_workers", "prefetch_factor")
@@ -169,7 +169,7 @@ def read(path: Path, *, trained: Mapping[str, Any]) -> Checkpoint:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise PlanError(f"checkpoint '{path}' does not exist; leave out --resume to begin a new training") from error
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+    except UNREADABLE as error:
         raise PlanError(
             f"checkpoint '{path}' cannot be read ({type(error).__name__}): it is damaged, or no checkpoint; give another "
             "file, or remove it and leave out --resume"

@@ -67,10 +67,11 @@ class ComparisonRun:
             PlanError, RecordError, LaunchError: what cannot be, and what can.
         """
         self.look()
+        self.require_data()
         open_folder(self.folder, self.plan)
 
     def look(self) -> None:
-        """What ``prepare`` does without writing: whether this can be run here.
+        """Whether the hosts, links and launchers are there.
 
         Raises:
             PlanError, LaunchError: what cannot be, and what can.
@@ -78,14 +79,21 @@ class ComparisonRun:
         require_executables(self.arms)
         require_lab(self.plan)
         self.inspection = inspect(self.plan)
-        self._require_data()
 
-    def _require_data(self) -> None:
-        """Ranks here read what this machine has; what lies on other hosts only, their ranks will tell of."""
+    def require_data(self) -> None:
+        """Read what the ranks here will read, after ``look``; what lies on other hosts only, their ranks will tell of.
+
+        Raises:
+            PlanError: it is missing or damaged.
+        """
+        if self.has_ranks_here and not self.cases:
+            self.workload.training(local_batch_size=self.plan.local_batch_size, seed=self.plan.seed).require_data()
+
+    @property
+    def has_ranks_here(self) -> bool:
+        """Known after ``look``."""
         placement = self.inspection.placement
-        if not self.cases and any(entry.host in placement.here for entry in placement.hosts):
-            plan = self.plan
-            self.workload.training(local_batch_size=plan.local_batch_size, seed=plan.seed).require_data()
+        return any(entry.host in placement.here for entry in placement.hosts)
 
     def run(self) -> Comparison:
         """Measure what is not yet measured, then write the reports. On Ctrl-C what was measured is reported, then it is raised."""

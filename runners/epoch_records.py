@@ -1,10 +1,11 @@
-"""All ranks' reports of one epoch made into its record. Pure: the driver and the runner that stands alone both call it."""
+"""All ranks' reports of one epoch made into its records. Pure: the driver and the runner that stands alone both call it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
+from measurement.record import BlockRecord
 from measurement.training import EpochRecord
 from runners.job import EpochReport
 
@@ -34,6 +35,20 @@ def combine(reports: Sequence[EpochReport], *, epoch: int) -> EpochRecord:
         held_out_top1=sum(report.held_out_top1 for report in reports),
         held_out_top5=sum(report.held_out_top5 for report in reports),
         held_out_count=sum(report.held_out_count for report in reports),
+    )
+
+
+def epoch_block(record: EpochRecord, *, turn: int, started_s: float, wall_s: float) -> BlockRecord:
+    """An epoch as the block that it also is; times as in ``BlockRecord``, the evaluation untimed."""
+    return BlockRecord(
+        turn=turn,
+        round=record.epoch,
+        block=record.epoch,
+        kind="sync",
+        steps=record.steps,
+        started_s=started_s,
+        wall_s=wall_s,
+        untimed_s=record.evaluate_s,
     )
 
 

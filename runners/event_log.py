@@ -11,11 +11,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from measurement.training import EpochRecord
+from measurement.training import EpochRecord, Figure
 
 Row = Mapping[str, Any]
 """A rank's step, with ``measurement.record.STEP_COLUMNS``."""
 EVENT_FILES = "events.out.tfevents.*"
+TAGS: Mapping[Figure, str] = {
+    "train_loss": "loss/train",
+    "train_top1": "accuracy/train_top1",
+    "held_out_loss": "loss/held_out",
+    "held_out_top1": "accuracy/held_out_top1",
+    "held_out_top5": "accuracy/held_out_top5",
+}
+"""What an epoch's figures are called; TensorBoard groups by the first part."""
 
 
 class EventLog:
@@ -39,7 +47,8 @@ class EventLog:
             self._writer.add_scalar("loss/step", loss, step)
         for step, rate in zip((first, first + record.steps - 1), record.learning_rates, strict=True):
             self._writer.add_scalar("learning_rate", rate, step)
-        self._add(_epoch_figures(record) | self._timing(rows), record.epoch + 1)
+        figures = {TAGS[name]: value for name, value in record.figures().items() if name in TAGS}
+        self._add(figures | self._timing(rows), record.epoch + 1)
 
     def rounds(self, rows: Iterable[Row]) -> None:
         """A launch without training that is over: throughput and step time of every round, exposed communication where known.
@@ -77,18 +86,6 @@ class EventLog:
         for name, value in figures.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
-
-
-def _epoch_figures(record: EpochRecord) -> dict[str, float]:
-    """Losses and accuracies that are known."""
-    figures = {"loss/train": statistics.fmean(record.step_losses)} if record.step_losses else {}
-    if record.count and record.top1 is not None:
-        figures["accuracy/train_top1"] = record.top1 / record.count
-    if record.held_out_count:
-        figures["loss/held_out"] = record.held_out_loss_sum / record.held_out_count
-        figures["accuracy/held_out_top1"] = record.held_out_top1 / record.held_out_count
-        figures["accuracy/held_out_top5"] = record.held_out_top5 / record.held_out_count
-    return figures
 
 
 def _slowest_rank_s(rows: Sequence[Row]) -> float:

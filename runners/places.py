@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from measurement.errors import PlanError
 from measurement.plan import Plan
-from measurement.plan_file import check_plan, read_content
 from runners.hostfile import parse_hosts, place_ranks, read_hostfile
 from runners.launchers.base import HERE, HostSlots
 
@@ -64,15 +63,6 @@ class Placement:
     def oversubscribed(self) -> bool:
         """More ranks than cores somewhere."""
         return any(entry.slots > self.cores[entry.host] for entry in self.hosts)
-
-
-def read_placed_plan(path: Path, *, overrides: Iterable[str] = ()) -> Plan:
-    """Read and check a plan in which hosts may be given by a hostfile, and the world size by their slots.
-
-    Raises:
-        PlanError, HostfileError: what it says is not accepted.
-    """
-    return check_plan(with_hosts(read_content(path, overrides=overrides)), source=str(path))
 
 
 def with_hosts(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -147,9 +147,6 @@ class Rounds:
         arm.keep(block, reports)
 
     def _exchange(self, arm: ArmLaunch, *, case: str, length: Length, kind: Kind) -> tuple[Command, list[BlockReport]]:
-        session = arm.session
-        session.thaw()
-        began = time.monotonic()
         command = Command(
             do="block",
             case=case,
@@ -160,11 +157,9 @@ class Rounds:
             rebuild=arm.blocks % self._measure.rebuild_every == 0 or kind == "local",
             layout=self._chance.getrandbits(31),
         )
-        session.send(command)
         arm.blocks += 1
-        replies = session.receive(timeout_s=self._measure.block_timeout_s)
-        self._clock.training_s += time.monotonic() - began
-        session.freeze()
+        replies, took_s = arm.session.exchange(command, timeout_s=self._measure.block_timeout_s)
+        self._clock.training_s += took_s
         reports = [reply.block for reply in replies if reply.block]
         _raise_if_wrong(reports)
         return command, reports

@@ -109,6 +109,8 @@ class StudyRun:
         for name, run in self.runs.items():
             with named(name):
                 run.look()
+        for run in [run for run in self.runs.values() if run.has_ranks_here][:1]:
+            run.require_data()  # all points train on the same
         open_folder(self.folder, self.study)
 
     def run(self) -> Study:
@@ -142,5 +144,6 @@ class StudyRun:
 def _run_point(run: ComparisonRun) -> None:
     """Hosts are looked at once more: since the first look, other points were measured."""
     with run.progress:
-        run.prepare()
+        run.look()
+        open_folder(run.folder, run.plan)
         run.run()

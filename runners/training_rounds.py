@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from measurement.plan import Plan
-from measurement.record import BlockRecord
 from measurement.training import EpochRecord, Training
 from runners.arm_launch import ArmLaunch, Clock, Say
-from runners.epoch_records import combine
+from runners.epoch_records import combine, epoch_block
 from runners.event_log import Row
-from runners.job import Command, EpochReport
+from runners.job import Command
 from runners.links import link_counter, passed
 from runners.rounds import shuffled
 
@@ -64,28 +63,11 @@ class TrainingRounds:
         """One epoch: thaw, train, evaluate, freeze, keep what the ranks saw."""
         turn, self._turn = self._turn, self._turn + 1
         before, started = self._link_bytes(), time.monotonic()
-        reports = self._exchange(arm, Command(do="epoch", epoch=epoch))
+        replies, took_s = arm.session.exchange(Command(do="epoch", epoch=epoch), timeout_s=self._training.epoch_timeout_s)
+        self._clock.training_s += took_s
+        reports = [reply.epoch for reply in replies if reply.epoch]
         record = combine(reports, epoch=epoch)
-        block = BlockRecord(
-            turn=turn,
-            round=epoch,
-            block=epoch,
-            kind="sync",
-            steps=record.steps,
-            started_s=started - began,
-            wall_s=time.monotonic() - started,
-            untimed_s=record.evaluate_s,
-            link_bytes=passed(before, self._link_bytes()),
-        )
+        block = epoch_block(record, turn=turn, started_s=started - began, wall_s=time.monotonic() - started)
+        block.link_bytes = passed(before, self._link_bytes())
         arm.record.epochs.append(record)
         self._note(arm, record, arm.keep(block, reports))
-
-    def _exchange(self, arm: ArmLaunch, command: Command) -> list[EpochReport]:
-        session = arm.session
-        session.thaw()
-        began = time.monotonic()
-        session.send(command)
-        replies = session.receive(timeout_s=self._training.epoch_timeout_s)
-        self._clock.training_s += time.monotonic() - began
-        session.freeze()
-        return [reply.epoch for reply in replies if reply.epoch]

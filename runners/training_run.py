@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from measurement.errors import PlanError
-from measurement.record import BlockRecord, LaunchRecord
+from measurement.record import LaunchRecord
 from measurement.training import EpochRecord, Training
 from runners import checkpoint
 from runners.arm_launch import block_rows
 from runners.checkpoint import Checkpoint
 from runners.engine import Engine
-from runners.epoch_records import combine
+from runners.epoch_records import combine, epoch_block
 from runners.epochs import EpochRunner, Seen
 from runners.event_log import EventLog
 from runners.training_flags import Keeping
@@ -107,16 +107,7 @@ class TrainingRun:
         report = self._runner.run(epoch, seen=seen, pause=pause if every else None, pause_every=every)
         reports = self._engine.backend.all_gather_object(report)
         done = combine(reports, epoch=epoch)
-        block = BlockRecord(
-            turn=epoch,
-            round=epoch,
-            block=epoch,
-            kind="sync",
-            steps=done.steps,
-            started_s=started - began,
-            wall_s=time.monotonic() - started,
-            untimed_s=done.evaluate_s,
-        )
+        block = epoch_block(done, turn=epoch, started_s=started - began, wall_s=time.monotonic() - started)
         record.epochs.append(done)
         record.blocks.append(block)
         self._say(line(done, epochs=self._training.epochs, unit=record.sample_unit))
@@ -137,26 +128,27 @@ class TrainingRun:
 
 def line(epoch: EpochRecord, *, epochs: int, unit: str) -> str:
     """What is said of an epoch."""
-    loss = sum(epoch.step_losses) / len(epoch.step_losses)
-    parts = [f"epoch {epoch.epoch + 1:>{len(str(epochs))}}/{epochs}", f"loss {loss:.4f}"]
-    if epoch.top1 is not None and epoch.top5 is not None:
-        parts.append(f"top-1 {epoch.top1 / epoch.count:.2%}  top-5 {epoch.top5 / epoch.count:.2%}")
-    if epoch.held_out_count:
-        top1, top5 = (hits / epoch.held_out_count for hits in (epoch.held_out_top1, epoch.held_out_top5))
-        parts.append(f"held out: loss {epoch.held_out_loss_sum / epoch.held_out_count:.4f}  top-1 {top1:.2%}  top-5 {top5:.2%}")
+    figures = epoch.figures()
+    parts = [f"epoch {epoch.epoch + 1:>{len(str(epochs))}}/{epochs}", f"loss {figures['train_loss']:.4f}"]
+    if "train_top5" in figures:
+        parts.append(f"top-1 {figures['train_top1']:.2%}  top-5 {figures['train_top5']:.2%}")
+    if "held_out_loss" in figures:
+        top1, top5 = figures["held_out_top1"], figures["held_out_top5"]
+        parts.append(f"held out: loss {figures['held_out_loss']:.4f}  top-1 {top1:.2%}  top-5 {top5:.2%}")
     parts += [f"{epoch.count / epoch.train_s:,.1f} {unit}/s", f"learning rate {epoch.learning_rates[-1]:.4g}"]
     return "  ".join(parts)
 
 
 def outcome(training: Training, epochs: list[EpochRecord]) -> str:
     """What is said at the end: time to accuracy where a target was set."""
-    seconds = 0.0
-    for epoch in epochs:
-        seconds += epoch.train_s
-        if training.is_reached(epoch):
-            return f"target accuracy {training.target_accuracy:g} reached in epoch {epoch.epoch + 1}: {seconds:.1f} s of training"
-    if training.target_accuracy is None:
-        return f"{seconds:.1f} s of training"
-    best = max((epoch.held_out_top1 / epoch.held_out_count for epoch in epochs if epoch.held_out_count), default=None)
-    seen = "nothing is held out" if best is None else f"best: {best:.4f}"
-    return f"target accuracy {training.target_accuracy:g} not reached in {len(epochs)} epochs ({seen}): {seconds:.1f} s of training"
+    trained = f"{sum(epoch.train_s for epoch in epochs):.1f} s of training"
+    target = training.target_accuracy
+    if target is None:
+        return trained
+    reached_s = training.time_to_accuracy_s(epochs)
+    if reached_s is not None:
+        first = next(epoch for epoch in epochs if training.is_reached(epoch))
+        return f"target accuracy {target:g} reached in epoch {first.epoch + 1}: {reached_s:.1f} s of training"
+    found = [figures["held_out_top1"] for epoch in epochs if "held_out_top1" in (figures := epoch.figures())]
+    seen = f"best: {max(found):.4f}" if found else "nothing is held out"
+    return f"target accuracy {target:g} not reached in {len(epochs)} epochs ({seen}): {trained}"

@@ -15,6 +15,8 @@ from measurement.errors import PlanError
 from workloads.data_files import first_few
 
 Model = TypeVar("Model", bound=nn.Module)
+UNREADABLE = (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError)
+"""What ``torch.load`` raises where a file is damaged, or holds more than tensors and plain values."""
 
 
 def with_weights(model: Model, path: Path | None) -> Model:
@@ -39,7 +41,7 @@ def _read(path: Path) -> Mapping[str, Tensor]:
         found: Any = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise PlanError(f"pretrained '{path.absolute()}' does not exist; give a file that torch.save wrote") from error
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+    except UNREADABLE as error:
         raise PlanError(
             f"pretrained '{path}' cannot be read as weights alone ({type(error).__name__}): it is damaged, or holds more than "
             "tensors, which is never unpickled; write it with torch.save(model.state_dict(), path)"

@@ -10,22 +10,23 @@ import pytest
 import yaml
 
 from measurement.errors import HostfileError, PlanError, RingsideError
-from measurement.plan_file import check_plan, read_plan
+from measurement.plan_file import check_plan, read_content
 from runners import inspection, remote, spool
 from runners.fairness import host_differences
 from runners.job import BlockReport
 from runners.launchers import HERE, HostSlots
-from runners.places import Placement, planned_hosts, read_placed_plan
+from runners.places import Placement, planned_hosts
 from runners.planning import resolve_arms
 from runners.reach import Reach
 from runners.salvage import salvage
+from runners.study import read_plan_or_study
 from tests.conftest import TINY
 
 
 def placed(tmp_path, **changes):
     content = {**TINY, **changes}
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump({key: value for key, value in content.items() if value != "left out"}))
-    return read_placed_plan(tmp_path / "plan.yaml")
+    return read_plan_or_study(tmp_path / "plan.yaml")
 
 
 def as_text(hosts):
@@ -50,7 +51,11 @@ def test_a_hostfile_is_read_with_the_plan(tmp_path):
 def test_without_hosts_all_is_as_before(tmp_path):
     plan = placed(tmp_path)
     assert planned_hosts(plan) == (HostSlots(host=HERE, slots=2),)
-    assert plan.digest() == read_plan(tmp_path / "plan.yaml").digest() == check_plan(TINY, source="test").digest()
+    assert (
+        plan.digest()
+        == check_plan(read_content(tmp_path / "plan.yaml"), source="file").digest()
+        == check_plan(TINY, source="test").digest()
+    )
     assert placed(tmp_path, hosts="host1:2").digest() != plan.digest()
     assert placed(tmp_path, hosts="localhost:8") == plan.model_copy(update={"hosts": "localhost:8"})
     assert planned_hosts(placed(tmp_path, hosts="localhost:8")) == (HostSlots(host=HERE, slots=2),)

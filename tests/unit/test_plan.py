@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from measurement.errors import PlanError, RingsideError
 from measurement.plan import Plan
-from measurement.plan_file import check_plan, read_plan
+from measurement.plan_file import check_plan
 from runners.planning import require_epochs, resolve_arms, resolve_cases, resolve_workload
+from runners.study import read_plan_or_study
 from tests.conftest import REPOSITORY, TINY, write_plan
 
 
@@ -37,7 +38,7 @@ def resolve_training(**changes):
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "plans").glob("*.yaml")), ids=lambda path: path.name)
 def test_shipped_plans_resolve(path):
-    plan = read_plan(path)
+    plan = read_plan_or_study(path)
     assert resolve_arms(plan)
     assert resolve_workload(plan.workload, plan.workload_options)
 
@@ -105,21 +106,21 @@ def test_a_file_that_is_no_plan(tmp_path, text, message):
     path = tmp_path / "plan.yaml"
     path.write_text(text)
     with pytest.raises(PlanError, match=message):
-        read_plan(path)
+        read_plan_or_study(path)
 
 
 def test_a_missing_file(tmp_path):
     with pytest.raises(PlanError, match="does not exist"):
-        read_plan(tmp_path / "none.yaml")
+        read_plan_or_study(tmp_path / "none.yaml")
 
 
 def test_overrides_replace_and_are_checked(tmp_path):
     path = write_plan(tmp_path)
-    plan = read_plan(path, overrides=["measurement.launches=7", "arms.ddp.environment.X=1", "seed=4"])
+    plan = read_plan_or_study(path, overrides=["measurement.launches=7", "arms.ddp.environment.X=1", "seed=4"])
     assert (plan.measurement.launches, plan.arms["ddp"].environment, plan.seed) == (7, {"X": "1"}, 4)
     for wrong, message in (("seed", "not of the form key=value"), ("name.x=1", "is a value"), ("sed=1", "did you mean 'seed'?")):
         with pytest.raises(PlanError, match=message):
-            read_plan(path, overrides=[wrong])
+            read_plan_or_study(path, overrides=[wrong])
 
 
 def test_the_control_is_the_baseline_again():

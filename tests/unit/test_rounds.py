@@ -38,25 +38,16 @@ class Session:
     def __init__(self, name, told, step_s, wrong):
         self.name, self.told, self.step_s, self.wrong = name, told, step_s, wrong
 
-    def thaw(self):
-        pass
-
-    def freeze(self):
-        pass
-
     def end(self):
         pass
 
-    def send(self, command):
-        self.command = command
+    def exchange(self, command, timeout_s):
         self.told.append((self.name, command))
-
-    def receive(self, timeout_s):
-        steps = self.command.steps
-        step = [0.0, 0.0, self.step_s * self.command.repetitions, 0.0]
-        wrong = self.wrong.get(self.command.case)
+        steps, step_s = command.steps, self.step_s * command.repetitions
+        step = [0.0, 0.0, step_s, 0.0]
+        wrong = self.wrong.get(command.case)
         reports = [BlockReport(rank=r, untimed_s=0, samples=[1] * steps, phases_s=[step] * steps, wrong=wrong) for r in range(2)]
-        return [Reply(block=report) for report in reports]
+        return [Reply(block=report) for report in reports], steps * step_s
 
 
 def run(*, cases=(), step_s=0.01, steps_s=None, not_offered=None, wrong=None, **measurement):

@@ -17,7 +17,7 @@ from reports import conclude, write_reports
 from reports.comparison import compare
 from reports.schema import Comparison
 from reports.seeds import converges, median_time, ratio_interval, t_interval
-from reports.training import reference_of, time_to_accuracy
+from reports.training import reference_of
 from tests.unit.results_factory import COMPARISON_ID, STARTED
 
 HELD_OUT = 200
@@ -264,9 +264,9 @@ def test_ratios_are_paired_and_medians_know_what_never_came():
 
 def test_the_first_epoch_that_ends_with_the_target_counts():
     asked = Training(epochs=4, target_accuracy=0.97)
-    assert time_to_accuracy(asked, epochs([194, 100, 198, 198])) == 2.0
-    assert time_to_accuracy(asked, epochs([193, 193, 193, 193])) is None
-    assert time_to_accuracy(Training(epochs=4), epochs()) is None
+    assert asked.time_to_accuracy_s(epochs([194, 100, 198, 198])) == 2.0
+    assert asked.time_to_accuracy_s(epochs([193, 193, 193, 193])) is None
+    assert Training(epochs=4).time_to_accuracy_s(epochs()) is None
 
 
 def test_reports_of_a_training(tmp_path):
