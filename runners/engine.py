@@ -170,3 +170,4 @@ def settle_garbage() -> None:
     """Set aside all that was imported, so that collecting before each rebuild looks at what training made and not at torch."""
     gc.collect()
     gc.freeze()
+    gc.enable()
