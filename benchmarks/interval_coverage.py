@@ -11,7 +11,7 @@ Compared, each at 95%, on the same synthetic pairs (true ratio 1):
 
 Every arm, baseline included, has its own block noise (standard deviation 5% of a pair's log-ratio) and its own level in each
 launch; ``spread`` is the standard deviation of a ratio's launch level in units of the pair noise over sqrt(pairs). With several
-ratios the last is the control's, and the others are held against the mean of baseline and control, as in the reports.
+ratios the last is the control's, and the others are held against both baseline and control, as in the reports.
 """
 
 from __future__ import annotations
@@ -50,14 +50,16 @@ def block_noise(kind: str, shape: tuple[int, ...], random: np.random.Generator) 
 
 
 def simulate(kind: str, ratios: int, launches: int, pairs: int, spread: Array, random: np.random.Generator) -> list[list[Array]]:
-    """Log-ratios, the control's last: float64 [ratios][launches][pairs]; ``spread`` of each arm, the baseline first."""
+    """Log-ratios, the control's last, by ratio and launch: float64 [pairs, copies of the baseline].
+
+    ``spread`` is of each arm, the baseline first.
+    """
     blocks = block_noise(kind, (ratios + 1, launches, pairs), random) * PAIR_NOISE / math.sqrt(2)
     level = random.standard_normal((ratios + 1, launches)) * spread[:, None] * PAIR_NOISE / math.sqrt(2 * pairs)
     blocks += level[..., None]
-    if ratios == 1:
-        return [list(blocks[1] - blocks[0])]
-    both = (blocks[0] + blocks[-1]) / 2
-    return [*(list(arm - both) for arm in blocks[1:-1]), list(blocks[-1] - blocks[0])]
+    control = list((blocks[-1] - blocks[0])[..., None])
+    copies = np.stack([blocks[0], blocks[-1]], axis=-1)
+    return [*(list(arm[..., None] - copies) for arm in blocks[1:-1]), control]
 
 
 def ringside(ratios: list[list[Array]], _: np.random.Generator) -> tuple[float, float]:
@@ -71,7 +73,7 @@ def control(ratios: list[list[Array]], _: np.random.Generator) -> tuple[float, f
 
 
 def scales(ratios: list[list[Array]]) -> list[float]:
-    """Of an arm against the mean of two, and of the control against one."""
+    """Of an arm against two, and of the control against one."""
     return [*[1.5] * (len(ratios) - 1), 2.0]
 
 
@@ -94,7 +96,7 @@ def t_of_means(ratios: list[list[Array]], _: np.random.Generator) -> tuple[float
 
 def bootstrap(ratios: list[list[Array]], random: np.random.Generator) -> tuple[float, float]:
     """Percentiles over resampled launches and pairs."""
-    table = np.array(ratios[0])
+    table = np.array(ratios[0]).mean(axis=-1)
     launches, pairs = table.shape
     chosen = random.integers(launches, size=(DRAWS, launches))
     places = random.integers(pairs, size=(DRAWS, launches, pairs))

@@ -69,8 +69,8 @@ def slowest_steps(steps: pd.DataFrame) -> pd.DataFrame:
 def pair_blocks(plan: Plan, blocks: pd.DataFrame, candidate: str) -> pd.DataFrame:
     """The candidate's blocks beside the baseline's of the same launch and round (sequential mode: of the same launch).
 
-    The control is the baseline once more, so a candidate is held against the mean of both where both have a block: the same
-    measuring time then leaves about a seventh less error. The control itself is held against the baseline alone.
+    The control is the baseline once more, so a candidate is held against both where both have a block: the same
+    measuring time then leaves less error. The control itself is held against the baseline alone.
 
     Args:
         plan: for the mode and the baseline.
@@ -79,7 +79,7 @@ def pair_blocks(plan: Plan, blocks: pd.DataFrame, candidate: str) -> pd.DataFram
 
     Returns:
         ``launch, turn`` (the candidate's), ``round, log_ratio``: ln of candidate's over baseline's throughput (of both copies:
-        their geometric mean).
+        their geometric mean), and by the name of each copy that over it alone.
     """
     sync = blocks[blocks["kind"] == "sync"]
     if plan.measurement.mode == "sequential":
@@ -87,11 +87,13 @@ def pair_blocks(plan: Plan, blocks: pd.DataFrame, candidate: str) -> pd.DataFram
     key = ["launch", "round"]
     sync = sync.drop_duplicates(["arm", *key])
     logs = sync.assign(log=np.log(sync["throughput_per_s"])).set_index([*key, "arm"])["log"].unstack("arm")
-    logs = logs.reindex(columns=list(dict.fromkeys([*logs.columns, plan.baseline, *copies_of_baseline(plan, candidate)])))
-    theirs = logs[list(copies_of_baseline(plan, candidate))].mean(axis="columns").where(logs[plan.baseline].notna())
+    copies = list(copies_of_baseline(plan, candidate))
+    theirs = logs.reindex(columns=copies)
+    theirs = theirs.where(theirs[plan.baseline].notna(), axis="index")
     ours = sync[sync["arm"] == candidate].set_index(key)
-    pairs = ours.assign(log_ratio=np.log(ours["throughput_per_s"]) - theirs).dropna(subset="log_ratio").reset_index()
-    return pairs[PAIR_COLUMNS].sort_values(["launch", "turn"], ignore_index=True)
+    over = -theirs.reindex(ours.index).sub(np.log(ours["throughput_per_s"]), axis="index")
+    pairs = ours[["turn"]].join(over).assign(log_ratio=over.mean(axis="columns")).dropna(subset="log_ratio").reset_index()
+    return pairs[[*PAIR_COLUMNS, *copies]].sort_values(["launch", "turn"], ignore_index=True)
 
 
 def copies_of_baseline(plan: Plan, candidate: str) -> tuple[str, ...]:
@@ -106,15 +108,19 @@ def _whole_launches(blocks: pd.DataFrame) -> pd.DataFrame:
     return whole.assign(turn=0, round=0, throughput_per_s=whole["samples"] / whole["block_s"])
 
 
-def by_launch(table: pd.DataFrame, value: str) -> list[Array]:
-    """A column's values, one array per launch."""
+def by_launch(table: pd.DataFrame, value: str | list[str]) -> list[Array]:
+    """A column's values, one array per launch; of several columns [rows, columns]."""
     return [group[value].to_numpy(dtype=np.float64) for _, group in table.groupby("launch", sort=True)]
 
 
 def align_pairs(pairs: Sequence[pd.DataFrame]) -> list[list[Array]]:
-    """Each ratio's log-ratios per launch, with NaN for rounds that only other ratios have, so that rounds correspond."""
+    """Each ratio's log-ratios per launch, float64 [rounds, copies of the baseline], of tables of ``pair_blocks``.
+
+    With NaN for rounds that only other ratios have, so that rounds correspond.
+    """
     rounds = pd.concat([table[["launch", "round"]] for table in pairs]).drop_duplicates().sort_values(["launch", "round"])
-    return [by_launch(rounds.merge(table, on=["launch", "round"], how="left"), "log_ratio") for table in pairs]
+    tables = [rounds.merge(table, on=["launch", "round"], how="left") for table in pairs]
+    return [by_launch(table, [str(name) for name in table if name not in PAIR_COLUMNS]) for table in tables]
 
 
 def exposed_comm(blocks: pd.DataFrame, arm: str) -> list[Array]:

@@ -4,7 +4,9 @@ Refuses to guess: where the data cannot carry an interval, its bounds are None.
 
 Within a launch, the location of the log-ratios is their 20% trimmed mean, with the Winsorised standard error of Tukey and
 McLaughlin (Sankhya A 25, 1963; Yuen, Biometrika 61, 1974): on a shared machine a few blocks in a hundred are hit by a
-neighbour, and a plain mean of such noise wastes a third of the measuring time or more. Launches are combined as the studies
+neighbour, and a plain mean of such noise wastes a third of the measuring time or more. What is trimmed must be symmetric where
+both sides are alike, and blocks are hit on one side only: a block minus the mean of two others is not, so a candidate is
+held against each copy of its baseline by itself, and the trimmed means are averaged. Launches are combined as the studies
 of a random-effects meta-analysis: the variance between launches after Paule and Mandel (J. Res. NBS 87, 1982), the interval
 after Hartung and Knapp (Statistics in Medicine 20, 2001) with Student's t over launches, and never narrower than the noise
 of the pairs alone allows.
@@ -29,7 +31,8 @@ from scipy import special
 
 Array = npt.NDArray[np.float64]
 Launches = Sequence[Array]
-"""One ratio's log-ratios: per launch, in order of its rounds; NaN where a round has no pair."""
+"""One ratio's log-ratios per launch, in order of its rounds: float64 [rounds], or [rounds, copies] where the baseline has
+several; NaN where a round has no pair."""
 
 TRIM = 0.2
 """Share of a launch's pairs that is left out at either end."""
@@ -64,7 +67,7 @@ class Locations:
     variances: Array
     """Squared standard errors of ``means`` by the noise of pairs alone."""
     residuals: Launches
-    """Winsorised deviations of the pairs, as long as the launches that were given; NaN where there is no pair."""
+    """Winsorised deviations of the rounds (mean over copies), as long as the launches that were given; NaN without a pair."""
     launches: int
     pairs: int
     df: int
@@ -109,12 +112,13 @@ def locate(log_ratios: Launches, *, scale: float = 1.0) -> Locations | None:
     The noise of the pairs is pooled over launches, since one may have been cut short, and inflated by the correlation of
     neighbouring pairs. Launches of one pair each (sequential mode) are taken as the pairs of one launch.
     """
-    numbers = np.array([int(np.isfinite(values).sum()) for values in log_ratios])
+    tables = [values if values.ndim == 2 else values[:, None] for values in log_ratios]
+    numbers = np.array([int(np.isfinite(table).any(axis=1).sum()) for table in tables])
     launches = int((numbers > 0).sum())
     if launches == 0:
         return None
-    units = [np.concatenate(log_ratios)] if numbers.max() == 1 else list(log_ratios)
-    found = [_trimmed(values) for values in units]
+    units = [np.concatenate(tables)] if numbers.max() == 1 else tables
+    found = [_trimmed(table) for table in units]
     residuals = [residual for _, residual, _ in found]
     kept = np.array([number for _, _, number in found if number], dtype=np.float64)
     df = int((kept - 1).sum())
@@ -125,7 +129,18 @@ def locate(log_ratios: Launches, *, scale: float = 1.0) -> Locations | None:
     return Locations(means=means, variances=noise / kept, residuals=residuals, launches=launches, pairs=pairs, df=df, scale=scale)
 
 
-def _trimmed(values: Array) -> tuple[float, Array, int]:
+def _trimmed(table: Array) -> tuple[float, Array, int]:
+    """Of log-ratios [rounds, copies]: the copies' trimmed means averaged, the rounds' deviations, how many were not trimmed."""
+    copies = [_trimmed_copy(values) for values in table.T]
+    numbers = [number for _, _, number in copies]
+    if not any(numbers):
+        return np.nan, np.full(len(table), np.nan), 0
+    mean = float(np.average([mean for mean, _, number in copies if number], weights=[number for number in numbers if number]))
+    residuals = np.ma.masked_invalid(np.stack([residual for _, residual, _ in copies])).mean(axis=0).filled(np.nan)
+    return mean, np.asarray(residuals), max(numbers)
+
+
+def _trimmed_copy(values: Array) -> tuple[float, Array, int]:
     """Trimmed mean, Winsorised deviations from their own mean (in place, NaN kept) and the number of values not trimmed."""
     ordered = np.sort(values[np.isfinite(values)])
     if not len(ordered):

@@ -243,6 +243,8 @@ def test_a_candidate_is_held_against_both_copies_of_the_baseline():
     pairs = pair_blocks(make_plan(), blocks, "horovod-gloo")
     assert pairs["round"].tolist() == [0, 1]
     assert pairs["log_ratio"].tolist() == pytest.approx([math.log(2), math.log(4)]), "8 and 2 per second make 4; 2 alone stays 2"
+    assert pairs["ddp-gloo"].tolist() == pytest.approx([math.log(4), math.log(4)])
+    assert pairs["ddp-gloo-control"].tolist() == pytest.approx([0, math.nan], nan_ok=True)
     assert pair_blocks(make_plan(), blocks, "ddp-gloo-control")["log_ratio"].tolist() == pytest.approx([math.log(4)] * 2)
     without_baseline = blocks[blocks["arm"] != "ddp-gloo"]
     assert pair_blocks(make_plan(), without_baseline, "horovod-gloo").empty
@@ -257,9 +259,9 @@ def test_exposed_communication_pairs_rounds_by_hand():
 
 
 def test_rounds_that_only_one_ratio_has_are_aligned():
-    one = pd.DataFrame({"launch": [0, 0], "turn": [1, 3], "round": [0, 1], "log_ratio": [0.1, 0.2]})
-    other = pd.DataFrame({"launch": [0, 1], "turn": [4, 1], "round": [1, 0], "log_ratio": [0.3, 0.4]})
-    first, second = align_pairs([one, other])
+    one = pd.DataFrame({"launch": [0, 0], "turn": [1, 3], "round": [0, 1], "log_ratio": [0.1, 0.2], "ddp": [0.1, 0.2]})
+    other = pd.DataFrame({"launch": [0, 1], "turn": [4, 1], "round": [1, 0], "log_ratio": [0.3, 0.4], "ddp": [0.3, 0.4]})
+    first, second = ([values[:, 0] for values in launches] for launches in align_pairs([one, other]))
     assert np.array_equal(first[0], [0.1, 0.2]) and np.isnan(first[1]).all()
     assert np.isnan(second[0][0]) and second[0][1] == 0.3 and second[1].tolist() == [0.4]
 

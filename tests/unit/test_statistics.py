@@ -39,16 +39,32 @@ def coverage(*, replications, companions=0, seed=0, ratio=1.0, **kwargs):
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.03])
-def test_ratios_against_the_mean_of_baseline_and_control_cover_as_its_own_does(spread):
+def test_ratios_against_both_baseline_and_control_cover_as_its_own_does(spread):
     random = np.random.default_rng(11)
     covered = np.zeros(3)
     for _ in range(300):
         arms = [np.array(draw(random, spread=spread)) for _ in range(4)]
-        both = (arms[0] + arms[-1]) / 2
-        drawn = [list(arms[1] - both), list(arms[2] - both), list(arms[-1] - arms[0])]
+        both = np.stack([arms[0], arms[-1]], axis=-1)
+        drawn = [list(arms[1][..., None] - both), list(arms[2][..., None] - both), list(arms[-1] - arms[0])]
         found = ratio_intervals(drawn, confidence=0.95, scales=[1.5, 1.5, 2.0])
         covered += [not one.excludes(1.0) for one in found]
     assert all(covered / 300 >= 0.92)
+
+
+def test_blocks_that_are_only_ever_held_up_do_not_favour_the_candidate():
+    """Trimming what a block is over the mean of two others cut its own delays away more often than theirs: 0.4% at 2%."""
+    random = np.random.default_rng(12)
+    arms = -random.exponential(0.06, size=(3, 40, 400))
+    estimates = ratio_interval(list(arms[0, ..., None] - np.stack([arms[1], arms[2]], axis=-1)), confidence=0.95)
+    assert estimates.estimate == pytest.approx(1, abs=0.0015)
+
+
+def test_copies_of_the_baseline_count_by_their_pairs():
+    one, other = np.full(30, 0.2), np.full(30, np.nan)
+    other[:10] = -0.1
+    found = locate([np.stack([one, other], axis=-1), np.stack([one, np.full(30, np.nan)], axis=-1)])
+    assert found.means == pytest.approx([(18 * 0.2 - 6 * 0.1) / 24, 0.2])
+    assert found.pairs == 60 and not any(np.isnan(residual).any() for residual in found.residuals)
 
 
 def test_a_known_ratio_is_recovered():
