@@ -48,8 +48,8 @@ def _blocks(comparison: Comparison) -> str:
 def _control(asked: dict[str, Any]) -> str:
     return (
         "A second copy of the baseline ran as a control; its interval must cover 1. Where it does not, no difference is "
-        "claimed that is smaller than the farther bound of the control's interval. Candidates are held against the geometric "
-        "mean of both copies, the control against the baseline alone."
+        "claimed that is smaller than the farther bound of the control's interval. Candidates are held against both copies, "
+        "the control against the baseline alone."
         if asked["control"]
         else "No control ran (control: false)."
     )
@@ -77,7 +77,8 @@ def _cells(asked: dict[str, Any]) -> list[str]:
 def _ratios(asked: dict[str, Any]) -> list[str]:
     return [
         "Ratio: candidate's over baseline's throughput, from pairs of blocks of the same round; the geometric mean of the "
-        f"pairs, {TRIM:.0%} trimmed at either end within each launch (robust against blocks that a neighbour on the machine hit). "
+        f"pairs, {TRIM:.0%} trimmed at either end within each launch (robust against blocks that a neighbour on the machine hit), "
+        "averaged over the two copies of the baseline. "
         "Above 1 the candidate is faster.",
         f"Interval: {percent(asked['confidence'])} confidence, Student's t over launches (Hartung and Knapp; the variance between "
         "launches after Paule and Mandel, pooled over the ratios of this comparison with Satterthwaite's degrees of freedom), "
