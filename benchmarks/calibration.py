@@ -83,8 +83,10 @@ def run(case: Case, number: int, output: Path) -> dict[str, dict[str, Any]]:
         plan.write_text(yaml.safe_dump(case.plan(number), sort_keys=False))
         began = time.monotonic()
         command = [sys.executable, "-m", "runners.cli", "compare", str(plan), "-o", str(folder)]
-        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+        ended = subprocess.run(command, check=False, capture_output=True, text=True)
         minutes = (time.monotonic() - began) / 60
+        if not (folder / "comparison.json").exists():
+            sys.exit(f"{folder.name}: no comparison, exit code {ended.returncode}\n{ended.stderr[-2000:]}")
         found = json.loads((folder / "comparison.json").read_text())["results"]
         counted = [entry for entry in found if entry["role"] == ("control" if len(case.arms) == 1 else "candidate")]
         done.write_text(json.dumps({entry["candidate"]: {**entry, "minutes": minutes} for entry in counted}))
