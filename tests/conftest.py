@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,11 @@ TINY = {
     "measurement": {"launches": 1, "rounds": 3, "block_steps": 3, "local_every": 3},
 }
 """The smallest real comparison; tests change what they are about."""
+
+
+def pytest_configure(config):
+    """A shell's background job ignores SIGINT, and what it starts inherits that: comparisons would not hear their Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_sessionfinish(session, exitstatus):
