@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 import runners.trainer
 from measurement.record import LaunchRecord
 from measurement.world import World
-from runners.engine import start_engine
+from runners.engine import settle_garbage, start_engine
 from runners.job import Job
 from runners.throughput import Lengths, measure
 
@@ -37,3 +39,14 @@ def test_standing_alone_places_memory_as_a_users_own_run_would(engine, monkeypat
     lengths = Lengths(warmup_steps=1, blocks=2, block_steps=2, parity_steps=0)
     rows = measure(engine, LaunchRecord(**fields, **more), lengths)
     assert [(row["block"], row["step"]) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_garbage_is_collected_once_the_engine_stands():
+    """Ranks start without; one that never began to collect would keep every wrapper it ever built."""
+    gc.disable()
+    try:
+        settle_garbage()
+        assert gc.isenabled() and gc.get_freeze_count()
+    finally:
+        gc.enable()
+        gc.unfreeze()
