@@ -26,7 +26,7 @@ SLOW = Path(__file__).parent / "plugins" / "slow.py"
 MINUTE = {"launches": 3, "seconds_per_launch": 16}
 FIVE_MINUTES = {"launches": 7, "seconds_per_launch": 22}
 LONG_STEPS = {"local_batch_size": 128}
-"""Where a rank has one core, its threads hold each other up for milliseconds: much of a step of 12 ms, little of one of 50."""
+"""Where a rank has one core, its threads hold each other up for milliseconds: much of a short step, little of a long one."""
 LONG_BLOCKS = {"block_s": 0.4}
 """Of which the untimed steps before them are still a small part."""
 DDP = {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"}

@@ -91,7 +91,7 @@ def pair_blocks(plan: Plan, blocks: pd.DataFrame, candidate: str) -> pd.DataFram
     theirs = logs.reindex(columns=copies)
     theirs = theirs.where(theirs[plan.baseline].notna(), axis="index")
     ours = sync[sync["arm"] == candidate].set_index(key)
-    over = -theirs.reindex(ours.index).sub(np.log(ours["throughput_per_s"]), axis="index")
+    over = theirs.reindex(ours.index).rsub(np.log(ours["throughput_per_s"]), axis="index")
     pairs = ours[["turn"]].join(over).assign(log_ratio=over.mean(axis="columns")).dropna(subset="log_ratio").reset_index()
     return pairs[[*PAIR_COLUMNS, *copies]].sort_values(["launch", "turn"], ignore_index=True)
 

@@ -167,7 +167,7 @@ def _check_benchmark(job: Job, chosen: WorkloadSetup) -> None:
 
 
 def settle_garbage() -> None:
-    """Set aside all that was imported, so that collecting before each rebuild looks at what training made and not at torch."""
+    """Set aside all that was imported, so that collecting, from here on, looks at what training made and not at torch."""
     gc.collect()
     gc.freeze()
     gc.enable()

@@ -109,8 +109,9 @@ class StudyRun:
         for name, run in self.runs.items():
             with named(name):
                 run.look()
-        for run in [run for run in self.runs.values() if run.has_ranks_here][:1]:
-            run.require_data()  # all points train on the same
+        first = next((run for run in self.runs.values() if run.has_ranks_here), None)
+        if first is not None:
+            first.require_data()  # all points train on the same
         open_folder(self.folder, self.study)
 
     def run(self) -> Study:

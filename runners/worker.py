@@ -41,7 +41,7 @@ FOREVER = timedelta(days=30)
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Serve the driver; an exception is reported there and ends the rank."""
-    gc.disable()  # until the engine stands: importing torch leaves no garbage, and looking for it takes an eighth of the start
+    gc.disable()  # until the engine stands: importing torch leaves no garbage, and looking for it takes long
     given = _arguments().parse_args(argv)
     world = read_world(os.environ)
     warden.start(given.wardens, given.token, given.arm, given.launch, world.rank)
