@@ -1,6 +1,6 @@
 """Does Ringside tell the truth? Comparisons whose answer is known, run as a user runs them, counted.
 
-- same against same (a plan with one arm and its control, about a minute), DDP and Horovod: how many 95% intervals cover 1;
+- same against same (an arm, its control, its twin as candidate; about a minute), DDP and Horovod: how many intervals cover 1;
 - DDP against a backend that spends 5% more on every step, and against one that spends 2% more, within 5 minutes from start to
   report: how many are called slower.
 
@@ -45,6 +45,11 @@ class Case:
     repeats: int = 10
     local_batch_size: int = 32
 
+    @property
+    def same(self) -> bool:
+        """Whether all arms are one and the same."""
+        return all(arm == next(iter(self.arms.values())) for arm in self.arms.values())
+
     def plan(self, number: int) -> dict[str, Any]:
         """The plan of one repetition; each has its own seed, so its own order of blocks."""
         return {
@@ -62,8 +67,8 @@ class Case:
 def cases() -> list[Case]:
     """What is run."""
     return [
-        Case(name="same-ddp", arms={"ddp": DDP}, measurement=MINUTE),
-        Case(name="same-horovod", arms={"horovod": HOROVOD}, measurement=MINUTE),
+        Case(name="same-ddp", arms={"ddp": DDP, "ddp-twin": DDP}, measurement=MINUTE),
+        Case(name="same-horovod", arms={"horovod": HOROVOD, "horovod-twin": HOROVOD}, measurement=MINUTE),
         Case(name="five", arms={"ddp": QUIET_DDP, "five-percent": slow(0.05)}, measurement=MINUTE | LONG_BLOCKS, **LONG_STEPS),
         Case(name="two", arms={"ddp": QUIET_DDP, "two-percent": slow(0.02)}, measurement=FIVE_MINUTES | LONG_BLOCKS, **LONG_STEPS),
     ]
@@ -88,7 +93,7 @@ def run(case: Case, number: int, output: Path) -> dict[str, dict[str, Any]]:
         if not (folder / "comparison.json").exists():
             sys.exit(f"{folder.name}: no comparison, exit code {ended.returncode}\n{ended.stderr[-2000:]}")
         found = json.loads((folder / "comparison.json").read_text())["results"]
-        counted = [entry for entry in found if entry["role"] == ("control" if len(case.arms) == 1 else "candidate")]
+        counted = [entry for entry in found if entry["role"] == "candidate" or case.same]
         done.write_text(json.dumps({entry["candidate"]: {**entry, "minutes": minutes} for entry in counted}))
     results: dict[str, dict[str, Any]] = json.loads(done.read_text())
     for name, result in results.items():
@@ -106,9 +111,9 @@ def conclude(case: Case, results: list[dict[str, dict[str, Any]]]) -> list[str]:
     lines = []
     for name in results[0]:
         entries = [result[name] for result in results]
-        if len(case.arms) == 1:
+        if case.same:
             good = sum(entry["ci_low"] <= 1 <= entry["ci_high"] for entry in entries)
-            lines.append(f"{case.name}: {good} of {len(entries)} intervals cover 1")
+            lines.append(f"{name}: {good} of {len(entries)} intervals cover 1")
         else:
             good = sum(entry["verdict"] == "slower" for entry in entries)
             lines.append(f"{name}: {good} of {len(entries)} called slower")

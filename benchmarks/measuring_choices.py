@@ -29,6 +29,7 @@ CHOICES: dict[str, dict[str, Any]] = {
     "blocks-0.05s": {"measurement": {"block_s": 0.05}},
     "blocks-0.5s": {"measurement": {"block_s": 0.5}},
     "free-placement": {"affinity": "none"},
+    "returned-memory": {"freed_memory": "return"},
     "never-rebuilt": {"measurement": {"rebuild_every": 100_000}},
     "never-frozen": {"measurement": {"freeze": False}},
 }

@@ -18,6 +18,8 @@ ENVIRONMENT_PREFIXES = (
     "OMP_",
     "MKL_",
     "KMP_",
+    "MALLOC_",
+    "GLIBC_",
     "HOROVOD_",
     "NCCL_",
     "GLOO_",

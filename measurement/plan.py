@@ -162,6 +162,9 @@ class Plan(Section):
     affinity: Literal["spread", "none"] = "spread"
     """``spread`` pins each local rank to its equal share of the cores, where there is at least one for each;
     ``none`` leaves placement to the kernel, which gave wider intervals in trials on a shared machine."""
+    freed_memory: Literal["keep", "return"] = "keep"
+    """``keep``: memory that a rank frees stays its own (glibc's malloc, by its environment). ``return``: as glibc has it, which
+    gives large blocks back to the kernel and faults them in again in the next step, or does not: that is each launch's luck."""
     environment: Environment = {}
     """Set in every rank of every arm."""
     baseline: str

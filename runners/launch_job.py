@@ -16,6 +16,8 @@ from runners.places import Placement
 from runners.planning import ArmSetup
 
 PORT_TIMEOUT_S = 20.0
+KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
+"""mallopt(3): no block is mapped by itself, and the top of the heap is not given back below a TiB."""
 
 
 def launch_job(
@@ -42,7 +44,8 @@ def launch_job(
         "--affinity": plan.affinity,
     }
     forwarded = {} if placement.is_local else remote.forwarded_environment() | {MARK: mark}
-    own = {"OMP_NUM_THREADS": arguments["--threads"]} | plan.environment | setup.environment
+    memory = KEEP_FREED_MEMORY if plan.freed_memory == "keep" else {}
+    own = {"OMP_NUM_THREADS": arguments["--threads"]} | memory | plan.environment | setup.environment
     return LaunchJob(
         world_size=plan.world_size,
         hosts=placement.hosts,

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
+
 import pytest
 
 from measurement.errors import LaunchError
 from measurement.world import World
 from runners.hostfile import parse_hosts
+from runners.launch_job import KEEP_FREED_MEMORY
 from runners.launchers import HERE, REGISTRY, HostSlots, Launcher, LaunchJob, make_launcher
 from runners.launchers.base import interface_environment
 from runners.rank_environment import FAMILIES, read_world, without_rank_variables
@@ -221,3 +227,26 @@ def test_no_launcher_is_a_world_of_one():
 def test_variables_that_do_not_fit(rank):
     with pytest.raises(LaunchError, match=r"RANK|outside"):
         read_world({"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"})
+
+
+FAULTS_OF_A_STEP = """
+import mmap, resource, torch
+def step():
+    for mib in (1, 8, 40):
+        torch.ones(mib << 18)
+for _ in range(5):
+    step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    step()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 20 / (49 * 2**20 / mmap.PAGESIZE))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+@pytest.mark.parametrize(("environment", "least", "most"), [({}, 0.5, 2), (KEEP_FREED_MEMORY, 0, 0.01)])
+def test_ranks_that_keep_freed_memory_do_not_fault_it_in_again(environment, least, most):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    told = [sys.executable, "-c", FAULTS_OF_A_STEP]
+    done = subprocess.run(told, env=clean | environment, capture_output=True, text=True, timeout=120, check=True)
+    assert least <= float(done.stdout) <= most, "share of a step's pages that are faulted in"
