@@ -251,8 +251,8 @@ class Plan(Section):
         """A fingerprint of what is measured; how long it is measured may differ between resumed runs."""
         lengths = {"launches", "until_decided", "max_minutes"}
         silent = {*(() if self.hosts else _ACROSS_HOSTS), *(() if self.points else ("points", "scaling"))}
-        defaults = {"link_rate": None, "training": None, "precision": "fp32", "max_gradient_norm": None}
-        silent |= {field for field, value in defaults.items() if getattr(self, field) == value}
+        as_ever = {"link_rate": None, "training": None, "precision": "fp32", "max_gradient_norm": None, "freed_memory": "return"}
+        silent |= {field for field, value in as_ever.items() if getattr(self, field) == value}
         content = {k: v for k, v in self.model_dump(mode="json").items() if k not in silent}
         content["measurement"] = {k: v for k, v in content["measurement"].items() if k not in lengths}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

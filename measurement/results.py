@@ -62,7 +62,7 @@ class ResultsFolder:
         """
         if not self.plan_path.is_file():
             raise RecordError(f"'{self.root}' holds no plan.yaml; give a folder that 'ringside compare' wrote")
-        return check_plan(yaml.safe_load(self.plan_path.read_text()), source=str(self.plan_path))
+        return check_plan(migrate_plan(yaml.safe_load(self.plan_path.read_text())), source=str(self.plan_path))
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Replace the manifest."""
@@ -128,6 +128,11 @@ def read_record(path: Path) -> LaunchRecord:
         return LaunchRecord.model_validate(_read_json(path))
     except ValidationError as error:
         raise RecordError(f"'{path}' is not a launch record: {error.error_count()} values do not fit") from error
+
+
+def migrate_plan(content: Any) -> Any:
+    """Bring a stored plan, which says everything, up to date; what does not say it was measured before freed memory was kept."""
+    return {"freed_memory": "return", **content} if isinstance(content, dict) else content
 
 
 def migrate_steps(table: pd.DataFrame) -> pd.DataFrame:
