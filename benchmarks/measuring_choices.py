@@ -24,12 +24,15 @@ from reports import conclude
 
 DDP = {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"}
 MEASUREMENT = {"launches": 2, "seconds_per_launch": 20, "local_every": 0}
+LARGE_BATCH = {"local_batch_size": 128, "measurement": {"block_s": 0.4}}
 CHOICES: dict[str, dict[str, Any]] = {
     "default": {},
     "blocks-0.05s": {"measurement": {"block_s": 0.05}},
     "blocks-0.5s": {"measurement": {"block_s": 0.5}},
     "free-placement": {"affinity": "none"},
     "returned-memory": {"freed_memory": "return"},
+    "large-batch": LARGE_BATCH,
+    "large-batch-returned-memory": {**LARGE_BATCH, "freed_memory": "return"},
     "never-rebuilt": {"measurement": {"rebuild_every": 100_000}},
     "never-frozen": {"measurement": {"freeze": False}},
 }
