@@ -44,7 +44,8 @@ class Diagnosis:
         Unless one met bad input, such as a damaged file: no lost peer brings that about, and the launcher then ends the others
         before they can speak.
         """
-        silent = [rank for rank in self._wardens.gone(self._arm, self._launch) if rank not in heard]
+        gone = self._wardens.gone(self._arm, self._launch)
+        silent = {rank: at_s for rank, at_s in gone.items() if rank not in heard}
         if silent and not any(is_input_error(reply) for reply in heard.values()):
             return self._died(silent)
         raised = self.of_errors(heard)
@@ -76,13 +77,20 @@ class Diagnosis:
         message = "; ".join([message, *self._processes.unreachable.values()])
         return self._outcome(message, ranks=ranks, tails=tails)
 
-    def _died(self, silent: Sequence[int]) -> ArmFailed:
-        """A host that is gone takes its ranks with it, and the launchers then end the others: it is the cause."""
-        tails = self._processes.log_tails(silent)
+    def _died(self, silent: Mapping[int, float]) -> ArmFailed:
+        """Of ranks and when they went: the first is the cause, the launcher may have ended the others before they could speak.
+
+        A host that is gone takes its ranks with it, and is the cause then.
+        """
+        tails = self._processes.log_tails(list(silent))
         gone = self._processes.unreachable
         lost = [rank for rank in range(self._placement.world_size) if gone and self._placement.host_of(rank) in gone]
-        what = f"{self._who(lost)} lost with the host" if lost else f"{self._who(silent)} died without a word"
-        return self._outcome("; ".join([what, *gone.values(), self._processes.fate()]), ranks=lost or silent, tails=tails)
+        first = [rank for rank, at_s in silent.items() if at_s == min(silent.values())]
+        later = [rank for rank in silent if rank not in first]
+        what = f"{self._who(lost)} lost with the host" if lost else f"{self._who(first)} died without a word"
+        if later and not lost:
+            what += f", then {self._who(later)}"
+        return self._outcome("; ".join([what, *gone.values(), self._processes.fate()]), ranks=lost or first, tails=tails)
 
     def _outcome(self, message: str, *, ranks: Sequence[int], tails: Mapping[str, str]) -> ArmFailed:
         failure = Failure(message=message, ranks=list(ranks), hosts=self._hosts(ranks), log_tail=dict(tails))

@@ -2,12 +2,14 @@
 
 A rank that is stopped cannot listen, and a launcher cannot be asked to stop its ranks, so each rank starts a warden before
 anything else. It holds a connection to the driver and does what it is told. If the driver goes away, however it went, the
-warden kills its rank and ends: nothing is left behind, a frozen rank least of all. If the rank goes away, it says so at once.
+warden kills its rank and ends: nothing is left behind, a frozen rank least of all. If the rank goes away, it says at once when.
 
 Standard library only, run as a file with ``python -I -S``: it must start in milliseconds and never compete for the CPU.
 Each line from the driver is a word (``stop``, ``continue``, ``trace``, ``kill``), answered by the same word when it is done.
+The last line, ``gone SECONDS``, is the warden's own: when its rank ended, by this host's clock.
 """
 
+import contextlib
 import os
 import select
 import signal
@@ -20,6 +22,7 @@ from typing import Any
 
 SIGNALS = {"stop": signal.SIGSTOP, "continue": signal.SIGCONT, "trace": signal.SIGUSR1, "kill": signal.SIGKILL}
 STOPPED = ("T", "t", "Z", "X")
+GONE = "gone"
 LOSS_S = 20
 """After so long without a sign of life, the host at the other end counts as gone."""
 
@@ -53,6 +56,8 @@ def watch(driver: str, token: str, arm: str, launch: str, rank: str, host: str, 
     while True:
         ready, _, _ = select.select(listening, [], [], 1.0 if gone is None else None)
         if gone in ready or (gone is None and not is_alive(ward)):
+            with contextlib.suppress(OSError):  # the driver may have gone as well
+                connection.sendall(f"{GONE} {time.time()}\n".encode())
             return
         if connection in ready:
             words = receive(connection)

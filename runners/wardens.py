@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
 import socket
 import threading
@@ -10,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 
 from measurement.errors import LaunchError
-from runners.warden import keep_alive
+from runners.warden import GONE, keep_alive
 
 ACKNOWLEDGE_TIMEOUT_S = 10.0
 
@@ -24,6 +25,8 @@ class Ward:
     pid: int
     connection: socket.socket
     is_gone: bool = False
+    gone_at_s: float = math.inf
+    """When its process ended, seconds since the epoch by its host's clock; infinite where its warden could not say."""
     pending: bytes = field(default=b"", repr=False)
 
 
@@ -57,19 +60,19 @@ class Wardens:
         """
         wards = [ward for ward in self.of(arm, launch).values() if not ward.is_gone]
         for ward in wards:
-            try:
+            with contextlib.suppress(OSError):  # it has closed: the answer that is waited for tells
                 ward.connection.sendall(f"{word}\n".encode())
-            except OSError:
-                ward.is_gone = True
         for ward in wards:
             self._await_word(ward, word)
 
-    def gone(self, arm: str, launch: int) -> list[int]:
-        """The ranks of an arm whose process has ended. Does not wait."""
-        for ward in self.of(arm, launch).values():
-            if not ward.is_gone and _has_closed(ward.connection):
-                ward.is_gone = True
-        return [rank for rank, ward in self.of(arm, launch).items() if ward.is_gone]
+    def gone(self, arm: str, launch: int) -> dict[int, float]:
+        """The ranks of an arm whose process has ended, first the first to end, and when (``Ward.gone_at_s``). Does not wait."""
+        wards = self.of(arm, launch).values()
+        for ward in wards:
+            with contextlib.suppress(BlockingIOError):
+                while not ward.is_gone:
+                    _hear(ward, timeout_s=0)
+        return {ward.rank: ward.gone_at_s for ward in sorted(wards, key=lambda ward: ward.gone_at_s) if ward.is_gone}
 
     def release(self, arm: str, launch: int) -> None:
         """Close an arm's connections: wardens whose rank still runs kill it."""
@@ -116,25 +119,32 @@ class Wardens:
     @staticmethod
     def _await_word(ward: Ward, word: str) -> None:
         deadline = time.monotonic() + ACKNOWLEDGE_TIMEOUT_S
-        while not ward.is_gone and word.encode() not in ward.pending.split():
-            ward.connection.settimeout(max(0.01, deadline - time.monotonic()))
+        line = f"{word}\n".encode()
+        while not ward.is_gone and line not in ward.pending:
             try:
-                data = ward.connection.recv(4096)
+                _hear(ward, timeout_s=max(0.01, deadline - time.monotonic()))
             except TimeoutError:
                 raise LaunchError(f"rank {ward.rank} on {ward.host} was not told to {word}: its warden does not answer") from None
-            except OSError:
-                data = b""
-            ward.is_gone = not data
-            ward.pending += data
-        ward.pending = b""
+        ward.pending = ward.pending.partition(line)[2]
 
 
-def _has_closed(connection: socket.socket) -> bool:
-    """Whether the other end has closed; nothing is expected to be waiting unread."""
+def _hear(ward: Ward, *, timeout_s: float) -> None:
+    """Take what its warden has sent next: words, or the end.
+
+    Raises:
+        TimeoutError: nothing has come in time.
+        BlockingIOError: nothing is there, and ``timeout_s`` is 0.
+    """
+    ward.connection.settimeout(timeout_s)
     try:
-        connection.settimeout(0)
-        return connection.recv(1, socket.MSG_PEEK) == b""
-    except BlockingIOError:
-        return False
+        data = ward.connection.recv(4096)
+    except (TimeoutError, BlockingIOError):
+        raise
     except OSError:
-        return True
+        data = b""
+    ward.pending += data
+    if not data:
+        ward.is_gone = True
+        said = ward.pending.decode().split()
+        if GONE in said[:-1]:
+            ward.gone_at_s = float(said[said.index(GONE) + 1])

@@ -30,6 +30,7 @@ def compare_with(tmp_path, name, **measurement):
     ("name", "status", "message", "last_line"),
     [
         ("Dies", "failed", "rank 1 died without a word", "last words of rank 1"),
+        ("DiesWhileAPeerIsBusy", "failed", "rank 1 died without a word, then rank 0", "last words of rank 1"),
         ("Hangs", "timeout", "no answer from rank", "going to sleep"),
         ("Raises", "failed", "rank 1: ValueError: no more steps from me", "ValueError: no more steps from me"),
     ],

@@ -93,6 +93,15 @@ class Dies(Misbehaves):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class DiesWhileAPeerIsBusy(Dies):
+    """The launcher ends rank 0 before it can notice, so that both are gone without a word."""
+
+    def prepare(self, model, optimizer):
+        if getattr(self, "prepared", 0) + 1 == self.after and dist.get_rank() == 0:
+            time.sleep(3600)
+        return super().prepare(model, optimizer)
+
+
 class Hangs(Misbehaves):
     """Sleeps for ever."""
 
