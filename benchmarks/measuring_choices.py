@@ -1,7 +1,8 @@
 """What is each choice of the measuring method worth? Same against same, with one choice changed at a time, variants in turn.
 
 Of each variant: the standard deviation of neighbouring pairs, and the standard error that a minute of blocks leaves
-(pair deviation over the root of the pairs in a minute), as a ratio to the default's of the same round.
+(pair deviation over the root of the pairs in a minute), as a ratio to the default's of the same round; and how far from 1 each
+launch's ratio lies, which no more blocks of the same launch would mend.
 
     python benchmarks/measuring_choices.py --output FOLDER [--rounds N] [--only NAME ...]
 
@@ -25,6 +26,7 @@ from reports import conclude
 DDP = {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"}
 MEASUREMENT = {"launches": 2, "seconds_per_launch": 20, "local_every": 0}
 LARGE_BATCH = {"local_batch_size": 128, "measurement": {"block_s": 0.4}}
+NEVER_REBUILT = {"rebuild_every": 100_000}
 CHOICES: dict[str, dict[str, Any]] = {
     "default": {},
     "blocks-0.05s": {"measurement": {"block_s": 0.05}},
@@ -33,7 +35,9 @@ CHOICES: dict[str, dict[str, Any]] = {
     "returned-memory": {"freed_memory": "return"},
     "large-batch": LARGE_BATCH,
     "large-batch-returned-memory": {**LARGE_BATCH, "freed_memory": "return"},
-    "never-rebuilt": {"measurement": {"rebuild_every": 100_000}},
+    "never-rebuilt": {"measurement": NEVER_REBUILT},
+    "never-rebuilt-returned-memory": {"measurement": NEVER_REBUILT, "freed_memory": "return"},
+    "large-batch-never-rebuilt": LARGE_BATCH | {"measurement": {"block_s": 0.4, **NEVER_REBUILT}},
     "never-frozen": {"measurement": {"freeze": False}},
 }
 
@@ -53,8 +57,8 @@ def plan(name: str, number: int) -> dict[str, Any]:
     }
 
 
-def run(name: str, number: int, output: Path) -> tuple[float, float]:
-    """Pair deviation and standard error after a minute of blocks, both of log-ratios, of one variant in one round."""
+def run(name: str, number: int, output: Path) -> tuple[float, float, float]:
+    """Pair deviation, standard error after a minute of blocks, root mean square of the launches' medians; all of log-ratios."""
     path, folder = output / f"{name}-{number:02d}.yaml", output / f"{name}-{number:02d}"
     if not (folder / "comparison.json").exists():
         path.write_text(yaml.safe_dump(plan(name, number), sort_keys=False))
@@ -63,9 +67,11 @@ def run(name: str, number: int, output: Path) -> tuple[float, float]:
     found = conclude(ResultsFolder(folder))
     (control,) = found.results
     ratios, launches = (np.array(control.pair_table[column]) for column in ("log_ratio", "launch"))
-    centred = np.concatenate([ratios[launches == one] - np.median(ratios[launches == one]) for one in set(launches)])
+    middles = {one: np.median(ratios[launches == one]) for one in set(launches)}
+    centred = np.concatenate([ratios[launches == one] - middle for one, middle in middles.items()])
     deviation = 1.4826 * float(np.median(np.abs(centred)))
-    return deviation, deviation / np.sqrt(len(ratios) / found.measured_minutes)
+    apart = float(np.sqrt(np.mean(np.square(list(middles.values())))))
+    return deviation, deviation / np.sqrt(len(ratios) / found.measured_minutes), apart
 
 
 def main() -> None:
@@ -84,7 +90,8 @@ def main() -> None:
         print(
             f"{name}: pair deviation {table[:, place, 0].mean():.3f}, standard error after a minute "
             f"{table[:, place, 1].mean():.4f}, {mean:.2f} x the default's "
-            f"({', '.join(f'{one:.2f}' for one in relative[:, place])})"
+            f"({', '.join(f'{one:.2f}' for one in relative[:, place])}), "
+            f"launches {np.sqrt(np.square(table[:, place, 2]).mean()):.2%} from 1"
         )
 
 
