@@ -138,9 +138,9 @@ def _hear(ward: Ward, *, timeout_s: float) -> None:
     ward.connection.settimeout(timeout_s)
     try:
         data = ward.connection.recv(4096)
-    except (TimeoutError, BlockingIOError):
-        raise
-    except OSError:
+    except OSError as error:
+        if isinstance(error, BlockingIOError) or error.errno is None:  # not yet; the kernel's own time-out, ETIMEDOUT, is the end
+            raise
         data = b""
     ward.pending += data
     if not data:
