@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -95,3 +96,11 @@ def ringside(*arguments: object, timeout: float = 240, **options) -> subprocess.
     """The command line, as a user runs it."""
     command = [sys.executable, "-m", "runners.cli", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY, check=False, **options)
+
+
+def wait_until(condition, *, seconds=20):
+    """Fails where it does not become true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -74,10 +73,3 @@ def machine():
 def inside(host, *command, **options):
     """Run a command in a host of the lab, as a user does."""
     return ringside("lab", "run", "--host", host, "--", *command, **options)
-
-
-def wait_until(condition, *, seconds=20):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -19,8 +19,8 @@ from measurement.results import ResultsFolder
 from runners.lab import namespaces
 from runners.lab.programs import program
 from runners.lab.ssh import AUTHORIZED, SERVER, host_key
-from tests.cluster.conftest import inside, wait_until
-from tests.conftest import REPOSITORY, TINY, needs_horovod
+from tests.cluster.conftest import inside
+from tests.conftest import REPOSITORY, TINY, needs_horovod, wait_until
 
 MUTE = Path(__file__).parent / "plugins" / "mute.py"
 ENDS_S = 90
@@ -98,7 +98,7 @@ def test_a_block_counts_whose_reply_was_lost_and_a_rank_far_away_leaves_its_last
     assert len(records["naive"].blocks) == 3
     mute = records["mute"]
     assert mute.status == "failed"
-    assert mute.error.message.startswith("rank 1 on host2 died without a word")
+    assert mute.error.message.startswith("rank 1 on host2 died without a word; ")
     assert (mute.error.ranks, mute.error.hosts) == ([1], ["host2"])
     assert "last words of a mute rank" in mute.error.log_tail["rank-1.log"]
     assert [block.block for block in mute.blocks] == [0, 1]

@@ -15,8 +15,8 @@ import pytest
 
 from runners.lab import namespaces
 from runners.lab.links import link_bytes
-from tests.cluster.conftest import inside, machine, wait_until
-from tests.conftest import REPOSITORY, ringside
+from tests.cluster.conftest import inside, machine
+from tests.conftest import REPOSITORY, ringside, wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -12,8 +12,8 @@ import pytest
 
 from runners.lab import namespaces
 from runners.lab.state import STATE
-from tests.cluster.conftest import inside, wait_until
-from tests.conftest import REPOSITORY, ringside
+from tests.cluster.conftest import inside
+from tests.conftest import REPOSITORY, ringside, wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -2,12 +2,12 @@
 
 import math
 import socket
-import time
 from contextlib import suppress
 
 import pytest
 
 from runners.wardens import Wardens
+from tests.conftest import wait_until
 
 
 @pytest.fixture
@@ -23,13 +23,6 @@ def connect(wardens, rank):
     connection.sendall(f"{wardens.token} arm 0 {rank} vm {1000 + rank}\n".encode())
     wait_until(lambda: rank in wardens.of("arm", 0))
     return connection
-
-
-def wait_until(condition, *, seconds=20):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_ranks_that_went_are_told_in_the_order_of_their_going(wardens):
