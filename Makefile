@@ -4,6 +4,8 @@ PLAN ?= plans/local.yaml
 PYTHON ?= python3
 # auto: GPU operations over NCCL where a CUDA toolkit and a GPU are present, else CPU. Or: cpu, nccl.
 HOROVOD_OPERATIONS ?= auto
+# Tests wait for processes more than they compute; a lab is there once, so those that make one share a worker.
+WORKERS ?= 2
 # More arguments for pytest, such as PYTEST_ARGS="tests/unit -x".
 PYTEST_ARGS ?=
 
@@ -39,7 +41,7 @@ compare: setup ## compare Horovod and DDP on this machine (PLAN=plans/local.yaml
 	@$(BIN)/ringside compare $(PLAN)
 
 test: check ## run the checks and every test; skipped tests are named with their reason
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: setup ## lint, formatting, types
 	@$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""The Backend interface. The library (DDP, Horovod) is the backend; NCCL, Gloo and MPI are its transport.
+"""The Backend interface, version 2. The library (DDP, Horovod) is the backend; NCCL, Gloo and MPI are its transport.
 
 A backend may be named by ``module:Class`` from anywhere; one file is enough. Modules here are imported on machines where
 their library is missing (to read ``transports`` and ``Options``), so the library itself is imported in ``setup``.
@@ -7,19 +7,25 @@ their library is missing (to read ``transports`` and ``Options``), so the librar
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 import torch
 from pydantic import BaseModel, ConfigDict
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from measurement.communicator import Communicator
 from measurement.errors import PlanError
 from measurement.world import World
 
+INTERFACE = 2
+"""1: ``prepare(model, optimizer)`` returned the pair, and the backend itself had ``local_only`` and ``exchanged``."""
+EXACT = 1e-4
+"""``gradient_tolerance`` of a backend that rounds in float32 only."""
+BuildOptimizer = Callable[[nn.Module], Optimizer]
+"""Makes the workload's optimizer for a model."""
 Store = Any
 """A ``torch.distributed.Store``; Any, because stock builds without distributed lack the name."""
 
@@ -30,6 +36,93 @@ class NoOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class Prepared:
+    """A model and its optimizer, joined with those of the other ranks. Made by ``Backend.prepare``.
+
+    In each optimizer step the trainer calls ``zero_grad``, then for every micro-step ``model`` and ``backward`` (all but the last
+    inside ``accumulating``), then ``step``. This class is a single process without any library; override what a library does
+    otherwise.
+    """
+
+    owns_step: ClassVar[bool] = False
+    """Whether the library clips and scales gradients by itself, so that nothing can come between ``backward`` and ``step``."""
+    is_sharded: ClassVar[bool] = False
+    """Whether parameters are spread over the ranks, so that a forward pass is collective."""
+    copies: int = 1
+    """How many copies of the model each call of it runs side by side, with the hooks of each: more in ``nn.DataParallel`` only."""
+
+    def __init__(self, bare: nn.Module, optimizer: Optimizer, *, model: nn.Module | None = None) -> None:
+        self.bare = bare
+        """The module that was given to ``prepare``: it names parameters and buffers."""
+        self.model = model if model is not None else bare
+        """What the loss is computed with."""
+        self.optimizer = optimizer
+        """Its ``param_groups`` hold the learning rates in force."""
+        self.keeps_gradients = False
+        """Set before a step whose gradients will be read: a library that clears them in ``step`` keeps a copy then."""
+
+    def zero_grad(self) -> None:
+        """Drop the gradients of the last step."""
+        self.model.zero_grad(set_to_none=True)
+
+    def backward(self, loss: Tensor) -> None:
+        """Compute gradients. Collective in the last micro-step of libraries that exchange meanwhile, unless local."""
+        loss.backward()
+
+    def step(self) -> None:
+        """Take the optimizer step. Collective in libraries that exchange here, unless local."""
+        self.optimizer.step()
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        """A context for all micro-steps but the last: their gradients add up and are not exchanged. Not collective."""
+        return nullcontext()
+
+    def local_only(self) -> AbstractContextManager[None]:
+        """A context in which steps exchange no gradients. Called only if ``Backend.offers_local_steps``. Not collective."""
+        return nullcontext()
+
+    def exchanged(self) -> AbstractContextManager[None]:
+        """A context for what needs the averaged gradients before the step, which is clipping and unscaling.
+
+        The gradients have been exchanged when it is entered; ``optimizer.step()`` inside exchanges nothing more. Collective,
+        unless local. Not called if ``owns_step``.
+        """
+        return nullcontext()
+
+    def full_gradients(self) -> dict[str, Tensor]:
+        """The gradients of the last step as plain tensors, by the parameter's name in ``bare``. Collective.
+
+        Called after ``step``. Zeros where a parameter has none: Horovod fills them in, DDP does not.
+        """
+        return {
+            name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            for name, parameter in self.bare.named_parameters()
+            if parameter.requires_grad
+        }
+
+    def full_parameters(self) -> dict[str, Tensor]:
+        """Parameters and buffers as plain tensors, named as in ``bare.state_dict()``. Collective."""
+        return dict(self.bare.state_dict())
+
+    def full_optimizer_state(self) -> dict[str, Any]:
+        """What ``state_dict()`` of the workload's optimizer would be in a single process, in plain tensors. Collective.
+
+        Only rank 0's is used.
+
+        Raises:
+            NotImplementedError: the library cannot give it, on any rank. It is not compared between arms, then.
+        """
+        return self.optimizer.state_dict()
+
+    def kept_optimizer_state(self) -> list[Tensor]:
+        """The tensors of optimizer state that lie on this rank. Not collective."""
+        return [value for state in self.optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+
+    def load_optimizer_state(self, state: dict[str, Any]) -> None:
+        """Put back what ``full_optimizer_state`` gave, under any backend. Collective."""
+        self.optimizer.load_state_dict(state)
+
+
 class Backend(ABC):
     """Joins models and optimizers of all ranks.
 
@@ -37,12 +130,16 @@ class Backend(ABC):
     ``setup``, ``prepare``, ``all_gather_object``, ``barrier`` and ``teardown`` are collective: every rank must call them.
     """
 
+    interface_version: ClassVar[int]
+    """The version of this interface that the backend is written for: ``interface_version = 2``."""
+    has_local_steps: ClassVar[bool] = True
+    """Whether steps can be taken without gradient exchange (``Prepared.local_only``)."""
     Options: ClassVar[type[BaseModel]] = NoOptions
     """What a plan may set under ``options``; names as in the library."""
     transports: ClassVar[tuple[str, ...]] = ()
     """Transports it can be asked for; empty: it has none to choose."""
-    launchers: ClassVar[tuple[str, ...]] = ()
-    """Launchers that can start it, the customary one first; empty: any."""
+    customary_launchers: ClassVar[tuple[str, ...]] = ("torchrun",)
+    """Those that people start it with, the most customary first. The first that gives what it needs is the default."""
     groups: Sequence[Sequence[int]] = ()
     """Subsets of the ranks that its communicator will be asked for; set before ``setup``: Horovod makes its process sets then."""
 
@@ -61,9 +158,19 @@ class Backend(ABC):
         return
 
     @classmethod
-    def launchers_for(cls, transport: str | None) -> tuple[str, ...]:
-        """``launchers``, where a transport wants particular ones."""
-        return cls.launchers
+    def offers_local_steps(cls, options: BaseModel) -> bool:
+        """Whether steps without exchange can be taken with these options; ``has_local_steps`` unless they decide."""
+        return cls.has_local_steps
+
+    @classmethod
+    def refused_environment(cls, environment: Mapping[str, str]) -> str | None:
+        """Why ranks with these variables would not be measured truly, and what to do; None: nothing is wrong with them."""
+        return None
+
+    @classmethod
+    def needs(cls, transport: str | None) -> frozenset[str]:
+        """What its ranks need of the launcher, see ``measurement.needs``; a launcher that does not give all of it is refused."""
+        return frozenset()
 
     @classmethod
     def environment(cls, *, transport: str | None, options: BaseModel) -> dict[str, str]:
@@ -84,27 +191,16 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        """Join model and optimizer with the other ranks'; afterwards all ranks have rank 0's state. Collective.
+    def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
+        """Join a model with those of the other ranks; afterwards all ranks have rank 0's parameters and buffers. Collective.
 
-        Called anew, on new objects, before every block: it must leave nothing behind.
+        Called anew, with a new model, before every block: it must leave nothing behind.
+
+        Args:
+            model: this rank's, on its device, with weights of its own.
+            build_optimizer: makes the workload's optimizer. Call it when the parameters are those that it shall step: after
+                sharding, if the library shards.
         """
-
-    @abstractmethod
-    def local_only(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None]:
-        """A context in which steps of the prepared pair exchange no gradients. Not collective."""
-
-    def accumulating(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None]:
-        """A context for all backward passes of a step but the last, when ``micro_steps`` > 1. Not collective."""
-        return self.local_only(model, optimizer)
-
-    def exchanged(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None]:
-        """A context that is entered when all gradients have met, and in which ``optimizer.step()`` exchanges nothing more.
-
-        Between backward and step, for what must see the averaged gradients: unscaling and clipping. A backend that exchanges
-        in ``optimizer.step()`` does it on entry instead; inside ``local_only`` nothing is exchanged. Collective, unless local.
-        """
-        return nullcontext()
 
     @abstractmethod
     def all_gather_object(self, value: Any) -> Sequence[Any]:
@@ -145,4 +241,4 @@ class Backend(ABC):
     @property
     def gradient_tolerance(self) -> float:
         """Relative L2 error the synchronised gradient of a tensor may have."""
-        return 1e-4
+        return EXACT

@@ -1,4 +1,4 @@
-"""``measurement.communicator`` over ``torch.distributed``: whatever transport the process group has."""
+"""``measurement.communicator`` over ``torch.distributed``, on the transport of its process group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ Groups = Mapping[tuple[int, ...], Any]
 
 
 class TorchCommunicator(Communicator):
-    """The functions of ``torch.distributed`` as they are documented, synchronous unless their name says otherwise."""
+    """Calls the function of ``torch.distributed`` of the same name, or its ``_into_tensor``/``_tensor`` form; synchronous.
+
+    Only ``isend`` and ``irecv`` do not wait.
+    """
 
     library = "torch.distributed"
 
@@ -25,49 +28,41 @@ class TorchCommunicator(Communicator):
         self._groups = groups or {}
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """``all_reduce`` with SUM."""
         dist.all_reduce(tensor, group=self._group)
 
     def broadcast(self, tensor: Tensor, *, root: int) -> None:
-        """``broadcast``."""
         dist.broadcast(tensor, src=root, group=self._group)
 
     def all_gather(self, tensor: Tensor, *, out: Tensor) -> Tensor:
-        """``all_gather_into_tensor``."""
         dist.all_gather_into_tensor(out, tensor, group=self._group)
         return out
 
     def reduce_scatter(self, tensor: Tensor, *, out: Tensor) -> Tensor:
-        """``reduce_scatter_tensor`` with SUM."""
         dist.reduce_scatter_tensor(out, tensor, group=self._group)
         return out
 
     def send(self, tensor: Tensor, *, to: int) -> None:
-        """``send``."""
         dist.send(tensor, dst=to, group=self._group)
 
     def recv(self, tensor: Tensor, *, source: int) -> None:
-        """``recv``."""
         dist.recv(tensor, src=source, group=self._group)
 
     def isend(self, tensor: Tensor, *, to: int) -> Pending:
-        """``isend``."""
         return _pending(dist.isend(tensor, dst=to, group=self._group))
 
     def irecv(self, tensor: Tensor, *, source: int) -> Pending:
-        """``irecv``."""
         return _pending(dist.irecv(tensor, src=source, group=self._group))
 
     def group(self, ranks: Sequence[int]) -> Communicator:
-        """One of the groups that ``new_groups`` made."""
+        """Return the communicator of a group that ``new_groups`` made."""
         return type(self)(ranks=ranks, group=self._groups[tuple(ranks)])
 
 
 def _pending(work: Pending | None) -> Pending:
-    assert work is not None, "this rank is none of the group's"
+    assert work is not None, "this rank is not in the group"
     return work
 
 
 def new_groups(groups: Sequence[Sequence[int]]) -> Groups:
-    """Process groups of subsets, on every rank. Collective over the world, whoever is in a group."""
+    """Make process groups of subsets of the ranks. Collective over all ranks, also those outside a group."""
     return {tuple(ranks): dist.new_group(list(ranks)) for ranks in groups}

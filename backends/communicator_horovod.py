@@ -1,4 +1,4 @@
-"""``measurement.communicator`` over Horovod 0.28.1, which has collectives and process sets, and nothing from rank to rank."""
+"""``measurement.communicator`` over Horovod 0.28.1, which has collectives and process sets, but no send and receive."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ ProcessSets = Mapping[tuple[int, ...], Any]
 
 
 class HorovodCommunicator(Communicator):
-    """Horovod's functions, each under a name that stays the same for the same tensors.
+    """Horovod's functions, each called with a name that is the same in every repetition.
 
-    Without a name Horovod makes up a new one for every call, so that its response cache never knows the operation again; its
-    own ``DistributedOptimizer`` names every tensor too.
+    Without a name Horovod makes a new one for every call, and its response cache never hits. Its own
+    ``DistributedOptimizer`` names every tensor too.
     """
 
     library = "Horovod"
@@ -32,24 +32,22 @@ class HorovodCommunicator(Communicator):
         return f"{operation}.{tensor.numel()}.{len(self.ranks)}"
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """``allreduce_`` with Sum."""
         self._hvd.allreduce_(tensor, op=self._hvd.Sum, name=self._name("all_reduce", tensor), **self._among)
 
     def broadcast(self, tensor: Tensor, *, root: int) -> None:
-        """``broadcast_``."""
         self._hvd.broadcast_(tensor, root_rank=root, name=self._name("broadcast", tensor), **self._among)
 
     def all_gather(self, tensor: Tensor, *, out: Tensor) -> Tensor:
-        """``allgather``, which allocates its result."""
+        """Gather into a new tensor: Horovod allocates the result, and ``out`` is not used."""
         gathered: Tensor = self._hvd.allgather(tensor, name=self._name("all_gather", tensor), **self._among)
         return gathered
 
     def reduce_scatter(self, tensor: Tensor, *, out: Tensor) -> Tensor:
-        """``reducescatter`` with Sum, which allocates its result."""
+        """Reduce and scatter into a new tensor: Horovod allocates the result, and ``out`` is not used."""
         name = self._name("reduce_scatter", tensor)
         share: Tensor = self._hvd.reducescatter(tensor, op=self._hvd.Sum, name=name, **self._among)
         return share
 
     def group(self, ranks: Sequence[int]) -> Communicator:
-        """A process set that was there when Horovod started."""
+        """Return the communicator of a process set that was made when Horovod started."""
         return type(self)(self._hvd, process_sets=self._process_sets, ranks=ranks)

@@ -7,18 +7,28 @@ import warnings
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
+import torch.distributed as dist
 from pydantic import BaseModel, Field
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from backends.base import BuildOptimizer, Prepared
+from backends.optimizer_hooks import STATE_HOOKS, STEP_HOOKS, require_no_hooks, require_own_methods, share_attributes, share_hooks
 from backends.torch_distributed import ProcessGroupOptions, TorchDistributed
 from measurement.errors import PlanError
 
 CommHook = Literal["none", "allreduce", "fp16", "bf16", "powersgd"]
 
 
-NOT_THE_CONSTRUCTORS = {*ProcessGroupOptions.model_fields, "comm_hook", "powersgd_rank", "powersgd_start_step", "broadcast_buffers"}
+NOT_THE_CONSTRUCTORS = {
+    *ProcessGroupOptions.model_fields,
+    "comm_hook",
+    "powersgd_rank",
+    "powersgd_start_step",
+    "broadcast_buffers",
+    "zero_redundancy_optimizer",
+}
 """Options that ``DistributedDataParallel`` does not take by these names."""
 
 
@@ -38,6 +48,61 @@ class DDPOptions(ProcessGroupOptions):
     powersgd_start_step: int = Field(default=10, ge=2)
     """Steps of plain all_reduce before PowerSGD begins; counted anew after each rebuild, so below ``measurement.warmup_steps``
     when a block shall hold nothing else."""
+    zero_redundancy_optimizer: bool = False
+    """Each rank keeps the optimizer state of a share of the parameters and broadcasts them after the step
+    (``torch.distributed.optim.ZeroRedundancyOptimizer``)."""
+
+
+class DDPPrepared(Prepared):
+    """DDP's own ``no_sync`` for steps that exchange nothing: autograd hooks run, nothing is sent."""
+
+    def local_only(self) -> AbstractContextManager[None]:
+        """``no_sync``."""
+        assert isinstance(self.model, DistributedDataParallel)
+        return self.model.no_sync()
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        """``no_sync``."""
+        return self.local_only()
+
+
+class ZeroPrepared(DDPPrepared):
+    """The same with a ``ZeroRedundancyOptimizer``, whose state is spread over the ranks."""
+
+    def full_optimizer_state(self) -> dict[str, Any]:
+        """Gathered on rank 0; empty on the others. Collective."""
+        optimizer: Any = self.optimizer
+        optimizer.consolidate_state_dict(to=0)
+        return self.optimizer.state_dict() if dist.get_rank() == 0 else {}
+
+    def kept_optimizer_state(self) -> list[Tensor]:
+        """Of this rank's share, which an inner optimizer steps."""
+        optimizer: Any = self.optimizer
+        return Prepared(self.bare, optimizer.optim).kept_optimizer_state()
+
+
+def zero_redundancy(optimizer: Optimizer) -> Optimizer:
+    """An optimizer like the given one, of the same class and parameter groups, with its state spread over the ranks.
+
+    Step hooks run after the ranks have sent each other their parameters, with all parameters.
+
+    Raises:
+        PlanError: the optimizer has something that would be lost.
+    """
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    require_own_methods(optimizer, "ZeroRedundancyOptimizer")
+    require_no_hooks(
+        optimizer,
+        STATE_HOOKS,
+        reason="under zero_redundancy_optimizer it would see one rank's share of the state; leave out the hook or the option",
+    )
+    accepted = inspect.signature(type(optimizer)).parameters  # defaults hold more: AdamW has Adam's decoupled_weight_decay
+    defaults = {name: value for name, value in optimizer.defaults.items() if name in accepted}
+    sharded = ZeroRedundancyOptimizer(optimizer.param_groups, optimizer_class=type(optimizer), **defaults)
+    share_attributes(optimizer, sharded.optim)
+    share_hooks(optimizer, sharded, STEP_HOOKS)
+    return sharded
 
 
 class DDP(TorchDistributed):
@@ -59,7 +124,7 @@ class DDP(TorchDistributed):
         if options.static_graph and micro_steps > 1:
             raise PlanError("static_graph and micro_steps > 1 do not work together in PyTorch's DDP (no_sync); drop one")
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
         """Wrap the model; its constructor broadcasts rank 0's parameters and buffers. Collective."""
         arguments = self.options.model_dump(exclude=NOT_THE_CONSTRUCTORS)
         arguments |= _buffer_arguments(self.options.broadcast_buffers)
@@ -70,7 +135,10 @@ class DDP(TorchDistributed):
             wrapped = DistributedDataParallel(model, **arguments)
         self._add_comm_hook(wrapped)
         self._wrapped = wrapped
-        return wrapped, optimizer
+        optimizer = build_optimizer(model)
+        if self.options.zero_redundancy_optimizer:
+            return ZeroPrepared(model, zero_redundancy(optimizer), model=wrapped)
+        return DDPPrepared(model, optimizer, model=wrapped)
 
     def _add_comm_hook(self, wrapped: DistributedDataParallel) -> None:
         if self.options.comm_hook == "none":
@@ -91,11 +159,6 @@ class DDP(TorchDistributed):
             "bf16": default_hooks.bf16_compress_hook,
         }
         wrapped.register_comm_hook(None, hooks[self.options.comm_hook])
-
-    def local_only(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None]:
-        """DDP's own ``no_sync``: autograd hooks run, nothing is sent."""
-        assert isinstance(model, DistributedDataParallel)
-        return model.no_sync()
 
     def describe(self) -> dict[str, Any]:
         """What the process group and the last wrapped model say of themselves."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 import torch
 from pydantic import BaseModel
 from torch import nn
-from torch.optim import Optimizer
 
-from backends.base import Store
+from backends.base import BuildOptimizer, Prepared, Store
 from backends.single import Single
 from measurement.errors import PlanError
 from measurement.world import World
@@ -37,9 +36,11 @@ class DataParallel(Single):
             )
         return super().setup(world, device=device, store=store)
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
         """Wrap the model for all visible GPUs; without any, the wrapper passes everything through."""
-        return nn.DataParallel(model, device_ids=None), optimizer
+        prepared = Prepared(model, build_optimizer(model), model=nn.DataParallel(model, device_ids=None))
+        prepared.copies = max(torch.cuda.device_count(), 1)
+        return prepared
 
     def describe(self) -> dict[str, object]:
         """With the GPUs it uses."""

@@ -1,4 +1,4 @@
-"""The settings that Horovod reads from the environment once, when it starts: how they are set, and what is in force."""
+"""The settings that Horovod reads from the environment when it starts: the variables to set, and the values in force."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ DEFAULTS = {
     "cycle_time_ms": ("HOROVOD_CYCLE_TIME", 1.0),
     "cache_capacity": ("HOROVOD_CACHE_CAPACITY", 1024),
 }
-"""Variable and default of Horovod 0.28.1, by what a record calls them."""
+"""Variable and default of Horovod 0.28.1, by the setting's name in a record."""
 
 
 def knobs_asked_for(
     *, transport: str | None, fusion_threshold_mb: float | None, cycle_time_ms: float | None, cache_capacity: int | None
 ) -> dict[str, str]:
-    """The variables to set; those left None stay as they are."""
+    """Return the variables to set. A setting of None is left as it is."""
     knobs = {
         "HOROVOD_FUSION_THRESHOLD": None if fusion_threshold_mb is None else int(fusion_threshold_mb * MIB),
         "HOROVOD_CYCLE_TIME": cycle_time_ms,
@@ -29,7 +29,7 @@ def knobs_asked_for(
 
 
 def knobs_in_force(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Each setting's value, and whether the environment gave it or it is the library's documented default."""
+    """Return each setting's value, and whether it comes from the environment or is the library's documented default."""
     found: dict[str, Any] = {}
     for name, (variable, default) in DEFAULTS.items():
         value = environment.get(variable)
@@ -39,6 +39,6 @@ def knobs_in_force(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _as_c_number(text: str) -> float:
-    """A variable as Horovod's ``strtol``/``strtof`` read it: the leading number, or 0 where there is none."""
+    """Read a variable as Horovod's ``strtol``/``strtof`` do: the leading number, or 0 if there is none."""
     leading = re.match(r"\s*[+-]?(\d+\.?\d*|\.\d+)", text)
     return float(leading.group()) if leading else 0.0

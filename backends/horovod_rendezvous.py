@@ -17,7 +17,7 @@ from measurement.world import World
 KEY = "horovod/rendezvous"
 
 
-def meet_over_gloo(world: World, store: Store) -> Any:
+def rendezvous_over_gloo(world: World, store: Store) -> Any:
     """Set Horovod's variables for this rank, before ``hvd.init()``. Collective.
 
     Args:

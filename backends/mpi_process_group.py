@@ -3,8 +3,8 @@
     import backends.mpi_process_group
     dist.init_process_group("mpi4py", init_method="mpi4py://")        # under mpirun, horovodrun --mpi or srun
 
-No MASTER_ADDR or RANK is needed; a store, rank and world size of the caller's own are taken too, and must be MPI's. MPI and mpi4py
-are loaded when a group is made, not on import.
+MASTER_ADDR and RANK are not needed. A store, rank and world size may be given; rank and world size must be MPI's own. MPI and
+mpi4py are loaded when a group is made, not on import.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from torch.distributed.rendezvous import register_rendezvous_handler
 from backends import mpi_operations as operations
 from backends.mpi_group import NAME, MpiGroup, Tensors, require_blocks, require_list
 from backends.mpi_library import load_mpi
-from backends.mpi_rendezvous import check_place, rendezvous
+from backends.mpi_rendezvous import check_rank, rendezvous
 from backends.mpi_staging import Stage
 from backends.mpi_works import PointWork, Work
 
 LOWEST_TAG_LIMIT = 32767
-"""The least upper bound of tags that MPI grants."""
+"""Every MPI allows tags up to this number."""
 
 
 class MpiProcessGroup(MpiGroup):
-    """All operations of ``torch.distributed`` over one communicator; this half moves data."""
+    """All operations of ``torch.distributed`` over one communicator. This class adds those that only move data."""
 
     def broadcast(self, tensors: Tensors | torch.Tensor, opts: Any = None) -> Work:
-        """The root's tensors to all."""
+        """Copy the root's tensors to all ranks."""
         opts = opts or dist.BroadcastOptions()
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
 
@@ -44,7 +44,7 @@ class MpiProcessGroup(MpiGroup):
         return self._submit("broadcast", run, opts, outputs=tensors)
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
-        """Every rank's tensor, one after another, in each output."""
+        """Gather every rank's tensor in each output, in order of rank."""
         opts = opts or dist.distributed_c10d.AllgatherOptions()
         for blocks, block in zip(outputs, inputs, strict=True):
             require_blocks("all_gather", blocks=blocks, block=block, count=self.size())
@@ -56,11 +56,11 @@ class MpiProcessGroup(MpiGroup):
         return self._submit("all_gather", run, opts, outputs=outputs)
 
     def all_gather_single(self, output: torch.Tensor, block: torch.Tensor, opts: Any = None) -> Work:
-        """Every rank's tensor, one after another."""
+        """Gather every rank's tensor in one output, in order of rank."""
         return self.all_gather_single_coalesced([output], [block], opts)
 
     def allgather(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
-        """Every rank's tensor into a list; for each input one. Ranks may differ in size."""
+        """Gather every rank's tensor in a list, one list for each input. The ranks' tensors may differ in size."""
         opts = opts or dist.distributed_c10d.AllgatherOptions()
         for outputs, block in zip(output_lists, inputs, strict=True):
             require_list("all_gather", outputs, like=block, rank=self.rank(), count=self.size())
@@ -72,7 +72,7 @@ class MpiProcessGroup(MpiGroup):
         return self._submit("all_gather", run, opts, outputs=[tensor for outputs in output_lists for tensor in outputs])
 
     def allgather_coalesced(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
-        """Every rank's tensors into a list for each rank."""
+        """Gather every rank's tensors, in one list for each rank."""
         return self.allgather(list(zip(*output_lists, strict=True)), inputs, opts)
 
     def _all_gather_list(self, stage: Stage, outputs: Tensors, block: torch.Tensor) -> None:
@@ -86,7 +86,7 @@ class MpiProcessGroup(MpiGroup):
             operations.broadcast(self._comm, place, root)
 
     def gather(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any) -> Work:
-        """Every rank's tensor into a list on the root."""
+        """Gather every rank's tensor in a list on the root."""
         (block,), is_root = inputs, self.rank() == opts.rootRank
         outputs = output_lists[0] if is_root else ()
         if is_root:
@@ -99,12 +99,12 @@ class MpiProcessGroup(MpiGroup):
         return self._submit("gather", run, opts, outputs=outputs if is_root else inputs)
 
     def gather_single(self, output: torch.Tensor, block: torch.Tensor, opts: Any) -> Work:
-        """Every rank's tensor, one after another, on the root."""
+        """Gather every rank's tensor in one output on the root, in order of rank."""
         is_root = self.rank() == opts.rootRank
         return self.gather([list(output.view(-1).chunk(self.size()))] if is_root else [], [block], opts)
 
     def scatter(self, outputs: Tensors, input_lists: Sequence[Tensors], opts: Any) -> Work:
-        """To every rank its tensor of the root's list."""
+        """Give every rank its tensor of the root's list."""
         (output,), is_root = outputs, self.rank() == opts.rootRank
         blocks = input_lists[0] if is_root else ()
         if is_root:
@@ -119,7 +119,7 @@ class MpiProcessGroup(MpiGroup):
     def all_to_all_single(
         self, output: torch.Tensor, source: torch.Tensor, received: Sequence[int], sent: Sequence[int], opts: Any = None
     ) -> Work:
-        """Blocks of rows to and from every rank; without counts, equal ones."""
+        """Send blocks of rows to every rank and receive one from each. Blocks are equal unless counts are given."""
         opts = opts or dist.AllToAllOptions()
         rows_in, rows_out = _rows(output, received, self.size()), _rows(source, sent, self.size())
 
@@ -130,7 +130,7 @@ class MpiProcessGroup(MpiGroup):
         return self._submit("all_to_all", run, opts, outputs=[output])
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
-        """A tensor to and from every rank."""
+        """Send a tensor to every rank and receive one from each."""
         opts = opts or dist.AllToAllOptions()
         if len(outputs) != self.size() or len(inputs) != self.size():
             raise ValueError(
@@ -145,7 +145,7 @@ class MpiProcessGroup(MpiGroup):
         return self._submit("all_to_all", run, opts, outputs=outputs)
 
     def barrier(self, opts: Any = None) -> Work:
-        """Return when every rank has come."""
+        """Wait until every rank has called it."""
         return self._submit("barrier", lambda _: None, opts or dist.BarrierOptions(), outputs=[])
 
     def send(self, tensors: Tensors, destination: int, tag: int) -> PointWork:
@@ -157,7 +157,7 @@ class MpiProcessGroup(MpiGroup):
         return self._start("receive from", tensors, lambda buffer: self._comm.Irecv(buffer, source, tag), source, reads=False)
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> PointWork:
-        """Receive from whichever rank sends; ``source_rank`` of the Work tells which."""
+        """Receive from any rank. ``source_rank`` of the Work tells which."""
         return self.recv(tensors, load_mpi().ANY_SOURCE, tag)
 
     def _start(self, label: str, tensors: Tensors, start: Callable[[Any], Any], peer: int, *, reads: bool) -> PointWork:
@@ -175,7 +175,7 @@ class MpiProcessGroup(MpiGroup):
 
 
 def _rows(tensor: torch.Tensor, counts: Sequence[int], size: int) -> list[int]:
-    """Elements for each rank, from rows for each rank."""
+    """Convert rows for each rank to elements for each rank."""
     num_rows = tensor.shape[0] if tensor.dim() else 0
     counts = list(counts) or [num_rows // size] * size
     if len(counts) != size or sum(counts) != num_rows:
@@ -186,25 +186,25 @@ def _rows(tensor: torch.Tensor, counts: Sequence[int], size: int) -> list[int]:
 
 
 def _create(options: Any, _: Any) -> MpiProcessGroup:
-    """Called by ``torch.distributed`` on the members of a new group, and on them only. Collective over them."""
+    """Make a group. ``torch.distributed`` calls it on the group's members only. Collective over them."""
     world = load_mpi().COMM_WORLD
     is_default = not options.global_ranks_in_group
     if is_default:
-        check_place(options.group_rank, options.group_size)
+        check_rank(options.group_rank, options.group_size)
     _await_members(options)
     members = world.group if is_default else world.group.Incl(options.global_ranks_in_group)
     comm = world.Create_group(members, tag=zlib.crc32(options.group_id.encode()) % LOWEST_TAG_LIMIT)
-    return MpiProcessGroup(comm, store=options.store, name=options.group_id, timeout=options.timeout)
+    return MpiProcessGroup(comm, name=options.group_id, timeout=options.timeout)
 
 
 def _await_members(options: Any) -> None:
-    """Making a communicator cannot time out: come together over the store first, which can."""
+    """Wait over the store until all members are there: making a communicator cannot time out, and the store can."""
     options.store.set(f"ready/{options.group_rank}", "")
     options.store.wait([f"ready/{rank}" for rank in range(options.group_size)], options.timeout)
 
 
 def _register() -> None:
-    """Make the name known to ``torch.distributed``; again on reload, the second call finds the first's scheme taken."""
+    """Register the backend and its URL scheme with ``torch.distributed``, once: a reload would find the scheme taken."""
     if NAME.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
         register_rendezvous_handler(NAME, rendezvous)

@@ -1,8 +1,8 @@
-"""The order of a group's collectives: a queue with a thread, and a gate before each of them.
+"""Runs a group's collectives in order: a queue with a thread, and a barrier before each collective.
 
-A blocking MPI call can neither be interrupted nor time out. So every collective first passes a gate, a nonblocking barrier that is
-polled until the deadline: a rank that failed, stopped or took another path is noticed there, as an exception. Behind the gate
-all ranks are present and the blocking call, which is twice as fast as its nonblocking kin, only moves data.
+A blocking MPI call can neither be interrupted nor time out. So every collective starts with a nonblocking barrier that is polled
+until the deadline. If a rank failed, stopped or issued another operation, the barrier does not complete and the caller gets an
+exception. After it all ranks are present, and the blocking call, twice as fast as a nonblocking one, only moves data.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any
 import torch.distributed as dist
 
 from backends.mpi_library import abort, close_at_exit, declare_unusable
-from backends.mpi_works import LOOK, POLLS_BEFORE_NAPS, TICK_S, PointWork, Work, poll
+from backends.mpi_works import POLLS_BEFORE_SLEEP, REMEDY, TICK_S, PointWork, Work, poll
 
 POLLS_IN_BACKGROUND = 50
-"""Tests of the gate that a group's own thread makes before it sleeps in between: it shares a core with the backward pass."""
-MOST_UNWATCHED = 64
-"""Messages that nobody waited for are looked at when there are more."""
+"""How often the group's own thread tests the barrier before it sleeps in between. It shares a core with the backward pass."""
+MAX_UNWATCHED = 64
+"""Messages that nobody waits for are tested when there are more than this."""
 
 
 class Queue:
     """Runs one group's collectives in the order in which they were issued.
 
-    A synchronous one runs on the caller's thread when nothing is under way, since the way to another thread and back costs more
-    than a small operation; everything else runs on the group's own thread.
+    A synchronous operation runs on the caller's thread if nothing else is under way, because a change of threads costs more than
+    a small operation. Everything else runs on the group's own thread.
     """
 
     def __init__(self, comm: Any, *, timeout_s: float) -> None:
@@ -46,7 +46,7 @@ class Queue:
         close_at_exit(self)
 
     def submit(self, work: Work, *, is_async: bool) -> Work:
-        """Run it, or have it run; it may be done already on return.
+        """Run an operation, or queue it. It may be done on return.
 
         Raises:
             DistBackendError: a synchronous operation failed, or the group had failed before.
@@ -55,7 +55,7 @@ class Queue:
             self._start_thread()
         if not is_async and not self._waiting and self._turn.acquire(blocking=False):
             try:
-                self._perform(work, polls=POLLS_BEFORE_NAPS)
+                self._perform(work, polls=POLLS_BEFORE_SLEEP)
             finally:
                 self._turn.release()
             work.finish(None)
@@ -102,56 +102,56 @@ class Queue:
             gate = self.comm.Ibarrier()
             if not poll(gate, timeout_s=work.timeout_s, polls=polls):
                 self.keep(gate)
-                raise self.error(work.name, f"not all ranks came to it within its timeout of {work.timeout_s:g} s; {LOOK}")
+                raise self.error(work.name, f"not all ranks came to it within its timeout of {work.timeout_s:g} s; {REMEDY}")
             self._current = work
             work.run()
         except dist.DistBackendError as error:
             raise self.fail(error) from None
-        except Exception as error:  # the other ranks are in it: whatever it was, this group is out of step
+        except Exception as error:  # the other ranks are in the operation: whatever it was, this group is out of step
             raise self.fail(self.error(work.name, f"{type(error).__name__}: {error}")) from error
         finally:
             self._current = None
 
     def error(self, name: str, what: str) -> dist.DistBackendError:
-        """An error that names the operation and this rank."""
+        """Make an error that names the operation and this rank."""
         return dist.DistBackendError(f"{name} on rank {self.comm.rank} of {self.comm.size} over MPI: {what}")
 
     def fail(self, error: Exception) -> Exception:
-        """Note that ranks no longer agree on what comes next: nothing more can be done in this group."""
+        """Note that the group is unusable, because its ranks no longer agree on the next operation."""
         self.failure = error
         declare_unusable(str(error))
         return error
 
     def keep(self, thing: Any) -> None:
-        """Something that MPI may still write to, after it was given up."""
+        """Keep an abandoned object alive, because MPI may still write to it."""
         self._abandoned.append(thing)
 
     def raise_if_stuck(self) -> None:
-        """For a waiting thread: whether the group's own is inside MPI past its deadline."""
+        """Raise, in a waiting thread, if the group's own thread is inside MPI past its deadline."""
         work = self._current
         if work is not None and time.monotonic() > work.entered_at_s + work.timeout_s:
-            raise self.fail(self.error(work.name, f"stuck in the MPI call, past its timeout of {work.timeout_s:g} s; {LOOK}"))
+            raise self.fail(self.error(work.name, f"stuck in the MPI call, past its timeout of {work.timeout_s:g} s; {REMEDY}"))
 
     def _abort_if_stuck(self) -> None:
-        """The caller's own thread is inside the MPI call, where no exception reaches it."""
+        """End the job if a caller's thread is stuck inside an MPI call, where no exception reaches it."""
         with contextlib.suppress(dist.DistBackendError):
             self.raise_if_stuck()
             return
         abort(f"{self.failure}")
 
     def hold(self, message: PointWork) -> None:
-        """Keep a message's memory until it has left or arrived, though its Work may be dropped."""
+        """Keep a message's memory until it is sent or received, even if its Work is dropped."""
         self._messages.add(message)
-        if len(self._messages) > MOST_UNWATCHED:
+        if len(self._messages) > MAX_UNWATCHED:
             for other in list(self._messages):
                 other.Test()
 
-    def let_go(self, message: PointWork) -> None:
-        """Its memory is the caller's again."""
+    def release(self, message: PointWork) -> None:
+        """Drop a message that is sent or received."""
         self._messages.discard(message)
 
     def close(self) -> None:
-        """Finish what was issued, then end the thread."""
+        """Finish the issued operations, then end the thread."""
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             self._works.put(None)

@@ -1,4 +1,4 @@
-"""Which MPI datatype and operation reduce which tensors: every ReduceOp that MPI has a counterpart for, and AVG."""
+"""The MPI datatype and operation for a ReduceOp and a dtype: every ReduceOp with a counterpart in MPI, and AVG."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ DATATYPES = {
     torch.float16: "INT16_T",
     torch.bfloat16: "INT16_T",
 }
-"""Names in mpi4py. The half precisions travel as 16 bits and are reduced by ``_half_operation``."""
+"""Names in mpi4py. float16 and bfloat16 are sent as 16-bit integers and reduced by ``_half_operation``."""
 
 HALVES = (torch.float16, torch.bfloat16)
 
 NUMERIC = {"SUM": "SUM", "AVG": "SUM", "PRODUCT": "PROD", "MIN": "MIN", "MAX": "MAX"}
 BITWISE = {"BAND": "BAND", "BOR": "BOR", "BXOR": "BXOR"}
 LOGICAL = {"SUM": "LOR", "PRODUCT": "LAND", "MIN": "LAND", "MAX": "LOR", "BAND": "LAND", "BOR": "LOR", "BXOR": "LXOR"}
-"""Of bool tensors: numbers of one bit, in which a sum saturates, as NCCL has it."""
+"""For bool tensors: one-bit numbers whose sum saturates, as in NCCL."""
 
 HALF_OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {
     "SUM": torch.add,
@@ -57,10 +57,10 @@ class Reduction:
 
 
 def find_reduction(reduce_op: Any, dtype: torch.dtype) -> Reduction:
-    """What MPI shall do for a ReduceOp on tensors of ``dtype``.
+    """Find MPI's counterpart of a ReduceOp on tensors of ``dtype``.
 
     Raises:
-        NotImplementedError: MPI has no counterpart.
+        NotImplementedError: there is none.
     """
     # RedOpType hashes as a number and costs nothing; a ReduceOp object has to be asked for its kind.
     kind = reduce_op if isinstance(reduce_op, dist.ReduceOp.RedOpType) else reduce_op.__getstate__()[0]
@@ -75,7 +75,7 @@ def _find(kind: Any, dtype: torch.dtype) -> Reduction:
         raise NotImplementedError(f"MPI has no datatype to reduce {dtype} tensors (it reduces {known}); convert the tensor first")
     operation = _operation_name(name, dtype)
     if operation is None:
-        raise NotImplementedError(f"ReduceOp.{name} of {dtype} tensors: {_why_not(name, dtype)}")
+        raise NotImplementedError(f"ReduceOp.{name} of {dtype} tensors: {_unsupported_reason(name, dtype)}")
     mpi = load_mpi()
     return Reduction(
         datatype=getattr(mpi, DATATYPES[dtype]),
@@ -85,7 +85,7 @@ def _find(kind: Any, dtype: torch.dtype) -> Reduction:
 
 
 def _operation_name(name: str, dtype: torch.dtype) -> str | None:
-    """mpi4py's name of the operation; None: there is none."""
+    """Return mpi4py's name of the operation, or None if there is none."""
     is_fraction = dtype.is_floating_point or dtype.is_complex
     if dtype == torch.bool:
         return LOGICAL.get(name)
@@ -96,7 +96,7 @@ def _operation_name(name: str, dtype: torch.dtype) -> str | None:
     return None if name == "AVG" and not is_fraction else NUMERIC.get(name)
 
 
-def _why_not(name: str, dtype: torch.dtype) -> str:
+def _unsupported_reason(name: str, dtype: torch.dtype) -> str:
     if name == "PREMUL_SUM":
         return "MPI cannot multiply before it sums; multiply the tensor and use SUM"
     if name == "AVG":
@@ -108,12 +108,12 @@ def _why_not(name: str, dtype: torch.dtype) -> str:
 
 @functools.cache
 def _half_operation(operation: str, dtype: torch.dtype) -> Any:
-    """A user-defined MPI operation, which torch computes; once per process, as MPI has few places for them."""
+    """Make a user-defined MPI operation that torch computes. Cached, because MPI allows only a few of them."""
     combine = HALF_OPERATIONS[operation]
 
     def reduce_into(incoming: Any, accumulated: Any, _datatype: Any) -> None:
         if not len(incoming):
-            return  # Open MPI's reduce_scatter has segments of nothing
+            return  # Open MPI's reduce_scatter has empty segments
         left, right = torch.frombuffer(incoming, dtype=dtype), torch.frombuffer(accumulated, dtype=dtype)
         combine(left, right, out=right)
 

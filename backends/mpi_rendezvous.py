@@ -1,4 +1,4 @@
-"""``init_method="mpi4py://"``: rank and size from MPI, and a store agreed on over MPI; no MASTER_ADDR, RANK or port to set."""
+"""``init_method="mpi4py://"``: takes rank, world size and the store's address from MPI, so no variables need to be set."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ REACH_TIMEOUT_S = 3.0
 
 
 def rendezvous(url: str, *, timeout: timedelta = timedelta(minutes=30), **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
-    """The handler that ``torch.distributed.rendezvous`` calls. Collective over all of MPI's ranks.
+    """Yield store, rank and world size to ``torch.distributed.rendezvous``. Collective over all ranks of MPI.
 
     Raises:
-        WorldSizeMismatchError: ``rank`` or ``world_size`` were given and MPI counts otherwise.
-        LaunchError: no address of rank 0's can be reached by all ranks.
+        WorldSizeMismatchError: ``rank`` or ``world_size`` were given and are not MPI's.
+        LaunchError: no address of rank 0 can be reached by all ranks.
     """
     comm = load_mpi().COMM_WORLD
     given = dict(parse_qsl(urlsplit(url).query))
-    check_place(int(given.get("rank", comm.rank)), int(given.get("world_size", comm.size)))
+    check_rank(int(given.get("rank", comm.rank)), int(given.get("world_size", comm.size)))
     yield open_store(comm, timeout=timeout), comm.rank, comm.size
 
 
-def check_place(rank: int, world_size: int) -> None:
-    """Refuse a rank or world size that is not MPI's, as when each process is an MPI world of its own.
+def check_rank(rank: int, world_size: int) -> None:
+    """Refuse a rank or world size that is not MPI's, for example if each process is an MPI world of its own.
 
     Raises:
         WorldSizeMismatchError: with both views.
@@ -46,7 +46,7 @@ def check_place(rank: int, world_size: int) -> None:
 
 
 def open_store(comm: Any, *, timeout: timedelta) -> dist.Store:
-    """A TCPStore that rank 0 serves at a free port. Collective."""
+    """Open a TCPStore, which rank 0 serves at a free port. Collective."""
     served = None
     if comm.rank == 0:
         served = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=timeout)
@@ -56,7 +56,7 @@ def open_store(comm: Any, *, timeout: timedelta) -> dist.Store:
 
 
 def _reachable_address(comm: Any, port: int) -> str:
-    """An address of rank 0's that every rank can connect to; loopback where all share one host."""
+    """Find an address of rank 0 that every rank can connect to: loopback if all ranks are on one host. Collective."""
     on_this_host = comm.Split_type(load_mpi().COMM_TYPE_SHARED)
     is_one_host, _ = on_this_host.size == comm.size, on_this_host.Free()
     if is_one_host:
@@ -74,7 +74,7 @@ def _reachable_address(comm: Any, port: int) -> str:
 
 
 def _own_addresses() -> list[str]:
-    """This host's name and addresses, loopback excepted."""
+    """Return this host's name and addresses, without loopback."""
     found = [socket.gethostname()]
     for of_interface in psutil.net_if_addrs().values():
         found += [entry.address for entry in of_interface if entry.family in (socket.AF_INET, socket.AF_INET6)]

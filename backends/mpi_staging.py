@@ -1,8 +1,8 @@
-"""Tensors as MPI can take them: contiguous and, unless the library is CUDA-aware, in host memory.
+"""Copies tensors to where MPI can take them: contiguous and, unless the library is CUDA-aware, in host memory.
 
-A contiguous tensor in host memory passes through untouched. Others are copied, and what an operation wrote is copied back. Copies
-of GPU tensors go through pinned memory, on a stream of their own that waits for what the caller's stream had to do when the
-operation was issued.
+A contiguous tensor in host memory is used directly. Others are copied, and results are copied back. GPU tensors are copied
+through pinned memory on a separate stream, which first waits for the work that the caller's stream had when the operation was
+issued.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from backends.mpi_library import is_cuda_aware
 
 
 class Stage:
-    """The copies of one operation; made when it is issued, used when it runs."""
+    """The copies of one operation. Made when the operation is issued, used when it runs."""
 
     def __init__(self, tensor: torch.Tensor, *, on_host: bool = False) -> None:
         self._is_host_needed = on_host or (tensor.is_cuda and not is_cuda_aware())
@@ -26,24 +26,24 @@ class Stage:
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor's data, contiguous."""
+        """Return the tensor's data, contiguous."""
         if self._is_usable(tensor):
             return tensor
         with self._stream():
             return self._place_for(tensor, size=tensor.shape).copy_(tensor, non_blocking=True)
 
     def update(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor's data, to be written over."""
+        """Return the tensor's data, contiguous, to be overwritten with its new data."""
         return self._returned(self.read(tensor), tensor)
 
     def write(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Contiguous memory for the tensor's new data."""
+        """Return contiguous memory for the tensor's new data."""
         if self._is_usable(tensor):
             return tensor
         return self._returned(self._place_for(tensor, size=tensor.shape), tensor)
 
     def read_all(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Tensors of one dtype, one after another in one flat buffer."""
+        """Return a flat buffer with the data of tensors of one dtype, one after another."""
         flat = self._place_for(tensors[0], size=torch.Size([sum(tensor.numel() for tensor in tensors)]))
         with self._stream():
             for place, tensor in zip(split_like(flat, tensors), tensors, strict=True):
@@ -51,13 +51,13 @@ class Stage:
         return flat
 
     def write_all(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """A flat buffer for the new data of tensors of one dtype."""
+        """Return a flat buffer for the new data of tensors of one dtype."""
         flat = self._place_for(tensors[0], size=torch.Size([sum(tensor.numel() for tensor in tensors)]))
         self._copies += zip(split_like(flat, tensors), tensors, strict=True)
         return flat
 
     def flush(self) -> None:
-        """Copy back what the operation wrote; afterwards it is there for every stream."""
+        """Copy back what the operation wrote. On return every stream may read it."""
         if self._copies:
             with self._stream():
                 for copy, tensor in self._copies:
@@ -67,7 +67,7 @@ class Stage:
             torch.cuda.current_stream(self._device).synchronize()
 
     def _is_usable(self, tensor: torch.Tensor) -> bool:
-        """Whether MPI can take it as it is, now that what the caller's stream had to do with it is done."""
+        """Return whether MPI can take the tensor itself; if so, wait for the caller's stream first."""
         if not tensor.is_contiguous() or (self._ready is not None and self._is_host_needed):
             return False
         if self._ready is not None:
@@ -86,7 +86,7 @@ class Stage:
 
     @contextlib.contextmanager
     def _stream(self) -> Iterator[None]:
-        """Where copies are made; on leaving they are done."""
+        """Select the stream for copies. On leaving, the copies are done."""
         with torch.no_grad():
             if self._ready is None:
                 yield
@@ -99,12 +99,12 @@ class Stage:
 
 
 def pinned(size: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    """Host memory that a GPU copies from and to at full speed."""
+    """Allocate pinned host memory, which a GPU copies from and to at full speed."""
     return torch.empty(size, dtype=dtype, pin_memory=True)
 
 
 def split_like(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Views of a flat buffer in the shapes of the tensors, in order."""
+    """Return views of a flat buffer in the shapes of the tensors, in order."""
     pieces = flat.split([tensor.numel() for tensor in tensors])
     return [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
 

@@ -1,4 +1,4 @@
-"""What ``torch.distributed`` hands out for an operation over MPI: Work of collectives and of messages, with futures."""
+"""The Work objects that ``torch.distributed`` returns for operations over MPI, with their futures."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from backends.mpi_library import complete, load_mpi
 if TYPE_CHECKING:
     from backends.mpi_queue import Queue
 
-POLLS_BEFORE_NAPS = 20_000
-"""Tests of a request that a caller's thread makes, about 10 ms of them, before it sleeps in between."""
-NAP_S = 50e-6
+POLLS_BEFORE_SLEEP = 20_000
+"""How often a caller's thread tests a request, for about 10 ms, before it sleeps in between."""
+POLL_SLEEP_S = 50e-6
 TICK_S = 1.0
-"""How often a thread that waits looks whether the group is stuck inside MPI."""
-LOOK = "look for a rank that failed, waits elsewhere or issued another operation"
-"""What to do about an operation to which not all have come."""
+"""How often a waiting thread checks whether the group is stuck inside MPI."""
+REMEDY = "look for a rank that failed, waits elsewhere or issued another operation"
+"""What to do about an operation that not all ranks have called."""
 
 
 class Work(dist._Work):
-    """One collective, finished or not; ``wait`` raises what went wrong in it."""
+    """One collective. ``wait`` raises the error with which it failed."""
 
     def __init__(
         self, label: str, run: Callable[[], None], *, queue: Queue, outputs: Sequence[torch.Tensor], timeout_s: float | None
@@ -44,22 +44,22 @@ class Work(dist._Work):
         self._future: torch.futures.Future[Any] | None = None
 
     def share(self) -> None:
-        """Another thread will run it, and this one or others wait. What is run at once does without the cost of a condition."""
+        """Prepare for being run by another thread while this one waits. Work that is run at once needs no condition."""
         self._finished = threading.Condition()
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Return the operation in words, for messages."""
         return describe(self._label, self.outputs)
 
     def run(self) -> None:
-        """Make the MPI calls; once, behind the gate."""
+        """Make the MPI calls. Called once, after the barrier."""
         run, self._run = self._run, _nothing
         self.entered_at_s = time.monotonic()
         run()
 
     def finish(self, error: Exception | None) -> None:
-        """Called once, by the thread that ran it."""
+        """Note the end of the operation. Called once, by the thread that ran it."""
         self.error, self._run = error, _nothing
         if self._finished is None:
             self._is_finished = True
@@ -72,10 +72,10 @@ class Work(dist._Work):
             complete(base)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Until it is done.
+        """Wait until the operation is done.
 
         Raises:
-            DistBackendError: it failed, or ``timeout`` passed, or the group is stuck in this or an earlier operation.
+            DistBackendError: it failed, ``timeout`` passed, or the group is stuck in this or an earlier operation.
         """
         limit_s = timeout.total_seconds() if not self._is_finished else 0.0
         deadline = time.monotonic() + limit_s if limit_s > 0 else float("inf")
@@ -94,32 +94,31 @@ class Work(dist._Work):
             return self._finished.wait_for(self.is_completed, timeout_s)
 
     def is_completed(self) -> bool:
-        """Whether it is done, well or not."""
+        """Return whether it is done, with or without an error."""
         return self._is_finished
 
     def is_success(self) -> bool:
-        """Whether it is done and went well."""
+        """Return whether it is done without an error."""
         return self._is_finished and self.error is None
 
     def exception(self) -> Exception | None:
-        """What went wrong, once it is done."""
+        """Return the error with which it ended, if any."""
         return self.error
 
     def result(self) -> list[torch.Tensor]:
-        """The output tensors."""
         return self.outputs
 
     def synchronize(self) -> None:
-        """As ``wait``: data on a GPU is there, too, when an operation is done."""
+        """Wait. When an operation is done, its data is on the GPU too."""
         self.wait()
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future of the output tensors; it fails as the operation does."""
+        """Return a future of the output tensors. It fails if the operation fails."""
         with self._finished or contextlib.nullcontext():
             if self._future is not None:
                 return self._future
             base: torch.futures.Future[Any] = torch.futures.Future(devices=cuda_devices(self.outputs))
-            # A callback that raises is the one way to an error that C++ (DDP's reducer) sees; set_exception is Python's only.
+            # DDP's reducer, in C++, only sees an error that a callback raises; set_exception is not visible to it.
             self._future = base.then(self._deliver)
             self._base = base
             is_late = self._is_finished
@@ -134,7 +133,7 @@ class Work(dist._Work):
 
 
 class PointWork(dist._Work):
-    """A send or receive under way in MPI; progress is made by whoever waits."""
+    """A send or receive under way in MPI. It makes progress only while somebody waits for it or tests it."""
 
     def __init__(
         self, label: str, request: Any, *, queue: Queue, outputs: Sequence[torch.Tensor], finish: Callable[[], None], keep: Any
@@ -151,25 +150,25 @@ class PointWork(dist._Work):
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Return the operation in words, for messages."""
         return describe(self._label, self.outputs)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Until the data has left or arrived.
+        """Wait until the data is sent or received.
 
         Raises:
-            DistBackendError: it failed, or neither ``timeout`` nor the group's was enough.
+            DistBackendError: it failed, or ``timeout`` (else the group's timeout) passed.
         """
         limit_s = timeout.total_seconds() if timeout > timedelta(0) else self._queue.timeout_s
-        if not poll(self, timeout_s=limit_s, polls=POLLS_BEFORE_NAPS):
+        if not poll(self, timeout_s=limit_s, polls=POLLS_BEFORE_SLEEP):
             self._queue.keep(self)
             raise self._queue.fail(
-                self._queue.error(self.name, f"the other side did not come within the timeout of {limit_s:g} s; {LOOK}")
+                self._queue.error(self.name, f"the other side did not come within the timeout of {limit_s:g} s; {REMEDY}")
             )
         return True
 
     def Test(self) -> bool:  # noqa: N802 - polled like an MPI request
-        """Let MPI go on, and tell whether it is done."""
+        """Let MPI make progress, and return whether the message is done."""
         with self._lock:
             if not self._is_finished:
                 try:
@@ -179,33 +178,33 @@ class PointWork(dist._Work):
                 if is_done:
                     self._finish()
                     self._is_finished = True
-                    self._queue.let_go(self)
+                    self._queue.release(self)
         return self._is_finished
 
     def is_completed(self) -> bool:
-        """Whether it is done."""
         return self.Test()
 
     def is_success(self) -> bool:
-        """Whether it is done and went well."""
+        """Return whether it is done without an error."""
         return self.Test()
 
     def source_rank(self) -> int:
-        """Who sent what was received."""
+        """Return the rank that sent the received message."""
         return int(self._status.Get_source())
 
     _source_rank = source_rank
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors."""
         return self.outputs
 
     def synchronize(self) -> None:
-        """As ``wait``."""
         self.wait()
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future of the tensors. A thread of its own waits for it: the group's may be busy with what this comes before."""
+        """Return a future of the tensors.
+
+        A thread of its own waits for the message, because the group's thread may be busy with an operation that depends on it.
+        """
         with self._lock:
             if self._future is None:
                 base: torch.futures.Future[Any] = torch.futures.Future(devices=cuda_devices(self.outputs))
@@ -220,7 +219,7 @@ class PointWork(dist._Work):
 
 
 def poll(request: Any, *, timeout_s: float, polls: int) -> bool:
-    """Test a request until it is done: at full speed first, then with short sleeps. False: it was not in time."""
+    """Test a request until it is done: first without sleeping, then with short sleeps. Return False on timeout."""
     for _ in range(polls):
         if request.Test():
             return True
@@ -228,17 +227,17 @@ def poll(request: Any, *, timeout_s: float, polls: int) -> bool:
     while not request.Test():
         if time.monotonic() > deadline:
             return False
-        time.sleep(NAP_S)
+        time.sleep(POLL_SLEEP_S)
     return True
 
 
 def cuda_devices(tensors: Sequence[torch.Tensor]) -> list[int | str | torch.device]:
-    """The GPUs that a future of these tensors has to know."""
+    """Return the GPUs of the tensors, which their future must know."""
     return [*{tensor.device for tensor in tensors if tensor.is_cuda}]
 
 
 def describe(label: str, tensors: Sequence[torch.Tensor]) -> str:
-    """An operation in words, such as ``all_reduce of float32 [4, 3] and 2 more``."""
+    """Describe an operation, such as ``all_reduce of float32 [4, 3] and 2 more``."""
     if not tensors:
         return label
     more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""

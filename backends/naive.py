@@ -7,37 +7,32 @@ Source: S. Arnold, "Writing Distributed Applications with PyTorch" (``average_gr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
+from backends.base import BuildOptimizer, Prepared
 from backends.torch_distributed import TorchDistributed
 
 
-class Naive(TorchDistributed):
-    """``sync_hyperparameters`` once and ``sync_gradients`` before each step."""
+class NaivePrepared(Prepared):
+    """Gradients meet before each step, unless they have met already or the step is local."""
 
-    _is_local = False
-    _has_met = False
+    def __init__(self, bare: nn.Module, optimizer: Optimizer) -> None:
+        super().__init__(bare, optimizer)
+        self._is_local = False
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        """Rank 0 sends its parameters and buffers to each other rank in turn; gradients meet before each step. Collective."""
-        self._is_local = self._has_met = False
-        sync_hyperparameters(model)
-
-        def before_step(*_: Any) -> None:
-            if not self._is_local and not self._has_met:
-                sync_gradients(model)
-
-        optimizer.register_step_pre_hook(before_step)
-        return model, optimizer
+    def step(self) -> None:
+        """``sync_gradients``, then the step."""
+        if not self._is_local:
+            sync_gradients(self.bare)
+        self.optimizer.step()
 
     @contextmanager
-    def local_only(self, model: nn.Module, optimizer: Optimizer) -> Iterator[None]:
+    def local_only(self) -> Iterator[None]:
         """Steps leave the gradients as they are."""
         self._is_local = True
         try:
@@ -46,19 +41,20 @@ class Naive(TorchDistributed):
             self._is_local = False
 
     @contextmanager
-    def exchanged(self, model: nn.Module, optimizer: Optimizer) -> Iterator[None]:
-        """Gradients meet now, and not before the step."""
+    def exchanged(self) -> Iterator[None]:
+        """Gradients meet now; ``optimizer.step()`` itself exchanges nothing."""
         if not self._is_local:
-            sync_gradients(model)
-        self._has_met = True
-        try:
-            yield
-        finally:
-            self._has_met = False
+            sync_gradients(self.bare)
+        yield
 
-    def accumulating(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None]:
-        """Nothing is exchanged before the step anyway."""
-        return nullcontext()
+
+class Naive(TorchDistributed):
+    """``sync_hyperparameters`` once and ``sync_gradients`` before each step."""
+
+    def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
+        """Rank 0 sends its parameters and buffers to each other rank in turn. Collective."""
+        sync_hyperparameters(model)
+        return NaivePrepared(model, build_optimizer(model))
 
 
 @torch.no_grad()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from pydantic import BaseModel
 from torch import nn
-from torch.optim import Optimizer
 
-from backends.base import Backend, Store
+from backends.base import Backend, BuildOptimizer, Prepared, Store
 from measurement.errors import PlanError
 from measurement.world import World
 
@@ -19,7 +17,8 @@ from measurement.world import World
 class Single(Backend):
     """The plain training loop; the baseline of scaling and of a wrapper's own cost."""
 
-    launchers = ("spawn", "torchrun", "mpirun")
+    interface_version = 2
+    customary_launchers = ("spawn", "torchrun", "mpirun")
 
     @classmethod
     def check(cls, *, transport: str | None, options: BaseModel, micro_steps: int, world_size: int) -> None:
@@ -31,13 +30,9 @@ class Single(Backend):
         """Nothing to connect."""
         return world
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
         """Both as they are."""
-        return model, optimizer
-
-    def local_only(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None]:
-        """Every step is local."""
-        return nullcontext()
+        return Prepared(model, build_optimizer(model))
 
     def all_gather_object(self, value: Any) -> Sequence[Any]:
         """The one rank's value."""

@@ -7,6 +7,7 @@ mpi4py (``backends.mpi_process_group``), which stock wheels can use.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -18,10 +19,10 @@ from backends.base import Backend, Store
 from backends.communicator import TorchCommunicator, new_groups
 from measurement.communicator import Communicator
 from measurement.errors import PlanError
+from measurement.needs import MPI, RENDEZVOUS
 from measurement.world import World
 
 CONNECT_TIMEOUT = timedelta(minutes=5)
-MPI_LAUNCHERS = ("mpirun", "mpiexec-mpich", "horovodrun")
 
 
 class ProcessGroupOptions(BaseModel):
@@ -36,15 +37,16 @@ class ProcessGroupOptions(BaseModel):
 class TorchDistributed(Backend):
     """A backend that meets in ``torch.distributed``'s default process group."""
 
+    interface_version = 2
     Options = ProcessGroupOptions
     options: ProcessGroupOptions
     transports = ("gloo", "nccl", "mpi")
-    launchers = ("torchrun", "mpirun", "spawn", "torchrun-c10d")
+    customary_launchers = ("torchrun", "mpirun", "spawn", "torchrun-c10d", "mpiexec-mpich", "horovodrun")
 
     @classmethod
-    def launchers_for(cls, transport: str | None) -> tuple[str, ...]:
-        """MPI has to be started by a launcher of MPI's."""
-        return MPI_LAUNCHERS if transport == "mpi" else cls.launchers
+    def needs(cls, transport: str | None) -> frozenset[str]:
+        """MPI has to be started by a launcher of MPI's; the others need to be told where to meet."""
+        return frozenset({MPI} if transport == "mpi" else {RENDEZVOUS})
 
     def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
         """Make the default process group. Collective."""
@@ -60,7 +62,7 @@ class TorchDistributed(Backend):
         if name == "nccl":
             where["device_id"] = device
         dist.init_process_group(name, timeout=CONNECT_TIMEOUT, **where)
-        return World(**{**world.as_dict(), "rank": dist.get_rank(), "world_size": dist.get_world_size()})  # type: ignore[arg-type]
+        return replace(world, rank=dist.get_rank(), world_size=dist.get_world_size())
 
     def _mpi(self) -> str:
         """The name of the process group that speaks MPI: ``mpi`` is PyTorch's own."""

@@ -1,12 +1,16 @@
-"""Does Ringside tell the truth? Comparisons whose answer is known, run as a user runs them, counted.
+"""Counts how often Ringside is right, in comparisons with a known answer that are run as a user runs them.
 
-- same against same (an arm, its control, its twin as candidate; about a minute), DDP and Horovod: how many intervals cover 1;
-- DDP against a backend that spends 5% more on every step, two and a half minutes from start to report, and against one that spends
-  2% more, within 5: how many are called slower.
+- ``same``: same against same, for DDP and Horovod, about a minute each, and ``defaults`` at the settings of plans/local.yaml: an
+  arm against its control and against a copy of itself as a candidate. Counted: intervals that cover 1.
+- ``five``: DDP, and Horovod, against a backend that spends 5% more on every step (two and a half minutes from start to report),
+  and ``two``: DDP against one that spends 2% more (within 5 minutes). Counted: candidates called slower.
+- ``stalls``: DDP that sleeps 60 ms after every 50th step; ``rare-stalls``: 0.3 s in one block of twenty, beside a baseline that is
+  3% slower otherwise; ``launches``: 6% more in every fifth launch. Counted: intervals that cover the ratio that was planted.
 
-    python benchmarks/calibration.py --output FOLDER [--only same|five|two] [--repeats N]
+    python benchmarks/calibration.py --output FOLDER [--only same|defaults|five|two|stalls|rare-stalls|launches] [--repeats N]
 
-Run it on a machine that does nothing else. A FOLDER that exists is continued.
+Each count stands with its binomial interval (Clopper and Pearson, 95%). Run it on an otherwise idle machine. An existing FOLDER is
+continued.
 """
 
 from __future__ import annotations
@@ -16,43 +20,53 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from scipy import stats
 
 SLOW = Path(__file__).parent / "plugins" / "slow.py"
 MINUTE = {"launches": 3, "seconds_per_launch": 16}
 LONG_STEPS = {"local_batch_size": 128}
-"""Where a rank has one core, its threads hold each other up for milliseconds: much of a short step, little of a long one."""
+"""A rank's threads on one core delay each other by milliseconds, which is much of a short step and little of a long one."""
 LONG_BLOCKS = {"block_s": 0.4}
-"""Of which the untimed steps before them are still a small part."""
+"""Long enough that the untimed steps before a block are a small part of it."""
 TWO_AND_A_HALF_MINUTES = {"launches": 5, "seconds_per_launch": 12, **LONG_BLOCKS}
 FIVE_MINUTES = {"launches": 7, "seconds_per_launch": 22, **LONG_BLOCKS}
 DDP = {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"}
 QUIET_DDP = {**DDP, "options": {"broadcast_buffers": False}}
-"""Of which 2% is 2%: stock DDP's ranks also wait for each other's buffers in the forward pass, less where a step ends later."""
+"""DDP for which 2% more work per step takes 2% longer. With buffers broadcast, ranks also wait for each other in the forward
+pass, and they wait less if a step ends later."""
 HOROVOD = {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"}
+DEFAULTS = {"launches": 5, "seconds_per_launch": 27, "local_every": 4}
+"""Those of plans/local.yaml."""
+RARE_EVERY = 240
+"""Steps between two rare stalls: blocks of 10 timed and 2 untimed steps, one in twenty of which is hit."""
+Comparison = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One kind of comparison and how often it is run."""
+    """One kind of comparison, and how often it is run."""
 
     name: str
     arms: dict[str, Any]
     measurement: dict[str, Any]
     repeats: int = 10
     local_batch_size: int = 32
+    truth: Callable[[Comparison], float] | None = None
+    """The true ratio of the candidate, from the comparison's own step times; None: 1, or what is counted is the verdict."""
 
     @property
     def same(self) -> bool:
-        """Whether all arms are one and the same."""
+        """Return whether all arms are the same."""
         return all(arm == next(iter(self.arms.values())) for arm in self.arms.values())
 
     def plan(self, number: int) -> dict[str, Any]:
-        """The plan of one repetition; each has its own seed, so its own order of blocks."""
+        """Return the plan of one repetition. Each has its own seed, and so its own order of blocks."""
         return {
             "name": f"{self.name}-{number:02d}",
             "workload": "digits",
@@ -66,22 +80,67 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """What is run."""
+    """List the cases to run."""
     return [
         Case(name="same-ddp", arms={"ddp": DDP, "ddp-twin": DDP}, measurement=MINUTE),
         Case(name="same-horovod", arms={"horovod": HOROVOD, "horovod-twin": HOROVOD}, measurement=MINUTE),
-        Case(name="five", arms={"ddp": QUIET_DDP, "five-percent": slow(0.05)}, measurement=TWO_AND_A_HALF_MINUTES, **LONG_STEPS),
-        Case(name="two", arms={"ddp": QUIET_DDP, "two-percent": slow(0.02)}, measurement=FIVE_MINUTES, **LONG_STEPS),
+        Case(name="defaults-ddp", arms={"ddp": DDP, "ddp-twin": DDP}, measurement=DEFAULTS),
+        Case(name="defaults-horovod", arms={"horovod": HOROVOD, "horovod-twin": HOROVOD}, measurement=DEFAULTS),
+        Case(
+            name="five",
+            arms={"ddp": QUIET_DDP, "five-percent": plug_in("SlowDDP", extra=0.05)},
+            measurement=TWO_AND_A_HALF_MINUTES,
+            **LONG_STEPS,
+        ),
+        Case(
+            name="five-horovod",
+            arms={"horovod": HOROVOD, "five-percent": plug_in("SlowHorovod", extra=0.05)},
+            measurement=TWO_AND_A_HALF_MINUTES,
+            **LONG_STEPS,
+        ),
+        Case(
+            name="two",
+            arms={"ddp": QUIET_DDP, "two-percent": plug_in("SlowDDP", extra=0.02)},
+            measurement=FIVE_MINUTES,
+            **LONG_STEPS,
+        ),
+        Case(
+            name="stalls",
+            arms={"ddp": QUIET_DDP, "stalling": plug_in("StallingDDP", every=50, stall_s=0.06)},
+            measurement=FIVE_MINUTES,
+            truth=lambda found: with_stalls(found, 0.06 / 50),
+        ),
+        Case(
+            name="rare-stalls",
+            arms={"ddp": plug_in("SlowDDP", extra=0.03), "stalling": plug_in("StallingDDP", every=RARE_EVERY, stall_s=0.3)},
+            measurement={**FIVE_MINUTES, "block_steps": 10},
+            truth=lambda found: 1.03 * with_stalls(found, 0.3 / RARE_EVERY, faster=1.03),
+        ),
+        Case(
+            name="launches",
+            arms={"ddp": QUIET_DDP, "at-times": plug_in("SlowDDP", extra=0.06, share_of_launches=0.2)},
+            measurement=FIVE_MINUTES,
+            truth=lambda _: 1.06**-0.2,
+            **LONG_STEPS,
+        ),
     ]
 
 
-def slow(extra: float) -> dict[str, Any]:
-    """The same that spends ``extra`` more on every step."""
-    return {**QUIET_DDP, "backend": f"{SLOW}:SlowDDP", "options": {**QUIET_DDP["options"], "extra": extra}}
+def plug_in(name: str, **options: float) -> dict[str, Any]:
+    """Return an arm like QUIET_DDP, or like HOROVOD, by a backend of plugins/slow.py."""
+    like = HOROVOD if name == "SlowHorovod" else QUIET_DDP
+    return {**like, "backend": f"{SLOW}:{name}", "options": {**like.get("options", {}), **options}}
+
+
+def with_stalls(found: Comparison, seconds: float, *, faster: float = 1.0) -> float:
+    """Return the ratio of an arm that stalls for so many seconds a step, by the planted schedule and the baseline's mean step."""
+    baseline = next(arm for arm in found["arms"] if arm["role"] == "baseline")
+    step_s = found["global_batch_size"] / baseline["throughput_per_s"]["value"] / faster
+    return step_s / (step_s + seconds)
 
 
 def run(case: Case, number: int, output: Path) -> dict[str, dict[str, Any]]:
-    """One comparison by the command line: the entries of comparison.json that count, by candidate, and the minutes it took."""
+    """Run one comparison by the command line. Return the entries of comparison.json that count, by candidate, with minutes."""
     plan = output / f"{case.name}-{number:02d}.yaml"
     folder = output / f"{case.name}-{number:02d}"
     done = folder / "calibration.json"
@@ -93,31 +152,38 @@ def run(case: Case, number: int, output: Path) -> dict[str, dict[str, Any]]:
         minutes = (time.monotonic() - began) / 60
         if not (folder / "comparison.json").exists():
             sys.exit(f"{folder.name}: no comparison, exit code {ended.returncode}\n{ended.stderr[-2000:]}")
-        found = json.loads((folder / "comparison.json").read_text())["results"]
-        counted = [entry for entry in found if entry["role"] == "candidate" or case.same]
-        done.write_text(json.dumps({entry["candidate"]: {**entry, "minutes": minutes} for entry in counted}))
+        found = json.loads((folder / "comparison.json").read_text())
+        truth = case.truth(found) if case.truth else 1.0
+        counted = [{**entry, "pair_table": {}} for entry in found["results"] if entry["role"] == "candidate" or case.same]
+        done.write_text(json.dumps({entry["candidate"]: {**entry, "minutes": minutes, "truth": truth} for entry in counted}))
     results: dict[str, dict[str, Any]] = json.loads(done.read_text())
     for name, result in results.items():
         print(
             f"{folder.name} {name}: ratio {result['throughput_ratio']:.4f}, {result['confidence']:.0%} interval "
             f"{result['ci_low']:.4f} to {result['ci_high']:.4f}, {result['verdict']}, "
-            f"{result['launches']} launches, {result['pairs']} pairs, {result['minutes']:.1f} min",
+            f"{result['launches']} launches, {result['pairs']} pairs, {result['minutes']:.1f} min"
+            + (f", truth {result['truth']:.4f}" if case.truth else ""),
             flush=True,
         )
     return results
 
 
 def conclude(case: Case, results: list[dict[str, dict[str, Any]]]) -> list[str]:
-    """The counts the case is about, one line for each candidate."""
+    """Write a case's counts, one line for each candidate."""
     lines = []
     for name in results[0]:
         entries = [result[name] for result in results]
-        if case.same:
-            good = sum(entry["ci_low"] <= 1 <= entry["ci_high"] for entry in entries)
-            lines.append(f"{name}: {good} of {len(entries)} intervals cover 1")
+        if case.same or case.truth:
+            good = sum(entry["ci_low"] <= entry["truth"] <= entry["ci_high"] for entry in entries)
+            what = "intervals cover the truth"
         else:
             good = sum(entry["verdict"] == "slower" for entry in entries)
-            lines.append(f"{name}: {good} of {len(entries)} called slower")
+            what = "called slower"
+        bounds = stats.binomtest(good, len(entries)).proportion_ci(method="exact")
+        verdicts = ", ".join(sorted({entry["verdict"] for entry in entries}))
+        lines.append(
+            f"{case.name} {name}: {good} of {len(entries)} {what} ({bounds.low:.0%} to {bounds.high:.0%}); verdicts: {verdicts}"
+        )
     return lines
 
 

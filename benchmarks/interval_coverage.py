@@ -1,156 +1,238 @@
-"""How often do intervals on a ratio cover the truth, and how wide are they? A simulation: counts, no timing.
+"""Simulates how often intervals cover the true ratio of totals, how often verdicts err, and what that costs. Nothing is timed.
 
-    python benchmarks/interval_coverage.py [--replications 600]      (about two minutes)
+    python benchmarks/interval_coverage.py [--replications 400] [--only coverage|until-decided|candidates]
 
-Compared, each at 95%, on the same synthetic pairs (true ratio 1):
+All of it goes through ``reports.statistics.intervals.ratio_intervals`` as the reports use it, at 95%, on synthetic block times
+of which the truth is known: each arm, the baseline and its control included, has its own noise of blocks (3.5%, Student's t with
+5 degrees of freedom) and of launches. The true ratio is that of expected times, stalls included.
 
-- ``ringside``: ``reports.statistics.ratio_intervals`` as the reports use it, and ``its control``;
-- ``alone``: the same without pooling the launch variance over the ratios of a comparison;
-- ``t of means``: Student's t over plain launch means, the textbook answer;
-- ``bootstrap``: percentiles of a hierarchical bootstrap (launches, then pairs) of the plain mean.
-
-Every arm, baseline included, has its own block noise (standard deviation 5% of a pair's log-ratio) and its own level in each
-launch; ``spread`` is the standard deviation of a ratio's launch level in units of the pair noise over sqrt(pairs). With several
-ratios the last is the control's, and the others are held against both baseline and control, as in the reports.
+- ``coverage``: scenario x 3, 5, 8 launches; two candidates, the first of which is unlike the others. Printed: coverage and mean
+  half-width of its interval, the same of Student's t over its own launches alone, and how far the trimmed ratio is off.
+- ``until-decided``: equal arms, launches until a verdict or 60 of them; how often there is a false verdict, and how many
+  launches it takes to find a difference of 3%.
+- ``candidates``: six equal candidates; how often one of them at least is called different, and how often 3% are found.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from reports.statistics import Interval, ratio_intervals
+from reports.conclusions.verdict import decide
+from reports.statistics.intervals import Interval, Launches, equal_work, ratio_intervals, typical_ratio
+from reports.statistics.looks import error_share, next_look
 
 Array = npt.NDArray[np.float64]
-
 CONFIDENCE = 0.95
-PAIR_NOISE = 0.05
-DRAWS = 400
+BLOCK_NOISE = 0.035
+ROUNDS = 40
+MOST_LAUNCHES = 60
+DIFFERENCE = 1.03
 
 
-def block_noise(kind: str, shape: tuple[int, ...], random: np.random.Generator) -> Array:
-    """Noise of single blocks, standard deviation about 1."""
-    if kind == "normal":
-        return random.standard_normal(shape)
-    if kind == "t3":
-        return random.standard_t(3, shape) / math.sqrt(3)
-    if kind == "spikes":
-        hit = random.random(shape) < 0.08
-        return 0.5 * random.standard_normal(shape) - hit * random.lognormal(0.8, 0.7, shape)
-    noise = random.standard_normal(shape)
-    for place in range(1, shape[-1]):
-        noise[..., place] = 0.3 * noise[..., place - 1] + math.sqrt(1 - 0.09) * noise[..., place]
-    return noise
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """What is true of the first candidate; the other arms have ``spread`` and ``drift`` alone."""
+
+    name: str
+    speed: float = 1.0
+    spread: float = 0.005
+    """Standard deviation of every arm's launches, as log."""
+    own_spread: float | None = None
+    """The first candidate's instead."""
+    slow_launches: tuple[float, float] = (0.0, 0.0)
+    """The share of its launches that are slower, and by how much."""
+    stalls: tuple[float, float] = (0.0, 0.0)
+    """The share of its blocks that stall, and the time that takes, in blocks."""
+    drift: float = 0.0
+    """Of the machine during a launch: a random walk that all arms share; its standard deviation at the end."""
+    rounds: Sequence[int] = (ROUNDS,)
+    """Of the launches, in turn: some may have been cut short."""
+
+    @property
+    def truth(self) -> float:
+        """Return the ratio of totals that the first candidate has."""
+        share, factor = self.slow_launches
+        return self.speed / (1 + self.stalls[0] * self.stalls[1]) * math.exp(-share * math.log1p(factor))
 
 
-def simulate(kind: str, ratios: int, launches: int, pairs: int, spread: Array, random: np.random.Generator) -> list[list[Array]]:
-    """Log-ratios, the control's last, by ratio and launch: float64 [pairs, copies of the baseline].
+SCENARIOS = (
+    Scenario(name="alike, launches agree", spread=0.0),
+    Scenario(name="alike, launches vary by 1%", spread=0.01),
+    Scenario(name="alike, launches vary by 3%", spread=0.03),
+    Scenario(name="alike, 3% faster", speed=DIFFERENCE),
+    Scenario(name="the machine drifts by 20%", drift=0.2),
+    Scenario(name="launches of 40, 20 and 5 rounds", rounds=(40, 20, 5)),
+    Scenario(name="its launches vary by 3%, others by 0.5%", own_spread=0.03),
+    Scenario(name="its launches vary by 6%, others by 0.5%", own_spread=0.06),
+    Scenario(name="stalls: 30% longer in 25% of blocks", stalls=(0.25, 0.3)),
+    Scenario(name="stalls: twice as long in 25% of blocks", stalls=(0.25, 1.0)),
+    Scenario(name="3% faster, stalls in 25% of blocks", speed=DIFFERENCE, stalls=(0.25, 0.3)),
+    Scenario(name="rare: 3% faster, 3x as long in 5%", speed=DIFFERENCE, stalls=(0.05, 2.0)),
+    Scenario(name="rare: 20% of its launches 6% slower", slow_launches=(0.2, 0.06)),
+)
+"""The last two are rarer than ten times in a launch: the report counts such stalls, and claims nothing that hangs on them."""
 
-    ``spread`` is of each arm, the baseline first.
+
+def arm(launches: int, rounds: int, spread: float, random: np.random.Generator) -> Array:
+    """Draw the seconds of one arm's blocks, float64 [launches, rounds]."""
+    levels = np.exp(spread * random.standard_normal(launches) - spread**2 / 2)
+    noise = 1 + BLOCK_NOISE * random.standard_t(5, (launches, rounds)) / math.sqrt(5 / 3)
+    return np.asarray(levels[:, None] * np.maximum(noise, 0.2))
+
+
+def comparison(scenario: Scenario, launches: int, candidates: int, random: np.random.Generator) -> list[Launches]:
+    """Draw what the reports hand over: candidates beside baseline and control, then the control beside the baseline."""
+    others = [arm(launches, ROUNDS, scenario.spread, random) for _ in range(candidates + 1)]
+    own = scenario.spread if scenario.own_spread is None else scenario.own_spread
+    first = arm(launches, ROUNDS, own, random) / scenario.speed
+    first *= 1 + scenario.stalls[1] * (random.random(first.shape) < scenario.stalls[0])
+    first *= 1 + scenario.slow_launches[1] * (random.random((launches, 1)) < scenario.slow_launches[0])
+    walk = np.exp(scenario.drift * np.cumsum(random.standard_normal((launches, ROUNDS)), axis=1) / math.sqrt(ROUNDS))
+    *rest, base, control = (times * walk for times in others)
+    cut = [scenario.rounds[launch % len(scenario.rounds)] for launch in range(launches)]
+    tables = [_tables((times, base, control), cut) for times in (first * walk, *rest)]
+    return [*tables, _tables((control, base), cut)]
+
+
+def _tables(arms: Sequence[Array], cut: Sequence[int]) -> Launches:
+    return [equal_work(*(times[launch, :rounds] for times in arms)) for launch, rounds in enumerate(cut)]
+
+
+def intervals(ratios: Sequence[Launches], share: float = 1.0) -> list[Interval]:
+    """Return the reports' intervals."""
+    scales = [*[1.5] * (len(ratios) - 1), 2.0]
+    found = ratio_intervals(ratios, confidence=CONFIDENCE, scales=scales, family=len(ratios) - 1, error_share=share)
+    return [one for one in found if one is not None]
+
+
+def bounds(one: Interval) -> tuple[float, float]:
+    """Return both bounds."""
+    assert one.low is not None and one.high is not None
+    return one.low, one.high
+
+
+def t_of_launches(launches: Launches) -> tuple[float, float]:
+    """Return Student's interval over the launches' log-ratios of totals, the textbook method for one ratio alone."""
+    totals = np.array([np.nansum(table, axis=0) for table in launches])
+    rates = np.log(totals[..., 0] / totals[..., 1])
+    logs = rates[:, 0] - rates[:, 1:].mean(axis=1)
+    half = stats.t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs))
+    return float(np.exp(logs.mean() - half)), float(np.exp(logs.mean() + half))
+
+
+def show_coverage(replications: int) -> None:
+    """Print a line for each scenario and number of launches."""
+    print(
+        f"{'coverage of the true ratio of totals':<44}{'launches':>9}{'truth':>8}{'Ringside':>18}{'own t':>16}{'trimmed, bias':>16}"
+    )
+    for scenario in SCENARIOS:
+        for launches in (3, 5, 8):
+            random = np.random.default_rng([7, launches, sum(map(ord, scenario.name))])
+            found = []
+            for _ in range(replications):
+                ratios = comparison(scenario, launches, 2, random)
+                low, high = bounds(intervals(ratios)[0])
+                own_low, own_high = t_of_launches(ratios[0])
+                inside = (low <= scenario.truth <= high, own_low <= scenario.truth <= own_high)
+                widths = (math.log(high / low) / 2, math.log(own_high / own_low) / 2)
+                found.append((*inside, *widths, math.log((typical_ratio(ratios[0]) or 1) / scenario.truth)))
+            ours, own, half, own_half, bias = np.mean(found, axis=0)
+            print(
+                f"{scenario.name:<44}{launches:>9}{scenario.truth:>8.3f}{ours:>9.1%} ±{half:6.2%}{own:>8.1%} ±{own_half:6.2%}"
+                f"{bias:>+15.1%}",
+                flush=True,
+            )
+
+
+def until_decided(scenario: Scenario, random: np.random.Generator, *, each_launch: bool) -> tuple[str, int]:
+    """Return the first candidate's verdict and the number of launches it took.
+
+    Args:
+        scenario: of the first candidate; there is one more, and the control, whose veto counts.
+        random: draws.
+        each_launch: look after each launch from the third on with the whole error, as Ringside did before.
     """
-    blocks = block_noise(kind, (ratios + 1, launches, pairs), random) * PAIR_NOISE / math.sqrt(2)
-    level = random.standard_normal((ratios + 1, launches)) * spread[:, None] * PAIR_NOISE / math.sqrt(2 * pairs)
-    blocks += level[..., None]
-    control = list((blocks[-1] - blocks[0])[..., None])
-    copies = np.stack([blocks[0], blocks[-1]], axis=-1)
-    return [*(list(arm[..., None] - copies) for arm in blocks[1:-1]), control]
+    ratios = comparison(scenario, MOST_LAUNCHES, 1, random)
+    looks: list[int] = []
+    number = 3 if each_launch else next_look(looks, launches=3)
+    while True:
+        number = min(number, MOST_LAUNCHES)
+        looks.append(number)
+        share = 1.0 if each_launch else error_share(looks, until_decided=True)
+        candidate, control = intervals([launches[:number] for launches in ratios], share)
+        verdict = decide(candidate, threshold=0.01, control=control)
+        if verdict != "undecided" or number == MOST_LAUNCHES:
+            return verdict, number
+        number = number + 1 if each_launch else next_look(looks, launches=3)
 
 
-def ringside(ratios: list[list[Array]], _: np.random.Generator) -> tuple[float, float]:
-    """As the reports do it."""
-    return _bounds(ratio_intervals(ratios, confidence=CONFIDENCE, scales=scales(ratios))[0])
+def show_until_decided(replications: int) -> None:
+    """Print how often a verdict is false where there is no difference, and how soon one of 3% is found."""
+    print(
+        "\nuntil decided, 60 launches at most      false verdicts: looking as now, after each launch | 3% found, launches (median)"
+    )
+    for spread in (0.0, 0.01, 0.03, 0.06):
+        counts = []
+        for each_launch in (False, True):
+            random = np.random.default_rng([8, int(spread * 1000)])
+            same = Scenario(name="", spread=spread)
+            counts.append(
+                np.mean(
+                    [until_decided(same, random, each_launch=each_launch)[0] in ("faster", "slower") for _ in range(replications)]
+                )
+            )
+        random = np.random.default_rng([9, int(spread * 1000)])
+        faster = [
+            until_decided(Scenario(name="", spread=spread, speed=DIFFERENCE), random, each_launch=False)
+            for _ in range(replications)
+        ]
+        found = np.mean([verdict == "faster" for verdict, _ in faster])
+        print(
+            f"{'launches vary by ' + format(spread, '.0%'):<50}{counts[0]:>10.1%}{counts[1]:>20.1%} | "
+            f"{found:>8.1%}, {np.median([number for _, number in faster]):.0f}",
+            flush=True,
+        )
 
 
-def control(ratios: list[list[Array]], _: np.random.Generator) -> tuple[float, float]:
-    """As the reports do it, of the control."""
-    return _bounds(ratio_intervals(ratios, confidence=CONFIDENCE, scales=scales(ratios))[-1])
-
-
-def scales(ratios: list[list[Array]]) -> list[float]:
-    """Of an arm against two, and of the control against one."""
-    return [*[1.5] * (len(ratios) - 1), 2.0]
-
-
-def alone(ratios: list[list[Array]], _: np.random.Generator) -> tuple[float, float]:
-    """Without what the other ratios tell."""
-    return _bounds(ratio_intervals(ratios[:1], confidence=CONFIDENCE)[0])
-
-
-def _bounds(interval: Interval | None) -> tuple[float, float]:
-    assert interval is not None and interval.low is not None and interval.high is not None
-    return math.log(interval.low), math.log(interval.high)
-
-
-def t_of_means(ratios: list[list[Array]], _: np.random.Generator) -> tuple[float, float]:
-    """Student's t over launch means."""
-    means = np.array([launch.mean() for launch in ratios[0]])
-    half = stats.t.ppf((1 + CONFIDENCE) / 2, len(means) - 1) * means.std(ddof=1) / math.sqrt(len(means))
-    return float(means.mean() - half), float(means.mean() + half)
-
-
-def bootstrap(ratios: list[list[Array]], random: np.random.Generator) -> tuple[float, float]:
-    """Percentiles over resampled launches and pairs."""
-    table = np.array(ratios[0]).mean(axis=-1)
-    launches, pairs = table.shape
-    chosen = random.integers(launches, size=(DRAWS, launches))
-    places = random.integers(pairs, size=(DRAWS, launches, pairs))
-    means = table[chosen[..., None], places].mean(axis=(1, 2))
-    low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return float(low), float(high)
-
-
-METHODS: dict[str, Callable[[list[list[Array]], np.random.Generator], tuple[float, float]]] = {
-    "ringside": ringside,
-    "its control": control,
-    "alone": alone,
-    "t of means": t_of_means,
-    "bootstrap": bootstrap,
-}
-
-
-def cell(kind: str, ratios: int, launches: int, pairs: int, spread: Array, replications: int) -> dict[str, tuple[float, float]]:
-    """Coverage and mean half-width in percent, by method."""
-    random = np.random.default_rng([7, ratios, launches, pairs, sum(map(ord, kind))])
-    bounds: dict[str, list[tuple[float, float]]] = {name: [] for name in METHODS}
-    for _ in range(replications):
-        drawn = simulate(kind, ratios, launches, pairs, spread, random)
-        for name, method in METHODS.items():
-            bounds[name].append(method(drawn, random))
-    found = {}
-    for name, pairs_of_bounds in bounds.items():
-        table = np.array(pairs_of_bounds)
-        covered = (table[:, 0] <= 0) & (table[:, 1] >= 0)
-        found[name] = (float(covered.mean()), float((table[:, 1] - table[:, 0]).mean() * 50))
-    return found
-
-
-def show(label: str, found: dict[str, tuple[float, float]]) -> None:
-    """One line: coverage and mean half-width of each method."""
-    print(f"{label:<44}" + "".join(f"  {cover:6.1%} ±{half:5.2f}%" for cover, half in found.values()), flush=True)
+def show_candidates(replications: int) -> None:
+    """Print how often six equal candidates get a false verdict, and how often the first is found where it is 3% faster."""
+    print("\nsix candidates; any false verdict: together, each by itself | 3% found: together, each by itself")
+    for spread in (0.0, 0.01, 0.03):
+        for launches in (4, 8):
+            random = np.random.default_rng([10, launches, int(spread * 1000)])
+            rates = []
+            for speed in (1.0, DIFFERENCE):
+                calls = []
+                for _ in range(replications):
+                    ratios = comparison(Scenario(name="", spread=spread, speed=speed), launches, 6, random)
+                    together = intervals(ratios)[:-1]
+                    alone = [one for one in ratio_intervals(ratios, confidence=CONFIDENCE, family=0)[:-1] if one is not None]
+                    counted = [
+                        [decide(one, threshold=0.01) in ("faster", "slower") for one in found] for found in (together, alone)
+                    ]
+                    calls.append([any(one) if speed == 1.0 else one[0] for one in counted])
+                rates.append(np.mean(calls, axis=0))
+            label = f"launches vary by {spread:.0%}, {launches} launches"
+            print(f"{label:<50}{rates[0][0]:>10.1%}{rates[0][1]:>16.1%} | {rates[1][0]:>10.1%}{rates[1][1]:>16.1%}", flush=True)
 
 
 def main() -> None:
-    """Print the grid."""
+    """Run the simulations and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--replications", type=int, default=600)
-    replications = parser.parse_args().replications
-    print("coverage and mean half-width at 95%; 'ratios' counts the candidates and the control")
-    print(" " * 44 + "".join(f"  {name:>15}" for name in METHODS))
-    for kind, ratios, launches, spread in itertools.product(("t3", "spikes"), (1, 3), (2, 3, 5, 10), (0.0, 1.0, 3.0)):
-        found = cell(kind, ratios, launches, 40, np.full(ratios + 1, spread), replications)
-        show(f"{kind}, {ratios} ratios, {launches} launches, spread {spread:g}", found)
-    for kind, pairs in (("normal", 40), ("correlated", 40), ("t3", 10), ("t3", 120)):
-        show(f"{kind}, 3 ratios, 3 launches, {pairs} pairs", cell(kind, 3, 3, pairs, np.ones(4), replications))
-    print("only the first candidate's launches differ: the pooled variance is too small, its own spread bounds the harm")
-    for launches, spread in itertools.product((2, 3, 5), (2.0, 6.0)):
-        found = cell("t3", 3, launches, 40, np.array([0.0, spread, 0.0, 0.0]), replications)
-        show(f"t3, 3 ratios, {launches} launches, unlike {spread:g}", found)
+    parser.add_argument("--replications", type=int, default=400)
+    parser.add_argument("--only", default="")
+    given = parser.parse_args()
+    parts = {"coverage": show_coverage, "until-decided": show_until_decided, "candidates": show_candidates}
+    for name, show in parts.items():
+        if name.startswith(given.only):
+            show(given.replications)
 
 
 if __name__ == "__main__":

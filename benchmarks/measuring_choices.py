@@ -1,12 +1,14 @@
-"""What is each choice of the measuring method worth? Same against same, with one choice changed at a time, variants in turn.
+"""Measures what each choice of the measuring method is worth: same against same, with one choice changed at a time.
 
-Of each variant: the standard deviation of neighbouring pairs, and the standard error that a minute of blocks leaves
-(pair deviation over the root of the pairs in a minute), as a ratio to the default's of the same round; and how far from 1 each
-launch's ratio lies, which no more blocks of the same launch would mend.
+Variants take turns. Printed for each variant:
+- the standard deviation of pairs;
+- the standard error after a minute of blocks (pair deviation over the root of the pairs in a minute), also as a ratio to the
+  default's in the same round;
+- how far from 1 each launch's ratio is, an error that more blocks in the same launch would not reduce.
 
     python benchmarks/measuring_choices.py --output FOLDER [--rounds N] [--only NAME ...]
 
-Run it on a machine that does nothing else. A FOLDER that exists is continued.
+Run it on an otherwise idle machine. An existing FOLDER is continued.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ CHOICES: dict[str, dict[str, Any]] = {
 
 
 def plan(name: str, number: int) -> dict[str, Any]:
-    """The plan of one variant in one round; a round's variants share their seed."""
+    """Return the plan of one variant in one round. A round's variants share their seed."""
     changes = CHOICES[name]
     return {
         "name": f"{name}-{number:02d}",
@@ -58,7 +60,7 @@ def plan(name: str, number: int) -> dict[str, Any]:
 
 
 def run(name: str, number: int, output: Path) -> tuple[float, float, float]:
-    """Pair deviation, standard error after a minute of blocks, root mean square of the launches' medians; all of log-ratios."""
+    """Run one variant. Return pair deviation, standard error after a minute, and RMS of launch medians, all of log-ratios."""
     path, folder = output / f"{name}-{number:02d}.yaml", output / f"{name}-{number:02d}"
     if not (folder / "comparison.json").exists():
         path.write_text(yaml.safe_dump(plan(name, number), sort_keys=False))

@@ -1,11 +1,11 @@
-"""What Ringside's own loop and timer cost: its training block beside a bare hand-written one, interleaved in one run.
+"""Measures what Ringside's own loop and timer cost, beside a bare hand-written loop.
 
     python benchmarks/overhead.py
 
-Starts ``torchrun`` and ``horovodrun`` with two ranks, several launches each. In every rank Ringside's block (as the
-standing-alone runners time it) and a bare loop of the kind tutorials show alternate in random order, each on a freshly built
-model; the bare one is timed by two clock readings around all its steps. Printed: throughput of Ringside / bare, by its own
-interval. It should be at least 0.99.
+Starts ``torchrun`` and ``horovodrun`` with two ranks, several launches each. In every rank two kinds of block alternate in random
+order, each on a freshly built model: Ringside's block, as the standing-alone runners time it, and a bare loop as tutorials show
+it, timed by two clock readings around all its steps. Printed: Ringside's throughput / the bare loop's, with its interval. It
+should be at least 0.99.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from measurement.world import World
-from reports.statistics import ratio_interval
-from runners.engine import Engine, start_engine
-from runners.job import Job
-from runners.meeting import meeting_store
-from runners.planning import search_path
-from runners.rank_environment import read_world
-from runners.standalone import set_threads
-from runners.worker import pin
+from reports.statistics.intervals import equal_work, ratio_interval
+from runners.launchers import read_own_world
+from runners.processes.local import search_path
+from runners.protocol.messages import Job
+from runners.rank.engine import Engine, start_engine
+from runners.rank.worker import pin
+from runners.standalone.command import set_threads
+from runners.standalone.rendezvous import rendezvous_store
 
 STEPS, WARMUP_STEPS = 6, 2
 LAUNCHERS = {
@@ -44,12 +43,13 @@ LAUNCHERS = {
 
 
 def bare_block(engine: Engine, batches: Iterator[Any]) -> float:
-    """Seconds of ``STEPS`` steps of the loop a user would write."""
+    """Return the seconds of ``STEPS`` steps of the loop that a user would write."""
     trainer = engine.trainer
     trainer.release()
     torch.manual_seed(trainer.seed)
     model = trainer.workload.build_model()
-    model, optimizer = engine.backend.prepare(model, trainer.workload.build_optimizer(model))
+    prepared = engine.backend.prepare(model, trainer.workload.build_optimizer)
+    model, optimizer = prepared.model, prepared.optimizer
 
     def train(steps: int) -> None:
         for _ in range(steps):
@@ -67,31 +67,31 @@ def bare_block(engine: Engine, batches: Iterator[Any]) -> float:
 
 
 def ringside_block(engine: Engine) -> float:
-    """Seconds of ``STEPS`` steps by Ringside's loop and clock."""
+    """Return the seconds of ``STEPS`` steps by Ringside's loop and clock."""
     block = engine.trainer.run_block(steps=STEPS, warmup_steps=WARMUP_STEPS, local=False, rebuild=True)
-    return float(block.phases_s.sum())
+    return math.fsum(map(math.fsum, block.phases_s))
 
 
 def rank_main(backend: str, seconds: float, seed: int, output: Path) -> None:
-    """One rank: pairs of blocks until the time is over; rank 0 writes the log-ratios of the slowest ranks' times."""
-    world: World = read_world(os.environ)
+    """Run pairs of blocks on one rank until the time is over. Rank 0 writes the slowest ranks' times."""
+    world: World = read_own_world()
     job = Job(arm=backend, backend=backend, workload="digits", local_batch_size=32, world_size=world.world_size, seed=1)
     pin(world)
     set_threads(None, world)
-    engine = start_engine(job, world, store=meeting_store(job, world))
+    engine = start_engine(job, world, store=rendezvous_store(job, world))
     batches = engine.trainer.new_batches()
     kinds: dict[str, Callable[[], float]] = {
         "bare": lambda: bare_block(engine, batches),
         "ringside": lambda: ringside_block(engine),
     }
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     began, pairs = time.monotonic(), []
     while True:
-        order = chance.sample(sorted(kinds), k=2)
+        order = rng.sample(sorted(kinds), k=2)
         mine = {kind: kinds[kind]() for kind in order}
         everyone = engine.backend.all_gather_object((mine, time.monotonic() - began > seconds))
         slowest = {kind: max(times[kind] for times, _ in everyone) for kind in kinds}
-        pairs.append(math.log(slowest["bare"] / slowest["ringside"]))
+        pairs.append((slowest["ringside"], slowest["bare"]))
         if everyone[0][1]:
             break
     if world.rank == 0:
@@ -121,7 +121,7 @@ def main() -> None:
                 done = subprocess.run((*launcher, *told), check=False, env=environment, capture_output=True, text=True)
                 if not output.exists():
                     sys.exit(f"{backend}: the ranks ended with code {done.returncode} and no result\n{done.stderr[-4000:]}")
-                launches.append(np.array(json.loads(output.read_text())))
+                launches.append(equal_work(*zip(*json.loads(output.read_text()), strict=True)))
         found = ratio_interval(launches, confidence=0.95)
         assert found is not None and found.low is not None and found.high is not None
         print(

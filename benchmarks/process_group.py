@@ -1,13 +1,12 @@
-"""The process group over MPI beside raw mpi4py and Gloo: all_reduce by size, and the step of a ResNet-18 under DDP.
+"""Measures the process group over MPI beside raw mpi4py and Gloo: all_reduce by size, and a step of ResNet-18 under DDP.
 
     python benchmarks/process_group.py [--launches 3] [--seconds 40] [--ranks 2]
 
-Starts ``mpirun`` several times. In the ranks of one launch, blocks of the same all_reduce by each way alternate in random order
-on the same buffers; the time of a block is the slowest rank's. Printed by size: microseconds, what the group adds to raw MPI (the
-median of the pairs, with a 95% interval), raw MPI's time / the group's, and Gloo's time / the group's, with their intervals over
-the launches. From 1 MiB up raw / group should be at least 0.95; at 4 KiB and below it should add less than 40 us; Gloo / group
-should be above 1. The steps of ResNet-18 (32x32, synthetic) alternate likewise, each block on a freshly built model; a rank has
-one core.
+Starts ``mpirun`` several times. In each launch blocks of the same all_reduce alternate in random order between the three
+implementations, on the same buffers. A block's time is the slowest rank's. Printed by size: microseconds; what the group adds to
+raw MPI, as the median of the pairs with a 95% interval; raw MPI's time / the group's and Gloo's time / the group's, with intervals
+over the launches. Expected: raw / group of at least 0.95 from 1 MiB on, less than 40 us added up to 4 KiB, Gloo / group above 1.
+The steps of ResNet-18 (32x32, synthetic) alternate too, each block on a freshly built model. A rank has one core.
 """
 
 from __future__ import annotations
@@ -32,20 +31,20 @@ from scipy import stats
 from torch.nn.parallel import DistributedDataParallel
 
 import backends.mpi_process_group  # noqa: F401 - registers "mpi4py"
-from reports.statistics import ratio_interval
-from runners.planning import search_path
-from runners.rank_environment import read_world
-from runners.worker import pin
+from reports.statistics.intervals import equal_work, ratio_interval
+from runners.launchers import read_own_world
+from runners.processes.local import search_path
+from runners.rank.worker import pin
 
 SIZES = [1024 * 4**power for power in range(9)]
 BLOCK_S = 0.02
 STEPS, WARMUP_STEPS, LOCAL_BATCH_SIZE = 4, 2, 8
 Times = dict[str, list[dict[str, float]]]
-"""By size in bytes, or "resnet18": of every round, the seconds of each way."""
+"""Seconds of every round by implementation, for each size in bytes and for "resnet18"."""
 
 
 def ways_to_reduce(size: int, raw: Any, gloo: Any) -> dict[str, Callable[[], Any]]:
-    """One all_reduce of the same buffer, three ways."""
+    """Return one all_reduce of the same buffer, by implementation."""
     from mpi4py import MPI
 
     tensor = torch.zeros(size // 4)
@@ -58,7 +57,7 @@ def ways_to_reduce(size: int, raw: Any, gloo: Any) -> dict[str, Callable[[], Any
 
 
 def ways_to_train(gloo: Any) -> dict[str, Callable[[], float]]:
-    """Seconds of a step of ResNet-18, by the group that DDP uses."""
+    """Return functions that time a step of ResNet-18 in seconds, by the group that DDP uses."""
     images, labels = torch.randn(LOCAL_BATCH_SIZE, 3, 32, 32), torch.randint(10, (LOCAL_BATCH_SIZE,))
 
     def step_s(group: Any) -> float:
@@ -78,7 +77,7 @@ def ways_to_train(gloo: Any) -> dict[str, Callable[[], float]]:
 
 
 def block_s(reduce: Callable[[], Any], repeats: int) -> float:
-    """Seconds of one call, over a block of them."""
+    """Return the mean seconds of a call over a block of calls."""
     dist.barrier()
     began = time.perf_counter()
     for _ in range(repeats):
@@ -87,22 +86,22 @@ def block_s(reduce: Callable[[], Any], repeats: int) -> float:
 
 
 def slowest(times: dict[str, float]) -> dict[str, float]:
-    """Of all ranks."""
+    """Return the slowest rank's times. Collective."""
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, times)
     return {way: max(mine[way] for mine in everyone) for way in times}
 
 
 def rank_main(seconds: float, seed: int, output: Path) -> None:
-    """One rank: rounds over all sizes until the time is over; rank 0 writes the times."""
-    pin(read_world(os.environ))
+    """Run rounds over all sizes on one rank until the time is over. Rank 0 writes the times."""
+    pin(read_own_world())
     torch.set_num_threads(1)
     dist.init_process_group("mpi4py", init_method="mpi4py://")
     gloo = dist.new_group(backend="gloo")
     from mpi4py import MPI
 
     raw = MPI.COMM_WORLD.Dup()
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     times: Times = {key: [] for key in [*map(str, SIZES), "resnet18"]}
     repeats = {}
     for size in SIZES:  # warm up, and find how often fits in a block
@@ -112,10 +111,10 @@ def rank_main(seconds: float, seed: int, output: Path) -> None:
     while True:
         for size in SIZES:
             ways = ways_to_reduce(size, raw, gloo)
-            order = chance.sample(sorted(ways), k=len(ways))
+            order = rng.sample(sorted(ways), k=len(ways))
             times[str(size)].append(slowest({way: block_s(ways[way], repeats[size][way]) for way in order}))
         training = ways_to_train(gloo)
-        times["resnet18"].append(slowest({way: training[way]() for way in chance.sample(sorted(training), k=2)}))
+        times["resnet18"].append(slowest({way: training[way]() for way in rng.sample(sorted(training), k=2)}))
         if slowest({"elapsed": time.monotonic() - began})["elapsed"] > seconds:
             break
     if dist.get_rank() == 0:
@@ -125,7 +124,7 @@ def rank_main(seconds: float, seed: int, output: Path) -> None:
 
 
 def launch(ranks: int, seconds: float, seed: int) -> Times:
-    """The times of one ``mpirun``."""
+    """Start ``mpirun`` once and return its times."""
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
     local = {"OMPI_MCA_oob_tcp_if_include": "lo", "OMPI_MCA_btl_tcp_if_include": "lo"}
     with tempfile.TemporaryDirectory() as folder:
@@ -141,23 +140,23 @@ def launch(ranks: int, seconds: float, seed: int) -> Times:
 
 
 def ratio(launches: list[Times], key: str, way: str) -> str:
-    """The way's time over the group's, with its interval."""
-    logs = [np.array([np.log(times[way] / times["group"]) for times in launch[key]]) for launch in launches]
-    found = ratio_interval(logs, confidence=0.95)
+    """Write an implementation's time over the group's, with its interval."""
+    tables = [equal_work([times["group"] for times in launch[key]], [times[way] for times in launch[key]]) for launch in launches]
+    found = ratio_interval(tables, confidence=0.95)
     assert found is not None
     interval = f"({found.low:.3f} to {found.high:.3f})" if found.low is not None and found.high is not None else "(one launch)"
     return f"{found.estimate:6.3f} {interval}"
 
 
 def added_us(launches: list[Times], key: str) -> str:
-    """Microseconds that the group takes longer than raw MPI: the median of all pairs, with its interval by order statistics."""
+    """Write how many microseconds the group adds to raw MPI: the median of all pairs, with an interval by order statistics."""
     pairs = sorted((times["group"] - times["raw"]) * 1e6 for launch in launches for times in launch[key])
     low, high = stats.binom.interval(0.95, len(pairs), 0.5)
     return f"{np.median(pairs):8.1f} ({pairs[int(low)]:.1f} to {pairs[min(int(high), len(pairs) - 1)]:.1f})"
 
 
 def median_us(launches: list[Times], key: str, way: str) -> float:
-    """Of all rounds."""
+    """Return the median over all rounds in microseconds."""
     return float(np.median([times[way] for launch in launches for times in launch[key]]) * 1e6)
 
 

@@ -1,5 +1,4 @@
-"""Set-up: the pinned versions, and Horovod built from its source distribution.
+"""Set-up: the pinned versions, and the build of Horovod from its source distribution.
 
-Runs before anything is installed, so nothing here needs more than the standard library, and nothing here imports
-another room.
+Set-up runs before Ringside is installed, so this package imports only the standard library.
 """

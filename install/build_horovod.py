@@ -2,8 +2,8 @@
 
     python -m install.build_horovod [--operations auto|cpu|nccl] [--rebuild] [--retry-only]
 
-Exit codes: 0 Horovod is installed, 1 the build failed, 2 the machine lacks something that it needs. After a failure
-native torch.distributed works all the same; a note stays in the environment, which `ringside doctor` shows.
+Exit codes: 0 Horovod is installed, 1 the build failed, 2 the machine lacks something that the build needs. After a failure
+native torch.distributed still works. `ringside doctor` shows the reason, which is stored in the environment.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def choose_operations(asked: str) -> str:
 
 
 def build_key(operations: str) -> cache.BuildKey:
-    """Gather what the compiled code will depend on.
+    """Collect everything that the compiled code depends on.
 
     Args:
         operations: "cpu" or "nccl".
@@ -103,12 +103,12 @@ def build_key(operations: str) -> cache.BuildKey:
 
 
 def is_installed(package: str) -> bool:
-    """Whether a distribution is installed in this environment."""
+    """Return whether a distribution is installed in this environment."""
     return next(iter(metadata.distributions(name=package)), None) is not None
 
 
 def operations_tag(operations: str) -> str:
-    """Name the GPU operations for the key: "cpu", or CUDA release, NCCL wheel and compute capabilities."""
+    """Describe the GPU operations for the key: "cpu", or CUDA release, NCCL version and compute capabilities."""
     toolkit = toolchain.find_cuda_toolkit() if operations == "nccl" else None
     if toolkit is None:
         return operations
@@ -117,19 +117,19 @@ def operations_tag(operations: str) -> str:
 
 
 def failure_fingerprint(key: cache.BuildKey) -> str:
-    """Name all that a failure can depend on: while it stays the same, a retry fails the same way."""
+    """Digest everything that a failure can depend on. While the digest is the same, a retry would fail the same way."""
     compiler = toolchain.compiler_version(toolchain.find_compiler())
     seen = "\0".join((key.name(), compiler, *toolchain.machine_problems()))
     return hashlib.sha256(seen.encode()).hexdigest()[:16]
 
 
 def install_horovod(key: cache.BuildKey, operations: str, *, rebuild: bool) -> None:
-    """Install the wheel of a key, built first where the cache does not hold it.
+    """Install the wheel of a key. Build it first if it is not in the cache.
 
     Args:
         key: What the wheel depends on.
         operations: "cpu" or "nccl".
-        rebuild: Build even if the cache holds it.
+        rebuild: Build even if the cache has the wheel.
     """
     state = cache.read_state()
     current = state is not None and state.status == "installed" and state.key == key.name()
@@ -145,10 +145,10 @@ def install_horovod(key: cache.BuildKey, operations: str, *, rebuild: bool) -> N
 
 
 def check_import(wheel: Path) -> None:
-    """Import the installed extension in a process of its own; a wheel that does not load must not stay in the cache.
+    """Import the installed extension in a new process. Remove a wheel that cannot be imported from the cache.
 
     Raises:
-        BuildError: It does not load.
+        BuildError: The import failed.
     """
     try:
         run_quietly([sys.executable, "-c", "import horovod.torch"], "import of the installed Horovod")
@@ -158,12 +158,12 @@ def check_import(wheel: Path) -> None:
 
 
 def report_failure(error: Exception, key_name: str, fingerprint: str) -> None:
-    """Leave a note for the doctor and say on standard error what is missing and how to get it.
+    """Store the reason for `ringside doctor`, and print what is missing and how to get it.
 
     Args:
         error: What went wrong.
-        key_name: The build's key, as far as it was known.
-        fingerprint: What the failure depended on; empty where a retry may help.
+        key_name: The build's key; empty if it was not known yet.
+        fingerprint: What the failure depended on; empty if a retry may help.
     """
     log = cache.cache_root() / key_name / "build.log" if key_name else None
     kept_log = str(log) if log is not None and log.is_file() and isinstance(error, BuildError) else ""

@@ -1,7 +1,7 @@
-"""Where a built Horovod wheel is kept, under which key, and what is known of the one in this environment.
+"""The cache of built Horovod wheels, and the stored result of the last build in this environment.
 
-The cache lies outside the checkout: <cache>/ringside/horovod/<key>/ holds the wheel and build.log. The key names all
-that the compiled code depends on: a new torch, Python, Open MPI, CPU class or edit builds anew, and nothing else does.
+The cache is outside the checkout: <cache>/ringside/horovod/<key>/ holds the wheel and build.log. The key contains everything
+that the compiled code depends on. So a new torch, Python, Open MPI, CPU class or edit causes a new build, and nothing else does.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ class BuildKey:
     """Digest of the edits made to the sources."""
 
     def name(self) -> str:
-        """Directory name: readable, with a digest at the end that also covers what does not fit a file name."""
+        """Return the directory's name: the readable parts, and a digest of all parts."""
         parts = [getattr(self, field.name) for field in fields(self)]
         digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:10]
         shown = "-".join((self.horovod, f"torch{self.torch}", self.python, f"openmpi{self.openmpi}", self.operations))
@@ -50,7 +50,7 @@ class BuildKey:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildState:
-    """What the last build attempt left in this environment."""
+    """The stored result of the last build in an environment."""
 
     status: str
     """"installed" or "missing"."""
@@ -59,24 +59,24 @@ class BuildState:
     reason: str = ""
     """Why Horovod is missing."""
     log: str = ""
-    """Path of the build log, where there is one."""
+    """Path of the build log; empty if there is none."""
     fingerprint: str = ""
-    """What the failure depended on; empty where a retry may always help (a download that failed)."""
+    """What the failure depended on; empty if a retry may always help, for example after a failed download."""
 
 
 def cache_root() -> Path:
-    """Directory of all cached wheels: $XDG_CACHE_HOME, else ~/.cache."""
+    """Return the directory of all cached wheels, in $XDG_CACHE_HOME or ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "ringside" / "horovod"
 
 
 def cached_wheel(directory: Path) -> Path | None:
-    """The finished wheel in a key's directory, if there is one."""
+    """Return the finished wheel in a key's directory, if there is one."""
     return next(iter(sorted(directory.glob("horovod-*.whl"))), None)
 
 
 def torch_version() -> str:
-    """Version of the installed torch with its local part, read from its file: importing torch takes seconds.
+    """Read the installed torch's version, with its local part, from torch's own file: importing torch takes seconds.
 
     Raises:
         importlib.metadata.PackageNotFoundError: torch is not installed.
@@ -90,23 +90,23 @@ def torch_version() -> str:
 
 
 def python_tag() -> str:
-    """Tag of this interpreter's compiled extensions, such as "cpython-311"."""
+    """Return the tag of this interpreter's compiled extensions, such as "cpython-311"."""
     return str(sys.implementation.cache_tag)
 
 
 def platform_tag() -> str:
-    """Operating system, machine and C library, such as "linux_x86_64-glibc2.36"."""
+    """Return operating system, machine and C library, such as "linux_x86_64-glibc2.36"."""
     return "-".join((sysconfig.get_platform().replace("-", "_"), "".join(platform.libc_ver())))
 
 
 def read_state(prefix: Path | None = None) -> BuildState | None:
-    """What the last build attempt left in an environment.
+    """Read the result of the last build in an environment.
 
     Args:
         prefix: Root of the environment; this interpreter's by default.
 
     Returns:
-        The state, or None where none was written or it cannot be read.
+        The state, or None if there is none or it cannot be read.
     """
     try:
         stored = json.loads(((prefix or Path(sys.prefix)) / STATE_FILE).read_text(encoding="utf-8"))
@@ -116,7 +116,7 @@ def read_state(prefix: Path | None = None) -> BuildState | None:
 
 
 def write_state(state: BuildState, prefix: Path | None = None) -> None:
-    """Leave word of a build attempt in an environment, for the next set-up and for `ringside doctor`.
+    """Store the result of a build in an environment, for the next set-up and for `ringside doctor`.
 
     Args:
         state: What to write.

@@ -1,7 +1,7 @@
-"""The edits that Horovod 0.28.1 (2023) needs before it compiles against today's PyTorch.
+"""The edits that Horovod 0.28.1 (2023) needs before it compiles against current PyTorch.
 
-Each is an exact replacement in one file. A text that is not found is an error: the sources are then not the ones that
-these edits were made for, and guessing would build something else.
+Each edit is an exact replacement in one file. A text that is not found is an error, because the sources are then not the
+ones that the edits were made for.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ class Edit:
     """One exact replacement in one file of the unpacked source distribution."""
 
     name: str
-    """What it is called in messages."""
+    """Its name in messages."""
     reason: str
     """Why it is needed."""
     path: str
@@ -94,14 +94,14 @@ def edits_for(operations: str) -> tuple[Edit, ...]:
 
 
 def apply_edits(root: Path, edits: Sequence[Edit]) -> None:
-    """Apply edits to an unpacked source distribution, in place.
+    """Apply edits to an unpacked source distribution.
 
     Args:
         root: The unpacked sources.
         edits: What to replace.
 
     Raises:
-        EditError: A text occurs not once; the files before it have been edited by then.
+        EditError: A text does not occur exactly once. Edits before it are already made.
     """
     for edit in edits:
         file = root / edit.path
@@ -116,7 +116,7 @@ def apply_edits(root: Path, edits: Sequence[Edit]) -> None:
 
 
 def edits_digest(edits: Sequence[Edit]) -> str:
-    """Digest what the edits do, for the key of a cached wheel: a reworded reason rebuilds nothing.
+    """Digest what the edits do, for the key of a cached wheel. Names and reasons are left out.
 
     Args:
         edits: The edits of a build.

@@ -1,4 +1,4 @@
-"""One line that says how far a long build is: redrawn on a terminal, a plain line now and then elsewhere."""
+"""Shows the progress of a long build: one line that is redrawn on a terminal, or a plain line every 20 seconds elsewhere."""
 
 import re
 import sys
@@ -17,7 +17,7 @@ def parse_step(line: str) -> tuple[int, str] | None:
         line: Such as "[ 26%] Building CXX object third_party/gloo/gloo/CMakeFiles/gloo.dir/context.cc.o".
 
     Returns:
-        Percentage and the file at hand, or None where the line is something else.
+        Percentage and file name, or None if the line is no progress line.
     """
     found = CMAKE_STEP.search(line)
     if found is None:
@@ -27,7 +27,7 @@ def parse_step(line: str) -> tuple[int, str] | None:
 
 
 class Progress:
-    """Shows the elapsed time and what is being done."""
+    """Shows the elapsed time and the current step."""
 
     def __init__(self, title: str, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """Start the clock.
@@ -35,7 +35,7 @@ class Progress:
         Args:
             title: What is being built.
             stream: Where to write; standard error by default.
-            clock: Seconds that only grow.
+            clock: Monotonic time in seconds.
         """
         self._title = title
         self._stream = stream or sys.stderr
@@ -45,24 +45,24 @@ class Progress:
         self._redraw = self._stream.isatty()
 
     def feed(self, line: str) -> None:
-        """Take one line of build output."""
+        """Show the progress that a line of build output tells, if any."""
         step = parse_step(line)
         if step is not None:
             self._show(f"{step[0]:3d}%  {step[1]}")
 
     def note(self, what: str) -> None:
-        """Say what begins now; always shown."""
+        """Show what begins now, at once."""
         self._shown_s = float("-inf")
         self._show(what)
 
     def close(self) -> None:
-        """Leave the line on the screen."""
+        """End the line, so that it stays on the screen."""
         if self._redraw:
             self._stream.write("\n")
             self._stream.flush()
 
     def elapsed_s(self) -> float:
-        """Seconds since the start."""
+        """Return the seconds since the start."""
         return self._clock() - self._started_s
 
     def _show(self, what: str) -> None:

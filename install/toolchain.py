@@ -1,6 +1,6 @@
-"""What this machine offers for compiling Horovod: compiler, headers, make, CUDA toolkit, GPUs.
+"""Finds what this machine has for compiling Horovod: compiler, headers, make, CUDA toolkit, GPUs.
 
-Reads; changes nothing. Standard library only, and no import of torch: `make setup` asks on every run.
+Changes nothing, and does not import torch, because `make setup` calls it on every run.
 """
 
 import importlib.util
@@ -27,7 +27,7 @@ class ToolchainError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class CudaToolkit:
-    """A CUDA compiler and where its headers lie."""
+    """A CUDA toolkit: its compiler and headers."""
 
     home: Path
     """Directory that holds bin/nvcc and include/."""
@@ -36,15 +36,15 @@ class CudaToolkit:
 
 
 def output_of(argv: Sequence[str], *, stdin: str | None = None, timeout_s: float = 20.0) -> str | None:
-    """Run a short command and read what it says.
+    """Run a short command and return its output.
 
     Args:
         argv: Command and arguments.
-        stdin: Text to feed it.
+        stdin: Text for its standard input.
         timeout_s: How long it may take, in seconds.
 
     Returns:
-        Standard output and error together, or None where the command is missing, fails or hangs.
+        Standard output and error together, or None if the command is missing, fails or takes too long.
     """
     try:
         done = subprocess.run(
@@ -62,13 +62,13 @@ def output_of(argv: Sequence[str], *, stdin: str | None = None, timeout_s: float
 
 
 def find_compiler() -> str | None:
-    """Find the C++ compiler that CMake would take: $CXX, else c++, g++ or clang++ on PATH."""
+    """Find the C++ compiler that CMake would use: $CXX, else c++, g++ or clang++ on PATH."""
     candidates = [os.environ.get("CXX", ""), "c++", "g++", "clang++"]
     return next((path for name in candidates if name and (path := shutil.which(name))), None)
 
 
 def compiler_version(compiler: str | None) -> str:
-    """First line of the compiler's own version, or "none"."""
+    """Return the first line of the compiler's version, or "none"."""
     said = output_of([compiler, "--version"]) if compiler else None
     return said.splitlines()[0] if said else "none"
 
@@ -77,10 +77,10 @@ def compiler_problem(compiler: str | None) -> str | None:
     """Say what is wrong with a C++ compiler.
 
     Args:
-        compiler: Path of the compiler; None where none was found.
+        compiler: Path of the compiler; None if none was found.
 
     Returns:
-        One sentence, or None where it compiles C++20.
+        One sentence, or None if it compiles C++20.
     """
     if compiler is None:
         return "no C++ compiler (looked for $CXX, c++, g++ and clang++ on PATH)"
@@ -98,7 +98,7 @@ def missing_prerequisites(compiler: str | None, include_dir: Path, make: str | N
         make: Path of make, if any.
 
     Returns:
-        One sentence for each gap; empty where the build can start.
+        One sentence for each missing thing; empty if the build can start.
     """
     header = include_dir / "Python.h"
     problems = [
@@ -115,7 +115,7 @@ def machine_problems() -> list[str]:
 
 
 def find_cuda_toolkit() -> CudaToolkit | None:
-    """Find nvcc, from $CUDA_HOME or PATH, and the toolkit it belongs to (nvcc on PATH may be a wrapper script)."""
+    """Find nvcc in $CUDA_HOME or on PATH, and its toolkit. nvcc on PATH may be a wrapper script, so nvcc itself is asked."""
     home = os.environ.get("CUDA_HOME", "")
     nvcc = shutil.which("nvcc", path=f"{home}/bin") if home else shutil.which("nvcc")
     if nvcc is None:
@@ -127,18 +127,18 @@ def find_cuda_toolkit() -> CudaToolkit | None:
 
 
 def gpu_compute_capabilities() -> tuple[str, ...]:
-    """Compute capabilities of the GPUs that the driver shows, such as ("90",); empty where there is none."""
+    """Return the compute capabilities of the GPUs that the driver shows, such as ("90",); empty if there is none."""
     said = output_of(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]) or ""
     return tuple(sorted({major + minor for major, minor in re.findall(r"^(\d+)\.(\d+)$", said, re.MULTILINE)}))
 
 
 def kernel_targets() -> tuple[str, ...]:
-    """The GPUs to compile CUDA kernels for: those present, else Hopper's."""
+    """Return the compute capabilities to compile CUDA kernels for: those of the GPUs here, else Hopper's."""
     return gpu_compute_capabilities() or ("90",)
 
 
 def nccl_home() -> Path | None:
-    """Directory of the NCCL that torch itself uses, from its wheel: both frameworks then run the same NCCL."""
+    """Return the directory of torch's own NCCL wheel. Built with it, Horovod runs the same NCCL as torch."""
     spec = importlib.util.find_spec("nvidia")
     roots = list(spec.submodule_search_locations or []) if spec else []
     homes = [Path(root) / "nccl" for root in roots]

@@ -1,6 +1,6 @@
-"""From Horovod's published sources to a wheel for the torch in this environment.
+"""Builds a wheel for the torch in this environment from Horovod's published sources.
 
-Downloads, checks, edits and compiles; what it decides on (CPU or NCCL, where the cache lies) is decided by its callers.
+Downloads, checks, edits and compiles. The caller decides on CPU or NCCL operations and on the cache's directory.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ class PrerequisiteError(Exception):
 
 
 def build_wheel(directory: Path, operations: str) -> Path:
-    """Build a wheel into a directory of the cache; log and wheel stay there, the sources do not.
+    """Build a wheel into a directory of the cache, next to its build log. The sources are removed.
 
     Args:
         directory: The key's directory in the cache.
@@ -80,7 +80,7 @@ def build_wheel(directory: Path, operations: str) -> Path:
 
 
 def keep_wheel(built: Path, directory: Path) -> Path:
-    """Check a built wheel and move it into the cache, whole or not at all.
+    """Check a built wheel and move it into the cache atomically.
 
     Args:
         built: Directory that pip wrote the wheel to.
@@ -90,7 +90,7 @@ def keep_wheel(built: Path, directory: Path) -> Path:
         The wheel in the cache.
 
     Raises:
-        BuildError: There is no wheel, or the compiled torch extension is not in it.
+        BuildError: There is no wheel, or it lacks the compiled torch extension.
     """
     wheel = cache.cached_wheel(built)
     names = zipfile.ZipFile(wheel).namelist() if wheel else []
@@ -102,10 +102,10 @@ def keep_wheel(built: Path, directory: Path) -> Path:
 
 
 def download_sdist(work: Path) -> Path:
-    """Download Horovod's source distribution with pip and check that it is the one that the edits were made for.
+    """Download Horovod's source distribution with pip, and check its digest.
 
     Raises:
-        BuildError: It cannot be had, or is another.
+        BuildError: It cannot be downloaded, or is not the one that the edits were made for.
     """
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation"]
     argv = [*pip, "--no-binary", "horovod", "--dest", str(work), f"horovod=={HOROVOD_VERSION}"]
@@ -126,7 +126,7 @@ def unpack(archive: Path, work: Path) -> Path:
 
 
 def build_environment(operations: str, work: Path) -> dict[str, str]:
-    """Environment of the build: the caller's without its HOROVOD_* settings, this environment's tools first on PATH.
+    """Return the build's environment: the caller's without HOROVOD_* variables, with this environment's tools first on PATH.
 
     Args:
         operations: "cpu" or "nccl".
@@ -144,19 +144,19 @@ def build_environment(operations: str, work: Path) -> dict[str, str]:
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def gpu_environment(path: str, work: Path) -> dict[str, str]:
-    """What an NCCL build adds: the toolkit, the NCCL of torch's own wheel, the GPUs to compile for.
+    """Return what an NCCL build adds to the environment: the toolkit, torch's NCCL wheel, the GPUs to compile for.
 
     Args:
         path: PATH of the build so far.
         work: Scratch directory.
 
     Raises:
-        PrerequisiteError: The toolkit or NCCL went missing.
+        PrerequisiteError: The toolkit or NCCL is not there.
     """
     toolkit, nccl = toolchain.find_cuda_toolkit(), toolchain.nccl_home()
     if toolkit is None or nccl is None:
@@ -176,14 +176,14 @@ def gpu_environment(path: str, work: Path) -> dict[str, str]:
 
 
 def linkable_nccl(nccl: Path, work: Path) -> Path:
-    """Lay out NCCL as a linker wants it: the wheel has libnccl.so.2 only, and `-lnccl` looks for libnccl.so.
+    """Link NCCL's files to where a linker finds them: the wheel has only libnccl.so.2, and `-lnccl` looks for libnccl.so.
 
     Args:
         nccl: The wheel's directory, with include/ and lib/.
         work: Scratch directory.
 
     Returns:
-        A directory with include/ and lib/libnccl.so, both links into the wheel.
+        A directory with links to the wheel's include/ and, as lib/libnccl.so, to its library.
     """
     home = work / "nccl"
     (home / "lib").mkdir(parents=True)
@@ -193,14 +193,14 @@ def linkable_nccl(nccl: Path, work: Path) -> Path:
 
 
 def compile_wheel(sources: Path, target: Path, log: Path, environment: Mapping[str, str], progress: Progress) -> None:
-    """Compile the edited sources into a wheel; every line of output goes to the log.
+    """Compile the edited sources into a wheel, and write all output to the log.
 
     Args:
         sources: Root of the sources.
         target: Directory for the wheel.
         log: File for the whole output.
         environment: Environment of the build.
-        progress: Shows how far it is.
+        progress: Shows the progress.
 
     Raises:
         BuildError: The compiler or CMake failed.
@@ -216,7 +216,7 @@ def compile_wheel(sources: Path, target: Path, log: Path, environment: Mapping[s
 
 
 def stream_output(argv: Sequence[str], environment: Mapping[str, str], log: TextIO, progress: Progress) -> int:
-    """Run a command, write and show each line of its output as it comes, and return its exit status."""
+    """Run a command, log and show each line of its output as it comes, and return its exit status."""
     with subprocess.Popen(
         argv,
         env=dict(environment),
@@ -233,7 +233,7 @@ def stream_output(argv: Sequence[str], environment: Mapping[str, str], log: Text
 
 
 def explain(log: str) -> str:
-    """Name the cause of a failed build, as far as its output tells.
+    """Find the cause of a failed build in its output.
 
     Args:
         log: The whole output.
@@ -260,7 +260,7 @@ def explain(log: str) -> str:
 
 
 def log_tail(log: str, lines: int = LOG_TAIL_LINES) -> str:
-    """The last lines of a build log, each cut to a readable length: a compiler command has thousands of characters."""
+    """Return the last lines of a build log, each shortened: a compiler command has thousands of characters."""
     return "\n".join(textwrap.shorten(line, 160, placeholder=" ...") for line in log.splitlines()[-lines:])
 
 

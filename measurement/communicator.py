@@ -20,8 +20,8 @@ class Pending(Protocol):
 class Communicator(ABC):
     """Operations among ``ranks``; an implementation leaves out what its library does not offer.
 
-    All but ``why_not`` are called by every one of ``ranks`` (``send`` and its kin: by the two concerned), with contiguous
-    tensors on this rank's device. Ranks are always told as the world counts them. On CPU an operation has ended when it
+    All but ``unsupported_reason`` are called by every one of ``ranks`` (``send`` and its kin: by the two concerned), with
+    contiguous tensors on this rank's device. Ranks are always told as the world counts them. On CPU an operation has ended when it
     returns; on GPU it is then in the current stream.
     """
 
@@ -32,7 +32,7 @@ class Communicator(ABC):
         self.rank = rank
         self.ranks = tuple(ranks)
 
-    def why_not(self, operation: str) -> str | None:
+    def unsupported_reason(self, operation: str) -> str | None:
         """Why an operation, named as its method here, cannot be had; None where it can. Not collective."""
         is_offered = getattr(type(self), operation) is not getattr(Communicator, operation)
         return None if is_offered else f"not offered by {self.library}"

@@ -64,6 +64,11 @@ def usable_cores() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
+def core_count() -> int:
+    """How many cores this process may use."""
+    return len(usable_cores()) or os.cpu_count() or 1
+
+
 def allowed_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that steer the frameworks, without secrets and without what differs from rank to rank anyway."""
     return {

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from measurement.errors import RecordError
+from pydantic import BaseModel, ConfigDict
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -27,7 +23,7 @@ class LoaderTurn(BaseModel):
     seconds: float
 
 
-class LoadingRecord(BaseModel):
+class LoaderRecord(BaseModel):
     """The loaders of one workload on one set of ranks."""
 
     model_config = ConfigDict(extra="forbid")
@@ -47,16 +43,3 @@ class LoadingRecord(BaseModel):
     """That ranks may use, by host."""
     turns: list[LoaderTurn]
     """In the order they were measured, rank by rank."""
-
-
-def read_loading(path: Path) -> LoadingRecord:
-    """A stored ``io.json``.
-
-    Raises:
-        RecordError: it is missing, damaged or of another version.
-    """
-    try:
-        return LoadingRecord.model_validate(json.loads(path.read_text()))
-    except (OSError, ValueError) as error:
-        count = f"{error.error_count()} values do not fit" if isinstance(error, ValidationError) else str(error)
-        raise RecordError(f"'{path}' is no record of loading: {count}; measure it with python -m runners.io") from error

@@ -1,7 +1,7 @@
 """A comparison plan: what is trained, by which arms, measured how. Read from YAML, checked where the value is born.
 
 Only the form is checked here. Whether a backend, launcher or workload exists and fits is the runners' to say
-(``runners.planning``), since this room knows none of them.
+(``runners.planning.arms``), since this room knows none of them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from measurement.errors import unknown_name
-from measurement.training import Precision, Training
+from measurement.link_rate import parse_plan_rate
+from measurement.plan_digest import counting_values
+from measurement.training import Precision, TrainingSettings
 
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 CONTROL_SUFFIX = "control"
-UNSHAPED = "unshaped"
 NOT_IN_TRAINING = {"control": False, "local_every": 0}
 """Settings of ``measurement`` that mean nothing where arms train to the end, and what they are there."""
-LINK_RATE = re.compile(r"[0-9]+(\.[0-9]+)?[kmg]bit")
 
 
 def _as_text(value: object) -> object:
@@ -37,8 +37,7 @@ def _as_list(value: object) -> object:
 
 
 def _is_link_rate(value: str) -> str:
-    if value != UNSHAPED and not LINK_RATE.fullmatch(value):
-        raise ValueError(f"give a rate such as 1gbit or 100mbit, or {UNSHAPED}")
+    parse_plan_rate(value)
     return value
 
 
@@ -117,6 +116,8 @@ class Point(Section):
     """In a file, ``hostfile: PATH`` may stand in its place."""
     local_batch_size: int | None = Field(default=None, ge=1)
     link_rate: LinkRate | None = None
+    threads: int | None = Field(default=None, ge=1)
+    affinity: Literal["spread", "none"] | None = None
 
 
 FOR_HOSTS = ("network_interface", "driver_address", "link_rate")
@@ -171,11 +172,14 @@ class Plan(Section):
     """The arm that all others are divided by."""
     arms: dict[str, Arm] = Field(min_length=1)
     measurement: Measurement = Measurement()
-    training: Training | None = None
+    training: TrainingSettings | None = None
     """Every arm trains to the end. Blocks are epochs, so that the lengths under ``measurement`` say nothing; launch n has the
     seed ``seed`` + n; there is no control. An arm of a single process trains with the global batch of the others."""
     points: dict[str, Point] = {}
     """A study: the whole comparison is made at each of these places, one after another (``measurement.points``)."""
+    reports: list[str] | None = Field(default=None, min_length=1)
+    """Which reports are written: markdown, csv, curves, html, junit, or your own by ``module:Class`` or
+    ``path/to/file.py:Class``. None: all but junit. comparison.json is always written."""
     scaling: Literal["weak", "strong"] = "weak"
     """From point to point, the batch of each rank stays the same (weak), or that of all ranks together (strong)."""
 
@@ -248,13 +252,16 @@ class Plan(Section):
         return "control" if self.measurement.control and arm == self.control_name else "candidate"
 
     def digest(self) -> str:
-        """A fingerprint of what is measured; how long it is measured may differ between resumed runs."""
-        lengths = {"launches", "until_decided", "max_minutes"}
-        silent = {*(() if self.hosts else _ACROSS_HOSTS), *(() if self.points else ("points", "scaling"))}
-        as_ever = {"link_rate": None, "training": None, "precision": "fp32", "max_gradient_norm": None, "freed_memory": "return"}
-        silent |= {field for field, value in as_ever.items() if getattr(self, field) == value}
-        content = {k: v for k, v in self.model_dump(mode="json").items() if k not in silent}
-        content["measurement"] = {k: v for k, v in content["measurement"].items() if k not in lengths}
+        """A fingerprint of what is measured; how long it is measured may differ between resumed runs.
+
+        A field counts only where it differs from its default, so that adding one leaves the digests of older folders as they are.
+        The fields of the first plans (``plan_digest.FIRST_FIELDS``) count whatever their value.
+        """
+        content = counting_values(self)
+        unused = [*(() if self.hosts else _ACROSS_HOSTS), *(() if self.points else ("points", "scaling"))]
+        content = {name: value for name, value in content.items() if name not in unused}
+        if self.freed_memory != "return":  # older plans did not say it, and meant that
+            content["freed_memory"] = self.freed_memory
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def to_yaml(self) -> str:

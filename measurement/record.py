@@ -5,15 +5,17 @@ Raw samples are stored, derived numbers never. Every file carries ``schema_versi
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from statistics import fmean
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from measurement.training import EpochRecord
 
-SCHEMA_VERSION = 2
-"""2: steps, blocks and launches know the cases of micro-benchmarks."""
+SCHEMA_VERSION = 3
+"""2: steps, blocks and launches know the cases of micro-benchmarks. 3: where there are none, ``case`` is null, not empty."""
 
 STEP_COLUMNS = {
     "rank": "int32",
@@ -30,13 +32,13 @@ STEP_COLUMNS = {
     "optimizer_s": "float64",
     "step_s": "float64",
 }
-"""steps.parquet: one row per rank and timed step. ``turn`` counts the blocks of all arms in the order they ran in this
-launch, ``block`` those of this arm, ``round`` the rounds; ``kind`` is ``sync`` or ``local``; ``samples`` are this rank's;
-times in seconds on the rank's own clock, the phases sum to ``step_s``.
+"""steps.parquet: one row per rank and timed step, see ``BlockRecord.rows``. ``turn`` counts the blocks of all arms in the order
+they ran in this launch, ``block`` those of this arm, ``round`` the rounds; ``kind`` is ``sync`` or ``local``; ``samples`` are
+this rank's; times in seconds on the rank's own clock, the phases sum to ``step_s``.
 
-``case`` is empty in training. In a micro-benchmark it names the cell, a step is the block's ``repetitions`` of its operation,
-all of the time stands under ``backward_s``, where gradients are exchanged in training, and ``samples`` are the bytes of the
-messages, counted once for all ranks: on rank 0."""
+``case`` is null unless the workload is a micro-benchmark. There it names the case, a step is the block's ``repetitions`` of its
+operation, all of the time stands under ``backward_s``, where gradients are exchanged in training, and ``samples`` are the bytes
+of the messages, counted once for all ranks: on rank 0."""
 
 PHASES = ("data_wait", "forward", "backward", "optimizer")
 
@@ -73,6 +75,11 @@ class RankReport(Written):
     """``Backend.describe()``: versions, controller, transport, bucket or fusion sizes really in force."""
     model: dict[str, Any] = {}
     """Class, number of parameters and bytes of gradient of the model."""
+    kept_bytes: dict[str, int] = {}
+    """Bytes of ``parameters`` and ``optimizer_state`` that this rank keeps: a share of them where the backend shards.
+
+    A result and not a condition: before the first step there is no state.
+    """
     environment: dict[str, str] = {}
     """The allow-listed environment variables."""
     fingerprint: dict[str, Any] = {}
@@ -93,10 +100,17 @@ class ParityResult(Written):
     notes: list[str] = []
     samples_digest: str | None = None
     """Digest over all ranks' batches; equal in all arms that consumed the same samples."""
+    calls: list[dict[str, int]] = []
+    """By rank: how often the gate's steps called forward, backward, the optimizer's step and each kind of the workload's hooks."""
+    compared_with: str | None = None
+    """The arm of as many ranks that this one was compared with in calls and in what the steps came to; None: there is none."""
+    state_distance: float | None = None
+    """Largest distance of a parameter, buffer or optimizer state from that arm's after the steps, relative to what these changed.
+    None: not compared."""
 
 
 class Case(Written):
-    """One cell of a micro-benchmark: an operation at one size."""
+    """One case of a micro-benchmark: an operation at one size."""
 
     name: str
     """Such as ``all_reduce/64KiB``."""
@@ -109,26 +123,122 @@ class Case(Written):
     """busbw = algbw × this: what of the message each link must carry."""
 
 
+BlockKind = Literal["sync", "local"]
+"""``sync``: ranks exchange gradients, as in training. ``local``: they do not."""
+
+
+class CoreUse(Written):
+    """What one rank's cores were used for while a block ran, untimed steps included (``measurement.core_use``)."""
+
+    host: str
+    cores: list[int]
+    wall_s: float
+    busy_s: float
+    """Of all cores together, whoever used them."""
+    steal_s: float
+    """What a hypervisor gave to other guests."""
+    own_s: float
+    """CPU time of the rank's process and its children."""
+    throttled: int | None = None
+    """How often the cores were slowed for heat; None where the kernel does not tell."""
+    mhz: float | None = None
+    """The cores' mean frequency at the end."""
+
+
+class RankSteps(Written):
+    """What one rank timed in one block."""
+
+    rank: int
+    untimed_s: float
+    """Rebuild and warm-up steps; of an epoch, its evaluation."""
+    samples: list[int]
+    """int [steps]: this rank's, in the workload's unit."""
+    phases_s: list[list[float]]
+    """float64 [steps, len(PHASES)], seconds on this rank's clock."""
+    wrong: str | None = None
+    """A micro-benchmark's result that was found wrong before the timed steps."""
+    core_use: CoreUse | None = None
+    """None where the kernel does not tell."""
+
+
 class BlockRecord(Written):
-    """One block that ran: which, when, and how long it took besides its timed steps."""
+    """One block: which it was, when it ran, and what its ranks timed. An epoch of training is a block, too.
+
+    A rank makes it with its own steps in ``ranks``; ``joined`` puts those of all ranks together. On disk ``ranks`` become
+    ``steps.parquet`` (``rows``) and the rest stands in ``record.json``.
+    """
 
     turn: int
+    """Of all arms' blocks of this launch, in the order they ran."""
     round: int
     block: int
-    kind: Literal["sync", "local"]
-    case: str = ""
-    """The micro-benchmark's cell; empty in training."""
+    """Of this arm's blocks in this launch."""
+    kind: BlockKind
+    case: str | None = None
+    """Of a micro-benchmark."""
     steps: int
     repetitions: int = 1
     """Of a micro-benchmark's operation in each step."""
-    started_s: float
-    """Seconds since the driver began this launch's blocks."""
-    wall_s: float
+    started_s: float = 0.0
+    """Seconds since this launch's blocks began."""
+    wall_s: float = 0.0
     """From the command to the last rank's reply, freeze and thaw excluded."""
-    untimed_s: float
-    """Rebuild and warm-up steps, slowest rank."""
+    untimed_s: float = 0.0
+    """The longest of the ranks'."""
     link_bytes: dict[str, tuple[int, int]] = {}
     """In a lab: bytes sent and received over each host's link while the block ran, untimed steps included."""
+    foreign_share: float | None = None
+    """What other processes took of the ranks' cores while the block ran; a little below 0 by the clock's ticks. None: not known."""
+    steal_share: float | None = None
+    """The same of a hypervisor's other guests."""
+    throttled: int | None = None
+    """How often the ranks' cores were slowed for heat."""
+    mhz: float | None = None
+    """The ranks' cores' mean frequency at the block's end."""
+    ranks: list[RankSteps] = []
+    """By rank; empty where it was read from a file."""
+
+    @classmethod
+    def joined(cls, blocks: Sequence[BlockRecord], **measured: Any) -> BlockRecord:
+        """The same block as every rank made it, with the steps of all.
+
+        Args:
+            blocks: one from each rank, by rank; at least one.
+            measured: fields that only the caller knows, such as ``wall_s``.
+        """
+        ranks = [steps for block in blocks for steps in block.ranks]
+        load = load_of([steps.core_use for steps in ranks if steps.core_use])
+        untimed_s = max(steps.untimed_s for steps in ranks)
+        return blocks[0].model_copy(update={"ranks": ranks, "untimed_s": untimed_s, **load, **measured})
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """All ranks' steps with the columns of ``STEP_COLUMNS``."""
+        place = {"turn": self.turn, "round": self.round, "block": self.block, "kind": self.kind, "case": self.case}
+        for own in self.ranks:
+            for step, (samples, phases) in enumerate(zip(own.samples, own.phases_s, strict=True)):
+                times = {f"{phase}_s": seconds for phase, seconds in zip(PHASES, phases, strict=True)}
+                yield {"rank": own.rank, **place, "step": step, "samples": samples, **times, "step_s": sum(phases)}
+
+
+def load_of(uses: Sequence[CoreUse]) -> dict[str, Any]:
+    """The load fields of a block from its ranks' core use. Ranks that share cores counted them alike, and each its own time."""
+    shared: dict[tuple[str, tuple[int, ...]], list[CoreUse]] = {}
+    for use in uses:
+        shared.setdefault((use.host, tuple(use.cores)), []).append(use)
+    groups = list(shared.values())
+    capacity_s = sum(fmean(use.wall_s for use in group) * len(group[0].cores) for group in groups)
+    if not capacity_s:
+        return {}
+    busy_s = sum(fmean(use.busy_s for use in group) for group in groups)
+    steal_s = sum(fmean(use.steal_s for use in group) for group in groups)
+    frequencies = [use.mhz for use in uses if use.mhz is not None]
+    throttled = [use.throttled for use in uses if use.throttled is not None]
+    return {
+        "foreign_share": (busy_s - sum(use.own_s for use in uses)) / capacity_s,
+        "steal_share": steal_s / capacity_s,
+        "throttled": sum(throttled) if throttled else None,
+        "mhz": fmean(frequencies) if frequencies else None,
+    }
 
 
 class Failure(Written):
@@ -177,7 +287,7 @@ class LaunchRecord(Written):
     peak_memory_bytes: list[int] = []
     """Per rank: peak resident memory on CPU, peak allocated device memory on GPU."""
     cases: list[Case] = []
-    """Of a micro-benchmark, in its order; empty in training."""
+    """Of a micro-benchmark, in its order."""
     not_offered: dict[str, str] = {}
     """Why the arm cannot be measured in a case, by the case's name."""
     blocks: list[BlockRecord] = []
@@ -203,6 +313,8 @@ class Manifest(Written):
     fairness: list[dict[str, Any]] = []
     """Each value that differs between arms: ``field``, ``values`` by arm, ``asked`` (true: the plan asked for it, or it
     is what defines the backend)."""
+    looks: list[int] = []
+    """The number of launches each time that the verdicts were seen, or decided whether to measure on: each look costs certainty."""
     failed_points: dict[str, str] = {}
     """Of a study: why nothing, or no more, could be measured at a point, by its name."""
     seconds: dict[str, float] = {}

@@ -27,8 +27,8 @@ class Registry:
 
     def names(self) -> dict[str, str]:
         """Every known name with its reference; what the room itself registers wins over entry points."""
-        installed = {point.name: point.value for point in entry_points(group=self.group)}
-        return {**installed, **self.table}
+        installed = {point.name: point.value for point in entry_points(group=self.group) if point.name not in self.table}
+        return self.table | installed
 
     def resolve(self, reference: str) -> type:
         """The class a reference names.

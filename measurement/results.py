@@ -6,7 +6,8 @@ Older files are brought up to date in ``migrate`` and nowhere else.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from datetime import datetime
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,19 @@ from pydantic import ValidationError
 
 from measurement.errors import RecordError
 from measurement.files import write_whole
-from measurement.plan import Plan
+from measurement.plan import ARM_NAME, Plan
 from measurement.plan_file import check_plan
 from measurement.record import SCHEMA_VERSION, STEP_COLUMNS, LaunchRecord, Manifest
+
+
+def default_folder(name: str) -> Path:
+    """``results/<name>-<date>-<time>``: a new one at each start."""
+    return Path("results") / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+
+
+def folder_name(reference: str) -> str:
+    """What a folder is called after a workload or backend: its name, or the class that ``module:Class`` names."""
+    return reference if ARM_NAME.fullmatch(reference) else reference.rpartition(":")[2]
 
 
 class ResultsFolder:
@@ -79,13 +90,18 @@ class ResultsFolder:
         except ValidationError as error:
             raise RecordError(f"'{self.manifest_path}' is not a manifest: {error.error_count()} values do not fit") from error
 
-    def write_launch(self, record: LaunchRecord, steps: pd.DataFrame) -> None:
+    def write_launch(self, record: LaunchRecord) -> None:
         """Write one launch of one arm: steps first, so that a record never lacks them."""
         folder = self.launch_folder(record.launch, record.arm)
         buffer = BytesIO()
-        steps.astype(STEP_COLUMNS)[list(STEP_COLUMNS)].to_parquet(buffer, index=False)
+        steps_of(record).to_parquet(buffer, index=False)
         write_whole(folder / "steps.parquet", buffer.getvalue())
-        write_whole(folder / "record.json", record.model_dump_json(indent=1))
+        self.write_record(record)
+
+    def write_record(self, record: LaunchRecord) -> None:
+        """Replace a record; its steps stay as they are."""
+        path = self.launch_folder(record.launch, record.arm) / "record.json"
+        write_whole(path, record.model_dump_json(indent=1, exclude={"blocks": {"__all__": {"ranks"}}}))
 
     def records(self) -> list[LaunchRecord]:
         """All records, by launch and arm; a damaged one is an error, never a hole.
@@ -112,10 +128,10 @@ def empty_steps() -> pd.DataFrame:
     return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in STEP_COLUMNS.items()})
 
 
-def steps_table(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
-    """Rows of ``STEP_COLUMNS`` as a table."""
-    table = pd.DataFrame(list(rows))
-    return table.astype(STEP_COLUMNS) if len(table) else empty_steps()
+def steps_of(record: LaunchRecord) -> pd.DataFrame:
+    """The raw steps of a record whose blocks still hold them (columns: ``STEP_COLUMNS``)."""
+    table = pd.DataFrame([row for block in record.blocks for row in block.rows()])
+    return table.astype(STEP_COLUMNS)[list(STEP_COLUMNS)] if len(table) else empty_steps()
 
 
 def read_record(path: Path) -> LaunchRecord:
@@ -136,18 +152,26 @@ def migrate_plan(content: Any) -> Any:
 
 
 def migrate_steps(table: pd.DataFrame) -> pd.DataFrame:
-    """Bring a stored table of steps up to date; version 1 knew no cases."""
-    return (table if "case" in table else table.assign(case=""))[list(STEP_COLUMNS)]
+    """Bring a stored table of steps up to date: version 1 knew no cases, version 2 wrote "" where there were none."""
+    cases = table["case"].replace("", None) if "case" in table else None
+    return table.assign(case=pd.Series(cases, index=table.index, dtype=STEP_COLUMNS["case"]))[list(STEP_COLUMNS)]
 
 
 def _blocks_have_cases(content: dict[str, Any]) -> dict[str, Any]:
-    """1 to 2: every block was one of training."""
+    """1 to 2: no block was a micro-benchmark's."""
     if "blocks" not in content:
         return content
     return {**content, "blocks": [{**block, "case": "", "repetitions": 1} for block in content["blocks"]]}
 
 
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _blocks_have_cases}
+def _no_case_is_null(content: dict[str, Any]) -> dict[str, Any]:
+    """2 to 3."""
+    if "blocks" not in content:
+        return content
+    return {**content, "blocks": [{**block, "case": block.get("case") or None} for block in content["blocks"]]}
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _blocks_have_cases, 2: _no_case_is_null}
 """From version n to n + 1, keyed by n."""
 
 

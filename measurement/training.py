@@ -14,7 +14,7 @@ Figure = Literal["train_loss", "train_top1", "train_top5", "held_out_loss", "hel
 """Means over an epoch's samples; top1 and top5 are shares of right answers."""
 
 
-class Training(BaseModel):
+class TrainingSettings(BaseModel):
     """A plan's section: every arm trains for so many epochs, under the same rules, once for each launch's seed.
 
     The learning rate of an optimizer step is the workload's × scale × warm-up × decay, the same in every arm:
@@ -42,7 +42,7 @@ class Training(BaseModel):
     """How long one epoch and the evaluation after it may take before the arm counts as hung."""
 
     @model_validator(mode="after")
-    def _has_a_target_to_stop_at(self) -> Training:
+    def _has_a_target_to_stop_at(self) -> TrainingSettings:
         if self.stop_at_target and self.target_accuracy is None:
             raise ValueError("stop_at_target: true needs a target_accuracy, such as 0.97")
         return self

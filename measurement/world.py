@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,13 +18,11 @@ class World:
     local_world_size: int = 1
     node_rank: int = 0
     launcher: str = "none"
+    gives: frozenset[str] = frozenset()
+    """What the launcher gives its ranks, see ``measurement.needs``."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
             raise ValueError(f"rank {self.rank} lies outside a world of {self.world_size}")
         if not 0 <= self.local_rank < self.local_world_size:
             raise ValueError(f"local rank {self.local_rank} lies outside {self.local_world_size} local ranks")
-
-    def as_dict(self) -> dict[str, int | str]:
-        """Plain values, for records."""
-        return asdict(self)

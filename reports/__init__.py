@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from measurement.errors import RecordError
+from measurement.errors import PlanError, RecordError
 from measurement.files import write_whole
 from measurement.record import Manifest
 from measurement.registry import Registry
 from measurement.results import ResultsFolder
 
 if TYPE_CHECKING:
+    from reports.base import Report
     from reports.schema import Comparison
 
 REGISTRY = Registry(
     kind="report",
     group="ringside.reports",
     table={
-        "markdown": "reports.markdown:MarkdownReport",
-        "csv": "reports.table:CsvReport",
-        "curves": "reports.curves:CurvesReport",
-        "json": "reports.json_file:JsonReport",
-        "html": "reports.html:HtmlReport",
+        "markdown": "reports.formats.markdown:MarkdownReport",
+        "csv": "reports.formats.csv_report:CsvReport",
+        "curves": "reports.formats.curves:CurvesReport",
+        "json": "reports.formats.json_file:JsonReport",
+        "html": "reports.formats.html:HtmlReport",
+        "junit": "reports.formats.junit:JunitReport",
     },
 )
 
 
 def conclude(folder: ResultsFolder) -> Comparison:
-    """The comparison that a results folder's records amount to; writes nothing.
+    """The comparison, from the records of a results folder; writes nothing.
 
     Raises:
         RecordError: the folder is missing or damaged, or holds no record.
     """
-    from reports.blocks import read_steps
     from reports.comparison import compare
+    from reports.conclusions.blocks import read_steps
 
     plan = folder.read_plan()
     records = folder.records()
@@ -43,18 +46,55 @@ def conclude(folder: ResultsFolder) -> Comparison:
 
 
 def write_reports(folder: ResultsFolder) -> Comparison:
-    """Rebuild every report that has content from the records, each file written whole; the same bytes for the same records.
+    """Rebuild from the records the reports that the plan names, if they have content. The same records give the same bytes.
 
     Raises:
         RecordError: the folder is missing or damaged, or holds no record.
+        PlanError: a report that the plan names cannot be loaded.
     """
     comparison = conclude(folder)
-    for name in sorted(REGISTRY.names()):
-        report = REGISTRY.resolve(name)()
-        if not report.has_content(comparison):
-            continue
-        write_whole(folder.root / report.file_name, report.render(comparison))
+    for report in make_reports(folder.read_plan().reports):
+        if report.has_content(comparison):
+            write_whole(folder.root / report.file_name, report.render(comparison))
     return comparison
+
+
+def make_report(reference: str) -> Report:
+    """The report that a name, ``module:Class`` or ``path/to/file.py:Class`` refers to.
+
+    Raises:
+        PlanError: unknown, not loadable, or no Report.
+    """
+    from reports.base import Report
+
+    found = REGISTRY.resolve(reference)
+    if not issubclass(found, Report) or not isinstance(getattr(found, "file_name", None), str):
+        raise PlanError(
+            f"report '{reference}' is {found.__name__}, which does not derive from reports.base.Report with a file_name of its own"
+        )
+    return found()
+
+
+def make_reports(references: Sequence[str] | None) -> list[Report]:
+    """The reports to write, each to a file of its own. ``json`` is always among them: other programs read it.
+
+    Args:
+        references: of a plan; None: all that are customary, installed plug-ins included.
+
+    Raises:
+        PlanError: one cannot be loaded, or two write the same file.
+    """
+    if references is None:
+        return [report for name in sorted(REGISTRY.names()) if (report := make_report(name)).is_customary]
+    by_file: dict[str, str] = {}
+    made = []
+    for reference in dict.fromkeys(["json", *references]):
+        report = make_report(reference)
+        other = by_file.setdefault(report.file_name, reference)
+        if other != reference:
+            raise PlanError(f"reports '{other}' and '{reference}' both write {report.file_name}; leave one of them out")
+        made.append(report)
+    return made
 
 
 def _manifest(folder: ResultsFolder) -> Manifest | None:

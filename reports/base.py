@@ -1,18 +1,27 @@
-"""The interface of a report: from a ``Comparison`` to the bytes of one file."""
+"""The interface of a report: from a ``Comparison`` or a ``Study`` to the bytes of one file."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from reports.schema import Comparison
 
+if TYPE_CHECKING:
+    from reports.study_schema import Study
+
 
 class Report(ABC):
-    """One format. Register it in ``reports.REGISTRY``, or by an entry point of the group ``ringside.reports``."""
+    """One format.
+
+    A plan may name it under ``reports``, by ``module:Class`` or ``path/to/file.py:Class``; an entry point of the group
+    ``ringside.reports`` gives it a name. The same input must give the same bytes: no clock, no randomness, no reading of files.
+    """
 
     file_name: ClassVar[str]
     """The file that it is written to, inside the results folder."""
+    is_customary: ClassVar[bool] = True
+    """Whether it is written where a plan names no reports."""
 
     def has_content(self, comparison: Comparison) -> bool:
         """Whether there is anything of this comparison to write."""
@@ -20,4 +29,8 @@ class Report(ABC):
 
     @abstractmethod
     def render(self, comparison: Comparison) -> bytes:
-        """The whole file. The same bytes for the same comparison: no clock, no randomness, no reading of other files."""
+        """The whole file."""
+
+    def render_study(self, study: Study) -> bytes | None:
+        """The whole file of a study; None: this format has none."""
+        return None

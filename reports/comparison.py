@@ -1,6 +1,6 @@
-"""What is concluded from a plan's records.
+"""From a plan's records to a ``Comparison``: numbers of ``conclusions``, sentences of ``wording``.
 
-Pure: records and steps in, a ``Comparison`` out, the same for the same records. Every report renders it, none computes.
+Pure: the same records and steps give the same comparison. Every report renders it, none computes.
 """
 
 from __future__ import annotations
@@ -13,25 +13,29 @@ import pandas as pd
 from measurement.errors import RecordError
 from measurement.plan import Plan
 from measurement.record import LaunchRecord, Manifest
-from reports.blocks import columns, tabulate_blocks, timed_steps
-from reports.cells import cases_of
-from reports.limits import limit_sentence
-from reports.schema import Comparison
-from reports.summaries import summarise_arms, summarise_ratios
-from reports.training import summarise_training
-from reports.training_wording import NO_CONTROL, training_findings, training_headline, training_warnings
-from reports.wording import control_sentence, findings, headline, warnings
-
-__all__ = ["Comparison", "compare", "measured_minutes"]
+from reports.conclusions.blocks import columns, slowest_steps, tabulate_blocks, timed_steps
+from reports.conclusions.cases import cases_of
+from reports.conclusions.load import block_loads
+from reports.conclusions.ratios import Evidence, fastest, summarise_ratios
+from reports.conclusions.stalls import find_stalls
+from reports.conclusions.summaries import summarise_arms
+from reports.conclusions.training import summarise_training
+from reports.schema import ArmSummary, Comparison, RatioSummary
+from reports.statistics.looks import error_share
+from reports.training_schema import TrainingSummary
+from reports.wording.bottleneck import limit_sentence
+from reports.wording.comparison import control_sentence, fastest_sentence, findings, headline, headline_holds, ratio_note, warnings
+from reports.wording.disturbances import load_sentence
+from reports.wording.training import NO_CONTROL, training_findings, training_headline, training_note, training_warnings
 
 
 def compare(plan: Plan, records: Sequence[LaunchRecord], steps: pd.DataFrame, *, manifest: Manifest | None = None) -> Comparison:
-    """Conclude.
+    """All that the reports show of a comparison.
 
     Args:
         plan: what was asked.
         records: every launch of every arm so far, in any order.
-        steps: their raw steps, with columns ``launch`` and ``arm`` (``reports.blocks.read_steps``).
+        steps: their raw steps, with columns ``launch`` and ``arm`` (``reports.conclusions.blocks.read_steps``).
         manifest: of the comparison, for the fairness table and where the time went; the figures do not depend on it.
 
     Raises:
@@ -42,26 +46,70 @@ def compare(plan: Plan, records: Sequence[LaunchRecord], steps: pd.DataFrame, *,
     timed = timed_steps(records, steps)
     blocks = tabulate_blocks(timed)
     minutes = measured_minutes(plan, records)
-    results = summarise_ratios(plan, records, blocks, minutes=minutes)
-    arms = summarise_arms(plan, records, timed, blocks)
+    stalls = find_stalls(slowest_steps(timed))
+    loads = block_loads(records)
+    arms = summarise_arms(plan, records, timed, blocks, stalls, loads)
+    looks = manifest.looks if manifest else []
+    share = error_share(looks, until_decided=plan.measurement.until_decided)
+    evidence = Evidence(
+        plan=plan,
+        records=records,
+        blocks=blocks,
+        stalls=stalls,
+        loads=loads,
+        arms={arm.name: arm for arm in arms},
+        minutes=minutes,
+        error_share=share,
+    )
+    results = summarise_ratios(evidence)
+    leaders = fastest(evidence, results)
     training = summarise_training(plan, records)
-    said = findings(results, arms, plan)
-    control = NO_CONTROL if training else control_sentence(results, plan)
     return Comparison(
-        headline=training_headline(training) if training else headline(said, control, results),
-        findings=[*training_findings(training), *said] if training else said,
-        control=control,
-        warnings=[*(training_warnings(training) if training else []), *warnings(plan, arms, results)],
+        **_sentences(plan, results, arms, training, looks, leaders),
         training=training,
-        limit=limit_sentence({arm.name: arm.step_shares for arm in arms if arm.step_shares and arm.role != "control"}),
         measured_minutes=minutes,
         results=results,
+        fastest=leaders,
         arms=arms,
         cases=cases_of(records),
         block_table=columns(blocks, ["launch", "turn", "round", "arm", "kind", "case", "throughput_per_s"]),
         **_asked(plan, records),
         **_manifest_fields(manifest, records),
     )
+
+
+def _sentences(
+    plan: Plan,
+    results: list[RatioSummary],
+    arms: list[ArmSummary],
+    training: TrainingSummary | None,
+    looks: list[int],
+    leaders: list[str],
+) -> dict[str, Any]:
+    """Fields of ``Comparison`` that are sentences. Sets the notes of ratios and of arms that trained to the end, too."""
+    for result in results:
+        result.note = ratio_note(result, arms)
+    said, warned = [*findings(results, arms, plan), *fastest_sentence(leaders, plan)], warnings(plan, arms, results, looks)
+    limit = limit_sentence({arm.name: arm.step_shares for arm in arms if arm.step_shares and arm.role != "control"})
+    if training is None:
+        control, load = control_sentence(results, plan), load_sentence(arms)
+        return {
+            "headline": headline(said, control, results, load),
+            "headline_holds": headline_holds(said, results, load),
+            "findings": said,
+            "control": control,
+            "warnings": warned,
+            "limit": limit,
+        }
+    for arm in training.arms:
+        arm.note = training_note(arm, training)
+    return {
+        "headline": training_headline(training),
+        "findings": [*training_findings(training), *said],
+        "control": NO_CONTROL,
+        "warnings": [*training_warnings(training), *warned],
+        "limit": limit,
+    }
 
 
 def _check(plan: Plan, records: Sequence[LaunchRecord]) -> None:
@@ -77,7 +125,7 @@ def _check(plan: Plan, records: Sequence[LaunchRecord]) -> None:
 
 
 def measured_minutes(plan: Plan, records: Sequence[LaunchRecord]) -> float:
-    """Wall time of the blocks so far: arms of a launch share it, unless they ran one after the other."""
+    """Minutes of wall time that blocks took so far. Arms of a launch share them, unless they ran one after the other."""
     seconds: dict[object, float] = {}
     for record in records:
         key = (record.launch, record.arm) if plan.measurement.mode == "sequential" else record.launch

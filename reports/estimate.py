@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict
+
+Caution = Literal["one launch", "one pair"]
+"""Why an interval may be too narrow, or is missing."""
 
 
 class Estimate(BaseModel):
@@ -15,6 +20,6 @@ class Estimate(BaseModel):
     ci_high: float | None = None
 
     def times(self, factor: float) -> Estimate:
-        """In another unit."""
+        """The estimate in another unit."""
         low, high = (None if bound is None else bound * factor for bound in (self.ci_low, self.ci_high))
         return Estimate(value=self.value * factor, ci_low=low, ci_high=high)

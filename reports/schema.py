@@ -7,13 +7,17 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from measurement.record import Case, ParityResult
-from reports.estimate import Estimate
+from reports.estimate import Caution, Estimate
 from reports.training_schema import TrainingSummary
-from reports.verdict import Verdict
 
-SCHEMA_VERSION = 2
-"""2: cases of micro-benchmarks."""
+SCHEMA_VERSION = 4
+"""2: cases of micro-benchmarks. 3: an arm's figures by case are called ``cases``; ``case`` is null where a workload is trained.
+4: ``throughput_ratio`` is that of totals, with ``typical_ratio`` beside it; stalls; what one long run may come out at."""
 
+Verdict = Literal["faster", "slower", "equivalent", "undecided"]
+Withheld = Literal["control", "stalls", "load"]
+HeadlinePart = Literal["load", "control", "first finding"]
+"""A sentence that the headline may repeat."""
 Role = Literal["baseline", "control", "candidate"]
 Status = Literal["ok", "failed", "wrong", "timeout", "not measured", "not at this point"]
 """The last only in studies: an arm of one process, where there are more ranks."""
@@ -36,7 +40,7 @@ class ArmError(Stored):
     log_tail: dict[str, str] = {}
 
 
-class Cell(Stored):
+class CaseFigures(Stored):
     """One arm in one case of a micro-benchmark: medians over blocks, each timed by its slowest rank."""
 
     case: str
@@ -86,12 +90,36 @@ class ByRank(Stored):
 
 
 class StepShares(Stored):
-    """Where a synchronised step's time goes, as shares of it; the definitions are in ``reports.limits``."""
+    """Where a synchronised step's time goes, as shares of it; the definitions are in ``reports.conclusions.bottleneck``."""
 
     data_wait: float
     """Waiting for data, on the rank that waits most."""
     exposed_comm: float | None = None
     """Null where it was not measured."""
+
+
+class StallFigures(Stored):
+    """An arm's stalls (``reports.conclusions.stalls``): steps far longer than its others."""
+
+    count: int
+    seconds: float
+    """What they took beyond median steps, all together."""
+    share: float
+    """``seconds`` over the time of all synchronised blocks."""
+    typical_s: float | None
+    """Median length of a stalled step; null where there is none."""
+    longest_s: float | None
+
+
+class LoadFigures(Stored):
+    """What others took of an arm's cores while its blocks ran (``reports.conclusions.load``): shares of the cores' time."""
+
+    foreign_share: float
+    steal_share: float
+    """A hypervisor's other guests."""
+    disturbed_share: float
+    """Of its blocks."""
+    blocks: int
 
 
 class LinkFigures(Stored):
@@ -101,7 +129,7 @@ class LinkFigures(Stored):
     sent_bytes: float
     received_bytes: float
     needed_bytes: float
-    """Each way, of a ring all_reduce; see ``reports.links``."""
+    """Each way, of a ring all_reduce; see ``reports.conclusions.links``."""
 
 
 class ArmSummary(Stored):
@@ -126,7 +154,7 @@ class ArmSummary(Stored):
     parity: ParityResult | None = None
     blocks: int = 0
     throughput_per_s: Estimate | None = None
-    """Median over synchronised blocks; global samples over the slowest rank's time."""
+    """All samples over the sum of the slowest rank's times of all synchronised blocks (``reports.conclusions.throughput``)."""
     step_time_s: dict[str, float] = {}
     """Percentiles p5, p25, p50, p75, p95 over synchronised steps, the slowest rank of each."""
     step_time_quantiles_s: list[float] = []
@@ -135,25 +163,33 @@ class ArmSummary(Stored):
     """Median seconds per step on the slowest rank; not to be compared between backends one by one."""
     exposed_comm_s: Estimate | None = None
     """Median over launches of: mean synchronised step time less mean local step time, in the same rounds."""
+    stalls: StallFigures | None = None
+    """Null without synchronised steps, and of a micro-benchmark."""
+    load: LoadFigures | None = None
+    """Null where the kernel does not tell."""
     step_shares: StepShares | None = None
     """Null without synchronised steps, and in files written before there were any."""
     peak_memory_bytes: int | None = None
     speed_up: Estimate | None = None
     """Of a study: throughput over that of the ``scaling_baseline``."""
-    scaling_efficiency: float | None = None
-    """Of a study: ``speed_up`` over the ratio of the numbers of ranks."""
+    compute_units: int | None = None
+    """Cores, or GPUs, that its ranks compute on: ranks that share cores share them here; null where it is not known."""
+    cores_per_rank: int | None = None
+    threads_per_rank: int | None = None
+    scaling_efficiency: Estimate | None = None
+    """Of a study: ``speed_up`` over how many times the compute units."""
     scaling_baseline: str | None = None
     """The arm and point that they are relative to; null outside of studies."""
     by_rank: ByRank | None = None
     """None with a single rank."""
     links: list[LinkFigures] = []
     """Of each host of a lab."""
-    cells: list[Cell] = []
-    """Of a micro-benchmark, in the order of the cases; the figures of training are then left out."""
+    cases: list[CaseFigures] = []
+    """Of a micro-benchmark, in the order of its cases; an arm then has no figures of training steps."""
 
-    def cell(self, case: str) -> Cell:
+    def case(self, name: str) -> CaseFigures:
         """The figures in this case."""
-        return next(cell for cell in self.cells if cell.case == case)
+        return next(figures for figures in self.cases if figures.case == name)
 
 
 class RatioSummary(Stored):
@@ -161,25 +197,47 @@ class RatioSummary(Stored):
 
     baseline: str
     candidate: str
-    case: str = ""
-    """Of a micro-benchmark; empty in training."""
+    case: str | None = None
+    """Of a micro-benchmark; null where the workload is trained."""
     role: Literal["control", "candidate"]
     world_size: int
     hosts: list[str]
     throughput_ratio: float | None
+    """Of totals, stalls included: the geometric mean over launches of all samples over all seconds."""
     ci_low: float | None
     ci_high: float | None
+    run_low: float | None = None
+    run_high: float | None = None
+    """What one long run may be expected to come out at: a prediction interval, wider than that of the mean."""
     confidence: float
     verdict: Verdict
+    verdict_alone: Verdict
+    """What the interval says by itself. ``verdict`` is 'undecided' instead where something withholds it."""
+    withheld_by: Withheld | None = None
+    """The control deviates from 1 by as much; or the verdict would be another without a few stalls, too rare to be estimated; or
+    the machine was not quiet, and it would be another in the rounds that nobody disturbed."""
+    quiet_ratio: float | None = None
+    """In the rounds that nobody disturbed, where others disturbed many."""
+    caution: Caution | None = None
     launches: int
     pairs: int
-    mean_ratio: float | None = None
-    """Geometric mean of all pairs, none trimmed; where it is far from ``throughput_ratio``, a few blocks are far out."""
+    typical_ratio: float | None = None
+    """Geometric mean over launches of the pairs' 20% trimmed means: what a usual block shows."""
+    ratio_without_stalls: float | None = None
+    """As if each stall had been a median step; null of a micro-benchmark."""
     more_minutes: float | None = None
     """Minutes of measuring that should decide an undecided verdict; null where decided or nothing can be said."""
     note: str | None = None
+    """What weakens the verdict, or why there is none, in words."""
     pair_table: dict[str, list[Any]] = {}
-    """The pairs, column by column: launch, turn, round, log_ratio."""
+    """The pairs, column by column: launch, turn, round, log_ratio, disturbed (by foreign load)."""
+
+    @property
+    def control_failed(self) -> bool:
+        """Whether this is the control and its interval excludes 1."""
+        if self.role != "control" or self.ci_low is None or self.ci_high is None:
+            return False
+        return not self.ci_low <= 1 <= self.ci_high
 
 
 class Comparison(Stored):
@@ -192,13 +250,15 @@ class Comparison(Stored):
     ringside_version: str | None = None
     headline: str
     """The answer in one sentence; the control's failure comes first."""
+    headline_holds: list[HeadlinePart] = []
+    """Which of the sentences below the headline already says."""
     findings: list[str]
     """One sentence per candidate, the fastest first."""
     control: str
     """What the control says, in one sentence."""
     warnings: list[str]
     limit: str | None = None
-    """What holds training back, in one sentence; null without timing, and of a micro-benchmark."""
+    """Whether input, network or computing limits the speed, in one sentence; null without timing, and of a micro-benchmark."""
     baseline: str
     workload: str
     sample_unit: str
@@ -214,8 +274,10 @@ class Comparison(Stored):
     measured_minutes: float
     """Wall time of all blocks, all arms together."""
     cases: list[Case] = []
-    """Of a micro-benchmark, operation by operation; empty in training."""
+    """Of a micro-benchmark, operation by operation; empty where the workload is trained."""
     results: list[RatioSummary]
+    fastest: list[str] = []
+    """The arms than which none is shown to be faster; several are tied. None without a ratio, and of a micro-benchmark."""
     training: TrainingSummary | None = None
     """Of a plan with training."""
     arms: list[ArmSummary]
@@ -225,14 +287,14 @@ class Comparison(Stored):
     driver: dict[str, Any] = {}
     seconds: dict[str, float] = {}
     block_table: dict[str, list[Any]] = Field(default={}, repr=False)
-    """The blocks, column by column: launch, turn, round, arm, kind, case, throughput_per_s."""
+    """The blocks, column by column: launch, turn, round, arm, kind, case (null where the workload is trained), throughput_per_s."""
 
     def arm(self, name: str) -> ArmSummary:
         """The arm of this name."""
         return next(arm for arm in self.arms if arm.name == name)
 
-    def result(self, candidate: str, case: str = "") -> RatioSummary | None:
-        """The ratio of this arm to the baseline, in a case of a micro-benchmark; None for the baseline itself."""
+    def result(self, candidate: str, case: str | None = None) -> RatioSummary | None:
+        """The ratio of this arm to the baseline; of a micro-benchmark, in this case. None for the baseline itself."""
         return next((result for result in self.results if (result.candidate, result.case) == (candidate, case)), None)
 
     def operations(self) -> dict[str, list[Case]]:
@@ -243,7 +305,17 @@ class Comparison(Stored):
         return found
 
     @property
+    def further_findings(self) -> list[str]:
+        """The findings that the headline does not say."""
+        return self.findings["first finding" in self.headline_holds :]
+
+    @property
+    def beside_headline(self) -> list[str]:
+        """The findings and what the control says, without what the headline says already."""
+        return [*self.further_findings, *([] if "control" in self.headline_holds else [self.control])]
+
+    @property
     def undecided(self) -> list[RatioSummary]:
         """The candidates' ratios that more measuring could still decide; the control asks no question."""
         open_ = [result for result in self.results if result.verdict == "undecided" and result.role == "candidate"]
-        return [result for result in open_ if result.pairs > 0]
+        return [result for result in open_ if result.pairs > 0 and result.withheld_by != "stalls"]

@@ -1,13 +1,7 @@
-"""What is concluded from the points of a study, and its reports.
-
-Speed-up: an arm's throughput over that of its baseline. Scaling efficiency: speed-up over how many times the ranks; with
-throughput in samples per second that is the same in weak and in strong scaling. The baseline is the process without wrapper where
-the plan has one and it was measured, else the arm itself on one rank, else the arm itself at the first point.
-"""
+"""From the records of a study's points to a ``Study``, and to its reports: numbers of ``conclusions``, sentences of ``wording``."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from measurement.errors import RecordError
@@ -16,15 +10,11 @@ from measurement.plan import Plan
 from measurement.points import plan_at, world_size_at
 from measurement.record import Manifest
 from measurement.results import ResultsFolder
-from reports import conclude, write_reports
-from reports.schema import ArmError, ArmSummary, Comparison, Estimate, Status
+from reports import conclude, make_reports, write_reports
+from reports.conclusions.study import WITHOUT_WRAPPER, scaling_base, with_scaling
+from reports.schema import ArmError, ArmSummary, Comparison, Status
 from reports.study_schema import Study, StudyPoint
-from reports.study_wording import findings, headline, warnings
-
-Base = tuple[StudyPoint, ArmSummary, str]
-"""What an arm's scaling is relative to: where, which arm, and what it is called."""
-ALONE = ("single", "dp")
-"""Backends of a single process, without wrapper; their own scaling is none."""
+from reports.wording.study import base_words, findings, headline, warnings
 
 
 def write_study(folder: ResultsFolder, *, points: bool = False) -> Study:
@@ -32,27 +22,21 @@ def write_study(folder: ResultsFolder, *, points: bool = False) -> Study:
 
     Args:
         folder: of the study.
-        points: rebuild those of the points too.
+        points: rebuild the reports of the points, too.
 
     Raises:
         RecordError: a folder is damaged, or no study's.
     """
-    from reports.study_page import study_page
-    from reports.study_text import study_csv, study_json, study_markdown
-
     study = conclude_study(folder, points=points)
-    for name, render in (
-        ("comparison.json", study_json),
-        ("report.md", study_markdown),
-        ("report.csv", study_csv),
-        ("report.html", study_page),
-    ):
-        write_whole(folder.root / name, render(study))
+    for report in make_reports(folder.read_plan().reports):
+        content = report.render_study(study)
+        if content is not None:
+            write_whole(folder.root / report.file_name, content)
     return study
 
 
 def conclude_study(folder: ResultsFolder, *, points: bool = False) -> Study:
-    """What a study's records amount to; see ``write_study``."""
+    """A study from its records. Writes only the reports of its points, and these only with ``points``; see ``write_study``."""
     plan = folder.read_plan()
     if not plan.points:
         raise RecordError(f"'{folder.root}' holds no study: its plan has no points")
@@ -60,7 +44,7 @@ def conclude_study(folder: ResultsFolder, *, points: bool = False) -> Study:
     compared = {name: _comparison(folder.point(name), write=points) for name in plan.points}
     found = [_point(plan, name, compared[name], manifest) for name in plan.points]
     for point in found:
-        point.arms = [with_scaling(found, point, arm) for arm in point.arms]
+        point.arms = [_scaled(found, point, arm) for arm in point.arms]
     some = next((comparison for comparison in compared.values() if comparison), None)
     return Study(
         comparison_id=folder.root.name,
@@ -79,8 +63,16 @@ def conclude_study(folder: ResultsFolder, *, points: bool = False) -> Study:
     )
 
 
+def _scaled(points: Sequence[StudyPoint], point: StudyPoint, arm: ArmSummary) -> ArmSummary:
+    """The arm with its scaling and the name of what that is relative to; unchanged where there is none."""
+    base = scaling_base(points, arm.name)
+    if base is None or arm.throughput_per_s is None:
+        return arm
+    return with_scaling(arm, point, base).model_copy(update={"scaling_baseline": base_words(base)})
+
+
 def _comparison(folder: ResultsFolder, *, write: bool) -> Comparison | None:
-    """None where nothing has been measured."""
+    """The comparison at one point; None where nothing has been measured."""
     if not folder.plan_path.is_file() or not folder.records():
         return None
     return write_reports(folder) if write else conclude(folder)
@@ -97,9 +89,11 @@ def _point(plan: Plan, name: str, comparison: Comparison | None, manifest: Manif
         local_batch_size=asked.local_batch_size,
         global_batch_size=asked.local_batch_size * asked.micro_steps * asked.world_size,
         cause=cause,
+        device="cpu" if comparison is None else comparison.device,
         headline=comparison.headline if comparison else None,
         arms=[_arm(plan, name, arm, comparison, cause) for arm in plan.all_arms()],
         results=[result.model_copy(update={"pair_table": {}}) for result in comparison.results] if comparison else [],
+        fastest=comparison.fastest if comparison else [],
     )
 
 
@@ -110,7 +104,7 @@ def _arm(plan: Plan, point: str, name: str, comparison: Comparison | None, cause
     asked = plan.all_arms()[name]
     ranks = world_size_at(plan, point)
     status: Status = "failed" if cause else "not measured"
-    if comparison is not None or (asked.backend in ALONE and ranks > 1):
+    if comparison is not None or (asked.backend in WITHOUT_WRAPPER and ranks > 1):
         status, cause = "not at this point", None
     return ArmSummary(
         name=name,
@@ -123,48 +117,3 @@ def _arm(plan: Plan, point: str, name: str, comparison: Comparison | None, cause
         world_size=ranks,
         errors=[ArmError(launch=0, status=status, message=cause)] if cause else [],
     )
-
-
-def with_scaling(points: Sequence[StudyPoint], point: StudyPoint, arm: ArmSummary) -> ArmSummary:
-    """The arm with its speed-up and efficiency, where both it and its baseline were measured and ranks differ."""
-    if len({point.world_size for point in points}) == 1:
-        return arm
-    base = scaling_base(points, arm.name)
-    if base is None or arm.throughput_per_s is None:
-        return arm
-    at, reference, called = base
-    assert reference.throughput_per_s is not None
-    is_base = at is point and reference.name == arm.name
-    speed_up = Estimate(value=1.0) if is_base else quotient(arm.throughput_per_s, reference.throughput_per_s)
-    efficiency = speed_up.value * at.world_size / point.world_size
-    return arm.model_copy(update={"speed_up": speed_up, "scaling_efficiency": efficiency, "scaling_baseline": called})
-
-
-def scaling_base(points: Sequence[StudyPoint], name: str) -> Base | None:
-    """What an arm's scaling is relative to; None where the arm was not measured there."""
-    measured = [(point, arm) for point in points for arm in point.arms if arm.throughput_per_s]
-    for point, arm in measured:
-        if point.world_size == 1 and arm.backend in ALONE:
-            return point, arm, f"{arm.name} at {point.name} (single process without wrapper)"
-    for point, arm in measured:
-        if point.world_size == 1 and arm.name == name:
-            return point, arm, f"{name} at {point.name} (one rank with wrapper)"
-    first = points[0]
-    if first.arm(name).throughput_per_s:
-        return first, first.arm(name), f"{name} at {first.name} (the first point)"
-    return None
-
-
-def quotient(one: Estimate, other: Estimate) -> Estimate:
-    """Of two independent estimates; errors add as squares of logarithms."""
-    value = one.value / other.value
-    if None in (one.ci_low, one.ci_high, other.ci_low, other.ci_high):
-        return Estimate(value=value)
-    down = math.hypot(_log(one.value, one.ci_low), _log(other.ci_high, other.value))
-    up = math.hypot(_log(one.ci_high, one.value), _log(other.value, other.ci_low))
-    return Estimate(value=value, ci_low=value * math.exp(-down), ci_high=value * math.exp(up))
-
-
-def _log(high: float | None, low: float | None) -> float:
-    assert high is not None and low is not None
-    return math.log(high / low)

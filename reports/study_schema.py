@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
+from pydantic import Field
+
+from measurement.link_rate import UNSHAPED, parse_plan_rate
 from reports.schema import SCHEMA_VERSION, ArmSummary, RatioSummary, Stored
 
 
@@ -20,11 +24,14 @@ class StudyPoint(Stored):
     """Samples per optimizer step, over all ranks and micro-steps."""
     cause: str | None = None
     """Why nothing, or no more, could be measured here."""
+    device: str = "cpu"
     headline: str | None = None
     """The point's own answer."""
     arms: list[ArmSummary]
     """All arms of the plan, in the same order at every point: also those that failed, or do not run here."""
     results: list[RatioSummary]
+    fastest: list[str] = Field(default=[])
+    """The arms than which none is shown to be faster; several are tied."""
 
     def arm(self, name: str) -> ArmSummary:
         """The arm of this name."""
@@ -37,9 +44,7 @@ class StudyPoint(Stored):
     @property
     def rate_bits_per_s(self) -> float:
         """Of the links; infinite where they are not shaped."""
-        units = {"k": 1e3, "m": 1e6, "g": 1e9}
-        rate = self.link_rate or "unshaped"
-        return float(rate[:-4]) * units[rate[-4]] if rate.endswith("bit") else float("inf")
+        return parse_plan_rate(self.link_rate or UNSHAPED) or math.inf
 
 
 class Study(Stored):
@@ -65,8 +70,3 @@ class Study(Stored):
     def arm_names(self) -> list[str]:
         """In the plan's order."""
         return [arm.name for arm in self.points[0].arms]
-
-    @property
-    def candidates(self) -> list[str]:
-        """The arms that are held against the baseline."""
-        return [arm.name for arm in self.points[0].arms if arm.role == "candidate"]

@@ -1,4 +1,4 @@
-"""The part of ``comparison.json`` that a plan with training has: learning curves, final accuracies and times to accuracy."""
+"""The part of ``comparison.json`` that a plan with ``training`` has: learning curves, final accuracies and times to accuracy."""
 
 from __future__ import annotations
 
@@ -6,28 +6,30 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from measurement.training import Training
+from measurement.training import TrainingSettings
 from reports.estimate import Estimate
 
 Convergence = Literal["same", "differs", "undecided"]
+NoDifference = Literal["nothing held out", "no common seed", "one seed"]
+"""Why accuracies cannot be compared, or only without an interval."""
 Quantity = Literal["train_loss", "train_top1", "held_out_loss", "held_out_top1"]
 """Means over an epoch's samples; top1 is a share of right answers."""
 QUANTITIES: tuple[Quantity, ...] = ("train_loss", "train_top1", "held_out_loss", "held_out_top1")
 
 
 class Stored(BaseModel):
-    """Base of what is stored of trainings."""
+    """Base of these models."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class SeedCurve(Stored):
-    """One training of an arm, a value for each epoch."""
+    """An arm trained with one seed: a value for each epoch."""
 
     launch: int
     seed: int
     finished: bool
-    """Trained to its end; the others are only drawn."""
+    """It trained to its end; curves that did not are drawn, but do not count."""
     train_s: list[float]
     """Training seconds of this arm until the epoch's end; evaluation and the other arms' turns are not counted."""
     figures: dict[Quantity, list[float | None]]
@@ -68,8 +70,9 @@ class ArmTraining(Stored):
     """Seeds that it is the mean of."""
     convergence: Convergence | None = None
     """Null for the reference."""
+    caution: NoDifference | None = None
     note: str | None = None
-    """Why there is no verdict."""
+    """``caution`` in words."""
     times_to_accuracy_s: list[float | None] = []
     """Of each seed that trained to its end; null: it did not reach the target."""
     seeds_reached: int = 0
@@ -83,9 +86,9 @@ class ArmTraining(Stored):
 
 
 class TrainingSummary(Stored):
-    """All arms' trainings."""
+    """How all arms converge."""
 
-    settings: Training
+    settings: TrainingSettings
     """The plan's."""
     reference: str
     """The arm that the others should converge like: that of a single process where there is one, else the baseline."""

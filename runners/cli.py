@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from measurement.errors import RingsideError
 from runners.lab.commands import app as lab
-from runners.leaving import leave_in_order
+from runners.processes.process_exit import run_command
 
 if TYPE_CHECKING:
     from measurement.plan import Plan
@@ -24,10 +20,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 app.add_typer(lab, name="lab")
 
 EXIT_FAILED = 1
-EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
-PIPED_WIDTH = 100
-"""Columns of the verdict table where no terminal says its own; in 80 the notes would stand letter under letter."""
 
 
 @app.callback()
@@ -50,9 +43,8 @@ def compare(
     max_minutes: Annotated[float | None, typer.Option(help="With --until-decided: no new launch after this long.")] = None,
 ) -> None:
     """Run a plan: measure its arms interleaved, print the verdicts, write the reports."""
-    from measurement.results import ResultsFolder
-    from runners.compare import default_folder
-    from runners.study import read_plan_or_study
+    from measurement.results import ResultsFolder, default_folder
+    from runners.driver.study import read_plan_or_study
 
     overrides = list(settings or [])
     if until_decided:
@@ -60,15 +52,15 @@ def compare(
     if max_minutes is not None:
         overrides.append(f"measurement.max_minutes={max_minutes}")
     chosen = read_plan_or_study(plan, overrides=overrides)
-    folder = ResultsFolder(output or default_folder(chosen))
+    folder = ResultsFolder(output or default_folder(chosen.name))
     if not (run_study if chosen.points else run_comparison)(chosen, folder, path=plan):
         raise typer.Exit(EXIT_FAILED)
 
 
 def run_comparison(chosen: Plan, folder: ResultsFolder, *, path: Path) -> bool:
     """Measure and show; returns whether every arm is ok. On Ctrl-C what was measured is shown, and how to go on."""
-    from runners.compare import ComparisonRun
-    from runners.progress import Progress
+    from runners.driver.comparison import ComparisonRun
+    from runners.driver.progress import Progress
 
     with Progress(seconds_per_launch=chosen.measurement.seconds_per_launch) as progress:
         run = ComparisonRun(chosen, folder, progress=progress)
@@ -87,7 +79,7 @@ def run_comparison(chosen: Plan, folder: ResultsFolder, *, path: Path) -> bool:
 
 def run_study(chosen: Plan, folder: ResultsFolder, *, path: Path) -> bool:
     """The same at every point of the plan."""
-    from runners.study import StudyRun
+    from runners.driver.study import StudyRun
 
     run = StudyRun(chosen, folder)
     run.prepare()
@@ -124,7 +116,7 @@ def report(folder: Annotated[Path, typer.Argument(help="A folder that 'ringside 
 @app.command()
 def doctor() -> None:
     """What is installed, built and reachable here, with the remedy for what is not."""
-    from runners.doctor import diagnose, print_findings
+    from runners.doctor.command import diagnose, print_findings
 
     print_findings(diagnose())
 
@@ -139,33 +131,31 @@ def hosts(
     reach: Annotated[bool, typer.Option("--reach/--no-reach", help="Look at each host, over ssh.")] = True,
 ) -> None:
     """What a hostfile says, whether ranks can be started on its hosts, and which rank goes where."""
-    from rich.console import Console
+    from reports.formats.terminal import new_console
+    from runners.hosts.hosts_command import named_hosts, show_hosts
 
-    from runners.hosts import named_hosts, show_hosts
-
-    console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
-    if not show_hosts(named_hosts(hostfile, listed), world_size=world_size, reach=reach, console=console):
+    if not show_hosts(named_hosts(hostfile, listed), world_size=world_size, reach=reach, console=new_console()):
         raise typer.Exit(EXIT_FAILED)
 
 
 def show(comparison: Any, folder: Path) -> None:
     """The verdict table on stdout, and where the reports are."""
-    from reports.terminal import verdict_table
+    from reports.formats.terminal import comparison_table
 
-    _show(comparison.headline, verdict_table(comparison), folder)
+    _show(comparison.headline, comparison_table(comparison), folder)
 
 
 def show_study(study: Study, folder: Path) -> None:
     """The same of a study, a row for each arm at each point."""
-    from reports.study_text import study_table
+    from reports.formats.terminal import study_table
 
     _show(study.headline, study_table(study), folder)
 
 
 def _show(headline: str, table: Any, folder: Path) -> None:
-    from rich.console import Console
+    from reports.formats.terminal import new_console
 
-    console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    console = new_console()
     console.print(headline, markup=False, highlight=False, soft_wrap=True)
     console.print(table)
     console.print(f"report: {folder / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
@@ -174,25 +164,6 @@ def _show(headline: str, table: Any, folder: Path) -> None:
 def main() -> None:
     """Entry point: a user's error is one message on stderr and exit code 2."""
     run_command(app)
-
-
-def run_command(command: Callable[[], Any]) -> NoReturn:
-    """Run a command line and end with its exit code; ``RingsideError`` becomes one message and exit code 2."""
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # c10d reports each wait that times out, and the driver waits in turns
-    signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        command()
-    except RingsideError as error:
-        print(f"ringside: {error}", file=sys.stderr)
-        leave_in_order(EXIT_BAD_INPUT)
-    except SystemExit as end:
-        leave_in_order(end.code if isinstance(end.code, int) else 0)
-    leave_in_order(0)
-
-
-def _interrupt(*_: object) -> NoReturn:
-    """SIGTERM ends a comparison as Ctrl-C does: processes ended, measurements kept."""
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

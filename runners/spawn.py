@@ -14,14 +14,15 @@ import os
 import runpy
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from measurement.addresses import LOOPBACK, free_port, is_free
 from measurement.errors import PlanError
-from runners.interfaces import use_interface
+from runners.hosts.network import use_interface
+from runners.launchers.spawn import rank_environment
 
 DEFAULT_PORT = 29500
-LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,18 +34,6 @@ class Node:
     nproc_per_node: int
     master_addr: str
     master_port: int
-
-    def variables(self, local_rank: int) -> Mapping[str, str]:
-        """torchrun's, for one rank."""
-        return {
-            "MASTER_ADDR": self.master_addr,
-            "MASTER_PORT": str(self.master_port),
-            "RANK": str(self.node_rank * self.nproc_per_node + local_rank),
-            "LOCAL_RANK": str(local_rank),
-            "GROUP_RANK": str(self.node_rank),
-            "WORLD_SIZE": str(self.nodes * self.nproc_per_node),
-            "LOCAL_WORLD_SIZE": str(self.nproc_per_node),
-        }
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -109,25 +98,15 @@ def this_node(given: argparse.Namespace) -> Node:
 
 def run_rank(local_rank: int, node: Node, module: str, arguments: list[str]) -> None:
     """One rank: torchrun's variables, then the module as ``__main__``."""
-    os.environ |= node.variables(local_rank)
+    os.environ |= rank_environment(
+        local_rank,
+        node_rank=node.node_rank,
+        nodes=node.nodes,
+        nproc_per_node=node.nproc_per_node,
+        master=(node.master_addr, node.master_port),
+    )
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
-
-
-def is_free(port: int) -> bool:
-    """Whether this host can serve at a port, on all of its addresses."""
-    try:
-        with socket.create_server(("", port)):
-            return True
-    except OSError:
-        return False
-
-
-def free_port() -> int:
-    """One that nobody serves at now."""
-    with socket.create_server((LOOPBACK, 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 if __name__ == "__main__":

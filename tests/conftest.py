@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import secrets
 import shutil
@@ -16,7 +17,8 @@ import psutil
 import pytest
 import yaml
 
-from runners.leaving import leave_in_order
+from runners.cli import app
+from runners.processes.process_exit import exit_code_of, leave_in_order
 
 REPOSITORY = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
@@ -42,6 +44,20 @@ TINY = {
 def pytest_configure(config):
     """A shell's background job ignores SIGINT, and what it starts inherits that: comparisons would not hear their Ctrl-C."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # as our commands do, of which some run in this process
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """What goes to one worker: a module, whose tests share launches, and all that make a lab, of which there is one."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByModule(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            module = nodeid.partition("::")[0]
+            return "lab" if module.startswith("tests/cluster/") else module
+
+    return ByModule(config, log)
 
 
 def pytest_sessionfinish(session, exitstatus):
@@ -51,7 +67,8 @@ def pytest_sessionfinish(session, exitstatus):
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config):
     """After the summary, which the leaks that a library of torch's reports at its end would otherwise bury."""
-    if EXIT_STATUS in config.stash:
+    is_worker = hasattr(config, "workerinput")
+    if EXIT_STATUS in config.stash and not is_worker:
         leave_in_order(config.stash[EXIT_STATUS])
 
 
@@ -65,16 +82,24 @@ def no_leaked_environment():
 
 
 @pytest.fixture
-def no_processes_left(monkeypatch):
-    """After the test nothing lives that it started: ranks, wardens, launchers. Known by a variable they inherit."""
-    monkeypatch.setenv(STARTED_BY, secrets.token_hex(8))
-    yield
-    _, alive = psutil.wait_procs(started_processes(), timeout=10)
-    assert not alive, [process.cmdline() for process in alive]
+def no_processes_left():
+    """For each test of a module; a fixture that many tests share says ``with no_process_stays()`` itself."""
+    with no_process_stays():
+        yield
+
+
+@contextlib.contextmanager
+def no_process_stays():
+    """Afterwards nothing lives that was started within: ranks, supervisors, launchers. Known by a variable they inherit."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(STARTED_BY, secrets.token_hex(8))
+        yield
+        _, alive = psutil.wait_procs(started_processes(), timeout=10)
+        assert not alive, [process.cmdline() for process in alive]
 
 
 def started_processes() -> list[psutil.Process]:
-    """Every live process that this test started, directly or not."""
+    """Every live process that was started within ``no_process_stays``, directly or not."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -96,6 +121,19 @@ def ringside(*arguments: object, timeout: float = 240, **options) -> subprocess.
     """The command line, as a user runs it."""
     command = [sys.executable, "-m", "runners.cli", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY, check=False, **options)
+
+
+def ringside_here(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The same in this process, which has imported what another would first take seconds to import."""
+    return run_here(lambda: app(list(map(str, arguments))))
+
+
+def run_here(command) -> subprocess.CompletedProcess[str]:
+    """What a process would print, and its exit code."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.chdir(REPOSITORY), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = exit_code_of(command)
+    return subprocess.CompletedProcess([], code, out.getvalue(), err.getvalue())
 
 
 def wait_until(condition, *, seconds=20):

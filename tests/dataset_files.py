@@ -1,4 +1,4 @@
-"""Small real files in the formats users have: scikit-learn's digits as IDX, random images as CIFAR pickles and JPEG, a text."""
+"""Small real files in the formats users have: 8×8 digits as IDX, random images as CIFAR pickles and JPEG, a text."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from sklearn.datasets import load_digits
 
-from workloads.cifar10 import HELD_OUT, TRAINING
+from workloads.cifar10 import HELD_OUT_BATCHES, TRAINING_BATCHES
+from workloads.digits import read_table
 
 HELD_OUT_SAMPLES = 23
 """Divides by nothing that the tests use as a number of ranks or as a batch."""
@@ -35,10 +35,11 @@ def idx(array: np.ndarray) -> bytes:
 
 
 def digits_28() -> tuple[np.ndarray, np.ndarray]:
-    """scikit-learn's digits, uint8 [1797, 28, 28], and their labels."""
-    small = torch.from_numpy(load_digits().images).float()[:, None]
+    """The digits of workload 'digits', uint8 [1797, 28, 28], and their labels."""
+    table = read_table()
+    small = torch.from_numpy(table[:, :-1]).float().reshape(-1, 1, 8, 8)
     large = torch.nn.functional.interpolate(small, size=(28, 28), mode="bilinear")[:, 0]
-    return (large * (255 / 16)).round().to(torch.uint8).numpy(), load_digits().target
+    return (large * (255 / 16)).round().to(torch.uint8).numpy(), table[:, -1]
 
 
 def write_mnist(
@@ -67,11 +68,11 @@ class Python2Pickler(pickle._Pickler):
 
 def cifar_batch(seed: int, images: int) -> dict[str, object]:
     """One batch's content."""
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     return {
         "batch_label": f"batch {seed}",
-        "labels": chance.integers(10, size=images).tolist(),
-        "data": chance.integers(256, size=(images, 3072), dtype=np.uint8),
+        "labels": rng.integers(10, size=images).tolist(),
+        "data": rng.integers(256, size=(images, 3072), dtype=np.uint8),
         "filenames": [f"{n}.png" for n in range(images)],
     }
 
@@ -87,19 +88,19 @@ def write_cifar10(folder: Path) -> None:
     """Five batches of 7 images, and the test batch."""
     place = folder / "cifar-10-batches-py"
     place.mkdir(parents=True)
-    for seed, name in enumerate((*TRAINING, *HELD_OUT)):
-        write_python2_pickle(place / name, cifar_batch(seed, HELD_OUT_SAMPLES if name in HELD_OUT else 7))
+    for seed, name in enumerate((*TRAINING_BATCHES, *HELD_OUT_BATCHES)):
+        write_python2_pickle(place / name, cifar_batch(seed, HELD_OUT_SAMPLES if name in HELD_OUT_BATCHES else 7))
 
 
 def write_imagenet(folder: Path) -> None:
     """Two classes of JPEG files of several sizes, one of them grey."""
-    chance = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     for part, numbers in (("train", (11, 8)), ("val", (12, 11))):
         for name, images in zip(("cat", "dog"), numbers, strict=True):
             (folder / part / name).mkdir(parents=True)
             for number in range(images):
                 shape = (70 + number, 90 - number) if number == 0 else (70 + number, 90 - number, 3)
-                pixels = chance.integers(256, size=shape, dtype=np.uint8)
+                pixels = rng.integers(256, size=shape, dtype=np.uint8)
                 Image.fromarray(pixels).save(folder / part / name / f"{number}.jpg")
 
 

@@ -1,7 +1,7 @@
-"""What is trained, or repeated.
+"""Workloads, which are trained, and micro-benchmarks, which are repeated.
 
-A workload knows its model, optimizer, batches and loss, a micro-benchmark its operations and their right results; neither
-knows how ranks talk.
+A workload knows its model, optimizer, batches and loss. A micro-benchmark knows its operations and their right results.
+Neither knows how ranks communicate.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ REGISTRY = Registry(
 
 
 def workload_class(reference: str) -> tuple[type[Workload] | type[MicroBenchmark], dict[str, Any]]:
-    """The class a reference names, and the options the name itself implies.
+    """Find the class that a reference names, and the options that the name itself implies.
 
-    A torchvision model's name, such as ``resnet50``, stands for ``synthetic`` with that model.
+    The name of a torchvision model, such as ``resnet50``, stands for ``synthetic`` with that model.
 
     Raises:
-        PlanError: unknown, not loadable, or neither Workload nor MicroBenchmark.
+        PlanError: the reference is unknown, cannot be loaded, or is neither a Workload nor a MicroBenchmark.
     """
     if ":" not in reference and reference not in REGISTRY.names() and reference in _torchvision_models():
         return workload_class("synthetic")[0], {"model": reference}

@@ -1,4 +1,7 @@
-"""The Workload interface. One file in anyone's package is enough: name it ``module:Class`` or ``path/to/file.py:Class``."""
+"""The Workload interface.
+
+A workload of your own is one file. Name it in a plan as ``module:Class`` or ``path/to/file.py:Class``.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +17,26 @@ from torch.optim import Optimizer
 from workloads.evaluation import EvaluationSums, shard_sums
 
 Batch = Any
-"""Whatever ``batches`` yields; only the workload that made it looks inside."""
+"""Whatever ``batches`` yields. Only the workload that made it looks inside."""
 
 
 class NoOptions(BaseModel):
-    """Options of a workload that has none; every workload's options refuse unknown names."""
+    """Options of a workload that has none. Like all options, they refuse unknown names."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Workload(ABC):
-    """Something to train. Every rank makes its own; nothing here is collective.
+    """A model, its optimizer, its batches and its loss. Every rank makes its own workload; no method is collective.
 
-    Random numbers: the runner seeds torch before ``build_model``, so that equal seeds give equal weights; ``batches`` draws
-    only from generators of its own.
+    The runner seeds torch before ``build_model``, so equal seeds give equal weights. ``batches`` must draw random numbers
+    from its own generators only.
     """
 
     Options: ClassVar[type[BaseModel]] = NoOptions
     """What a plan may set under ``workload_options``."""
     sample_unit: ClassVar[str] = "samples"
-    """What is counted per second: "images", "tokens"."""
+    """The unit of throughput: "images", "tokens"."""
 
     def __init__(self, *, local_batch_size: int, seed: int, options: BaseModel | None = None) -> None:
         self.local_batch_size = local_batch_size
@@ -42,68 +45,80 @@ class Workload(ABC):
 
     @abstractmethod
     def build_model(self) -> nn.Module:
-        """A freshly initialised model on the CPU; the runner moves it to the rank's device."""
+        """Return a freshly initialised model on the CPU. The runner moves it to the rank's device."""
 
     @abstractmethod
     def build_optimizer(self, model: nn.Module) -> Optimizer:
-        """A fresh optimizer over ``model``'s parameters; the learning rate is not scaled by the number of ranks."""
+        """Return a fresh optimizer over ``model``'s parameters. Do not scale the learning rate by the number of ranks."""
 
     @abstractmethod
     def batches(self, *, rank: int, world_size: int, device: torch.device) -> Iterator[Batch]:
-        """Endless batches of this rank's shard on ``device``; equal arguments give equal batches."""
+        """Yield batches of this rank's shard on ``device``, without end. Equal arguments give equal batches."""
 
     @abstractmethod
     def compute_loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean loss over ``batch``: a scalar on the model's device, ready for ``backward()``.
+        """Return the mean loss over ``batch``: a scalar on the model's device, ready for ``backward()``.
 
-        ``model`` may be wrapped: call it, and touch no attribute of it.
+        ``model`` may be wrapped, so call it and use none of its attributes.
         """
 
     @abstractmethod
     def count_samples(self, batch: Batch) -> int:
-        """How many ``sample_unit`` the batch holds."""
+        """Count what the batch holds, in ``sample_unit``."""
+
+    @property
+    def prefetched_batches(self) -> int:
+        """How many batches may lie ready before they are asked for; 0 where each is loaded when it is asked for.
+
+        So many are trained on untimed, since nobody waited for them.
+        """
+        return 0
 
     def batches_per_epoch(self, *, world_size: int) -> int | None:
-        """How many batches each rank has in an epoch; None: ``batches`` has no epochs, and nothing can be trained to its end.
+        """Return how many batches each rank has in an epoch, or None where there are no epochs.
+
+        A workload without epochs cannot be trained to the end.
 
         Raises:
-            PlanError: the data has not one batch for every rank.
+            PlanError: there is not one batch for every rank.
         """
         return None
 
     def epoch_batches(self, epoch: int, *, first_batch: int, rank: int, world_size: int, device: torch.device) -> Iterator[Batch]:
-        """One epoch of this rank's shard from batch ``first_batch`` on; those before it are not loaded.
+        """Yield one epoch of this rank's shard, starting at batch ``first_batch``. Earlier batches are not loaded.
 
-        All ranks' batches at one place hold together what one process with ``world_size`` times the batch would have there.
-        A sample's place and looks depend on seed, epoch and index alone.
+        The ranks' batches number i hold together the same samples as batch i of one process with the global batch size.
+        Order and augmentation depend on seed, epoch and sample index only.
         """
         raise NotImplementedError(f"{type(self).__name__} has batches_per_epoch but no epoch_batches")
 
     def compute_loss_and_hits(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """``compute_loss``, and from the same forward how often the answer was right, for the accuracy in training.
+        """Compute the loss and, from the same forward pass, the training accuracy's hits.
+
+        Must not wait for the device.
 
         Returns:
-            The loss, and int64 [2] on its device: how many of the batch's samples have their label ranked first, and among
-            the first five; None where there is no such thing. Nothing here waits for the device.
+            The loss as ``compute_loss`` gives it. The hits as int64 [2] on the same device: how many samples of the batch
+            have their label ranked first, and among the first five. None instead where a workload has no accuracy.
         """
         return self.compute_loss(model, batch), None
 
     def require_data(self) -> None:
-        """See, before anything starts, that what the workload reads is there and whole; fetch it where the options say so.
+        """Check, before any rank starts, that the data is there and intact. Download it if the options say so.
 
         Raises:
-            PlanError: what is expected where, what was found, and how to get it.
+            PlanError: data is missing or damaged. The message says what is expected where, what was found, and how to get it.
         """
         return
 
     def evaluation_batches(self, *, rank: int, world_size: int, device: torch.device) -> Iterator[Batch]:
-        """This rank's share of the held-out data: over all ranks every sample exactly once. Empty: nothing is held out."""
+        """Yield this rank's share of the held-out data: over all ranks every sample once. Empty if nothing is held out."""
         return iter(())
 
     def evaluation_sums(self, model: nn.Module, batch: Batch) -> EvaluationSums:
-        """What a batch of ``evaluation_batches`` adds; ``model`` is in evaluation mode and no gradients are recorded."""
+        """Evaluate one batch of ``evaluation_batches``. ``model`` is in evaluation mode and no gradients are recorded."""
         raise NotImplementedError(f"{type(self).__name__} has evaluation_batches but no evaluation_sums")
 
     def evaluate(self, model: nn.Module, device: torch.device) -> dict[str, float]:
-        """Metrics of a trained model on all held-out data, by name; empty where the workload has none."""
+        """Return the metrics of a trained model on all held-out data, by name. Empty if nothing is held out."""
         return shard_sums(self, model, rank=0, world_size=1, device=device).metrics()

@@ -1,4 +1,4 @@
-"""CIFAR-10 from its python batches, and torchvision's ResNet-18 with ten classes."""
+"""CIFAR-10, read from its Python batches, with torchvision's ResNet-18."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ from workloads.supervised import SGDOptions, SGDTrained
 from workloads.vision_models import build_classifier
 
 FOLDER = "cifar-10-batches-py"
-TRAINING = tuple(f"data_batch_{number}" for number in range(1, 6))
-HELD_OUT = ("test_batch",)
+TRAINING_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
+HELD_OUT_BATCHES = ("test_batch",)
 SIDE, PADDING = 32, 4
 MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-"""Of the training images."""
+"""Mean and standard deviation of the training images, by channel."""
 
 
 class Cifar10Options(SGDOptions, FetchOptions):
-    """What a plan may set."""
+    """What a plan may set under ``workload_options``."""
 
     image_size: Literal[32, 224] = 32
-    """32: as they are; 224: resized, as those who start from ImageNet weights do it."""
+    """32: the original size. 224: resized, as is usual when one starts from ImageNet weights."""
     weight_decay: float = Field(default=5e-4, ge=0)
 
 
 class Cifar10(SGDTrained):
-    """Trains ResNet-18 on 32×32 colour images in ten classes, cropped and mirrored at random; kept in memory as bytes."""
+    """ResNet-18 (11 million parameters) on 32×32 colour images in ten classes, cropped and flipped at random.
+
+    The images are kept in memory as bytes.
+    """
 
     Options = Cifar10Options
     options: Cifar10Options
 
     def build_model(self) -> nn.Module:
-        """11 million parameters."""
         return with_weights(build_classifier("resnet18", num_classes=NUM_CLASSES), self.options.pretrained)
 
-    def read_training(self) -> Dataset[Sample]:
-        """The five training batches."""
+    def read_training_set(self) -> Dataset[Sample]:
         from torchvision.transforms import v2
 
-        chance = [v2.RandomCrop(SIDE, padding=PADDING), v2.RandomHorizontalFlip()]
-        return Augmented(self._read(TRAINING), v2.Compose([*chance, *self._fixed()]), seed=self.seed)
+        rng = [v2.RandomCrop(SIDE, padding=PADDING), v2.RandomHorizontalFlip()]
+        return Augmented(self._read(TRAINING_BATCHES), v2.Compose([*rng, *self._fixed()]), seed=self.seed)
 
-    def read_held_out(self) -> Dataset[Sample]:
-        """The test batch."""
+    def read_held_out_set(self) -> Dataset[Sample]:
         from torchvision.transforms import v2
 
-        return Transformed(self._read(HELD_OUT), v2.Compose(self._fixed()))
+        return Transformed(self._read(HELD_OUT_BATCHES), v2.Compose(self._fixed()))
 
     def _fixed(self) -> list[Any]:
         from torchvision.transforms import v2
@@ -74,7 +74,7 @@ class Cifar10(SGDTrained):
         root = self.options.data_dir
         return Expected(
             workload="cifar10",
-            names=(*TRAINING, *HELD_OUT),
+            names=(*TRAINING_BATCHES, *HELD_OUT_BATCHES),
             folders=(root / FOLDER, root),
             remedy="set data_dir to where it lies, or download: true to fetch it through torchvision",
         )

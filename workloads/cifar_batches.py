@@ -1,4 +1,4 @@
-"""The python batches CIFAR is published in: pickles, read without letting them make anything but numpy arrays.
+"""Reads the Python batches of CIFAR-10: pickle files, unpickled so that they can make nothing but numpy arrays.
 
 The format: A. Krizhevsky, https://www.cs.toronto.edu/~kriz/cifar.html, "Dataset layout / Python / Matlab versions".
 """
@@ -21,14 +21,14 @@ NUM_CLASSES = 10
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
 
-NUMPYS_OWN = {
+ARRAY_CONSTRUCTORS = {
     *((f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")),
     *((f"numpy.{core}.numeric", "_frombuffer") for core in ("core", "_core")),
     ("numpy", "ndarray"),
     ("numpy", "dtype"),
     ("_codecs", "encode"),
 }
-"""All that pickled arrays call, in protocols 0 to 5, by numpy before and since 2."""
+"""All that a pickled array calls, in protocols 0 to 5, written by numpy 1 or 2."""
 
 DAMAGE = (
     pickle.UnpicklingError,
@@ -43,24 +43,23 @@ DAMAGE = (
     TypeError,
     ValueError,
 )
-"""What damaged bytes make ``pickle`` raise."""
+"""What ``pickle`` raises on damaged bytes."""
 
 
 class ArraysOnly(pickle.Unpickler):
-    """Refuses every class and function but those that numpy arrays are made with: a pickle can call anything else, too."""
+    """Refuses every class and function but those that make numpy arrays, since a pickle may call any function."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Only what is on the list."""
-        if (module, name) not in NUMPYS_OWN:
+        if (module, name) not in ARRAY_CONSTRUCTORS:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch of images needs")
         return super().find_class(module, name)
 
 
 def read_batch(path: Path) -> tuple[Tensor, Tensor]:
-    """Images uint8 [n, 3, 32, 32] and labels int64 [n].
+    """Read images uint8 [n, 3, 32, 32] and labels int64 [n].
 
     Raises:
-        PlanError: the file is damaged, asks for more than arrays, or holds something else.
+        PlanError: the file is damaged, is no CIFAR-10 batch, or asks for more than arrays.
     """
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Collectives and messages from rank to rank, by size: what training is made of, without the training."""
+"""The micro-benchmark of collectives and of messages from rank to rank, by message size."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def parse_size(value: object) -> int:
-    """Bytes, given as a number or with a unit: 65536, "64KiB", "64 KiB".
+    """Read a number of bytes, with or without a unit: 65536, "64KiB", "64 KiB".
 
     Raises:
-        ValueError: anything else.
+        ValueError: ``value`` is anything else.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return value
@@ -33,7 +33,7 @@ def parse_size(value: object) -> int:
 
 
 def format_size(size: int) -> str:
-    """The shortest exact form: ``64KiB``, ``1000B``."""
+    """Write a number of bytes in the largest unit that is exact: ``64KiB``, ``1000B``."""
     unit = max((name for name in UNITS if size % UNITS[name] == 0), key=UNITS.__getitem__)
     return f"{size // UNITS[unit]}{unit}"
 
@@ -42,14 +42,14 @@ Size = Annotated[int, BeforeValidator(parse_size), Field(ge=64, le=UNITS["GiB"])
 
 
 class CollectivesOptions(BaseModel):
-    """What a plan may set."""
+    """What a plan may set under ``workload_options``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     operations: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """None: all that make sense among the plan's ranks."""
+    """None: all operations that the plan's number of ranks allows."""
     sizes: tuple[Size, ...] = Field(default=tuple(1 << bits for bits in range(10, 27, 2)), min_length=1)
-    """Of the messages, in bytes or as "64 KiB"; by default 1 KiB to 64 MiB in powers of 4."""
+    """Message sizes, in bytes or as "64 KiB". By default 1 KiB to 64 MiB in powers of 4."""
     dtype: Literal["float16", "float32", "float64", "int32", "int64"] = "float32"
 
     @field_validator("operations")
@@ -62,20 +62,20 @@ class CollectivesOptions(BaseModel):
 
 
 class Collectives(MicroBenchmark):
-    """Every operation at every size; see ``workloads.operations`` for what each is and where its bandwidths come from."""
+    """Every operation at every size. ``workloads.operations`` defines the operations and their bandwidths."""
 
     Options = CollectivesOptions
     options: CollectivesOptions
 
     def cases(self, world_size: int) -> Sequence[Case]:
-        """Operation by operation, the sizes in order."""
+        """List the cases, operation by operation and in order of size."""
         if world_size < 2:
             raise PlanError(f"workload 'collectives' needs 2 ranks or more, and world_size is {world_size}")
         sizes = sorted(set(self.options.sizes))
         return [self._case(one, size, world_size) for one in self._operations(world_size) for size in sizes]
 
     def _operations(self, world_size: int) -> list[type[Operation]]:
-        """Those asked for, else those that so many ranks can do."""
+        """Return the operations that the plan names, else all that ``world_size`` allows."""
         asked = self.options.operations or [name for name, one in OPERATIONS.items() if world_size >= one.least_ranks]
         for name in asked:
             if world_size < OPERATIONS[name].least_ranks:
@@ -86,7 +86,7 @@ class Collectives(MicroBenchmark):
         return [OPERATIONS[name] for name in dict.fromkeys(asked)]
 
     def _case(self, one: type[Operation], size: int, world_size: int) -> Case:
-        """The size is rounded down to what the ranks can share evenly, as nccl-tests does."""
+        """Make a case, with its size rounded down to what the ranks can share evenly, as nccl-tests does."""
         ranks = len(one.group(world_size))
         unit = self._dtype.itemsize * (ranks if one.in_shares else 1)
         return Case(
@@ -103,16 +103,15 @@ class Collectives(MicroBenchmark):
         return dtype
 
     def groups(self, world_size: int) -> Sequence[Sequence[int]]:
-        """Of the operations among some ranks only."""
+        """Return the ranks of each operation that runs in a subgroup."""
         return [one.group(world_size) for one in self._operations(world_size) if "group" in one.needs]
 
-    def why_not(self, case: Case, communicator: Communicator) -> str | None:
-        """The first thing that is missing."""
-        reasons = (communicator.why_not(name) for name in OPERATIONS[case.operation].needs)
+    def unsupported_reason(self, case: Case, communicator: Communicator) -> str | None:
+        reasons = (communicator.unsupported_reason(name) for name in OPERATIONS[case.operation].needs)
         return next((reason for reason in reasons if reason), None)
 
     def repetition(self, case: Case, communicator: Communicator, *, device: torch.device) -> Repetition:
-        """The operation among its ranks; the others idle."""
+        """Return the operation on the ranks that take part, and ``Idle`` on the others."""
         one = OPERATIONS[case.operation]
         ranks = one.group(len(communicator.ranks))
         if communicator.rank not in ranks:

@@ -1,4 +1,4 @@
-"""Where a workload's data lies: options that name it, and one message that says what is missing and how to get it."""
+"""Where a workload's data is: the options that name it, and the message that says what is missing and how to get it."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from pydantic import AfterValidator
 from measurement.errors import PlanError
 from workloads.input import InputOptions
 
-SHOWN = 4
-"""How many names a message lists."""
+MAX_NAMES = 4
+"""How many names a message lists at most."""
 
-Place = Annotated[Path, AfterValidator(Path.expanduser)]
+ExpandedPath = Annotated[Path, AfterValidator(Path.expanduser)]
 
 
 class DataOptions(InputOptions):
     """Options of a workload that reads files."""
 
-    data_dir: Place = Path("data")
-    """Where the data lies; relative to where the run was started."""
-    pretrained: Place | None = None
-    """A state dict to start from, as ``torch.save(model.state_dict(), path)`` writes it; none is ever downloaded."""
+    data_dir: ExpandedPath = Path("data")
+    """Folder of the data; relative to the folder in which the run was started."""
+    pretrained: ExpandedPath | None = None
+    """State dict to start from, as ``torch.save(model.state_dict(), path)`` writes it. Weights are never downloaded."""
 
 
 class FetchOptions(DataOptions):
-    """Options of a workload whose data torchvision can fetch."""
+    """Options of a workload whose data torchvision can download."""
 
     download: bool = False
-    """Fetch what is missing into ``data_dir``; needs a network."""
+    """Download missing data into ``data_dir``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """Files that must lie together in one of some folders."""
+    """Files that a workload needs, all of them in one of several folders."""
 
     workload: str
     names: tuple[str, ...]
     folders: tuple[Path, ...]
     remedy: str
     suffixes: tuple[str, ...] = ("",)
-    """A file may have any of these; the first wins."""
+    """Accepted suffixes of each file, the preferred one first."""
 
     def find(self) -> dict[str, Path] | None:
-        """Each file by its name, in the first folder that has them all."""
+        """Return each file's path by its name, from the first folder that has all files. None if there is no such folder."""
         for folder in self.folders:
             found = {name: path for name in self.names if (path := self._in(folder, name))}
             if len(found) == len(self.names):
@@ -59,10 +59,10 @@ class Expected:
         return next((path for suffix in self.suffixes if (path := folder / f"{name}{suffix}").is_file()), None)
 
     def require(self, fetch: Callable[[], None] | None = None) -> dict[str, Path]:
-        """Each file by its name; fetched first where they are missing and ``fetch`` is given.
+        """Return each file's path by its name. Call ``fetch`` first if files are missing.
 
         Raises:
-            PlanError: they are nowhere.
+            PlanError: no folder has all files.
         """
         found = self.find()
         if found is None and fetch is not None:
@@ -81,13 +81,13 @@ class Expected:
 
 
 def missing(workload: str, expected: str, *, folders: Sequence[Path], remedy: str) -> PlanError:
-    """The message for data that is not there: what was expected where, what was found, what to do."""
+    """Make the error for missing data: what was expected where, what was found, what to do."""
     found = "; ".join(map(describe, folders))
     return PlanError(f"workload '{workload}' finds no data: expected {expected}; found: {found}; {remedy}")
 
 
 def describe(place: Path) -> str:
-    """What lies there, in a few words."""
+    """Say in a few words what is at a path."""
     if not place.exists():
         return f"'{place.absolute()}' does not exist"
     if not place.is_dir():
@@ -96,18 +96,18 @@ def describe(place: Path) -> str:
 
 
 def first_few(names: Iterable[str]) -> str:
-    """The first of a list, and how many more there are."""
+    """Join the first names of a list, and say how many more there are."""
     listed = list(names)
-    more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
-    return f"{', '.join(listed[:SHOWN])}{more}"
+    more = f" and {len(listed) - MAX_NAMES} more" if len(listed) > MAX_NAMES else ""
+    return f"{', '.join(listed[:MAX_NAMES])}{more}"
 
 
 @contextmanager
 def only_one_process(folder: Path) -> Iterator[None]:
-    """One process at a time, of all on this host; a lock that a killed process does not keep.
+    """Hold a lock file in ``folder``: one process of this host at a time. The lock of a killed process is freed.
 
     Raises:
-        PlanError: nothing can be written there.
+        PlanError: ``folder`` cannot be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

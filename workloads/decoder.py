@@ -1,4 +1,4 @@
-"""A GPT-style decoder: pre-norm blocks of causal attention and a GELU layer, learnt positions, the output tied to the input.
+"""A GPT-style decoder: pre-norm blocks of causal attention and a GELU layer, learnt positions, tied embeddings.
 
 After Radford et al., Language Models are Unsupervised Multitask Learners (2019); the small sizes are those of minGPT.
 """
@@ -16,7 +16,7 @@ INITIAL_DEVIATION = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """Of a decoder."""
+    """The size of a decoder."""
 
     layers: int
     heads: int
@@ -32,7 +32,7 @@ SIZES = {
 
 
 class Block(nn.Module):
-    """Attention, then a layer four times as wide; each added to what comes in."""
+    """Attention, then a hidden layer four times as wide, each with a residual connection. float [batch, length, width]."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -45,7 +45,6 @@ class Block(nn.Module):
         self.wide_out = nn.Linear(4 * size.width, size.width)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Hidden float [batch, length, width] to the same."""
         hidden = hidden + self._attend(self.attention_norm(hidden))
         wide = functional.gelu(self.wide(self.wide_norm(hidden)), approximate="tanh")
         out: Tensor = hidden + self.wide_out(wide)
@@ -61,7 +60,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Tells at every place the next token."""
+    """Predicts the next token at every place: int64 [batch, length] to logits [batch, length, vocabulary]."""
 
     def __init__(self, size: Size, *, vocabulary: int, sequence_length: int) -> None:
         super().__init__()
@@ -73,14 +72,13 @@ class Decoder(nn.Module):
             _initialise(name, parameter, layers=size.layers)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens int64 [batch, length] to logits [batch, length, vocabulary]."""
         places = torch.arange(tokens.shape[1], device=tokens.device)
         hidden = self.blocks(self.tokens(tokens) + self.positions(places))
         return functional.linear(self.norm(hidden), self.tokens.weight)
 
 
 def _initialise(name: str, parameter: Tensor, *, layers: int) -> None:
-    """As GPT-2: what is added to the residual path starts smaller, the more is added."""
+    """Initialise as GPT-2 does: the more layers add to the residual path, the smaller their output weights start."""
     if parameter.dim() >= 2:
         nn.init.normal_(parameter, std=INITIAL_DEVIATION / ((2 * layers) ** 0.5 if "_out." in name else 1.0))
     elif name.endswith("bias"):

@@ -1,4 +1,4 @@
-"""How good a model is, exactly, on however many ranks: each adds up its share, and sums of shares are the sum of all."""
+"""Exact evaluation on any number of ranks: each rank sums over its share, and the shares' sums are added up."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSums:
-    """Of a batch, a rank's share or all: sums, never means, so that they can be added."""
+    """Sums over a batch, a rank's share or all held-out samples. They are sums, not means, so that they can be added."""
 
     loss_sum: float = 0.0
     top1: int = 0
-    """How many have their label ranked first."""
+    """How many samples have their label ranked first."""
     top5: int = 0
-    """How many have it among the first five."""
+    """How many samples have it among the first five."""
     count: int = 0
 
     def __add__(self, other: EvaluationSums) -> EvaluationSums:
@@ -33,7 +33,7 @@ class EvaluationSums:
         )
 
     def metrics(self) -> dict[str, float]:
-        """Mean loss and accuracies by name; empty where nothing was counted."""
+        """Return mean loss and accuracies by name. Empty if nothing was counted."""
         if not self.count:
             return {}
         sums = {"loss": self.loss_sum, "top1_accuracy": self.top1, "top5_accuracy": self.top5}
@@ -41,7 +41,7 @@ class EvaluationSums:
 
 
 def classification_sums(logits: Tensor, labels: Tensor) -> EvaluationSums:
-    """Cross entropy, summed in float64, and right answers; logits [n, classes], labels int64 [n]."""
+    """Sum cross entropy (in float64) and hits over logits [n, classes] and labels int64 [n]."""
     losses = functional.cross_entropy(logits.float(), labels, reduction="none")
     sums = torch.cat([losses.double().sum()[None], count_hits(logits, labels).double()]).tolist()
     return EvaluationSums(loss_sum=sums[0], top1=int(sums[1]), top5=int(sums[2]), count=len(labels))
@@ -49,22 +49,22 @@ def classification_sums(logits: Tensor, labels: Tensor) -> EvaluationSums:
 
 @torch.no_grad()
 def count_hits(logits: Tensor, labels: Tensor) -> Tensor:
-    """int64 [2] on the device of ``logits`` [n, classes]: labels ranked first, and among the first five."""
+    """Count the labels ranked first, and among the first five: int64 [2] on the device of ``logits`` [n, classes]."""
     ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
     return torch.stack([ranked[:, 0].sum(), ranked.sum()])
 
 
 @torch.no_grad()
 def shard_sums(workload: Workload, model: nn.Module, *, rank: int, world_size: int, device: torch.device) -> EvaluationSums:
-    """One rank's share of the held-out data. Not collective.
+    """Evaluate a model on one rank's share of the held-out data. Not collective.
 
     Args:
-        workload: whose held-out data.
-        model: bare, and with the same parameters and buffers on every rank. A wrapper's forward may be collective (DDP sends
-            buffers), and ranks may have different numbers of batches.
-        rank: whose share.
-        world_size: how many share.
-        device: where ``model`` is.
+        workload: The workload whose data is held out.
+        model: The bare model, with the same parameters and buffers on every rank. It must not be wrapped: a wrapper's
+            forward pass may be collective (DDP broadcasts buffers), and ranks may have different numbers of batches.
+        rank: This rank.
+        world_size: The number of shares.
+        device: The model's device.
     """
     was_training = model.training
     model.eval()

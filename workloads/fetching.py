@@ -1,4 +1,4 @@
-"""Published data sets through torchvision's own downloads, which check their digests; only where the user asked for it."""
+"""Downloads published datasets through torchvision, which checks their digests. Only done where the user asked for it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from measurement.errors import PlanError
 
 
 def fetch(name: str, root: Path) -> None:
-    """Put a data set of ``torchvision.datasets`` into ``root``, laid out as torchvision does.
+    """Download a dataset of ``torchvision.datasets`` into ``root``, where torchvision would look for it.
 
     Raises:
-        PlanError: it cannot be fetched from here.
+        PlanError: it cannot be downloaded from here.
     """
     from torchvision import datasets
 

@@ -1,4 +1,4 @@
-"""IDX files, the form MNIST is published in, raw or gzip; unsigned bytes, as all of MNIST's relatives use them.
+"""Reads IDX files, the format of MNIST and its relatives: unsigned bytes, raw or compressed by gzip.
 
 The format: http://yann.lecun.com/exdb/mnist, "FILE FORMATS FOR THE MNIST DATABASE".
 """
@@ -19,10 +19,10 @@ UNSIGNED_BYTES = 0x08
 
 
 def read_idx(path: Path, *, dimensions: int) -> Tensor:
-    """A uint8 tensor of so many dimensions: 3 in a file of images, 1 in a file of labels.
+    """Read a uint8 tensor with the given number of dimensions: 3 for a file of images, 1 for a file of labels.
 
     Raises:
-        PlanError: the file is damaged, or none of this kind.
+        PlanError: the file is damaged, or has another format.
     """
     content = _content(path)
     magic = bytes([0, 0, UNSIGNED_BYTES, dimensions])
@@ -42,7 +42,7 @@ def read_idx(path: Path, *, dimensions: int) -> Tensor:
 
 
 def _content(path: Path) -> bytearray:
-    """Unpacked where it is gzip; writable, as torch wants it."""
+    """Read the whole file, decompressed. A bytearray, because torch wants a writable buffer."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             return bytearray(file.read())

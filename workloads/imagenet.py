@@ -1,4 +1,4 @@
-"""A tree of image folders as ImageNet's is kept: train/CLASS/*.jpg and val/CLASS/*.jpg; and any torchvision classifier."""
+"""Image folders as ImageNet is stored, train/CLASS/*.jpg and val/CLASS/*.jpg, with any torchvision classifier."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from workloads.vision_models import ClassifierName, build_classifier
 
 PARTS = ("train", "val")
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet, as torchvision's pretrained weights expect them."""
+"""Mean and standard deviation of ImageNet by channel, as torchvision's pretrained weights expect them."""
 BORDER = 256 / 224
-"""For evaluation the shorter side is resized to this × the size of the central crop."""
+"""For evaluation the shorter side is resized to this times the size of the central crop."""
 
 
 class ImagenetOptions(SGDOptions, DataOptions):
-    """What a plan may set."""
+    """What a plan may set under ``workload_options``."""
 
     model: ClassifierName = "resnet50"
     """Any classifier of ``torchvision.models``."""
@@ -35,25 +35,25 @@ class ImagenetOptions(SGDOptions, DataOptions):
 
 
 class Imagenet(SGDTrained):
-    """Trains ``options.model`` on random crops of JPEG files, decoded in the loader, as He et al. (arXiv:1512.03385) do."""
+    """``options.model`` on random crops of JPEG files, as He et al. (arXiv:1512.03385) do. The loader decodes the files."""
 
     Options = ImagenetOptions
     options: ImagenetOptions
 
     def build_model(self) -> nn.Module:
-        """With as many outputs as ``train/`` has folders."""
+        """Return a model with one output for each folder in ``train/``."""
         model = build_classifier(self.options.model, num_classes=len(self._classes()))
         return with_weights(model, self.options.pretrained)
 
-    def read_training(self) -> Dataset[Sample]:
-        """``train/``: a random part of each image, resized, mirrored or not."""
+    def read_training_set(self) -> Dataset[Sample]:
+        """Return the images of ``train/``: a random crop of each, resized, and flipped at random."""
         from torchvision.transforms import v2
 
-        chance = [v2.RandomResizedCrop(self.options.image_size, antialias=True), v2.RandomHorizontalFlip()]
-        return Augmented(self._folder("train"), v2.Compose([*chance, *_fixed()]), seed=self.seed)
+        rng = [v2.RandomResizedCrop(self.options.image_size, antialias=True), v2.RandomHorizontalFlip()]
+        return Augmented(self._folder("train"), v2.Compose([*rng, *_fixed()]), seed=self.seed)
 
-    def read_held_out(self) -> Dataset[Sample]:
-        """``val/``: the middle of each image."""
+    def read_held_out_set(self) -> Dataset[Sample]:
+        """Return the images of ``val/``: the central crop of each."""
         from torchvision.transforms import v2
 
         size = self.options.image_size
@@ -61,7 +61,7 @@ class Imagenet(SGDTrained):
         return Transformed(self._folder("val"), v2.Compose([*middle, *_fixed()]))
 
     def _classes(self) -> list[str]:
-        """The folders in ``train/``, which ``val/`` must have as well."""
+        """List the folders in ``train/``; ``val/`` must have the same."""
         train, val = (self._names(part) for part in PARTS)
         different = [
             f"only in {part}/: {first_few(sorted(one - other))}" for part, one, other in _each_way(train, val) if one - other
@@ -94,10 +94,10 @@ class Imagenet(SGDTrained):
 
 
 def read_image(path: str) -> Any:
-    """A PIL image in RGB.
+    """Read a PIL image in RGB.
 
     Raises:
-        PlanError: the file is damaged, or no image.
+        PlanError: the file is damaged, or is no image.
     """
     from PIL import Image
 

@@ -1,8 +1,8 @@
-"""From samples to batches: the input pipeline that all workloads with real data share.
+"""The input pipeline that all workloads with real data share: from samples to batches.
 
-Training: every epoch in another order, the ranks' shards apart, the same number of equal steps on every rank. Evaluation:
-every sample exactly once over all ranks, in order, nothing repeated to fill up. Both depend on seed, epoch and rank alone,
-random transforms too, however many processes load.
+In training, each epoch has another order, ranks have disjoint shards, and every rank has the same number of equal batches.
+In evaluation, each sample is read once over all ranks, in order, and none is repeated to fill a batch. Batches and random
+transforms depend on seed, epoch and rank only, and not on the number of loader processes.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from measurement.errors import PlanError, RingsideError
 
 Sample = tuple[Any, Any]
-"""Whatever a transform takes and its label; a tensor and its label by the time it is batched."""
+"""A sample and its label. When it is batched, the sample is a tensor."""
 Transform = Callable[[Any], Any]
 
 
 class InputOptions(BaseModel):
-    """How batches are loaded; options of every workload with real data."""
+    """Options of every workload with real data: how batches are loaded."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     loader_workers: int = Field(default=0, ge=0)
-    """Processes that load batches, per rank; 0: the rank itself."""
+    """Loader processes per rank. 0: the rank loads its batches itself."""
     prefetch_factor: int = Field(default=2, ge=1)
-    """Batches that each of these processes loads ahead."""
+    """Batches that each loader process loads ahead."""
 
 
 class Transformed(Dataset[Sample]):
-    """Samples with a fixed transform."""
+    """Samples with a deterministic transform."""
 
     def __init__(self, samples: Dataset[Sample], transform: Transform) -> None:
         self.samples = samples
@@ -52,9 +52,9 @@ class Transformed(Dataset[Sample]):
 
 
 class Augmented(Transformed):
-    """Samples transformed at random, each by numbers drawn from (seed, epoch, index) and nothing else.
+    """Samples with a random transform, whose random numbers depend on (seed, epoch, index) only.
 
-    So a sample looks the same however many ranks and loader processes there are, and wherever in an epoch one begins.
+    A sample is therefore the same for any number of ranks and loader processes, and for any first batch of an epoch.
     Indexed by (epoch, index).
     """
 
@@ -70,13 +70,13 @@ class Augmented(Transformed):
 
 
 class EpochSampler(DistributedSampler[Any]):
-    """Begins anywhere in an epoch, and tells ``Augmented`` the epoch with each index.
+    """Starts anywhere in an epoch, and gives ``Augmented`` the epoch with each index.
 
-    Loader processes outlive epochs and hear of no ``set_epoch``.
+    Loader processes live for several epochs, and ``set_epoch`` does not reach them.
     """
 
     first = 0
-    """How many of this rank's samples are passed over."""
+    """How many of this rank's samples to skip at the start of the epoch."""
 
     def __iter__(self) -> Iterator[Any]:
         indices = itertools.islice(super().__iter__(), self.first, None)
@@ -95,23 +95,23 @@ class Input:
     world_size: int
     device: torch.device
 
-    def training(self, dataset: Dataset[Sample]) -> Epochs:
-        """The epochs of a dataset; what does not fill a batch on every rank is left out.
+    def epochs(self, dataset: Dataset[Sample]) -> Epochs:
+        """Return the epochs of a dataset. Samples that do not fill a batch on every rank are left out.
 
         Raises:
-            PlanError: there are too few samples for one batch, or, while it iterates, one cannot be read.
+            PlanError: there are too few samples for one batch on every rank. During iteration: a sample cannot be read.
         """
         self.batches_per_epoch(dataset)
         sampler = EpochSampler(dataset, num_replicas=self.world_size, rank=self.rank, shuffle=True, seed=self.seed, drop_last=True)
-        many = self.options.loader_workers > 0
-        loader = self._loader(dataset, sampler=sampler, drop_last=True, persistent_workers=many)
+        has_workers = self.options.loader_workers > 0
+        loader = self._loader(dataset, sampler=sampler, drop_last=True, persistent_workers=has_workers)
         return Epochs(source=self, loader=loader, sampler=sampler)
 
     def batches_per_epoch(self, dataset: Dataset[Sample]) -> int:
-        """On every rank.
+        """Return how many batches each rank has in an epoch.
 
         Raises:
-            PlanError: there are too few samples for one.
+            PlanError: there are too few samples for one batch on every rank.
         """
         count = length(dataset) // (self.local_batch_size * self.world_size)
         if count == 0:
@@ -122,23 +122,23 @@ class Input:
         return count
 
     def evaluation(self, dataset: Dataset[Sample]) -> Iterator[tuple[Tensor, Tensor]]:
-        """All samples once: every ``world_size``-th is this rank's, so that ranks may differ by one sample, and by a batch."""
+        """Yield every ``world_size``-th sample, in batches. Ranks may differ by one sample, and so by one batch."""
         return self.on_device(self._loader(dataset, sampler=range(self.rank, length(dataset), self.world_size)))
 
     def _loader(self, dataset: Dataset[Sample], **how: Any) -> DataLoader[Sample]:
-        many = self.options.loader_workers > 0
+        has_workers = self.options.loader_workers > 0
         return DataLoader(
             dataset,
             batch_size=self.local_batch_size,
             num_workers=self.options.loader_workers,
-            prefetch_factor=self.options.prefetch_factor if many else None,
+            prefetch_factor=self.options.prefetch_factor if has_workers else None,
             pin_memory=self.device.type == "cuda",
-            generator=torch.Generator().manual_seed(self.seed),  # otherwise it draws from the model's random numbers
+            generator=torch.Generator().manual_seed(self.seed),  # the default generator belongs to the model
             **how,
         )
 
     def on_device(self, loader: DataLoader[Sample]) -> Iterator[tuple[Tensor, Tensor]]:
-        """A loader's batches, on the rank's device."""
+        """Yield a loader's batches on the rank's device."""
         try:
             for inputs, labels in loader:
                 yield inputs.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
@@ -148,29 +148,29 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class Epochs:
-    """One rank's training samples, epoch by epoch, through one loader."""
+    """One rank's shard of the training set, epoch by epoch, through one loader."""
 
     source: Input
     loader: DataLoader[Sample]
     sampler: EpochSampler
 
     def batches(self, epoch: int, *, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """One epoch from batch ``first`` on; one iteration at a time."""
+        """Yield one epoch, starting at batch ``first``. Only one such iteration may be under way."""
         self.sampler.set_epoch(epoch)
         self.sampler.first = first * self.source.local_batch_size
         yield from self.source.on_device(self.loader)
 
     def endless(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Epoch after epoch."""
+        """Yield epoch after epoch, without end."""
         for epoch in itertools.count():
             yield from self.batches(epoch)
 
 
 def length(dataset: Dataset[Sample]) -> int:
-    """Samples; torch's base class declares none."""
+    """Count the samples; ``Dataset`` itself declares no ``__len__``."""
     return len(dataset)  # type: ignore[arg-type]
 
 
 def _last_line(error: RingsideError) -> str:
-    """The message alone: a loader process sends it at the end of its traceback."""
+    """Return the message without the traceback that a loader process puts before it."""
     return str(error).rstrip().splitlines()[-1].removeprefix(f"{type(error).__module__}.{type(error).__name__}: ")

@@ -1,4 +1,4 @@
-"""Labels must be among the classes: a loss would fail on one that is not, deep inside a kernel, without a file's name."""
+"""Checks labels when they are read. Otherwise the loss would fail on a wrong one inside a kernel, without naming the file."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from measurement.errors import PlanError
 
 
 def check_labels(labels: Tensor, path: Path, *, num_classes: int) -> None:
-    """All of 0 to ``num_classes`` - 1.
+    """Require that all labels are from 0 to ``num_classes`` - 1.
 
     Raises:
-        PlanError: the first that is not, with its place.
+        PlanError: one is not. The message names the first one and its place.
     """
     wrong = ((labels < 0) | (labels >= num_classes)).nonzero()
     if len(wrong):

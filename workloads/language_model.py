@@ -1,4 +1,4 @@
-"""A small GPT on any text: bytes are the tokens, so there is no vocabulary to fetch."""
+"""A small GPT on any text. The tokens are bytes, so no vocabulary is needed."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from torch.optim import AdamW, Optimizer
 from torch.utils.data import Dataset
 
 from measurement.errors import PlanError
-from workloads.data_files import DataOptions, Place, missing
+from workloads.data_files import DataOptions, ExpandedPath, missing
 from workloads.decoder import SIZES, Decoder
 from workloads.input import Sample
 from workloads.pretrained import with_weights
 from workloads.supervised import Supervised
 
 BYTES = 256
-HELD_OUT = 10
-"""Of a single file, the last of so many parts is held out for evaluation."""
+HELD_OUT_SHARE = 10
+"""Of a single file, the last 1/HELD_OUT_SHARE is held out for evaluation."""
 NAMES = ("train.txt", "val.txt")
 
 
 class LanguageModelOptions(DataOptions):
-    """What a plan may set; ``local_batch_size`` counts sequences."""
+    """What a plan may set under ``workload_options``. ``local_batch_size`` counts sequences."""
 
-    data_dir: Place = Path("data/input.txt")
+    data_dir: ExpandedPath = Path("data/input.txt")
     """A text file, or a folder with train.txt and val.txt."""
     size: Literal["nano", "micro", "mini", "gpt2-small"] = "nano"
     """With 256 tokens instead of 50257, gpt2-small has 86 million parameters instead of 124."""
@@ -39,40 +39,40 @@ class LanguageModelOptions(DataOptions):
 
 
 class LanguageModel(Supervised):
-    """Trains ``Decoder`` to tell each byte of a text from those before it."""
+    """``Decoder``, trained to predict each byte of a text from those before it."""
 
     Options = LanguageModelOptions
     options: LanguageModelOptions
     sample_unit = "tokens"
 
     def build_model(self) -> nn.Module:
-        """Of 0.1 (nano), 0.8 (micro), 2.7 (mini) or 85 (gpt2-small) million parameters, and a row for each place."""
+        """Return a model of 0.1 (nano), 0.8 (micro), 2.7 (mini) or 85 (gpt2-small) million parameters, besides the positions."""
         given = self.options
         model = Decoder(SIZES[given.size], vocabulary=BYTES, sequence_length=given.sequence_length)
         return with_weights(model, given.pretrained)
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
-        """AdamW, which leaves biases and norms undecayed."""
+        """Return AdamW, without weight decay for biases and norms."""
         matrices = [parameter for parameter in model.parameters() if parameter.dim() >= 2]
         vectors = [parameter for parameter in model.parameters() if parameter.dim() < 2]
         groups = [{"params": matrices, "weight_decay": self.options.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
         return AdamW(groups, lr=self.options.learning_rate, betas=(0.9, 0.95))
 
-    def read_training(self) -> Dataset[Sample]:
-        """train.txt, or the first nine tenths of the file."""
+    def read_training_set(self) -> Dataset[Sample]:
+        """Return the sequences of train.txt, or of the first nine tenths of the file."""
         return Sequences(*self._parts[0], length=self.options.sequence_length)
 
-    def read_held_out(self) -> Dataset[Sample]:
-        """val.txt, or the last tenth."""
+    def read_held_out_set(self) -> Dataset[Sample]:
+        """Return the sequences of val.txt, or of the last tenth of the file."""
         return Sequences(*self._parts[1], length=self.options.sequence_length)
 
     @cached_property
     def _parts(self) -> list[tuple[Path, range]]:
-        """Files, and which of their bytes: training, then held out."""
+        """Name the file and the range of its bytes: of the training set, then of the held-out set."""
         place = self.options.data_dir
         if place.is_file():
             size = place.stat().st_size
-            cut = size - size // HELD_OUT
+            cut = size - size // HELD_OUT_SHARE
             return [(place, range(cut)), (place, range(cut, size))]
         paths = [place / name for name in NAMES]
         if not all(path.is_file() for path in paths):
@@ -86,10 +86,12 @@ class LanguageModel(Supervised):
 
 
 class Sequences(Dataset[Sample]):
-    """Consecutive stretches of a file, read as they are asked for; bytes that fill no stretch are left out.
+    """Consecutive sequences of a file, read on demand. Bytes at the end that fill no sequence are left out.
+
+    Each sample is ``length`` tokens, int64, and for each of them the next one.
 
     Raises:
-        PlanError: there is not one stretch.
+        PlanError: the file is too short for one sequence.
     """
 
     def __init__(self, path: Path, part: range, *, length: int) -> None:
@@ -105,7 +107,6 @@ class Sequences(Dataset[Sample]):
         return (len(self._bytes) - 1) // self.length
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """Tokens int64 [length], and at each place the one that follows."""
         begin = index * self.length
         tokens = torch.from_numpy(self._bytes[begin : begin + self.length + 1].astype(np.int64))
         return tokens[:-1], tokens[1:]

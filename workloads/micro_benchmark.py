@@ -1,4 +1,4 @@
-"""The MicroBenchmark interface: what is repeated instead of trained. Named in a plan as a workload is."""
+"""The MicroBenchmark interface: operations that are repeated, with no model to train. A plan names one as its workload."""
 
 from __future__ import annotations
 
@@ -15,27 +15,30 @@ from workloads.base import NoOptions
 
 
 class Repetition(ABC):
-    """One case on one rank, its tensors made: ``fill``, ``run`` and ``check`` once, then ``clear`` and ``run`` under the clock."""
+    """One case on one rank, with its tensors.
+
+    The runner calls ``fill``, ``run`` and ``check`` once, then ``clear``, then ``run`` many times under the clock.
+    """
 
     @abstractmethod
     def fill(self) -> None:
-        """Inputs whose right result is known, other ones on each rank. Not collective."""
+        """Fill the inputs with values whose result is known, different ones on each rank. Not collective."""
 
     @abstractmethod
     def run(self) -> None:
-        """The operation once: all that is timed. Collective; a rank that takes no part returns at once."""
+        """Run the operation once. Only this is timed. Collective; a rank that takes no part returns at once."""
 
     @abstractmethod
     def check(self) -> str | None:
-        """After ``fill`` and ``run``: what this rank's result holds where it is wrong; None where it is right. Not collective."""
+        """Say what is wrong with this rank's result after ``fill`` and ``run``; None if it is right. Not collective."""
 
     def clear(self) -> None:
-        """Inputs that stay as they are however often ``run`` follows; a sum in place would grow without end. Not collective."""
+        """Set inputs that no number of runs changes, since a sum in place would overflow. Not collective."""
         return
 
 
 class MicroBenchmark(ABC):
-    """Operations by name and size. Every rank makes its own; it speaks to the others through a ``Communicator`` alone."""
+    """Operations by name and message size. Every rank makes its own, and communicates through a ``Communicator`` only."""
 
     Options: ClassVar[type[BaseModel]] = NoOptions
     """What a plan may set under ``workload_options``."""
@@ -47,20 +50,20 @@ class MicroBenchmark(ABC):
 
     @abstractmethod
     def cases(self, world_size: int) -> Sequence[Case]:
-        """The cells to measure among so many ranks, each with a name of its own; the same on every rank and in the driver.
+        """List the cases to measure with ``world_size`` ranks, each with a unique name. Equal on all ranks and in the driver.
 
         Raises:
-            PlanError: there is nothing to measure among so few.
+            PlanError: there are too few ranks.
         """
 
     def groups(self, world_size: int) -> Sequence[Sequence[int]]:
-        """Subsets of the ranks whose communicator ``repetition`` will ask for."""
+        """List the subsets of ranks for which ``repetition`` will ask the communicator for a group."""
         return ()
 
     @abstractmethod
-    def why_not(self, case: Case, communicator: Communicator) -> str | None:
-        """Why a case cannot be measured there; None where it can. The same on every rank."""
+    def unsupported_reason(self, case: Case, communicator: Communicator) -> str | None:
+        """Say why a communicator cannot run a case; None if it can. The answer is the same on every rank."""
 
     @abstractmethod
     def repetition(self, case: Case, communicator: Communicator, *, device: torch.device) -> Repetition:
-        """The case with new tensors on ``device``. Not collective."""
+        """Return the case with new tensors on ``device``. Not collective."""

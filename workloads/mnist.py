@@ -1,4 +1,4 @@
-"""MNIST as it is published and as torchvision lays it out, and the ConvNet of the tutorials. Fashion-MNIST has the same form."""
+"""MNIST with the ConvNet of the tutorials. Reads the published files, also as torchvision stores them; Fashion-MNIST too."""
 
 from __future__ import annotations
 
@@ -22,29 +22,26 @@ from workloads.supervised import SGDOptions, SGDTrained
 KINDS = ("images-idx3-ubyte", "labels-idx1-ubyte")
 SIDE = 28
 MEAN, DEVIATION = 0.1307, 0.3081
-"""Of the training images, as all the tutorials use them."""
+"""Mean and standard deviation of the training images, as the tutorials use them."""
 
 
 class MnistOptions(SGDOptions, FetchOptions):
-    """What a plan may set."""
+    """What a plan may set under ``workload_options``."""
 
 
 class Mnist(SGDTrained):
-    """Trains ``ConvNet`` on 28×28 grey images in ten classes, kept in memory as bytes."""
+    """``ConvNet`` on 28×28 grey images in ten classes. The images are kept in memory as bytes."""
 
     Options = MnistOptions
     options: MnistOptions
 
     def build_model(self) -> nn.Module:
-        """29 thousand parameters."""
         return with_weights(ConvNet(), self.options.pretrained)
 
-    def read_training(self) -> Dataset[Sample]:
-        """The files of ``train-``."""
+    def read_training_set(self) -> Dataset[Sample]:
         return self._read("train")
 
-    def read_held_out(self) -> Dataset[Sample]:
-        """The files of ``t10k-``."""
+    def read_held_out_set(self) -> Dataset[Sample]:
         return self._read("t10k")
 
     def _read(self, part: str) -> Dataset[Sample]:
@@ -63,10 +60,10 @@ class Mnist(SGDTrained):
 
 
 def read_images(images_file: Path, labels_file: Path) -> Dataset[Sample]:
-    """Images float32 [1, 28, 28], standardised, and labels int64.
+    """Read images float32 [1, 28, 28], standardised, and labels int64.
 
     Raises:
-        PlanError: a file is damaged, or the two do not belong together.
+        PlanError: a file is damaged, or the two files do not belong together.
     """
     images, labels = read_idx(images_file, dimensions=3), read_idx(labels_file, dimensions=1).long()
     if images.shape[1:] != (SIDE, SIDE):

@@ -1,8 +1,8 @@
 """The operations that ``workloads.collectives`` repeats, each with its tensors, its right result and its bandwidth factor.
 
-Sizes and bandwidths as nccl-tests defines them (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md): the size of an all_gather
-is that of its result, of a reduce_scatter that of its input; algbw = size / time; busbw = algbw × what each link must carry
-of the size, so that the figures of several operations and numbers of ranks can be held against the hardware's.
+Sizes and bandwidths follow nccl-tests (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md). The size of an all_gather is that
+of its result; the size of a reduce_scatter is that of its input. algbw = size / time. busbw = algbw × the share of the size
+that each link must carry, so that it can be compared with the hardware's bandwidth for any operation and number of ranks.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from measurement.communicator import Communicator
 from workloads.micro_benchmark import Repetition
 
 PERIOD = 31
-"""Of the inputs' values: a prime, so that no share of a power of two begins as another does; small, so that sums are exact."""
+"""Period of the inputs' values: a prime, so that equal shares start with different values; small, so that sums are exact."""
 
 
 class Operation(Repetition):
-    """One operation on one of the ranks that take part."""
+    """One operation, on a rank that takes part in it."""
 
     name: ClassVar[str]
     needs: ClassVar[tuple[str, ...]]
-    """Methods of the communicator."""
+    """Methods of the communicator that it calls."""
     messages: ClassVar[int] = 1
     in_shares: ClassVar[bool] = False
-    """The message is the ranks' equal shares together."""
+    """Whether the message consists of one equal share for each rank."""
     least_ranks: ClassVar[int] = 2
 
     def __init__(self, communicator: Communicator, *, elements: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -39,34 +39,32 @@ class Operation(Repetition):
 
     @classmethod
     def group(cls, world_size: int) -> Sequence[int]:
-        """The ranks that take part."""
+        """Return the ranks that take part."""
         return range(world_size)
 
     @classmethod
     def busbw_factor(cls, ranks: int) -> float:
-        """For so many ranks that take part."""
+        """Return busbw / algbw for ``ranks`` ranks that take part."""
         return 1.0
 
     def values(self, rank: int) -> Tensor:
-        """What a rank puts in: 0, 1, ... PERIOD - 1 over and over, plus its rank."""
+        """Return a rank's input: 0, 1, ... PERIOD - 1 over and over, plus its rank."""
         elements = len(self.input)
         period = torch.arange(PERIOD, dtype=self.input.dtype, device=self.input.device) + rank
         return period.repeat(elements // PERIOD + 1)[:elements]
 
     def sums(self) -> Tensor:
-        """The sum of all ranks' values."""
+        """Return the sum of all ranks' inputs."""
         return self.values(0) * len(self.ranks) + sum(self.ranks)
 
     @abstractmethod
     def wanted(self) -> Tensor:
-        """The right ``result``."""
+        """Return the right ``result``."""
 
     def fill(self) -> None:
-        """This rank's values."""
         self.input.copy_(self.values(self.communicator.rank))
 
     def check(self) -> str | None:
-        """The first element that is wrong."""
         wanted = self.wanted()
         if self.result.shape != wanted.shape:
             return f"{len(self.result)} elements where {len(wanted)} are right"
@@ -81,56 +79,50 @@ class Operation(Repetition):
 
 
 class AllReduce(Operation):
-    """The sum, in place."""
+    """All-reduce with SUM, in place."""
 
     name = "all_reduce"
     needs: ClassVar[tuple[str, ...]] = ("all_reduce",)
 
     @classmethod
     def busbw_factor(cls, ranks: int) -> float:
-        """2(n − 1)/n: every element is sent to be added and sent again as a sum."""
+        """Return 2(n − 1)/n: every element is sent once to be added and once as a part of the sum."""
         return 2 * (ranks - 1) / ranks
 
     def run(self) -> None:
-        """Once."""
         self.communicator.all_reduce(self.input)
 
     def wanted(self) -> Tensor:
-        """The sum."""
         return self.sums()
 
     def clear(self) -> None:
-        """Zeros, whose sum is zero."""
         self.input.zero_()
 
 
 class GroupAllReduce(AllReduce):
-    """The same among all ranks but the last."""
+    """All-reduce in the group of all ranks but the last."""
 
     name, needs, least_ranks = "group_all_reduce", ("all_reduce", "group"), 3
 
     @classmethod
     def group(cls, world_size: int) -> Sequence[int]:
-        """All but the last."""
         return range(world_size - 1)
 
 
 class Broadcast(Operation):
-    """From rank 0, in place."""
+    """Broadcast from rank 0, in place."""
 
     name, needs = "broadcast", ("broadcast",)
 
     def run(self) -> None:
-        """Once."""
         self.communicator.broadcast(self.input, root=0)
 
     def wanted(self) -> Tensor:
-        """Rank 0's."""
         return self.values(0)
 
 
 class InShares(Operation):
-    """Whole message on one side, one share of it on the other."""
+    """An operation between a whole message and one rank's share of it."""
 
     in_shares = True
 
@@ -140,12 +132,12 @@ class InShares(Operation):
 
     @classmethod
     def busbw_factor(cls, ranks: int) -> float:
-        """(n − 1)/n: a rank has its own share already."""
+        """Return (n − 1)/n: a rank has its own share already."""
         return (ranks - 1) / ranks
 
 
 class AllGather(InShares):
-    """Every rank's share to all."""
+    """Gather every rank's share on all ranks, in order of rank."""
 
     name, needs = "all_gather", ("all_gather",)
 
@@ -154,30 +146,26 @@ class AllGather(InShares):
         self.input = self.share
 
     def run(self) -> None:
-        """Once."""
         self.result = self.communicator.all_gather(self.input, out=self.whole)
 
     def wanted(self) -> Tensor:
-        """All shares in order of rank."""
         return torch.cat([self.values(rank) for rank in self.ranks])
 
 
 class ReduceScatter(InShares):
-    """Every rank its share of the sum."""
+    """Sum over all ranks, of which every rank keeps its share."""
 
     name, needs = "reduce_scatter", ("reduce_scatter",)
 
     def run(self) -> None:
-        """Once."""
         self.result = self.communicator.reduce_scatter(self.input, out=self.share)
 
     def wanted(self) -> Tensor:
-        """This rank's."""
         return self.sums().chunk(len(self.ranks))[self.ranks.index(self.communicator.rank)]
 
 
 class SendRecv(Operation):
-    """A ping-pong by blocking calls: rank 0's message to rank 1 and back. The other ranks take no part."""
+    """A ping-pong with blocking calls: rank 0 sends a message to rank 1, which sends it back. Other ranks take no part."""
 
     name, needs, messages = "send_recv", ("send", "recv"), 2
 
@@ -188,17 +176,15 @@ class SendRecv(Operation):
 
     @classmethod
     def group(cls, world_size: int) -> Sequence[int]:
-        """The first two."""
         return range(2)
 
     def fill(self) -> None:
-        """Nothing lies already where it shall arrive."""
+        """Fill rank 0's input, and clear what will be received."""
         self.result.zero_()
         if self.communicator.rank == 0:
             super().fill()
 
     def run(self) -> None:
-        """There and back."""
         if self.communicator.rank == 0:
             self.communicator.send(self.input, to=1)
             self.communicator.recv(self.result, source=1)
@@ -207,17 +193,15 @@ class SendRecv(Operation):
             self.communicator.send(self.result, to=0)
 
     def wanted(self) -> Tensor:
-        """Rank 0's message, at both ends."""
         return self.values(0)
 
 
 class IsendIrecv(SendRecv):
-    """The same ping-pong, each message begun without waiting and then waited for."""
+    """The same ping-pong with nonblocking calls, each followed by a wait."""
 
     name, needs = "isend_irecv", ("isend", "irecv")
 
     def run(self) -> None:
-        """There and back."""
         if self.communicator.rank == 0:
             self.communicator.isend(self.input, to=1).wait()
             self.communicator.irecv(self.result, source=1).wait()
@@ -227,16 +211,16 @@ class IsendIrecv(SendRecv):
 
 
 class Idle(Repetition):
-    """A rank that takes no part."""
+    """A repetition on a rank that takes no part: it does nothing."""
 
     def fill(self) -> None:
-        """Nothing."""
+        return
 
     def run(self) -> None:
-        """Nothing."""
+        return
 
     def check(self) -> str | None:
-        """Nothing can be wrong."""
+        return None
 
 
 OPERATIONS: dict[str, type[Operation]] = {

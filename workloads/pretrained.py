@@ -1,4 +1,4 @@
-"""Weights to start from: a state dict in a file of the user's, never one from a network."""
+"""Loads weights to start from: a state dict in a file of the user's. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from workloads.data_files import first_few
 
 Model = TypeVar("Model", bound=nn.Module)
 UNREADABLE = (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError)
-"""What ``torch.load`` raises where a file is damaged, or holds more than tensors and plain values."""
+"""What ``torch.load`` raises if a file is damaged, or holds more than tensors and plain values."""
 
 
 def with_weights(model: Model, path: Path | None) -> Model:
-    """``model`` with the weights of ``path`` in it; as it is where there is none.
+    """Load the weights of ``path`` into ``model`` and return it. Without a path, return it unchanged.
 
     Raises:
-        PlanError: the file is missing, holds no state dict, or that of another model.
+        PlanError: the file is missing, holds no state dict, or holds that of another model.
     """
     if path is not None:
         weights = _read(path)
@@ -36,7 +36,7 @@ def with_weights(model: Model, path: Path | None) -> Model:
 
 @lru_cache(maxsize=1)
 def _read(path: Path) -> Mapping[str, Tensor]:
-    """Read once: a model is rebuilt before every block."""
+    """Read a state dict. Cached, because the model is rebuilt before every block."""
     try:
         found: Any = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
@@ -53,7 +53,7 @@ def _read(path: Path) -> Mapping[str, Tensor]:
 
 
 def _mismatches(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> list[str]:
-    """What keeps ``found`` from being loaded, in few words."""
+    """Say in a few words what keeps ``found`` from being loaded."""
     kinds = {
         "missing": [key for key in wanted if key not in found],
         "unexpected": [key for key in found if key not in wanted],

@@ -1,6 +1,6 @@
-"""What all workloads on labelled data share: samples through the input pipeline, cross entropy, exact evaluation.
+"""What all workloads on labelled data share: the input pipeline, cross entropy and exact evaluation.
 
-A subclass names its model and its samples.
+A subclass gives the model and the samples.
 """
 
 from __future__ import annotations
@@ -30,60 +30,66 @@ class SGDOptions(InputOptions):
 
 
 class Supervised(Workload):
-    """Learns labels: of images [batch, channels, height, width], or of every place in a sequence [batch, length]."""
+    """Learns the labels of images [batch, channels, height, width], or of every place in sequences [batch, length].
+
+    Batches are pairs of inputs and labels.
+    """
 
     options: InputOptions
     _epochs: Epochs | None = None
-    """Kept from epoch to epoch, its loader processes with it."""
+    """Kept from epoch to epoch, so that its loader processes are kept too."""
 
     @abstractmethod
-    def read_training(self) -> Dataset[Sample]:
-        """The samples to train on.
+    def read_training_set(self) -> Dataset[Sample]:
+        """Read the samples to train on.
 
         Raises:
             PlanError: they are missing or damaged.
         """
 
     @abstractmethod
-    def read_held_out(self) -> Dataset[Sample]:
-        """The samples to evaluate on; raises as ``read_training`` does."""
+    def read_held_out_set(self) -> Dataset[Sample]:
+        """Read the samples to evaluate on.
+
+        Raises:
+            PlanError: they are missing or damaged.
+        """
 
     @cached_property
-    def training(self) -> Dataset[Sample]:
-        """Read once."""
-        return self.read_training()
+    def training_set(self) -> Dataset[Sample]:
+        return self.read_training_set()
 
     @cached_property
-    def held_out(self) -> Dataset[Sample]:
-        """Read once."""
-        return self.read_held_out()
+    def held_out_set(self) -> Dataset[Sample]:
+        return self.read_held_out_set()
 
     def require_data(self) -> None:
-        """Reads all that is read at the start; building the model reads the pretrained weights."""
-        self.read_training()
-        self.read_held_out()
+        """Read both datasets, and build the model, which reads the pretrained weights."""
+        self.read_training_set()
+        self.read_held_out_set()
         self.build_model()
 
     def batches(self, *, rank: int, world_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-        """Epoch after epoch of this rank's shard, reshuffled each time; inputs and labels."""
-        return self._input(rank, world_size, device).training(self.training).endless()
+        """Yield epoch after epoch of this rank's shard, reshuffled each time."""
+        return self._input(rank, world_size, device).epochs(self.training_set).endless()
+
+    @property
+    def prefetched_batches(self) -> int:
+        return self.options.loader_workers * self.options.prefetch_factor
 
     def batches_per_epoch(self, *, world_size: int) -> int:
-        """What does not fill a batch on every rank is left out."""
-        return self._input(0, world_size, torch.device("cpu")).batches_per_epoch(self.training)
+        return self._input(0, world_size, torch.device("cpu")).batches_per_epoch(self.training_set)
 
     def epoch_batches(
         self, epoch: int, *, first_batch: int, rank: int, world_size: int, device: torch.device
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and labels."""
         wanted = self._input(rank, world_size, device)
         if self._epochs is None or self._epochs.source != wanted:
-            self._epochs = wanted.training(self.training)
+            self._epochs = wanted.epochs(self.training_set)
         return self._epochs.batches(epoch, first=first_batch)
 
     def evaluation_batches(self, *, rank: int, world_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-        """This rank's share of the held-out samples, inputs and labels."""
-        return self._input(rank, world_size, device).evaluation(self.held_out)
+        return self._input(rank, world_size, device).evaluation(self.held_out_set)
 
     def _input(self, rank: int, world_size: int, device: torch.device) -> Input:
         return Input(
@@ -96,37 +102,33 @@ class Supervised(Workload):
         )
 
     def compute_loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Cross entropy."""
         return functional.cross_entropy(*_answers(model, batch))
 
     def compute_loss_and_hits(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Cross entropy, and how often the label is ranked first and among the first five."""
         logits, labels = _answers(model, batch)
         return functional.cross_entropy(logits, labels), count_hits(logits, labels)
 
     def evaluation_sums(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> EvaluationSums:
-        """Cross entropy, and how often the label is ranked first and among the first five."""
         return classification_sums(*_answers(model, batch))
 
     def count_samples(self, batch: tuple[Tensor, Tensor]) -> int:
-        """Labels in the batch."""
+        """Count the labels: one for an image, one for each place in a sequence."""
         return batch[1].numel()
 
 
 class SGDTrained(Supervised):
-    """Trained by SGD with momentum."""
+    """A workload on images, trained by SGD with momentum."""
 
     options: SGDOptions
     sample_unit = "images"
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
-        """SGD with momentum."""
         given = self.options
         return SGD(model.parameters(), lr=given.learning_rate, momentum=given.momentum, weight_decay=given.weight_decay)
 
 
 def _answers(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Logits [n, classes] and labels [n], whether a sample has one label or one at every place."""
+    """Return logits [n, classes] and labels [n], also where a sample has a label at every place."""
     inputs, labels = batch
     logits: Tensor = model(inputs)
     return logits.flatten(0, -2), labels.flatten()

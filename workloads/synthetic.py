@@ -1,4 +1,4 @@
-"""Any torchvision classifier on fixed random images: the compute and the gradients of the real thing, and no input to wait for."""
+"""Any torchvision classifier on fixed random images: real compute and real gradients, without loading any data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workloads.vision_models import ClassifierName, build_classifier
 
 
 class SyntheticOptions(BaseModel):
-    """What a plan may set."""
+    """What a plan may set under ``workload_options``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
@@ -29,22 +29,20 @@ class SyntheticOptions(BaseModel):
 
 
 class Synthetic(Workload):
-    """Trains ``options.model`` from random weights on one fixed batch per rank."""
+    """``options.model`` with random weights, on one fixed batch per rank."""
 
     Options = SyntheticOptions
     options: SyntheticOptions
     sample_unit = "images"
 
     def build_model(self) -> nn.Module:
-        """Random weights; nothing is downloaded."""
         return build_classifier(self.options.model, num_classes=self.options.num_classes)
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
-        """SGD with momentum."""
         return SGD(model.parameters(), lr=self.options.learning_rate, momentum=self.options.momentum)
 
     def batches(self, *, rank: int, world_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-        """The same images float32 [batch, 3, size, size] and labels int64 [batch] at every step, other ones on each rank."""
+        """Yield the same images float32 [batch, 3, size, size] and labels int64 [batch] at every step; ranks have their own."""
         size = self.options.image_size
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + rank)
         images = torch.randn(self.local_batch_size, 3, size, size, generator=generator).to(device)
@@ -53,10 +51,8 @@ class Synthetic(Workload):
             yield images, labels
 
     def compute_loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Cross entropy."""
         images, labels = batch
         return functional.cross_entropy(model(images), labels)
 
     def count_samples(self, batch: tuple[Tensor, Tensor]) -> int:
-        """Images in the batch."""
         return len(batch[0])

@@ -1,4 +1,4 @@
-"""torchvision's classifiers by name, with random weights. torchvision is imported when one is asked for: it takes a second."""
+"""torchvision's classifiers by name, with random weights. Importing torchvision takes a second, so it is done on first use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ClassifierName = Annotated[str, AfterValidator(_known)]
 
 
 def build_classifier(name: str, *, num_classes: int) -> nn.Module:
-    """Random weights; nothing is downloaded."""
+    """Return a classifier with random weights."""
     import torchvision
 
     extra = {"init_weights": True, "aux_logits": False} if name in ("googlenet", "inception_v3") else {}

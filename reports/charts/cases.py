@@ -6,28 +6,32 @@ import math
 from collections.abc import Callable
 
 from measurement.record import Case
-from reports.chart_frame import Figure, arm_colour, arm_dash, base_layout, legend_above
-from reports.quantities import bandwidth, duration
-from reports.schema import ArmSummary, Cell, Comparison, Estimate
+from reports.charts.frame import Figure, arm_colour, arm_dash, base_layout, legend_above
+from reports.schema import ArmSummary, CaseFigures, Comparison, Estimate
+from reports.wording.formatting import bandwidth, duration, size_text
 
 PANEL_PX = 250
 COLUMNS = 2
-Read = Callable[[Cell], Estimate | None]
+Read = Callable[[CaseFigures], Estimate | None]
 
 
 def latency_chart(comparison: Comparison) -> Figure | None:
     """Latency by size, both logarithmic."""
-    return _panels(comparison, lambda cell: cell.latency_s.times(1e6) if cell.latency_s else None, "µs")
+    return _panels(comparison, lambda figures: figures.latency_s.times(1e6) if figures.latency_s else None, "µs")
 
 
 def busbw_chart(comparison: Comparison) -> Figure | None:
     """Bus bandwidth by size, both logarithmic."""
-    return _panels(comparison, lambda cell: cell.busbw_bytes_per_s.times(1e-9) if cell.busbw_bytes_per_s else None, "GB/s")
+    return _panels(comparison, _busbw, "GB/s")
+
+
+def _busbw(figures: CaseFigures) -> Estimate | None:
+    return figures.busbw_bytes_per_s.times(1e-9) if figures.busbw_bytes_per_s else None
 
 
 def _panels(comparison: Comparison, read: Read, unit: str) -> Figure | None:
     operations = comparison.operations()
-    if not any(read(cell) for arm in comparison.arms for cell in arm.cells):
+    if not any(read(figures) for arm in comparison.arms for figures in arm.cases):
         return None
     rows = math.ceil(len(operations) / COLUMNS)
     layout = base_layout(PANEL_PX * rows, "")
@@ -67,7 +71,7 @@ def _add_panel(
 
 
 def _line(comparison: Comparison, arm: ArmSummary, cases: list[Case], read: Read) -> Figure:
-    shown = [(case, cell, found) for case in cases for cell in arm.cells if cell.case == case.name and (found := read(cell))]
+    shown = [(case, arm.case(case.name), found) for case in cases if (found := read(arm.case(case.name)))]
     return {
         "type": "scatter",
         "mode": "lines+markers",
@@ -75,13 +79,8 @@ def _line(comparison: Comparison, arm: ArmSummary, cases: list[Case], read: Read
         "legendgroup": arm.name,
         "x": [case.message_bytes for case, _, _ in shown],
         "y": [found.value for _, _, found in shown],
-        "customdata": [[size_text(case), duration(cell.latency_s), bandwidth(cell.busbw_bytes_per_s)] for case, cell, _ in shown],
+        "customdata": [[size_text(case), duration(own.latency_s), bandwidth(own.busbw_bytes_per_s)] for case, own, _ in shown],
         "line": {"color": arm_colour(comparison, arm.name), "width": 2, "dash": arm_dash(arm)},
         "marker": {"size": 6},
         "hovertemplate": f"{arm.name}, %{{customdata[0]}}: %{{customdata[1]}}, bus %{{customdata[2]}}<extra></extra>",
     }
-
-
-def size_text(case: Case) -> str:
-    """The size as the case's name gives it."""
-    return case.name.rpartition("/")[2]

@@ -6,18 +6,18 @@ import html
 from collections.abc import Callable, Sequence
 
 from measurement.record import PHASES
-from reports.cells_chart import busbw_chart, latency_chart
-from reports.chart_frame import Figure, arm_colour, arm_dash, arm_layout, base_layout, legend_above, padded
-from reports.pairs_chart import pairs_chart
-from reports.quantities import NONE, interval, ratio
+from reports.charts.cases import busbw_chart, latency_chart
+from reports.charts.frame import Figure, arm_colour, arm_dash, arm_layout, base_layout, legend_above, padded
+from reports.charts.pairs import pairs_chart
+from reports.charts.training import curve_charts
 from reports.schema import ArmSummary, Comparison, Estimate, RatioSummary
-from reports.training_charts import curve_charts
+from reports.wording.formatting import NONE, interval, ratio
 
 PHASE_NAMES = {"data_wait": "data wait", "forward": "forward", "backward": "backward", "optimizer": "optimizer step"}
 
 
 def charts(comparison: Comparison) -> dict[str, Figure]:
-    """Every chart that has data, by name: those of a micro-benchmark, or those of training."""
+    """Every chart that has data, by name: those of a micro-benchmark, or those of a workload that is trained."""
     makers: dict[str, Callable[[Comparison], Figure | None]] = {
         "ratios": ratios_chart,
         "throughput": throughput_chart,
@@ -71,7 +71,7 @@ def _beside(result: RatioSummary) -> Figure:
 
 
 def throughput_chart(comparison: Comparison) -> Figure | None:
-    """Median throughput of each arm with its interval."""
+    """Throughput of each arm over all its blocks, with its interval."""
     unit = html.escape(comparison.sample_unit)
     return _estimates(comparison, lambda arm: arm.throughput_per_s, f"{unit} per second", digits=",.4~g")
 

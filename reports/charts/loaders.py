@@ -1,46 +1,18 @@
-"""io.html: what the loaders alone deliver, one file that opens offline, the answer first."""
+"""The chart of what the loaders alone deliver."""
 
 from __future__ import annotations
 
 import html
 
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
-
-from measurement.loading import LoadingRecord
-from reports.chart_frame import COLOURS, Figure, base_layout, legend_above
-from reports.html import headline_parts, pages, script_json
-from reports.io import Place, conclusions, loading_rates, table_cells
+from measurement.loader_record import LoaderRecord
+from reports.charts.frame import COLOURS, Figure, base_layout, legend_above
+from reports.conclusions.loaders import LoaderDemand, Place, loading_rates
 from reports.schema import Estimate
-from reports.training_need import TrainingNeed
 
 CHART_PX = 400
 
 
-def loading_page(record: LoadingRecord, need: TrainingNeed | None) -> bytes:
-    """UTF-8 HTML of about 5 MB, nearly all of it Plotly."""
-    figures = {"loading": loading_chart(record, need)}
-    said = conclusions(record, need)
-    text = (
-        pages()
-        .get_template("io.html.j2")
-        .render(
-            r=record,
-            headline=headline_parts(said[0]),
-            findings=said[1:],
-            table=table_cells(record, need),
-            seconds=min(turn.seconds for turn in record.turns),
-            rounds=1 + max(turn.round for turn in record.turns),
-            needed=need,
-            figures=figures,
-            figures_json=script_json(figures),
-            plotly=Markup(get_plotlyjs()),
-        )
-    )
-    return text.encode()
-
-
-def loading_chart(record: LoadingRecord, need: TrainingNeed | None) -> Figure:
+def loading_chart(record: LoaderRecord, need: LoaderDemand | None) -> Figure:
     """Samples per second by number of workers: a line for every host, where there are several, and one for all."""
     rates = loading_rates(record)
     shown = {
@@ -79,7 +51,7 @@ def _line(place: Place, found: dict[int, Estimate], colour: str) -> Figure:
     }
 
 
-def _mark_need(layout: Figure, need: TrainingNeed, world_size: int) -> None:
+def _mark_need(layout: Figure, need: LoaderDemand, world_size: int) -> None:
     """A dashed line at what all ranks' training takes together."""
     height = need.samples_per_s * world_size
     line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": "y", "y0": height, "y1": height}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from reports.chart_frame import HEAD_PX, Figure, arm_colour, base_layout
-from reports.quantities import ratio
+from reports.charts.frame import HEAD_PX, Figure, arm_colour, base_layout
 from reports.schema import Comparison, RatioSummary
+from reports.wording.formatting import ratio
 
 MAX_POINTS = 5000
 """Beyond, every n-th pair is drawn."""
@@ -75,8 +75,9 @@ def _pair_points(
     table = result.pair_table
     ratios = [math.exp(value) for value in table["log_ratio"]][::every]
     places = list(zip(table["launch"], table["turn"], strict=True))[::every]
-    symbols = ["triangle-up" if r > limits[1] else "triangle-down" if r < limits[0] else "circle" for r in ratios]
-    sizes = [5 if symbol == "circle" else 8 for symbol in symbols]
+    shapes = ["triangle-up" if r > limits[1] else "triangle-down" if r < limits[0] else "circle" for r in ratios]
+    sizes = [5 if shape == "circle" else 8 for shape in shapes]
+    symbols = [f"{shape}-open" if hit else shape for shape, hit in zip(shapes, table["disturbed"][::every], strict=True)]
     return {
         "type": "scatter",
         "mode": "markers",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reports.chart_frame import Figure, arm_colour, arm_dash, base_layout, legend_above
+from reports.charts.frame import Figure, arm_colour, arm_dash, base_layout, legend_above
+from reports.conclusions.study import has_own_units, scaling_base, sorted_points
 from reports.schema import ArmSummary, Estimate
 from reports.study_schema import Study, StudyPoint
-from reports.study_wording import along, label
+from reports.wording.study import label
 
 Read = Callable[[StudyPoint, ArmSummary], Estimate | None]
 HEIGHT_PX = 360
@@ -20,7 +21,7 @@ def study_charts(study: Study) -> dict[str, Figure]:
 
 
 def speed_up_chart(study: Study) -> Figure | None:
-    """Speed-up by ranks, a line for each arm, and the ideal one; None where all points have as many ranks."""
+    """Speed-up by ranks for each arm, and the ideal one where ranks have their own cores; None if all points have as many ranks."""
     sizes = sorted({point.world_size for point in study.points})
     points = sorted(study.points, key=lambda point: point.world_size)
     traces = [_line(study, name, points, lambda _, arm: arm.speed_up, lambda point: point.world_size) for name in study.arm_names]
@@ -30,12 +31,14 @@ def speed_up_chart(study: Study) -> Figure | None:
     layout = _layout("ranks", "speed-up")
     layout["xaxis"] |= {"tickvals": sizes}
     layout["yaxis"] |= {"rangemode": "tozero"}
-    return {"data": [_ideal(study, sizes), *traces], "layout": layout}
+    ideal = [_ideal(study, sizes)] if has_own_units(study.points) else []
+    return {"data": [*ideal, *traces], "layout": layout}
 
 
 def _ideal(study: Study, sizes: list[int]) -> Figure:
-    """As many times the throughput as ranks; where the scaling baseline has several, through its speed-up of 1."""
-    at_one = next((p.world_size for p in study.points for a in p.arms if a.speed_up and a.speed_up.value == 1.0), 1)
+    """As many times the throughput as ranks; 1 at the number of ranks that the scaling baseline has."""
+    bases = (scaling_base(study.points, name) for name in study.arm_names)
+    at_one = next((base.point.world_size for base in bases if base), 1)
     line = {"color": "@muted", "width": 1, "dash": "dash"}
     ideal = {"type": "scatter", "mode": "lines", "name": "ideal", "x": sizes, "y": [size / at_one for size in sizes]}
     return ideal | {"line": line, "hovertemplate": "ideal: %{y:.2f}<extra></extra>"}
@@ -66,7 +69,7 @@ def exposed_chart(study: Study) -> Figure | None:
 
 
 def _by_point(study: Study, read: Read, title: str) -> Figure | None:
-    points = along(study.points)
+    points = sorted_points(study.points)
     traces = [_line(study, name, points, read, lambda point: label(study.points, point)) for name in study.arm_names]
     traces = [trace for trace in traces if trace["x"]]
     if not traces:

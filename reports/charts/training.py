@@ -1,10 +1,10 @@
-"""Learning curves of all arms over one another, against epochs and against training time: means of seeds in a band of them all."""
+"""Learning curves of all arms, against epochs and against training time: the mean over seeds, and a band from least to most."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.chart_frame import Figure, arm_colour, base_layout, legend_above
+from reports.charts.frame import Figure, arm_colour, base_layout, legend_above
 from reports.schema import Comparison
 from reports.training_schema import Band, MeanCurve, Quantity
 
@@ -14,6 +14,8 @@ CURVE_TITLES: dict[Quantity, str] = {
     "train_top1": "training accuracy",
     "train_loss": "training loss",
 }
+SHARES: set[Quantity] = {"held_out_top1", "train_top1"}
+"""Drawn in percent."""
 AXES = {"epochs": "epochs", "time": "seconds of training"}
 HEIGHT = 320
 BAND_OPACITY = 0.16
@@ -48,7 +50,7 @@ def _chart(comparison: Comparison, quantity: Quantity, axis: str) -> Figure | No
     legend_above(layout)
     layout["yaxis"] |= {"title": {"text": CURVE_TITLES[quantity], "font": {"size": 12}, "standoff": 8}, "automargin": True}
     layout["xaxis"] |= {"rangemode": "tozero"}
-    if quantity.endswith("top1"):
+    if quantity in SHARES:
         layout["yaxis"] |= {"tickformat": ".0%"}
     if quantity == "held_out_top1" and comparison.training.settings.target_accuracy is not None:
         layout["shapes"] = [_target(comparison.training.settings.target_accuracy)]
@@ -73,7 +75,7 @@ def _line(name: str, x: Sequence[float], band: Band, colour: str) -> Figure:
 
 
 def _band(name: str, x: Sequence[float], band: Band, colour: str) -> Figure:
-    """The least of the seeds forth, the most back; epochs at which a seed has no value are left out."""
+    """A closed line: along the least of the seeds, back along the most; without epochs at which a seed has no value."""
     known = [(place, low, high) for place, low, high in zip(x, band.low, band.high, strict=True) if low is not None]
     return {
         "type": "scatter",

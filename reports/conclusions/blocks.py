@@ -14,9 +14,10 @@ import pandas as pd
 from measurement.plan import Plan
 from measurement.record import PHASES, STEP_COLUMNS, LaunchRecord
 from measurement.results import ResultsFolder, empty_steps
-from reports.statistics import Array
+from reports.statistics.intervals import Array
 
 BLOCK_KEY = ["launch", "arm", "turn", "round", "block", "kind", "case"]
+"""``case`` is null where the workload is trained, so that groups by this key need ``dropna=False``."""
 PAIR_COLUMNS = ["launch", "turn", "round", "log_ratio"]
 
 
@@ -24,18 +25,18 @@ def read_steps(folder: ResultsFolder, records: Sequence[LaunchRecord]) -> pd.Dat
     """All raw steps of the records in one table, ``launch`` and ``arm`` before ``measurement.record.STEP_COLUMNS``."""
     tables = [folder.steps(record).assign(launch=record.launch, arm=record.arm) for record in records]
     steps = pd.concat([empty_steps().assign(launch=0, arm=""), *tables], ignore_index=True)
-    return steps[["launch", "arm", *STEP_COLUMNS]].astype({"launch": "int64", "arm": str, "kind": str, "case": str})
+    return steps[["launch", "arm", *STEP_COLUMNS]].astype({"launch": "int64", "arm": str, "kind": str, "case": "string"})
 
 
 def timed_steps(records: Sequence[LaunchRecord], steps: pd.DataFrame) -> pd.DataFrame:
-    """The steps that count, in a fixed order: of launches that are ok, of arms never wrong, of blocks that every rank finished."""
+    """The steps that count, in a fixed order: their launch is ok, their arm was never wrong, every rank finished their block."""
     wrong = {record.arm for record in records if record.status == "wrong"}
     good = [(r.launch, r.arm, r.world_size) for r in records if r.status == "ok" and r.arm not in wrong]
     counted = pd.DataFrame(good, columns=["launch", "arm", "world_size"]).astype({"launch": "int64", "arm": str})
     kept = steps.merge(counted, on=["launch", "arm"]).sort_values([*BLOCK_KEY, "rank", "step"], ignore_index=True)
-    ranks = kept.groupby(BLOCK_KEY)["rank"].transform("nunique")
-    lengths = kept.groupby([*BLOCK_KEY, "rank"])["step"].transform("size")
-    uneven = lengths.groupby([kept[key] for key in BLOCK_KEY]).transform("nunique")
+    ranks = kept.groupby(BLOCK_KEY, dropna=False)["rank"].transform("nunique")
+    lengths = kept.groupby([*BLOCK_KEY, "rank"], dropna=False)["step"].transform("size")
+    uneven = lengths.groupby([kept[key] for key in BLOCK_KEY], dropna=False).transform("nunique")
     return kept[(ranks == kept["world_size"]) & (uneven == 1)].drop(columns="world_size").reset_index(drop=True)
 
 
@@ -49,10 +50,10 @@ def tabulate_blocks(steps: pd.DataFrame) -> pd.DataFrame:
         ``launch, arm, turn, round, block, kind, case, steps, samples`` (of all ranks), ``block_s`` (the slowest rank's)
         and ``throughput_per_s``, in order of launch and turn.
     """
-    by_rank = steps.groupby([*BLOCK_KEY, "rank"], as_index=False).agg(
+    by_rank = steps.groupby([*BLOCK_KEY, "rank"], as_index=False, dropna=False).agg(
         steps=("step", "size"), samples=("samples", "sum"), block_s=("step_s", "sum")
     )
-    blocks = by_rank.groupby(BLOCK_KEY, as_index=False).agg(
+    blocks = by_rank.groupby(BLOCK_KEY, as_index=False, dropna=False).agg(
         steps=("steps", "max"), samples=("samples", "sum"), block_s=("block_s", "max")
     )
     blocks["throughput_per_s"] = blocks["samples"] / blocks["block_s"]
@@ -60,17 +61,17 @@ def tabulate_blocks(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def slowest_steps(steps: pd.DataFrame) -> pd.DataFrame:
-    """One row per step of all ranks: that of the rank which took longest."""
+    """For each step the row of the rank that took longest."""
     ordered = steps.sort_values(["step_s", "rank"], ascending=[False, True], kind="stable")
     slowest = ordered.drop_duplicates(["launch", "arm", "turn", "step"])
     return slowest.sort_values(["launch", "arm", "turn", "step"], ignore_index=True)
 
 
 def pair_blocks(plan: Plan, blocks: pd.DataFrame, candidate: str) -> pd.DataFrame:
-    """The candidate's blocks beside the baseline's of the same launch and round (sequential mode: of the same launch).
+    """Pair a candidate's blocks with the baseline's of the same launch and round (sequential mode: of the same launch).
 
-    The control is the baseline once more, so a candidate is held against both where both have a block: the same
-    measuring time then leaves less error. The control itself is held against the baseline alone.
+    The control is a second copy of the baseline. A candidate is paired with both copies, where both have a block: that leaves less
+    error in the same measuring time. The control itself is paired with the baseline alone.
 
     Args:
         plan: for the mode and the baseline.
@@ -78,14 +79,11 @@ def pair_blocks(plan: Plan, blocks: pd.DataFrame, candidate: str) -> pd.DataFram
         candidate: the arm's name.
 
     Returns:
-        ``launch, turn`` (the candidate's), ``round, log_ratio``: ln of candidate's over baseline's throughput (of both copies:
-        their geometric mean), and by the name of each copy that over it alone.
+        ``launch, turn`` (the candidate's), ``round, log_ratio``: ln of candidate's over baseline's throughput (of two copies:
+        their geometric mean).
     """
-    sync = blocks[blocks["kind"] == "sync"]
-    if plan.measurement.mode == "sequential":
-        sync = _whole_launches(sync)
     key = ["launch", "round"]
-    sync = sync.drop_duplicates(["arm", *key])
+    sync = _paired_blocks(plan, blocks)
     logs = sync.assign(log=np.log(sync["throughput_per_s"])).set_index([*key, "arm"])["log"].unstack("arm")
     copies = list(copies_of_baseline(plan, candidate))
     theirs = logs.reindex(columns=copies)
@@ -93,17 +91,17 @@ def pair_blocks(plan: Plan, blocks: pd.DataFrame, candidate: str) -> pd.DataFram
     ours = sync[sync["arm"] == candidate].set_index(key)
     over = theirs.reindex(ours.index).rsub(np.log(ours["throughput_per_s"]), axis="index")
     pairs = ours[["turn"]].join(over).assign(log_ratio=over.mean(axis="columns")).dropna(subset="log_ratio").reset_index()
-    return pairs[[*PAIR_COLUMNS, *copies]].sort_values(["launch", "turn"], ignore_index=True)
+    return pairs[PAIR_COLUMNS].sort_values(["launch", "turn"], ignore_index=True)
 
 
 def copies_of_baseline(plan: Plan, candidate: str) -> tuple[str, ...]:
-    """The arms whose blocks a candidate's are held against."""
+    """The arms that a candidate's blocks are paired with."""
     has_control = plan.measurement.control and plan.role(candidate) == "candidate"
     return (plan.baseline, plan.control_name) if has_control else (plan.baseline,)
 
 
 def _whole_launches(blocks: pd.DataFrame) -> pd.DataFrame:
-    """Each launch of an arm as if it were one block."""
+    """Every launch of an arm made one block."""
     whole = blocks.groupby(["launch", "arm"], as_index=False)[["samples", "block_s"]].sum()
     return whole.assign(turn=0, round=0, throughput_per_s=whole["samples"] / whole["block_s"])
 
@@ -113,23 +111,40 @@ def by_launch(table: pd.DataFrame, value: str | list[str]) -> list[Array]:
     return [group[value].to_numpy(dtype=np.float64) for _, group in table.groupby("launch", sort=True)]
 
 
-def align_pairs(pairs: Sequence[pd.DataFrame]) -> list[list[Array]]:
-    """Each ratio's log-ratios per launch, float64 [rounds, copies of the baseline], of tables of ``pair_blocks``.
+def total_tables(plan: Plan, blocks: pd.DataFrame, groups: Sequence[Sequence[str]]) -> list[list[Array]]:
+    """What the ratios of totals are made of: every arm's samples and seconds, round by round.
 
-    With NaN for rounds that only other ratios have, so that rounds correspond.
+    Args:
+        plan: for the mode.
+        blocks: of one case, where there are several.
+        groups: per ratio the arm, then those that it is held against (``with_copies``); the first of these must have a block.
+
+    Returns:
+        Per ratio and launch float64 [rounds, arms, 2] of samples and seconds. The rounds are the same in all ratios; NaN where an
+        arm has no block.
     """
-    rounds = pd.concat([table[["launch", "round"]] for table in pairs]).drop_duplicates().sort_values(["launch", "round"])
-    tables = [rounds.merge(table, on=["launch", "round"], how="left") for table in pairs]
-    return [by_launch(table, [str(name) for name in table if name not in PAIR_COLUMNS]) for table in tables]
+    sync = _paired_blocks(plan, blocks)
+    samples, seconds = (sync.pivot_table(index=["launch", "round"], columns="arm", values=name) for name in ("samples", "block_s"))
+    launches = samples.index.get_level_values("launch").to_numpy()
+    found = []
+    for arms in groups:
+        table = np.stack([samples.reindex(columns=list(arms)), seconds.reindex(columns=list(arms))], axis=-1).astype(np.float64)
+        table[np.isnan(table[:, 1, 1]), 1:] = np.nan
+        found.append([table[launches == launch] for launch in np.unique(launches)])
+    return found
 
 
-def exposed_comm(blocks: pd.DataFrame, arm: str) -> list[Array]:
-    """Per launch and round with both kinds of block: seconds a step takes longer with gradient exchange than without."""
-    own = blocks[blocks["arm"] == arm]
-    own = own.assign(step_s=own["block_s"] / own["steps"])
-    kinds = {kind: own[own["kind"] == kind].drop_duplicates(["launch", "round"]) for kind in ("sync", "local")}
-    both = kinds["sync"].merge(kinds["local"], on=["launch", "round"], suffixes=("", "_local"))
-    return by_launch(both.assign(exposed_s=both["step_s"] - both["step_s_local"]), "exposed_s")
+def with_copies(plan: Plan, name: str) -> list[str]:
+    """An arm and the copies of the baseline that it is held against."""
+    return [name, *copies_of_baseline(plan, name)]
+
+
+def _paired_blocks(plan: Plan, blocks: pd.DataFrame) -> pd.DataFrame:
+    """The synchronised blocks, one of each arm in a round; in sequential mode a launch is one."""
+    sync = blocks[blocks["kind"] == "sync"]
+    if plan.measurement.mode == "sequential":
+        sync = _whole_launches(sync)
+    return sync.drop_duplicates(["arm", "launch", "round"])
 
 
 def phase_medians(slowest: pd.DataFrame) -> dict[str, float]:
@@ -139,5 +154,5 @@ def phase_medians(slowest: pd.DataFrame) -> dict[str, float]:
 
 
 def columns(table: pd.DataFrame, names: Sequence[str]) -> dict[str, list[Any]]:
-    """A table as plain lists, for storing."""
-    return {name: table[name].tolist() for name in names}
+    """A table as plain lists, for storing; what is missing is None."""
+    return {name: table[name].astype(object).where(table[name].notna(), None).tolist() for name in names}

@@ -15,16 +15,12 @@ from collections.abc import Mapping, Sequence
 
 from measurement.plan import Plan
 from measurement.record import BlockRecord, LaunchRecord
-from reports.quantities import significant
-from reports.schema import ArmSummary, LinkFigures
+from reports.schema import LinkFigures
 
 HALVING = {"fp16", "bf16"}
 """Values of DDP's ``comm_hook`` and Horovod's ``compression`` with which half of the bytes are exchanged."""
 FAR_OFF = 0.2
-EXPLANATION = (
-    "more than 20% from a ring's need: small messages cost headers and negotiation, other algorithms (recursive halving or "
-    "doubling, hierarchical) cross the link more or less often, lossy compression sends less, dropped packets are sent again"
-)
+"""Share of the need, in either direction, from which bytes are called far from it."""
 
 
 def summarise_links(plan: Plan, records: Sequence[LaunchRecord]) -> list[LinkFigures]:
@@ -35,7 +31,7 @@ def summarise_links(plan: Plan, records: Sequence[LaunchRecord]) -> list[LinkFig
         records: of the arm.
 
     Returns:
-        Nothing where none were counted, where no block was without exchange, or where blocks do not all build the model anew.
+        Empty where no bytes were counted, no block was without exchange, or not every block built the model anew.
     """
     good = [record for record in records if record.status == "ok" and record.ranks]
     blocks = [block for record in good for block in record.blocks if block.link_bytes]
@@ -71,53 +67,17 @@ def ring_bytes(hosts: Sequence[str], size: float) -> dict[str, float]:
 
 
 def share_sent(options: Mapping[str, object]) -> float:
-    """Of the gradients' bytes, those that an arm with these options exchanges."""
+    """The share of the gradients' bytes that an arm with these options exchanges: compression halves it."""
     return 0.5 if HALVING & {options.get("comm_hook"), options.get("compression")} else 1.0
 
 
 def _per_step(blocks: Sequence[BlockRecord], host: str, way: int, *, warmup: int) -> float:
-    """Mean over blocks of what one sends, less that of blocks without exchange; block lengths differ between launches only."""
+    """Mean bytes per step of blocks with exchange less those of blocks without; ``way`` is 0 for sent, 1 for received."""
     sync, local = ([block for block in blocks if block.kind == kind and host in block.link_bytes] for kind in ("sync", "local"))
     nothing = statistics.fmean(block.link_bytes[host][way] for block in local)
     return statistics.fmean((block.link_bytes[host][way] - nothing) / (block.steps + warmup) for block in sync)
 
 
-def link_rows(arms: Sequence[ArmSummary]) -> list[list[str]]:
-    """A row for each arm and host: arm, host, megabytes sent, received and needed, sent over needed."""
-    return [
-        [
-            arm.name,
-            link.host,
-            *(_megabytes(value) for value in (link.sent_bytes, link.received_bytes, link.needed_bytes)),
-            _over(link),
-        ]
-        for arm in arms
-        for link in arm.links
-    ]
-
-
-LINK_HEADER = ["arm", "host", "sent MB/step", "received MB/step", "a ring needs", "sent/needed"]
-
-
-def link_caption(arms: Sequence[ArmSummary]) -> str:
-    """What the figures mean, and why some are far from the need."""
-    far = dict.fromkeys(arm.name for arm in arms for link in arm.links if is_far_off(link))
-    said = (
-        "Counted by the interface of each host (headers included): blocks with gradient exchange less blocks without, over all "
-        "their steps. Needed each way by a ring all_reduce: 2(n-1)/n × gradient bytes for each rank whose successor is on another "
-        "host (Patarasuk and Yuan 2009). MB are 10^6 bytes"
-    )
-    return f"{said}. {', '.join(far)}: {EXPLANATION}" if far else said
-
-
 def is_far_off(link: LinkFigures) -> bool:
-    """More than a fifth from the need, in either direction."""
+    """Whether a host sends far more, or far less, than a ring all_reduce needs."""
     return abs(link.sent_bytes - link.needed_bytes) > FAR_OFF * link.needed_bytes
-
-
-def _megabytes(number: float) -> str:
-    return significant(number / 1e6)
-
-
-def _over(link: LinkFigures) -> str:
-    return f"{link.sent_bytes / link.needed_bytes:.2f}" if link.needed_bytes else ""

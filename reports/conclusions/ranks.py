@@ -1,7 +1,7 @@
 """Which rank is slow: throughput of every rank and host, and how far the slowest is from the others, from the raw steps.
 
-Ranks wait for each other in the exchange, so their step times are alike whoever is slow. What tells the straggler is a rank's own
-time: its steps without exchange, or, where there are none, what comes before the exchange in every backend.
+Ranks wait for each other in the exchange, so their step times are nearly equal. A straggler shows in its own time: its steps
+without exchange or, where there are none, the phases that come before the exchange in every backend.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ from collections.abc import Sequence
 import pandas as pd
 
 from measurement.record import LaunchRecord
-from reports.quantities import milliseconds, rate
-from reports.schema import ArmSummary, ByRank, Comparison, Estimate, HostFigures, RankFigures
+from reports.schema import ByRank, HostFigures, RankFigures
 
 
 def summarise_ranks(records: Sequence[LaunchRecord], timed: pd.DataFrame) -> ByRank | None:
-    """An arm's ranks and hosts.
+    """Figures of an arm's ranks and hosts.
 
     Args:
         records: of the arm.
-        timed: its steps that count (``reports.blocks.timed_steps``).
+        timed: its steps that count (``reports.conclusions.blocks.timed_steps``).
 
     Returns:
         None without synchronised steps, or with a single rank.
@@ -57,43 +56,6 @@ def _sums(ranks: Sequence[RankFigures]) -> list[HostFigures]:
 
 
 def skew(seconds: Sequence[float]) -> float:
-    """The slowest over the median."""
+    """The longest time over the median."""
     ordered = pd.Series(list(seconds))
     return float(ordered.max() / ordered.median())
-
-
-def rank_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """The table: ranks down, then hosts, then skews; arms across. Header and rows; both empty without ranks."""
-    arms = [(arm, arm.by_rank) for arm in comparison.arms if arm.by_rank]
-    if not arms:
-        return [], []
-    rows = []
-    places = {rank.rank: rank.host for _, found in arms for rank in found.ranks}
-    for number, host in sorted(places.items()):
-        cells = [next((r for r in found.ranks if r.rank == number), None) for _, found in arms]
-        rows.append([f"rank {number}", host, *(_rank_cell(cell) for cell in cells)])
-    hosts = dict.fromkeys(places[number] for number in sorted(places))
-    for host in hosts:
-        sums = [next((h for h in found.hosts if h.host == host), None) for _, found in arms]
-        rows.append(["sum", host, *(_rate(one.throughput_per_s) + "/s" if one else "" for one in sums)])
-    rows.append(["skew", "", *(f"step {found.step_skew:.2f}, own {found.own_skew:.2f}" for _, found in arms)])
-    return ["", "host", *(arm.name for arm, _ in arms)], rows
-
-
-def _rank_cell(cell: RankFigures | None) -> str:
-    if cell is None:
-        return ""
-    return f"{_rate(cell.throughput_per_s)}/s; step {milliseconds(cell.step_s)} ms, own {milliseconds(cell.own_s)} ms"
-
-
-def _rate(value: float) -> str:
-    return rate(Estimate(value=value))
-
-
-def rank_caption(arms: Sequence[ArmSummary], unit: str) -> str:
-    """What the table's figures mean."""
-    ways = " or ".join(dict.fromkeys(arm.by_rank.own_time for arm in arms if arm.by_rank))
-    return (
-        f"{unit}/s, mean step time, and the rank's own time in a step ({ways}). Ranks wait for each other in the exchange, which "
-        "levels their step times; a straggler shows in its own time. Skew: slowest over median rank"
-    )

@@ -1,4 +1,4 @@
-"""What is concluded of training to the end: curves, final accuracies beside the reference's, times to accuracy.
+"""Training to the end, in numbers: curves, final accuracies beside the reference's, times to accuracy.
 
 Pure: a plan and its records in, a ``TrainingSummary`` out.
 """
@@ -12,16 +12,16 @@ from fractions import Fraction
 
 from measurement.plan import Plan
 from measurement.record import LaunchRecord
-from measurement.training import EpochRecord, Training
-from reports.seeds import ONE_SEED, converges, median_time, ratio_interval, t_interval
+from measurement.training import EpochRecord, TrainingSettings
+from reports.statistics.seeds import converges, median_time, ratio_interval, t_interval
 from reports.training_schema import QUANTITIES, ArmTraining, Band, MeanCurve, Quantity, SeedCurve, TrainingSummary
 
-Trainings = dict[int, list[EpochRecord]]
+EpochsByLaunch = dict[int, list[EpochRecord]]
 """By launch, which is by seed."""
 
 
 def summarise_training(plan: Plan, records: Sequence[LaunchRecord]) -> TrainingSummary | None:
-    """Every arm of the plan; None in a plan without training.
+    """How every arm of the plan converges; None in a plan without ``training``.
 
     Launches that are not ok do not count, nor does an arm that was ever wrong.
     """
@@ -46,7 +46,7 @@ def reference_of(plan: Plan) -> str:
     return plan.baseline if plan.baseline in alone or not alone else alone[0]
 
 
-def _arm(plan: Plan, training: Training, name: str, epochs: dict[str, Trainings], reference: str) -> ArmTraining:
+def _arm(plan: Plan, training: TrainingSettings, name: str, epochs: dict[str, EpochsByLaunch], reference: str) -> ArmTraining:
     finished = {arm: _finished(training, trainings) for arm, trainings in epochs.items()}
     own, confidence = finished[name], plan.measurement.confidence
     curves = [_curve(plan, launch, epochs[name][launch], finished=launch in own) for launch in sorted(epochs[name])]
@@ -65,16 +65,16 @@ def _arm(plan: Plan, training: Training, name: str, epochs: dict[str, Trainings]
     if name != plan.baseline:
         _compare_times(arm, training, own, finished[plan.baseline], confidence)
     if name != reference:
-        _compare_accuracies(arm, own, finished[reference], reference, training.accuracy_margin, confidence)
+        _compare_accuracies(arm, own, finished[reference], training.accuracy_margin, confidence)
     return arm
 
 
-def _finished(training: Training, trainings: Trainings) -> Trainings:
-    """Those that trained to their end."""
+def _finished(training: TrainingSettings, trainings: EpochsByLaunch) -> EpochsByLaunch:
+    """The launches that trained to their end."""
     return {launch: epochs for launch, epochs in trainings.items() if _is_finished(training, epochs)}
 
 
-def _is_finished(training: Training, epochs: Sequence[EpochRecord]) -> bool:
+def _is_finished(training: TrainingSettings, epochs: Sequence[EpochRecord]) -> bool:
     stopped = training.stop_at_target and bool(epochs) and training.is_reached(epochs[-1])
     return stopped or len(epochs) == training.epochs
 
@@ -84,25 +84,25 @@ def _final_top1(epochs: Sequence[EpochRecord]) -> Fraction | None:
     return Fraction(last.held_out_top1, last.held_out_count) if last.held_out_count else None
 
 
-def _compare_accuracies(
-    arm: ArmTraining, ours: Trainings, theirs: Trainings, reference: str, margin: float, confidence: float
-) -> None:
-    """Against the reference, seed by seed."""
+def _compare_accuracies(arm: ArmTraining, ours: EpochsByLaunch, theirs: EpochsByLaunch, margin: float, confidence: float) -> None:
+    """Set the difference to the reference, from the seeds with which both trained to the end."""
     pairs = [(_final_top1(ours[launch]), _final_top1(theirs[launch])) for launch in sorted(ours.keys() & theirs.keys())]
     differences = [mine - its for mine, its in pairs if mine is not None and its is not None]
     arm.pairs = len(differences)
     arm.difference = t_interval(differences, confidence=confidence)
     arm.convergence = converges(arm.difference, margin=margin)
     if pairs and not differences:
-        arm.note = "nothing is held out, so there is no accuracy to compare"
+        arm.caution = "nothing held out"
     elif not differences:
-        arm.note = f"no seed was trained to the end by both {arm.name} and {reference}"
+        arm.caution = "no common seed"
     elif len(differences) == 1:
-        arm.note = ONE_SEED
+        arm.caution = "one seed"
 
 
-def _compare_times(arm: ArmTraining, training: Training, ours: Trainings, theirs: Trainings, confidence: float) -> None:
-    """Against the baseline, of seeds with which both reached the target."""
+def _compare_times(
+    arm: ArmTraining, training: TrainingSettings, ours: EpochsByLaunch, theirs: EpochsByLaunch, confidence: float
+) -> None:
+    """Set the ratio to the baseline, from the seeds with which both reached the target."""
     launches = sorted(ours.keys() & theirs.keys())
     times = [(training.time_to_accuracy_s(ours[launch]), training.time_to_accuracy_s(theirs[launch])) for launch in launches]
     both = [(mine, its) for mine, its in times if mine and its]
@@ -121,13 +121,13 @@ def _curve(plan: Plan, launch: int, epochs: Sequence[EpochRecord], *, finished: 
 
 
 def _figure(quantity: Quantity, epoch: EpochRecord) -> float | None:
-    """None where it is unknown or not finite."""
+    """An epoch's value; None where it is unknown or not finite."""
     value = epoch.figures().get(quantity)
     return value if value is not None and math.isfinite(value) else None
 
 
 def _mean_curve(curves: Sequence[SeedCurve]) -> MeanCurve | None:
-    """Over the seeds that trained so long; None before any epoch."""
+    """Epoch by epoch the mean of the seeds that trained that long; None before any epoch."""
     length = max((len(curve.train_s) for curve in curves), default=0)
     if not length:
         return None

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
-from reports.statistics import Interval
-
-Verdict = Literal["faster", "slower", "equivalent", "undecided"]
+from reports.schema import RatioSummary, Verdict
+from reports.statistics.intervals import Interval
 
 LONGEST_MINUTES = 24 * 60.0
 """Beyond this, 'measure longer' is no advice."""
@@ -47,8 +45,14 @@ def control_deviation(control: Interval) -> float:
     return max(abs(math.log(control.low)), abs(math.log(control.high)))
 
 
+def is_atypical(result: RatioSummary, *, threshold: float) -> bool:
+    """Whether the ratio of totals differs from that of a usual block by more than ``threshold``: a few blocks are far out."""
+    total, typical = result.throughput_ratio, result.typical_ratio
+    return bool(total and typical and abs(math.log(total / typical)) > threshold)
+
+
 def minutes_to_decide(interval: Interval | None, *, threshold: float, measured_minutes: float) -> float | None:
-    """Minutes of measuring to add until the verdict should fall, if the estimate stays: the half-width goes as 1/sqrt(time).
+    """Minutes of measuring to add until there should be a verdict, if the estimate stays: the half-width goes as 1/sqrt(time).
 
     Returns:
         None where nothing can be said: no interval yet, or an estimate so near the threshold that it would take more than a day.

@@ -5,29 +5,38 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from measurement.record import PHASES, Case
 from reports.base import Report
 from reports.schema import ArmSummary, Comparison, Estimate, RatioSummary
+from reports.study_schema import Study, StudyPoint
 from reports.training_schema import ArmTraining
 
 
 class CsvReport(Report):
-    """For spreadsheets and data frames; an empty cell means that there is no such figure."""
+    """For spreadsheets and data frames; an empty field means that there is no such figure."""
 
     file_name = "report.csv"
 
     def render(self, comparison: Comparison) -> bytes:
-        """UTF-8 CSV with a header row."""
         rows = [_row(comparison, arm) for arm in comparison.arms]
         if comparison.cases:
-            rows = [_cell_row(comparison, arm, case) for case in comparison.cases for arm in comparison.arms]
-        text = io.StringIO()
-        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return text.getvalue().encode()
+            rows = [_case_row(comparison, arm, case) for case in comparison.cases for arm in comparison.arms]
+        return csv_bytes(rows[0], rows)
+
+    def render_study(self, study: Study) -> bytes:
+        return _study(study)
+
+
+def csv_bytes(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """UTF-8 CSV with a header row; a missing value is an empty field."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
 
 
 def _row(comparison: Comparison, arm: ArmSummary) -> dict[str, Any]:
@@ -40,7 +49,7 @@ def _row(comparison: Comparison, arm: ArmSummary) -> dict[str, Any]:
         **estimate_columns("exposed_comm_s", arm.exposed_comm_s),
         "peak_memory_bytes": arm.peak_memory_bytes,
         **(training_columns(comparison.training.arm(arm.name)) if comparison.training else {}),
-        "scaling_efficiency": arm.scaling_efficiency,
+        "scaling_efficiency": arm.scaling_efficiency.value if arm.scaling_efficiency else None,
         "scaling_baseline": arm.scaling_baseline,
         "parity_passed": arm.parity.passed if arm.parity else None,
         "gradient_error": arm.parity.gradient_error if arm.parity else None,
@@ -48,18 +57,18 @@ def _row(comparison: Comparison, arm: ArmSummary) -> dict[str, Any]:
     }
 
 
-def _cell_row(comparison: Comparison, arm: ArmSummary, case: Case) -> dict[str, Any]:
-    cell = arm.cell(case.name)
+def _case_row(comparison: Comparison, arm: ArmSummary, case: Case) -> dict[str, Any]:
+    figures = arm.case(case.name)
     return {
         **_arm(comparison, arm),
         "case": case.name,
         "operation": case.operation,
         "message_bytes": case.message_bytes,
-        "not_offered": cell.not_offered,
+        "not_offered": figures.not_offered,
         **ratio_columns(comparison.result(arm.name, case.name)),
-        **estimate_columns("latency_s", cell.latency_s),
-        **estimate_columns("algbw_bytes_per_s", cell.algbw_bytes_per_s),
-        **estimate_columns("busbw_bytes_per_s", cell.busbw_bytes_per_s),
+        **estimate_columns("latency_s", figures.latency_s),
+        **estimate_columns("algbw_bytes_per_s", figures.algbw_bytes_per_s),
+        **estimate_columns("busbw_bytes_per_s", figures.busbw_bytes_per_s),
         "parity_passed": arm.parity.passed if arm.parity else None,
         "error": " | ".join(error.message for error in arm.errors),
     }
@@ -79,7 +88,7 @@ def training_columns(arm: ArmTraining) -> dict[str, Any]:
 
 
 def _arm(comparison: Comparison, arm: ArmSummary) -> dict[str, Any]:
-    """What the arm is."""
+    """Columns that say what the arm is."""
     return {
         "comparison_id": comparison.comparison_id,
         "workload": comparison.workload,
@@ -118,3 +127,35 @@ def estimate_columns(name: str, estimate: Estimate | None) -> dict[str, float | 
         f"{name}_ci_low": estimate.ci_low if estimate else None,
         f"{name}_ci_high": estimate.ci_high if estimate else None,
     }
+
+
+def _study(study: Study) -> bytes:
+    """One row for each arm at each point, units in the column names."""
+    rows = [_study_row(study, point, arm) for point in study.points for arm in point.arms]
+    return csv_bytes(rows[0], rows)
+
+
+def _study_row(study: Study, point: StudyPoint, arm: ArmSummary) -> dict[str, Any]:
+    return {
+        "point": point.name,
+        "world_size": point.world_size,
+        "hosts": point.hosts,
+        "link_rate": point.link_rate,
+        "local_batch_size": point.local_batch_size,
+        "arm": arm.name,
+        "role": arm.role,
+        "status": arm.status,
+        **ratio_columns(point.result(arm.name)),
+        **estimate_columns(f"throughput_{study.sample_unit}_per_s", arm.throughput_per_s),
+        **estimate_columns("speed_up", arm.speed_up),
+        "scaling_efficiency": arm.scaling_efficiency.value if arm.scaling_efficiency else None,
+        "scaling_baseline": arm.scaling_baseline,
+        **estimate_columns("exposed_comm_s", arm.exposed_comm_s),
+        **{f"link_{way}_bytes_per_step": _most(arm, way) for way in ("sent", "needed")},
+        "error": " | ".join(error.message for error in arm.errors),
+    }
+
+
+def _most(arm: ArmSummary, way: str) -> float | None:
+    """The most that any host sends, or needs to."""
+    return max((getattr(link, f"{way}_bytes") for link in arm.links), default=None)

@@ -1,35 +1,28 @@
-"""curves.csv: the learning curves, one row per arm, seed and epoch; of plans with training."""
+"""curves.csv: the learning curves, one row per arm, seed and epoch; of plans with ``training``."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 from typing import Any
 
 from reports.base import Report
+from reports.formats.csv_report import csv_bytes
 from reports.schema import Comparison
 from reports.training_schema import QUANTITIES, ArmTraining
 
 
 class CurvesReport(Report):
-    """For spreadsheets and data frames; an empty cell means that there is no such figure."""
+    """For spreadsheets and data frames; an empty field means that there is no such figure."""
 
     file_name = "curves.csv"
 
     def has_content(self, comparison: Comparison) -> bool:
-        """Only where arms trained to the end."""
         return comparison.training is not None
 
     def render(self, comparison: Comparison) -> bytes:
-        """UTF-8 CSV with a header row."""
-        text = io.StringIO()
         columns = ["comparison_id", "arm", "seed", "launch", "finished", "epochs_done", "train_s", *QUANTITIES]
-        writer = csv.DictWriter(text, fieldnames=columns, lineterminator="\n")
-        writer.writeheader()
-        for arm in comparison.training.arms if comparison.training else []:
-            writer.writerows({"comparison_id": comparison.comparison_id, **row} for row in _rows(arm))
-        return text.getvalue().encode()
+        arms = comparison.training.arms if comparison.training else []
+        return csv_bytes(columns, ({"comparison_id": comparison.comparison_id, **row} for arm in arms for row in _rows(arm)))
 
 
 def _rows(arm: ArmTraining) -> Iterator[dict[str, Any]]:

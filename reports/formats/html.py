@@ -8,28 +8,28 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from reports import quantities
 from reports.base import Report
-from reports.cells import NO_TIMING, NOT_OFFERED, VERDICTS, tally
-from reports.cells_chart import size_text
-from reports.cells_table import cell_verdict
-from reports.charts import charts
-from reports.limits import LIMIT
-from reports.links import LINK_HEADER, link_caption, link_rows
-from reports.method import method
-from reports.pairs_chart import pair_stride
-from reports.ranks import rank_caption, rank_rows
+from reports.charts.comparison import charts
+from reports.charts.pairs import pair_stride
+from reports.charts.study import study_charts
+from reports.charts.training import CURVE_TITLES, curve_name
+from reports.conclusions.bottleneck import LIMIT
 from reports.schema import ArmSummary, Comparison
-from reports.terminal import note, verdict_word
-from reports.training_charts import CURVE_TITLES, curve_name
-from reports.training_table import training_header, training_rows
-from reports.wording import control_failed
+from reports.study_schema import Study
+from reports.wording import formatting
+from reports.wording.case_tables import case_table, outcome_table
+from reports.wording.method import method
+from reports.wording.rank_tables import link_caption, link_table, rank_caption, rank_table
+from reports.wording.study import METHOD, bases
+from reports.wording.study_tables import points_table, results_table, study_link_caption, study_link_table
+from reports.wording.table import Table
+from reports.wording.training_table import training_table
+from reports.wording.verdict_table import conditions_table, verdict_table
 
 
 class HtmlReport(Report):
@@ -39,49 +39,71 @@ class HtmlReport(Report):
 
     def render(self, comparison: Comparison) -> bytes:
         """UTF-8 HTML of about 5 MB, nearly all of it Plotly."""
-        page = pages()
-        page.globals |= {"tally": tally, "tallied": (*VERDICTS, NOT_OFFERED, NO_TIMING), "size_text": size_text}
-        page.globals |= {"cell_verdict": cell_verdict}
-        page.globals |= {"rank_rows": rank_rows, "rank_caption": rank_caption}
-        page.globals |= {"link_header": LINK_HEADER, "link_rows": link_rows, "link_caption": link_caption}
-        page.globals |= {"training_header": training_header, "training_rows": training_rows}
-        page.globals |= {"curve_titles": CURVE_TITLES, "curve_name": curve_name}
         figures = charts(comparison)
-        text = page.get_template("report.html.j2").render(
+        page = pages().get_template("report.html.j2")
+        text = page.render(
             c=comparison,
-            failed_control=any(r.role == "control" and not r.case and control_failed(r) for r in comparison.results),
+            failed_control=not comparison.cases and any(result.control_failed for result in comparison.results),
             headline=headline_parts(comparison.headline),
+            tables=_tables(comparison),
+            curve_titles=CURVE_TITLES,
+            curve_name=curve_name,
             figures=figures,
             figures_json=script_json(figures),
             limit_share=LIMIT,
-            plotly=Markup(get_plotlyjs()),
+            plotly=get_plotlyjs(),
             stride=pair_stride(comparison),
             method=method(comparison),
+            rank_caption=rank_caption(comparison.arms, comparison.sample_unit),
+            link_caption=link_caption(comparison.arms),
             fairness=[fairness_row(entry) for entry in comparison.fairness],
             described=described_rows(comparison.arms),
             environment=environment_rows(comparison),
         )
         return text.encode()
 
+    def render_study(self, study: Study) -> bytes:
+        return _study(study)
+
+
+def _tables(comparison: Comparison) -> dict[str, Table]:
+    """Those that this comparison has, by name."""
+    made = {"ranks": rank_table(comparison), "links": link_table(comparison.arms), "conditions": conditions_table(comparison)}
+    if comparison.training:
+        made["training"] = training_table(comparison.training)
+    if comparison.cases:
+        return made | {"outcomes": outcome_table(comparison), "cases": case_table(comparison)}
+    columns = ("arm", "runs_as", "status", "throughput", "ratio", "interval", "verdict", "pairs")
+    return made | {"verdicts": verdict_table(comparison).narrowed("throughput").only(*columns)}
+
 
 def pages() -> Environment:
     """Jinja, strict and escaping, with what all pages use."""
     page = Environment(
-        loader=PackageLoader("reports"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("reports.formats"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    page.globals |= {"q": quantities, "verdict_word": verdict_word, "note": note}
+    page.globals |= {"q": formatting}
     return page
 
 
-def headline_parts(headline: str) -> list[str]:
-    """The headline cut before and after its brackets, so that the figures in them can be set smaller."""
-    return [part for part in re.split(r"(\([^()]*\)[.,;]?)", f"{headline}.") if part]
+class HeadlinePiece(NamedTuple):
+    """A piece of the headline."""
+
+    text: str
+    is_bracket: bool
+    """Set smaller."""
 
 
-def script_json(value: Any) -> Markup:
-    """JSON that no text inside can end the script element of."""
+def headline_parts(headline: str) -> list[HeadlinePiece]:
+    """The headline cut before and after its brackets, which hold the figures."""
+    parts = re.split(r"(\([^()]*\)[.,;]?)", f"{headline}.")
+    return [HeadlinePiece(text, is_bracket=bool(index % 2)) for index, text in enumerate(parts) if text]
+
+
+def script_json(value: Any) -> str:
+    """JSON for a script element; no text in it can end that element."""
     text = json.dumps(value, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def fairness_row(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,7 +116,7 @@ def fairness_row(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def described_rows(arms: Sequence[ArmSummary]) -> list[tuple[str, list[str]]]:
-    """What each library says is in force: one row per property, one cell per arm."""
+    """What each library says is in force: one row per property, one value per arm."""
     names = dict.fromkeys(name for arm in arms for name in arm.described)
     return [(name, [plain(arm.described[name]) if name in arm.described else "" for arm in arms]) for name in names]
 
@@ -109,5 +131,25 @@ def environment_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
 def plain(value: Any) -> str:
     """A stored value as one reads it."""
     if value is None:
-        return quantities.NONE
+        return formatting.NONE
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _study(study: Study) -> bytes:
+    """UTF-8 HTML of about 5 MB, nearly all of it Plotly."""
+    figures = study_charts(study)
+    page = pages().get_template("study.html.j2")
+    text = page.render(
+        s=study,
+        headline=headline_parts(study.headline),
+        results=results_table(study).narrowed("throughput"),
+        points=points_table(study),
+        links=study_link_table(study),
+        links_caption=study_link_caption(study),
+        bases=bases(study),
+        method=METHOD,
+        figures=figures,
+        figures_json=script_json(figures),
+        plotly=get_plotlyjs(),
+    )
+    return text.encode()

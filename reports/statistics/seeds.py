@@ -1,7 +1,7 @@
-"""What a few seeds tell of an arm: Student's t over the seeds, paired where two arms trained with the same ones. Pure functions.
+"""Intervals over a few seeds: Student's t, paired where two arms trained with the same seeds. Pure functions.
 
-Arms of the same seed begin with the same weights and see the same samples in the same order, so that what differs between them
-is the order of summation and what it grows into: seeds are compared one by one, never their means.
+Arms of the same seed begin with the same weights and see the same samples in the same order. Only the order of summation differs,
+and what that grows into. So arms are compared seed by seed, never mean by mean.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from scipy import special
 
 from reports.estimate import Estimate
 from reports.training_schema import Convergence
-
-ONE_SEED = "one seed has no interval"
 
 
 def t_interval(values: Sequence[float | Fraction], *, confidence: float) -> Estimate | None:
@@ -59,7 +57,7 @@ def converges(difference: Estimate | None, *, margin: float) -> Convergence:
 
 
 def median_time(times_s: Sequence[float | None]) -> float | None:
-    """The median where None is later than all else; None where half or more are."""
+    """The median of times, None counting as later than all others; None where that is the median."""
     if not times_s:
         return None
     median = statistics.median(math.inf if time is None else time for time in times_s)

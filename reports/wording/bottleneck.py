@@ -1,70 +1,23 @@
-"""What holds training back, the input, the network or neither: the definitions, the threshold and the sentence, in one place.
-
-Both shares are of the mean synchronised step. Waiting for data is what the loop itself waits for its next batch; with no loader
-workers all of the loading. Exposed communication is what a step takes longer with gradient exchange than without.
-"""
+"""The sentence on what limits the speed: the input, the network or computing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
+from typing import get_args
 
-import pandas as pd
-
-from reports.schema import Estimate, StepShares
-
-LIMIT = 0.25
-"""Share of a step from which its cause is called the limit: without it, throughput would rise by at least a third. Where neither
-share reaches it, more than half of the step is computing."""
-
-Limit = Literal["input", "network", "computing", "not the input"]
-"""The last where exposed communication was not measured, so that nobody can tell the network from computing."""
-LIMITS: tuple[Limit, ...] = get_args(Limit)
-
-
-def data_wait_share(sync: pd.DataFrame) -> float:
-    """The share of its synchronised steps that the rank which waits most spends waiting for data; 0 to 1.
-
-    That rank counts because all others wait for it in the exchange, wherever a backend has them wait.
-
-    Args:
-        sync: the synchronised steps of one arm that count, at least one, columns ``rank``, ``data_wait_s`` and ``step_s``.
-    """
-    sums = sync.groupby("rank")[["data_wait_s", "step_s"]].sum()
-    return float((sums["data_wait_s"] / sums["step_s"]).max())
-
-
-def exposed_comm_share(exposed: Estimate | None, sync_blocks: pd.DataFrame) -> float | None:
-    """Exposed communication over the mean step of the slowest rank; below 0 where noise has it so; None if not measured.
-
-    Args:
-        exposed: seconds per step, as ``ArmSummary.exposed_comm_s``.
-        sync_blocks: the arm's synchronised blocks, columns ``block_s`` and ``steps`` (``reports.blocks.tabulate_blocks``).
-    """
-    if exposed is None:
-        return None
-    return exposed.value / float(sync_blocks["block_s"].sum() / sync_blocks["steps"].sum())
-
-
-def limit_of(shares: StepShares) -> Limit:
-    """What holds an arm back: the larger share, where it reaches ``LIMIT``."""
-    exposed = shares.exposed_comm
-    if shares.data_wait >= max(LIMIT, exposed or 0.0):
-        return "input"
-    if exposed is None:
-        return "not the input"
-    return "network" if exposed >= LIMIT else "computing"
+from reports.conclusions.bottleneck import Limit, limit_of
+from reports.schema import StepShares
 
 
 def limit_sentence(shares: Mapping[str, StepShares]) -> str | None:
-    """What the arms' shares amount to; arms with the same limit are named together. No full stop at the end; None without any.
+    """What limits each arm; arms with the same limit are named together. No full stop at the end; None without arms.
 
     Args:
         shares: by arm; the control left out, which is the baseline once more.
     """
     found = {name: limit_of(own) for name, own in shares.items()}
     parts = []
-    for limit in LIMITS:
+    for limit in get_args(Limit):
         names = [name for name in found if found[name] == limit]
         if names:
             where = "" if len(names) == len(shares) else f" in {_listed(names)}"

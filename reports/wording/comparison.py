@@ -3,39 +3,65 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from measurement.plan import Plan
-from reports.cells import VERDICTS, tally, tally_words
-from reports.quantities import interval, percent, ratio
-from reports.schema import ArmSummary, RatioSummary
-from reports.statistics import ONE_LAUNCH, ONE_PAIR
+from reports.conclusions.cases import VERDICTS, Outcome, count_verdicts
+from reports.conclusions.verdict import is_atypical
+from reports.estimate import Caution
+from reports.schema import ArmSummary, HeadlinePart, RatioSummary
+from reports.statistics.looks import error_share
+from reports.wording.disturbances import load_lines, stall_lines
+from reports.wording.formatting import interval, percent, ratio
 
 MAX_NAMED = 3
-"""Cells that a sentence names."""
+"""Cases that a sentence names."""
+CAUTIONS: dict[Caution, str] = {
+    "one launch": "one launch: how much launches differ is not known, so the interval may be too narrow",
+    "one pair": "a single pair carries no interval",
+}
 
 
 def findings(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: Plan) -> list[str]:
     """One sentence per candidate, the fastest first, those without timing last."""
     candidates = [result for result in results if result.role == "candidate"]
-    if any(result.case for result in results):
-        return _findings_of_cells(candidates, arms, plan)
+    if any(result.case is not None for result in results):
+        return _findings_by_case(candidates, arms, plan)
     ordered = sorted(candidates, key=lambda result: -(result.throughput_ratio or 0.0))
     by_name = {arm.name: arm for arm in arms}
     return [finding(result, by_name[result.candidate], by_name[plan.baseline], plan) for result in ordered]
 
 
-def _findings_of_cells(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: Plan) -> list[str]:
-    """One sentence per candidate, the one that is faster in most cells first, those without timing last."""
+def fastest_sentence(leaders: Sequence[str], plan: Plan) -> list[str]:
+    """Which arm is fastest, or which are tied; nothing where one candidate's finding says it already."""
+    if len(plan.arms) < 3 or not leaders:
+        return []
+    if len(leaders) == 1:
+        return [f"Fastest: {leaders[0]}, shown against every other arm measured"]
+    return [f"Fastest: {', '.join(leaders[:-1])} and {leaders[-1]} are not told apart"]
+
+
+def _findings_by_case(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: Plan) -> list[str]:
+    """One sentence per candidate, the one that is faster in most cases first, those without timing last."""
     by_name = {arm.name: arm for arm in arms}
-    counts = {name: tally(arm, results) for name, arm in by_name.items() if plan.role(name) == "candidate"}
+    counts = {name: count_verdicts(arm, results) for name, arm in by_name.items() if plan.role(name) == "candidate"}
     timed = [name for name in counts if any(counts[name][verdict] for verdict in VERDICTS)]
     timed.sort(key=lambda name: counts[name]["slower"] - counts[name]["faster"])
     rest = [name for name in counts if name not in timed]
     return [
-        *(f"{name} against {plan.baseline}: {tally_words(counts[name])}" for name in timed),
+        *(f"{name} against {plan.baseline}: {counts_words(counts[name])}" for name in timed),
         *(_no_timing(by_name[plan.baseline if by_name[name].blocks else name], name, plan.baseline) for name in rest),
     ]
+
+
+def counts_words(counts: Counter[Outcome]) -> str:
+    """Such as ``faster in 12, slower in 5 of 17 cases; not offered: 9``."""
+    measured = [f"{verdict} in {counts[verdict]}" for verdict in VERDICTS if counts[verdict]]
+    total = sum(counts[verdict] for verdict in VERDICTS)
+    parts = [f"{', '.join(measured)} of {_count(total, 'case', 'cases')}"] if measured else []
+    missing: tuple[Outcome, ...] = ("not offered", "no timing")
+    return "; ".join([*parts, *(f"{outcome}: {counts[outcome]}" for outcome in missing if counts[outcome])])
 
 
 def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: Plan) -> str:
@@ -47,10 +73,17 @@ def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: P
     apart = f"{abs(result.throughput_ratio - 1):.1%}"
     match result.verdict:
         case "faster" | "slower":
-            return f"{ours} is {apart} {result.verdict} than {theirs} {figures}"
+            return f"{ours} is {apart} {result.verdict} than {theirs} {figures}{_why_not_typical(result, plan)}"
         case "equivalent":
             return f"{ours} and {theirs} are equivalent within {percent(plan.measurement.noise_threshold)} {figures}"
     return f"Undecided whether {ours} or {theirs} is faster {figures}{_what_next(result)}"
+
+
+def _why_not_typical(result: RatioSummary, plan: Plan) -> str:
+    """Where a usual block shows another ratio than the totals: what it shows, since a reader who looks at blocks will see that."""
+    if not is_atypical(result, threshold=plan.measurement.noise_threshold):
+        return ""
+    return f"; a typical block shows {ratio(result.typical_ratio)}, but the total, stalls included, is what training takes"
 
 
 def interval_words(result: RatioSummary) -> str:
@@ -60,11 +93,13 @@ def interval_words(result: RatioSummary) -> str:
     parts = [f"ratio {ratio(result.throughput_ratio)}"]
     if result.ci_low is not None and result.ci_high is not None:
         parts.append(f"{percent(result.confidence)} interval {interval(result)}")
+    if result.run_low is not None and result.run_high is not None:
+        parts.append(f"one long run {ratio(result.run_low)} to {ratio(result.run_high)}")
     return ", ".join([*parts, _count(result.launches, "launch", "launches"), _count(result.pairs, "pair", "pairs")])
 
 
 def _what_next(result: RatioSummary) -> str:
-    if result.more_minutes is not None:
+    if result.withheld_by is None and result.more_minutes is not None:
         return f"; about {minutes_words(result.more_minutes)} more of measuring should decide"
     if result.note:
         return f"; {result.note}"
@@ -72,10 +107,33 @@ def _what_next(result: RatioSummary) -> str:
 
 
 def minutes_words(minutes: float) -> str:
-    """A duration, rounded up to what one would wait."""
+    """A duration, rounded up to whole minutes or hours."""
     if minutes >= 90:
         return f"{math.ceil(minutes / 60)} hours"
     return _count(max(1, math.ceil(minutes)), "minute", "minutes")
+
+
+def ratio_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
+    """What weakens a verdict, or why there is no ratio."""
+    if result.withheld_by == "control":
+        return f"the interval alone says '{result.verdict_alone}', but the control deviates by as much"
+    if result.withheld_by == "stalls":
+        return (
+            f"undecided by stalls: they are too few to tell how often they come, and without them the ratio "
+            f"would be {ratio(result.ratio_without_stalls)}"
+        )
+    if result.withheld_by == "load":
+        return (
+            f"the interval alone says '{result.verdict_alone}', but the machine was not quiet, and the rounds that nobody "
+            f"disturbed (ratio {ratio(result.quiet_ratio)}) do not say so"
+        )
+    if result.throughput_ratio is not None:
+        return CAUTIONS[result.caution] if result.caution else None
+    if result.case is None:
+        return "no timing"
+    by_name = {arm.name: arm for arm in arms}
+    reasons = (by_name[name].case(result.case).not_offered for name in (result.candidate, result.baseline))
+    return next((reason for reason in reasons if reason), "no timing")
 
 
 def _no_timing(arm: ArmSummary, ours: str, theirs: str) -> str:
@@ -95,12 +153,12 @@ def control_sentence(results: Sequence[RatioSummary], plan: Plan) -> str:
     control = next((result for result in results if result.role == "control"), None)
     if control is None:
         return "No control was run: nothing checks that equal arms come out equal"
-    if control.case:
-        return _control_of_cells([result for result in results if result.role == "control"], plan)
+    if control.case is not None:
+        return _control_by_case([result for result in results if result.role == "control"], plan)
     if control.ci_low is None or control.ci_high is None:
         return f"The control gives no interval ({interval_words(control)}): nothing checks that equal arms come out equal"
     figures = interval_words(control)
-    if control_failed(control):
+    if control.control_failed:
         reach = max(abs(math.log(control.ci_low)), abs(math.log(control.ci_high)))
         return (
             f"The control failed: {plan.baseline} against itself differs ({figures}), "
@@ -109,58 +167,65 @@ def control_sentence(results: Sequence[RatioSummary], plan: Plan) -> str:
     return f"Control: {plan.baseline} against itself comes out equal ({figures})"
 
 
-def _control_of_cells(controls: Sequence[RatioSummary], plan: Plan) -> str:
-    """In how many cells the baseline comes out equal to itself, and in which not."""
+def _control_by_case(controls: Sequence[RatioSummary], plan: Plan) -> str:
+    """In how many cases the baseline comes out equal to itself, and in which not."""
     known = [control for control in controls if control.ci_low is not None]
     if not known:
         return "The control gives no interval: nothing checks that equal arms come out equal"
-    failed = [f"{control.case} {ratio(control.throughput_ratio)}" for control in known if control_failed(control)]
+    failed = [f"{control.case} {ratio(control.throughput_ratio)}" for control in known if control.control_failed]
     chance = percent(round(1 - plan.measurement.confidence, 6))
     if failed:
         named = ", ".join(failed[:MAX_NAMED]) + (", ..." if len(failed) > MAX_NAMED else "")
         return (
-            f"The control failed in {len(failed)} of {len(known)} cells ({named}; {chance} of them are expected to, by chance), "
+            f"The control failed in {len(failed)} of {len(known)} cases ({named}; {chance} of them are expected to, by chance), "
             "where no smaller difference is claimed"
         )
-    return f"Control: {plan.baseline} against itself comes out equal in all {len(known)} cells"
+    return f"Control: {plan.baseline} against itself comes out equal in all {len(known)} cases"
 
 
-def control_failed(control: RatioSummary) -> bool:
-    """Whether the control's interval excludes 1."""
-    return control.ci_low is not None and control.ci_high is not None and not control.ci_low <= 1 <= control.ci_high
+def headline(said: Sequence[str], control: str, results: Sequence[RatioSummary], load: str | None = None) -> str:
+    """The first line of every report: the machine if it was not quiet, the control if it failed, the best candidate's finding."""
+    held = headline_holds(said, results, load)
+    sentences = {"load": load, "control": control, "first finding": said[0] if said else ""}
+    return ". ".join(sentences[part] or "" for part in held)
 
 
-def headline(said: Sequence[str], control: str, results: Sequence[RatioSummary]) -> str:
-    """The first line of every report: the control where it failed, then the best candidate's finding."""
-    best = said[0] if said else control
-    failed = any(result.role == "control" and control_failed(result) for result in results)
-    return f"{control}. {best}" if failed and best != control else best
+def headline_holds(said: Sequence[str], results: Sequence[RatioSummary], load: str | None = None) -> list[HeadlinePart]:
+    """Which sentences the headline is made of, in its order."""
+    shows_control = not said or any(result.control_failed for result in results)
+    parts: list[tuple[HeadlinePart, bool]] = [("load", load is not None), ("control", shows_control), ("first finding", bool(said))]
+    return [part for part, is_shown in parts if is_shown]
 
 
-def warnings(plan: Plan, arms: Sequence[ArmSummary], results: Sequence[RatioSummary]) -> list[str]:
-    """What a reader must know before believing the figures."""
+def warnings(plan: Plan, arms: Sequence[ArmSummary], results: Sequence[RatioSummary], looks: Sequence[int] = ()) -> list[str]:
+    """What a reader must know before believing the figures. ``looks``: see ``measurement.record.Manifest``."""
     found = [f"{arm.name} was interrupted; what it had measured counts" for arm in arms if not arm.complete]
     for arm in arms:
         if arm.status not in ("ok", "not measured") and arm.launches:
             lost = len({error.launch for error in arm.errors})
             found.append(f"{arm.name} is {arm.status} in {_count(lost, 'launch', 'launches')}; the others count")
-    far_out = [result for result in results if _is_far_out(result, plan.measurement.noise_threshold)]
-    if any(result.case for result in far_out):
-        found.append(f"In {len(far_out)} of {len(results)} ratios a few blocks are far out: see mean_ratio in comparison.json")
+    found += [*stall_lines(arms), *load_lines(arms)]
+    atypical = [result for result in results if is_atypical(result, threshold=plan.measurement.noise_threshold)]
+    if any(result.case is not None for result in atypical):
+        found.append(f"In {len(atypical)} of {len(results)} ratios a few blocks are far out: see typical_ratio in comparison.json")
     else:
         found += [
-            f"{result.candidate}: the mean of all pairs is {result.mean_ratio:.3f}, the trimmed one {result.throughput_ratio:.3f}; "
-            "a few blocks are far out, see the pairs"
-            for result in far_out
+            f"{result.candidate}: the ratio of totals is {ratio(result.throughput_ratio)}, that of a typical block "
+            f"{ratio(result.typical_ratio)}; a few blocks are far out, see the pairs"
+            for result in atypical
         ]
-    cautions = dict.fromkeys(result.note for result in results if result.note in (ONE_LAUNCH, ONE_PAIR))
-    return [*found, *(caution for caution in cautions if caution)]
+    return [*found, *_looks(looks, plan), *dict.fromkeys(CAUTIONS[result.caution] for result in results if result.caution)]
 
 
-def _is_far_out(result: RatioSummary, threshold: float) -> bool:
-    """The mean of all pairs is elsewhere than the trimmed one."""
-    trimmed, mean = result.throughput_ratio, result.mean_ratio
-    return bool(trimmed and mean and abs(math.log(mean / trimmed)) > threshold)
+def _looks(looks: Sequence[int], plan: Plan) -> list[str]:
+    """How often the verdicts were looked at, where that was more than once."""
+    if len(looks) < 2:
+        return []
+    error = error_share(looks, until_decided=plan.measurement.until_decided) * (1 - plan.measurement.confidence)
+    return [
+        f"The verdicts were looked at {len(looks)} times, after {', '.join(map(str, looks))} launches, to decide whether to "
+        f"measure on; the intervals of this look may err in {error:.2%} of comparisons and are wider for it"
+    ]
 
 
 def _count(number: int, one: str, many: str) -> str:

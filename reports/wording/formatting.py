@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from measurement.record import Case
 from reports.schema import ArmSummary, Estimate, RatioSummary, StepShares
 
 NONE = "–"
+TO, NARROW_TO = " to ", "–"
+"""Between the bounds of an interval; the second where space is short."""
 
 
 def ratio(value: float | None) -> str:
@@ -20,15 +23,15 @@ def percent(share: float) -> str:
     return f"{share * 100:g}%"
 
 
-def interval(result: RatioSummary) -> str:
+def interval(result: RatioSummary, *, to: str = TO) -> str:
     """The bounds of a ratio's interval."""
     if result.ci_low is None or result.ci_high is None:
         return NONE
-    return f"{result.ci_low:.3f} to {result.ci_high:.3f}"
+    return f"{result.ci_low:.3f}{to}{result.ci_high:.3f}"
 
 
 def rate(estimate: Estimate | None) -> str:
-    """Samples per second, four significant digits at least."""
+    """Samples per second with at least four significant digits."""
     if estimate is None:
         return NONE
     return f"{estimate.value:,.0f}" if estimate.value >= 1000 else f"{estimate.value:.4g}"
@@ -75,13 +78,13 @@ def exposed(estimate: Estimate | None) -> str:
     return with_interval(estimate, milliseconds)
 
 
-def with_interval(estimate: Estimate | None, words: Callable[[float], str]) -> str:
-    """A value and, in brackets, its bounds where it has them, each as ``words`` writes it."""
+def with_interval(estimate: Estimate | None, words: Callable[[float], str], *, to: str = TO) -> str:
+    """A value and, in brackets, its bounds where it has them; ``words`` writes a number, ``to`` stands between the bounds."""
     if estimate is None:
         return NONE
     if estimate.ci_low is None or estimate.ci_high is None:
         return words(estimate.value)
-    return f"{words(estimate.value)} ({words(estimate.ci_low)} to {words(estimate.ci_high)})"
+    return f"{words(estimate.value)} ({words(estimate.ci_low)}{to}{words(estimate.ci_high)})"
 
 
 def share(part: float | None) -> str:
@@ -90,7 +93,7 @@ def share(part: float | None) -> str:
 
 
 def step_shares(shares: StepShares | None) -> str:
-    """Waiting for data and exposed communication, as shares of a step."""
+    """Data wait and exposed communication as shares of a step."""
     return f"{share(shares.data_wait)}, {share(shares.exposed_comm)}" if shares else NONE
 
 
@@ -99,6 +102,47 @@ def gibibytes(number: int | None) -> str:
     return NONE if number is None else f"{number / 2**30:.2f}"
 
 
+def size_text(case: Case) -> str:
+    """A case's size, such as ``64KiB``: its name without the operation."""
+    return case.name.removeprefix(f"{case.operation}/")
+
+
 def arm_kind(arm: ArmSummary) -> str:
     """Backend, transport and launcher."""
     return " / ".join(part for part in (arm.backend, arm.transport, arm.launcher) if part)
+
+
+def accuracy(estimate: Estimate | None) -> str:
+    """A share of right answers in percent."""
+    return NONE if estimate is None else f"{100 * estimate.value:.1f}%"
+
+
+def accuracy_interval(estimate: Estimate | None) -> str:
+    """``accuracy`` with the half width of its interval, which is symmetric."""
+    half = _half_width(estimate)
+    return accuracy(estimate) if half is None else f"{accuracy(estimate)} ± {100 * half:.1f}"
+
+
+def points(estimate: Estimate | None) -> str:
+    """A difference of accuracies in percentage points, with the half width of its interval."""
+    if estimate is None:
+        return NONE
+    half = _half_width(estimate)
+    value = f"{100 * estimate.value:+.2f}"
+    return value if half is None else f"{value} ± {100 * half:.2f}"
+
+
+def _half_width(estimate: Estimate | None) -> float | None:
+    if estimate is None or estimate.ci_low is None or estimate.ci_high is None:
+        return None
+    return (estimate.ci_high - estimate.ci_low) / 2
+
+
+def time_ratio(estimate: Estimate | None, *, to: str = TO) -> str:
+    """A ratio of times with its interval."""
+    return with_interval(estimate, ratio, to=to)
+
+
+def seconds(value: float | None) -> str:
+    """A time in the unit that fits."""
+    return NONE if value is None else duration(Estimate(value=value))

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.limits import LIMIT
-from reports.quantities import percent
+from reports.conclusions.bottleneck import LIMIT
+from reports.conclusions.stalls import FEW, TIMES_DEVIATION, TIMES_MEDIAN
 from reports.schema import Comparison
-from reports.statistics import TRIM
-from reports.training_wording import training_method
+from reports.statistics.intervals import TRIM
+from reports.wording.formatting import percent
+from reports.wording.training import training_method
 
 
 def method(comparison: Comparison) -> list[str]:
     """The method section of a report, one paragraph an entry."""
     asked = comparison.measurement
     if comparison.training:
-        return [*training_method(comparison.training), _parity(asked), *_ratios(asked), *_training()]
+        return [*training_method(comparison.training), _parity(asked), *_ratios(asked), *_figures()]
     if comparison.cases:
-        return [_turns(comparison), *_cells(asked), _control(asked), *_ratios(asked), *_latencies()]
-    return [_turns(comparison), _blocks(comparison), _control(asked), _parity(asked), *_ratios(asked), *_training()]
+        return [_turns(comparison), *_cases(asked), _control(asked), *_ratios(asked), *_latencies()]
+    return [_turns(comparison), _blocks(comparison), _control(asked), _parity(asked), *_ratios(asked), *_figures()]
 
 
 def _turns(comparison: Comparison) -> str:
@@ -58,15 +59,17 @@ def _control(asked: dict[str, Any]) -> str:
 def _parity(asked: dict[str, Any]) -> str:
     return (
         "Before its timing counts, an arm's averaged gradients must equal the float64 mean of all ranks' local gradients, "
-        f"and all ranks' parameters must agree after {asked['parity_steps']} optimizer steps."
+        f"and all ranks' parameters must agree after {asked['parity_steps']} optimizer steps. In these, arms of as many ranks must "
+        "have called forward, backward, the optimizer's step and the workload's own hooks as often, and have come to the "
+        "same parameters, buffers and optimizer state, up to rounding; batch statistics stay each rank's own."
     )
 
 
-def _cells(asked: dict[str, Any]) -> list[str]:
+def _cases(asked: dict[str, Any]) -> list[str]:
     length = f"{asked['block_steps']} repetitions" if asked["block_steps"] else f"about {asked['block_s']:g} s"
     return [
         f"A block is {length} of one operation at one size in one arm, back to back, the same number of repetitions in every arm; "
-        f"{asked['warmup_steps']} untimed steps go before. In each round the cells come in random order, and in each the arms. "
+        f"{asked['warmup_steps']} untimed steps go before. In each round the cases come in random order, and in each the arms. "
         "A step is as many repetitions as fill about a millisecond. A block's time is its slowest rank's.",
         "Tensors are made anew for every block. The operation then runs once on known values, other ones on each rank, and every "
         "element of the result is compared with the right one before the timed repetitions begin; an arm with a wrong value "
@@ -76,13 +79,16 @@ def _cells(asked: dict[str, Any]) -> list[str]:
 
 def _ratios(asked: dict[str, Any]) -> list[str]:
     return [
-        "Ratio: candidate's over baseline's throughput, from pairs of blocks of the same round; the geometric mean of the "
-        f"pairs, {TRIM:.0%} trimmed at either end within each launch (robust against blocks that a neighbour on the machine hit), "
-        "averaged over the two copies of the baseline. "
-        "Above 1 the candidate is faster.",
-        f"Interval: {percent(asked['confidence'])} confidence, Student's t over launches (Hartung and Knapp; the variance between "
-        "launches after Paule and Mandel, pooled over the ratios of this comparison with Satterthwaite's degrees of freedom), "
-        "never narrower than the noise of the pairs alone allows. No correction is made for the number of candidates.",
+        "Ratio: candidate's over baseline's total throughput, all samples over all seconds of the rounds that both finished; of "
+        "the launches the geometric mean, each with the same weight, averaged over the two copies of the baseline. Stalls count "
+        "with all the time they took. Above 1 the candidate is faster. Typical ratio: of single pairs of blocks, "
+        f"{TRIM:.0%} trimmed at either end within each launch; no verdict follows it.",
+        f"Interval: {percent(asked['confidence'])} confidence, for all candidates together (Šidák), Student's t over launches: the "
+        "wider of that with the variance between launches pooled over the ratios of this comparison (Paule and Mandel, with "
+        "Satterthwaite's degrees of freedom) and that of the candidate's own launches, never narrower than the noise within "
+        "launches allows. One long run: what a single run may come out at, since launches differ (prediction interval).",
+        f"Stall: a step longer than {TIMES_MEDIAN:g} times its launch's median, and further from it than {TIMES_DEVIATION:g} times "
+        f"the median deviation. Where fewer than {FEW} in all make the verdict, it is undecided by stalls.",
         "Verdict: faster or slower where the interval excludes 1 and the ratio is at least "
         f"{percent(asked['noise_threshold'])} from 1; equivalent where the whole interval lies within that; else undecided.",
     ]
@@ -90,8 +96,8 @@ def _ratios(asked: dict[str, Any]) -> list[str]:
 
 def _latencies() -> list[str]:
     return [
-        "Every cell is a comparison of its own, with its own control; nothing is pooled over cells, and no correction is made for "
-        "their number: of twenty cells without any difference one may be called different.",
+        "Every case is a comparison of its own, with its own control; nothing is pooled over cases, and no correction is made for "
+        "their number: of twenty cases without any difference one may be called different, whatever the number of candidates.",
         "Latency: message size over algbw; of a ping-pong, half the round trip. algbw: median over blocks of message bytes over "
         "the slowest rank's time. busbw: algbw times what each link must carry of the message, as nccl-tests defines it "
         "(doc/PERFORMANCE.md): 2(n-1)/n for all_reduce, (n-1)/n for all_gather and reduce_scatter, 1 for broadcast and from rank "
@@ -99,10 +105,10 @@ def _latencies() -> list[str]:
     ]
 
 
-def _training() -> list[str]:
+def _figures() -> list[str]:
     return [
-        "Throughput: median over blocks of all ranks' samples over the slowest rank's time; its interval (bootstrap over "
-        "launches and blocks) includes the machine's drift, which cancels in the ratio.",
+        "Throughput: all ranks' samples over the sum of the blocks' times, stalls included; its interval (percentile bootstrap "
+        "over launches and the blocks within each) includes the machine's drift, which cancels in the ratio.",
         "Exposed communication: step time with gradient exchange less step time without, in the same rounds; the mean of "
         "each launch, then the median over launches. The same definition for every backend.",
         "What holds training back: the share of the mean step that the rank which waits most spends waiting for data, and that of "

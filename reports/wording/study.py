@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from measurement.plan import Plan
-from reports.quantities import milliseconds
+from reports.conclusions.study import ScalingBase, is_about_links, leaders, sorted_points, units
 from reports.schema import ArmSummary
-from reports.study_schema import StudyPoint
-from reports.wording import control_failed, first_line
+from reports.study_schema import Study, StudyPoint
+from reports.wording.comparison import first_line
+from reports.wording.formatting import milliseconds, with_interval
 
 NO_TIMING = "without timing"
 DECIDED = ("faster", "slower")
-
-
-def is_about_links(points: Sequence[StudyPoint]) -> bool:
-    """Whether nothing but the rate of the links differs between the points."""
-    places = {(point.world_size, point.hosts, point.local_batch_size) for point in points}
-    return len(places) == 1 and len({point.link_rate for point in points}) > 1
-
-
-def along(points: Sequence[StudyPoint]) -> list[StudyPoint]:
-    """The order in which they are told: from the fastest link to the slowest, else the plan's."""
-    return sorted(points, key=lambda point: -point.rate_bits_per_s) if is_about_links(points) else list(points)
+METHOD = (
+    "Each point is a comparison of its own by the whole method, with its own launches, control and parity gate; its report lies in "
+    "points/NAME/. Ratios and verdicts are between arms that took turns at the same point.",
+    "Speed-up: throughput over that of the baseline named beside it. Efficiency: speed-up over how many times the cores or GPUs "
+    "that the ranks compute on, so that ranks which share a core count as one. Points are measured one after another, so these, "
+    "unlike the ratios, hold the machine's drift between points.",
+    "Weak scaling: the batch of each rank is the same at all points. Strong scaling: the global batch is.",
+    "Fastest: the arm that is shown to be faster than every other at that point, or those that are tied. The winner changes where "
+    "another arm alone is fastest; points with ties between them are skipped.",
+)
+BASES = {
+    "single process": "single process without wrapper",
+    "one rank": "one rank with wrapper",
+    "first point": "the first point",
+}
 
 
 def label(points: Sequence[StudyPoint], point: StudyPoint) -> str:
@@ -32,40 +37,32 @@ def label(points: Sequence[StudyPoint], point: StudyPoint) -> str:
 
 
 def headline(points: Sequence[StudyPoint], plan: Plan) -> str:
-    """Who is fastest where, and between which points that changes; without candidates at all points, how the first arm scales."""
+    """Who is fastest where, and between which points that changes. Without any candidate to compare: how the first arm scales."""
     partly = {arm.name for point in points for arm in point.arms if arm.status == "not at this point"}
-    told = [(label(points, point), winner(point, plan, without=partly)) for point in along(points)]
-    known = [(where, who) for where, who in told if who is not None]
+    told = [(label(points, point), leaders(point, without=partly)) for point in sorted_points(points)]
+    known = [(where, who) for where, who in told if who]
     if not known:
         scaled = [sentence for name in plan.arms if (sentence := scaling_sentence(points, name))]
         return scaled[0] if scaled else "Nothing could be compared at any point"
-    names = dict.fromkeys(who for _, who in known)
-    if len(names) == 1:
-        return _sentence(f"{_lead(known[0][1], plan)} at {_list([where for where, _ in known])}")
-    parts = [f"{_lead(name, plan)} at {_list([where for where, who in known if who == name])}" for name in names]
-    changes = [f"{a} and {b}" for (a, before), (b, after) in pairwise(known) if before != after]
-    return _sentence(f"{'; '.join(parts)}: the winner changes between {_list(changes, ', and between ')}")
+    clauses = {place: _lead(who, plan) for place, who in known}
+    where = {clause: _list([place for place in clauses if clauses[place] == clause]) for clause in dict.fromkeys(clauses.values())}
+    said = "; ".join(f"{clause} at {places}" for clause, places in where.items())
+    alone = [(place, who[0]) for place, who in known if len(who) == 1]
+    changes = [f"{a} and {b}" for (a, before), (b, after) in pairwise(alone) if before != after]
+    winners = f": the winner changes between {_list(changes, ', and between ')}" if changes else ""
+    return f"{_capital(said, plan)}{winners}"
 
 
-def winner(point: StudyPoint, plan: Plan, *, without: Collection[str] = ()) -> str | None:
-    """The candidate that is faster than the baseline by most; the baseline where none is; None without any ratio.
-
-    ``without`` names arms that do not run at every point: they only show what the others scale from.
-    """
-    ratios = [result for result in point.results if result.role == "candidate" and result.candidate not in without]
-    if all(result.throughput_ratio is None for result in ratios):
-        return None
-    faster = [result for result in ratios if result.verdict == "faster"]
-    return max(faster, key=lambda result: result.throughput_ratio or 0.0).candidate if faster else plan.baseline
+def _lead(who: Sequence[str], plan: Plan) -> str:
+    """A clause on the arms in the lead."""
+    if plan.baseline in who:
+        return f"no arm is shown to be faster than {plan.baseline}"
+    return f"{who[0]} is fastest" if len(who) == 1 else f"{_list(who)} are fastest and not told apart"
 
 
-def _lead(name: str, plan: Plan) -> str:
-    return f"no arm is shown to be faster than {name}" if name == plan.baseline else f"{name} is fastest"
-
-
-def _sentence(text: str) -> str:
-    """Its first letter large, unless it is a name's."""
-    return text.replace("no arm", "No arm", 1) if text.startswith("no arm") else text
+def _capital(sentence: str, plan: Plan) -> str:
+    """Begin a sentence with a capital, unless it begins with an arm's name."""
+    return sentence if sentence.startswith(tuple(plan.arms)) else sentence[0].upper() + sentence[1:]
 
 
 def findings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
@@ -79,8 +76,8 @@ def findings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
 
 
 def verdicts_sentence(points: Sequence[StudyPoint], name: str, baseline: str) -> str:
-    """At which points a candidate is what, and between which two its verdict flips."""
-    told = [(label(points, point), _verdict(point, name)) for point in along(points)]
+    """The candidate's verdicts, each with its points, and between which two points it changes from faster to slower or back."""
+    told = [(label(points, point), _verdict(point, name)) for point in sorted_points(points)]
     parts = []
     for verdict in dict.fromkeys(verdict for _, verdict in told):
         where = [place for place, other in told if other == verdict]
@@ -97,10 +94,21 @@ def _verdict(point: StudyPoint, name: str) -> str:
 
 
 def _flips(told: Sequence[tuple[str, str]]) -> str:
-    """From one decided verdict to the opposite one; what lies between them is not decided."""
+    """Between which points the verdict turns into its opposite; undecided points between them are skipped."""
     decided = [(place, verdict) for place, verdict in told if verdict in DECIDED]
     places = [f"{first} and {second}" for (first, before), (second, after) in pairwise(decided) if before != after]
     return f"; the verdict flips between {_list(places, ', and between ')}" if places else ""
+
+
+def base_words(base: ScalingBase) -> str:
+    """What an arm's scaling is relative to, such as ``single at one (single process without wrapper)``."""
+    return f"{base.arm.name} at {base.point.name} ({BASES[base.kind]})"
+
+
+def bases(study: Study) -> list[str]:
+    """What each arm's scaling is relative to, one line each."""
+    found = {arm.name: arm.scaling_baseline for point in study.points for arm in point.arms if arm.scaling_baseline}
+    return [f"{arm}: relative to {base}" for arm, base in found.items()]
 
 
 def scaling_sentence(points: Sequence[StudyPoint], name: str) -> str | None:
@@ -111,15 +119,22 @@ def scaling_sentence(points: Sequence[StudyPoint], name: str) -> str | None:
         return None
     if most.world_size == 1:
         return None
+    efficiency = with_interval(arm.scaling_efficiency, "{:.0%}".format)
     return (
-        f"{name} at {most.name} ({most.world_size} ranks): {arm.speed_up.value:.2f} times the throughput of "
-        f"{arm.scaling_baseline}, an efficiency of {arm.scaling_efficiency:.0%}"
+        f"{name} at {most.name} ({most.world_size} ranks on {_units(arm, most)}): {arm.speed_up.value:.2f} times the throughput of "
+        f"{arm.scaling_baseline}, an efficiency of {efficiency}"
     )
+
+
+def _units(arm: ArmSummary, point: StudyPoint) -> str:
+    number = units(arm, point)
+    kind = "core" if point.device == "cpu" else "GPU"
+    return f"{number} {kind}{'' if number == 1 else 's'}"
 
 
 def exposed_sentence(points: Sequence[StudyPoint], name: str) -> str | None:
     """Exposed communication from the fastest link to the slowest."""
-    found = [(label(points, point), point.arm(name).exposed_comm_s) for point in along(points)]
+    found = [(label(points, point), point.arm(name).exposed_comm_s) for point in sorted_points(points)]
     figures = [f"{milliseconds(exposed.value)} ms at {where}" for where, exposed in found if exposed is not None]
     return f"Exposed communication of {name}, per step: {', '.join(figures)}" if len(figures) > 1 else None
 
@@ -133,7 +148,7 @@ def warnings(points: Sequence[StudyPoint]) -> list[str]:
     said += [
         f"{point.name}: the control failed, see its own report"
         for point in points
-        if any(result.role == "control" and not result.case and control_failed(result) for result in point.results)
+        if any(result.control_failed for result in point.results)
     ]
     return said
 

@@ -5,11 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from reports.quantities import percent
-from reports.training_quantities import accuracy, points, seconds, time_ratio
 from reports.training_schema import ArmTraining, TrainingSummary
+from reports.wording.formatting import accuracy, percent, points, seconds, time_ratio
 
 NO_CONTROL = "Training has no control: its unit is the seed, and every arm trained with the same ones"
+
+
+def training_note(arm: ArmTraining, training: TrainingSummary) -> str | None:
+    """Why an arm's accuracy cannot be compared with the reference's, or only without an interval."""
+    match arm.caution:
+        case "nothing held out":
+            return "nothing is held out, so there is no accuracy to compare"
+        case "no common seed":
+            return f"no seed was trained to the end by both {arm.name} and {training.reference}"
+        case "one seed":
+            return "one seed has no interval"
+    return None
 
 
 def training_headline(training: TrainingSummary) -> str:
@@ -50,7 +61,7 @@ def _undecided(arms: Sequence[ArmTraining]) -> str:
 
 
 def time_sentence(training: TrainingSummary) -> str:
-    """Who reaches the target how soon, the first first; empty before any arm has trained to its end."""
+    """Who reaches the target and how soon, in this order; empty before any arm has trained to its end."""
     target = percent(training.settings.target_accuracy or 0.0)
     reached = sorted(
         (arm for arm in training.arms if arm.time_to_accuracy_s is not None), key=lambda arm: arm.time_to_accuracy_s or math.inf

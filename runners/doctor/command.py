@@ -10,21 +10,22 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from runners import findings, machine_findings
-from runners.findings import Finding, Status
+from runners.doctor import machine, plug_ins, software
+from runners.doctor.software import Finding, Status
 
 __all__ = ["Finding", "diagnose", "print_findings"]
 
 TOPICS: tuple[Callable[[], Iterable[Finding]], ...] = (
-    findings.python_findings,
-    findings.torch_findings,
-    findings.horovod_findings,
-    findings.mpi_findings,
-    machine_findings.launcher_findings,
-    machine_findings.gpu_findings,
-    machine_findings.host_findings,
-    machine_findings.build_findings,
-    machine_findings.test_findings,
+    software.python_findings,
+    software.torch_findings,
+    software.horovod_findings,
+    software.mpi_findings,
+    plug_ins.plug_in_findings,
+    machine.launcher_findings,
+    machine.gpu_findings,
+    machine.host_findings,
+    machine.build_findings,
+    machine.test_findings,
 )
 STYLES: Mapping[Status, str] = {"ok": "green", "warning": "yellow", "missing": "red"}
 

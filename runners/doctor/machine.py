@@ -6,8 +6,10 @@ import socket
 from pathlib import Path
 
 from install import cache, toolchain
+from measurement.core_use import BUSY_REMEDY, busy_warning
 from measurement.fingerprint import usable_cores
-from runners.findings import SETUP, Finding, find_program, installed_version, program_finding
+from runners.doctor.software import SETUP, Finding, installed_version, program_finding
+from runners.processes.local import find_program
 
 MIN_SHM_BYTES = 512 * 2**20
 
@@ -44,10 +46,19 @@ def host_findings() -> list[Finding]:
     return [
         Finding(topic="host", name="name", status="ok", detail=socket.gethostname()),
         Finding(topic="host", name="cores", status="ok", detail=cores_detail()),
+        load_finding(),
         Finding(topic="host", name="memory", status="ok", detail=f"{memory_limit_bytes() / 2**30:.1f} GiB"),
         shared_memory_finding(),
         program_finding("host", "ssh", "needed for several hosts: apt-get install openssh-client", status="warning"),
     ]
+
+
+def load_finding() -> Finding:
+    """Whether other processes use the cores that comparisons are to run on."""
+    warning = busy_warning(usable_cores())
+    if warning is None:
+        return Finding(topic="host", name="load", status="ok", detail="others use little of the cores")
+    return Finding(topic="host", name="load", status="warning", detail=warning, remedy=BUSY_REMEDY)
 
 
 def cores_detail() -> str:

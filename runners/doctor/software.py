@@ -6,15 +6,14 @@ torch, Horovod and MPI are asked in processes of their own, so that a broken ins
 import importlib.metadata
 import importlib.util
 import json
-import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from install import cache, toolchain
+from runners.processes.local import find_program
+from runners.processes.remote import last_line
 
 Status = Literal["ok", "missing", "warning"]
 
@@ -202,12 +201,6 @@ def program_finding(topic: str, name: str, remedy: str, *, version: str = "", st
     return Finding(topic=topic, name=name, status="ok" if path else status, detail=detail, remedy="" if path else remedy)
 
 
-def find_program(name: str) -> str | None:
-    """Find a program beside this interpreter (an environment that is not activated), on PATH, or in sbin."""
-    places = (str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin:/sbin")
-    return next((found for place in places if (found := shutil.which(name, path=place))), None)
-
-
 def probe(script: str) -> dict[str, Any] | str:
     """Run a script in a Python of its own and read the JSON object that it prints last.
 
@@ -234,8 +227,3 @@ def installed_version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def last_line(text: str) -> str:
-    """The last line of a text that is not blank, or nothing."""
-    return text.strip().rpartition("\n")[2]

@@ -1,4 +1,4 @@
-"""The processes of one arm in one launch, on however many hosts: started, watched, ended, and what they leave in logs."""
+"""Starts, watches and ends the processes of one arm in one launch, on all its hosts, and fetches their logs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 from subprocess import Popen
 
 from measurement.errors import LaunchError
-from runners import processes, remote, spool
+from runners.hosts.placement import Placement
 from runners.launchers import HostCommand
-from runners.marked import end_marked
-from runners.places import Placement
+from runners.processes import local, remote, remote_results
+from runners.processes.run_processes import end_run
 
 LOG_LINES = 30
 SPOOL_TIMEOUT_S = 15.0
@@ -22,15 +22,15 @@ LAUNCHER_LOG = "launcher.log"
 
 
 class ArmProcesses:
-    """Launchers here and over ssh, and whatever they started."""
+    """The launchers, here and over ssh, and everything that they started."""
 
-    def __init__(self, commands: Sequence[HostCommand], *, mark: str, folder: Path, placement: Placement) -> None:
+    def __init__(self, commands: Sequence[HostCommand], *, run_id: str, folder: Path, placement: Placement) -> None:
         self.commands = commands
         self.exit_codes: list[int | None] = []
-        """Of the launchers; empty until all has been ended."""
+        """Of the launchers; empty until ``end`` was called."""
         self.unreachable: dict[str, str] = {}
         """Hosts that no longer answered, with what ssh said."""
-        self._mark = mark
+        self._run_id = run_id
         self._folder = folder
         self._placement = placement
         self._launchers: list[Popen[bytes]] = []
@@ -44,24 +44,24 @@ class ArmProcesses:
             LaunchError: one cannot be started.
         """
         for command in self.commands:
-            starter = processes.start if command.host in self._placement.here else remote.start
+            starter = local.start if command.host in self._placement.here else remote.start
             try:
-                self._launchers.append(starter(command, mark=self._mark, log=self._folder / LAUNCHER_LOG))
+                self._launchers.append(starter(command, run_id=self._run_id, log=self._folder / LAUNCHER_LOG))
             except OSError as error:
                 raise LaunchError(f"'{command.argv[0]}' cannot be started: {error}") from error
 
     def has_ended(self) -> bool:
-        """Whether any launcher has."""
+        """Whether any launcher has ended."""
         return any(process.poll() is not None for process in self._launchers)
 
     def wait(self, *, timeout_s: float) -> None:
-        """Until every launcher has ended by itself, or the time is over."""
+        """Wait until every launcher has ended by itself, at most ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         while any(process.poll() is None for process in self._launchers) and time.monotonic() < deadline:
             time.sleep(0.02)
 
     def fate(self) -> str:
-        """What became of the launchers."""
+        """Say which launchers ended with which exit code, or that they still run."""
         several = len(self.commands) > 1
         codes = [
             f"{process.poll()}{f' on {command.host}' if several else ''}"
@@ -71,10 +71,10 @@ class ArmProcesses:
         return f"the launcher ended with code {', '.join(codes)}" if codes else "the launcher still runs"
 
     def end(self, *, kill_ranks: Callable[[], None]) -> None:
-        """Whatever still runs ends now, on every host that answers; safe to call twice.
+        """End whatever still runs, on every host that answers. Calling it twice is harmless.
 
         Args:
-            kill_ranks: tells the wardens to, which is quicker than a launcher; called where a launcher still runs.
+            kill_ranks: has the supervisors kill the ranks, which is quicker than a launcher; called if a launcher still runs.
         """
         if self._is_over:
             return
@@ -86,24 +86,24 @@ class ArmProcesses:
             if process.stdin is not None:
                 with contextlib.suppress(OSError):
                     process.stdin.close()
-            processes.end(process)
+            local.end(process)
         if self._placement.is_local:
-            end_marked(self._mark)
+            end_run(self._run_id)
         else:
             self._keep_logs(self._fetch(end=True))
         self._is_over = True
 
     def log_tails(self, ranks: Iterable[int]) -> dict[str, str]:
-        """The last lines of some ranks' logs and of the launchers', by log name; what cannot be had is left out."""
+        """Return the last lines of these ranks' logs and of the launchers', by log name, without those that cannot be fetched."""
         if not self._placement.is_local and not self.exit_codes:
             self._fetched = self._fetch(end=False)
             self._keep_logs(self._fetched)
-        names = [*map(spool.log_name, ranks), LAUNCHER_LOG]
+        names = [*map(remote_results.log_name, ranks), LAUNCHER_LOG]
         tails = {name: _tail(self._folder / name) for name in names}
         return {name: text for name, text in tails.items() if text}
 
     def timings(self) -> Mapping[str, bytes]:
-        """What the ranks wrote of their blocks, fetched with the last ``log_tails``; nothing where all ranks are here."""
+        """The files in which ranks on other hosts keep their replies, as of the last ``log_tails``; none if all ranks are here."""
         return self._fetched
 
     def _fetch(self, *, end: bool) -> dict[str, bytes]:
@@ -112,11 +112,11 @@ class ArmProcesses:
         with ThreadPoolExecutor(max_workers=64) as pool:
             archives = list(pool.map(lambda host: self._fetch_from(host, end=end), hosts))
         if len(self._placement.here) > 1 or end:
-            archives.append(spool.pack(self._mark, end=end))
-        return {name: content for archive in archives for name, content in spool.unpack(archive).items()}
+            archives.append(remote_results.pack(self._run_id, end=end))
+        return {name: content for archive in archives for name, content in remote_results.unpack(archive).items()}
 
     def _fetch_from(self, host: str, *, end: bool) -> bytes:
-        argv = remote.python("runners.spool", self._mark, *(["--end"] if end else []))
+        argv = remote.python("runners.processes.remote_results", self._run_id, *(["--end"] if end else []))
         try:
             return remote.run(host, argv, timeout_s=SPOOL_TIMEOUT_S)
         except LaunchError as error:

@@ -1,72 +1,78 @@
-"""One launch of one arm, seen from the driver: its commands and replies, its freeze and its end."""
+"""One arm in one launch, seen from the driver: start it, send commands, receive replies, freeze, thaw, end."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from measurement.errors import LaunchError
-from runners.arm_processes import ArmProcesses
-from runners.diagnosis import ArmFailed, Diagnosis
-from runners.job import Command, Job, Reply, command_key, encode, job_key, reply_key
-from runners.launch_job import as_record, launch_job
-from runners.places import Placement
-from runners.planning import ArmSetup
-from runners.salvage import salvage
-from runners.wardens import Wardens
+from runners.driver.arm_processes import ArmProcesses
+from runners.driver.build_launch_job import as_record, build_launch_job
+from runners.driver.diagnosis import ArmFailed, Diagnosis
+from runners.driver.endpoint import DriverEndpoint
+from runners.planning.arms import ArmSetup
+from runners.processes.remote_results import kept_replies
+from runners.protocol.messages import (
+    Command,
+    ErrorReply,
+    FinishCommand,
+    FinishedReply,
+    Job,
+    Message,
+    Reply,
+    StartCommand,
+    StartedReply,
+    command_key,
+    decode_reply,
+    encode,
+    job_key,
+    reply_key,
+)
 
 POLL = timedelta(milliseconds=500)
 SETTLE_S = 1.0
-"""How long after a rank's death its launcher is given to say why."""
+"""How long the driver waits, after a rank has died, for the other ranks to say what they saw."""
 EXIT_TIMEOUT_S = 30.0
-WARDEN_TIMEOUT_S = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Meeting:
-    """Where the ranks of all arms find the driver."""
-
-    store: Any
-    """The ``TCPStore`` the driver serves."""
-    store_address: str
-    wardens: Wardens
-    mark: str
-    placement: Placement
+SUPERVISOR_TIMEOUT_S = 10.0
+Expected = TypeVar("Expected", bound=Message)
 
 
 class ArmSession:
-    """Starts the ranks, speaks to them, and leaves nothing behind."""
+    """Starts the ranks of an arm and talks to them; ``end`` leaves nothing behind."""
 
-    def __init__(self, setup: ArmSetup, *, launch: int, folder: Path, meeting: Meeting) -> None:
+    def __init__(self, setup: ArmSetup, *, launch: int, folder: Path, endpoint: DriverEndpoint) -> None:
         self.setup = setup
         self.name = setup.name
         self.started_s = 0.0
         self._plan = plan = setup.plan
         self._launch = launch
-        self._meeting = meeting
+        self._endpoint = endpoint
         self._number = 0
         self._frozen = False
         self._doomed: ArmFailed | None = None
-        """What the arm has died of, though its last block could be saved."""
-        mark = f"{meeting.mark}-{launch}-{setup.name}"
-        placement = meeting.placement.of(plan.world_size)
-        job = launch_job(setup, launch=launch, placement=placement, mark=mark, driver=self._addresses(), log_folder=folder)
+        """The failure to report with the next command: the arm has died, but its last block could be saved."""
+        run_id = f"{endpoint.run_id}-{launch}-{setup.name}"
+        placement = endpoint.placement.of(plan.world_size)
+        job = build_launch_job(
+            setup, launch=launch, placement=placement, run_id=run_id, driver=self._addresses(), log_folder=folder
+        )
         self.commands = setup.launcher.commands(job)
-        self._processes = ArmProcesses(self.commands, mark=mark, folder=folder, placement=placement)
-        self._diagnosis = Diagnosis(setup.name, launch, wardens=meeting.wardens, processes=self._processes, placement=placement)
+        self._processes = ArmProcesses(self.commands, run_id=run_id, folder=folder, placement=placement)
+        self._diagnosis = Diagnosis(
+            setup.name, launch, supervisors=endpoint.supervisors, processes=self._processes, placement=placement
+        )
 
     def _addresses(self) -> dict[str, str]:
-        wardens = self._meeting.wardens
-        return {"--driver": self._meeting.store_address, "--wardens": wardens.address, "--token": wardens.token}
+        supervisors = self._endpoint.supervisors
+        return {"--driver": self._endpoint.store_address, "--supervisors": supervisors.address, "--token": supervisors.token}
 
     @property
     def exit_codes(self) -> list[int | None]:
-        """Of the launchers; empty until the arm has been ended."""
+        """Of the launchers; empty until ``end`` was called."""
         return self._processes.exit_codes
 
     def start(self, job: Job) -> None:
@@ -75,9 +81,9 @@ class ArmSession:
         Raises:
             ArmFailed: it cannot be started.
         """
-        self._meeting.store.set(job_key(self.name, self._launch), encode(job))
+        self._endpoint.store.set(job_key(self.name, self._launch), encode(job))
         self.started_s = time.monotonic()
-        self.send(Command(do="start"))
+        self.send(StartCommand())
         try:
             self._processes.start()
         except LaunchError as error:
@@ -87,15 +93,27 @@ class ArmSession:
         """Give every rank its next command; ``receive`` takes the replies."""
         if self._doomed is not None:
             raise self._doomed
-        self._meeting.store.set(command_key(self.name, self._launch, self._number), encode(command))
+        self._endpoint.store.set(command_key(self.name, self._launch, self._number), encode(command))
         self._number += 1
 
-    def receive(self, *, timeout_s: float) -> list[Reply]:
+    def receive(self, expected: type[Expected], *, timeout_s: float) -> list[Expected]:
         """Every rank's reply to the last command, by rank.
+
+        Args:
+            expected: the kind of reply that the command asks for.
+            timeout_s: for the slowest rank.
 
         Raises:
             ArmFailed: a rank raised, died, or did not answer in time.
         """
+        replies = self._replies(timeout_s=timeout_s)
+        _raise(self._diagnosis.of_errors({rank: reply for rank, reply in enumerate(replies) if isinstance(reply, ErrorReply)}))
+        answers: list[Expected] = [reply for reply in replies if isinstance(reply, expected)]
+        assert len(answers) == len(replies), f"{expected.__name__} expected, {replies} received"
+        return answers
+
+    def _replies(self, *, timeout_s: float) -> list[Reply]:
+        """Wait for all ranks; a block whose replies were lost on the way is taken from what the ranks kept of it."""
         deadline = time.monotonic() + timeout_s
         ranks = range(self._plan.world_size)
         keys = [reply_key(self.name, self._launch, self._number - 1, rank) for rank in ranks]
@@ -105,19 +123,18 @@ class ArmSession:
                 if time.monotonic() > deadline:
                     raise self._timed_out(keys, timeout_s)
         except ArmFailed as failed:
-            saved = salvage(self._processes.timings(), number=self._number - 1, world_size=len(ranks))
-            if saved is None:
+            kept = kept_replies(self._processes.timings(), number=self._number - 1, world_size=len(ranks))
+            if kept is None:
                 raise
             self._doomed = failed
-            return saved
-        replies = [Reply.model_validate_json(self._meeting.store.get(key)) for key in keys]
+            return [decode_reply(reply) for reply in kept]
+        replies = [decode_reply(self._endpoint.store.get(key)) for key in keys]
         for key in keys:
-            self._meeting.store.delete_key(key)
-        _raise(self._diagnosis.of_errors(dict(enumerate(replies))))
+            self._endpoint.store.delete_key(key)
         return replies
 
-    def exchange(self, command: Command, *, timeout_s: float) -> tuple[list[Reply], float]:
-        """The ranks' turn: thawed, given a command and, when all have answered, frozen.
+    def exchange(self, command: Command, expected: type[Expected], *, timeout_s: float) -> tuple[list[Expected], float]:
+        """Thaw the ranks, give them a command, wait for all replies and freeze them again.
 
         Returns:
             Every rank's reply, by rank, and the seconds from the command to the last of them.
@@ -128,23 +145,23 @@ class ArmSession:
         self.thaw()
         began = time.monotonic()
         self.send(command)
-        replies = self.receive(timeout_s=timeout_s)
+        replies = self.receive(expected, timeout_s=timeout_s)
         took_s = time.monotonic() - began
         self.freeze()
         return replies, took_s
 
-    def await_ready(self) -> list[Reply]:
-        """Every rank's first report, when all have connected and built their model.
+    def await_ready(self) -> list[StartedReply]:
+        """Wait until all ranks have connected and built their model; return their first reports.
 
         Raises:
-            ArmFailed: see ``receive``; or a rank's warden has not reported.
+            ArmFailed: see ``receive``; or a rank's supervisor has not reported.
         """
-        replies = self.receive(timeout_s=self._plan.measurement.start_timeout_s)
-        deadline = time.monotonic() + WARDEN_TIMEOUT_S
-        while len(known := self._meeting.wardens.of(self.name, self._launch)) < self._plan.world_size:
+        replies = self.receive(StartedReply, timeout_s=self._plan.measurement.start_timeout_s)
+        deadline = time.monotonic() + SUPERVISOR_TIMEOUT_S
+        while len(known := self._endpoint.supervisors.of(self.name, self._launch)) < self._plan.world_size:
             if time.monotonic() > deadline:
                 missing = [rank for rank in range(self._plan.world_size) if rank not in known]
-                raise self._diagnosis.failed(f"the wardens of ranks {missing} have not reported", ranks=missing)
+                raise self._diagnosis.failed(f"the supervisors of ranks {missing} have not reported", ranks=missing)
             time.sleep(0.01)
         return replies
 
@@ -152,13 +169,13 @@ class ArmSession:
         from torch.distributed import DistStoreError
 
         try:
-            self._meeting.store.wait(list(keys), POLL)
+            self._endpoint.store.wait(list(keys), POLL)
         except DistStoreError:
             return False
         return True
 
     def _raise_if_dead(self, keys: Sequence[str]) -> None:
-        """A rank's own words are better than its exit: look for those first."""
+        """An error that a rank reports says more than its exit code, so give it time to arrive."""
         if not self._diagnosis.looks_dead():
             return
         time.sleep(SETTLE_S)
@@ -170,8 +187,8 @@ class ArmSession:
         return self._diagnosis.of_silence(silent, timeout_s=timeout_s)
 
     def _heard(self, keys: Sequence[str]) -> dict[int, Reply]:
-        store = self._meeting.store
-        return {rank: Reply.model_validate_json(store.get(key)) for rank, key in enumerate(keys) if store.check([key])}
+        store = self._endpoint.store
+        return {rank: decode_reply(store.get(key)) for rank, key in enumerate(keys) if store.check([key])}
 
     def freeze(self) -> None:
         """Stop every rank; returns when all have stopped."""
@@ -193,38 +210,38 @@ class ArmSession:
 
     def _tell(self, word: str) -> None:
         try:
-            self._meeting.wardens.tell(self.name, self._launch, word)
+            self._endpoint.supervisors.tell(self.name, self._launch, word)
         except LaunchError as error:
             raise self._diagnosis.failed(str(error)) from error
 
     def ask_to_finish(self) -> None:
-        """Have the ranks report a last time and end by themselves; ``finish`` waits for it."""
+        """Ask the ranks for a last report, after which they end by themselves; ``finish`` waits for both."""
         self.thaw()
-        self.send(Command(do="finish"))
+        self.send(FinishCommand())
 
-    def finish(self) -> list[Reply]:
-        """The last reports, when the ranks have ended.
+    def finish(self) -> list[FinishedReply]:
+        """Wait for the last reports and for the ranks to end.
 
         Raises:
             ArmFailed: they do not answer.
         """
-        replies = self.receive(timeout_s=self._plan.measurement.block_timeout_s)
+        replies = self.receive(FinishedReply, timeout_s=self._plan.measurement.block_timeout_s)
         self._processes.wait(timeout_s=EXIT_TIMEOUT_S)
         self.end()
         return replies
 
     def end(self) -> None:
-        """Whatever still runs of this arm ends now; safe to call twice."""
+        """End whatever still runs of this arm. Calling it twice is harmless."""
         self._processes.end(kill_ranks=self._kill_ranks)
-        self._meeting.wardens.release(self.name, self._launch)
+        self._endpoint.supervisors.release(self.name, self._launch)
 
     def _kill_ranks(self) -> None:
         with contextlib.suppress(LaunchError):
-            self._meeting.wardens.tell(self.name, self._launch, "kill")
+            self._endpoint.supervisors.tell(self.name, self._launch, "kill")
 
     def commands_as_run(self) -> list[dict[str, Any]]:
-        """For the record: host, argv and environment, without the one-time token."""
-        return [as_record(command, token=self._meeting.wardens.token) for command in self.commands]
+        """Return host, argv and environment of each command for the record, without the one-time token."""
+        return [as_record(command, token=self._endpoint.supervisors.token) for command in self.commands]
 
 
 def _raise(failed: ArmFailed | None) -> None:

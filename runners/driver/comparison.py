@@ -1,39 +1,37 @@
-"""A whole comparison: launches until the plan is fulfilled, records after each, reports at the end; resumes where it was."""
+"""Runs a whole comparison: all launches of the plan, records after each, reports at the end. Resumes an interrupted one."""
 
 from __future__ import annotations
 
-import secrets
-import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+from measurement.core_use import BUSY_REMEDY, busy_warning
 from measurement.errors import RecordError
-from measurement.fingerprint import fingerprint, git_state
+from measurement.fingerprint import fingerprint, git_state, usable_cores
 from measurement.plan import Plan
 from measurement.record import LaunchRecord, Manifest
 from measurement.results import ResultsFolder
-from reports import conclude, write_reports
-from reports.comparison import Comparison
-from runners.arm_session import Meeting
-from runners.driver import Launch
-from runners.fairness import fairness_table
-from runners.inspection import inspect
-from runners.links import require_lab, shaped_links
-from runners.places import Placement
-from runners.planning import require_epochs, require_executables, resolve_arms, resolve_cases, resolve_workload
-from runners.progress import Progress
-from runners.reach import probe_hosts
-from runners.wardens import Wardens
+from reports import conclude, make_reports, write_reports
+from reports.schema import Comparison
+from reports.statistics.looks import next_look
+from runners.driver.endpoint import DriverEndpoint, open_endpoint
+from runners.driver.fairness import fairness_table
+from runners.driver.launch import Launch
+from runners.driver.progress import Progress
+from runners.hosts.preflight import inspect
+from runners.hosts.ssh_probe import probe_hosts
+from runners.lab.link_shaping import require_lab, shaped_links
+from runners.planning.arms import require_executables, resolve_arms
+from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
 
 
 @dataclass(kw_only=True)
 class Seconds:
-    """Where the time of a session went."""
+    """How long this session took, in seconds, and for what."""
 
     total: float = 0.0
     starting: float = 0.0
@@ -41,7 +39,7 @@ class Seconds:
     began: float = field(default_factory=time.monotonic)
 
     def added_to(self, before: dict[str, float]) -> dict[str, float]:
-        """Together with earlier sessions of the same comparison."""
+        """Add the seconds of earlier sessions of the same comparison."""
         now = {"total": self.total, "starting": self.starting, "training": self.training}
         now["other"] = self.total - self.starting - self.training
         return {name: round(before.get(name, 0.0) + value, 3) for name, value in now.items()}
@@ -58,64 +56,66 @@ class ComparisonRun:
         self.workload = resolve_workload(plan.workload, plan.workload_options)
         self.cases = resolve_cases(plan, self.workload, self.arms)
         require_epochs(plan, self.workload)
+        make_reports(plan.reports)  # refused before anything is measured
         self._seconds = Seconds()
 
     def prepare(self) -> None:
-        """Everything that can be refused is refused here, before a process starts or a file is written.
+        """Refuse what cannot work, before a process starts or a file is written.
 
         Raises:
-            PlanError, RecordError, LaunchError: what cannot be, and what can.
+            PlanError, RecordError, LaunchError: what cannot work, and what can.
         """
-        self.look()
+        self.check_hosts()
         self.require_data()
         open_folder(self.folder, self.plan)
 
-    def look(self) -> None:
-        """Whether the hosts, links and launchers are there.
+    def check_hosts(self) -> None:
+        """Check that hosts, links and launchers are there.
 
         Raises:
-            PlanError, LaunchError: what cannot be, and what can.
+            PlanError, LaunchError: what is missing, and what to do.
         """
         require_executables(self.arms)
         require_lab(self.plan)
         self.inspection = inspect(self.plan)
 
     def require_data(self) -> None:
-        """Read what the ranks here will read, after ``look``; what lies on other hosts only, their ranks will tell of.
+        """Read the data once if a rank runs on this host. Data on other hosts is checked by the ranks there.
 
         Raises:
             PlanError: it is missing or damaged.
         """
         if self.has_ranks_here and not self.cases:
-            self.workload.training(local_batch_size=self.plan.local_batch_size, seed=self.plan.seed).require_data()
+            self.workload.build(local_batch_size=self.plan.local_batch_size, seed=self.plan.seed).require_data()
 
     @property
     def has_ranks_here(self) -> bool:
-        """Known after ``look``."""
+        """Whether a rank runs on this host; known after ``check_hosts``."""
         placement = self.inspection.placement
         return any(entry.host in placement.here for entry in placement.hosts)
 
     def run(self) -> Comparison:
-        """Measure what is not yet measured, then write the reports. On Ctrl-C what was measured is reported, then it is raised."""
+        """Run the launches that have no records yet, then write the reports; on Ctrl-C, too, which is then raised again."""
         self.manifest = self._manifest()
-        for warning in self.inspection.warnings:
+        busy = busy_warning(usable_cores()) if self.has_ranks_here else None
+        for warning in (*self.inspection.warnings, *([f"{busy}; {BUSY_REMEDY}"] if busy else [])):
             self.progress.say(f"warning: {warning}")
         done = self._complete_launches()
         try:
-            with shaped_links(self.plan.link_rate), meeting(self.inspection.placement) as place:
+            with shaped_links(self.plan.link_rate), open_endpoint(self.inspection.placement) as endpoint:
                 for number in self._numbers(done):
-                    self._launch(number, place)
+                    self._launch(number, endpoint)
                     if self._has_lost_hosts():
                         break
         finally:
-            self._write_manifest()
+            self._look()
             if self.folder.records():
                 self.progress.say("writing reports")
                 self.comparison = write_reports(self.folder)
         return self.comparison
 
     def _numbers(self, done: set[int]) -> Iterator[int]:
-        """Launches still to run: those the plan names, then more while it wants a decision and has time."""
+        """Yield the numbers of launches to run: those of the plan, then more with ``until_decided`` while there is time."""
         self.progress.begin(launches=self.plan.measurement.launches - len(done))
         for number in range(self.plan.measurement.launches):
             if number not in done:
@@ -127,7 +127,7 @@ class ComparisonRun:
             number += 1
 
     def _has_lost_hosts(self) -> bool:
-        """Whether a further launch would only wait for a host in vain."""
+        """Whether a host no longer answers, so that a further launch would fail."""
         lost = [found for found in probe_hosts(self.inspection.placement.remote) if found.status != "ok"]
         for found in lost:
             self.progress.say(f"no further launches: {found}")
@@ -138,10 +138,19 @@ class ComparisonRun:
         spent_s = time.monotonic() - self._seconds.began
         if not measure.until_decided or (measure.max_minutes is not None and spent_s > 60 * measure.max_minutes):
             return False
-        undecided = [ratio for ratio in conclude(self.folder).results if ratio.role == "candidate" and ratio.verdict == "undecided"]
-        return any(ratio.throughput_ratio is not None for ratio in undecided)
+        if len(self._complete_launches()) < next_look(self.manifest.looks, launches=measure.launches):
+            return True
+        self._look()
+        return bool(conclude(self.folder).undecided)
 
-    def _launch(self, number: int, place: Meeting) -> None:
+    def _look(self) -> None:
+        """Write down that the verdicts are seen now. An interrupted comparison that goes on as planned has seen none."""
+        done, looks = len(self._complete_launches()), self.manifest.looks
+        if done >= self.plan.measurement.launches and done not in looks:
+            self.manifest.looks = [*looks, done]
+        self._write_manifest()
+
+    def _launch(self, number: int, endpoint: DriverEndpoint) -> None:
         self.progress.launch(number)
         launch = Launch(
             self.plan,
@@ -150,7 +159,7 @@ class ComparisonRun:
             self.cases,
             number=number,
             folder=self.folder,
-            meeting=place,
+            endpoint=endpoint,
             progress=self.progress,
         )
         try:
@@ -158,7 +167,7 @@ class ComparisonRun:
         finally:
             self.manifest.fairness = fairness_table([arm.record for arm in launch.arms.values()])
             self._seconds.starting += launch.clock.starting_s
-            self._seconds.training += launch.clock.training_s
+            self._seconds.training += launch.clock.measuring_s
         self.progress.launch_done()
 
     def _manifest(self) -> Manifest:
@@ -180,7 +189,7 @@ class ComparisonRun:
         self.folder.write_manifest(self.manifest.model_copy(update={"seconds": seconds}))
 
     def _complete_launches(self) -> set[int]:
-        """Launches of which every arm has a record, and none was interrupted."""
+        """Return the launches in which every arm has a record and none was interrupted."""
         by_launch: dict[int, list[LaunchRecord]] = {}
         for record in self.folder.records():
             by_launch.setdefault(record.launch, []).append(record)
@@ -192,7 +201,7 @@ class ComparisonRun:
 
 
 def open_folder(folder: ResultsFolder, plan: Plan) -> None:
-    """Make the folder this plan's, or see that it is.
+    """Write the plan into the folder, or check that the folder holds the same plan.
 
     Raises:
         RecordError: it belongs to another plan, or holds something else.
@@ -209,32 +218,3 @@ def open_folder(folder: ResultsFolder, plan: Plan) -> None:
     elif folder.root.exists() and not folder.root.is_dir():
         raise RecordError(f"'{folder.root}' is a file; give a folder with -o")
     folder.write_plan(plan)
-
-
-@contextmanager
-def meeting(placement: Placement) -> Iterator[Meeting]:
-    """The store and the warden server that ranks find the driver by: on loopback while all ranks are here."""
-    from torch.distributed import TCPStore
-
-    address = placement.driver_address
-    wardens = Wardens(address=address)
-    listening = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
-    port = listening.getsockname()[1]
-    store = TCPStore(
-        address,
-        port,
-        is_master=True,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=30),
-        master_listen_fd=listening.detach(),
-    )
-    shown = f"[{address}]" if ":" in address else address
-    try:
-        yield Meeting(store=store, store_address=f"{shown}:{port}", wardens=wardens, mark=secrets.token_hex(6), placement=placement)
-    finally:
-        wardens.close()
-
-
-def default_folder(plan: Plan) -> Path:
-    """``results/<name>-<date>-<time>``: a new one at each start."""
-    return Path("results") / f"{plan.name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"

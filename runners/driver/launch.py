@@ -1,6 +1,6 @@
-"""One launch of a comparison: all arms up at once, blocks (or epochs) handed out in random order, idle arms frozen.
+"""One launch of a comparison: all arms up at once, blocks (or epochs) handed out in random order, waiting arms stopped.
 
-What a launch yields is one record, one table of raw steps and one folder of events per arm, whatever happened to it.
+A launch yields one record, one table of raw steps and one folder of TensorBoard events per arm, whatever happened to it.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from measurement.plan import Plan
-from measurement.record import Case, LaunchRecord
-from measurement.results import ResultsFolder, steps_table
+from measurement.record import BlockRecord, Case, LaunchRecord
+from measurement.results import ResultsFolder
 from measurement.training import EpochRecord
-from runners.arm_launch import ArmLaunch, Clock, with_first_optimizer
-from runners.arm_session import ArmSession, Meeting
-from runners.event_log import EVENT_FILES, EventLog, Row
-from runners.gates import open_gates
-from runners.job import Job
-from runners.planning import ArmSetup, WorkloadSetup
-from runners.progress import Progress
-from runners.rounds import Rounds, shuffled
-from runners.training_rounds import TrainingRounds
+from reports.formats.tensorboard_log import EVENT_FILES, TensorboardLog
+from runners.driver.arm_launch import ArmLaunch, Clock, with_first_optimizer
+from runners.driver.arm_session import ArmSession, DriverEndpoint
+from runners.driver.gates import open_gates
+from runners.driver.progress import Progress
+from runners.driver.rounds import Rounds, shuffled
+from runners.driver.training_rounds import TrainingRounds
+from runners.planning.arms import ArmSetup
+from runners.planning.jobs import job_of, seed_of
+from runners.planning.workload import WorkloadSetup
 
 
 class Launch:
@@ -36,7 +37,7 @@ class Launch:
         *,
         number: int,
         folder: ResultsFolder,
-        meeting: Meeting,
+        endpoint: DriverEndpoint,
         progress: Progress,
     ) -> None:
         self.plan, self.measure = plan, plan.measurement
@@ -46,24 +47,24 @@ class Launch:
         self._cases = cases
         self._folder = folder
         self._progress, self._say = progress, progress.say
-        self._chance = random.Random(f"{plan.seed}/{number}")
+        self._rng = random.Random(f"{plan.seed}/{number}")
         self._rounds = self._new_rounds()
-        self._events: dict[str, EventLog] = {}
-        self.arms = {name: self._arm(setup, meeting) for name, setup in arms.items()}
+        self._events: dict[str, TensorboardLog] = {}
+        self.arms = {name: self._arm(setup, endpoint) for name, setup in arms.items()}
 
     def _new_rounds(self) -> Rounds | TrainingRounds:
-        plan, chance, clock, say = self.plan, self._chance, self.clock, self._say
+        plan, rng, clock, say = self.plan, self._rng, self.clock, self._say
         if plan.training is None:
             names = [case.name for case in self._cases]
-            return Rounds(plan, cases=names, chance=chance, clock=clock, say=say, tick=self._progress.tick)
+            return Rounds(plan, cases=names, rng=rng, clock=clock, say=say, tick=self._progress.tick)
         count = self._progress.epochs
-        return TrainingRounds(plan, plan.training, chance=chance, clock=clock, say=say, count=count, note=self._note_epoch)
+        return TrainingRounds(plan, plan.training, rng=rng, clock=clock, say=say, count=count, note=self._note_epoch)
 
-    def _arm(self, setup: ArmSetup, meeting: Meeting) -> ArmLaunch:
+    def _arm(self, setup: ArmSetup, endpoint: DriverEndpoint) -> ArmLaunch:
         folder = self._folder.launch_folder(self.number, setup.name)
         for old in [*folder.glob("*.log"), *self._events_folder(setup.name).glob(EVENT_FILES)]:
             old.unlink()
-        session = ArmSession(setup, launch=self.number, folder=folder, meeting=meeting)
+        session = ArmSession(setup, launch=self.number, folder=folder, endpoint=endpoint)
         record = LaunchRecord(
             comparison_id=self._folder.root.name,
             plan_digest=self.plan.digest(),
@@ -82,10 +83,11 @@ class Launch:
             commands=session.commands_as_run(),
             cases=list(self._cases),
         )
-        return ArmLaunch(session=session, record=record, say=self._say)
+        has_local_steps = setup.backend.offers_local_steps(setup.options)
+        return ArmLaunch(session=session, record=record, say=self._say, has_local_steps=has_local_steps)
 
     def run(self) -> None:
-        """Measure; every arm's record is written, also when this is interrupted. Nothing is left running."""
+        """Run the launch. Every arm's record is written and nothing is left running, also when it is interrupted."""
         try:
             if self.measure.mode == "interleaved":
                 self._run_interleaved()
@@ -104,94 +106,71 @@ class Launch:
         ranks = sum(arm.record.world_size for arm in self.arms.values())
         self._say(f"starting {len(self.arms)} arms, {ranks} ranks in all")
         for arm in self.arms.values():
-            arm.attempt(self._start)
+            arm.run_unless_failed(self._start)
         for arm in self.arms.values():
-            arm.attempt(self._await_ready)
+            arm.run_unless_failed(self._await_ready)
         self._measure(list(self.arms.values()), seconds=self.measure.seconds_per_launch)
         self._finish_all(list(self.arms.values()))
 
     def _run_sequential(self) -> None:
-        order = shuffled(list(self.arms.values()), self._chance)
+        order = shuffled(list(self.arms.values()), self._rng)
         done: list[ArmLaunch] = []
         for arm in order:
             self._say(f"starting {arm.session.name} x {arm.record.world_size} ranks")
-            arm.attempt(self._start)
-            arm.attempt(self._await_ready)
+            arm.run_unless_failed(self._start)
+            arm.run_unless_failed(self._await_ready)
             done.append(arm)
             self._measure([arm], known=done, seconds=self.measure.seconds_per_launch / len(order))
             self._finish_all([arm])
 
     def _measure(self, arms: Sequence[ArmLaunch], *, known: Sequence[ArmLaunch] | None = None, seconds: float) -> None:
-        """Gates, then rounds of those that passed."""
+        """Open the gates, then measure the arms that passed."""
         open_gates(arms, known=known, measurement=self.measure, say=self._say)
-        self.clock.starting_s += self.clock.elapsed_s - self.clock.starting_s - self.clock.training_s
+        self.clock.starting_s += self.clock.elapsed_s - self.clock.starting_s - self.clock.measuring_s
         self._rounds.run(arms, seconds=seconds)
 
     def _start(self, arm: ArmLaunch) -> None:
-        arm.session.start(self._job(arm.session.setup))
-
-    def _job(self, setup: ArmSetup) -> Job:
-        plan = setup.plan
-        return Job(
-            arm=setup.name,
-            backend=setup.arm.backend,
-            transport=setup.transport,
-            options=setup.arm.options,
-            workload=plan.workload,
-            workload_options=plan.workload_options,
-            local_batch_size=plan.local_batch_size,
-            micro_steps=plan.micro_steps,
-            world_size=plan.world_size,
-            seed=self._seed,
-            device=plan.device,
-            precision=plan.precision,
-            max_gradient_norm=plan.max_gradient_norm,
-            training=plan.training,
-            learning_rate_scale=self.plan.world_size * self.plan.micro_steps if plan.training else None,
-        )
-
-    @property
-    def _seed(self) -> int:
-        """Trainings to the end differ by their seeds; blocks are to differ by nothing."""
-        return self.plan.seed + (self.number if self.plan.training else 0)
+        setup = arm.session.setup
+        job = job_of(setup.plan, setup.name, setup.arm, transport=setup.transport, launch=self.number, global_plan=self.plan)
+        arm.session.start(job)
 
     def _await_ready(self, arm: ArmLaunch) -> None:
         replies = arm.session.await_ready()
-        arm.record.ranks = [reply.report for reply in replies if reply.report]
+        arm.record.ranks = [reply.report for reply in replies]
         arm.record.hosts = sorted({rank.host for rank in arm.record.ranks})
         arm.session.freeze()
 
     def _finish_all(self, arms: Sequence[ArmLaunch]) -> None:
-        """All end at once: leaving takes seconds, and is not measured."""
+        """End all arms at the same time: it takes seconds and is not measured."""
         for arm in arms:
-            arm.attempt(lambda arm: arm.session.ask_to_finish())
+            arm.run_unless_failed(lambda arm: arm.session.ask_to_finish())
         for arm in arms:
-            arm.attempt(self._finish)
+            arm.run_unless_failed(self._finish)
 
     def _finish(self, arm: ArmLaunch) -> None:
         replies = arm.session.finish()
-        last = [reply.report for reply in replies if reply.report]
-        arm.record.ranks = [with_first_optimizer(new, old) for new, old in zip(last, arm.record.ranks, strict=True)]
-        arm.record.peak_memory_bytes = [reply.peak_memory_bytes for reply in replies if reply.peak_memory_bytes is not None]
+        pairs = zip((reply.report for reply in replies), arm.record.ranks, strict=True)
+        arm.record.ranks = [with_first_optimizer(new, old) for new, old in pairs]
+        arm.record.peak_memory_bytes = [reply.peak_memory_bytes for reply in replies]
 
     def _write(self, arm: ArmLaunch) -> None:
         arm.record.exit_codes = arm.session.exit_codes
-        self._folder.write_launch(arm.record, steps_table(arm.rows))
-        if arm.rows and not self._cases and self.plan.training is None:
-            self._event_log(arm).rounds(arm.rows)
+        self._folder.write_launch(arm.record)
+        if arm.record.blocks and not self._cases and self.plan.training is None:
+            self._tensorboard_log(arm).rounds(arm.record.blocks)
         if arm.session.name in self._events:
             self._events.pop(arm.session.name).close()
 
-    def _note_epoch(self, arm: ArmLaunch, epoch: EpochRecord, rows: Sequence[Row]) -> None:
-        self._event_log(arm).epoch(epoch, rows)
+    def _note_epoch(self, arm: ArmLaunch, epoch: EpochRecord, block: BlockRecord) -> None:
+        self._tensorboard_log(arm).epoch(epoch, block)
 
-    def _event_log(self, arm: ArmLaunch) -> EventLog:
-        """Opened when there is something to write."""
+    def _tensorboard_log(self, arm: ArmLaunch) -> TensorboardLog:
+        """The log of an arm, opened at its first use."""
         name = arm.session.name
         if name not in self._events:
-            self._events[name] = EventLog(self._events_folder(name), sample_unit=arm.record.sample_unit)
+            self._events[name] = TensorboardLog(self._events_folder(name), sample_unit=arm.record.sample_unit)
         return self._events[name]
 
     def _events_folder(self, arm: str) -> Path:
-        run = f"seed-{self._seed}" if self.plan.training else f"launch-{self.number}"
+        run = f"seed-{seed_of(self.plan, self.number)}" if self.plan.training else f"launch-{self.number}"
         return self._folder.events_folder(arm, run)

@@ -1,7 +1,4 @@
-"""What the user sees while a comparison runs: one bar with the time left on a terminal, a plain line now and then elsewhere.
-
-All of it goes to stderr; stdout is for results.
-"""
+"""Shows progress on stderr: on a terminal a bar with the time left, elsewhere a plain line now and then. Results go to stdout."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ LINE_EVERY_S = 15.0
 
 
 class Progress:
-    """Counts launches, of a known measuring time each; the time to start is learnt from the first.
+    """Counts launches. Each measures for a known time; how long one takes to start is learnt from the first.
 
-    Of a study, each point's are counted, and the time left includes the ``later_launches`` of the points to come.
+    In a study there is one for each point; the time left includes the ``later_launches`` of later points.
     """
 
     def __init__(self, *, seconds_per_launch: float, point: str = "", later_launches: int = 0) -> None:
@@ -43,25 +40,25 @@ class Progress:
         self._bar.stop()
 
     def begin(self, *, launches: int) -> None:
-        """How many launches are to come."""
+        """Set how many launches are to come."""
         self._launches = launches
 
     def add_launch(self) -> None:
-        """One more than was thought."""
+        """Expect one launch more."""
         self._launches += 1
 
     def launch(self, number: int) -> None:
-        """A launch begins."""
+        """Begin a launch."""
         self._started_at, self._training_at = time.monotonic(), None
         self._title = f"{self._point}launch {self._done + 1} of {self._launches}"
 
     def launch_done(self) -> None:
-        """It ended; now it is known how long one takes."""
+        """End a launch; its length is the estimate for the next ones."""
         self._done += 1
         self._launch_s = time.monotonic() - self._started_at
 
     def say(self, what: str) -> None:
-        """What is being done now."""
+        """Show what is being done now."""
         self._bar.update(self._task, description=f"{self._title}: {what}")
         if not self._console.is_terminal:
             self._line(f"{self._title}: {what}" if self._title else what)
@@ -69,12 +66,12 @@ class Progress:
             self._console.print(f"{self._title}: {what}", markup=False, highlight=False)
 
     def tick(self, measured_s: float) -> None:
-        """Seconds of this launch's blocks that are done."""
+        """Set how many seconds of blocks this launch has done."""
         part = min(1.0, measured_s / self._seconds)
         self._show(part, f"{part:.0%} measured", launch_s=self._spent_s() - measured_s + self._seconds)
 
     def epochs(self, done: int, of: int) -> None:
-        """Epochs of this launch that are done, all arms together, told from 0 on; those to come are thought to take as long."""
+        """Set how many epochs this launch has done, all arms together, from 0 on; later ones are expected to take as long."""
         spent_s = self._spent_s()
         if self._training_at is None or not done:
             self._training_at = spent_s
@@ -83,7 +80,7 @@ class Progress:
         self._show(done / of, f"{done} of {of} epochs", launch_s=spent_s + to_come_s)
 
     def _show(self, part: float, what: str, *, launch_s: float) -> None:
-        """How far this launch has come; it is thought to take ``launch_s`` where none before has told."""
+        """Show how far this launch has come; without an earlier launch to go by it is expected to take ``launch_s``."""
         left_s = max(0.0, (self._launch_s or launch_s) * (self._launches + self._later - self._done) - self._spent_s())
         left = f"{_duration(left_s)} left"
         completed = (self._done + part) / max(self._launches, 1)

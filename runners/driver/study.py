@@ -1,7 +1,6 @@
 """A study: the same comparison at several points, one after another, each with the whole method and a folder of its own.
 
-What cannot run is refused for all points before the first begins. A point that fails on the way is told with its cause, and the
-others go on.
+What cannot run is refused before the first point begins. If a point fails later, its cause is recorded and the others go on.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from measurement.record import Manifest
 from measurement.results import ResultsFolder
 from reports.study import write_study
 from reports.study_schema import Study
-from runners.compare import ComparisonRun, open_folder
-from runners.places import with_hosts
-from runners.planning import resolve_workload
-from runners.progress import Progress
+from runners.driver.comparison import ComparisonRun, open_folder
+from runners.driver.progress import Progress
+from runners.hosts.placement import with_hosts
+from runners.planning.workload import resolve_workload
 from workloads import MicroBenchmark
 
 
 def read_plan_or_study(path: Path, *, overrides: Iterable[str] = ()) -> Plan:
-    """Read and check a plan; hosts may be given by a hostfile, and world sizes by their slots, at each point too.
+    """Read and check a plan. Hosts may be given by a hostfile and world sizes by slots, in the plan and at each point.
 
     Raises:
         PlanError, HostfileError: what it says is not accepted.
@@ -51,7 +50,7 @@ def _placed(name: object, point: Any) -> Any:
 
 @contextmanager
 def named(point: object) -> Iterator[None]:
-    """Messages begin with the point that they are about."""
+    """Put the name of the point before the message of an error."""
     try:
         yield
     except RingsideError as error:
@@ -71,7 +70,7 @@ def require_training(study: Plan) -> None:
 
 
 def point_plans(study: Plan) -> dict[str, Plan]:
-    """The plan of each point, without the arms of a single process where there are more ranks.
+    """Return the plan of each point. Arms of a single process are left out where there are more ranks.
 
     Raises:
         PlanError: a point makes no plan.
@@ -101,21 +100,21 @@ class StudyRun:
         return runs
 
     def prepare(self) -> None:
-        """Everything that can be refused is refused here, at all points, before a process starts or a file is written.
+        """Refuse what cannot work at any point, before a process starts or a file is written.
 
         Raises:
             RingsideError: see ``ComparisonRun.prepare``.
         """
         for name, run in self.runs.items():
             with named(name):
-                run.look()
+                run.check_hosts()
         first = next((run for run in self.runs.values() if run.has_ranks_here), None)
         if first is not None:
             first.require_data()  # all points train on the same
         open_folder(self.folder, self.study)
 
     def run(self) -> Study:
-        """Measure what is not yet measured, then write all reports. On Ctrl-C what was measured is reported, then it is raised."""
+        """Run what has no records yet, then write all reports; on Ctrl-C, too, which is then raised again."""
         manifest = self._manifest()
         self.folder.write_manifest(manifest)
         try:
@@ -143,8 +142,8 @@ class StudyRun:
 
 
 def _run_point(run: ComparisonRun) -> None:
-    """Hosts are looked at once more: since the first look, other points were measured."""
+    """Check the hosts again, since other points were measured meanwhile, then run."""
     with run.progress:
-        run.look()
+        run.check_hosts()
         open_folder(run.folder, run.plan)
         run.run()

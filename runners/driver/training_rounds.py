@@ -1,7 +1,6 @@
-"""The rounds of one launch of a plan with training: one epoch of every arm that is not done, in random order.
+"""The rounds of a launch in which arms train to the end: one epoch of every arm that is not done, in random order.
 
-So the arms' times to accuracy are measured interleaved, as blocks are. Nothing is rebuilt and no length is tried out: the
-first epoch builds the model, the others go on with it.
+So times to accuracy are measured interleaved, as blocks are. Nothing is rebuilt: the first epoch builds the model.
 """
 
 from __future__ import annotations
@@ -12,40 +11,40 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from measurement.plan import Plan
-from measurement.training import EpochRecord, Training
-from runners.arm_launch import ArmLaunch, Clock, Say
-from runners.epoch_records import combine, epoch_block
-from runners.event_log import Row
-from runners.job import Command
-from runners.links import link_counter, passed
-from runners.rounds import shuffled
+from measurement.record import BlockRecord
+from measurement.training import EpochRecord, TrainingSettings
+from runners.driver.arm_launch import ArmLaunch, Clock, Say
+from runners.driver.rounds import shuffled
+from runners.lab.link_shaping import link_counter, passed
+from runners.protocol.epoch_records import combine
+from runners.protocol.messages import EpochCommand, EpochReply
 
-Note = Callable[[ArmLaunch, EpochRecord, Sequence[Row]], None]
-"""Told of every epoch and its steps, while all arms wait."""
+Note = Callable[[ArmLaunch, EpochRecord, BlockRecord], None]
+"""Called with every epoch and its steps, while all arms wait."""
 Count = Callable[[int, int], None]
-"""Told how many epochs of this launch are done, and of how many."""
+"""Called with the number of epochs that this launch has done, and of how many."""
 
 
 class TrainingRounds:
     """Hands out the epochs."""
 
     def __init__(
-        self, plan: Plan, training: Training, *, chance: random.Random, clock: Clock, say: Say, count: Count, note: Note
+        self, plan: Plan, training: TrainingSettings, *, rng: random.Random, clock: Clock, say: Say, count: Count, note: Note
     ) -> None:
         self._training = training
-        self._chance, self._clock = chance, clock
+        self._rng, self._clock = rng, clock
         self._say, self._count, self._note = say, count, note
         self._turn = 0
         self._link_bytes = link_counter(plan)
 
     def run(self, arms: Sequence[ArmLaunch], *, seconds: float) -> None:
-        """Until every arm is done, or has failed; the wished ``seconds`` of blocks say nothing here."""
+        """Train until every arm is done or has failed; ``seconds`` has no meaning here."""
         began = time.monotonic()
         self._say(f"training {self._training.epochs} epochs")
         self._count_all(arms)
         for epoch in range(self._training.epochs):
-            for arm in shuffled([arm for arm in arms if not self._is_done(arm)], self._chance):
-                arm.attempt(partial(self._epoch, epoch=epoch, began=began))
+            for arm in shuffled([arm for arm in arms if not self._is_done(arm)], self._rng):
+                arm.run_unless_failed(partial(self._epoch, epoch=epoch, began=began))
                 self._count_all(arms)
         for arm in arms:
             arm.record.measuring_s = time.monotonic() - began
@@ -55,19 +54,24 @@ class TrainingRounds:
         return not arm.is_running or (self._training.stop_at_target and reached)
 
     def _count_all(self, arms: Sequence[ArmLaunch]) -> None:
-        """An arm that is done leaves no epochs to be waited for."""
+        """Report the epochs done and to do; an arm that is done early has none to do."""
         done = sum(len(arm.record.epochs) for arm in arms)
         self._count(done, sum(len(arm.record.epochs) if self._is_done(arm) else self._training.epochs for arm in arms))
 
     def _epoch(self, arm: ArmLaunch, *, epoch: int, began: float) -> None:
-        """One epoch: thaw, train, evaluate, freeze, keep what the ranks saw."""
-        turn, self._turn = self._turn, self._turn + 1
+        """Run one epoch and keep what the ranks report."""
+        command = EpochCommand(turn=self._turn, epoch=epoch)
+        self._turn += 1
         before, started = self._link_bytes(), time.monotonic()
-        replies, took_s = arm.session.exchange(Command(do="epoch", epoch=epoch), timeout_s=self._training.epoch_timeout_s)
-        self._clock.training_s += took_s
-        reports = [reply.epoch for reply in replies if reply.epoch]
-        record = combine(reports, epoch=epoch)
-        block = epoch_block(record, turn=turn, started_s=started - began, wall_s=time.monotonic() - started)
-        block.link_bytes = passed(before, self._link_bytes())
+        replies, took_s = arm.session.exchange(command, EpochReply, timeout_s=self._training.epoch_timeout_s)
+        self._clock.measuring_s += took_s
+        record = combine([reply.report for reply in replies], epoch=epoch)
+        block = BlockRecord.joined(
+            [reply.report.block for reply in replies],
+            started_s=started - began,
+            wall_s=time.monotonic() - started,
+            link_bytes=passed(before, self._link_bytes()),
+        )
         arm.record.epochs.append(record)
-        self._note(arm, record, arm.keep(block, reports))
+        arm.record.blocks.append(block)
+        self._note(arm, record, block)

@@ -1,13 +1,13 @@
-"""What a host says of itself before ranks start there: ``python -m runners.host_facts DRIVER:PORT``, run on each by the driver.
+"""Reports what a host is, before ranks start there.
 
-One line of JSON; then, for every line it is sent, the time on its clock. With ``--free-port`` in the place of the driver's
-address: a port to serve at. It imports nothing of size.
+The driver runs ``python -m runners.hosts.host_facts DRIVER:PORT`` on each. It prints one line of JSON; then, for every line it
+is sent, the time on its clock. With ``--free-port`` in the place of the driver's address: a port to serve at. It imports nothing
+of size.
 """
 
 from __future__ import annotations
 
 import json
-import random
 import socket
 import subprocess
 import sys
@@ -16,17 +16,15 @@ from typing import Any
 
 import psutil
 
+from measurement.addresses import free_port, split_port
 from measurement.fingerprint import fingerprint
 
 FREE_PORT = "--free-port"
 CONNECT_TIMEOUT_S = 5.0
-PORTS = range(20000, 32000)
-"""Below those that Linux gives to outgoing connections, of which many are made between choosing one and serving at it."""
-TRIES = 50
 
 
 def main(driver: str) -> None:
-    """Tell, then answer."""
+    """Print the facts, then answer questions for the time."""
     if driver == FREE_PORT:
         print(free_port())
         return
@@ -36,7 +34,7 @@ def main(driver: str) -> None:
 
 
 def facts(driver: str) -> dict[str, Any]:
-    """The fingerprint, and what else matters across hosts.
+    """Return the fingerprint and what else matters across hosts.
 
     Args:
         driver: address and port that the driver listens at; the key ``driver_error`` says why it is not reached.
@@ -59,28 +57,12 @@ def mpirun_version() -> str | None:
 
 
 def reach(driver: str) -> str | None:
-    """Why the driver is not reached from here; None where it is."""
-    address, _, port = driver.rpartition(":")
+    """Return why the driver cannot be reached from here; None if it can."""
     try:
-        socket.create_connection((address.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
+        socket.create_connection(split_port(driver), timeout=CONNECT_TIMEOUT_S).close()
     except OSError as error:
         return str(error)
     return None
-
-
-def free_port() -> int:
-    """One that nobody serves at on this host, chosen at random.
-
-    Raises:
-        OSError: none of many.
-    """
-    for port in random.sample(PORTS, k=TRIES):
-        try:
-            with socket.create_server(("", port)):
-                return port
-        except OSError as error:
-            refused = error
-    raise refused
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 One host per line: ``host1``, ``host1:4``, ``host1 slots=4`` or ``host1 slots=4 max-slots=8``; ``#`` begins a comment, IPv6
 addresses stand in brackets (``[fe80::1]:4``). A host without a number takes one rank, as in MPICH and in Open MPI's ``-H``; in
-its hostfiles Open MPI would give it one per core. Refused is what the launchers would not all take alike: a host named twice
-(Open MPI adds its slots up), a number given twice, a user.
+its hostfiles Open MPI would give it one per core. What launchers read differently is refused: a host named twice (Open MPI
+adds its slots up), a number given twice, a user.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from measurement.errors import HostfileError
 from runners.launchers.base import HostSlots
 
 MAX_SLOTS = 4096
-"""More ranks than any one host takes; a larger number is a slip of the keys."""
+"""More ranks than any host takes; a larger number is a typing error."""
 ACCEPTED = "'host1', 'host1:4', 'host1 slots=4', 'host1 slots=4 max-slots=8' or '[fe80::1]:4'"
 ACCEPTED_LIST = "'host1:4,host2:4', 'host1' or '[fe80::1]:4'"
 KEYS = {"slots": "slots", "max-slots": "max-slots", "max_slots": "max-slots"}
@@ -46,7 +46,7 @@ def read_hostfile(path: Path) -> tuple[HostSlots, ...]:
 
 
 def parse_hostfile(text: str, *, source: str) -> tuple[HostSlots, ...]:
-    """The hosts that a hostfile's text names, in its order; at least one.
+    """Read the hosts in a hostfile's text, in its order; at least one.
 
     Args:
         text: the file's content.
@@ -65,7 +65,7 @@ def parse_hostfile(text: str, *, source: str) -> tuple[HostSlots, ...]:
 
 
 def parse_hosts(text: str, *, source: str = "-H") -> tuple[HostSlots, ...]:
-    """The hosts of a list such as ``host1:4,host2:4``; see ``parse_hostfile``."""
+    """Read the hosts of a list such as ``host1:4,host2:4``; see ``parse_hostfile``."""
     hosts: dict[str, HostSlots] = {}
     for number, entry in enumerate(text.split(","), start=1):
         where = _Place(f"{source} host {number}", seen=entry.strip(), accepted=ACCEPTED_LIST)
@@ -73,22 +73,8 @@ def parse_hosts(text: str, *, source: str = "-H") -> tuple[HostSlots, ...]:
     return _at_least_one(hosts, source)
 
 
-def format_hostfile(hosts: Sequence[HostSlots]) -> str:
-    """The hosts in Open MPI's form, which Horovod reads too (but no ``max-slots``); ``parse_hostfile`` reads it back."""
-    lines = []
-    for entry in hosts:
-        limit = f" max-slots={entry.max_slots}" if entry.max_slots is not None else ""
-        lines.append(f"{bracketed(entry.host)} slots={entry.slots}{limit}\n")
-    return "".join(lines)
-
-
-def bracketed(host: str) -> str:
-    """A host as it is written before a colon: an IPv6 address in brackets, anything else as it is."""
-    return f"[{host}]" if ":" in host else host
-
-
 def place_ranks(hosts: Sequence[HostSlots], world_size: int) -> dict[str, range]:
-    """Which ranks go where: each host's slots are filled before the next host's, as every launcher does by default.
+    """Place the ranks: each host's slots are filled before the next host's, as every launcher does by default.
 
     Returns:
         The ranks of each host, in the hosts' order; an empty range where none are left for it.
@@ -98,7 +84,7 @@ def place_ranks(hosts: Sequence[HostSlots], world_size: int) -> dict[str, range]
     """
     total = sum(entry.slots for entry in hosts)
     if not 1 <= world_size <= total:
-        listed = ", ".join(f"{bracketed(entry.host)}:{entry.slots}" for entry in hosts)
+        listed = ", ".join(map(str, hosts))
         remedy = "give the hosts more slots, name more hosts, or start fewer ranks" if world_size > total else "start at least one"
         raise HostfileError(f"{world_size} ranks do not fit into {total} slots ({_shortened(listed)}); {remedy}")
     placed, first = {}, 0
@@ -109,7 +95,7 @@ def place_ranks(hosts: Sequence[HostSlots], world_size: int) -> dict[str, range]
 
 
 class _Place:
-    """Where the parser is, for its messages."""
+    """The line or entry that is being read, for messages."""
 
     def __init__(self, where: str, *, seen: str, accepted: str) -> None:
         self.where, self.seen, self.accepted = where, seen, accepted

@@ -1,4 +1,4 @@
-"""``ringside hosts``: what a hostfile says, whether its hosts can take ranks, and which rank goes where."""
+"""``ringside hosts``: shows what a hostfile says, whether its hosts can take ranks, and which rank goes where."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from measurement.addresses import bracketed
 from measurement.errors import HostfileError
-from runners.hostfile import bracketed, parse_hosts, place_ranks, read_hostfile
+from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
+from runners.hosts.ssh_probe import HostStatus, probe_hosts
 from runners.launchers.base import HostSlots
-from runners.reach import Reach, probe_hosts
 
 
 def named_hosts(path: Path | None, listed: str | None) -> tuple[HostSlots, ...]:
@@ -52,7 +53,7 @@ def show_hosts(hosts: Sequence[HostSlots], *, world_size: int | None, reach: boo
     return not bad
 
 
-def hosts_table(hosts: Sequence[HostSlots], placed: Mapping[str, range], found: Mapping[str, Reach]) -> Table:
+def hosts_table(hosts: Sequence[HostSlots], placed: Mapping[str, range], found: Mapping[str, HostStatus]) -> Table:
     """One row per host."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("host", "slots", "ranks", *(("address", "reachable") if found else ())):
@@ -63,7 +64,7 @@ def hosts_table(hosts: Sequence[HostSlots], placed: Mapping[str, range], found: 
     return table
 
 
-def _reached(found: Reach | None) -> list[str]:
+def _reached(found: HostStatus | None) -> list[str]:
     if found is None:
         return []
     answer = "[green]yes[/]" if found.status == "ok" else "[red]no[/]"

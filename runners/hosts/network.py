@@ -1,4 +1,4 @@
-"""The network interface that this process, and all it starts, shall use: checked here, told to every library that asks."""
+"""Sets the network interface for this process and all it starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runners.launchers.base import interface_environment
 
 
 def use_interface(name: str | None) -> None:
-    """Set the variables by which Gloo, NCCL, Horovod and Open MPI choose; before any of them starts. Nothing for None.
+    """Set the variables by which Gloo, NCCL, Horovod and Open MPI choose an interface, before they start. None sets nothing.
 
     Raises:
         PlanError: this host has no such interface.

@@ -1,4 +1,4 @@
-"""Where a plan's ranks run: its hosts read with it, and, once they have been looked at, what there is to know to start ranks."""
+"""Where a plan's ranks run: the hosts as planned and, after the preflight, what is needed to start ranks on them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from measurement.addresses import LOOPBACK
 from measurement.errors import PlanError
 from measurement.plan import Plan
-from runners.hostfile import parse_hosts, place_ranks, read_hostfile
+from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
 from runners.launchers.base import HERE, HostSlots
-
-LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Hosts with their ranks, as found."""
+    """Hosts with their ranks, as the preflight found them."""
 
     hosts: tuple[HostSlots, ...]
-    """Those that take ranks, with as many slots as ranks."""
+    """The hosts that take ranks, with as many slots as ranks."""
     cores: Mapping[str, int]
-    """That ranks may use, by host."""
+    """How many cores ranks may use, by host."""
     here: frozenset[str] = field(default=frozenset({HERE}))
     """Names of the machine that the driver runs on."""
     driver_address: str = LOOPBACK
@@ -30,12 +29,12 @@ class Placement:
 
     @property
     def is_local(self) -> bool:
-        """All ranks on this machine, and nobody was asked to use its name."""
+        """Whether all ranks are on this machine and the plan does not name it."""
         return all(entry.host == HERE for entry in self.hosts)
 
     @property
     def remote(self) -> list[str]:
-        """Hosts that are reached by ssh."""
+        """The hosts that are reached by ssh."""
         return [entry.host for entry in self.hosts if entry.host not in self.here]
 
     @property
@@ -44,11 +43,11 @@ class Placement:
         return sum(entry.slots for entry in self.hosts)
 
     def host_of(self, rank: int) -> str:
-        """By the order in which every launcher fills hosts."""
+        """Return the host of a rank, in the order in which every launcher fills hosts."""
         return next(host for host, ranks in place_ranks(self.hosts, self.world_size).items() if rank in ranks)
 
     def of(self, world_size: int) -> Placement:
-        """The same for an arm of so many ranks: all, or one, which has the first host to itself."""
+        """Return the placement of an arm with all ranks, or with one, which has the first host to itself."""
         if world_size == self.world_size:
             return self
         assert world_size == 1
@@ -56,17 +55,17 @@ class Placement:
 
     @property
     def threads_per_rank(self) -> int:
-        """A host's cores divided by its ranks, where that is least; at least 1."""
+        """The cores of a host divided by its ranks, on the host with the fewest; at least 1."""
         return max(1, min(self.cores[entry.host] // entry.slots for entry in self.hosts))
 
     @property
     def oversubscribed(self) -> bool:
-        """More ranks than cores somewhere."""
+        """Whether a host has more ranks than cores."""
         return any(entry.slots > self.cores[entry.host] for entry in self.hosts)
 
 
 def with_hosts(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan's content with ``hosts`` in the place of ``hostfile``, and with a ``world_size`` where slots tell it."""
+    """Return a plan's content with ``hosts`` in place of ``hostfile``, and with ``world_size`` if only the slots say it."""
     content = dict(content)
     hostfile = content.pop("hostfile", None)
     if hostfile is not None:
@@ -84,11 +83,11 @@ def with_hosts(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def planned_hosts(plan: Plan) -> tuple[HostSlots, ...]:
-    """The hosts that take ranks, with as many slots as ranks.
+    """Return the hosts that take ranks, with as many slots as ranks.
 
     Raises:
         HostfileError: they cannot be read, or have fewer slots than the plan has ranks.
-        PlanError: this machine is named as no other can find it.
+        PlanError: the plan names this machine in a way by which other hosts cannot find it.
     """
     if plan.hosts is None:
         return (HostSlots(host=HERE, slots=plan.world_size),)

@@ -1,4 +1,4 @@
-"""Every host of a plan looked at before anything starts: reached, the same software, an interface, a clock, a way to the driver."""
+"""Checks every host of a plan before anything starts: reachable, same software, interface, clock, a way to the driver."""
 
 from __future__ import annotations
 
@@ -15,31 +15,33 @@ from typing import Any
 
 import psutil
 
+from measurement.addresses import family_of, listen, with_port
 from measurement.errors import LaunchError, PlanError
+from measurement.fingerprint import core_count
 from measurement.plan import Plan
-from runners import remote
-from runners.fairness import CLOCK_FIELD, host_differences
+from runners.hosts.host_differences import CLOCK_FIELD, host_differences
+from runners.hosts.placement import Placement, planned_hosts
+from runners.hosts.ssh_probe import HostStatus, is_here, probe_hosts, require_reachable
 from runners.launchers.base import HERE
-from runners.places import Placement, planned_hosts
-from runners.planning import cores
-from runners.reach import Reach, is_here, last_line, probe_hosts, require_reachable
+from runners.processes import remote
+from runners.processes.remote import last_line
 
 ANSWER_TIMEOUT_S = 60.0
 CLOCK_TRIES = 7
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inspection:
-    """What was found."""
+class Preflight:
+    """What the checks found."""
 
     placement: Placement
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """``runners.host_facts`` by host, with its clock's offset; empty where all ranks are here."""
+    """``runners.hosts.host_facts`` by host, with its clock's offset; empty where all ranks are here."""
     warnings: Sequence[str] = ()
 
 
-def inspect(plan: Plan) -> Inspection:
-    """Look at the hosts of a plan; at nothing where it names none.
+def inspect(plan: Plan) -> Preflight:
+    """Check the hosts of a plan; nothing if it names none.
 
     Raises:
         LaunchError: a host cannot take ranks, or not together with the others; one line for each, with the remedy.
@@ -47,7 +49,7 @@ def inspect(plan: Plan) -> Inspection:
     """
     hosts = planned_hosts(plan)
     if plan.hosts is None or hosts[0].host == HERE:
-        return Inspection(placement=Placement(hosts=hosts, cores={HERE: cores()}))
+        return Preflight(placement=Placement(hosts=hosts, cores={HERE: core_count()}))
     found = probe_hosts([entry.host for entry in hosts])
     require_reachable(found)
     here = frozenset({HERE, *(reach.host for reach in found if is_here(reach.address))})
@@ -62,11 +64,11 @@ def inspect(plan: Plan) -> Inspection:
     placement = Placement(
         hosts=hosts, cores={host: found["usable_cores"] for host, found in facts.items()}, here=here, driver_address=address
     )
-    return Inspection(placement=placement, facts=facts, warnings=[*errors, *warnings])
+    return Preflight(placement=placement, facts=facts, warnings=[*errors, *warnings])
 
 
-def driver_address(plan: Plan, found: Sequence[Reach], *, here: frozenset[str]) -> str:
-    """Where the ranks shall reach the driver: as the plan says, its address on the interface, or the one towards the hosts.
+def driver_address(plan: Plan, found: Sequence[HostStatus], *, here: frozenset[str]) -> str:
+    """Choose the address at which ranks reach the driver: the plan's, its interface's, or that of the route to the hosts.
 
     Raises:
         PlanError: this machine has no such address or interface.
@@ -74,7 +76,7 @@ def driver_address(plan: Plan, found: Sequence[Reach], *, here: frozenset[str]) 
     own = {name: [e.address for e in entries if e.family == socket.AF_INET] for name, entries in psutil.net_if_addrs().items()}
     if plan.driver_address is not None:
         with contextlib.suppress(OSError):
-            socket.create_server((plan.driver_address, 0), family=_family(plan.driver_address)).close()
+            listen(plan.driver_address).close()
             return plan.driver_address
         listed = ", ".join(address for addresses in own.values() for address in addresses)
         raise PlanError(f"driver_address '{plan.driver_address}' is none of this machine's (they are {listed})")
@@ -87,30 +89,30 @@ def driver_address(plan: Plan, found: Sequence[Reach], *, here: frozenset[str]) 
 
 
 def route_to(address: str) -> str:
-    """This machine's address on the way to another; nothing is sent."""
-    with socket.socket(_family(address), socket.SOCK_DGRAM) as probe:
+    """Return this machine's address on the route to another. Nothing is sent."""
+    with socket.socket(family_of(address), socket.SOCK_DGRAM) as probe:
         probe.connect((address, 9))
         return str(probe.getsockname()[0])
 
 
 def gather_facts(hosts: Sequence[str], *, here: frozenset[str], address: str) -> dict[str, dict[str, Any]]:
-    """What every host says of itself, asked all at once while the driver listens.
+    """Ask all hosts at once what they are, while the driver listens.
 
     Raises:
         LaunchError: one does not answer.
     """
-    with socket.create_server((address, 0), family=_family(address)) as listening, ThreadPoolExecutor(max_workers=64) as pool:
-        driver = f"{address}:{listening.getsockname()[1]}"
+    with listen(address) as listening, ThreadPoolExecutor(max_workers=64) as pool:
+        driver = with_port(address, listening.getsockname()[1])
         return dict(zip(hosts, pool.map(partial(ask, here=here, driver=driver), hosts), strict=True))
 
 
 def ask(host: str, *, here: frozenset[str], driver: str) -> dict[str, Any]:
-    """One host's facts and clock.
+    """Ask one host for its facts and its clock.
 
     Raises:
         LaunchError: it does not answer as it should.
     """
-    process = remote.converse(None if host in here else host, remote.python("runners.host_facts", driver))
+    process = remote.converse(None if host in here else host, remote.python("runners.hosts.host_facts", driver))
     assert process.stdin and process.stdout and process.stderr
     limit = threading.Timer(ANSWER_TIMEOUT_S, process.kill)
     limit.start()
@@ -124,7 +126,7 @@ def ask(host: str, *, here: frozenset[str], driver: str) -> dict[str, Any]:
         process.kill()
         said = last_line(process.stderr.read()) or str(error)
         raise LaunchError(
-            f"host '{host}' does not say what it is: {said}; try there: python -m runners.host_facts {driver}"
+            f"host '{host}' does not say what it is: {said}; try there: python -m runners.hosts.host_facts {driver}"
         ) from None
     finally:
         limit.cancel()
@@ -133,7 +135,7 @@ def ask(host: str, *, here: frozenset[str], driver: str) -> dict[str, Any]:
 
 
 def _clock(question: Any, answers: Any) -> tuple[float, float]:
-    """How far its clock is ahead of ours, and by how much that may be wrong: half of the round trip; seconds."""
+    """Return how far its clock is ahead of ours and the error of that, half of the round trip; seconds."""
     asked = time.time()
     question.write("\n")
     question.flush()
@@ -143,7 +145,7 @@ def _clock(question: Any, answers: Any) -> tuple[float, float]:
 
 
 def _unusable(facts: Mapping[str, Mapping[str, Any]], plan: Plan, *, address: str) -> list[str]:
-    """Hosts that lack the interface, or do not reach the driver."""
+    """Return what is wrong with hosts that lack the interface or do not reach the driver."""
     wrong = []
     for host, found in facts.items():
         if plan.network_interface is not None and plan.network_interface not in found["interfaces"]:
@@ -160,7 +162,3 @@ def _unusable(facts: Mapping[str, Mapping[str, Any]], plan: Plan, *, address: st
 def _require(wrong: Sequence[str]) -> None:
     if wrong:
         raise LaunchError("\n".join(wrong))
-
-
-def _family(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET

@@ -1,8 +1,7 @@
-"""Whether ranks can be started on every host: its name resolves, ssh lets us in without asking, folder and Python are there.
+"""Checks whether ranks can be started on a host: its name resolves, ssh works without asking, folder and Python are there.
 
-Asked of all hosts at once, before anything is started, and as the user's own ssh does it: host keys are checked, nothing is added
-to known_hosts. Host names come from ``runners.hostfile``, which lets nothing through that ssh or a shell could take for more than
-a name; what runs remotely is one quoted word.
+All hosts are checked at once, by the user's own ssh: host keys are checked, nothing is added to known_hosts. Host names come from
+``hostfile``, which refuses what ssh or a shell could read as more than a name; the remote command is one quoted word.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from typing import Literal
 import psutil
 
 from measurement.errors import LaunchError
+from runners.processes.remote import last_line, ssh_command
 
 Status = Literal[
     "ok",
@@ -37,9 +37,8 @@ Status = Literal[
     "failed",
 ]
 
-CONNECT_TIMEOUT_S = 5
 ANSWER_TIMEOUT_S = 20.0
-"""From the start of ssh to the answer of the remote Python, which imports nothing of size."""
+"""From the start of ssh to the answer of the remote Python, which imports nothing large."""
 PACKAGES = ("torch", "runners")
 NO_FOLDER, NO_PYTHON, NO_PACKAGE = 71, 72, 73
 LOOK = (
@@ -74,12 +73,12 @@ TOLD: Mapping[Status, tuple[str, str]] = {
     "no package": ("its Python lacks {said}", "set it up there, in the same folder: make setup"),
     "failed": ("{said}", "find out why: ssh {host} true"),
 }
-"""What each status is called, and what to do."""
+"""The words for each status, and what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reach:
-    """What was found out about one host."""
+class HostStatus:
+    """What was found out about a host."""
 
     host: str
     status: Status
@@ -95,7 +94,7 @@ class Reach:
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """What a host is asked for."""
+    """What is looked for on a host."""
 
     folder: Path = field(default_factory=Path.cwd)
     """Where the ranks will run."""
@@ -103,14 +102,14 @@ class Probe:
     """What will run them, by its full path."""
 
     def command(self) -> str:
-        """What the host runs: one word for whatever shell the user has there; each failure has its own exit code."""
+        """Return what the host runs: one word for any shell; each failure has an exit code of its own."""
         folder, python = shlex.quote(str(self.folder)), shlex.quote(self.python)
         look = shlex.join(["-c", LOOK, *PACKAGES])
         script = f"cd -- {folder} || exit {NO_FOLDER}; test -x {python} || exit {NO_PYTHON}; exec {python} {look}"
         return shlex.join(["sh", "-c", script])
 
-    def ask(self, host: str) -> Reach:
-        """Look at one host; over ssh, unless it is this machine."""
+    def ask(self, host: str) -> HostStatus:
+        """Check one host, over ssh unless it is this machine."""
         try:
             address = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
         except (OSError, UnicodeError):
@@ -130,18 +129,18 @@ class Probe:
         said = last_line(errors if status == "failed" else done.stdout.decode(errors="replace")) or f"exit code {done.returncode}"
         return self.told(host, status, said=said, address=address)
 
-    def told(self, host: str, status: Status, *, said: str = "", address: str = "") -> Reach:
-        """A finding in words."""
+    def told(self, host: str, status: Status, *, said: str = "", address: str = "") -> HostStatus:
+        """Make a status with its words."""
         words = {"host": host, "said": said, "folder": str(self.folder), "python": self.python}
         detail, remedy = (text.format(**words) for text in TOLD[status])
-        return Reach(host=host, status=status, detail=detail, address=address, remedy=remedy)
+        return HostStatus(host=host, status=status, detail=detail, address=address, remedy=remedy)
 
 
-def probe_hosts(hosts: Sequence[str], *, probe: Probe | None = None) -> list[Reach]:
-    """Look at every host, all at the same time.
+def probe_hosts(hosts: Sequence[str], *, probe: Probe | None = None) -> list[HostStatus]:
+    """Check every host, all at the same time.
 
     Args:
-        hosts: names or addresses, as ``runners.hostfile`` gives them.
+        hosts: names or addresses, as ``runners.hosts.hostfile`` gives them.
         probe: what they are asked for; by default this folder and this Python.
 
     Returns:
@@ -151,7 +150,7 @@ def probe_hosts(hosts: Sequence[str], *, probe: Probe | None = None) -> list[Rea
         return list(pool.map((probe or Probe()).ask, hosts))
 
 
-def require_reachable(found: Iterable[Reach]) -> None:
+def require_reachable(found: Iterable[HostStatus]) -> None:
     """Refuse to start anything where a host cannot take ranks.
 
     Raises:
@@ -161,11 +160,6 @@ def require_reachable(found: Iterable[Reach]) -> None:
         raise LaunchError("\n".join(bad))
 
 
-def ssh_command(host: str, command: str) -> list[str]:
-    """The argv that runs a command line on ``host`` without ever asking the user anything."""
-    return ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}", "--", host, command]
-
-
 def is_here(address: str) -> bool:
     """Whether an IP address is one of this machine's own."""
     own = {entry.address.partition("%")[0] for entries in psutil.net_if_addrs().values() for entry in entries}
@@ -173,10 +167,5 @@ def is_here(address: str) -> bool:
 
 
 def meaning(errors: str) -> Status:
-    """What ssh's complaint comes down to."""
+    """Return the status that ssh's error message stands for."""
     return next((status for pattern, status in SSH_SAYS if re.search(pattern, errors)), "failed")
-
-
-def last_line(text: str) -> str:
-    """The last line that is not blank, or nothing."""
-    return text.strip().rpartition("\n")[2].strip()

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from measurement.errors import LabError, PlanError
-from measurement.plan import UNSHAPED, Plan
+from measurement.link_rate import parse_plan_rate
+from measurement.plan import Plan
 from runners.lab import namespaces
-from runners.lab.links import link_bytes, parse_rate, require_shaping, reshape
+from runners.lab.links import link_bytes, require_shaping, reshape
 from runners.lab.state import LabSettings, load_settings
 
 Counters = Mapping[str, tuple[int, int]]
@@ -19,30 +20,18 @@ def require_lab(plan: Plan) -> None:
     """Refuse a plan that wants links shaped where they are not Ringside's to shape.
 
     Raises:
-        PlanError: this is no host of a lab, or the rate is none that can be shaped.
+        PlanError: this is no host of a lab.
         LabError: the kernel cannot do it.
     """
     if plan.link_rate is None:
         return
-    rate = bits_per_s(plan.link_rate)
+    rate = parse_plan_rate(plan.link_rate)
     if not namespaces.is_inside():
         raise PlanError(
             f"link_rate '{plan.link_rate}': only the links of a lab can be shaped, and this is none of its hosts; make one and run "
             "inside: ringside lab up --hosts 2; ringside lab run -- ringside compare PLAN"
         )
     require_shaping(LabSettings(rate_bits_per_s=rate))
-
-
-def bits_per_s(link_rate: str) -> int | None:
-    """The rate that a plan names; None: not shaped.
-
-    Raises:
-        PlanError: it is too slow or too fast.
-    """
-    try:
-        return None if link_rate == UNSHAPED else parse_rate(link_rate)
-    except LabError:
-        raise PlanError(f"link_rate '{link_rate}' is not accepted; give 100kbit to 100gbit, or {UNSHAPED}") from None
 
 
 @contextmanager
@@ -53,7 +42,7 @@ def shaped_links(link_rate: str | None) -> Iterator[None]:
         return
     settings = load_settings()
     try:
-        reshape(settings, bits_per_s(link_rate))
+        reshape(settings, parse_plan_rate(link_rate))
         yield
     finally:
         reshape(settings, settings.rate_bits_per_s)

@@ -7,14 +7,13 @@ import re
 from dataclasses import replace
 from typing import NamedTuple
 
+from measurement import link_rate
 from measurement.errors import LabError
 from runners.lab.namespaces import make_network, networks, run_in_network
 from runners.lab.programs import program, run
 from runners.lab.state import INTERFACE, NETWORKS, NOT_UP, SUBNET, SWITCH, LabSettings
 
-RATE_UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 DELAY_UNITS = {"us": 1, "ms": 10**3, "s": 10**6}
-SLOWEST_BITS_PER_S, FASTEST_BITS_PER_S = 10**5, 10**11
 LONGEST_DELAY_US = 10 * 10**6
 BURST_S = 0.002
 """Length of the burst a link lets through at once: some timer ticks, or it would be slower than its rate."""
@@ -31,17 +30,15 @@ class LinkBytes(NamedTuple):
 
 
 def parse_rate(text: str) -> int:
-    """``100mbit`` or ``2.5gbit`` in bits per second, as tc writes rates.
+    """``100mbit`` or ``2.5gbit`` in bits per second.
 
     Raises:
         LabError: it is not of that form, or too slow or fast to shape.
     """
-    rate = _quantity(text, RATE_UNITS)
-    if rate is None or not SLOWEST_BITS_PER_S <= rate <= FASTEST_BITS_PER_S:
-        raise LabError(
-            f"--rate {text!r} is not accepted; give 100kbit to 100gbit, such as 1gbit (without --rate links are not shaped)"
-        )
-    return rate
+    try:
+        return link_rate.parse_rate(text)
+    except ValueError as error:
+        raise LabError(f"--rate {text!r} is not accepted; {error} (without --rate links are not shaped)") from None
 
 
 def parse_delay(text: str) -> int:

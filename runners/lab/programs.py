@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from measurement.errors import LabError
-from runners.findings import find_program
+from runners.processes.local import find_program
 
 PACKAGES = {
     "ip": "iproute2",

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+
 from measurement.errors import PlanError
 from measurement.registry import Registry
+from measurement.world import World
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
+from runners.launchers.rank_variables import RankVariables, read_world
 
 REGISTRY = Registry(
     kind="launcher",
     group="ringside.launchers",
     table={
         "torchrun": "runners.launchers.torchrun:Torchrun",
-        "torchrun-c10d": "runners.launchers.torchrun:TorchrunC10d",
+        "torchrun-c10d": "runners.launchers.torchrun_c10d:TorchrunC10d",
         "horovodrun": "runners.launchers.horovodrun:Horovodrun",
         "mpirun": "runners.launchers.mpirun:Mpirun",
-        "mpiexec-mpich": "runners.launchers.mpirun:MpichMpiexec",
+        "mpiexec-mpich": "runners.launchers.mpiexec_mpich:MpichMpiexec",
         "spawn": "runners.launchers.spawn:Spawn",
     },
 )
@@ -32,4 +38,28 @@ def make_launcher(reference: str) -> Launcher:
     return found()
 
 
-__all__ = ["HERE", "REGISTRY", "HostCommand", "HostSlots", "LaunchJob", "Launcher", "make_launcher"]
+def known_rank_variables() -> list[RankVariables]:
+    """Of all registered launchers, plug-ins last. An inner launcher goes before an outer one: torchrun runs inside MPI jobs."""
+    found: dict[RankVariables, None] = {}
+    for name in REGISTRY.names():
+        with suppress(PlanError):  # a plug-in that cannot be loaded is told where somebody names it
+            found |= dict.fromkeys(make_launcher(name).rank_variables)
+    return list(found)
+
+
+def read_own_world() -> World:
+    """The place of this process, by whichever registered launcher started it.
+
+    Raises:
+        LaunchError: see ``read_world``.
+    """
+    return read_world(os.environ, known_rank_variables())
+
+
+def without_rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """A copy in which no process would take itself for a rank of a job that this one happens to run inside."""
+    families = known_rank_variables()
+    return {name: value for name, value in environment.items() if not any(family.belong(name) for family in families)}
+
+
+__all__ = ["HERE", "REGISTRY", "HostCommand", "HostSlots", "LaunchJob", "Launcher", "RankVariables", "make_launcher"]

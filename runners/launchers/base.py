@@ -1,4 +1,7 @@
-"""The Launcher interface: a job in, commands out. Pure: no I/O, argv lists, never a shell string."""
+"""The Launcher interface: a job in, commands out. Pure: no I/O, argv lists, never a shell string.
+
+A launcher may be named by ``module:Class`` from anywhere: one file says what it runs and which variables its ranks find.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
+
+from measurement.addresses import LOOPBACK, with_port
+from runners.launchers.rank_variables import RankVariables
 
 HERE = "localhost"
 """As a command's host: the one the driver runs on."""
@@ -22,7 +28,7 @@ class HostSlots:
 
     def __str__(self) -> str:
         """As in ``-H`` lists: ``host1:4``; IPv6 addresses in brackets."""
-        return f"[{self.host}]:{self.slots}" if ":" in self.host else f"{self.host}:{self.slots}"
+        return with_port(self.host, self.slots)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +65,10 @@ class LaunchJob:
     @property
     def is_local(self) -> bool:
         """All ranks on the host the launcher runs on."""
-        return all(entry.host in (HERE, "127.0.0.1") for entry in self.hosts)
+        return all(entry.host in (HERE, LOOPBACK) for entry in self.hosts)
 
     @property
-    def meeting_host(self) -> str:
+    def rendezvous_host(self) -> str:
         """Where the hosts meet."""
         return self.hosts[0].host
 
@@ -94,9 +100,16 @@ class Launcher(ABC):
     executable: ClassVar[str]
     """Looked for beside the Python that runs, then on PATH, before anything starts."""
 
+    rank_variables: ClassVar[tuple[RankVariables, ...]] = ()
+    """By which its ranks read their place; where there are several, the first that are set count."""
+
     @abstractmethod
     def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
         """The commands that start the job, one per host that needs one. Pure."""
+
+    def gives(self, transport: str | None) -> frozenset[str]:
+        """What a backend can count on in the ranks of a job over this transport; see ``measurement.needs``. Pure."""
+        return self.rank_variables[0].gives if self.rank_variables else frozenset()
 
     def refuses(self, hosts: Sequence[HostSlots]) -> str | None:
         """Why it cannot start ranks placed like this; None where it can. Pure."""

@@ -5,8 +5,21 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from measurement.needs import HOROVOD
+from runners.launchers import mpirun
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
-from runners.launchers.mpirun import open_mpi_environment
+from runners.launchers.rank_variables import RankVariables
+
+VARIABLES = RankVariables(
+    name="horovodrun",
+    rank="HOROVOD_RANK",
+    world_size="HOROVOD_SIZE",
+    local_rank="HOROVOD_LOCAL_RANK",
+    local_world_size="HOROVOD_LOCAL_SIZE",
+    node_rank="HOROVOD_CROSS_RANK",
+    gives=frozenset({HOROVOD}),
+    others=("HOROVOD_GLOO_RENDEZVOUS",),
+)
 
 START_TIMEOUT_S = 120
 """For its checks of other hosts; its own 30 s are short where many Pythons start at once."""
@@ -20,6 +33,8 @@ class Horovodrun(Launcher):
 
     name = "horovodrun"
     executable = "horovodrun"
+    rank_variables = (VARIABLES, mpirun.VARIABLES)
+    """Over MPI it calls mpirun, whose variables its ranks then find."""
 
     def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
         """One ``horovodrun``; it carries its whole environment to other hosts, by ssh, or by mpirun's ``-x``."""
@@ -30,8 +45,12 @@ class Horovodrun(Launcher):
             *(() if job.is_local else self._over_hosts(job, over_mpi=over_mpi)),
             *job.python_command,
         )
-        environment = dict(job.environment) | (open_mpi_environment(job) if over_mpi else {})
+        environment = dict(job.environment) | (mpirun.open_mpi_environment(job) if over_mpi else {})
         return (HostCommand(host=HERE, argv=argv, environment=environment),)
+
+    def gives(self, transport: str | None) -> frozenset[str]:
+        """By transport: over MPI its ranks are mpirun's."""
+        return mpirun.VARIABLES.gives if transport == "mpi" else VARIABLES.gives
 
     @staticmethod
     def _over_hosts(job: LaunchJob, *, over_mpi: bool) -> tuple[str, ...]:

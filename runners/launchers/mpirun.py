@@ -1,8 +1,20 @@
-"""mpirun: Open MPI's launcher, and MPICH's, started once in all."""
+"""mpirun: Open MPI's launcher, started once in all."""
 
 from __future__ import annotations
 
+from measurement.needs import HOROVOD, MPI, RENDEZVOUS
 from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
+from runners.launchers.rank_variables import RankVariables
+
+VARIABLES = RankVariables(
+    name="openmpi",
+    rank="OMPI_COMM_WORLD_RANK",
+    world_size="OMPI_COMM_WORLD_SIZE",
+    local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
+    local_world_size="OMPI_COMM_WORLD_LOCAL_SIZE",
+    gives=frozenset({RENDEZVOUS, MPI, HOROVOD}),
+    others=("OMPI_COMM_WORLD_", "PMIX_"),
+)
 
 
 class Mpirun(Launcher):
@@ -10,6 +22,7 @@ class Mpirun(Launcher):
 
     name = "mpirun"
     executable = "mpirun"
+    rank_variables = (VARIABLES,)
 
     def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
         """One ``mpirun``; ``-x`` carries the job's environment to every rank."""
@@ -22,23 +35,6 @@ class Mpirun(Launcher):
         )
         environment = dict(job.environment) | open_mpi_environment(job)
         return (HostCommand(host=HERE, argv=argv, environment=environment),)
-
-
-class MpichMpiexec(Launcher):
-    """MPICH's Hydra. The MPI that Horovod or mpi4py was built with must be MPICH too."""
-
-    name = "mpiexec-mpich"
-    executable = "mpiexec"
-
-    def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
-        """One ``mpiexec``; ``-envlist`` carries the job's environment to every rank."""
-        argv = (
-            *("mpiexec", "-n", str(job.world_size), "-hosts", job.host_list, "-bind-to", "none"),
-            *(("-iface", job.network_interface) if job.network_interface else ()),
-            *(("-envlist", ",".join(job.environment)) if job.environment else ()),
-            *job.python_command,
-        )
-        return (HostCommand(host=HERE, argv=argv, environment=dict(job.environment)),)
 
 
 def open_mpi_environment(job: LaunchJob) -> dict[str, str]:

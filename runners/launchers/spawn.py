@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
+from runners.launchers.torchrun import VARIABLES
 
 
 class Spawn(Launcher):
@@ -12,6 +13,7 @@ class Spawn(Launcher):
 
     name = "spawn"
     executable = "python"
+    rank_variables = (VARIABLES,)
 
     def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
         """One ``python -m runners.spawn`` per host."""
@@ -21,7 +23,7 @@ class Spawn(Launcher):
                 host=entry.host if several else HERE,
                 argv=(
                     *(job.python, "-m", "runners.spawn", "--nproc-per-node", str(entry.slots)),
-                    *(self._meeting(job, node) if several else ()),
+                    *(self._rendezvous(job, node) if several else ()),
                     *("-m", job.module, *job.arguments),
                 ),
                 environment=dict(job.environment),
@@ -30,11 +32,27 @@ class Spawn(Launcher):
         )
 
     @staticmethod
-    def _meeting(job: LaunchJob, node: int) -> tuple[str, ...]:
-        where = ("--master-addr", job.meeting_host, "--master-port", str(job.master_port))
+    def _rendezvous(job: LaunchJob, node: int) -> tuple[str, ...]:
+        where = ("--master-addr", job.rendezvous_host, "--master-port", str(job.master_port))
         return ("--nodes", str(len(job.hosts)), "--node-rank", str(node), *where)
 
     def refuses(self, hosts: Sequence[HostSlots]) -> str | None:
         """Every host reckons the others' ranks from its own."""
         counts = {entry.slots for entry in hosts}
         return "it needs equally many ranks on every host" if len(counts) > 1 else None
+
+
+def rank_environment(
+    local_rank: int, *, node_rank: int, nodes: int, nproc_per_node: int, master: tuple[str, int]
+) -> dict[str, str]:
+    """The variables that ``runners.spawn`` sets in a rank: torchrun's. ``master`` is host and port. Pure."""
+    assert VARIABLES.node_rank is not None
+    return {
+        "MASTER_ADDR": master[0],
+        "MASTER_PORT": str(master[1]),
+        VARIABLES.rank: str(node_rank * nproc_per_node + local_rank),
+        VARIABLES.local_rank: str(local_rank),
+        VARIABLES.node_rank: str(node_rank),
+        VARIABLES.world_size: str(nodes * nproc_per_node),
+        VARIABLES.local_world_size: str(nproc_per_node),
+    }

@@ -1,22 +1,22 @@
-"""Processes this driver started, and nothing but those: start in a session of their own, end all of them."""
+"""Starts launchers on this host, each in a session of its own, and ends them; finds programs."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
-from runners.launchers import HostCommand
-from runners.marked import MARK
-from runners.planning import search_path
-from runners.rank_environment import without_rank_variables
+from runners.launchers import HostCommand, without_rank_variables
+from runners.processes.run_processes import RUN_ID
 
 TERM_GRACE_S = 3.0
 
 
-def start(command: HostCommand, *, mark: str, log: Path) -> subprocess.Popen[bytes]:
+def start(command: HostCommand, *, run_id: str, log: Path) -> subprocess.Popen[bytes]:
     """Start one launcher in a session of its own; its output goes to ``log``.
 
     Raises:
@@ -26,7 +26,7 @@ def start(command: HostCommand, *, mark: str, log: Path) -> subprocess.Popen[byt
     with log.open("ab") as output:
         return subprocess.Popen(
             command.argv,
-            env=base_environment() | dict(command.environment) | {MARK: mark},
+            env=base_environment() | dict(command.environment) | {RUN_ID: run_id},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -34,13 +34,24 @@ def start(command: HostCommand, *, mark: str, log: Path) -> subprocess.Popen[byt
         )
 
 
+def find_program(name: str) -> str | None:
+    """Find a program beside this interpreter (an environment that is not activated), on PATH, or in sbin."""
+    places = (str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin:/sbin")
+    return next((found for place in places if (found := shutil.which(name, path=place))), None)
+
+
+def search_path() -> str:
+    """Return PATH with the folder of this Python first, so that its environment need not be activated."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
+
 def base_environment() -> dict[str, str]:
-    """The driver's environment without any job's rank variables, with its own Python first on PATH."""
+    """Return the driver's environment without rank variables and with its own Python first on PATH."""
     return without_rank_variables(os.environ) | {"PATH": search_path(), "PYTHONUNBUFFERED": "1"}
 
 
 def end(process: subprocess.Popen[bytes], *, grace_s: float = TERM_GRACE_S) -> None:
-    """SIGTERM to the launcher's process group, SIGKILL when that has not ended it in time."""
+    """Send SIGTERM to the launcher's process group, and SIGKILL if it does not end in time."""
     for sent, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, grace_s)):
         if process.poll() is not None:
             return

@@ -1,4 +1,4 @@
-"""Commands on other hosts, over the user's own ssh: never asks, checks host keys as it always does, quotes every word."""
+"""Runs commands on other hosts over the user's own ssh: never asks, checks host keys as usual, quotes every word."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from pathlib import Path
 from measurement.errors import LaunchError
 from measurement.fingerprint import allowed_environment
 from runners.launchers import HostCommand
-from runners.marked import MARK
-from runners.processes import base_environment
-from runners.reach import last_line, ssh_command
+from runners.processes.local import base_environment
+from runners.processes.run_processes import RUN_ID
 
+CONNECT_TIMEOUT_S = 5
 NOTICE_LOSS = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")
-"""A host that has gone without a word ends the connection after half a minute."""
+"""Ends the connection half a minute after the host stopped answering."""
 NEEDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PYTHONUNBUFFERED", "TMPDIR")
 PER_HOST = ("CUDA_VISIBLE_DEVICES",)
 
 
 def forwarded_environment() -> dict[str, str]:
-    """What ranks on other hosts need of this environment, so that they run as those here do."""
+    """Return the variables that ranks on other hosts need to run as those here do."""
     own = base_environment()
     needed = {name: own[name] for name in NEEDED if name in own}
     return needed | {name: value for name, value in allowed_environment(own).items() if name not in PER_HOST}
 
 
 def command_line(argv: Sequence[str], *, folder: Path, environment: Mapping[str, str]) -> str:
-    """The line that runs a command on a host, whatever shell the user has there."""
+    """Return the line that runs a command on a host, whatever shell the user has there."""
     words = ["env", *(f"{name}={value}" for name, value in environment.items()), *argv]
     return shlex.join(["sh", "-c", f"cd -- {shlex.quote(str(folder))} && exec {shlex.join(words)}"])
 
 
 def python(module: str, *arguments: str) -> list[str]:
-    """The argv that runs one of our modules there: the same Python, in the same folder."""
+    """Return the argv that runs one of our modules on a host with the same Python."""
     return [sys.executable, "-m", module, *arguments]
 
 
-def start(command: HostCommand, *, mark: str, log: Path) -> subprocess.Popen[bytes]:
-    """Start a launcher on its host; its output comes back into ``log``, and it ends when this process's end of it does."""
+def start(command: HostCommand, *, run_id: str, log: Path) -> subprocess.Popen[bytes]:
+    """Start a launcher on its host. Its output goes to ``log`` here; it ends when the ssh process here ends."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    environment = forwarded_environment() | dict(command.environment) | {MARK: mark}
-    line = command_line(python("runners.leash", *command.argv), folder=Path.cwd(), environment=environment)
+    environment = forwarded_environment() | dict(command.environment) | {RUN_ID: run_id}
+    line = command_line(python("runners.processes.ssh_guard", *command.argv), folder=Path.cwd(), environment=environment)
     with log.open("ab") as output:
         return subprocess.Popen(
             _ssh(command.host, line), stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
@@ -80,3 +80,13 @@ def converse(host: str | None, argv: Sequence[str]) -> subprocess.Popen[str]:
 def _ssh(host: str, line: str) -> list[str]:
     ssh, *rest = ssh_command(host, line)
     return [ssh, *NOTICE_LOSS, *rest]
+
+
+def ssh_command(host: str, command: str) -> list[str]:
+    """Return the argv that runs a command line on ``host`` and never asks the user anything."""
+    return ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}", "--", host, command]
+
+
+def last_line(text: str) -> str:
+    """Return the last line that is not blank, or an empty text."""
+    return text.strip().rpartition("\n")[2].strip()

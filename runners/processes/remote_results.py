@@ -1,17 +1,16 @@
-"""What each rank leaves on its own host while hosts share no files: its log, and what it timed; fetched by the driver over ssh.
+"""Files that ranks leave on their own host while hosts share no folder: logs, and replies. The driver fetches them over ssh.
 
-The replies of a block come over the network. Where one is lost, because a rank or the network died right then, the block still
-counts if every rank had finished it: each rank writes what it timed here before it replies.
+Replies travel over the network. If one is lost because a rank or the network died right then, the block still counts if every rank
+had finished it: each rank keeps its reply here before it sends it.
 
-``python -m runners.spool MARK [--end]`` on a host sends its files as a tar archive on standard output; with ``--end``, whatever
-is left of the run there is killed first, and the folder removed after.
+``python -m runners.processes.remote_results RUN_ID [--end]`` on a host sends its files as a tar archive on standard output;
+with ``--end``, whatever is left of the run there is killed first, and the folder removed after.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
 import shutil
 import socket
 import sys
@@ -19,17 +18,16 @@ import tarfile
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from runners.marked import end_marked
+from runners.processes.run_processes import end_run
 
 MAX_BYTES = 4 * 2**20
-"""Of each file, its end: a rank that floods its log must not hold up the driver."""
+"""Only the end of each file is sent, so that a rank that floods its log does not hold up the driver."""
 
 
-def folder_of(mark: str) -> Path:
-    """This host's folder for a run; hosts that share their temporary files do not share it."""
-    return Path(tempfile.gettempdir()) / f"ringside-{mark}" / socket.gethostname()
+def folder_of(run_id: str) -> Path:
+    """Return this host's folder for a run. Hosts that share /tmp have one each."""
+    return Path(tempfile.gettempdir()) / f"ringside-{run_id}" / socket.gethostname()
 
 
 def log_name(rank: int) -> str:
@@ -38,31 +36,40 @@ def log_name(rank: int) -> str:
 
 
 def timings_name(rank: int) -> str:
-    """The name of what a rank timed."""
+    """The name of the file that keeps a rank's replies."""
     return f"rank-{rank}.jsonl"
 
 
-def append(folder: Path, rank: int, number: int, report: str) -> None:
-    """Keep a rank's report (JSON) on its ``number``-th command."""
+def append(folder: Path, rank: int, number: int, reply: str) -> None:
+    """Keep a rank's reply (JSON) to its ``number``-th command."""
     with (folder / timings_name(rank)).open("a") as file:
-        file.write(f'{{"number": {number}, "report": {report}}}\n')
+        file.write(f"{number} {reply}\n")
 
 
-def report_on(timings: bytes, number: int) -> dict[str, Any] | None:
-    """What a rank kept of its ``number``-th command; None where it did not come so far."""
-    for line in timings.splitlines():
-        with contextlib.suppress(ValueError):  # the last line may have been cut off with its rank
-            found = json.loads(line)
-            if found["number"] == number:
-                return dict(found["report"])
-    return None
+def kept_replies(files: Mapping[str, bytes], *, number: int, world_size: int) -> list[bytes] | None:
+    """Return every rank's reply (JSON) to a command, by rank; None unless all ranks had replied. Pure.
+
+    Args:
+        files: of all hosts, by name.
+        number: which command of the arm.
+        world_size: ranks of the arm.
+    """
+    found = [_reply_to(files.get(timings_name(rank), b""), number) for rank in range(world_size)]
+    return None if None in found else [reply for reply in found if reply is not None]
 
 
-def pack(mark: str, *, end: bool) -> bytes:
-    """This host's files of a run, as an archive; with ``end``, nothing of the run stays here."""
+def _reply_to(timings: bytes, number: int) -> bytes | None:
+    """Lines without a line end were cut off when their rank died."""
+    start = f"{number} ".encode()
+    lines = [line for line in timings.splitlines(keepends=True) if line.endswith(b"\n")]
+    return next((line.removeprefix(start).rstrip() for line in lines if line.startswith(start)), None)
+
+
+def pack(run_id: str, *, end: bool) -> bytes:
+    """Return this host's files of a run as an archive. With ``end``, end its processes and remove its folder."""
     if end:
-        end_marked(mark)
-    folder, archive = folder_of(mark), io.BytesIO()
+        end_run(run_id)
+    folder, archive = folder_of(run_id), io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for file in sorted(folder.glob("rank-*")):
             content = _end_of(file)

@@ -1,4 +1,4 @@
-"""Processes of one run, known by a variable that all of them inherit: found and ended, on whichever host this is called."""
+"""Finds and ends the processes of a run on this host, by a variable that all of them inherit."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import time
 
 import psutil
 
-MARK = "RINGSIDE_RUN"
-"""An environment variable that every process of a run inherits, by which the last ones are found."""
+RUN_ID = "RINGSIDE_RUN"
+"""The variable that every process of a run inherits."""
 
 
-def end_marked(mark: str, *, wait_s: float = 2.0) -> list[int]:
-    """Kill whatever of a run is left on this host: frozen, orphaned or in a session of its own. Returns the pids."""
-    left = marked(mark)
+def end_run(run_id: str, *, wait_s: float = 2.0) -> list[int]:
+    """Kill the processes of a run that are left on this host, frozen or orphaned ones included. Returns their pids."""
+    left = run_processes_left(run_id)
     for process in left:
         with contextlib.suppress(psutil.Error):
             process.kill()
@@ -24,12 +24,12 @@ def end_marked(mark: str, *, wait_s: float = 2.0) -> list[int]:
     return [process.pid for process in left]
 
 
-def marked(mark: str) -> list[psutil.Process]:
-    """The processes of this user that carry a run's mark, the calling one excepted."""
+def run_processes_left(run_id: str) -> list[psutil.Process]:
+    """Return this user's processes with a run id, without the calling one."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and process.environ().get(MARK) == mark and _is_alive(process):
+            if process.pid != os.getpid() and process.environ().get(RUN_ID) == run_id and _is_alive(process):
                 found.append(process)
     return found
 

@@ -1,7 +1,9 @@
-"""The far end of a launcher started over ssh: ``python -m runners.leash COMMAND ARGUMENTS``, the run's mark in its environment.
+"""The far end of a launcher started over ssh: ``python -m runners.processes.ssh_guard COMMAND ARGUMENTS``.
 
-ssh that is killed ends nothing where it led to, and a launcher that is killed may leave its ranks, frozen ones above all. So the
-driver holds this process's standard input open: when that closes, however it came, all that carries the run's mark here is killed.
+The environment names the run (``RUN_ID``).
+
+Killing ssh does not end the process on the other host, and a killed launcher may leave its ranks behind. So the driver holds this
+process's standard input open: when it closes, whatever the reason, all processes of the run on this host are killed.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from runners.marked import MARK, end_marked
+from runners.processes.run_processes import RUN_ID, end_run
 
 CANNOT_START = 127
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command until it, or the driver, ends; nothing of the run stays. Returns its exit code, as a shell has it."""
+    """Run the command until it or the driver ends, then end the run here. Returns its exit code as a shell does."""
     signal.signal(signal.SIGTERM, lambda *_: os.close(sys.stdin.fileno()))
     try:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
@@ -30,13 +32,13 @@ def main(argv: Sequence[str]) -> int:
     try:
         wait(process)
     finally:
-        end_marked(os.environ[MARK])
+        end_run(os.environ[RUN_ID])
     code = process.wait()
     return code if code >= 0 else 128 - code
 
 
 def wait(process: subprocess.Popen[bytes]) -> None:
-    """Until the process has ended or standard input is closed; nothing is ever sent over it."""
+    """Wait until the process has ended or standard input is closed; nothing is sent over it."""
     ended = os.pidfd_open(process.pid)
     ready: list[int] = []
     while ended not in ready:

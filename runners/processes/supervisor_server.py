@@ -1,4 +1,4 @@
-"""The driver's end of the wardens' connections: stop, continue and kill ranks on any host, and learn of their death."""
+"""The driver's side of the supervisors' connections: stops, continues and kills ranks on any host, and hears when they end."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from measurement.addresses import listen, with_port
 from measurement.errors import LaunchError
-from runners.warden import GONE, keep_alive
+from runners.processes.rank_supervisor import FAILED, GONE, keep_alive
 
 ACKNOWLEDGE_TIMEOUT_S = 10.0
 
 
 @dataclass(kw_only=True)
-class Ward:
-    """One rank as its warden knows it."""
+class SupervisedRank:
+    """One rank as its supervisor knows it."""
 
     rank: int
     host: str
@@ -26,67 +27,66 @@ class Ward:
     connection: socket.socket
     is_gone: bool = False
     gone_at_s: float = math.inf
-    """When its process ended, seconds since the epoch by its host's clock; infinite where its warden could not say."""
+    """When its process ended, seconds since the epoch by its host's clock; infinite if its supervisor did not report it."""
     pending: bytes = field(default=b"", repr=False)
 
 
-class Wardens:
-    """Accepts the wardens of all ranks of a comparison; a thread takes the connections, the driver's thread speaks to them."""
+class SupervisorServer:
+    """Serves the supervisors of all ranks of a comparison. A thread accepts connections; the driver's thread talks to them."""
 
     def __init__(self, *, address: str) -> None:
         self.token = secrets.token_hex(16)
-        self._server = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+        self._server = listen(address)
         self._address = address
-        self._wards: dict[tuple[str, int], dict[int, Ward]] = {}
+        self._ranks: dict[tuple[str, int], dict[int, SupervisedRank]] = {}
         self._lock = threading.Lock()
-        threading.Thread(target=self._accept, name="ringside-wardens", daemon=True).start()
+        threading.Thread(target=self._accept, name="ringside-supervisors", daemon=True).start()
 
     @property
     def address(self) -> str:
-        """``host:port`` for the wardens to connect to."""
-        address = f"[{self._address}]" if ":" in self._address else self._address
-        return f"{address}:{self._server.getsockname()[1]}"
+        """``host:port`` for the supervisors to connect to."""
+        return with_port(self._address, self._server.getsockname()[1])
 
-    def of(self, arm: str, launch: int) -> dict[int, Ward]:
-        """The ranks of an arm whose wardens have reported, by rank."""
+    def of(self, arm: str, launch: int) -> dict[int, SupervisedRank]:
+        """Return the ranks of an arm whose supervisors have connected, by rank."""
         with self._lock:
-            return dict(self._wards.get((arm, launch), {}))
+            return dict(self._ranks.get((arm, launch), {}))
 
     def tell(self, arm: str, launch: int, word: str) -> None:
-        """Have every warden of an arm do something, all at once, and wait until each has done it.
+        """Send a word to every supervisor of an arm and wait until each has done it.
 
         Raises:
-            LaunchError: a warden does not answer in time.
+            LaunchError: a supervisor does not answer in time, or says that it could not.
         """
-        wards = [ward for ward in self.of(arm, launch).values() if not ward.is_gone]
-        for ward in wards:
+        ranks = [one for one in self.of(arm, launch).values() if not one.is_gone]
+        for one in ranks:
             with contextlib.suppress(OSError):  # it has closed: the answer that is waited for tells
-                ward.connection.sendall(f"{word}\n".encode())
-        for ward in wards:
-            self._await_word(ward, word)
+                one.connection.sendall(f"{word}\n".encode())
+        for one in ranks:
+            self._await_word(one, word)
 
     def gone(self, arm: str, launch: int) -> dict[int, float]:
-        """The ranks of an arm whose process has ended, first the first to end, and when (``Ward.gone_at_s``). Does not wait."""
-        wards = self.of(arm, launch).values()
-        for ward in wards:
+        """Return the ended ranks of an arm in the order they ended, and when (``SupervisedRank.gone_at_s``). Does not wait."""
+        ranks = self.of(arm, launch).values()
+        for one in ranks:
             with contextlib.suppress(BlockingIOError):
-                while not ward.is_gone:
-                    _hear(ward, timeout_s=0)
-        return {ward.rank: ward.gone_at_s for ward in sorted(wards, key=lambda ward: ward.gone_at_s) if ward.is_gone}
+                while not one.is_gone:
+                    _hear(one, timeout_s=0)
+        return {one.rank: one.gone_at_s for one in sorted(ranks, key=lambda one: one.gone_at_s) if one.is_gone}
 
     def release(self, arm: str, launch: int) -> None:
-        """Close an arm's connections: wardens whose rank still runs kill it."""
+        """Close an arm's connections; supervisors then kill ranks that still run."""
         with self._lock:
-            wards = self._wards.pop((arm, launch), {})
-        for ward in wards.values():
-            ward.connection.close()
+            ranks = self._ranks.pop((arm, launch), {})
+        for one in ranks.values():
+            one.connection.close()
 
     def close(self) -> None:
         """Close everything."""
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
-        for arm, launch in list(self._wards):
+        for arm, launch in list(self._ranks):
             self.release(arm, launch)
 
     def _accept(self) -> None:
@@ -102,7 +102,10 @@ class Wardens:
         line = b""
         try:
             while not line.endswith(b"\n") and len(line) < 1024:
-                line += connection.recv(1)
+                received = connection.recv(1)
+                if not received:
+                    raise ConnectionError("closed before it said who it is")
+                line += received
             token, arm, launch, rank, host, pid = line.decode().split()
         except (OSError, ValueError):
             connection.close()
@@ -113,38 +116,53 @@ class Wardens:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(connection)
         with self._lock:
-            wards = self._wards.setdefault((arm, int(launch)), {})
-            wards[int(rank)] = Ward(rank=int(rank), host=host, pid=int(pid), connection=connection)
+            ranks = self._ranks.setdefault((arm, int(launch)), {})
+            ranks[int(rank)] = SupervisedRank(rank=int(rank), host=host, pid=int(pid), connection=connection)
 
     @staticmethod
-    def _await_word(ward: Ward, word: str) -> None:
+    def _await_word(one: SupervisedRank, word: str) -> None:
         deadline = time.monotonic() + ACKNOWLEDGE_TIMEOUT_S
-        line = f"{word}\n".encode()
-        while not ward.is_gone and line not in ward.pending:
+        while not one.is_gone and (answer := _take_answer(one, word)) is None:
             try:
-                _hear(ward, timeout_s=max(0.01, deadline - time.monotonic()))
+                _hear(one, timeout_s=max(0.01, deadline - time.monotonic()))
             except TimeoutError:
-                raise LaunchError(f"rank {ward.rank} on {ward.host} was not told to {word}: its warden does not answer") from None
-        ward.pending = ward.pending.partition(line)[2]
+                raise LaunchError(f"rank {one.rank} on {one.host} was not told to {word}: its supervisor does not answer") from None
+        if not one.is_gone and answer:
+            raise LaunchError(f"rank {one.rank} on {one.host}: {answer}")
 
 
-def _hear(ward: Ward, *, timeout_s: float) -> None:
-    """Take what its warden has sent next: words, or the end.
+def _take_answer(one: SupervisedRank, word: str) -> str | None:
+    """Take the answer to a word, and all before it, from what a supervisor said.
+
+    Returns:
+        Why the word could not be obeyed, empty if it was; None if there is no answer yet.
+    """
+    failed = f"{FAILED} {word} "
+    for line in one.pending.split(b"\n")[:-1]:
+        text = line.decode()
+        if text == word or text.startswith(failed):
+            one.pending = one.pending.partition(line + b"\n")[2]
+            return text.removeprefix(failed).removeprefix(word)
+    return None
+
+
+def _hear(one: SupervisedRank, *, timeout_s: float) -> None:
+    """Receive what its supervisor sent: words, or the end of the connection.
 
     Raises:
         TimeoutError: nothing has come in time.
         BlockingIOError: nothing is there, and ``timeout_s`` is 0.
     """
-    ward.connection.settimeout(timeout_s)
+    one.connection.settimeout(timeout_s)
     try:
-        data = ward.connection.recv(4096)
+        data = one.connection.recv(4096)
     except OSError as error:
         if isinstance(error, BlockingIOError) or error.errno is None:  # not yet; the kernel's own time-out, ETIMEDOUT, is the end
             raise
         data = b""
-    ward.pending += data
+    one.pending += data
     if not data:
-        ward.is_gone = True
-        said = ward.pending.decode().split()
+        one.is_gone = True
+        said = one.pending.decode().split()
         if GONE in said[:-1]:
-            ward.gone_at_s = float(said[said.index(GONE) + 1])
+            one.gone_at_s = float(said[said.index(GONE) + 1])

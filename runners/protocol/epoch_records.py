@@ -1,54 +1,40 @@
-"""All ranks' reports of one epoch made into its records. Pure: the driver and the runner that stands alone both call it."""
+"""Makes one record of all ranks' reports of an epoch. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from measurement.record import BlockRecord
 from measurement.training import EpochRecord
-from runners.job import EpochReport
+from runners.protocol.messages import EpochReport
 
 
 def combine(reports: Sequence[EpochReport], *, epoch: int) -> EpochRecord:
-    """The record of an epoch.
+    """Make the record of an epoch.
 
-    Counts and held-out sums are added, since every sample was one rank's; a step's loss is the mean of the ranks', whose
-    batches are equally large; times are the slowest rank's.
+    Counts and held-out sums are added, since each sample belongs to one rank. A step's loss is the mean over ranks, whose batches
+    are equally large. Times are those of the slowest rank.
 
     Args:
         reports: of all ranks, by rank; at least one.
         epoch: from 0.
     """
     first = reports[0]
+    ranks = [steps for report in reports for steps in report.block.ranks]
     return EpochRecord(
         epoch=epoch,
         steps=len(first.losses),
         step_losses=[math.fsum(losses) / len(losses) for losses in zip(*(r.losses for r in reports), strict=True)],
         learning_rates=first.learning_rates,
-        count=sum(report.count for report in reports),
+        count=sum(sum(steps.samples) for steps in ranks),
         top1=_total([report.top1 for report in reports]),
         top5=_total([report.top5 for report in reports]),
-        train_s=max(sum(map(sum, report.phases_s)) for report in reports),
-        evaluate_s=max(report.evaluate_s for report in reports),
+        train_s=max(sum(map(sum, steps.phases_s)) for steps in ranks),
+        evaluate_s=max(steps.untimed_s for steps in ranks),
         held_out_loss_sum=math.fsum(report.held_out_loss_sum for report in reports),
         held_out_top1=sum(report.held_out_top1 for report in reports),
         held_out_top5=sum(report.held_out_top5 for report in reports),
         held_out_count=sum(report.held_out_count for report in reports),
-    )
-
-
-def epoch_block(record: EpochRecord, *, turn: int, started_s: float, wall_s: float) -> BlockRecord:
-    """An epoch as the block that it also is; times as in ``BlockRecord``, the evaluation untimed."""
-    return BlockRecord(
-        turn=turn,
-        round=record.epoch,
-        block=record.epoch,
-        kind="sync",
-        steps=record.steps,
-        started_s=started_s,
-        wall_s=wall_s,
-        untimed_s=record.evaluate_s,
     )
 
 

@@ -1,147 +1,52 @@
-"""The parity gate: an arm's timing counts only when it computes what it should.
-
-What must hold, each against a reference that the backend under test had no part in:
-
-- after ``prepare`` every rank has rank 0's parameters and buffers (each rank starts from other weights, on purpose);
-- after one step, unscaled and not yet clipped, every rank's gradient is ``gradient_scale`` × the float64 mean of all ranks'
-  local gradients, which each rank computes on a bare model in the same precision;
-- after k optimizer steps all ranks' parameters agree;
-- no two ranks of an arm consumed the same samples, and all arms consumed the same ones in all.
-
-Ranks do not exchange tensors for this but sketches of them: a few projections on random ±1 vectors, in float64. A sketch is
-linear, so the mean of sketches is the sketch of the mean, and E|sketch(x)|² = |x|² (Johnson and Lindenstrauss, Contemp. Math.
-26, 1984; ±1 entries: Achlioptas, J. Comput. Syst. Sci. 66, 2003). With 16 projections the size of an error is told within
-about 20%; that there is one is told with certainty, up to rounding.
-"""
+"""Judges all ranks' reports of the gate: whether an arm computes what it should. Pure."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from measurement.record import ParityResult
-from measurement.step_timer import StepTimer
-from runners.job import ParityReport, Sketches
-from runners.trainer import Trainer
+from runners.protocol.messages import CheckReport, ParityReport, Sketches
 
-NUM_PROJECTIONS = 16
-CHUNK = 1 << 18
 START_TOLERANCE = 1e-6
 SPREAD_TOLERANCE = 1e-4
 FLOOR = 1e-3
-"""A tensor's error is also allowed to be this × tolerance of what a tensor of its size typically holds: a bias before a batch
-norm has a gradient of pure rounding noise, and no relative error to speak of."""
+"""An error up to this × tolerance × the size of a typical tensor is allowed, too: the gradient of a bias before a batch norm is
+pure rounding noise, so that its relative error means nothing."""
 MAX_FAILURES = 8
-SCALE = 2.0**8
-"""Of fp16's losses in the gate, whose first step must not be skipped for an overflow."""
 
 
-def run_gate(trainer: Trainer, *, steps: int) -> ParityReport:
-    """Take ``steps`` real steps and report what this rank saw. Collective; leaves nothing built."""
-    trainer.release()
-    digest, trainer.batches = hashlib.sha256(), trainer.new_batches()
-    model = trainer.build_bare(seed=trainer.seed + trainer.world.rank)
-    wanted = sketch_tensors(_state(model))
-    trainer.join(model)
-    trainer.arithmetic.start(initial_scale=SCALE)
-    started = sketch_tensors(_state(model))
-    local = _local_gradients(trainer, model)
-    trainer.batches = _digested(trainer.new_batches(), digest)
-    synced: Sketches = {}
-    timer = StepTimer(trainer.device)
-    for step in range(steps):
-        torch.manual_seed(trainer.seed + trainer.world.rank)
-        with trainer.arithmetic.unclipped() if step == 0 else nullcontext():
-            trainer.step(timer)
-        if step == 0:
-            synced = sketch_tensors(_gradients(model))
-    report = ParityReport(
-        started=started,
-        wanted=wanted,
-        local=local,
-        synced=synced,
-        ended=sketch_tensors(model.named_parameters()),
-        sizes={name: tensor.numel() for name, tensor in _state(model)},
-        samples=digest.hexdigest(),
-        gradient_scale=trainer.backend.gradient_scale,
-        gradient_tolerance=max(trainer.backend.gradient_tolerance, trainer.arithmetic.gradient_error),
+def judge_gate(reports: Sequence[ParityReport | CheckReport], *, steps: int) -> tuple[ParityResult, dict[str, str]]:
+    """Judge the gate.
+
+    Args:
+        reports: of all ranks, by rank.
+        steps: that the gate took.
+
+    Returns:
+        The verdict, and why cases of a micro-benchmark are not offered, by their name.
+    """
+    checks = [report for report in reports if isinstance(report, CheckReport)]
+    if checks:
+        return judge_checks(checks), checks[0].not_offered
+    return judge_parity([report for report in reports if isinstance(report, ParityReport)], steps=steps), {}
+
+
+def judge_checks(reports: Sequence[CheckReport]) -> ParityResult:
+    """Judge a micro-benchmark's checks; reports by rank."""
+    failures = [f"rank {rank}: {failure}" for rank, report in enumerate(reports) for failure in report.failures]
+    more = len(failures) - MAX_FAILURES
+    return ParityResult(
+        passed=not failures,
+        failures=failures[:MAX_FAILURES] + ([f"and {more} more"] if more > 0 else []),
+        notes=[f"{reports[0].cases} cases ran once and were checked, and again before each block"],
     )
-    trainer.batches = trainer.new_batches()
-    trainer.release()
-    return report
 
 
-def _local_gradients(trainer: Trainer, model: nn.Module) -> Sketches:
-    """This rank's own gradient of the first step, on a bare copy of ``model``."""
-    bare = trainer.build_bare()
-    bare.load_state_dict(model.state_dict())
-    batches = trainer.new_batches()
-    torch.manual_seed(trainer.seed + trainer.world.rank)
-    arithmetic = trainer.arithmetic
-    for _ in range(trainer.micro_steps):
-        with arithmetic.forward():
-            loss = trainer.workload.compute_loss(bare, next(batches)) / trainer.micro_steps
-        arithmetic.backward(loss)
-    scale = arithmetic.scaler.get_scale()
-    return sketch_tensors((name, gradient / scale) for name, gradient in _gradients(bare))
-
-
-def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    return ((name, tensor) for name, tensor in model.state_dict().items() if tensor.is_floating_point())
-
-
-def _gradients(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """A parameter without gradient counts as zero: Horovod fills it in, DDP leaves it out."""
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            yield name, torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-
-
-def sketch_tensors(tensors: Iterable[tuple[str, Tensor]]) -> Sketches:
-    """Each tensor's projections on ±1 vectors that depend on nothing but the tensor's size: float64 [NUM_PROJECTIONS]."""
-    return {name: sketch(tensor) for name, tensor in tensors}
-
-
-@torch.no_grad()
-def sketch(tensor: Tensor) -> list[float]:
-    """float64 [NUM_PROJECTIONS] with E|sketch|² = |tensor|²."""
-    flat = tensor.detach().reshape(-1)
-    generator = torch.Generator().manual_seed(flat.numel())
-    total = torch.zeros(NUM_PROJECTIONS, dtype=torch.float64, device=flat.device)
-    for begin in range(0, flat.numel(), CHUNK):
-        part = flat[begin : begin + CHUNK].double()
-        signs = torch.randint(2, (NUM_PROJECTIONS, len(part)), generator=generator, dtype=torch.int8).to(flat.device)
-        total += (signs.double() * 2 - 1) @ part
-    values: list[float] = (total / NUM_PROJECTIONS**0.5).tolist()
-    return values
-
-
-def _digested(batches: Iterator[Any], digest: Any) -> Iterator[Any]:
-    for batch in batches:
-        for tensor in _tensors(batch):
-            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-        yield batch
-
-
-def _tensors(batch: Any) -> Iterator[Tensor]:
-    if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, dict):
-        for value in batch.values():
-            yield from _tensors(value)
-    elif isinstance(batch, list | tuple):
-        for value in batch:
-            yield from _tensors(value)
-
-
-def judge(reports: list[ParityReport], *, steps: int) -> ParityResult:
-    """What the reports of all ranks of an arm, by rank, say of it. Pure."""
+def judge_parity(reports: list[ParityReport], *, steps: int) -> ParityResult:
+    """Judge the parity of an arm; reports by rank."""
     first = reports[0]
     failures = _same_samples(reports)
     start = _compare(
@@ -173,6 +78,7 @@ def judge(reports: list[ParityReport], *, steps: int) -> ParityResult:
         parameter_spread=spread,
         tolerance=first.gradient_tolerance,
         notes=notes,
+        calls=[report.calls for report in reports],
         samples_digest=hashlib.sha256("".join(report.samples for report in reports).encode()).hexdigest()[:16],
     )
 

@@ -1,8 +1,8 @@
-"""A training that can be interrupted anywhere and gone on with: one file, written whole by rank 0 and read by it alone.
+"""Checkpoints, so that a training can be interrupted anywhere and resumed: one file, written and read by rank 0.
 
-It holds what the next step depends on, of every rank: model, optimizer, scaler, and each rank's own buffers and random numbers;
-where in which epoch the next step is; what was seen so far, so that the record is whole; and what was trained, so that it is
-not gone on with as something else. The backend is not part of that: all backends compute the same.
+It holds everything that the next step depends on: model, optimizer, scaler, each rank's own buffers and random state, the epoch
+and step, each rank's progress in the epoch (so that the record is whole), and a description of what is trained, so that nothing
+else is resumed from it. The backend is not part of the description: all backends compute the same.
 
 On two ranks the losses after resuming are those of an uninterrupted run to the last bit. On more, a sum of their gradients may
 be rounded in another order: DDP arranges its buckets anew in its second step, Horovod fuses what happens to be ready.
@@ -23,14 +23,14 @@ import torch
 from measurement.errors import PlanError
 from measurement.files import write_whole
 from measurement.training import EpochRecord
-from runners.epochs import EpochRunner, Seen, put
-from runners.job import Job
-from runners.trainer import Trainer
+from runners.protocol.messages import Job
+from runners.rank.epochs import EpochProgress, EpochRunner, put
+from runners.rank.trainer import Trainer
 from workloads.pretrained import UNREADABLE
 
 FORMAT = 1
 HOW_LOADED = ("data_dir", "download", "loader_workers", "prefetch_factor")
-"""Workload options that may be others when a training is resumed: the samples are the same."""
+"""Workload options that may change when a training is resumed: they leave the samples as they are."""
 LEARNING_RATE_RULES = ("learning_rate_scaling", "warmup_epochs", "decay_epochs", "decay_factor")
 
 
@@ -51,15 +51,15 @@ class Checkpoint:
     """By rank: see ``_of_this_rank``."""
 
     def epochs(self) -> list[EpochRecord]:
-        """The finished ones."""
+        """The epochs that ended."""
         return [EpochRecord.model_validate(epoch) for epoch in self.finished]
 
-    def seen(self, rank: int) -> Seen:
-        """What a rank saw of the epoch that was interrupted; nothing where it was interrupted between two."""
-        return Seen(**self.ranks[rank]["seen"])
+    def progress(self, rank: int) -> EpochProgress:
+        """A rank's progress in the epoch that was interrupted; empty if the interruption came between two epochs."""
+        return EpochProgress(**self.ranks[rank]["seen"])
 
     def write(self, path: Path) -> None:
-        """Whole, or not at all.
+        """Write the whole file, or nothing.
 
         Raises:
             PlanError: nothing can be written there.
@@ -73,7 +73,7 @@ class Checkpoint:
 
 
 def require_place(path: Path) -> None:
-    """Find out before training that the first checkpoint can be written.
+    """Check before training that a checkpoint can be written there.
 
     Raises:
         PlanError: it cannot.
@@ -91,9 +91,9 @@ def _cannot_write(path: Path, error: OSError) -> PlanError:
 
 
 def what_is_trained(job: Job, runner: EpochRunner) -> dict[str, Any]:
-    """All that must be the same for a training to be gone on with, by names that a message can use."""
+    """Return all that must be equal for a training to be resumed, by names that a message can use."""
     trainer = runner.trainer
-    assert job.training is not None and trainer.bare is not None
+    assert job.training is not None
     options = trainer.workload.options.model_dump(mode="json", exclude=set(HOW_LOADED))
     rules = job.training.model_dump(mode="json", include=set(LEARNING_RATE_RULES))
     names = ("workload", "world_size", "local_batch_size", "micro_steps", "seed", "precision", "max_gradient_norm")
@@ -102,7 +102,7 @@ def what_is_trained(job: Job, runner: EpochRunner) -> dict[str, Any]:
         **options,
         **rules,
         "steps per epoch": runner.steps,
-        "model": _fingerprint(trainer.bare.state_dict()),
+        "model": _fingerprint(trainer.joined.bare.state_dict()),
     }
 
 
@@ -111,37 +111,35 @@ def _fingerprint(state: Mapping[str, torch.Tensor]) -> str:
     return f"{sum(tensor.numel() for tensor in state.values())} numbers in {len(state)} tensors, {shapes[:8]}"
 
 
-def capture(job: Job, runner: EpochRunner, *, epoch: int, seen: Seen, finished: list[EpochRecord]) -> Checkpoint:
-    """The training as it stands between two steps. Collective; rank 0's counts."""
+def capture(job: Job, runner: EpochRunner, *, epoch: int, progress: EpochProgress, finished: list[EpochRecord]) -> Checkpoint:
+    """Make a checkpoint between two steps. Collective; rank 0's is written."""
     trainer = runner.trainer
-    assert trainer.bare is not None and trainer.optimizer is not None
     return Checkpoint(
         trained=what_is_trained(job, runner),
         epoch=epoch,
         finished=[record.model_dump() for record in finished],
-        model=dict(trainer.bare.state_dict()),
-        optimizer=trainer.optimizer.state_dict(),
-        scaler=trainer.arithmetic.scaler.state_dict(),
-        ranks=list(trainer.backend.all_gather_object(_of_this_rank(trainer, seen))),
+        model=trainer.joined.full_parameters(),
+        optimizer=trainer.joined.full_optimizer_state(),
+        scaler=trainer.step_precision.scaler.state_dict(),
+        ranks=list(trainer.backend.all_gather_object(_of_this_rank(trainer, progress))),
     )
 
 
-def _of_this_rank(trainer: Trainer, seen: Seen) -> dict[str, Any]:
-    assert trainer.bare is not None
+def _of_this_rank(trainer: Trainer, progress: EpochProgress) -> dict[str, Any]:
     on_gpu = trainer.device.type == "cuda"
     return {
-        "buffers": {name: buffer.detach().cpu() for name, buffer in trainer.bare.named_buffers()},
+        "buffers": {name: buffer.detach().cpu() for name, buffer in trainer.joined.bare.named_buffers()},
         "random": torch.get_rng_state(),
         "random_on_gpu": torch.cuda.get_rng_state(trainer.device) if on_gpu else None,
-        "seen": vars(seen),
+        "seen": vars(progress),
     }
 
 
 def restore(checkpoint: Checkpoint, runner: EpochRunner) -> None:
-    """Build everything anew and put the checkpoint into it. Collective.
+    """Build everything anew and load the checkpoint into it. Collective.
 
-    The optimizer's state goes in after ``prepare``: Horovod's wrapper starts without any, and its own way of sending it takes a
-    step with zero gradients (0.28.1).
+    The optimizer's state is loaded after ``prepare``: Horovod's own way of broadcasting it takes a step with zero gradients
+    (0.28.1).
     """
     trainer = runner.trainer
     mine = checkpoint.ranks[trainer.world.rank]
@@ -149,10 +147,9 @@ def restore(checkpoint: Checkpoint, runner: EpochRunner) -> None:
     bare = trainer.build_bare()
     bare.load_state_dict(checkpoint.model)
     trainer.join(bare)
-    assert trainer.optimizer is not None
     runner.note_rates()
-    trainer.optimizer.load_state_dict(checkpoint.optimizer)
-    trainer.arithmetic.scaler.load_state_dict(checkpoint.scaler)
+    trainer.joined.load_optimizer_state(checkpoint.optimizer)
+    trainer.step_precision.scaler.load_state_dict(checkpoint.scaler)
     put(mine["buffers"], dict(bare.named_buffers()))
     torch.set_rng_state(mine["random"])
     if mine["random_on_gpu"] is not None:
@@ -160,7 +157,7 @@ def restore(checkpoint: Checkpoint, runner: EpochRunner) -> None:
 
 
 def read(path: Path, *, trained: Mapping[str, Any]) -> Checkpoint:
-    """Read and check a checkpoint; tensors and plain values are all that is ever unpickled.
+    """Read and check a checkpoint. Nothing but tensors and plain values is unpickled.
 
     Raises:
         PlanError: it is missing or damaged, or another training's than ``trained``.

@@ -1,6 +1,6 @@
-"""A rank ready to run: world, device, backend and trainer (or repeater), put together from a job.
+"""One rank, ready to run: puts world, device, backend and trainer (or micro-benchmark) together from a job.
 
-Shared by the worker under the driver and by the runners that stand alone.
+Used by the worker under a driver and by runs without one.
 """
 
 from __future__ import annotations
@@ -17,52 +17,53 @@ from typing import Any
 import torch
 
 from backends import Backend, backend_class
+from measurement.core_use import read_core_use
 from measurement.errors import PlanError, WorldSizeMismatchError
 from measurement.fingerprint import fingerprint, usable_cores
 from measurement.plan_file import checked
-from measurement.record import Case, RankReport
+from measurement.record import BlockRecord, Case, RankReport
 from measurement.world import World
-from runners.epochs import EpochRunner
-from runners.job import BlockReport, CheckReport, Command, EpochReport, Job, ParityReport
-from runners.parity import run_gate
-from runners.planning import WorkloadSetup, resolve_workload
-from runners.precision import Arithmetic, check_precision
-from runners.repeater import Repeater
-from runners.trainer import Trainer, resolve_device
+from runners.planning.workload import WorkloadSetup, resolve_workload
+from runners.protocol.messages import BlockCommand, CheckReport, EpochCommand, EpochReport, Job, ParityReport
+from runners.rank.epochs import EpochRunner
+from runners.rank.micro_benchmark_runner import MicroBenchmarkRunner
+from runners.rank.parity import run_gate
+from runners.rank.precision import StepPrecision, check_precision
+from runners.rank.trainer import Trainer, resolve_device
 from workloads import Workload
 
 
 @dataclass(kw_only=True)
 class Engine:
-    """One rank, connected."""
+    """One rank that is connected to the others."""
 
     job: Job
     world: World
     """As the launcher told it."""
     backend: Backend
-    runner: Trainer | Repeater
-    """What it runs under the clock."""
+    runner: Trainer | MicroBenchmarkRunner
+    """What runs under the clock."""
     epochs: EpochRunner | None = None
-    """Of a job with training."""
+    """Trains epoch by epoch; None unless the job trains to the end."""
 
     @property
     def trainer(self) -> Trainer:
-        """The runner of a workload that is trained."""
+        """The runner, of a workload that is trained."""
         assert isinstance(self.runner, Trainer)
         return self.runner
 
     @property
     def cases(self) -> Mapping[str, Case]:
-        """Of a micro-benchmark, by name; none in training."""
-        return self.runner.cases if isinstance(self.runner, Repeater) else {}
+        """The cases of a micro-benchmark by name; empty where a workload is trained."""
+        return self.runner.cases if isinstance(self.runner, MicroBenchmarkRunner) else {}
 
     @property
     def sample_unit(self) -> str:
         """What is counted per second."""
-        return (self.runner.benchmark if isinstance(self.runner, Repeater) else self.runner.workload).sample_unit
+        return (self.runner.benchmark if isinstance(self.runner, MicroBenchmarkRunner) else self.runner.workload).sample_unit
 
     def report(self, environment: Mapping[str, str]) -> RankReport:
-        """What this rank is, read back from inside it."""
+        """Report what this rank really is: device, threads, cores, versions, optimizer."""
         runner = self.runner
         return RankReport(
             rank=self.world.rank,
@@ -77,39 +78,40 @@ class Engine:
             threads=torch.get_num_threads(),
             affinity=usable_cores(),
             backend=self.backend.describe(),
+            kept_bytes=runner.kept_bytes(),
             environment=dict(environment),
             fingerprint=fingerprint(),
             **runner.describe(),
         )
 
-    def run_block(self, command: Command) -> BlockReport:
-        """Time one block, as the command says. Collective."""
+    def run_block(self, command: BlockCommand) -> BlockRecord:
+        """Run and time one block; the record holds this rank's steps. Collective."""
         asked: dict[str, Any] = {
             "steps": command.steps,
             "warmup_steps": command.warmup_steps,
             "rebuild": command.rebuild,
             "layout": command.layout,
         }
-        if isinstance(self.runner, Repeater):
-            block = self.runner.run_block(case=command.case, repetitions=command.repetitions, **asked)
+        cores = usable_cores()
+        before = read_core_use(cores)
+        if isinstance(self.runner, MicroBenchmarkRunner):
+            assert command.case is not None
+            steps = self.runner.run_block(case=command.case, repetitions=command.repetitions, **asked)
         else:
-            block = self.runner.run_block(local=command.kind == "local", **asked)
-        return BlockReport(
-            rank=self.world.rank,
-            untimed_s=block.untimed_s,
-            samples=block.samples,
-            phases_s=block.phases_s.tolist(),
-            wrong=block.wrong,
-        )
+            steps = self.runner.run_block(local=command.kind == "local", **asked)
+        after = read_core_use(cores)
+        if before and after:
+            steps.core_use = after.since(before)
+        return command.record(steps)
 
     def run_gate(self, *, steps: int) -> ParityReport | CheckReport:
-        """Before anything is timed: ``steps`` steps of training, or every case once. Collective."""
-        return self.runner.run_gate() if isinstance(self.runner, Repeater) else run_gate(self.runner, steps=steps)
+        """Take the gate: ``steps`` optimizer steps, or every case once. Collective."""
+        return self.runner.run_gate() if isinstance(self.runner, MicroBenchmarkRunner) else run_gate(self.runner, steps=steps)
 
-    def run_epoch(self, epoch: int) -> EpochReport:
+    def run_epoch(self, command: EpochCommand) -> EpochReport:
         """Train one epoch, then evaluate; the first builds the model. Collective."""
         assert self.epochs is not None, "the job has no training"
-        return self.epochs.run(epoch)
+        return self.epochs.run(command)
 
     def peak_memory_bytes(self) -> int:
         """Peak resident memory of the process on CPU, peak allocated device memory on GPU."""
@@ -133,22 +135,24 @@ def start_engine(job: Job, world: World, *, store: Any = None) -> Engine:
     backend = cls(transport=job.transport, options=options, micro_steps=job.micro_steps)
     device = resolve_device(job.device, local_rank=world.local_rank)
     check_precision(job.precision, device)
-    benchmark = chosen.micro_benchmark(seed=job.seed)
+    benchmark = chosen.build_micro_benchmark(seed=job.seed)
     backend.groups = benchmark.groups(job.world_size) if benchmark else ()
     counted = backend.setup(world, device=device, store=store)
     if counted.world_size != job.world_size:
         raise WorldSizeMismatchError(
             f"backend '{job.backend}' counts {counted.world_size} ranks where {job.world_size} were asked for "
-            f"(rank variables seen: {world.launcher}); start it with {' or '.join(cls.launchers) or 'a fitting launcher'}"
+            f"(rank variables seen: {world.launcher}); start it with {' or '.join(cls.customary_launchers)}"
         )
-    runner: Trainer | Repeater
+    runner: Trainer | MicroBenchmarkRunner
     epochs = None
     if benchmark:
-        runner = Repeater(benchmark=benchmark, backend=backend, world=counted, device=device)
+        runner = MicroBenchmarkRunner(benchmark=benchmark, backend=backend, world=counted, device=device)
     else:
-        arithmetic = Arithmetic(precision=job.precision, max_gradient_norm=job.max_gradient_norm, device=device)
-        workload = chosen.training(local_batch_size=job.local_batch_size, seed=job.seed)
-        runner = Trainer(workload=workload, backend=backend, world=counted, device=device, seed=job.seed, arithmetic=arithmetic)
+        step_precision = StepPrecision(precision=job.precision, max_gradient_norm=job.max_gradient_norm, device=device)
+        workload = chosen.build(local_batch_size=job.local_batch_size, seed=job.seed)
+        runner = Trainer(
+            workload=workload, backend=backend, world=counted, device=device, seed=job.seed, step_precision=step_precision
+        )
         if job.training:
             epochs = EpochRunner(runner, job.training, reference=job.workload, scale=job.learning_rate_scale)
         runner.build()
@@ -157,7 +161,7 @@ def start_engine(job: Job, world: World, *, store: Any = None) -> Engine:
 
 
 def _check_benchmark(job: Job, chosen: WorkloadSetup) -> None:
-    """What trains nothing has neither epochs nor gradients."""
+    """Refuse training settings for a micro-benchmark, which has neither epochs nor gradients."""
     asked = [name for name in ("training", "max_gradient_norm") if getattr(job, name) is not None]
     asked += ["precision"] if job.precision != "fp32" else []
     if asked and not issubclass(chosen.workload, Workload):
@@ -167,7 +171,7 @@ def _check_benchmark(job: Job, chosen: WorkloadSetup) -> None:
 
 
 def settle_garbage() -> None:
-    """Set aside all that was imported, so that collecting, from here on, looks at what training made and not at torch."""
+    """Freeze everything imported so far, so that garbage collection looks at what training makes and not at torch."""
     gc.collect()
     gc.freeze()
     gc.enable()

@@ -1,9 +1,8 @@
-"""One rank's training, epoch after epoch: its steps under the clock, and after each epoch the evaluation.
+"""One rank's training, epoch by epoch: timed steps, then an evaluation.
 
-The model that is evaluated is rank 0's. Parameters are the same on all ranks; buffers are not: every rank has batch-norm
-statistics of its own shard, under Horovod and by hand ever since the start, under DDP since its last forward. So every rank
-takes rank 0's buffers for the evaluation, whatever the backend, and its own back afterwards: evaluating changes nothing of the
-training. It is done in float32 also where the training is not.
+Rank 0's model is evaluated. Parameters are equal on all ranks but buffers are not: each rank has the batch-norm statistics of its
+own shard (under DDP since its last forward pass). So for the evaluation every rank takes rank 0's buffers, whatever the backend,
+and then its own again: evaluating does not change the training. The evaluation is in float32 even if the training is not.
 """
 
 from __future__ import annotations
@@ -17,58 +16,41 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from measurement.errors import PlanError
+from measurement.record import RankSteps
 from measurement.step_timer import StepTimer
-from measurement.training import Training
-from runners.job import EpochReport
-from runners.schedule import LearningRates
-from runners.trainer import Tally, Trainer, meet
-from workloads import Workload
+from measurement.training import TrainingSettings
+from runners.planning.workload import steps_per_epoch
+from runners.protocol.messages import EpochCommand, EpochReport
+from runners.rank.learning_rate import LearningRates
+from runners.rank.trainer import StepOutputs, Trainer, synchronize_ranks
 from workloads.evaluation import EvaluationSums, shard_sums
 
 
 @dataclass(kw_only=True)
-class Seen:
-    """What a rank has seen of an epoch so far. Plain values, so that it can be kept in a checkpoint."""
+class EpochProgress:
+    """One rank's progress in an epoch. Plain values, so that it can be kept in a checkpoint."""
 
     samples: list[int] = field(default_factory=list)
     phases_s: list[list[float]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     learning_rates: list[float] = field(default_factory=list)
-    """Of every step."""
+    """One for each step."""
     hits: tuple[int, int] | None = (0, 0)
     """Labels ranked first, and among the first five; None: the workload does not tell."""
 
     def add_hits(self, more: tuple[int, int] | None) -> None:
-        """Of further steps."""
+        """Add the right answers of further steps."""
         self.hits = (self.hits[0] + more[0], self.hits[1] + more[1]) if self.hits and more else None
 
 
-Pause = Callable[[int, Seen], None]
-"""Called with the epoch and what was seen of it, between two steps and off the clock."""
-
-
-def steps_per_epoch(workload: Workload, *, reference: str, world_size: int, micro_steps: int) -> int:
-    """Optimizer steps in an epoch, the same on every rank. Not collective.
-
-    Raises:
-        PlanError: the workload has no epochs, or too few samples for one step.
-    """
-    batches = workload.batches_per_epoch(world_size=world_size)
-    if batches is None:
-        raise PlanError(f"workload '{reference}' has no epochs, so it cannot be trained to the end; use one with real data")
-    if batches < micro_steps:
-        raise PlanError(
-            f"micro_steps {micro_steps} is more than the {batches} batches that each of {world_size} ranks has in an epoch; "
-            "use fewer micro_steps, or a smaller local_batch_size"
-        )
-    return batches // micro_steps
+Pause = Callable[[int, EpochProgress], None]
+"""Called with the epoch and this rank's progress in it, between two steps and off the clock."""
 
 
 class EpochRunner:
     """Runs the epochs of one rank's ``Trainer``."""
 
-    def __init__(self, trainer: Trainer, training: Training, *, reference: str, scale: int | None) -> None:
+    def __init__(self, trainer: Trainer, training: TrainingSettings, *, reference: str, scale: int | None) -> None:
         """``scale`` is ``Job.learning_rate_scale``, ``reference`` the workload's name for messages."""
         world_size = trainer.world.world_size
         self.trainer = trainer
@@ -84,32 +66,38 @@ class EpochRunner:
         self.note_rates()
 
     def note_rates(self) -> None:
-        """The optimizer is as the workload built it: its learning rates are those that the schedule scales."""
-        assert self.trainer.optimizer is not None
-        self._rates = LearningRates(self._training, self.trainer.optimizer, steps_per_epoch=self.steps, scale=self._scale)
+        """Take the optimizer's learning rates, which are the workload's, as those that the schedule scales."""
+        optimizer = self.trainer.joined.optimizer
+        self._rates = LearningRates(self._training, optimizer, steps_per_epoch=self.steps, scale=self._scale)
 
     def run(
-        self, epoch: int, *, seen: Seen | None = None, pause: Pause | None = None, pause_every: int | None = None
+        self,
+        command: EpochCommand,
+        *,
+        progress: EpochProgress | None = None,
+        pause: Pause | None = None,
+        pause_every: int | None = None,
     ) -> EpochReport:
         """Train one epoch, or what is left of it, and evaluate. Collective.
 
         Args:
-            epoch: from 0, which builds the model; the others go on with it.
-            seen: of this epoch, before it was interrupted; the steps that saw it are not taken again.
+            command: which epoch; the first builds the model.
+            progress: in this epoch before it was interrupted; those steps are not taken again.
             pause: called after every ``pause_every`` steps of the epoch, but its last.
             pause_every: None: never.
         """
-        if epoch == 0 and seen is None:
+        epoch = command.epoch
+        if epoch == 0 and progress is None:
             self.begin()
-        seen = seen or Seen()
-        before, self.trainer.batches = self.trainer.batches, self._batches(epoch, len(seen.losses))
-        meet(self.trainer.backend, self.trainer.device)
-        for end in _stops(len(seen.losses), self.steps, pause_every):
-            self._run_steps(epoch, end, seen)
+        progress = progress or EpochProgress()
+        before, self.trainer.batches = self.trainer.batches, self._batches(epoch, len(progress.losses))
+        synchronize_ranks(self.trainer.backend, self.trainer.device)
+        for end in _stops(len(progress.losses), self.steps, pause_every):
+            self._run_steps(epoch, end, progress)
             if pause is not None and end < self.steps:
-                pause(epoch, seen)
+                pause(epoch, progress)
         self.trainer.batches = before
-        return self._report(seen)
+        return self._report(command, progress)
 
     def _batches(self, epoch: int, step: int) -> Iterator[object]:
         trainer = self.trainer
@@ -121,33 +109,35 @@ class EpochRunner:
             device=trainer.device,
         )
 
-    def _run_steps(self, epoch: int, end: int, seen: Seen) -> None:
-        """Up to step ``end`` of the epoch, under one timer."""
+    def _run_steps(self, epoch: int, end: int, progress: EpochProgress) -> None:
+        """Train up to step ``end`` of the epoch."""
         trainer, rates = self.trainer, self._rates
-        assert rates is not None and trainer.optimizer is not None
-        timer, tally = StepTimer(trainer.device), Tally()
+        assert rates is not None
+        timer, outputs = StepTimer(trainer.device), StepOutputs()
         timer.start()
-        for step in range(len(seen.losses), end):
-            seen.learning_rates.append(rates.set(trainer.optimizer, step=epoch * self.steps + step))
-            seen.samples.append(trainer.step(timer, tally=tally))
-        seen.phases_s += timer.read().tolist()
-        seen.losses += tally.losses(micro_steps=trainer.micro_steps)
-        seen.add_hits(tally.hits())
+        for step in range(len(progress.losses), end):
+            progress.learning_rates.append(rates.set(trainer.joined.optimizer, step=epoch * self.steps + step))
+            progress.samples.append(trainer.step(timer, outputs=outputs))
+        progress.phases_s += timer.read().tolist()
+        progress.losses += outputs.losses(micro_steps=trainer.micro_steps)
+        progress.add_hits(outputs.hits())
 
-    def _report(self, seen: Seen) -> EpochReport:
-        meet(self.trainer.backend, self.trainer.device)
+    def _report(self, command: EpochCommand, progress: EpochProgress) -> EpochReport:
+        synchronize_ranks(self.trainer.backend, self.trainer.device)
         began = time.perf_counter()
         sums = self.evaluate()
-        return EpochReport(
+        steps = RankSteps(
             rank=self.trainer.world.rank,
-            samples=seen.samples,
-            phases_s=seen.phases_s,
-            losses=seen.losses,
-            learning_rates=[seen.learning_rates[0], seen.learning_rates[-1]],
-            count=sum(seen.samples),
-            top1=seen.hits[0] if seen.hits else None,
-            top5=seen.hits[1] if seen.hits else None,
-            evaluate_s=time.perf_counter() - began,
+            untimed_s=time.perf_counter() - began,
+            samples=progress.samples,
+            phases_s=progress.phases_s,
+        )
+        return EpochReport(
+            block=command.record(steps),
+            losses=progress.losses,
+            learning_rates=[progress.learning_rates[0], progress.learning_rates[-1]],
+            top1=progress.hits[0] if progress.hits else None,
+            top5=progress.hits[1] if progress.hits else None,
             held_out_loss_sum=sums.loss_sum,
             held_out_top1=sums.top1,
             held_out_top5=sums.top5,
@@ -155,11 +145,11 @@ class EpochRunner:
         )
 
     def evaluate(self) -> EvaluationSums:
-        """This rank's share of the held-out data, under rank 0's model. Collective."""
+        """Evaluate rank 0's model on this rank's share of the held-out data. Collective."""
         trainer, world = self.trainer, self.trainer.world
-        assert trainer.bare is not None
-        with self._rank_0s_buffers(dict(trainer.bare.named_buffers())):
-            return shard_sums(trainer.workload, trainer.bare, rank=world.rank, world_size=world.world_size, device=trainer.device)
+        model = trainer.evaluation_model()
+        with self._rank_0s_buffers(dict(model.named_buffers())):
+            return shard_sums(trainer.workload, model, rank=world.rank, world_size=world.world_size, device=trainer.device)
 
     @contextmanager
     def _rank_0s_buffers(self, buffers: dict[str, Tensor]) -> Iterator[None]:
@@ -179,7 +169,7 @@ def put(values: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
 
 
 def _stops(first: int, last: int, every: int | None) -> Iterator[int]:
-    """Where a stretch of steps ends: at each multiple of ``every``, and at the last."""
+    """Yield the steps to pause at: each multiple of ``every``, and the last."""
     if every is not None:
         yield from itertools.takewhile(lambda step: step < last, itertools.count((first // every + 1) * every, every))
     if first < last:

@@ -1,4 +1,4 @@
-"""The learning rate of every step of a training; see ``measurement.training.Training``. Pure but for setting it."""
+"""The learning rate of every step of a training; see ``measurement.training.TrainingSettings``. Pure but for setting it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from torch.optim import Optimizer
 
-from measurement.training import Training
+from measurement.training import TrainingSettings
 
 
-def learning_rate_factor(training: Training, *, step: int, steps_per_epoch: int, scale: int) -> float:
-    """What the workload's learning rate is multiplied by.
+def learning_rate_factor(training: TrainingSettings, *, step: int, steps_per_epoch: int, scale: int) -> float:
+    """Return the factor of the workload's learning rate.
 
     Args:
         training: the rules.
@@ -26,15 +26,15 @@ def learning_rate_factor(training: Training, *, step: int, steps_per_epoch: int,
 
 
 class LearningRates:
-    """Sets an optimizer's learning rates, step by step; its parameter groups keep their ratio."""
+    """Sets an optimizer's learning rates step by step. The ratio between parameter groups stays."""
 
-    def __init__(self, training: Training, optimizer: Optimizer, *, steps_per_epoch: int, scale: int) -> None:
+    def __init__(self, training: TrainingSettings, optimizer: Optimizer, *, steps_per_epoch: int, scale: int) -> None:
         self._training = training
         self._steps_per_epoch, self._scale = steps_per_epoch, scale
         self._built_with: Sequence[float] = [float(group["lr"]) for group in optimizer.param_groups]
 
     def set(self, optimizer: Optimizer, *, step: int) -> float:
-        """Before a step, on the optimizer that takes it; the first group's."""
+        """Set the rates of a step on the optimizer that will take it; returns that of the first parameter group."""
         factor = learning_rate_factor(self._training, step=step, steps_per_epoch=self._steps_per_epoch, scale=self._scale)
         for group, rate in zip(optimizer.param_groups, self._built_with, strict=True):
             group["lr"] = rate * factor

@@ -1,8 +1,8 @@
-"""How a rank computes its steps: in which precision, and how large the gradient may be. The same for every backend.
+"""The precision of a rank's steps, and gradient clipping; the same for every backend.
 
-Automatic mixed precision as PyTorch's documentation has it: forward and loss under autocast, backward outside, and for fp16 a
-gradient scaler. Scaling is undone, and clipping done, on the averaged gradient, which every backend makes available by
-``Backend.exchanged``; so all ranks find the same overflow and skip the same step.
+Automatic mixed precision as in PyTorch's documentation: forward pass and loss under autocast, backward outside, for fp16 with a
+gradient scaler. Gradients are unscaled and clipped after they were averaged (``Prepared.exchanged``), so all ranks find the same
+overflow and skip the same step.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from backends import Backend
+from backends.base import Prepared
 from measurement.errors import PlanError
 from measurement.training import Precision
 
 DTYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
 INITIAL_SCALE = 2.0**16
-"""PyTorch's; where a gradient overflows, the first steps are skipped until the scale is low enough."""
+"""PyTorch's default. If gradients overflow, the first steps are skipped until the scale is low enough."""
 GRADIENT_ERRORS = {"fp32": 0.0, "amp-fp16": 2e-3, "amp-bf16": 2e-2}
 """Relative L2 error by which two computations of the same gradient may differ, rounded to 11 (fp16) or 8 (bf16) bits."""
 
@@ -38,8 +37,8 @@ def check_precision(precision: Precision, device: torch.device) -> None:
         raise PlanError(f"precision '{precision}': this PyTorch has no autocast on {device.type}; use 'fp32'")
 
 
-class Arithmetic:
-    """Precision and clipping of one rank's steps; its scaler belongs to one model and one optimizer."""
+class StepPrecision:
+    """Precision and clipping of one rank's steps. The scaler belongs to one model and one optimizer."""
 
     def __init__(self, *, precision: Precision, max_gradient_norm: float | None, device: torch.device) -> None:
         self.precision = precision
@@ -48,8 +47,28 @@ class Arithmetic:
         self.start()
 
     def start(self, *, initial_scale: float = INITIAL_SCALE) -> None:
-        """With a new scaler, for a new model."""
+        """Make a new scaler that begins at a scale, for the first steps of a training."""
         self.scaler = torch.amp.GradScaler(self.device.type, init_scale=initial_scale, enabled=self.precision == "amp-fp16")
+
+    def carry_over(self) -> None:
+        """Make a new scaler for a rebuilt model that goes on where the last one was.
+
+        At PyTorch's first scale its steps might be skipped again until the scale is low enough, and be timed as if they were
+        whole.
+        """
+        found = self.scaler.state_dict()
+        self.start()
+        if found:  # empty if the last one was not in use
+            self.scaler.load_state_dict(found)
+
+    @contextmanager
+    def local(self) -> Iterator[None]:
+        """A context of steps without exchange. Ranks may find different scales in it, so the scale is then as it was before."""
+        before = self.scaler.state_dict()
+        try:
+            yield
+        finally:
+            self.scaler.load_state_dict(before)
 
     @property
     def gradient_error(self) -> float:
@@ -62,25 +81,38 @@ class Arithmetic:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=DTYPES[self.precision])
 
-    def backward(self, loss: Tensor) -> None:
-        """The backward pass, of the scaled loss where there is a scaler."""
-        self.scaler.scale(loss).backward()
+    def require_fit(self, prepared: Prepared) -> None:
+        """Refuse a backend that leaves no place between backward and step for what is asked.
 
-    def step(self, backend: Backend, model: nn.Module, optimizer: Optimizer) -> None:
-        """The optimizer's step on gradients that are unscaled and clipped. Collective unless local."""
+        Raises:
+            PlanError: what is asked, and what to do.
+        """
+        asked = "max_gradient_norm" if self.max_gradient_norm is not None else "precision 'amp-fp16'"
+        if prepared.owns_step and (self.max_gradient_norm is not None or self.scaler.is_enabled()):
+            raise PlanError(
+                f"{asked}: this backend takes the optimizer step by itself, so that gradients can be neither clipped nor unscaled "
+                "before; leave it out, or use the backend's own option for it"
+            )
+
+    def backward(self, prepared: Prepared, loss: Tensor) -> None:
+        """Run the backward pass, of the scaled loss if there is a scaler."""
+        prepared.backward(self.scaler.scale(loss))
+
+    def step(self, prepared: Prepared) -> None:
+        """Unscale and clip the gradients, then step. Collective unless local."""
         if self.max_gradient_norm is None and not self.scaler.is_enabled():
-            optimizer.step()
+            prepared.step()
             return
-        with backend.exchanged(model, optimizer):
-            self.scaler.unscale_(optimizer)
+        with prepared.exchanged():
+            self.scaler.unscale_(prepared.optimizer)
             if self.max_gradient_norm is not None:
-                nn.utils.clip_grad_norm_(model.parameters(), self.max_gradient_norm)
-            self.scaler.step(optimizer)
+                nn.utils.clip_grad_norm_(prepared.model.parameters(), self.max_gradient_norm)
+            self.scaler.step(prepared.optimizer)
         self.scaler.update()
 
     @contextmanager
     def unclipped(self) -> Iterator[None]:
-        """A context of steps that leave gradients as large as they are."""
+        """A context in which gradients are not clipped."""
         norm, self.max_gradient_norm = self.max_gradient_norm, None
         try:
             yield
@@ -88,5 +120,5 @@ class Arithmetic:
             self.max_gradient_norm = norm
 
     def describe(self) -> dict[str, Any]:
-        """What is in force."""
+        """Return precision and clipping for the rank's report."""
         return {"precision": self.precision, "max_gradient_norm": self.max_gradient_norm}

@@ -1,13 +1,13 @@
-"""The training loop every arm runs, whoever measures it: build, step, block. Nothing in it knows which backend it drives."""
+"""The training loop that every arm runs: build, step, block. It does not know which backend it drives."""
 
 from __future__ import annotations
 
 import gc
+import math
 import random
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from backends import Backend
-from measurement.record import PHASES
+from backends.base import BuildOptimizer, Prepared
+from measurement.record import PHASES, RankSteps
 from measurement.step_timer import StepTimer
 from measurement.world import World
-from runners.precision import Arithmetic
+from runners.rank.loader_processes import loaders_held
+from runners.rank.precision import StepPrecision
 from workloads import Workload
 
 DATA_WAIT, FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))
@@ -26,38 +28,27 @@ LAYOUT_ALLOCATIONS = 16
 LAYOUT_BYTES = 1 << 20
 
 
-@dataclass(kw_only=True)
-class TimedBlock:
-    """What a rank timed: phases_s float64 [steps, len(PHASES)] in seconds, samples per step, and what came before."""
-
-    phases_s: Any
-    samples: list[int]
-    untimed_s: float
-    wrong: str | None = None
-    """A micro-benchmark's result that was wrong before the timed steps."""
-
-
-class Tally:
-    """What steps leave on the device to be read when they are over: their losses, and how often they were right."""
+class StepOutputs:
+    """Losses and right answers of steps, kept on the device until they are read after the last step."""
 
     def __init__(self) -> None:
         self._losses: list[Tensor] = []
         self._hits: list[Tensor | None] = []
 
     def add(self, loss: Tensor, hits: Tensor | None) -> None:
-        """After a micro-step; waits for nothing."""
+        """Keep the outputs of a micro-step. Does not wait for the device."""
         self._losses.append(loss.detach())
         self._hits.append(hits)
 
     def losses(self, *, micro_steps: int) -> list[float]:
-        """Per step, the mean over its micro-steps."""
+        """The loss of each step: the mean over its micro-steps."""
         if not self._losses:
             return []
         means: list[float] = torch.stack(self._losses).double().reshape(-1, micro_steps).mean(dim=1).tolist()
         return means
 
     def hits(self) -> tuple[int, int] | None:
-        """How many labels were ranked first, and among the first five; None where the workload does not tell."""
+        """How many labels were ranked first and among the first five; None if the workload does not count them."""
         told = [hits for hits in self._hits if hits is not None]
         if len(told) < len(self._hits):
             return None
@@ -66,30 +57,30 @@ class Tally:
 
 
 class Trainer:
-    """One rank's model, optimizer and batches, rebuilt as often as asked."""
+    """One rank's model, optimizer and batches."""
 
     def __init__(
-        self, *, workload: Workload, backend: Backend, world: World, device: torch.device, seed: int, arithmetic: Arithmetic
+        self, *, workload: Workload, backend: Backend, world: World, device: torch.device, seed: int, step_precision: StepPrecision
     ) -> None:
         self.workload = workload
-        self.arithmetic = arithmetic
+        self.step_precision = step_precision
         self.backend = backend
         self.world = world
         self.device = device
         self.seed = seed
         self.micro_steps = backend.micro_steps
-        self.bare: nn.Module | None = None
-        self.model: nn.Module | None = None
-        self.optimizer: Optimizer | None = None
+        self.prepared: Prepared | None = None
         self.batches = self.new_batches()
+        self._begun: Iterator[Any] | None = None
+        """The batches that a block has trained on."""
         self._held: list[torch.Tensor] = []
 
     def new_batches(self) -> Iterator[Any]:
-        """This rank's batches from the first on."""
+        """Return this rank's batches, from the first on."""
         return self.workload.batches(rank=self.world.rank, world_size=self.world.world_size, device=self.device)
 
     def build_bare(self, *, seed: int | None = None) -> nn.Module:
-        """A model no backend has touched, in training mode, on this rank's device."""
+        """Build a model without wrapper, in training mode, on this rank's device."""
         torch.manual_seed(self.seed if seed is None else seed)
         return self.workload.build_model().to(self.device).train()
 
@@ -97,114 +88,158 @@ class Trainer:
         """Build model, optimizer and wrapper anew. Collective.
 
         Args:
-            layout: seed of the random allocations that go before, so that memory lies elsewhere each time.
+            layout: seed of random allocations made before, so that memory lies elsewhere each time; None: none are made.
         """
         self.release()
         if layout is not None:
             self._held = allocate_at_random(random.Random(layout * 65_537 + self.world.rank), self.device)
         self.join(self.build_bare())
 
-    def join(self, bare: nn.Module) -> None:
-        """Make a model of this rank's, with a new optimizer, one with those of the other ranks. Collective."""
-        self.arithmetic.start()
-        self.bare = bare
-        self.model, self.optimizer = self.backend.prepare(bare, self.workload.build_optimizer(bare))
+    def evaluation_model(self) -> nn.Module:
+        """A model that each rank can run by itself, with the parameters and buffers in force. Collective if they are sharded."""
+        if not self.joined.is_sharded:
+            return self.joined.bare
+        parameters = self.joined.full_parameters()
+        with torch.random.fork_rng():
+            whole = self.build_bare()
+        whole.load_state_dict(parameters)
+        return whole
+
+    def join(self, bare: nn.Module, *, build_optimizer: BuildOptimizer | None = None) -> None:
+        """Build the optimizer and have the backend join model and optimizer with those of the other ranks. Collective.
+
+        Args:
+            bare: this rank's model.
+            build_optimizer: None: the workload's.
+        """
+        self.step_precision.carry_over()
+        prepared = self.backend.prepare(bare, build_optimizer or self.workload.build_optimizer)
+        self.step_precision.require_fit(prepared)
+        self.prepared = prepared
+
+    @property
+    def joined(self) -> Prepared:
+        """The model and its optimizer, once built."""
+        assert self.prepared is not None, "nothing has been built"
+        return self.prepared
 
     def release(self) -> None:
-        """Let go of model and optimizer; wrappers hold reference cycles, so collect them now and not inside a step."""
-        self.bare = self.model = self.optimizer = None
+        """Drop model and optimizer. Wrappers hold reference cycles, so collect garbage now and not inside a step."""
+        self.prepared = None
         self._held = []
         gc.collect()
 
-    def step(self, timer: StepTimer, *, tally: Tally | None = None) -> int:
+    def step(self, timer: StepTimer, *, outputs: StepOutputs | None = None) -> int:
         """One optimizer step under the clock; returns this rank's samples. Collective unless local.
 
         Args:
-            timer: told where each phase ends.
-            tally: keeps the losses and the right answers, where they are wanted.
+            timer: marks the end of each phase.
+            outputs: keeps losses and right answers; None: they are not kept.
         """
-        assert self.model is not None and self.optimizer is not None
-        samples = 0
+        joined, samples = self.joined, 0
         for micro_step in range(1, self.micro_steps + 1):
             batch = next(self.batches)
             timer.mark(DATA_WAIT)
             if micro_step == 1:
-                self.model.zero_grad(set_to_none=True)
-            with nullcontext() if micro_step == self.micro_steps else self.backend.accumulating(self.model, self.optimizer):
-                loss = self._loss(self.model, batch, tally)
+                joined.zero_grad()
+            with nullcontext() if micro_step == self.micro_steps else joined.accumulating():
+                loss = self._loss(joined.model, batch, outputs)
                 timer.mark(FORWARD)
-                self.arithmetic.backward(loss)
+                self.step_precision.backward(joined, loss)
                 timer.mark(BACKWARD)
             samples += self.workload.count_samples(batch)
-        self.arithmetic.step(self.backend, self.model, self.optimizer)
+        self.step_precision.step(joined)
         timer.mark(OPTIMIZER)
         timer.end_step()
         return samples
 
-    def _loss(self, model: nn.Module, batch: Any, tally: Tally | None) -> Tensor:
-        """Of a micro-step, as it enters the step's mean."""
-        with self.arithmetic.forward():
-            if tally is None:
+    def _loss(self, model: nn.Module, batch: Any, outputs: StepOutputs | None) -> Tensor:
+        """Return the loss of a micro-step, divided by the number of micro-steps."""
+        with self.step_precision.forward():
+            if outputs is None:
                 loss = self.workload.compute_loss(model, batch)
             else:
                 loss, hits = self.workload.compute_loss_and_hits(model, batch)
-                tally.add(loss, hits)
+                outputs.add(loss, hits)
             return loss / self.micro_steps if self.micro_steps > 1 else loss
 
-    def run_block(self, *, steps: int, warmup_steps: int, local: bool, rebuild: bool, layout: int | None = None) -> TimedBlock:
-        """Rebuild if asked, warm up, meet, and time ``steps`` steps. Collective."""
+    def run_block(self, *, steps: int, warmup_steps: int, local: bool, rebuild: bool, layout: int | None = None) -> RankSteps:
+        """Rebuild if asked, warm up, wait for all ranks, and time ``steps`` steps. Collective.
+
+        The first block on new batches warms up until none is left that was loaded before.
+        """
         began = time.perf_counter()
-        if rebuild or self.model is None:
-            self.build(layout=layout)
-        assert self.model is not None and self.optimizer is not None
+        if rebuild or self.prepared is None:
+            with loaders_held():
+                self.build(layout=layout)
+        if self._begun is not self.batches:  # its loaders had time to fill their queue
+            self._begun = self.batches
+            warmup_steps = max(warmup_steps, math.ceil((self.workload.prefetched_batches + 1) / self.micro_steps))
         timer = StepTimer(self.device)
-        with self.backend.local_only(self.model, self.optimizer) if local else nullcontext():
+        with self._local() if local else nullcontext():
             timer.start()
             for _ in range(warmup_steps):
                 self.step(timer)
-            meet(self.backend, self.device)
+            synchronize_ranks(self.backend, self.device)
             untimed_s = time.perf_counter() - began
             timer.start()
             samples = [self.step(timer) for _ in range(steps)]
-            phases_s = timer.read()
-        return TimedBlock(phases_s=phases_s, samples=samples, untimed_s=untimed_s)
+            phases_s = timer.read().tolist()
+        return RankSteps(rank=self.world.rank, untimed_s=untimed_s, samples=samples, phases_s=phases_s)
+
+    @contextmanager
+    def _local(self) -> Iterator[None]:
+        """A context of steps without exchange."""
+        with self.joined.local_only(), self.step_precision.local():
+            yield
+
+    def kept_bytes(self) -> dict[str, int]:
+        """Bytes of parameters and of optimizer state that this rank keeps, which is a share if the backend shards them."""
+        if self.prepared is None:
+            return {}
+        return {
+            "parameters": sum(map(local_bytes, self.prepared.bare.parameters())),
+            "optimizer_state": sum(map(local_bytes, self.prepared.kept_optimizer_state())),
+        }
 
     def describe(self) -> dict[str, Any]:
-        """For the rank's report: what it really trains with."""
+        """Describe what is really trained, for the rank's report."""
         return {
             "seed": self.seed,
             "local_batch_size": self.workload.local_batch_size,
             "micro_steps": self.micro_steps,
-            "optimizer": describe_optimizer(self.optimizer),
-            "model": describe_model(self.model) | self.arithmetic.describe() if self.model else {},
+            "optimizer": describe_optimizer(self.prepared.optimizer) if self.prepared else {},
+            "model": describe_model(self.prepared.bare) | self.step_precision.describe() if self.prepared else {},
         }
 
 
-def meet(backend: Backend, device: torch.device) -> None:
-    """All ranks begin the timed steps together, with nothing left running on the device. Collective."""
+def synchronize_ranks(backend: Backend, device: torch.device) -> None:
+    """Wait until the device is idle and all ranks have called, so that they begin the timed steps together. Collective."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     backend.barrier()
 
 
-def allocate_at_random(chance: random.Random, device: torch.device) -> list[torch.Tensor]:
-    """Tensors of random sizes; every other one is freed again, which leaves holes for what is built next."""
-    made = [torch.empty(chance.randrange(64, LAYOUT_BYTES), dtype=torch.uint8, device=device) for _ in range(LAYOUT_ALLOCATIONS)]
+def allocate_at_random(rng: random.Random, device: torch.device) -> list[torch.Tensor]:
+    """Allocate tensors of random sizes and free every other one, which leaves holes for what is built next."""
+    made = [torch.empty(rng.randrange(64, LAYOUT_BYTES), dtype=torch.uint8, device=device) for _ in range(LAYOUT_ALLOCATIONS)]
     return made[::2]
 
 
-def describe_optimizer(optimizer: Optimizer | None) -> dict[str, Any]:
+def local_bytes(tensor: Tensor) -> int:
+    """What this rank keeps of a tensor, sharded or not."""
+    own: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # a DTensor, whose module takes long to import
+    return own.numel() * own.element_size()
+
+
+def describe_optimizer(optimizer: Optimizer) -> dict[str, Any]:
     """Class and hyperparameters of the first parameter group, as they are after wrapping."""
-    if optimizer is None:
-        return {}
     group = {k: v for k, v in optimizer.param_groups[0].items() if isinstance(v, int | float | bool | str)}
     return {"class": type(optimizer).__name__, **group}
 
 
-def describe_model(model: nn.Module | None) -> dict[str, Any]:
-    """Size of the model and of what must be exchanged for one step."""
-    if model is None:
-        return {}
+def describe_model(model: nn.Module) -> dict[str, Any]:
+    """Size of the model and of the gradients that one step exchanges."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return {
         "parameters": sum(p.numel() for p in model.parameters()),

@@ -1,4 +1,4 @@
-"""The loaders of one rank under the clock: batches as training gets them, for several numbers of loader workers, and no model."""
+"""Times the loaders of one rank: batches as training gets them, for several numbers of loader workers, without a model."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ import torch
 
 from backends import Backend
 from measurement.errors import PlanError
-from measurement.loading import LoaderTurn
+from measurement.loader_record import LoaderTurn
 from measurement.world import World
-from runners.planning import WorkloadSetup
+from runners.planning.workload import WorkloadSetup
 from workloads import Workload
 
 WARMUP_BATCHES = 2
-"""Of every loader worker; 2 as well where there are none."""
+"""For each loader worker; the same number if there are none."""
 
 
 def require_loader(setup: WorkloadSetup) -> None:
-    """Refuse a workload that no processes load for.
+    """Refuse a workload that has no loader workers.
 
     Raises:
         PlanError: it has no option ``loader_workers``.
@@ -39,7 +39,7 @@ def require_loader(setup: WorkloadSetup) -> None:
 
 
 class Loaders:
-    """One rank's loaders, a new one for every turn; the data set is read once for all of them."""
+    """Makes a new loader for every turn. The data set is read once for all of them."""
 
     def __init__(self, workload: Workload, *, backend: Backend, world: World, device: torch.device) -> None:
         self._workload = workload
@@ -49,16 +49,16 @@ class Loaders:
         next(workload.batches(rank=world.rank, world_size=world.world_size, device=device))  # reads the data set
 
     def measure(self, counts: Sequence[int], *, rounds: int, seconds: float) -> list[LoaderTurn]:
-        """Every number of workers once in each round, in random order, the same on all ranks. Collective."""
-        chance = random.Random(self._workload.seed)
-        turns = [(number, workers) for number in range(rounds) for workers in chance.sample(counts, len(counts))]
+        """Measure every number of workers once a round, in a random order that is the same on all ranks. Collective."""
+        rng = random.Random(self._workload.seed)
+        turns = [(number, workers) for number in range(rounds) for workers in rng.sample(counts, len(counts))]
         warnings.filterwarnings(
             "ignore", message="This DataLoader will create"
         )  # more than cores: whether that helps is asked here
         return [self._turn(number, workers, seconds) for number, workers in turns]
 
     def _turn(self, number: int, workers: int, seconds: float) -> LoaderTurn:
-        """Load untimed until the loader runs, meet, use up what was loaded meanwhile, then count. Collective."""
+        """Warm the loader up, wait for all ranks, use up the batches prefetched meanwhile, then count. Collective."""
         batches = self._batches(workers)
         stock = workers * getattr(self._workload.options, "prefetch_factor", WARMUP_BATCHES)
         _use(batches, max(stock, WARMUP_BATCHES * max(workers, 1)))
@@ -73,10 +73,10 @@ class Loaders:
         )
 
     def _count(self, batches: Iterator[Any], each: int, seconds: float) -> tuple[int, float]:
-        """Samples in whole batches, and the seconds they took: at least so many.
+        """Return how many samples were loaded and the seconds that took, at least ``seconds``.
 
-        Always as many batches from every worker: they end theirs at about the same time, and to stop within such a burst would
-        count its waiting and not what came of it.
+        Counts equally many batches from every worker. Workers finish their batches at about the same time; to stop in the middle of
+        such a burst would count the wait before it but not its batches.
         """
         samples, began = 0, time.perf_counter()
         while time.perf_counter() - began < seconds:
@@ -86,7 +86,7 @@ class Loaders:
         return samples, time.perf_counter() - began
 
     def _batches(self, workers: int) -> Iterator[Any]:
-        """Of the same workload with another number of workers; a shallow copy shares the data set that has been read."""
+        """Return batches with this number of workers. A shallow copy of the workload shares the data set that was read."""
         own = copy.copy(self._workload)
         own.options = own.options.model_copy(update={"loader_workers": workers})
         return own.batches(rank=self._world.rank, world_size=self._world.world_size, device=self._device)

@@ -1,4 +1,4 @@
-"""The table a standing-alone run prints: throughput of every rank and of all together, or a micro-benchmark's cases."""
+"""The table that a standing-alone run prints: throughput of every rank and of all together, or a micro-benchmark's cases."""
 
 from __future__ import annotations
 
@@ -7,31 +7,38 @@ import pandas as pd
 from rich.table import Table
 
 from measurement.record import LaunchRecord
-from reports.blocks import tabulate_blocks
-from reports.cells import summarise_cells
-from reports.cells_chart import size_text
-from reports.limits import data_wait_share, limit_sentence
-from reports.quantities import bandwidth, duration, share
+from reports.conclusions.blocks import slowest_steps, tabulate_blocks, timed_steps
+from reports.conclusions.bottleneck import data_wait_share
+from reports.conclusions.cases import summarise_cases
+from reports.conclusions.throughput import throughput_per_s
 from reports.schema import StepShares
+from reports.wording.bottleneck import limit_sentence
+from reports.wording.formatting import bandwidth, duration, share, size_text
 
 CONFIDENCE = 0.95
 
 
 def throughput_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
-    """One row per rank, then the total: all ranks' samples over the slowest rank's time, as in the reports. Below: the limit."""
+    """One row per rank, then all ranks together as in the reports. Below: what limits the speed.
+
+    Args:
+        record: of a run that is ok.
+        steps: its raw steps, at least one block of them finished by every rank.
+    """
     ranks, hosts = _plural(record.world_size, "rank"), _plural(len(record.hosts), "host")
     title = f"{record.workload} under {record.backend} over {record.transport}: {ranks} on {hosts}"
     table = Table(title=title, title_justify="left")
     for name in ("host", "rank", f"{record.sample_unit}/s", "step ms (median)", "step ms (95%)", "waiting for data"):
         table.add_column(name, justify="left" if name == "host" else "right")
+    timed = timed_steps([record], steps.assign(launch=record.launch, arm=record.arm))
+    timed = timed[timed["kind"] == "sync"]
     for place in record.ranks:
-        own = steps[steps["rank"] == place.rank]
+        own = timed[timed["rank"] == place.rank]
         table.add_row(place.host, str(place.rank), *_figures(own["samples"].sum() / own["step_s"].sum(), own["step_s"], own))
-    slowest = steps.groupby(["block", "step"])["step_s"].max()
-    per_block = steps.groupby(["block", "rank"])["step_s"].sum().groupby("block").max()
+    in_all = throughput_per_s(tabulate_blocks(timed))
     table.add_section()
-    table.add_row("all", str(record.world_size), *_figures(steps["samples"].sum() / per_block.sum(), slowest, steps), style="bold")
-    table.caption = limit_sentence({record.arm: StepShares(data_wait=data_wait_share(steps))})
+    table.add_row("all", str(record.world_size), *_figures(in_all, slowest_steps(timed)["step_s"], timed), style="bold")
+    table.caption = limit_sentence({record.arm: StepShares(data_wait=data_wait_share(timed))})
     table.caption_justify, table.caption_style = "left", "none"
     return table
 
@@ -44,9 +51,9 @@ def cases_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
     for name in ("operation", "size", "latency", "algbw", "busbw"):
         table.add_column(name, justify="left" if name == "operation" else "right")
     blocks = tabulate_blocks(steps.assign(launch=record.launch, arm=record.arm))
-    for case, cell in zip(record.cases, summarise_cells([record], blocks, confidence=CONFIDENCE, seed=0), strict=True):
-        figures = [duration(cell.latency_s), bandwidth(cell.algbw_bytes_per_s), bandwidth(cell.busbw_bytes_per_s)]
-        table.add_row(case.operation, size_text(case), *([cell.not_offered, "", ""] if cell.not_offered else figures))
+    for case, found in zip(record.cases, summarise_cases([record], blocks, confidence=CONFIDENCE, seed=0), strict=True):
+        figures = [duration(found.latency_s), bandwidth(found.algbw_bytes_per_s), bandwidth(found.busbw_bytes_per_s)]
+        table.add_row(case.operation, size_text(case), *([found.not_offered, "", ""] if found.not_offered else figures))
     return table
 
 

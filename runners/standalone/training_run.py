@@ -1,24 +1,23 @@
-"""Training to the end without a driver: epoch after epoch on all ranks, one line for each, kept in a checkpoint if asked."""
+"""Trains to the end without a driver: prints a line for each epoch and writes checkpoints if asked."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from measurement.errors import PlanError
-from measurement.record import LaunchRecord
-from measurement.training import EpochRecord, Training
-from runners import checkpoint
-from runners.arm_launch import block_rows
-from runners.checkpoint import Checkpoint
-from runners.engine import Engine
-from runners.epoch_records import combine, epoch_block
-from runners.epochs import EpochRunner, Seen
-from runners.event_log import EventLog
-from runners.training_flags import Keeping
+from measurement.record import BlockRecord, LaunchRecord
+from measurement.training import EpochRecord, TrainingSettings
+from reports.formats.tensorboard_log import TensorboardLog
+from runners.processes.process_exit import EXIT_BAD_INPUT
+from runners.protocol.epoch_records import combine
+from runners.protocol.messages import EpochCommand
+from runners.rank import checkpoint
+from runners.rank.checkpoint import Checkpoint
+from runners.rank.engine import Engine
+from runners.rank.epochs import EpochProgress, EpochRunner
+from runners.standalone.flags import CheckpointOptions
 
-EXIT_BAD_INPUT = 2
 Say = Callable[[str], None]
 
 
@@ -26,17 +25,23 @@ class TrainingRun:
     """One rank of a training that stands alone. Its methods are collective."""
 
     def __init__(
-        self, engine: Engine, training: Training, *, keeping: Keeping | None, say: Say, events: EventLog | None = None
+        self,
+        engine: Engine,
+        training: TrainingSettings,
+        *,
+        checkpointing: CheckpointOptions | None,
+        say: Say,
+        events: TensorboardLog | None = None,
     ) -> None:
         """``events`` are rank 0's."""
         assert engine.epochs is not None
         self._engine, self._training, self._runner = engine, training, engine.epochs
-        self._keeping, self._say, self._events = keeping, say, events
+        self._checkpointing, self._say, self._events = checkpointing, say, events
         self._rank = engine.runner.world.rank
-        self._resumed = self._open() if keeping else None
+        self._resumed = self._open() if checkpointing else None
 
     def _open(self) -> Checkpoint | None:
-        """What is gone on with, on every rank. What is wrong with the file rank 0 alone finds out, and says; all end.
+        """Read the checkpoint on rank 0 and give it to every rank. If it cannot be used, rank 0 says why and all ranks end.
 
         Raises:
             PlanError: on rank 0.
@@ -57,77 +62,72 @@ class TrainingRun:
         return found
 
     def _find(self) -> Checkpoint | None:
-        assert self._keeping is not None
-        path = self._keeping.path
-        if self._keeping.resume:
+        assert self._checkpointing is not None
+        path = self._checkpointing.path
+        if self._checkpointing.resume:
             return checkpoint.read(path, trained=checkpoint.what_is_trained(self._engine.job, self._runner))
         if path.exists():
             raise PlanError(f"checkpoint '{path}' exists already; say --resume to go on with it, or remove it to begin anew")
         checkpoint.require_place(path)
         return None
 
-    def run(self, record: LaunchRecord) -> list[dict[str, Any]]:
-        """Train until the last epoch, or the target; the record gets epochs and blocks.
-
-        Returns:
-            All ranks' raw steps of the epochs that ended in this run, on every rank.
-        """
-        began, rows = time.monotonic(), []
-        seen = self._begin(record)
+    def run(self, record: LaunchRecord) -> None:
+        """Train until the last epoch, or the target; the record gets epochs and blocks, on every rank."""
+        began = time.monotonic()
+        progress = self._begin(record)
         for epoch in range(len(record.epochs), self._training.epochs):
             if self._has_reached(record):
                 break
-            rows += self._epoch(epoch, record, seen, began)
-            seen = None
+            self._epoch(epoch, record, progress, began)
+            progress = None
         record.measuring_s = time.monotonic() - began
         self._say(outcome(self._training, record.epochs))
-        return rows
 
-    def _begin(self, record: LaunchRecord) -> Seen | None:
-        """Put back what was kept; what was seen of an epoch that was not ended."""
+    def _begin(self, record: LaunchRecord) -> EpochProgress | None:
+        """Restore the checkpoint. Returns the progress in the epoch that was interrupted."""
         if self._resumed is None:
             return None
         resumed, self._resumed = self._resumed, None
         record.epochs = resumed.epochs()
         checkpoint.restore(resumed, self._runner)
-        seen = resumed.seen(self._rank)
-        self._say(f"resumed at epoch {resumed.epoch + 1}, step {len(seen.losses) + 1} of {self._runner.steps}")
-        return seen
+        progress = resumed.progress(self._rank)
+        self._say(f"resumed at epoch {resumed.epoch + 1}, step {len(progress.losses) + 1} of {self._runner.steps}")
+        return progress
 
     def _has_reached(self, record: LaunchRecord) -> bool:
         return self._training.stop_at_target and bool(record.epochs) and self._training.is_reached(record.epochs[-1])
 
-    def _epoch(self, epoch: int, record: LaunchRecord, seen: Seen | None, began: float) -> list[dict[str, Any]]:
+    def _epoch(self, epoch: int, record: LaunchRecord, progress: EpochProgress | None, began: float) -> None:
         started = time.monotonic()
 
-        def pause(epoch: int, seen: Seen) -> None:
-            self._keep(record, epoch, seen)
+        def pause(epoch: int, progress: EpochProgress) -> None:
+            self._keep(record, epoch, progress)
 
-        every = self._keeping.every_steps if self._keeping else None
-        report = self._runner.run(epoch, seen=seen, pause=pause if every else None, pause_every=every)
+        every = self._checkpointing.every_steps if self._checkpointing else None
+        command = EpochCommand(turn=epoch, epoch=epoch)
+        report = self._runner.run(command, progress=progress, pause=pause if every else None, pause_every=every)
         reports = self._engine.backend.all_gather_object(report)
         done = combine(reports, epoch=epoch)
-        block = epoch_block(done, turn=epoch, started_s=started - began, wall_s=time.monotonic() - started)
+        measured = {"started_s": started - began, "wall_s": time.monotonic() - started}
+        block = BlockRecord.joined([each.block for each in reports], **measured)
         record.epochs.append(done)
         record.blocks.append(block)
         self._say(line(done, epochs=self._training.epochs, unit=record.sample_unit))
-        self._keep(record, epoch + 1, Seen())
-        rows = [row for each in reports for row in block_rows(block, each)]
+        self._keep(record, epoch + 1, EpochProgress())
         if self._events is not None:
-            self._events.epoch(done, rows)
-        return rows
+            self._events.epoch(done, block)
 
-    def _keep(self, record: LaunchRecord, epoch: int, seen: Seen) -> None:
-        if self._keeping is None:
+    def _keep(self, record: LaunchRecord, epoch: int, progress: EpochProgress) -> None:
+        if self._checkpointing is None:
             return
         runner: EpochRunner = self._runner
-        found = checkpoint.capture(self._engine.job, runner, epoch=epoch, seen=seen, finished=record.epochs)
+        found = checkpoint.capture(self._engine.job, runner, epoch=epoch, progress=progress, finished=record.epochs)
         if self._rank == 0:
-            found.write(self._keeping.path)
+            found.write(self._checkpointing.path)
 
 
 def line(epoch: EpochRecord, *, epochs: int, unit: str) -> str:
-    """What is said of an epoch."""
+    """Say how an epoch went, in one line."""
     figures = epoch.figures()
     parts = [f"epoch {epoch.epoch + 1:>{len(str(epochs))}}/{epochs}", f"loss {figures['train_loss']:.4f}"]
     if "train_top5" in figures:
@@ -139,8 +139,8 @@ def line(epoch: EpochRecord, *, epochs: int, unit: str) -> str:
     return "  ".join(parts)
 
 
-def outcome(training: Training, epochs: list[EpochRecord]) -> str:
-    """What is said at the end: time to accuracy where a target was set."""
+def outcome(training: TrainingSettings, epochs: list[EpochRecord]) -> str:
+    """Say how the training ended, with the time to accuracy if a target was set."""
     trained = f"{sum(epoch.train_s for epoch in epochs):.1f} s of training"
     target = training.target_accuracy
     if target is None:
@@ -150,5 +150,5 @@ def outcome(training: Training, epochs: list[EpochRecord]) -> str:
         first = next(epoch for epoch in epochs if training.is_reached(epoch))
         return f"target accuracy {target:g} reached in epoch {first.epoch + 1}: {reached_s:.1f} s of training"
     found = [figures["held_out_top1"] for epoch in epochs if "held_out_top1" in (figures := epoch.figures())]
-    seen = f"best: {max(found):.4f}" if found else "nothing is held out"
-    return f"target accuracy {target:g} not reached in {len(epochs)} epochs ({seen}): {trained}"
+    progress = f"best: {max(found):.4f}" if found else "nothing is held out"
+    return f"target accuracy {target:g} not reached in {len(epochs)} epochs ({progress}): {trained}"

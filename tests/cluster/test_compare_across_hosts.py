@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
@@ -23,6 +22,7 @@ from tests.cluster.conftest import inside
 from tests.conftest import REPOSITORY, TINY, needs_horovod, wait_until
 
 MUTE = Path(__file__).parent / "plugins" / "mute.py"
+WRONG = REPOSITORY / "tests" / "distributed" / "plugins" / "wrong.py"
 ENDS_S = 90
 """Within which a comparison ends that has lost a host."""
 PAIR = {"ddp": {"backend": "ddp", "transport": "gloo"}, "naive": {"backend": "naive", "transport": "gloo", "launcher": "spawn"}}
@@ -105,16 +105,23 @@ def test_a_block_counts_whose_reply_was_lost_and_a_rank_far_away_leaves_its_last
     assert len(ResultsFolder(tmp_path / "out").steps(mute)) == 2 * 2 * 3
 
 
-def begin(folder, **changes):
-    """A comparison that would go on for long, when it measures."""
-    plan = write_plan(folder, measurement={"rounds": None, "seconds_per_launch": 200, "launches": 2}, **changes)
+BOTH = {transport: {"backend": f"{WRONG}:SaysEachBlock", "transport": transport} for transport in ("gloo", "mpi")}
+
+
+def begin(folder):
+    """A comparison that would go on for long, when every arm has had a block."""
+    plan = write_plan(folder, arms=BOTH, baseline="gloo", measurement={"rounds": None, "seconds_per_launch": 200, "launches": 2})
     argv = [sys.executable, "-m", "runners.cli", "lab", "run", "--", "ringside", "compare", str(plan), "-o", str(folder / "out")]
     process = subprocess.Popen(argv, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
-    for line in process.stderr:
-        if "measuring blocks" in line:
-            time.sleep(4)
-            return process
-    pytest.fail("it never began to measure")
+    wait_until(lambda: process.poll() is not None or all(prepared(arm) >= 6 for arm in BOTH), seconds=120)
+    assert process.poll() is None, process.stderr.read()
+    return process
+
+
+def prepared(arm):
+    """How often the first rank of an arm began anew: at its start, in the gate, and for each block."""
+    logs = Path(tempfile.gettempdir()).glob(f"ringside-*-0-{arm}/*/rank-0.log")
+    return sum(log.read_text().count("prepared\n") for log in logs)
 
 
 def driver_of(process):
@@ -126,7 +133,7 @@ def driver_of(process):
 def test_a_killed_driver_leaves_nothing_on_either_host(nothing_left, tmp_path):
     """Not even frozen ranks, nor a torchrun on the other host. The fixture looks."""
     kept = spools()
-    with begin(tmp_path, arms={"ddp": PAIR["ddp"], "mpi": {"backend": "ddp", "transport": "mpi"}}) as process:
+    with begin(tmp_path) as process:
         assert len(processes_of("host2")) > 6
         driver_of(process).kill()
         process.stderr.close()
@@ -170,8 +177,7 @@ def test_a_wrong_key_is_one_line(lab, tmp_path):
 def test_a_host_whose_sshd_is_killed_is_named(nothing_left, tmp_path):
     """With all that it serves: launchers there lose their line, ranks their launchers."""
     kept = spools()
-    arms = {"ddp": PAIR["ddp"], "mpi": {"backend": "ddp", "transport": "mpi"}}
-    with begin(tmp_path, arms=arms) as process:
+    with begin(tmp_path) as process:
         for server in [one for one in map(psutil.Process, processes_of("host2")) if one.name().startswith("sshd")]:
             server.kill()
         _, errors = process.communicate(timeout=ENDS_S)
@@ -187,7 +193,7 @@ def test_a_killed_host_is_named_and_the_other_is_left_clean(lab, tmp_path):
     """Last in this file: the host is not started again."""
     kept = spools()
     before = processes_of("host1")
-    with begin(tmp_path, arms={"ddp": PAIR["ddp"], "mpi": {"backend": "ddp", "transport": "mpi"}}) as process:
+    with begin(tmp_path) as process:
         os.kill(namespaces.init_of("host2"), signal.SIGKILL)
         _, errors = process.communicate(timeout=ENDS_S)
     assert process.returncode == 1, errors

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.cluster
 LOOK = """
 import json, sys
 from pathlib import Path
-from runners.reach import Probe, probe_hosts
+from runners.hosts.ssh_probe import Probe, probe_hosts
 folder, *hosts = sys.argv[1:]
 print(json.dumps([vars(found) for found in probe_hosts(hosts, probe=Probe(folder=Path(folder)))]))
 """

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from measurement.results import ResultsFolder
-from tests.conftest import needs_horovod, ringside, write_plan
+from tests.conftest import needs_horovod, ringside_here, write_plan
 from tests.distributed.test_standalone import HOROVODRUN, run
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
@@ -21,9 +21,9 @@ REASON = "not offered by Horovod"
 
 def compare(tmp_path, *, arms, options, **changes):
     measurement = {"rounds": 2, "control": False, "warmup_steps": 0} | changes.pop("measurement", {})
-    arms = {"ddp": {"backend": "ddp", "transport": "gloo"}, **arms}
+    arms = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"}, **arms}
     plan = write_plan(tmp_path, workload="collectives", workload_options=options, arms=arms, measurement=measurement, **changes)
-    done = ringside("compare", plan, "-o", tmp_path / "out")
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
     return done, {record.arm: record for record in ResultsFolder(tmp_path / "out").records()}
 
 
@@ -59,7 +59,9 @@ def test_every_operation_is_checked_measured_and_reported(tmp_path):
 
 
 def test_a_wrong_value_makes_the_arm_wrong_before_its_time_counts(tmp_path):
-    arms = {name.lower(): {"backend": f"{WRONG}:{name}", "transport": "gloo"} for name in ("Wrong", "WrongLater")}
+    arms = {
+        name.lower(): {"backend": f"{WRONG}:{name}", "transport": "gloo", "launcher": "spawn"} for name in ("Wrong", "WrongLater")
+    }
     options = {"operations": ["all_reduce"], "sizes": ["1 KiB", "4 KiB"]}
     done, records = compare(tmp_path, arms=arms, options=options)
     assert done.returncode == 1, done.stderr

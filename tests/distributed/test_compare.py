@@ -7,8 +7,8 @@ import json
 import pytest
 
 from measurement.results import ResultsFolder
-from runners.launch_job import KEEP_FREED_MEMORY
-from tests.conftest import needs_horovod, ringside, write_plan
+from runners.driver.build_launch_job import KEEP_FREED_MEMORY
+from tests.conftest import needs_horovod, ringside, ringside_here, write_plan
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
 
@@ -62,10 +62,13 @@ def test_horovods_options_reach_the_library_and_pass_the_gate(tmp_path):
         "adasum": arm(op="Adasum"),
         "groups": arm(transport="gloo", num_groups=2, gradient_predivide_factor=2.0),
     }
-    plan = write_plan(tmp_path, arms=arms, baseline="fp16", micro_steps=2, measurement={"control": False, "rounds": 1})
-    done = ringside("compare", plan, "-o", tmp_path / "out")
+    measurement = {"control": False, "rounds": 1, "local_every": 1}
+    plan = write_plan(tmp_path, arms=arms, baseline="fp16", micro_steps=2, measurement=measurement)
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr + done.stdout
     records = records_of(tmp_path / "out")
+    kinds = {arm: [block.kind for block in record.blocks] for (_, arm), record in records.items()}
+    assert kinds["fp16"] == ["sync", "local"] and kinds["adasum"] == ["sync"], "Adasum has no step without exchange"
     fp16 = records[0, "fp16"].ranks[0].backend
     assert (fp16["compression"], fp16["fusion_threshold_bytes"], fp16["cycle_time_ms"]) == ("fp16", 1 << 20, 2.5)
     assert fp16["backward_passes_per_step"] == 2
@@ -87,7 +90,7 @@ def test_ddps_options_reach_the_library_and_pass_the_gate(tmp_path):
         "powersgd": arm(comm_hook="powersgd", bucket_cap_mb=100),
     }
     plan = write_plan(tmp_path, arms=arms, baseline="plain", freed_memory="return", measurement={"control": False, "rounds": 1})
-    done = ringside("compare", plan, "-o", tmp_path / "out")
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr + done.stdout
     records = records_of(tmp_path / "out")
     assert not records[0, "plain"].ranks[0].environment.keys() & KEEP_FREED_MEMORY
@@ -98,51 +101,46 @@ def test_ddps_options_reach_the_library_and_pass_the_gate(tmp_path):
     assert records[0, "powersgd"].parity.gradient_error is None
 
 
-def test_sequential_mode_alternates_launches(tmp_path):
-    plan = write_plan(tmp_path, measurement={"mode": "sequential", "launches": 2, "rounds": 2})
-    done = ringside("compare", plan, "-o", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
-    records = records_of(tmp_path / "out")
-    assert set(records) == {(launch, arm) for launch in (0, 1) for arm in ("ddp", "ddp-control")}
-    for launch in (0, 1):
-        turns = [sorted(block.turn for block in records[launch, arm].blocks) for arm in ("ddp", "ddp-control")]
-        first, second = sorted(turns)
-        assert max(first) < min(second)
-
-
 def test_single_spawned_and_synthetic(tmp_path):
     plan = write_plan(
         tmp_path,
         world_size=1,
-        workload="resnet18",
-        workload_options={"image_size": 32, "num_classes": 10},
+        workload="squeezenet1_1",
+        workload_options={"image_size": 32, "num_classes": 2},
         local_batch_size=2,
         arms={"single": {"backend": "single", "launcher": "spawn"}, "ddp": {"backend": "ddp", "launcher": "mpirun"}},
         baseline="single",
         measurement={"control": False, "rounds": 2},
     )
-    done = ringside("compare", plan, "-o", tmp_path / "out")
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert {record.status for record in records_of(tmp_path / "out").values()} == {"ok"}
 
 
 def test_a_finished_comparison_is_not_measured_again_and_its_reports_are_rebuilt(tmp_path):
-    plan = write_plan(tmp_path)
-    first = ringside("compare", plan, "-o", tmp_path / "out")
+    """In sequential mode, which a second launch must alternate in, too."""
+    plan = write_plan(
+        tmp_path, arms={"ddp": {"backend": "ddp", "launcher": "spawn"}}, measurement={"mode": "sequential", "rounds": 2}
+    )
+    first = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert first.returncode == 0, first.stderr
     before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
     names = ("report.html", "report.md", "report.csv", "comparison.json")
     for name in names:
         (tmp_path / "out" / name).unlink()
-    rebuilt = ringside("report", tmp_path / "out")
+    rebuilt = ringside_here("report", tmp_path / "out")
     assert rebuilt.returncode == 0, rebuilt.stderr
     assert all((tmp_path / "out" / name).read_bytes() == before[tmp_path / "out" / name] for name in names)
-    longer = ringside("compare", plan, "-o", tmp_path / "out", "--set", "measurement.launches=2")
+    longer = ringside_here("compare", plan, "-o", tmp_path / "out", "--set", "measurement.launches=2")
     assert longer.returncode == 0, longer.stderr
     records = records_of(tmp_path / "out")
-    assert {launch for launch, _ in records} == {0, 1}
+    assert set(records) == {(launch, arm) for launch in (0, 1) for arm in ("ddp", "ddp-control")}
+    for launch in (0, 1):
+        turns = [sorted(block.turn for block in records[launch, arm].blocks) for arm in ("ddp", "ddp-control")]
+        first_arm, second_arm = sorted(turns)
+        assert max(first_arm) < min(second_arm)
     kept = tmp_path / "out" / "launch-000" / "ddp" / "record.json"
     assert kept.read_bytes() == before[kept]
-    other = ringside("compare", plan, "-o", tmp_path / "out", "--set", "seed=9")
+    other = ringside_here("compare", plan, "-o", tmp_path / "out", "--set", "seed=9")
     assert other.returncode == 2
     assert "results of another plan" in other.stderr

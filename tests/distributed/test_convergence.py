@@ -10,13 +10,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from measurement.results import ResultsFolder
 from reports.schema import Comparison
-from tests.conftest import needs_horovod, ringside, write_plan
+from tests.conftest import needs_horovod, ringside_here, write_plan
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
 
 ARMS = {
     "single": {"backend": "single"},
-    "ddp": {"backend": "ddp", "transport": "gloo"},
+    "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"},
     "horovod": {"backend": "horovod", "transport": "gloo"},
 }
 SEED, SEEDS, EPOCHS, STEPS = 3, 2, 2, 5
@@ -35,7 +35,7 @@ def events(folder, arm, seed):
 def test_trainings_are_compared_by_seed_and_told_in_every_report(tmp_path):
     changes = {"local_batch_size": LOCAL_BATCH_SIZE, "seed": SEED, "baseline": "ddp", "training": TRAINING}
     plan = write_plan(tmp_path, arms=ARMS, **changes, measurement={"launches": SEEDS, "local_every": 0})
-    done = ringside("compare", plan, "-o", tmp_path / "out")
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr + done.stdout
     folder = ResultsFolder(tmp_path / "out")
     records = {(record.launch, record.arm): record for record in folder.records()}

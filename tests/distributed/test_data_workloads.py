@@ -9,14 +9,14 @@ import torch
 
 from measurement.errors import PlanError
 from measurement.results import ResultsFolder
-from runners.planning import resolve_workload
-from tests.conftest import HAS_HOROVOD, ringside, write_plan
+from runners.planning.workload import resolve_workload
+from tests.conftest import HAS_HOROVOD, ringside_here, write_plan
 from tests.dataset_files import write_data
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
 
 CPU = torch.device("cpu")
-ARMS = {"ddp": {"backend": "ddp", "transport": "gloo"}}
+ARMS = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"}}
 if HAS_HOROVOD:
     ARMS["horovod"] = {"backend": "horovod", "transport": "gloo"}
 
@@ -31,7 +31,7 @@ def test_all_backends_train_mnist_from_files_on_the_same_samples(tmp_path):
         arms=ARMS,
         measurement={"control": len(ARMS) == 1},
     )
-    done = ringside("compare", plan, "-o", tmp_path / "out")
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr + done.stdout
     records = ResultsFolder(tmp_path / "out").records()
     assert len(records) == 2
@@ -47,7 +47,7 @@ def test_batches_are_the_same_however_many_processes_load(tmp_path, name):
     options = write_data(name, tmp_path / "data")
 
     def batches(**more):
-        made = resolve_workload(name, {**options, **more}).training(local_batch_size=4, seed=3)
+        made = resolve_workload(name, {**options, **more}).build(local_batch_size=4, seed=3)
         endless = made.batches(rank=1, world_size=2, device=CPU)
         return [*itertools.islice(endless, 5), *made.evaluation_batches(rank=1, world_size=2, device=CPU)]
 
@@ -60,7 +60,7 @@ def test_a_damaged_jpeg_is_named_by_loader_processes_too(tmp_path):
     options = write_data("imagenet", tmp_path / "data")
     path = tmp_path / "data" / "train" / "cat" / "3.jpg"
     path.write_bytes(path.read_bytes()[:500])
-    made = resolve_workload("imagenet", {**options, "loader_workers": 2}).training(local_batch_size=4, seed=3)
+    made = resolve_workload("imagenet", {**options, "loader_workers": 2}).build(local_batch_size=4, seed=3)
     with pytest.raises(PlanError) as refused:
         list(itertools.islice(made.batches(rank=0, world_size=1, device=CPU), 6))
     assert str(refused.value).startswith(f"image '{path}' cannot be read: ")

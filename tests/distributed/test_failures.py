@@ -6,41 +6,54 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from measurement.results import ResultsFolder
-from tests.conftest import REPOSITORY, needs_horovod, ringside, started_processes, write_plan
+from tests.conftest import REPOSITORY, needs_horovod, no_process_stays, ringside, started_processes, wait_until, write_plan
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
 WRONG = Path(__file__).parent / "plugins" / "wrong.py"
 ROUNDS = 8
 
 
-def compare_with(tmp_path, name, **measurement):
-    arms = {"ddp": {"backend": "ddp"}, "bad": {"backend": f"{WRONG}:{name}", "transport": "gloo"}}
-    plan = write_plan(tmp_path, arms=arms, measurement={"control": False, "rounds": ROUNDS, "local_every": 0, **measurement})
-    done = ringside("compare", plan, "-o", tmp_path / "out")
-    return done, {record.arm: record for record in ResultsFolder(tmp_path / "out").records()}
+BAD = {
+    "Dies": ("failed", "rank 1 died without a word", "last words of rank 1"),
+    "DiesWhileAPeerIsBusy": ("failed", "rank 1 died without a word, then rank 0", "last words of rank 1"),
+    "Hangs": ("timeout", "no answer from rank", "going to sleep"),
+    "Raises": ("failed", "rank 1: ValueError: no more steps from me", "ValueError: no more steps from me"),
+}
+"""Status, message and last line of the log of each backend that fails in its own way."""
 
 
-@pytest.mark.parametrize(
-    ("name", "status", "message", "last_line"),
-    [
-        ("Dies", "failed", "rank 1 died without a word", "last words of rank 1"),
-        ("DiesWhileAPeerIsBusy", "failed", "rank 1 died without a word, then rank 0", "last words of rank 1"),
-        ("Hangs", "timeout", "no answer from rank", "going to sleep"),
-        ("Raises", "failed", "rank 1: ValueError: no more steps from me", "ValueError: no more steps from me"),
-    ],
-)
-def test_one_arm_fails_and_the_other_finishes(tmp_path, name, status, message, last_line):
-    done, records = compare_with(tmp_path, name, block_timeout_s=8)
+@pytest.fixture(scope="module")
+def failures(tmp_path_factory):
+    """A comparison of them all with an arm that is well."""
+    folder = tmp_path_factory.mktemp("failures")
+    arms = {name.lower(): {"backend": f"{WRONG}:{name}", "transport": "gloo"} for name in BAD}
+    measurement = {"control": False, "rounds": ROUNDS, "local_every": 0, "block_timeout_s": 8}
+    plan = write_plan(folder, arms={"ddp": {"backend": "ddp"}, **arms}, measurement=measurement)
+    with no_process_stays():
+        done = ringside("compare", plan, "-o", folder / "out")
+    return folder / "out", done, {record.arm: record for record in ResultsFolder(folder / "out").records()}
+
+
+def test_arms_fail_and_the_other_finishes(failures):
+    folder, done, records = failures
     assert done.returncode == 1, done.stderr
     assert records["ddp"].status == "ok"
     assert len(records["ddp"].blocks) == ROUNDS
-    bad = records["bad"]
+    found = json.loads((folder / "comparison.json").read_text())
+    expected = {"ddp": "ok"} | {name.lower(): status for name, (status, _, _) in BAD.items()}
+    assert {arm["name"]: arm["status"] for arm in found["arms"]} == expected
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_failed_arm_is_told_with_the_rank_that_did_it_and_its_log(failures, name):
+    folder, _, records = failures
+    status, message, last_line = BAD[name]
+    bad = records[name.lower()]
     assert bad.status == status
     assert message in bad.error.message
     assert 1 in bad.error.ranks
@@ -49,10 +62,12 @@ def test_one_arm_fails_and_the_other_finishes(tmp_path, name, status, message, l
     assert 0 < len(bad.blocks) < ROUNDS
     if name == "Hangs":
         assert "misbehave" in bad.error.log_tail["rank-1.log"]  # the traceback of where it hangs
-    report = (tmp_path / "out" / "report.md").read_text()
-    assert message in report
-    found = json.loads((tmp_path / "out" / "comparison.json").read_text())
-    assert {arm["name"]: arm["status"] for arm in found["arms"]} == {"ddp": "ok", "bad": status}
+    assert message in (folder / "report.md").read_text()
+
+
+SAYS_EACH_BLOCK = {"backend": f"{WRONG}:SaysEachBlock", "transport": "gloo"}
+BEFORE = 3
+"""Lines of a rank's log before those of blocks: of its start, the gate and the trial that sets the blocks' length."""
 
 
 def begin(tmp_path, **changes):
@@ -61,20 +76,31 @@ def begin(tmp_path, **changes):
     return subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
-def wait_for_blocks(process):
-    """Until the comparison says that it measures, and somewhat longer."""
+def wait_for_blocks(folder, *arms):
+    """Until each arm has begun three blocks more, so that at least one of each has been recorded meanwhile."""
+    begun = {arm: blocks_begun(folder, arm) for arm in arms}
+    wait_until(lambda: all(blocks_begun(folder, arm) >= begun[arm] + 3 for arm in arms), seconds=120)
+
+
+def blocks_begun(folder, arm):
+    """By the log of its first rank."""
+    log = folder / "out" / "launch-000" / arm / "rank-0.log"
+    return max(0, log.read_text().count("prepared\n") - BEFORE) if log.is_file() else 0
+
+
+def wait_for_line(process, *words):
+    """Until the comparison says so on stderr."""
     for line in process.stderr:
-        if "measuring blocks" in line:
-            time.sleep(3)
+        if all(word in line for word in words):
             return
-    pytest.fail("it never began to measure")
+    pytest.fail(f"it never said {words}")
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_comparison_keeps_its_blocks_and_resumes(tmp_path, sent):
-    process = begin(tmp_path)
+    process = begin(tmp_path, arms={"ddp": {**SAYS_EACH_BLOCK, "launcher": "spawn"}})
     try:
-        wait_for_blocks(process)
+        wait_for_blocks(tmp_path, "ddp", "ddp-control")
         process.send_signal(sent)
         _, errors = process.communicate(timeout=60)
     finally:
@@ -91,31 +117,31 @@ def test_an_interrupted_comparison_keeps_its_blocks_and_resumes(tmp_path, sent):
 
 
 def test_a_killed_driver_leaves_nothing_behind(tmp_path):
-    """Not even frozen ranks: their wardens see the driver go. The fixture counts what is left."""
-    process = begin(tmp_path)
-    wait_for_blocks(process)
+    """Not even frozen ranks: their supervisors see the driver go. The fixture counts what is left."""
+    process = begin(tmp_path, arms={"ddp": SAYS_EACH_BLOCK})
+    wait_for_blocks(tmp_path, "ddp", "ddp-control")
     assert len(started_processes()) > 6
     process.kill()
-    process.wait(10)
+    process.communicate(timeout=10)
 
 
 @needs_horovod
 def test_a_killed_horovod_rank_is_told_with_its_launcher(tmp_path):
-    arms = {"ddp": {"backend": "ddp"}, "horovod": {"backend": "horovod", "transport": "gloo"}}
-    process = begin(tmp_path, arms=arms)
+    horovod = {"backend": "horovod", "transport": "gloo"}
+    process = begin(tmp_path, baseline="says", arms={"says": {**SAYS_EACH_BLOCK, "launcher": "spawn"}, "horovod": horovod})
     try:
-        wait_for_blocks(process)
-        folder = ResultsFolder(tmp_path / "out")
-        ranks = [p for p in started_processes() if p.cmdline()[1:3] == ["-m", "runners.worker"] and "horovod" in p.cmdline()]
+        wait_for_blocks(tmp_path, "says")
+        ranks = [p for p in started_processes() if p.cmdline()[1:3] == ["-m", "runners.rank.worker"] and "horovod" in p.cmdline()]
         assert len(ranks) == 2
         ranks[0].kill()
-        time.sleep(8)
+        wait_for_line(process, "horovod failed", "died")
+        wait_for_blocks(tmp_path, "says")
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     finally:
         process.kill()
-    records = {record.arm: record for record in folder.records()}
+    records = {record.arm: record for record in ResultsFolder(tmp_path / "out").records()}
     assert records["horovod"].status == "failed"
     assert "died" in records["horovod"].error.message
-    assert records["ddp"].status == "ok"
-    assert len(records["ddp"].blocks) > len(records["horovod"].blocks)
+    assert records["says"].status == "ok"
+    assert len(records["says"].blocks) > len(records["horovod"].blocks)

@@ -5,43 +5,66 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from measurement.results import ResultsFolder
-from tests.conftest import ringside, write_plan
+from tests.conftest import no_process_stays, ringside_here, write_plan
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
 WRONG = Path(__file__).parent / "plugins" / "wrong.py"
 
 
-def run(tmp_path, classes, **measurement):
-    arms = {name.lower(): {"backend": f"{WRONG}:{name}", "transport": "gloo"} for name in classes}
-    plan = write_plan(tmp_path, arms={"ddp": {"backend": "ddp"}, **arms}, measurement={"control": False, **measurement})
-    done = ringside("compare", plan, "-o", tmp_path / "out")
-    return done, {record.arm: record for record in ResultsFolder(tmp_path / "out").records()}
+WRONGLY = {
+    "SkipsOneParameter": "gradient of 'classify.bias' is off by",
+    "SumsInsteadOfAveraging": "(relative L2, tolerance 0.0001)",
+    "StartsApart": "differs from rank 0's",
+    "SameShardEverywhere": "ranks 0 and 1 consumed the same samples",
+    "SameInputsInside": "gradient of",
+}
+"""What is said of each backend that computes wrongly."""
 
 
-def test_every_wrong_backend_is_caught_and_not_timed(tmp_path):
-    classes = ["SkipsOneParameter", "SumsInsteadOfAveraging", "StartsApart", "SameShardEverywhere", "SameInputsInside"]
-    done, records = run(tmp_path, classes)
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory):
+    """A comparison of them all with one that is right, one that is unfair and one that is not here."""
+    folder = tmp_path_factory.mktemp("gate")
+    arms = {name.lower(): {"backend": f"{WRONG}:{name}", "transport": "gloo", "launcher": "spawn"} for name in [*WRONGLY, "Unfair"]}
+    arms["pytorchs-mpi"] = {"backend": "ddp", "transport": "mpi", "options": {"mpi_library": "torch"}}
+    plan = write_plan(folder, arms={"ddp": {"backend": "ddp", "launcher": "spawn"}, **arms}, measurement={"control": False})
+    with no_process_stays():
+        done = ringside_here("compare", plan, "-o", folder / "out")
+    return done, ResultsFolder(folder / "out")
+
+
+def record_of(gated, arm):
+    (record,) = [record for record in gated[1].records() if record.arm == arm]
+    return record
+
+
+def test_the_right_one_is_timed(gated):
+    done, folder = gated
     assert done.returncode == 1, done.stderr
-    assert records["ddp"].status == "ok"
-    expected = {
-        "skipsoneparameter": "gradient of 'classify.bias' is off by",
-        "sumsinsteadofaveraging": "(relative L2, tolerance 0.0001)",
-        "startsapart": "differs from rank 0's",
-        "sameshardeverywhere": "ranks 0 and 1 consumed the same samples",
-        "sameinputsinside": "gradient of",
-    }
-    folder = ResultsFolder(tmp_path / "out")
-    for arm, message in expected.items():
-        assert records[arm].status == "wrong", (arm, records[arm].error)
-        assert message in records[arm].error.message
-        assert len(folder.steps(records[arm])) == 0
     assert "wrong" in done.stdout
+    assert record_of(gated, "ddp").status == "ok"
+    assert len(folder.steps(record_of(gated, "ddp"))) > 0
 
 
-def test_an_unasked_difference_is_an_error(tmp_path):
-    done, records = run(tmp_path, ["Unfair"])
-    assert done.returncode == 1
-    assert records["unfair"].status == "failed"
-    assert "threads is 2, ddp has 1" in records["unfair"].error.message
+@pytest.mark.parametrize("name", WRONGLY)
+def test_every_wrong_backend_is_caught_and_not_timed(gated, name):
+    record = record_of(gated, name.lower())
+    assert record.status == "wrong", record.error
+    assert WRONGLY[name] in record.error.message
+    assert len(gated[1].steps(record)) == 0
+
+
+def test_an_unasked_difference_is_an_error(gated):
+    record = record_of(gated, "unfair")
+    assert record.status == "failed"
+    assert "threads is 2, ddp has 1" in record.error.message
+
+
+@pytest.mark.skipif(torch.distributed.is_mpi_available(), reason="this PyTorch has an MPI of its own")
+def test_pytorchs_own_mpi_is_refused_where_there_is_none(gated):
+    record = record_of(gated, "pytorchs-mpi")
+    assert record.status == "failed"
+    assert "this PyTorch was built without MPI, as stock wheels are; use 'mpi4py' or 'auto'" in record.error.message

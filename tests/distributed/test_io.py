@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from measurement.loading import read_loading
+from measurement.loader_record import LoaderRecord
 from measurement.results import ResultsFolder
-from reports.limits import LIMIT
-from tests.conftest import ringside, write_plan
+from reports.conclusions.bottleneck import LIMIT
+from tests.conftest import ringside_here, write_plan
 from tests.dataset_files import write_data, write_mnist
 from tests.distributed.test_standalone import MPIRUN, run
 
@@ -26,7 +26,7 @@ def test_every_rank_loads_with_every_number_of_workers(tmp_path, launch, family)
     asked = ["-m", "runners.io", "--workload", "mnist", "--data-dir", tmp_path / "data", "--workers", "0,2", *SHORT]
     done = run(*launch, *asked, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stdout + done.stderr
-    record = read_loading(tmp_path / "out" / "io.json")
+    record = LoaderRecord.model_validate_json((tmp_path / "out" / "io.json").read_text())
     assert (record.launcher, record.world_size, record.sample_unit) == (family, 2, "images")
     places = sorted((turn.round, turn.workers, turn.rank) for turn in record.turns)
     assert places == [(number, workers, rank) for number in (0, 1) for workers in (0, 2) for rank in (0, 1)]
@@ -46,7 +46,7 @@ def test_a_workload_without_a_loader_is_refused_in_one_line(tmp_path):
 
 def test_a_loader_that_is_slow_on_purpose_is_named_as_the_limit(tmp_path):
     options = write_data("mnist", tmp_path / "data")
-    arms = {"ddp": {"backend": "ddp", "transport": "gloo"}, "naive": {"backend": "naive", "transport": "gloo"}}
+    arms = {name: {"backend": name, "transport": "gloo", "launcher": "spawn"} for name in ("ddp", "naive")}
     plan = write_plan(
         tmp_path,
         workload=SLOW,
@@ -55,7 +55,7 @@ def test_a_loader_that_is_slow_on_purpose_is_named_as_the_limit(tmp_path):
         arms=arms,
         measurement={"control": False},
     )
-    done = ringside("compare", plan, "-o", tmp_path / "out")
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr + done.stdout
     found = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert all(arm["step_shares"]["data_wait"] >= LIMIT for arm in found["arms"])
@@ -89,9 +89,9 @@ def test_a_damaged_image_fails_the_arms_of_a_comparison_by_its_name(tmp_path):
         workload_options={**options, "loader_workers": 1},
         local_batch_size=4,
         measurement={"control": False},
-        arms={"ddp": {"backend": "ddp", "transport": "gloo"}, "naive": {"backend": "naive", "transport": "gloo"}},
+        arms={name: {"backend": name, "transport": "gloo", "launcher": "spawn"} for name in ("ddp", "naive")},
     )
-    done = ringside("compare", plan, "-o", tmp_path / "out")
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 1, done.stderr
     for record in ResultsFolder(tmp_path / "out").records():
         assert record.status == "failed"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from measurement.results import ResultsFolder
-from tests.conftest import ringside, write_plan
+from tests.conftest import ringside_here, write_plan
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
 
@@ -17,7 +18,7 @@ ARMS = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"}, "si
 def test_one_and_two_ranks(tmp_path):
     points = {"one": {"world_size": 1}, "two": {"world_size": 2}}
     plan = write_plan(tmp_path, arms=ARMS, points=points, scaling="strong", measurement={"rounds": 2, "local_every": 2})
-    done = ringside("compare", plan, "-o", tmp_path / "out")
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert "two (2 of 2), launch 1 of 1" in done.stderr
     folder = ResultsFolder(tmp_path / "out")
@@ -34,26 +35,28 @@ def test_one_and_two_ranks(tmp_path):
     found = json.loads((tmp_path / "out" / "comparison.json").read_text())
     one, two = found["points"]
     assert [arm["status"] for arm in two["arms"]] == ["ok", "ok", "not at this point"]
+    alone = next(arm for arm in one["arms"] if arm["name"] == "single")
     for arm in two["arms"][:2]:
         assert arm["scaling_baseline"] == "single at one (single process without wrapper)"
-        assert arm["scaling_efficiency"] == pytest.approx(arm["speed_up"]["value"] / 2)
+        cores = alone["compute_units"] / arm["compute_units"]
+        assert arm["scaling_efficiency"]["value"] == pytest.approx(arm["speed_up"]["value"] * cores)
         assert len(arm["by_rank"]["ranks"]) == 2
     assert one["arms"][0]["by_rank"] is None
     assert "not at this point" in done.stdout
-    assert found["headline"].startswith("ddp at two (2 ranks): ")
+    assert re.match(r"ddp at two \(2 ranks on \d+ cores?\): ", found["headline"])
 
     names = ("comparison.json", "report.md", "report.csv", "report.html")
     every = [tmp_path / "out" / where / name for where in ("", "points/one", "points/two") for name in names]
     before = {path: path.read_bytes() for path in every}
     for path in every:
         path.unlink()
-    rebuilt = ringside("report", tmp_path / "out")
+    rebuilt = ringside_here("report", tmp_path / "out")
     assert rebuilt.returncode == 0, rebuilt.stderr
     assert rebuilt.stdout == done.stdout
     assert before == {path: path.read_bytes() for path in every}
-    resumed = ringside("compare", plan, "-o", tmp_path / "out")
+    resumed = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert resumed.returncode == 0, resumed.stderr
     assert "starting" not in resumed.stderr
-    other = ringside("compare", plan, "-o", tmp_path / "out", "--set", "points.two.world_size=1")
+    other = ringside_here("compare", plan, "-o", tmp_path / "out", "--set", "points.two.world_size=1")
     assert other.returncode == 2
     assert "results of another plan" in other.stderr

@@ -12,21 +12,30 @@ from measurement.world import World
 from tests.conftest import HAS_HOROVOD, needs_horovod
 from tests.distributed.ranks import training
 from tests.distributed.ranks.interrupted import DIES_AT
-from tests.distributed.test_standalone import run
+from tests.distributed.test_standalone import HOROVODRUN, run
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
 
 
-def launcher(runner, ranks=2):
-    if runner == "hvd":
-        return ["horovodrun", "--gloo", "-np", ranks, "-H", f"localhost:{ranks}", "python", "-m"]
-    return ["torchrun", "--standalone", "--nproc-per-node", ranks, "-m"]
+TORCHRUN = ["torchrun", "--standalone", "--nproc-per-node", "2", "-m"]
+LAUNCHERS = {
+    "hvd": ["horovodrun", "--gloo", *HOROVODRUN, "-m"],
+    "ddp": TORCHRUN,
+    "fsdp2": TORCHRUN,
+    "zero": TORCHRUN,
+}
+RUNNERS = {
+    "hvd": ["runners.hvd"],
+    "ddp": ["runners.ddp"],
+    "fsdp2": ["runners.ddp", "--backend", "fsdp2"],
+    "zero": ["runners.ddp", "--option", "zero_redundancy_optimizer=true"],
+}
 
 
 def train(runner, folder, *more):
     arguments = ["--workload", training.WORKLOAD, "--local-batch-size", "8", "--epochs", "3", "--threads", "1"]
     arguments += ["--parity-steps", "0", "--learning-rate-scaling", "linear", "--warmup-epochs", "1.5", "-o", folder]
-    return run(*launcher(runner), f"runners.{runner}", *arguments, *more)
+    return run(*LAUNCHERS[runner], *RUNNERS[runner], *arguments, *more)
 
 
 def epochs_of(folder):
@@ -47,7 +56,7 @@ def uninterrupted(tmp_path_factory):
     return epochs_of(folder)
 
 
-@pytest.mark.parametrize("runner", ["ddp", pytest.param("hvd", marks=needs_horovod)])
+@pytest.mark.parametrize("runner", ["ddp", "fsdp2", "zero", pytest.param("hvd", marks=needs_horovod)])
 def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path, monkeypatch, uninterrupted, runner):
     keep = ["--checkpoint", tmp_path / "kept.pt", "--checkpoint-steps", "5"]
     monkeypatch.setenv(DIES_AT, "1:8")
@@ -77,13 +86,12 @@ def test_a_damaged_checkpoint_is_told_once_by_all_ranks_together(tmp_path):
 def seen(tmp_path_factory):
     """What the ranks of ``ranks.training`` saw, by (backend, number of ranks)."""
     folder, found = tmp_path_factory.mktemp("seen"), {}
+    backends = ["ddp", "naive", "fsdp2", "ddp+zero_redundancy_optimizer", *["horovod"] * HAS_HOROVOD]
     for ranks in (2, 3):
-        for runner, backends in (("ddp", ["ddp", "naive"]), ("hvd", ["horovod"] if HAS_HOROVOD else [])):
-            output = folder / f"{runner}-{ranks}.json"
-            if backends:
-                done = run(*launcher(runner, ranks), training.__name__, output, *backends)
-                assert done.returncode == 0, done.stderr
-                found |= {(backend, ranks): value for backend, value in json.loads(output.read_text()).items()}
+        output = folder / f"{ranks}.json"
+        done = run("mpirun", "-np", ranks, "--oversubscribe", "python", "-m", training.__name__, output, *backends)
+        assert done.returncode == 0, done.stderr
+        found |= {(backend, ranks): value for backend, value in json.loads(output.read_text()).items()}
     return found
 
 
@@ -96,7 +104,7 @@ def test_held_out_sums_are_the_same_however_many_ranks_share_the_data(seen):
 
 def test_gradients_are_clipped_after_the_exchange_by_all_backends_alike(seen):
     clipped = {backend: one["clipped"] for (backend, ranks), one in seen.items() if ranks == 2}
-    assert len(clipped) == 2 + HAS_HOROVOD
+    assert len(clipped) == 4 + HAS_HOROVOD
     for backend, parameters in clipped.items():
         assert parameters == pytest.approx(clipped["ddp"], abs=1e-5), backend
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from tests.conftest import ringside, write_plan
+from tests.conftest import ringside, ringside_here, write_plan
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,7 @@ from tests.conftest import ringside, write_plan
     ],
 )
 def test_a_plan_that_cannot_run(tmp_path, changes, message):
-    done = ringside("compare", write_plan(tmp_path, **changes), "-o", tmp_path / "out")
+    done = ringside_here("compare", write_plan(tmp_path, **changes), "-o", tmp_path / "out")
     assert done.returncode == 2
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
@@ -39,13 +40,14 @@ def test_a_plan_that_cannot_run(tmp_path, changes, message):
     ],
 )
 def test_a_path_that_is_wrong(arguments, message):
-    done = ringside(*arguments)
+    done = ringside_here(*arguments)
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_folder_that_is_not_ours_is_left_alone(tmp_path):
+    """In a process of its own, as all mistakes end one."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("years of work")
     done = ringside("compare", write_plan(tmp_path), "-o", tmp_path / "out")
@@ -54,8 +56,10 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
 
 
-def test_doctor_names_what_is_here():
+def test_doctor_tells_what_was_found():
     done = ringside("doctor")
     assert done.returncode == 0, done.stderr
-    assert "torch" in done.stdout
-    assert "gloo" in done.stdout.lower()
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["torch", "torch", "ok", f"{torch.__version__},"] in [row[:4] for row in rows]
+    assert ["transport", "gloo", "ok"] in [row[:3] for row in rows]
+    assert ("Remedies" in done.stdout) != ("Nothing is missing." in done.stdout)

@@ -9,15 +9,30 @@ import sys
 
 import pytest
 
-from measurement.errors import LaunchError
+from backends import backend_class
+from measurement.errors import LaunchError, PlanError
+from measurement.needs import HOROVOD, MPI, RENDEZVOUS
+from measurement.plan_file import check_plan
 from measurement.world import World
-from runners.hostfile import parse_hosts
-from runners.launch_job import KEEP_FREED_MEMORY
-from runners.launchers import HERE, REGISTRY, HostSlots, Launcher, LaunchJob, make_launcher
+from runners.driver.build_launch_job import KEEP_FREED_MEMORY
+from runners.hosts.hostfile import parse_hosts
+from runners.launchers import (
+    HERE,
+    REGISTRY,
+    HostSlots,
+    Launcher,
+    LaunchJob,
+    known_rank_variables,
+    make_launcher,
+    without_rank_variables,
+)
 from runners.launchers.base import interface_environment
-from runners.rank_environment import FAMILIES, read_world, without_rank_variables
+from runners.launchers.rank_variables import read_world
+from runners.launchers.torchrun import Torchrun
+from runners.planning.arms import resolve_arms
+from runners.planning.compatibility import default_launcher
 
-RUN = ("python3", "-m", "runners.worker", "--arm", "a b;$(c)")
+RUN = ("python3", "-m", "runners.rank.worker", "--arm", "a b;$(c)")
 MPI_HERE = {"OMPI_MCA_oob_tcp_if_include": "lo", "OMPI_MCA_btl_tcp_if_include": "lo"}
 
 
@@ -25,7 +40,7 @@ def job(**changes):
     fields = {
         "world_size": 2,
         "hosts": (HostSlots(host="localhost", slots=2),),
-        "module": "runners.worker",
+        "module": "runners.rank.worker",
         "arguments": ("--arm", "a b;$(c)"),
         "environment": {"OMP_NUM_THREADS": "1"},
         "python": "python3",
@@ -35,7 +50,7 @@ def job(**changes):
 
 TORCHRUN = (
     *("torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nnodes", "1", "--nproc-per-node", "2"),
-    *("--max-restarts", "0", "-m", "runners.worker", "--arm", "a b;$(c)"),
+    *("--max-restarts", "0", "-m", "runners.rank.worker", "--arm", "a b;$(c)"),
 )
 COMMANDS = {
     "torchrun": (TORCHRUN, {}),
@@ -53,7 +68,7 @@ COMMANDS = {
         {},
     ),
     "spawn": (
-        ("python3", "-m", "runners.spawn", "--nproc-per-node", "2", "-m", "runners.worker", "--arm", "a b;$(c)"),
+        ("python3", "-m", "runners.spawn", "--nproc-per-node", "2", "-m", "runners.rank.worker", "--arm", "a b;$(c)"),
         {},
     ),
 }
@@ -95,13 +110,13 @@ ON_ETH0 = {
     "HOROVOD_GLOO_IFACE": "eth0",
 }
 MPI_ON_ETH0 = {"OMPI_MCA_oob_tcp_if_include": "eth0", "OMPI_MCA_btl_tcp_if_include": "eth0"}
-WORKER = ("-m", "runners.worker", "--arm", "a b;$(c)")
+WORKER = ("-m", "runners.rank.worker", "--arm", "a b;$(c)")
 FORWARDED = ("-x", "OMP_NUM_THREADS", "-x", "GLOO_SOCKET_IFNAME", "-x", "NCCL_SOCKET_IFNAME", "-x", "HOROVOD_GLOO_IFACE")
 HOROVODRUN = ("-np", "6", "-H", "host1:3,host2:3", "--disable-cache", "--start-timeout", "120", "--network-interfaces", "eth0")
 
 
-def torchrun_on(*meeting):
-    return ("torchrun", "--nnodes", "2", *meeting, "--nproc-per-node", "3", "--max-restarts", "0", *WORKER)
+def torchrun_on(*rendezvous):
+    return ("torchrun", "--nnodes", "2", *rendezvous, "--nproc-per-node", "3", "--max-restarts", "0", *WORKER)
 
 
 def spawn_on(node):
@@ -205,28 +220,153 @@ def test_placements_that_a_launcher_refuses(name, hosts, reason):
     assert make_launcher(name).refuses(TWO) is None
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_a_rank_finds_itself(family):
-    environment = {
-        family.rank: "5",
-        family.world_size: "8",
-        family.local_rank: "1",
-        family.local_world_size: "4",
-        **({family.node_rank: "1"} if family.node_rank else {}),
-    }
-    expected = World(rank=5, world_size=8, local_rank=1, local_world_size=4, node_rank=1, launcher=family.name)
-    assert read_world(environment) == expected
-    assert without_rank_variables({**environment, "HOME": "/home/me"}) == {"HOME": "/home/me"}
+TORCHRUN_RANK = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1"}
+OPENMPI_RANK = {
+    "OMPI_COMM_WORLD_RANK": "5",
+    "OMPI_COMM_WORLD_SIZE": "8",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+}
+HOROVOD_RANK = {
+    "HOROVOD_RANK": "5",
+    "HOROVOD_SIZE": "8",
+    "HOROVOD_LOCAL_RANK": "1",
+    "HOROVOD_LOCAL_SIZE": "4",
+    "HOROVOD_CROSS_RANK": "1",
+}
+MPICH_RANK = {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
+RANKS = {
+    "torchrun": {None: (TORCHRUN_RANK, {RENDEZVOUS})},
+    "torchrun-c10d": {None: (TORCHRUN_RANK, {RENDEZVOUS})},
+    "spawn": {None: (TORCHRUN_RANK, {RENDEZVOUS})},
+    "horovodrun": {"gloo": (HOROVOD_RANK, {HOROVOD}), "mpi": (OPENMPI_RANK, {RENDEZVOUS, MPI, HOROVOD})},
+    "mpirun": {None: (OPENMPI_RANK, {RENDEZVOUS, MPI, HOROVOD})},
+    "mpiexec-mpich": {None: (MPICH_RANK, {RENDEZVOUS, MPI, HOROVOD})},
+}
+"""By launcher and transport: what rank 5 of 8 finds, and what it can count on."""
 
 
-def test_no_launcher_is_a_world_of_one():
-    assert read_world({"HOME": "/"}) == World()
+@pytest.mark.parametrize("name", REGISTRY.names())
+def test_a_rank_reads_its_place_by_its_launchers_variables(name):
+    launcher = make_launcher(name)
+    for transport, (environment, gives) in RANKS[name].items():
+        world = read_world(environment, launcher.rank_variables)
+        place = (world.rank, world.world_size, world.local_rank, world.local_world_size, world.node_rank)
+        assert place == (5, 8, 1, 4, 1)
+        assert world.gives == launcher.gives(transport) == gives
+        assert read_world(environment, known_rank_variables()) == world, "also where nobody says which launcher it was"
+        assert without_rank_variables({**environment, "HOME": "/home/me"}) == {"HOME": "/home/me"}
+
+
+def test_an_inner_launcher_goes_before_an_outer_one():
+    world = read_world({**OPENMPI_RANK, **TORCHRUN_RANK, "RANK": "2", "SLURM_STEP_ID": "0"}, known_rank_variables())
+    assert (world.rank, world.launcher) == (2, "torchrun")
+
+
+def test_an_address_that_is_set_is_a_place_to_meet():
+    assert read_world({**HOROVOD_RANK, "MASTER_ADDR": "host1"}, known_rank_variables()).gives == {HOROVOD, RENDEZVOUS}
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"HOME": "/"},
+        {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"},  # a batch script
+        {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "4294967291"},  # the same with its step
+        {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "4294967290"},  # salloc's interactive step
+        {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "4", "PMIX_RANK": "0"},  # srun -n 1
+        {"LSB_JOBID": "7", "LSB_DJOB_NUMPROC": "4"},  # a batch script of LSF's
+    ],
+)
+def test_without_a_launcher_a_process_is_a_world_of_one(environment):
+    assert read_world(environment, known_rank_variables()) == World()
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"}, "srun .Slurm.*SLURM_STEP_NUM_TASKS=4"),
+        ({"SLURM_STEP_ID": "3", "SLURM_NTASKS": "4", "SLURM_PROCID": "1"}, "SLURM_NTASKS=4"),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, "a PMI launcher.*PMI_SIZE=2"),
+        ({"PMIX_RANK": "0"}, "PMIX_RANK=0"),
+        ({"JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_SIZE": "6"}, "jsrun.*JSM_NAMESPACE_SIZE=6"),
+        ({"PALS_RANKID": "0", "PMI_SIZE": "6"}, "PALS.*PMI_SIZE=6"),
+        ({"LSF_PM_TASKID": "1", "LSB_DJOB_NUMPROC": "2"}, "blaunch.*LSB_DJOB_NUMPROC=2"),
+    ],
+)
+def test_a_rank_of_an_unknown_launcher_is_not_a_world_of_one(environment, told):
+    with pytest.raises(LaunchError, match=f"{told}.*each would be a world of 1; start the ranks with"):
+        read_world(environment, known_rank_variables())
 
 
 @pytest.mark.parametrize("rank", ["two", "", "9"])
 def test_variables_that_do_not_fit(rank):
     with pytest.raises(LaunchError, match=r"RANK|outside"):
-        read_world({"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"})
+        read_world({**TORCHRUN_RANK, "RANK": rank}, known_rank_variables())
+
+
+class LikeTorchrun(Torchrun):
+    """A launcher of somebody else's: torchrun under another name."""
+
+
+class GivesNothing(Launcher):
+    """One that says nothing of what it gives."""
+
+    def commands(self, job):
+        return ()
+
+
+LIKE_TORCHRUN, GIVES_NOTHING = f"{__file__}:LikeTorchrun", f"{__file__}:GivesNothing"
+
+
+@pytest.mark.parametrize(
+    ("backend", "transport", "launcher", "reason"),
+    [
+        (
+            "horovod",
+            "gloo",
+            "torchrun",
+            r"\(no HOROVOD_\* variables: each rank would be a world of 1\); use 'horovodrun' or 'mpirun'",
+        ),
+        ("horovod", "gloo", LIKE_TORCHRUN, r"\(no HOROVOD_\* variables: each rank would be a world of 1\)"),
+        (
+            "horovod",
+            "mpi",
+            "spawn",
+            r"over 'mpi' \(it starts no MPI: each rank would be a world of 1\); use 'horovodrun' or 'mpirun'",
+        ),
+        ("ddp", "mpi", LIKE_TORCHRUN, "it starts no MPI.*use 'mpirun', 'mpiexec-mpich' or 'horovodrun'"),
+        ("ddp", "gloo", "horovodrun", r"no address to meet at \(MASTER_ADDR and MASTER_PORT\)\); use 'torchrun', 'mpirun'"),
+        ("naive", "gloo", GIVES_NOTHING, "no address to meet at"),
+        ("ddp", "gloo", LIKE_TORCHRUN, None),
+        ("ddp", "mpi", "horovodrun", None),
+        ("horovod", "gloo", "mpirun", None),
+        ("single", None, GIVES_NOTHING, None),
+    ],
+)
+def test_a_launcher_is_refused_for_what_it_does_not_give(backend, transport, launcher, reason):
+    ranks = 1 if backend == "single" else 2
+    arm = {"backend": backend, "transport": transport, "launcher": launcher}
+    plan = check_plan({"name": "x", "workload": "digits", "world_size": ranks, "baseline": "a", "arms": {"a": arm}}, source="x")
+    if reason is None:
+        assert resolve_arms(plan)["a"].launcher_reference == launcher
+        return
+    with pytest.raises(PlanError, match=rf"launcher '.*' cannot start backend '{backend}' .*{reason}"):
+        resolve_arms(plan)
+
+
+@pytest.mark.parametrize(
+    ("backend", "transport", "launcher"),
+    [
+        ("ddp", "gloo", "torchrun"),
+        ("ddp", "mpi", "mpirun"),
+        ("horovod", "gloo", "horovodrun"),
+        ("horovod", "mpi", "horovodrun"),
+        ("single", None, "spawn"),
+    ],
+)
+def test_the_launcher_that_people_use_is_the_default(backend, transport, launcher):
+    assert default_launcher(backend, backend_class(backend), transport) == launcher
 
 
 FAULTS_OF_A_STEP = """

@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 
 from install import cache
-from runners import findings, machine_findings
-from runners.doctor import Finding, diagnose, print_findings
+from runners.doctor import machine, software
+from runners.doctor.command import Finding, diagnose, print_findings
+from runners.processes import local
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def test_every_gap_has_a_remedy_and_nothing_else_has(found: list[Finding]) -> No
 def test_each_topic_is_looked_at_once_and_in_one_piece(found: list[Finding]) -> None:
     topics = [finding.topic for finding in found]
     in_one_piece = list(dict.fromkeys(topics))
-    assert in_one_piece == ["python", "torch", "horovod", "mpi", "launchers", "gpu", "host", "build", "tests"]
+    assert in_one_piece == ["python", "torch", "horovod", "mpi", "plug-ins", "launchers", "gpu", "host", "build", "tests"]
     assert topics == sorted(topics, key=in_one_piece.index)
 
 
@@ -68,30 +69,30 @@ def test_a_build_that_failed_is_told_with_its_reason_and_log(monkeypatch: pytest
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     state = cache.BuildState(status="missing", key="k", reason="no C++ compiler\nmore", log="kept/build.log")
     cache.write_state(state)
-    finding = findings.missing_horovod("ModuleNotFoundError: No module named 'horovod'")
+    finding = software.missing_horovod("ModuleNotFoundError: No module named 'horovod'")
     assert finding.status == "missing"
     assert finding.detail == "not built: no C++ compiler; build log: kept/build.log"
     assert finding.remedy.endswith("then: make setup")
 
 
 def test_a_broken_installation_is_a_finding_and_no_crash() -> None:
-    assert findings.probe("raise ImportError('libmpi.so.40: cannot open')") == "ImportError: libmpi.so.40: cannot open"
-    assert findings.probe("import os; os._exit(3)") == "exit code 3"
-    assert findings.probe("print('hello'); print('{\"a\": 1}')") == {"a": 1}
+    assert software.probe("raise ImportError('libmpi.so.40: cannot open')") == "ImportError: libmpi.so.40: cannot open"
+    assert software.probe("import os; os._exit(3)") == "exit code 3"
+    assert software.probe("print('hello'); print('{\"a\": 1}')") == {"a": 1}
 
 
 def test_programs_are_found_without_an_activated_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert findings.find_program("torchrun") == str(Path(sys.executable).parent / "torchrun")
-    assert findings.find_program("no-such-program") is None
+    assert local.find_program("torchrun") == str(Path(sys.executable).parent / "torchrun")
+    assert local.find_program("no-such-program") is None
 
 
 def test_memory_is_a_plausible_number_of_bytes() -> None:
-    assert 2**28 < machine_findings.memory_limit_bytes() < 2**50
+    assert 2**28 < machine.memory_limit_bytes() < 2**50
 
 
 def test_importing_the_doctor_does_not_import_torch() -> None:
-    script = "import sys, runners.doctor; sys.exit('torch' in sys.modules or 'horovod' in sys.modules)"
+    script = "import sys, runners.doctor.command; sys.exit('torch' in sys.modules or 'horovod' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 
 from measurement.plan import Arm, Measurement, Plan
-from measurement.record import BlockRecord, Case, Failure, LaunchRecord, Manifest, ParityResult, RankReport
-from measurement.results import ResultsFolder, steps_table
+from measurement.record import BlockRecord, Case, Failure, LaunchRecord, Manifest, ParityResult, RankReport, RankSteps
+from measurement.results import ResultsFolder
 
 STARTED = "2026-01-01T12:00:00+00:00"
 COMPARISON_ID = "synthetic-20260101"
@@ -43,6 +42,12 @@ class Truth:
     noise: float = 0.03
     """Of a block's log time; Student's t with 3 degrees of freedom, scaled to this standard deviation."""
     launch_noise: float = 0.0
+    stalls: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """By arm: the share of its steps that stall, and for how many seconds."""
+    loaded_rounds: Sequence[int] = ()
+    """Rounds in which another process takes half of the cores."""
+    slowed_by_load: Mapping[str, float] = field(default_factory=dict)
+    """By arm: how many times as long its steps take in those rounds; 1.5 where not named."""
     drift: float = 0.2
     """Of the machine during a launch, all arms alike."""
     cases: Sequence[Case] = ()
@@ -73,8 +78,8 @@ def write_results(root: Path, *, truth: Truth | None = None, plan: Plan | None =
     folder.write_plan(plan)
     folder.write_manifest(make_manifest(plan))
     for launch in range(plan.measurement.launches):
-        for record, steps in make_launch(plan, truth, launch, random=np.random.default_rng([seed, launch])):
-            folder.write_launch(record, steps)
+        for record in make_launch(plan, truth, launch, random=np.random.default_rng([seed, launch])):
+            folder.write_launch(record)
     return folder
 
 
@@ -95,11 +100,10 @@ def make_manifest(plan: Plan) -> Manifest:
     )
 
 
-def make_launch(plan: Plan, truth: Truth, launch: int, *, random: np.random.Generator) -> list[tuple[LaunchRecord, pd.DataFrame]]:
+def make_launch(plan: Plan, truth: Truth, launch: int, *, random: np.random.Generator) -> list[LaunchRecord]:
     """One launch of every arm."""
     arms = list(plan.all_arms())
     level = {arm: random.normal(0, truth.launch_noise) for arm in arms}
-    rows: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
     blocks: dict[str, list[BlockRecord]] = {arm: [] for arm in arms}
     turn = 0
     for number in range(plan.measurement.rounds or 12):
@@ -114,9 +118,20 @@ def make_launch(plan: Plan, truth: Truth, launch: int, *, random: np.random.Gene
                 seconds = np.exp(level[arm] + noise) * truth.step_s / _speed(plan, truth, arm, case)
                 if number < truth.cut.get((arm, launch), 10**6):
                     step_s = seconds - truth.exposed_s * (kind == "local")
-                    _add_block(plan, rows[arm], blocks[arm], arm, turn, number, kind, case, step_s, random)
+                    if number in truth.loaded_rounds:
+                        step_s *= truth.slowed_by_load.get(arm, 1.5)
+                    stall_s = _stalls(truth, plan, arm, random)
+                    _add_block(plan, blocks[arm], arm, turn, number, kind, case, step_s, stall_s, random)
+                    blocks[arm][-1].foreign_share = 0.5 if number in truth.loaded_rounds else 0.005
                 turn += 1
-    return [_finish(plan, truth, launch, arm, rows[arm], blocks[arm]) for arm in arms]
+    return [_finish(plan, truth, launch, arm, blocks[arm]) for arm in arms]
+
+
+def _stalls(truth: Truth, plan: Plan, arm: str, random: np.random.Generator) -> list[float]:
+    """Seconds that each step of a block stalls."""
+    share, seconds = truth.stalls.get(arm, (0.0, 0.0))
+    steps = plan.measurement.block_steps or 5
+    return [seconds * float(random.random() < share) if share else 0.0 for _ in range(steps)]
 
 
 def _speed(plan: Plan, truth: Truth, arm: str, case: Case | None) -> float:
@@ -126,7 +141,6 @@ def _speed(plan: Plan, truth: Truth, arm: str, case: Case | None) -> float:
 
 def _add_block(
     plan: Plan,
-    rows: list[dict[str, Any]],
     blocks: list[BlockRecord],
     arm: str,
     turn: int,
@@ -134,30 +148,30 @@ def _add_block(
     kind: Any,
     case: Case | None,
     step_s: float,
+    stall_s: Sequence[float],
     random: np.random.Generator,
 ) -> None:
     steps, block = plan.measurement.block_steps or 5, len(blocks)
     shares = SHARES[plan.all_arms()[arm].backend]
+    ranks = []
     for rank in range(plan.world_size):
+        phases = []
         for step in range(steps):
-            own = step_s * (1.0 if rank == 0 else 0.999) * (1 + 0.01 * random.standard_normal() * (steps > 1))
-            phases = dict(zip(("data_wait_s", "forward_s", "backward_s", "optimizer_s"), own * np.array(shares), strict=True))
-            place = {"rank": rank, "turn": turn, "round": number, "block": block, "kind": kind, "step": step}
-            samples = (case.message_bytes * case.messages if rank == 0 else 0) if case else plan.local_batch_size
-            rows.append({**place, "case": case.name if case else "", "samples": samples, **phases, "step_s": own})
+            own = step_s * (1.0 if rank == 0 else 0.999) * (1 + 0.01 * random.standard_normal() * (steps > 1)) + stall_s[step]
+            phases.append((own * np.array(shares)).tolist())
+        samples = (case.message_bytes * case.messages if rank == 0 else 0) if case else plan.local_batch_size
+        ranks.append(RankSteps(rank=rank, untimed_s=0.2, samples=[samples] * steps, phases_s=phases))
     wall = steps * step_s + 0.3
-    place = {"turn": turn, "round": number, "block": block, "kind": kind, "case": case.name if case else "", "steps": steps}
-    blocks.append(BlockRecord(**place, started_s=turn * wall, wall_s=wall, untimed_s=0.2))
+    place = {"turn": turn, "round": number, "block": block, "kind": kind, "case": case.name if case else None, "steps": steps}
+    blocks.append(BlockRecord(**place, started_s=turn * wall, wall_s=wall, untimed_s=0.2, ranks=ranks))
 
 
-def _finish(
-    plan: Plan, truth: Truth, launch: int, arm: str, rows: list[dict[str, Any]], blocks: list[BlockRecord]
-) -> tuple[LaunchRecord, pd.DataFrame]:
+def _finish(plan: Plan, truth: Truth, launch: int, arm: str, blocks: list[BlockRecord]) -> LaunchRecord:
     asked = plan.all_arms()[arm]
     status = truth.statuses.get((arm, launch), "ok")
     wrong = ["weight of conv1: relative error 0.5, tolerance 1e-05"] if status == "wrong" else []
     error = None if status == "ok" else Failure(message=truth.message, ranks=[1], hosts=["host1"], log_tail={"rank-1": truth.log})
-    record = LaunchRecord(
+    return LaunchRecord(
         comparison_id=COMPARISON_ID,
         plan_digest=plan.digest(),
         launch=launch,
@@ -194,7 +208,6 @@ def _finish(
         },
         blocks=blocks,
     )
-    return record, steps_table(rows)
 
 
 def _rank(plan: Plan, arm: str, rank: int) -> RankReport:
@@ -210,7 +223,7 @@ def _rank(plan: Plan, arm: str, rank: int) -> RankReport:
         pid=100 + rank,
         device="cpu",
         threads=1,
-        affinity=[0, 1],
+        affinity=[rank],
         seed=plan.seed,
         local_batch_size=plan.local_batch_size,
         micro_steps=plan.micro_steps,

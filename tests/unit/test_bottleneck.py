@@ -9,9 +9,10 @@ import pytest
 from rich.console import Console
 
 from reports import write_reports
-from reports.limits import LIMIT, data_wait_share, exposed_comm_share, limit_of, limit_sentence
+from reports.conclusions.bottleneck import LIMIT, data_wait_share, exposed_comm_share, limit_of
+from reports.formats.terminal import comparison_table
 from reports.schema import Comparison, Estimate, StepShares
-from reports.terminal import verdict_table
+from reports.wording.bottleneck import limit_sentence
 from tests.unit import results_factory
 from tests.unit.results_factory import Truth, make_plan, write_results
 
@@ -94,7 +95,7 @@ def test_every_report_tells_the_limit(network_bound):
     assert "The network is the limit: 36 to 44%" in (network_bound.root / "report.md").read_text()
     assert "<li>The network is the limit: 36 to 44%" in (network_bound.root / "report.html").read_text()
     console = Console(record=True, width=100)
-    console.print(verdict_table(comparison))
+    console.print(comparison_table(comparison))
     assert "The network is the limit: 36 to 44%" in " ".join(console.export_text().split())
 
 

@@ -17,10 +17,11 @@ from measurement.plan import Plan
 from measurement.record import Case
 from measurement.results import ResultsFolder
 from reports import conclude, write_reports
-from reports.cells import summarise_cells, tally, tally_words
-from reports.charts import charts
-from reports.html import HtmlReport
-from reports.terminal import verdict_table
+from reports.charts.comparison import charts
+from reports.conclusions.cases import count_verdicts, summarise_cases
+from reports.formats.html import HtmlReport
+from reports.formats.terminal import comparison_table
+from reports.wording.comparison import counts_words
 from tests.unit.results_factory import Truth, make_plan, write_results
 
 DATA = Path(__file__).parents[1] / "data"
@@ -49,7 +50,7 @@ def plan(**measurement) -> Plan:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return write_results(tmp_path_factory.mktemp("cells"), truth=TRUTH, plan=plan())
+    return write_results(tmp_path_factory.mktemp("cases"), truth=TRUTH, plan=plan())
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def test_latency_and_bandwidths_by_hand(folder):
     """A step of 20 ms: an all_reduce takes it, a ping-pong's message half of it."""
     quiet = Truth(cases=CASES, noise=1e-9, drift=0.0)
     steady = conclude(write_results(folder.root.parent / "steady", truth=quiet, plan=plan(launches=2))).arm("ddp-gloo")
-    all_reduce, send_recv = steady.cell("all_reduce/1MiB"), steady.cell("send_recv/1MiB")
+    all_reduce, send_recv = steady.case("all_reduce/1MiB"), steady.case("send_recv/1MiB")
     assert all_reduce.latency_s.value == pytest.approx(0.02, rel=0.02)
     assert all_reduce.algbw_bytes_per_s.value == pytest.approx(2**20 / 0.02, rel=0.02)
     assert all_reduce.busbw_bytes_per_s.value == pytest.approx(1.5 * 2**20 / 0.02, rel=0.02)
@@ -83,24 +84,24 @@ def test_latency_and_bandwidths_by_hand(folder):
     assert (steady.throughput_per_s, steady.step_time_s, steady.exposed_comm_s) == (None, {}, None)
 
 
-def test_a_cell_that_is_not_offered_is_no_hole(found):
+def test_a_case_that_is_not_offered_is_no_hole(found):
     arm, result = found.arm("horovod-gloo"), found.result("horovod-gloo", "send_recv/1KiB")
-    assert (arm.cell("send_recv/1KiB").not_offered, arm.cell("send_recv/1KiB").latency_s) == (REASON, None)
+    assert (arm.case("send_recv/1KiB").not_offered, arm.case("send_recv/1KiB").latency_s) == (REASON, None)
     assert (result.throughput_ratio, result.note, result.pairs) == (None, REASON, 0)
     assert result not in found.undecided
-    assert found.arm("ddp-gloo").cell("send_recv/1KiB").latency_s is not None
+    assert found.arm("ddp-gloo").case("send_recv/1KiB").latency_s is not None
 
 
-def test_the_headline_counts_the_cells(found):
-    gloo = "horovod-gloo against ddp-gloo: slower in 3 of 3 cells; not offered: 3"
+def test_the_headline_counts_the_cases(found):
+    gloo = "horovod-gloo against ddp-gloo: slower in 3 of 3 cases; not offered: 3"
     assert gloo in found.findings
     assert found.headline.endswith(found.findings[0])
-    assert tally_words(tally(found.arm("horovod-gloo"), found.results)) == "slower in 3 of 3 cells; not offered: 3"
-    counts = tally(found.arm("horovod-mpi"), found.results)
+    assert counts_words(count_verdicts(found.arm("horovod-gloo"), found.results)) == "slower in 3 of 3 cases; not offered: 3"
+    counts = count_verdicts(found.arm("horovod-mpi"), found.results)
     assert (counts["faster"], counts["slower"], counts["not offered"], sum(counts.values())) == (1, 1, 3, 6)
 
 
-def test_the_control_has_its_veto_in_its_own_cell_only(tmp_path):
+def test_the_control_has_its_veto_in_its_own_case_only(tmp_path):
     truth = Truth(
         ratios={"horovod-gloo": 1.03},
         cases=CASES[:2],
@@ -113,23 +114,23 @@ def test_the_control_has_its_veto_in_its_own_cell_only(tmp_path):
     first, second = (vetoed.result("horovod-gloo", case.name) for case in CASES[:2])
     assert (first.verdict, second.verdict) == ("undecided", "faster")
     assert "'faster', but the control deviates" in first.note
-    assert vetoed.headline.startswith("The control failed in 1 of 2 cells (all_reduce/1KiB 1.0")
+    assert vetoed.headline.startswith("The control failed in 1 of 2 cases (all_reduce/1KiB 1.0")
 
 
-def test_an_arm_that_failed_has_no_timing_in_any_cell(tmp_path):
+def test_an_arm_that_failed_has_no_timing_in_any_case(tmp_path):
     statuses = {("horovod-mpi", launch): "wrong" for launch in range(3)}
     failed = write_reports(write_results(tmp_path, truth=Truth(cases=CASES[:2], statuses=statuses), plan=plan()))
     assert failed.findings[-1] == "No comparison of horovod-mpi with ddp-gloo: horovod-mpi is wrong: rank 1 exited with code 1"
-    assert tally(failed.arm("horovod-mpi"), failed.results) == {"no timing": 2}
+    assert count_verdicts(failed.arm("horovod-mpi"), failed.results) == {"no timing": 2}
     assert failed.result("horovod-gloo", CASES[0].name).pairs == 18
 
 
-def test_every_report_shows_every_cell(folder, found):
+def test_every_report_shows_every_case(folder, found):
     rows = list(csv.DictReader(io.StringIO((folder.root / "report.csv").read_text())))
     assert [(row["case"], row["arm"]) for row in rows] == [(case.name, arm.name) for case in CASES for arm in found.arms]
     row = next(row for row in rows if (row["case"], row["arm"]) == ("all_reduce/1MiB", "horovod-mpi"))
-    cell = found.arm("horovod-mpi").cell("all_reduce/1MiB")
-    assert float(row["busbw_bytes_per_s"]) == cell.busbw_bytes_per_s.value
+    figures = found.arm("horovod-mpi").case("all_reduce/1MiB")
+    assert float(row["busbw_bytes_per_s"]) == figures.busbw_bytes_per_s.value
     assert (row["verdict"], row["message_bytes"], row["not_offered"]) == ("faster", str(2**20), "")
     stored = json.loads((folder.root / "comparison.json").read_text())
     assert {len(values) for values in stored["block_table"].values()} == {3 * 6 * (4 * 6 - 2 * 3)}
@@ -153,7 +154,7 @@ def test_charts_have_a_panel_for_each_operation_and_a_line_for_each_arm(found):
 
 def test_the_terminal_has_a_row_for_each_size_within_100_columns(found):
     text = io.StringIO()
-    Console(file=text, width=100).print(verdict_table(found))
+    Console(file=text, width=100).print(comparison_table(found))
     lines = text.getvalue().splitlines()
     assert max(map(len, lines)) <= 100
     assert len(lines) < 30
@@ -163,25 +164,25 @@ def test_the_terminal_has_a_row_for_each_size_within_100_columns(found):
     assert f"–: {REASON}" in text.getvalue()
 
 
-def test_a_cell_without_blocks_has_no_figures(folder):
+def test_a_case_without_blocks_has_no_figures(folder):
     (record,) = [record for record in folder.records() if (record.arm, record.launch) == ("ddp-gloo", 0)]
     empty = pd.DataFrame(columns=["launch", "case", "throughput_per_s"])
-    assert {cell.latency_s for cell in summarise_cells([record], empty, confidence=0.95, seed=1)} == {None}
+    assert {figures.latency_s for figures in summarise_cases([record], empty, confidence=0.95, seed=1)} == {None}
 
 
-def test_a_stored_folder_of_version_1_gains_an_empty_case():
+def test_a_stored_folder_of_version_1_has_no_cases():
     stored = ResultsFolder(DATA / "results-v1")
     for record in stored.records():
-        assert {(block.case, block.repetitions) for block in record.blocks} == {("", 1)}
-        assert set(stored.steps(record)["case"]) == {""}
+        assert {(block.case, block.repetitions) for block in record.blocks} == {(None, 1)}
+        assert stored.steps(record)["case"].isna().all()
 
 
 def test_a_stored_folder_of_version_2_is_read(tmp_path):
     copy = ResultsFolder(shutil.copytree(DATA / "results-v2", tmp_path / "stored"))
     found = write_reports(copy)
     assert {json.loads(path.read_text())["schema_version"] for path in copy.root.glob("launch-*/*/record.json")} == {2}
-    assert found.arm("horovod").cell("send_recv/1KiB").not_offered == REASON
+    assert found.arm("horovod").case("send_recv/1KiB").not_offered == REASON
     assert found.result("horovod", "all_reduce/64KiB").pairs == 6
     ratio = found.result("horovod", "all_reduce/64KiB").throughput_ratio
-    cells = [found.arm(arm).cell("all_reduce/64KiB") for arm in ("horovod", "ddp")]
-    assert math.log(ratio) == pytest.approx(math.log(cells[1].latency_s.value / cells[0].latency_s.value), abs=1.0)
+    cases = [found.arm(arm).case("all_reduce/64KiB") for arm in ("horovod", "ddp")]
+    assert math.log(ratio) == pytest.approx(math.log(cases[1].latency_s.value / cases[0].latency_s.value), abs=1.0)

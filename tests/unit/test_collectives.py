@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from measurement.communicator import Communicator
 from measurement.errors import PlanError
-from runners.planning import resolve_arms, resolve_cases, resolve_workload
+from runners.planning.arms import resolve_arms
+from runners.planning.workload import resolve_cases, resolve_workload
 from tests.unit.test_plan import check
 from workloads.collectives import Collectives, CollectivesOptions, format_size, parse_size
 from workloads.operations import OPERATIONS
@@ -128,7 +129,7 @@ def test_the_value_seen_and_the_right_one_are_told():
 def test_what_a_library_leaves_out_is_not_offered():
     benchmark = Collectives(seed=1, options=CollectivesOptions(sizes=(1024,)))
     place = Threads(rank=0, ranks=range(2), tables={})
-    reasons = {case.operation: benchmark.why_not(case, place) for case in benchmark.cases(2)}
+    reasons = {case.operation: benchmark.unsupported_reason(case, place) for case in benchmark.cases(2)}
     assert reasons == dict.fromkeys(COLLECTIVES) | dict.fromkeys(("send_recv", "isend_irecv"), "not offered by threads")
 
 

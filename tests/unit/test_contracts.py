@@ -14,8 +14,9 @@ import workloads
 from backends import backend_class
 from measurement.errors import PlanError
 from measurement.plan_file import checked
+from runners.launchers import REGISTRY as LAUNCHERS
 from runners.launchers import make_launcher
-from runners.planning import resolve_workload
+from runners.planning.workload import resolve_workload
 from tests.conftest import REPOSITORY
 from tests.dataset_files import write_data
 from workloads import Workload, workload_class
@@ -68,7 +69,7 @@ def test_a_workload_keeps_its_contract(name, readme_workload, tmp_path):
 @pytest.mark.parametrize("name", set(workloads.REGISTRY.table) - set(TRAINED))
 def test_a_micro_benchmark_keeps_its_contract(name):
     setup = resolve_workload(name, {})
-    made = [setup.micro_benchmark(seed=3) for _ in range(2)]
+    made = [setup.build_micro_benchmark(seed=3) for _ in range(2)]
     for world_size in (2, 3, 8):
         cases = made[0].cases(world_size)
         assert len({case.name for case in cases}) == len(cases) > 0
@@ -103,7 +104,10 @@ def test_too_large_a_batch_is_refused():
 def test_a_backend_says_what_it_takes(name):
     cls = backend_class(name)
     options = checked(cls.Options, {}, source="test")
-    assert all(make_launcher(launcher) for launcher in cls.launchers)
+    assert set(cls.customary_launchers) <= set(LAUNCHERS.table)
+    for transport in cls.transports or (None,):
+        gives = [make_launcher(launcher).gives(transport) for launcher in cls.customary_launchers]
+        assert any(cls.needs(transport) <= given for given in gives), f"no customary launcher can start it over {transport}"
     with pytest.raises(PlanError, match="unknown option 'nonsense'"):
         checked(cls.Options, {"nonsense": 1}, source="test")
     cls.check(transport=None, options=options, micro_steps=1, world_size=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from measurement.record import RankReport
-from runners.fairness import fairness_table, unasked_differences
+from runners.driver.fairness import fairness_table, unasked_differences
 from tests.unit.test_measurement import record
 
 
@@ -45,6 +45,13 @@ def test_variables_differ_only_where_asked_or_a_librarys_own():
         "environment.HOROVOD_CYCLE_TIME": True,
         "environment.OMP_NUM_THREADS": True,
     }
+
+
+def test_what_a_rank_keeps_is_told_but_is_no_condition():
+    """In sequential mode an arm that is done, and has optimizer state, meets one that has not stepped yet."""
+    done, new = arm("a", role="control", kept_bytes={"optimizer_state": 8}), arm("b", role="baseline", kept_bytes={})
+    assert unasked_differences(new, done) == []
+    assert fairness_table([done, new]) == [{"field": "kept_bytes.optimizer_state", "values": {"a": 8, "b": None}, "asked": True}]
 
 
 def test_a_control_is_nothing_but_its_baseline():

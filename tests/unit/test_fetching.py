@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from measurement.errors import PlanError
-from runners.planning import resolve_workload
+from runners.planning.workload import resolve_workload
 from tests.dataset_files import HELD_OUT_SAMPLES, write_mnist
 
 CPU = torch.device("cpu")
@@ -42,7 +42,7 @@ def mirror(tmp_path, monkeypatch):
 
 
 def mnist(folder, **options):
-    return resolve_workload("mnist", {"data_dir": str(folder), **options}).training(local_batch_size=4, seed=1)
+    return resolve_workload("mnist", {"data_dir": str(folder), **options}).build(local_batch_size=4, seed=1)
 
 
 def test_missing_data_is_fetched_once_and_only_where_asked_for(mirror, tmp_path):

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from measurement.errors import PlanError
-from runners.planning import resolve_workload
+from runners.planning.workload import resolve_workload
 from tests.dataset_files import HELD_OUT_SAMPLES, WRITERS, write_data
 from workloads.digits import _digits
 from workloads.evaluation import EvaluationSums, classification_sums, shard_sums
@@ -35,7 +35,7 @@ def share(rank, world_size, *, local_batch_size=4, seed=5):
 
 def epochs(dataset, *, world_size, steps, count=2):
     """[epoch][rank]: the inputs of so many steps."""
-    ranks = [share(rank, world_size).training(dataset).endless() for rank in range(world_size)]
+    ranks = [share(rank, world_size).epochs(dataset).endless() for rank in range(world_size)]
     return [
         [torch.cat([inputs for inputs, _ in itertools.islice(batches, steps)]).tolist() for batches in ranks] for _ in range(count)
     ]
@@ -53,7 +53,7 @@ def test_an_epoch_gives_each_sample_to_one_rank_and_the_next_one_is_in_another_o
 @pytest.mark.parametrize(("rank", "world_size", "batch"), [(0, 1, 32), (1, 2, 16), (2, 3, 5)])
 def test_digits_come_in_the_order_of_torchs_own_sampler(rank, world_size, batch):
     setup = resolve_workload("digits", {})
-    workload = setup.training(local_batch_size=batch, seed=11)
+    workload = setup.build(local_batch_size=batch, seed=11)
     sampler = DistributedSampler(_digits(train=True), num_replicas=world_size, rank=rank, seed=11, drop_last=True)
     loader = DataLoader(_digits(train=True), batch_size=batch, sampler=sampler, drop_last=True)
     batches = workload.batches(rank=rank, world_size=world_size, device=CPU)
@@ -68,7 +68,7 @@ def test_loading_leaves_the_models_random_numbers_alone():
     torch.manual_seed(3)
     wanted = torch.rand(4)
     torch.manual_seed(3)
-    assert list(itertools.islice(share(0, 1).training(dataset).endless(), 5))
+    assert list(itertools.islice(share(0, 1).epochs(dataset).endless(), 5))
     assert torch.equal(torch.rand(4), wanted)
 
 
@@ -94,13 +94,13 @@ def test_evaluation_gives_every_sample_exactly_once(samples, world_size):
 
 def test_too_few_samples_are_refused_before_anything_is_loaded():
     with pytest.raises(PlanError, match="4 x 3 ranks is more than the 11 training samples; use a smaller local_batch_size"):
-        share(0, 3).training(numbers(11))
+        share(0, 3).epochs(numbers(11))
 
 
 @pytest.mark.parametrize("name", [*WRITERS, "digits"])
 def test_metrics_of_several_ranks_are_those_of_one(name, tmp_path):
     setup = resolve_workload(name, write_data(name, tmp_path / "data"))
-    workload = setup.training(local_batch_size=4, seed=3)
+    workload = setup.build(local_batch_size=4, seed=3)
     workload.require_data()
     torch.manual_seed(2)
     model = workload.build_model().train()

@@ -8,10 +8,12 @@ import pytest
 from rich.console import Console
 
 from measurement.errors import PlanError, RecordError
-from measurement.loading import LoaderTurn, LoadingRecord, read_loading
-from reports.io import ALL, conclusions, loading_rates, loading_table, slowest_ranks, write_loading
-from reports.training_need import TrainingNeed, read_need
-from runners.io import worker_counts
+from measurement.loader_record import LoaderRecord, LoaderTurn
+from reports.conclusions.loaders import LoaderDemand, loading_rates, read_demand, slowest_ranks
+from reports.formats.loader_page import write_loading
+from reports.formats.terminal import loading_table
+from reports.wording.loaders import loader_sentences
+from runners.standalone.loader_benchmark import worker_counts
 from tests.unit.results_factory import SHARES, Truth, write_results
 
 HOSTS = ("host1", "host1", "host2")
@@ -27,7 +29,7 @@ def make_record(workload="digits"):
         for workers, speeds in SPEEDS.items()
         for rank, speed in enumerate(speeds)
     ]
-    return LoadingRecord(
+    return LoaderRecord(
         created_at="2026-01-01T12:00:00+00:00",
         workload=workload,
         workload_options={"data_dir": "<b>data</b>"},
@@ -42,7 +44,7 @@ def make_record(workload="digits"):
 
 
 def need(samples_per_s):
-    return TrainingNeed(arm="ddp", samples_per_s=samples_per_s)
+    return LoaderDemand(arm="ddp", samples_per_s=samples_per_s)
 
 
 def test_ranks_of_a_host_and_of_all_are_summed_within_a_round():
@@ -53,11 +55,11 @@ def test_ranks_of_a_host_and_of_all_are_summed_within_a_round():
         ("rank 2", "host2"),
         ("host", "host1"),
         ("host", "host2"),
-        (ALL, ""),
+        ("all", ""),
     ]
     values = {(place.name, place.host): found for place, found in rates.items()}
     assert values["host", "host1"][2].value == 610
-    in_all = values[ALL, ""][0]
+    in_all = values["all", ""][0]
     assert (in_all.value, in_all.ci_low, in_all.ci_high) == pytest.approx((300, 270, 330))
     assert slowest_ranks(rates) == {0: 90, 2: 200}
 
@@ -74,7 +76,7 @@ def test_ranks_of_a_host_and_of_all_are_summed_within_a_round():
     ],
 )
 def test_the_fewest_workers_that_are_enough_for_the_slowest_rank(wanted, sentence):
-    first, most = conclusions(make_record(), need(wanted))
+    first, most = loader_sentences(make_record(), need(wanted))
     assert first.startswith(sentence)
     assert (
         most
@@ -89,7 +91,7 @@ def test_table_and_files(tmp_path):
     text = console.export_text()
     assert all(words in text for words in ("no worker", "2 workers", "rank 2", "host2", "729–891", "75%"))
     write_loading(record, need(150), tmp_path)
-    assert read_loading(tmp_path / "io.json") == record
+    assert LoaderRecord.model_validate_json((tmp_path / "io.json").read_text()) == record
     page = (tmp_path / "io.html").read_text()
     assert "2 workers per rank load 200: enough" in page
     figures = json.loads(page.split('id="figures">')[1].split("</script>")[0])
@@ -99,14 +101,14 @@ def test_table_and_files(tmp_path):
 
 def test_what_training_needs_is_without_its_waiting_for_data(tmp_path):
     folder = write_results(tmp_path / "results", truth=Truth(noise=0.001, drift=0.0))
-    found = read_need(folder.root, "digits")
+    found = read_demand(folder.root, "digits")
     batch = folder.read_plan().local_batch_size
     assert found.arm == "horovod-gloo", "the fastest"
     assert found.samples_per_s == pytest.approx(batch / (0.02 / 1.1) / (1 - SHARES["horovod"][0]), rel=0.01)
     with pytest.raises(RecordError, match="is of workload 'digits', not 'mnist'; give one of the same workload"):
-        read_need(folder.root, "mnist")
+        read_demand(folder.root, "mnist")
     with pytest.raises(RecordError, match="holds no launch record"):
-        read_need(tmp_path, "digits")
+        read_demand(tmp_path, "digits")
 
 
 def test_numbers_of_workers_are_read_or_refused():
@@ -114,9 +116,3 @@ def test_numbers_of_workers_are_read_or_refused():
     for text in ("", "a", "1,1", "-1", "1.5", "0,,2", "1;2"):
         with pytest.raises(PlanError, match="no list of different whole numbers from 0 on; write it as 0,1,2,4"):
             worker_counts(text)
-
-
-def test_a_file_of_something_else_is_refused(tmp_path):
-    (tmp_path / "io.json").write_text("{}")
-    with pytest.raises(RecordError, match="is no record of loading"):
-        read_loading(tmp_path / "io.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 
@@ -13,29 +14,25 @@ from measurement.errors import RecordError
 from measurement.files import write_whole
 from measurement.fingerprint import allowed_environment, fingerprint
 from measurement.plan_file import check_plan
-from measurement.record import PHASES, SCHEMA_VERSION, STEP_COLUMNS, LaunchRecord
-from measurement.results import ResultsFolder, steps_table
+from measurement.record import PHASES, SCHEMA_VERSION, STEP_COLUMNS, BlockRecord, LaunchRecord, RankSteps
+from measurement.results import ResultsFolder
 from measurement.step_timer import StepTimer
-from runners.arm_launch import block_rows
-from runners.job import BlockReport
 from tests.conftest import TINY
 
 
-def test_phases_sum_to_the_steps_and_repeated_phases_add_up():
+def test_each_mark_takes_what_has_passed_since_the_one_before(monkeypatch):
+    """On a clock of known readings: each span is twice the one before, so that no two sums are alike."""
+    monkeypatch.setattr(time, "perf_counter_ns", itertools.accumulate((2**n for n in itertools.count()), initial=12345).__next__)
     timer = StepTimer(torch.device("cpu"))
     timer.start()
-    began = time.perf_counter()
-    for _ in range(3):
-        for phase in (0, 1, 2, 0, 1, 2, 3):
-            time.sleep(0.001)
+    for phases in ((0, 1, 2, 0, 1, 2, 3), (0, 1, 2, 3)):
+        for phase in phases:
             timer.mark(phase)
         timer.end_step()
-    total = time.perf_counter() - began
-    times = timer.read()
-    assert times.shape == (3, len(PHASES))
-    assert (times[:, :3] >= 0.002).all()
-    assert (times[:, 3] >= 0.001).all()
-    assert times.sum() == pytest.approx(total, abs=0.005)
+    nanoseconds = timer.read() * 1e9
+    assert nanoseconds.shape == (2, len(PHASES))
+    assert np.allclose(nanoseconds, [[1 + 8, 2 + 16, 4 + 32, 64], [128, 256, 512, 1024]])
+    assert nanoseconds.sum() == pytest.approx(2**11 - 1), "steps are contiguous: none of the block's time is lost"
 
 
 def test_an_empty_block_has_no_steps():
@@ -62,15 +59,22 @@ def record(**changes):
 
 def test_a_record_and_its_steps_come_back(tmp_path):
     folder = ResultsFolder(tmp_path)
-    report = BlockReport(rank=0, untimed_s=0.1, samples=[4, 4], phases_s=[[0.1, 0.2, 0.3, 0.4], [1, 2, 3, 4]])
-    block = {"turn": 7, "round": 2, "block": 1, "kind": "sync", "steps": 2, "started_s": 0, "wall_s": 1, "untimed_s": 0.1}
+    own = [
+        RankSteps(rank=rank, untimed_s=0.1 * rank, samples=[4, 4], phases_s=[[0.1, 0.2, 0.3, 0.4], [1, 2, 3, 4]]) for rank in (0, 1)
+    ]
+    place = {"turn": 7, "round": 2, "block": 1, "kind": "sync", "steps": 2}
+    of_ranks = [BlockRecord(**place, untimed_s=steps.untimed_s, ranks=[steps]) for steps in own]
+    block = BlockRecord.joined(of_ranks, started_s=3.0, wall_s=1.0)
+    assert (block.ranks, block.untimed_s, block.started_s) == (own, 0.1, 3.0)
     made = record(blocks=[block])
-    folder.write_launch(made, steps_table(block_rows(made.blocks[0], report)))
-    assert folder.records() == [made]
+    folder.write_launch(made)
+    assert folder.records() == [record(blocks=[block.model_copy(update={"ranks": []})], started_at=made.started_at)]
     steps = folder.steps(made)
     assert list(steps) == list(STEP_COLUMNS)
-    assert np.allclose(steps["step_s"], [1.0, 10.0])
-    assert steps["turn"].tolist() == [7, 7]
+    assert np.allclose(steps["step_s"], [1.0, 10.0, 1.0, 10.0])
+    assert steps["rank"].tolist() == [0, 0, 1, 1]
+    assert set(steps["turn"]) == {7}
+    assert steps["case"].isna().all()
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runners.job import ParityReport
-from runners.parity import judge, sketch
+from runners.protocol.gate_verdict import judge_parity
+from runners.protocol.messages import ParityReport
+from runners.rank.parity import sketch
 
 SHAPES = {"weight": (40, 30), "bias": (30,), "dead": (5,)}
 
@@ -48,7 +49,7 @@ def reports(world_size=3, synced=None, **changes):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
 def test_what_is_right_passes(world_size):
-    found = judge(reports(world_size), steps=3)
+    found = judge_parity(reports(world_size), steps=3)
     assert found.passed, found.failures
     assert found.gradient_error < 1e-6
     assert found.parameter_spread == 0
@@ -63,7 +64,7 @@ def test_what_is_right_passes(world_size):
     ],
 )
 def test_a_fault_of_one_rank_is_named(changes, message):
-    found = judge(reports(**changes), steps=3)
+    found = judge_parity(reports(**changes), steps=3)
     assert not found.passed
     assert any(message in failure for failure in found.failures), found.failures
 
@@ -81,7 +82,7 @@ def test_a_fault_of_one_rank_is_named(changes, message):
 )
 def test_wrong_gradients_are_caught(synced):
     sent = [ParityReport.model_validate_json(report.model_dump_json()) for report in reports(synced=synced)]
-    found = judge(sent, steps=3)
+    found = judge_parity(sent, steps=3)
     assert not found.passed
     assert "gradient of" in found.failures[0]
 
@@ -91,13 +92,13 @@ def test_a_sum_that_was_asked_for_passes_with_a_note():
         report.model_copy(update={"gradient_scale": 3.0})
         for report in reports(synced=lambda local, mean, rank: {name: 3 * value for name, value in mean.items()})
     ]
-    found = judge(asked, steps=3)
+    found = judge_parity(asked, steps=3)
     assert found.passed
     assert found.notes == ["gradients are 3 x the mean, as the options ask"]
 
 
 def test_many_faults_are_cut_short():
-    found = judge(reports(world_size=8, synced=lambda local, mean, rank: local[rank]), steps=3)
+    found = judge_parity(reports(world_size=8, synced=lambda local, mean, rank: local[rank]), steps=3)
     assert len(found.failures) == 9
     assert found.failures[-1].startswith("and ")
 

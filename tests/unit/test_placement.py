@@ -11,15 +11,14 @@ import yaml
 
 from measurement.errors import HostfileError, PlanError, RingsideError
 from measurement.plan_file import check_plan, read_content
-from runners import inspection, remote, spool
-from runners.fairness import host_differences
-from runners.job import BlockReport
+from runners.driver.study import read_plan_or_study
+from runners.hosts import preflight as inspection
+from runners.hosts.host_differences import host_differences
+from runners.hosts.placement import Placement, planned_hosts
+from runners.hosts.ssh_probe import HostStatus
 from runners.launchers import HERE, HostSlots
-from runners.places import Placement, planned_hosts
-from runners.planning import resolve_arms
-from runners.reach import Reach
-from runners.salvage import salvage
-from runners.study import read_plan_or_study
+from runners.planning.arms import resolve_arms
+from runners.processes import remote, remote_results
 from tests.conftest import TINY
 
 
@@ -141,7 +140,7 @@ def test_hosts_that_differ_are_named():
 
 
 def test_the_driver_is_reached_by_its_interface_or_route(tmp_path):
-    here, found = frozenset({HERE, "me"}), [Reach(host="me", status="ok", detail="", address="127.0.0.1")]
+    here, found = frozenset({HERE, "me"}), [HostStatus(host="me", status="ok", detail="", address="127.0.0.1")]
 
     def address(**changes):
         return inspection.driver_address(placed(tmp_path, hosts="me:2", **changes), found, here=here)
@@ -155,26 +154,22 @@ def test_the_driver_is_reached_by_its_interface_or_route(tmp_path):
         address(driver_address="203.0.113.7")
 
 
-def report(rank):
-    return BlockReport(rank=rank, untimed_s=0.5, samples=[4], phases_s=[[0.1, 0.2, 0.3, 0.4]])
-
-
 def test_a_block_is_made_whole_only_if_every_rank_finished_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(spool, "folder_of", lambda mark: tmp_path / mark)
+    monkeypatch.setattr(remote_results, "folder_of", lambda run_id: tmp_path / run_id)
     (tmp_path / "m").mkdir()
     for rank in (0, 1):
-        spool.append(tmp_path / "m", rank, 4, report(rank).model_dump_json())
-    spool.append(tmp_path / "m", 0, 5, report(0).model_dump_json())
+        remote_results.append(tmp_path / "m", rank, 4, f'{{"rank": {rank}}}')
+    remote_results.append(tmp_path / "m", 0, 5, "{}")
     with (tmp_path / "m" / "rank-1.jsonl").open("a") as file:
-        file.write('{"number": 5, "rep')
-    (tmp_path / "m" / "rank-1.log").write_bytes(b"x" * 2 * spool.MAX_BYTES + b"last")
-    files = spool.unpack(spool.pack("m", end=False))
-    assert [reply.block for reply in salvage(files, number=4, world_size=2)] == [report(0), report(1)]
-    assert salvage(files, number=5, world_size=2) is None
-    assert salvage(files, number=4, world_size=3) is None
-    assert salvage({}, number=4, world_size=1) is None
-    assert len(files["rank-1.log"]) == spool.MAX_BYTES
+        file.write('5 {"rank": 1}')  # cut off before its end of line
+    (tmp_path / "m" / "rank-1.log").write_bytes(b"x" * 2 * remote_results.MAX_BYTES + b"last")
+    files = remote_results.unpack(remote_results.pack("m", end=False))
+    assert remote_results.kept_replies(files, number=4, world_size=2) == [b'{"rank": 0}', b'{"rank": 1}']
+    assert remote_results.kept_replies(files, number=5, world_size=2) is None
+    assert remote_results.kept_replies(files, number=4, world_size=3) is None
+    assert remote_results.kept_replies({}, number=4, world_size=1) is None
+    assert len(files["rank-1.log"]) == remote_results.MAX_BYTES
     assert files["rank-1.log"].endswith(b"last")
-    spool.pack("m", end=True)
+    remote_results.pack("m", end=True)
     assert not (tmp_path / "m").exists()
-    assert spool.unpack(b"no archive") == {}
+    assert remote_results.unpack(b"no archive") == {}

@@ -9,11 +9,13 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import measurement.plan
 from measurement.errors import PlanError, RingsideError
 from measurement.plan import Plan
-from measurement.plan_file import check_plan
-from runners.planning import require_epochs, resolve_arms, resolve_cases, resolve_workload
-from runners.study import read_plan_or_study
+from measurement.plan_file import check_plan, read_content
+from runners.driver.study import read_plan_or_study
+from runners.planning.arms import resolve_arms
+from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
 from tests.conftest import REPOSITORY, TINY, write_plan
 
 
@@ -61,16 +63,20 @@ def test_shipped_plans_resolve(path):
         ({"arms": {"ddp": {"backend": "ddp", "options": {"bucket_cap": 1}}}}, "did you mean 'bucket_cap_mb'?"),
         ({"arms": {"ddp": {"backend": "single"}}}, "'single' is one process, not 2"),
         ({"arms": {"ddp": {"backend": "dp"}}}, "'dp' is one process for all GPUs, not 2"),
-        ({"arms": {"ddp": {"backend": "ddp", "launcher": "horovodrun"}}}, "use 'torchrun' or 'mpirun' or 'spawn'"),
+        ({"arms": {"ddp": {"backend": "ddp", "launcher": "horovodrun"}}}, "use 'torchrun', 'mpirun', 'spawn'"),
         (
             {"arms": {"ddp": {"backend": "naive", "transport": "mpi", "launcher": "torchrun"}}},
             "launcher 'torchrun' cannot start backend 'naive' over 'mpi' (it starts no MPI: each rank would be a world of 1); "
-            "use 'mpirun' or 'mpiexec-mpich' or 'horovodrun'",
+            "use 'mpirun', 'mpiexec-mpich' or 'horovodrun'",
         ),
         (
             {"arms": {"ddp": {"backend": "horovod", "launcher": "torchrun"}}},
             "launcher 'torchrun' cannot start backend 'horovod' (no HOROVOD_* variables: each rank would be a world of 1); "
             "use 'horovodrun' or 'mpirun'",
+        ),
+        (
+            {"arms": {"ddp": {"backend": "horovod", "environment": {"HOROVOD_AUTOTUNE": "1"}}}},
+            "environment of arm 'ddp': HOROVOD_AUTOTUNE=1 changes fusion and cycle time while steps are timed",
         ),
         (
             {"arms": {"ddp": {"backend": "horovod", "transport": "gloo", "options": {"op": "Adasum"}}}},
@@ -133,6 +139,22 @@ def test_the_control_is_the_baseline_again():
 def test_a_plan_survives_its_own_yaml():
     plan = check(measurement={"control": True})
     assert check_plan(yaml.safe_load(plan.to_yaml()), source="again") == plan
+
+
+def test_a_field_that_is_added_later_leaves_older_digests_as_they_are():
+    class Plan(measurement.plan.Plan):
+        later: int = 7
+
+    old = check()
+    assert Plan.model_validate(old.model_dump()).digest() == old.digest()
+    assert Plan.model_validate({**old.model_dump(), "later": 8}).digest() != old.digest()
+
+
+@pytest.mark.parametrize(("name", "digest"), [("convergence", "436020005f41ffe8"), ("transports", "96d807832a8a18b0")])
+def test_folders_of_older_versions_are_of_the_same_plan(name, digest):
+    """As version 0.1.0 computed them."""
+    content = read_content(REPOSITORY / "plans" / f"{name}.yaml")
+    assert check_plan(content, source=name).digest() == digest
 
 
 def test_the_digest_ignores_only_how_long_is_measured():

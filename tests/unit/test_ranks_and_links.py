@@ -8,9 +8,10 @@ from measurement.plan_file import check_plan
 from measurement.record import BlockRecord
 from measurement.results import ResultsFolder
 from reports import conclude, write_reports
-from reports.links import link_caption, ring_bytes, share_sent, summarise_links
-from reports.ranks import rank_rows, skew, summarise_ranks
-from runners.links import link_counter, passed
+from reports.conclusions.links import ring_bytes, share_sent, summarise_links
+from reports.conclusions.ranks import skew, summarise_ranks
+from reports.wording.rank_tables import link_caption, rank_table
+from runners.lab.link_shaping import link_counter, passed
 from tests.conftest import TINY
 from tests.unit.results_factory import Truth, make_plan, write_results
 
@@ -42,7 +43,7 @@ def test_bytes_per_step_are_what_blocks_with_exchange_send_more(tmp_path, factor
     assert one.received_bytes == two.sent_bytes == pytest.approx(factor * GRADIENTS / 2)
     without_local = record.model_copy(update={"blocks": [block for block in record.blocks if block.kind == "sync"]})
     assert summarise_links(plan, [without_local]) == []
-    folder.write_launch(record, folder.steps(record))
+    folder.write_record(record)
     write_reports(folder)
     assert "## Bytes per link" in (tmp_path / "report.md").read_text()
     assert "Bytes per link" in (tmp_path / "report.html").read_text()
@@ -88,10 +89,12 @@ def test_skew_is_slowest_over_median():
 
 def test_the_table_is_in_the_reports(tmp_path):
     folder = write_results(tmp_path)
-    header, rows = rank_rows(write_reports(folder))
-    assert header == ["", "host", "ddp-gloo", "ddp-gloo-control", "horovod-gloo", "horovod-mpi"]
-    assert [row[:2] for row in rows] == [["rank 0", "host1"], ["rank 1", "host1"], ["sum", "host1"], ["skew", ""]]
+    table = rank_table(write_reports(folder))
+    titles = [column.title for column in table.columns]
+    assert titles == ["", "host", "ddp-gloo", "ddp-gloo-control", "horovod-gloo", "horovod-mpi"]
+    places = [[entry.text for entry in line[:2]] for line in table.lines()]
+    assert places == [["rank 0", "host1"], ["rank 1", "host1"], ["sum", "host1"], ["skew", ""]]
     assert "| rank 1 | host1 |" in (tmp_path / "report.md").read_text()
     assert "Ranks and hosts" in (tmp_path / "report.html").read_text()
     alone = write_results(tmp_path / "alone", plan=make_plan().model_copy(update={"world_size": 1}))
-    assert rank_rows(conclude(ResultsFolder(alone.root))) == ([], [])
+    assert not rank_table(conclude(ResultsFolder(alone.root))).rows

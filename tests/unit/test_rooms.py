@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,18 +19,43 @@ ROOMS = {
     "reports": {"measurement"},
     "install": set(),
 }
+INNER_ROOMS = {
+    "runners/protocol": set(),
+    "runners/launchers": set(),
+    "runners/lab": {"processes"},
+    "runners/processes": {"launchers", "protocol"},
+    "runners/hosts": {"launchers", "processes"},
+    "runners/planning": {"launchers", "hosts", "processes", "protocol"},
+    "runners/rank": {"launchers", "planning", "processes", "protocol"},
+    "runners/driver": {"hosts", "lab", "launchers", "planning", "processes", "protocol"},
+    "runners/standalone": {"hosts", "launchers", "planning", "processes", "protocol", "rank"},
+    "runners/doctor": {"processes"},
+    "reports/statistics": set(),
+    "reports/conclusions": {"statistics"},
+    "reports/wording": {"conclusions", "statistics"},
+    "reports/charts": {"conclusions", "statistics", "wording"},
+    "reports/formats": {"conclusions", "statistics", "wording", "charts"},
+}
+"""What each room of a room may import of the others beside it: driver and rank know each other only through the protocol."""
+COMPOSING = {"cli", "comparison", "study", "conclude", "write_reports"}
+"""Above these rooms: what a person types, and what puts a report together. No room may import it."""
+SHARED_BY_REPORTS = ("schema", "study_schema", "training_schema", "estimate", "base")
+"""Modules of reports/ that stand above its rooms and that every room may import."""
+MOST_MODULES = 14
+"""In a room of runners or reports."""
 DEPENDENCIES = {"torch", "torchvision", "horovod", "mpi4py", "yaml", "pandas", "numpy", "scipy", "plotly", "jinja2", "rich"}
-BANNED = {"utils", "helpers", "common", "misc"}
+BANNED = {"utils", "helpers", "common", "core", "misc"}
 
 
-def imported_rooms(path: Path) -> set[str]:
+def imported_modules(path: Path) -> set[str]:
+    """Everything that a file imports anywhere in it, by its full name; ``from a import b`` counts as a.b, too."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            found.add((node.module or "").partition(".")[0])
-    return found & set(ROOMS)
+            found |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -36,7 +63,69 @@ def test_a_room_imports_only_what_it_may(room):
     paths = sorted((REPOSITORY / room).rglob("*.py"))
     assert paths
     for path in paths:
-        assert imported_rooms(path) <= ROOMS[room] | {room}, path
+        rooms = {name.partition(".")[0] for name in imported_modules(path)} & set(ROOMS)
+        assert rooms <= ROOMS[room] | {room}, path
+
+
+@pytest.mark.parametrize("room", INNER_ROOMS)
+def test_a_room_of_a_room_imports_only_what_it_may(room):
+    house, _, own = room.partition("/")
+    beside = {path.name for path in (REPOSITORY / house).iterdir() if path.is_dir()} | COMPOSING
+    paths = sorted((REPOSITORY / room).glob("*.py"))
+    assert paths
+    for path in paths:
+        names = [name.split(".") for name in imported_modules(path) if name.startswith(f"{house}.")]
+        rooms = {parts[1] for parts in names} & beside
+        assert rooms <= INNER_ROOMS[room] | {own}, path
+
+
+def test_every_room_of_a_room_has_its_rule():
+    found = [path.parent for house in ("runners", "reports") for path in (REPOSITORY / house).glob("*/__init__.py")]
+    assert {str(folder.relative_to(REPOSITORY)) for folder in found} == set(INNER_ROOMS)
+
+
+def test_no_room_is_a_maze():
+    for room in ("runners", "reports", *INNER_ROOMS):
+        modules = [path for path in (REPOSITORY / room).glob("*.py") if path.stem != "__init__"]
+        assert len(modules) <= MOST_MODULES, room
+
+
+def test_launchers_and_hosts_import_no_torch():
+    modules = [
+        ".".join(path.relative_to(REPOSITORY).with_suffix("").parts)
+        for room in ("launchers", "hosts")
+        for path in sorted((REPOSITORY / "runners" / room).glob("*.py"))
+    ]
+    script = f"import sys, importlib\nfor name in {modules}: importlib.import_module(name)\nsys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, timeout=60, check=False).returncode == 0
+
+
+def modules_of_reports() -> dict[str, Path]:
+    """Files by dotted name; a package by that of its folder."""
+    paths = sorted((REPOSITORY / "reports").rglob("*.py"))
+    return {".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+
+
+@pytest.mark.parametrize("name", SHARED_BY_REPORTS)
+def test_what_all_rooms_of_reports_share_imports_none_of_them(name):
+    imported = imported_modules(REPOSITORY / "reports" / f"{name}.py") & set(modules_of_reports())
+    assert imported <= {f"reports.{shared}" for shared in SHARED_BY_REPORTS}
+
+
+def test_no_module_of_reports_imports_itself_by_way_of_others():
+    modules = modules_of_reports()
+    imports = {name: (imported_modules(path) & set(modules)) - {name} for name, path in modules.items()}
+    done: set[str] = set()
+
+    def visit(name: str, way: tuple[str, ...]) -> None:
+        assert name not in way, " -> ".join((*way, name))
+        if name not in done:
+            for other in sorted(imports[name]):
+                visit(other, (*way, name))
+            done.add(name)
+
+    for name in modules:
+        visit(name, ())
 
 
 def test_no_module_is_named_after_a_dependency_or_after_nothing():
@@ -45,12 +134,12 @@ def test_no_module_is_named_after_a_dependency_or_after_nothing():
             assert path.stem not in DEPENDENCIES | BANNED, path
 
 
-def test_only_one_module_reads_rank_variables():
-    """spawn.py and horovod_meeting.py write them, fingerprint.py leaves them out of records."""
+def test_only_launchers_know_rank_variables():
+    """horovod_rendezvous.py writes Horovod's in the place of its launcher, fingerprint.py leaves them out of records."""
     names = {"LOCAL_RANK", "WORLD_SIZE", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}
     for room in ROOMS:
         for path in (REPOSITORY / room).rglob("*.py"):
-            if path.name in ("rank_environment.py", "spawn.py", "horovod_meeting.py", "fingerprint.py"):
+            if path.parent.name == "launchers" or path.name in ("horovod_rendezvous.py", "fingerprint.py"):
                 continue
             text = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
             assert not names & text, path

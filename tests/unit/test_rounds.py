@@ -7,10 +7,9 @@ import random
 import pytest
 
 from measurement.plan_file import check_plan
-from measurement.record import LaunchRecord
-from runners.arm_launch import ArmLaunch, Clock
-from runners.job import BlockReport, Reply
-from runners.rounds import SLOWEST_BLOCK, Rounds
+from measurement.record import LaunchRecord, RankSteps
+from runners.driver.arm_launch import ArmLaunch, Clock
+from runners.driver.rounds import SLOWEST_BLOCK, Rounds
 
 PLAN = {
     "name": "tiny",
@@ -41,13 +40,13 @@ class Session:
     def end(self):
         pass
 
-    def exchange(self, command, timeout_s):
+    def exchange(self, command, expected, timeout_s):
         self.told.append((self.name, command))
         steps, step_s = command.steps, self.step_s * command.repetitions
         step = [0.0, 0.0, step_s, 0.0]
         wrong = self.wrong.get(command.case)
-        reports = [BlockReport(rank=r, untimed_s=0, samples=[1] * steps, phases_s=[step] * steps, wrong=wrong) for r in range(2)]
-        return [Reply(block=report) for report in reports], steps * step_s
+        own = [RankSteps(rank=r, untimed_s=0, samples=[1] * steps, phases_s=[step] * steps, wrong=wrong) for r in range(2)]
+        return [expected(block=command.record(steps)) for steps in own], steps * step_s
 
 
 def run(*, cases=(), step_s=0.01, steps_s=None, not_offered=None, wrong=None, **measurement):
@@ -60,15 +59,15 @@ def run(*, cases=(), step_s=0.01, steps_s=None, not_offered=None, wrong=None, **
         record = LaunchRecord(**fields, **more, not_offered=(not_offered or {}).get(name, {}))
         session = Session(name, told, (steps_s or {}).get(name, step_s), (wrong or {}).get(name, {}))
         arms.append(ArmLaunch(session=session, record=record, say=lambda what: None))
-    chance, nothing = random.Random(f"{plan.seed}/0"), lambda what: None
-    Rounds(plan, cases=cases, chance=chance, clock=Clock(), say=nothing, tick=nothing).run(arms, seconds=1)
+    rng, nothing = random.Random(f"{plan.seed}/0"), lambda what: None
+    Rounds(plan, cases=cases, rng=rng, clock=Clock(), say=nothing, tick=nothing).run(arms, seconds=1)
     return told, {arm.session.name: arm for arm in arms}
 
 
 def test_training_keeps_the_order_it_always_had():
     told, _ = run()
     assert [f"{arm}-{command.kind}-{command.steps}-{command.layout}" for arm, command in told] == AS_BEFORE.split()
-    assert {(command.case, command.repetitions) for _, command in told} == {("", 1)}
+    assert {(command.case, command.repetitions) for _, command in told} == {(None, 1)}
 
 
 def test_in_training_a_far_slower_arm_shortens_all_blocks():
@@ -93,8 +92,9 @@ def test_each_round_has_every_case_with_its_arms_together_and_no_local_blocks():
         orders.append([group[0][1].case for group in groups])
         assert sorted(orders[-1]) == CASES
     assert orders[0] != orders[1] != orders[2]
-    rows = arms["a"].rows
-    assert {row["case"] for row in rows} == set(CASES)
+    blocks = arms["a"].record.blocks
+    assert {block.case for block in blocks} == set(CASES)
+    assert {len(block.ranks) for block in blocks} == {2}
     assert [block.round for block in arms["a"].record.blocks] == [0] * 5 + [1] * 5 + [2] * 5
 
 

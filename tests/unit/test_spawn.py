@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from runners import spawn
+from runners.launchers.spawn import rank_environment
 
 
 def node(*arguments):
@@ -15,7 +16,8 @@ def node(*arguments):
 
 def test_ranks_follow_the_hosts():
     second = node("--nproc-per-node", "2", "--nodes", "3", "--node-rank", "1", "--master-addr", "host1", "--master-port", "1234")
-    assert second.variables(1) == {
+    assert (second.nodes, second.node_rank, second.nproc_per_node) == (3, 1, 2)
+    assert rank_environment(1, node_rank=1, nodes=3, nproc_per_node=2, master=(second.master_addr, second.master_port)) == {
         "MASTER_ADDR": "host1",
         "MASTER_PORT": "1234",
         "RANK": "3",

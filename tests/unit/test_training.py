@@ -10,19 +10,20 @@ from torch import nn
 from torch.optim import SGD
 from torch.utils.data import TensorDataset
 
-from backends.single import Single
+from backends.base import Prepared
 from measurement.errors import PlanError
-from measurement.training import Training
+from measurement.record import RankSteps
+from measurement.training import TrainingSettings
 from measurement.world import World
-from runners import checkpoint
-from runners.engine import start_engine
-from runners.epoch_records import combine
-from runners.epochs import Seen, steps_per_epoch
-from runners.job import EpochReport, Job
-from runners.planning import resolve_workload
-from runners.precision import Arithmetic
-from runners.schedule import LearningRates, learning_rate_factor
-from runners.training_flags import read_keeping, read_training, workload_options
+from runners.planning.workload import resolve_workload, steps_per_epoch
+from runners.protocol.epoch_records import combine
+from runners.protocol.messages import EpochCommand, EpochReport, Job
+from runners.rank import checkpoint
+from runners.rank.engine import start_engine
+from runners.rank.epochs import EpochProgress
+from runners.rank.learning_rate import LearningRates, learning_rate_factor
+from runners.rank.precision import StepPrecision
+from runners.standalone.flags import read_checkpoint_options, read_training, workload_options
 from tests.dataset_files import write_data
 from workloads.input import Augmented, Input, InputOptions
 
@@ -30,7 +31,7 @@ CPU = torch.device("cpu")
 
 
 def factors(steps, *, scale=4, steps_per_epoch=4, **rules):
-    training = Training(epochs=9, **rules)
+    training = TrainingSettings(epochs=9, **rules)
     return [learning_rate_factor(training, step=step, steps_per_epoch=steps_per_epoch, scale=scale) for step in steps]
 
 
@@ -46,23 +47,21 @@ def test_the_learning_rate_rises_to_the_scale_and_decays_by_epochs():
 def test_parameter_groups_keep_their_ratio():
     one, other = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
     optimizer = SGD([{"params": [one], "lr": 0.1}, {"params": [other], "lr": 0.2}], lr=1.0)
-    rates = LearningRates(Training(epochs=1, learning_rate_scaling="linear"), optimizer, steps_per_epoch=4, scale=3)
+    rates = LearningRates(TrainingSettings(epochs=1, learning_rate_scaling="linear"), optimizer, steps_per_epoch=4, scale=3)
     for _ in range(2):
         assert rates.set(optimizer, step=0) == pytest.approx(0.3)
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.3, 0.6])
 
 
 def report(rank, losses, **changes):
+    phases_s = [[0.1, 0.2, 0.3, 0.4], [0.0, 0.0, 0.5 * rank, 0.0]]
+    steps = RankSteps(rank=rank, untimed_s=0.5 - 0.1 * rank, samples=[8, 8], phases_s=phases_s)
     values = {
-        "rank": rank,
-        "samples": [8, 8],
-        "phases_s": [[0.1, 0.2, 0.3, 0.4], [0.0, 0.0, 0.5 * rank, 0.0]],
+        "block": EpochCommand(turn=3, epoch=7).record(steps),
         "losses": losses,
         "learning_rates": [0.1, 0.2],
-        "count": 16,
         "top1": 3 + rank,
         "top5": 9,
-        "evaluate_s": 0.5 - 0.1 * rank,
         "held_out_loss_sum": 1.5,
         "held_out_top1": 2,
         "held_out_top5": 4,
@@ -99,7 +98,7 @@ def epoch_of(dataset, epoch, *, batch, rank=0, world_size=1, first=0, transform=
     options = InputOptions()
     share = Input(options=options, local_batch_size=batch, seed=5, rank=rank, world_size=world_size, device=CPU)
     samples = Augmented(dataset, transform, seed=5) if transform else dataset
-    return [inputs.tolist() for inputs, _ in share.training(samples).batches(epoch, first=first)]
+    return [inputs.tolist() for inputs, _ in share.epochs(samples).batches(epoch, first=first)]
 
 
 @pytest.mark.parametrize(("world_size", "batch"), [(2, 4), (3, 2), (4, 3)])
@@ -123,10 +122,10 @@ def test_an_epoch_is_entered_anywhere_without_loading_what_lies_before():
 
 
 def test_epochs_are_refused_where_there_are_none_or_not_one_step():
-    synthetic = resolve_workload("synthetic", {"model": "squeezenet1_1"}).training(local_batch_size=2, seed=1)
+    synthetic = resolve_workload("synthetic", {"model": "squeezenet1_1"}).build(local_batch_size=2, seed=1)
     with pytest.raises(PlanError, match="workload 'synthetic' has no epochs"):
         steps_per_epoch(synthetic, reference="synthetic", world_size=2, micro_steps=1)
-    digits = resolve_workload("digits", {}).training(local_batch_size=100, seed=1)
+    digits = resolve_workload("digits", {}).build(local_batch_size=100, seed=1)
     assert steps_per_epoch(digits, reference="digits", world_size=2, micro_steps=3) == 2
     with pytest.raises(PlanError, match="micro_steps 8 is more than the 7 batches"):
         steps_per_epoch(digits, reference="digits", world_size=2, micro_steps=8)
@@ -134,7 +133,7 @@ def test_epochs_are_refused_where_there_are_none_or_not_one_step():
 
 @pytest.mark.parametrize(("name", "labels"), [("mnist", 4), ("language_model", 4 * 16)])
 def test_right_answers_come_with_the_same_loss(tmp_path, name, labels):
-    workload = resolve_workload(name, write_data(name, tmp_path / "data")).training(local_batch_size=4, seed=3)
+    workload = resolve_workload(name, write_data(name, tmp_path / "data")).build(local_batch_size=4, seed=3)
     model = workload.build_model().eval()
     batch = next(workload.epoch_batches(0, first_batch=0, rank=0, world_size=1, device=CPU))
     loss, hits = workload.compute_loss_and_hits(model, batch)
@@ -144,40 +143,45 @@ def test_right_answers_come_with_the_same_loss(tmp_path, name, labels):
     assert workload.count_samples(batch) == sums.count == labels
 
 
+def epoch(number):
+    return EpochCommand(turn=number, epoch=number)
+
+
 def engine(**changes):
     fields = {"arm": "single", "backend": "single", "workload": "digits", "local_batch_size": 300, "world_size": 1, "seed": 1}
-    job = Job(**{**fields, "device": "cpu", "training": Training(epochs=3), **changes})
+    job = Job(**{**fields, "device": "cpu", "training": TrainingSettings(epochs=3), **changes})
     return start_engine(job, World())
 
 
 def test_micro_steps_of_an_epoch_make_the_losses_of_larger_batches():
     parts, whole = engine(local_batch_size=150, micro_steps=2), engine()
-    one, other = parts.run_epoch(0), whole.run_epoch(0)
+    one, other = parts.run_epoch(epoch(0)), whole.run_epoch(epoch(0))
     assert parts.epochs.steps == whole.epochs.steps == 4
     assert one.losses == pytest.approx(other.losses, rel=0.05), "but for batch norm"
-    assert one.count == other.count == 1200
+    assert sum(one.block.ranks[0].samples) == sum(other.block.ranks[0].samples) == 1200
 
 
 def test_a_checkpoint_gives_the_same_next_steps(tmp_path):
     path, first = tmp_path / "kept.pt", engine()
     kept = {}
 
-    def pause(epoch, seen):
-        made = checkpoint.capture(first.job, first.epochs, epoch=epoch, seen=seen, finished=[])
+    def pause(epoch, progress):
+        made = checkpoint.capture(first.job, first.epochs, epoch=epoch, progress=progress, finished=[])
         made.write(path)
         kept.setdefault("bytes", path.read_bytes())
 
-    first.run_epoch(0)
-    whole = first.epochs.run(1, pause=pause, pause_every=2)
+    first.run_epoch(epoch(0))
+    whole = first.epochs.run(epoch(1), pause=pause, pause_every=2)
     path.write_bytes(kept["bytes"])
     again = engine()
     read = checkpoint.read(path, trained=checkpoint.what_is_trained(again.job, again.epochs))
     checkpoint.restore(read, again.epochs)
-    assert len(read.seen(0).losses) == 2
-    resumed = again.epochs.run(1, seen=read.seen(0))
+    assert len(read.progress(0).losses) == 2
+    resumed = again.epochs.run(epoch(1), progress=read.progress(0))
     assert resumed.losses == whole.losses
     assert (resumed.top1, resumed.held_out_loss_sum) == (whole.top1, whole.held_out_loss_sum)
-    assert len(resumed.phases_s) == len(resumed.samples) == 4
+    (steps,) = resumed.block.ranks
+    assert len(steps.phases_s) == len(steps.samples) == 4
     assert [file.name for file in tmp_path.iterdir()] == ["kept.pt"], "no temporary file is left"
 
 
@@ -185,7 +189,7 @@ def test_a_checkpoint_that_does_not_fit_is_told_in_one_line(tmp_path):
     path, one = tmp_path / "kept.pt", engine()
     trained = checkpoint.what_is_trained(one.job, one.epochs)
     one.epochs.begin()
-    checkpoint.capture(one.job, one.epochs, epoch=0, seen=Seen(), finished=[]).write(path)
+    checkpoint.capture(one.job, one.epochs, epoch=0, progress=EpochProgress(), finished=[]).write(path)
     whole = path.read_bytes()
     wrong = {
         "does not exist": (None, trained),
@@ -206,20 +210,22 @@ def test_a_checkpoint_that_does_not_fit_is_told_in_one_line(tmp_path):
 
 
 def test_an_overflow_of_half_precision_skips_the_step_and_lowers_the_scale():
-    arithmetic = Arithmetic(precision="amp-fp16", max_gradient_norm=1.0, device=CPU)
+    step_precision = StepPrecision(precision="amp-fp16", max_gradient_norm=1.0, device=CPU)
     parameter = nn.Parameter(torch.ones(3))
-    model, optimizer = nn.ParameterList([parameter]), SGD([parameter], lr=0.5)
+    prepared = Prepared(nn.ParameterList([parameter]), SGD([parameter], lr=0.5))
     for gradient, stepped in ((float("inf"), False), (3.0, True)):
-        optimizer.zero_grad()
-        before, scale = parameter.detach().clone(), arithmetic.scaler.get_scale()
-        arithmetic.backward((parameter * gradient).sum())
-        arithmetic.step(Single(), model, optimizer)
+        prepared.zero_grad()
+        before, scale = parameter.detach().clone(), step_precision.scaler.get_scale()
+        step_precision.backward(prepared, (parameter * gradient).sum())
+        step_precision.step(prepared)
         assert torch.equal(parameter, before) != stepped
-        assert (arithmetic.scaler.get_scale() < scale) != stepped
+        assert (step_precision.scaler.get_scale() < scale) != stepped
     assert torch.allclose(before - parameter, torch.full((3,), 0.5 / 3**0.5), atol=1e-5), "unscaled, clipped to 1, times 0.5"
 
 
-@pytest.mark.parametrize("changes", [{"training": Training(epochs=1)}, {"precision": "amp-bf16"}, {"max_gradient_norm": 1.0}])
+@pytest.mark.parametrize(
+    "changes", [{"training": TrainingSettings(epochs=1)}, {"precision": "amp-bf16"}, {"max_gradient_norm": 1.0}]
+)
 def test_a_micro_benchmark_trains_nothing(changes):
     job = Job(arm="ddp", backend="ddp", workload="collectives", local_batch_size=1, world_size=2, seed=1, device="cpu", **changes)
     with pytest.raises(PlanError, match=f"is a micro-benchmark, for which {next(iter(changes))} means nothing"):
@@ -229,7 +235,7 @@ def test_a_micro_benchmark_trains_nothing(changes):
 def test_flags_ask_for_training():
     given = {"--target-accuracy": 0.9, "--warmup-epochs": 1.0, "--checkpoint": "x", "--resume": False, "--decay-epochs": None}
     training = read_training(5, given)
-    assert training == Training(epochs=5, target_accuracy=0.9, warmup_epochs=1.0, stop_at_target=True)
+    assert training == TrainingSettings(epochs=5, target_accuracy=0.9, warmup_epochs=1.0, stop_at_target=True)
     assert read_training(None, {"--resume": False, "--decay-epochs": None}) is None
     assert workload_options("mnist", {"learning_rate": 1}, {"--workers": 2, "--download": False}) == {
         "learning_rate": 1,
@@ -243,8 +249,8 @@ def test_flags_ask_for_training():
         (lambda: read_training(None, {"--warmup-epochs": 1.0}), "--warmup-epochs is for training to the end; say --epochs N"),
         (lambda: read_training(0, {}), "training: epochs = 0"),
         (lambda: read_training(2, {"--learning-rate-scaling": "linaer"}), "learning_rate_scaling = 'linaer'"),
-        (lambda: read_keeping(None, every_steps=None, resume=True), "--resume needs --checkpoint FILE"),
-        (lambda: read_keeping(None, every_steps=3, resume=False), "--checkpoint-steps needs --checkpoint FILE"),
+        (lambda: read_checkpoint_options(None, every_steps=None, resume=True), "--resume needs --checkpoint FILE"),
+        (lambda: read_checkpoint_options(None, every_steps=3, resume=False), "--checkpoint-steps needs --checkpoint FILE"),
         (lambda: workload_options("digits", {}, {"--data-dir": "d"}), "--data-dir: workload 'digits' has no option 'data_dir'"),
         (lambda: workload_options("mnist", {"data_dir": "e"}, {"--data-dir": "d"}), "are both given; leave one out"),
     ],

@@ -12,12 +12,12 @@ import pytest
 from measurement.plan import Arm, Measurement, Plan
 from measurement.record import LaunchRecord
 from measurement.results import ResultsFolder, empty_steps
-from measurement.training import EpochRecord, Training
+from measurement.training import EpochRecord, TrainingSettings
 from reports import conclude, write_reports
 from reports.comparison import compare
+from reports.conclusions.training import reference_of
 from reports.schema import Comparison
-from reports.seeds import converges, median_time, ratio_interval, t_interval
-from reports.training import reference_of
+from reports.statistics.seeds import converges, median_time, ratio_interval, t_interval
 from tests.unit.results_factory import COMPARISON_ID, STARTED
 
 HELD_OUT = 200
@@ -31,7 +31,7 @@ RIGHT = [120, 180, 196, 198]
 
 
 def make_plan(*, launches=3, arms=ARMS, **training):
-    asked = Training(**{"epochs": 4, "target_accuracy": 0.97} | training)
+    asked = TrainingSettings(**{"epochs": 4, "target_accuracy": 0.97} | training)
     measurement = Measurement(launches=launches, control=False, local_every=0)
     return Plan(
         name="t", workload="digits", world_size=2, seed=5, baseline="ddp", arms=arms, measurement=measurement, training=asked
@@ -263,10 +263,10 @@ def test_ratios_are_paired_and_medians_know_what_never_came():
 
 
 def test_the_first_epoch_that_ends_with_the_target_counts():
-    asked = Training(epochs=4, target_accuracy=0.97)
+    asked = TrainingSettings(epochs=4, target_accuracy=0.97)
     assert asked.time_to_accuracy_s(epochs([194, 100, 198, 198])) == 2.0
     assert asked.time_to_accuracy_s(epochs([193, 193, 193, 193])) is None
-    assert Training(epochs=4).time_to_accuracy_s(epochs()) is None
+    assert TrainingSettings(epochs=4).time_to_accuracy_s(epochs()) is None
 
 
 def test_reports_of_a_training(tmp_path):
@@ -275,7 +275,7 @@ def test_reports_of_a_training(tmp_path):
     folder.write_plan(plan)
     for arm in ARMS:
         for launch, trained in enumerate(ending_with(198, 196, 197)):
-            folder.write_launch(record(plan, arm, launch, trained), empty_steps())
+            folder.write_launch(record(plan, arm, launch, trained))
     written = write_reports(folder)
     assert written == conclude(folder) == Comparison.model_validate_json((tmp_path / "comparison.json").read_text())
     rows = list(csv.DictReader(io.StringIO((tmp_path / "curves.csv").read_text())))

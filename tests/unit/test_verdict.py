@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from reports.statistics import Interval
-from reports.verdict import control_deviation, decide, minutes_to_decide
+from reports.conclusions.verdict import control_deviation, decide, minutes_to_decide
+from reports.statistics.intervals import Interval
 
 
 def interval(low, estimate, high):

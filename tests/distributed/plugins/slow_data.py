@@ -25,5 +25,5 @@ class Slow(Transformed):
 class SlowMnist(Mnist):
     """Trains as ``mnist`` does."""
 
-    def read_training(self):
-        return Slow(super().read_training())
+    def read_training_set(self):
+        return Slow(super().read_training_set())

@@ -3,6 +3,7 @@
 No postponed annotations: DDP compares a hook's with the class itself.
 """
 
+import dataclasses
 import os
 import signal
 import time
@@ -13,40 +14,39 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from backends.ddp import DDP
-from measurement.world import World
 
 
 class SkipsOneParameter(DDP):
     """The last parameter's gradient is never exchanged."""
 
-    def prepare(self, model, optimizer):
+    def prepare(self, model, build_optimizer):
         name = list(dict(model.named_parameters()))[-1]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, [name])
-        return super().prepare(model, optimizer)
+        return super().prepare(model, build_optimizer)
 
 
 class SumsInsteadOfAveraging(DDP):
     """Gradients are world_size times too large."""
 
-    def prepare(self, model, optimizer):
-        wrapped, optimizer = super().prepare(model, optimizer)
+    def prepare(self, model, build_optimizer):
+        prepared = super().prepare(model, build_optimizer)
 
         def add(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
             work = dist.all_reduce(bucket.buffer(), async_op=True)
             return work.get_future().then(lambda done: done.value()[0])
 
-        wrapped.register_comm_hook(None, add)
-        return wrapped, optimizer
+        prepared.model.register_comm_hook(None, add)
+        return prepared
 
 
 class StartsApart(DDP):
     """Rank 1 begins from weights of its own: nothing is broadcast."""
 
-    def prepare(self, model, optimizer):
+    def prepare(self, model, build_optimizer):
         own = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        wrapped, optimizer = super().prepare(model, optimizer)
+        prepared = super().prepare(model, build_optimizer)
         model.load_state_dict(own)
-        return wrapped, optimizer
+        return prepared
 
 
 class SameShardEverywhere(DDP):
@@ -54,20 +54,20 @@ class SameShardEverywhere(DDP):
 
     def setup(self, world, *, device, store=None):
         counted = super().setup(world, device=device, store=store)
-        return World(**{**counted.as_dict(), "rank": 0})
+        return dataclasses.replace(counted, rank=0)
 
 
 class SameInputsInside(DDP):
     """The shards are apart, but every forward pass sees rank 0's batch."""
 
-    def prepare(self, model, optimizer):
+    def prepare(self, model, build_optimizer):
         def rank_zeros(module: nn.Module, inputs: tuple) -> tuple:
             if dist.is_initialized():
                 dist.broadcast(inputs[0], src=0)
             return inputs
 
         model.register_forward_pre_hook(rank_zeros)
-        return super().prepare(model, optimizer)
+        return super().prepare(model, build_optimizer)
 
 
 class Misbehaves(DDP):
@@ -75,11 +75,11 @@ class Misbehaves(DDP):
 
     after = 6
 
-    def prepare(self, model, optimizer):
+    def prepare(self, model, build_optimizer):
         self.prepared = getattr(self, "prepared", 0) + 1
         if self.prepared == self.after and dist.get_rank() == 1:
             self.misbehave()
-        return super().prepare(model, optimizer)
+        return super().prepare(model, build_optimizer)
 
     def misbehave(self):
         raise NotImplementedError
@@ -96,10 +96,10 @@ class Dies(Misbehaves):
 class DiesWhileAPeerIsBusy(Dies):
     """The launcher ends rank 0 before it can notice, so that both are gone without a word."""
 
-    def prepare(self, model, optimizer):
+    def prepare(self, model, build_optimizer):
         if getattr(self, "prepared", 0) + 1 == self.after and dist.get_rank() == 0:
             time.sleep(3600)
-        return super().prepare(model, optimizer)
+        return super().prepare(model, build_optimizer)
 
 
 class Hangs(Misbehaves):
@@ -123,3 +123,11 @@ class Unfair(DDP):
     def setup(self, world, *, device, store=None):
         torch.set_num_threads(2)
         return super().setup(world, device=device, store=store)
+
+
+class SaysEachBlock(DDP):
+    """Computes rightly. A rank's log has a line for each ``prepare``, of which each block begins with one."""
+
+    def prepare(self, model, build_optimizer):
+        print("prepared", flush=True)
+        return super().prepare(model, build_optimizer)

@@ -178,12 +178,12 @@ class Mixture:
 
     def all_gather(self, mine, _, is_async):
         output = mine.new_zeros(self.size * len(mine))
-        work = dist.all_gather_single(output, mine, async_op=is_async)
+        work = dist.all_gather_into_tensor(output, mine, async_op=is_async)
         return [work], list(zip(output.chunk(self.size), self.ranks, strict=True))
 
     def reduce_scatter(self, mine, _, is_async):
         output = torch.zeros_like(mine)
-        return [dist.reduce_scatter_single(output, mine.repeat(self.size), async_op=is_async)], [(output, sum(self.ranks))]
+        return [dist.reduce_scatter_tensor(output, mine.repeat(self.size), async_op=is_async)], [(output, sum(self.ranks))]
 
     def all_to_all(self, mine, _, is_async):
         output = mine.new_zeros(self.size * len(mine))
@@ -205,12 +205,12 @@ class Mixture:
 def mixed(count):
     """Random operations, sizes and dtypes, up to 40 under way at once; checked; memory must not grow."""
     rank, size = start()
-    chance, pending, resident, mixture = random.Random(5), [], [], Mixture(rank, size)
+    rng, pending, resident, mixture = random.Random(5), [], [], Mixture(rank, size)
     dtypes = [torch.float32, torch.float64, torch.int64, torch.int8, torch.float16, torch.bfloat16]
     for number in range(int(count) + 1):
-        mine = torch.full((int(10 ** chance.uniform(0, 4.5)),), rank + 1, dtype=chance.choice(dtypes))
-        pending.append(chance.choice(mixture.kinds)(mine, chance.randrange(size), chance.random() < 0.8))
-        while len(pending) > (chance.randrange(40) if number < int(count) else 0):
+        mine = torch.full((int(10 ** rng.uniform(0, 4.5)),), rank + 1, dtype=rng.choice(dtypes))
+        pending.append(rng.choice(mixture.kinds)(mine, rng.randrange(size), rng.random() < 0.8))
+        while len(pending) > (rng.randrange(40) if number < int(count) else 0):
             works, expected = pending.pop(0)
             for work in filter(None, works):
                 work.wait()
@@ -314,7 +314,7 @@ def refusals():
     assert "multiply the tensor and use SUM" in message_of(dist.all_reduce, torch.ones(2), op=dist._make_nccl_premul_sum(2.0))
     assert "use SUM and divide" in message_of(dist.all_reduce, torch.ones(2, dtype=torch.int64), op=dist.ReduceOp.AVG)
     assert "use to_dense()" in message_of(dist.all_reduce, torch.eye(3).to_sparse())
-    assert "must have" in message_of(dist.all_gather_single, torch.zeros(size * 2 + 1), torch.zeros(2))
+    assert "must have" in message_of(dist.all_gather_into_tensor, torch.zeros(size * 2 + 1), torch.zeros(2))
     assert "one for each rank" in message_of(dist.all_gather, [torch.zeros(2)] * (size + 1), torch.zeros(2))
     tensor = torch.ones(1)
     dist.all_reduce(tensor)

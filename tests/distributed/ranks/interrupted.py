@@ -24,13 +24,13 @@ class Interrupted(Digits):
         layers = [nn.Flatten(), nn.Linear(784, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 10)]
         return nn.Sequential(*layers)
 
-    def read_training(self) -> Dataset[Sample]:
+    def read_training_set(self) -> Dataset[Sample]:
         """Divides by nothing."""
-        return Subset(super().read_training(), range(211))
+        return Subset(super().read_training_set(), range(211))
 
-    def read_held_out(self) -> Dataset[Sample]:
+    def read_held_out_set(self) -> Dataset[Sample]:
         """Nor does this."""
-        return Subset(super().read_held_out(), range(53))
+        return Subset(super().read_held_out_set(), range(53))
 
     def epoch_batches(self, epoch: int, *, first_batch: int, **where) -> Iterator[tuple[Tensor, Tensor]]:
         """Until it is killed, as by kill -9."""

@@ -94,7 +94,7 @@ def reduce_scatter(dtype, rank, size):
         dist.reduce_scatter(output, blocks)
         check([output], [combine("SUM", [value(r, dtype, seed=rank, rows=2 + uneven * rank) for r in range(size)])])
     output = torch.zeros(SHAPE, dtype=dtype)
-    dist.reduce_scatter_single(output, torch.cat([value(rank, dtype, seed=to) for to in range(size)]))
+    dist.reduce_scatter_tensor(output, torch.cat([value(rank, dtype, seed=to) for to in range(size)]))
     check([output], [combine("SUM", [value(r, dtype, seed=rank) for r in range(size)])])
 
 
@@ -112,12 +112,12 @@ def all_gather(dtype, rank, size):
         dist.all_gather(outputs, strided(expected[rank]))
         check(outputs, expected)
     output = torch.zeros(size * SHAPE[0], SHAPE[1], dtype=dtype)
-    dist.all_gather_single(output, value(rank, dtype))
+    dist.all_gather_into_tensor(output, value(rank, dtype))
     check([output], [torch.cat([value(r, dtype) for r in range(size)])])
     output.zero_()
     mine = output.chunk(size)[rank]
     mine.copy_(value(rank, dtype))
-    dist.all_gather_single(output, mine)
+    dist.all_gather_into_tensor(output, mine)
     check([output], [torch.cat([value(r, dtype) for r in range(size)])])
 
 

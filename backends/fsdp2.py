@@ -1,0 +1,167 @@
+"""Sharded data parallelism: ``torch.distributed.fsdp.fully_shard`` (FSDP2) over NCCL, Gloo or MPI.
+
+Each rank keeps its share of parameters, gradients and optimizer state. Parameters are gathered for each forward and backward pass,
+gradients are reduced and scattered; so no step can be taken without communication, and there are no local steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import Optimizer
+
+from backends.base import BuildOptimizer, Prepared
+from backends.torch_distributed import ProcessGroupOptions, TorchDistributed
+from measurement.errors import PlanError
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+TOLERANCES: dict[Dtype, float] = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 2e-3}
+
+
+class FSDP2Options(ProcessGroupOptions):
+    """Named as in ``fully_shard`` and ``MixedPrecisionPolicy``; None leaves PyTorch's default."""
+
+    module_classes: list[str] | None = None
+    """Names of the classes whose instances are gathered one at a time (as ``ModuleWrapPolicy`` has it). None: the elements of
+    each ``nn.ModuleList`` and ``nn.Sequential`` that is in no other. An empty list: the whole model at once."""
+    reshard_after_forward: bool | int | None = None
+    """Whether parameters are freed after the forward pass and gathered again; an integer: spread over so many ranks meanwhile."""
+    param_dtype: Dtype | None = None
+    """Of the gathered parameters, with which forward and backward passes are computed."""
+    reduce_dtype: Dtype | None = None
+    """Of the gradients while they are reduced."""
+    cast_forward_inputs: bool = True
+
+
+class FSDP2Prepared(Prepared):
+    """A module whose parameters are ``DTensor``s."""
+
+    is_sharded = True
+
+    def __init__(self, bare: nn.Module, optimizer: Optimizer, *, mesh: DeviceMesh) -> None:
+        super().__init__(bare, optimizer)
+        self._mesh = mesh
+
+    @contextmanager
+    def accumulating(self) -> Iterator[None]:
+        """Gradients add up unsharded and are reduced in the last micro-step."""
+        assert isinstance(self.bare, FSDPModule)
+        self.bare.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            self.bare.set_requires_gradient_sync(True)
+
+    def full_gradients(self) -> dict[str, Tensor]:
+        """Gathered from all ranks. Collective."""
+        return {name: _full(gradient) for name, gradient in super().full_gradients().items()}
+
+    def full_parameters(self) -> dict[str, Tensor]:
+        """Gathered from all ranks. Collective."""
+        return {name: _full(tensor) for name, tensor in super().full_parameters().items()}
+
+    def full_optimizer_state(self) -> dict[str, Any]:
+        """Gathered from all ranks. Collective."""
+        state = self.optimizer.state_dict()
+        whole = {
+            number: {name: _full(value) if isinstance(value, Tensor) else value for name, value in own.items()}
+            for number, own in state["state"].items()
+        }
+        return {**state, "state": whole}
+
+    def load_optimizer_state(self, state: dict[str, Any]) -> None:
+        """Each tensor of a parameter's shape is sharded as the parameter is. Collective."""
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        own = {number: self._sharded(values, parameters[int(number)]) for number, values in state["state"].items()}
+        self.optimizer.load_state_dict({**state, "state": own})
+
+    def _sharded(self, values: dict[str, Any], parameter: Tensor) -> dict[str, Any]:
+        assert isinstance(parameter, DTensor)
+        return {
+            name: distribute_tensor(value.to(parameter.device), self._mesh, parameter.placements)
+            if isinstance(value, Tensor) and value.shape == parameter.shape and value.dim()
+            else value
+            for name, value in values.items()
+        }
+
+
+class FSDP2(TorchDistributed):
+    """``fully_shard`` on each unit and on the whole model, as PyTorch's tutorial has it."""
+
+    Options = FSDP2Options
+    options: FSDP2Options
+    has_local_steps = False
+    _units: int = 0
+
+    def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
+        """Send rank 0's parameters and buffers to all ranks, shard the model, then build the optimizer. Collective.
+
+        Raises:
+            PlanError: a parameter has hooks, which would stay behind with the parameter that its shard replaces.
+        """
+        _require_no_parameter_hooks(model)
+        for tensor in model.state_dict().values():
+            dist.broadcast(tensor, src=0)
+        mesh = init_device_mesh(self._device.type, (dist.get_world_size(),))
+        arguments: dict[str, Any] = {"mesh": mesh, "mp_policy": self._mixed_precision()}
+        if self.options.reshard_after_forward is not None:
+            arguments["reshard_after_forward"] = self.options.reshard_after_forward
+        units = list(sharding_units(model, self.options.module_classes))
+        for unit in units:
+            fully_shard(unit, **arguments)
+        fully_shard(model, **arguments)
+        self._units = len(units) + 1
+        return FSDP2Prepared(model, build_optimizer(model), mesh=mesh)
+
+    def _mixed_precision(self) -> MixedPrecisionPolicy:
+        given = {name: getattr(self.options, name) for name in ("param_dtype", "reduce_dtype")}
+        dtypes = {name: getattr(torch, dtype) for name, dtype in given.items() if dtype is not None}
+        return MixedPrecisionPolicy(**dtypes, cast_forward_inputs=self.options.cast_forward_inputs)
+
+    def describe(self) -> dict[str, Any]:
+        """With the number of sharding units."""
+        return super().describe() | ({"sharding_units": self._units} if self._units else {})
+
+    @property
+    def gradient_tolerance(self) -> float:
+        """That of the coarser of both dtypes."""
+        dtypes: list[Dtype] = [dtype for dtype in (self.options.param_dtype, self.options.reduce_dtype) if dtype is not None]
+        return max((TOLERANCES[dtype] for dtype in dtypes), default=TOLERANCES["float32"])
+
+
+def _require_no_parameter_hooks(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise PlanError(
+                f"parameter '{name}' has a gradient hook, and fully_shard replaces the parameter by one without; register a hook "
+                "on the module or the optimizer instead, or use 'ddp'"
+            )
+
+
+def sharding_units(model: nn.Module, class_names: list[str] | None) -> Iterator[nn.Module]:
+    """The modules that are gathered one at a time, inner ones first; see ``FSDP2Options.module_classes``."""
+    if class_names is not None:
+        found = [module for module in model.modules() if type(module).__name__ in class_names and module is not model]
+        yield from reversed(found)
+        return
+    yield from _elements(model)
+
+
+def _elements(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        if isinstance(child, nn.ModuleList | nn.Sequential):
+            yield from (element for element in child.children() if any(True for _ in element.parameters()))
+        else:
+            yield from _elements(child)
+
+
+def _full(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

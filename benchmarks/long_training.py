@@ -1,0 +1,203 @@
+"""Is a short block like a long training? Trains every arm of a plan alone and uninterrupted, and compares with Ringside's ratio.
+
+    python benchmarks/long_training.py plans/local.yaml [--pairs 50] [--seconds 20] [--beside RESULTS_FOLDER]
+
+Each launch trains one arm by the bare loop below, which imports nothing of ``runners/`` or ``backends/``: built once, never
+stopped, never rebuilt, nothing else running. Steps before ``--skip`` seconds do not count. Launches of all arms alternate in random
+order, so that a pair of them is close in time. Printed for each arm: the geometric mean over pairs of its total throughput over the
+baseline's, with Student's t interval over pairs; with ``--beside`` also Ringside's ratio from ``comparison.json``, how far the two
+are apart, with an interval, and the smallest bias that this could have seen (the half-width of that interval).
+
+For DDP over Gloo under torchrun, and Horovod over Gloo and MPI under horovodrun, with each one's options as they are by default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from scipy import stats
+
+REPOSITORY = Path(__file__).parent.parent
+STEPS_BETWEEN_LOOKS = 20
+"""Ranks look together, by a small all_reduce, whether the time is over."""
+CONFIDENCE = 0.95
+
+
+def launcher(arm: dict[str, Any], ranks: int) -> list[str]:
+    """Return the command that starts the ranks of an arm, without what they run."""
+    backend, transport = arm["backend"], arm.get("transport", "gloo")
+    if arm.get("options") or (backend, transport) not in {("ddp", "gloo"), ("horovod", "gloo"), ("horovod", "mpi")}:
+        sys.exit(f"long_training.py trains DDP over Gloo and Horovod over Gloo or MPI without options, not {arm}")
+    if backend == "ddp":
+        return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    how = ["--gloo"] if transport == "gloo" else ["--mpi", "--mpi-args=--oversubscribe --bind-to none"]
+    return ["horovodrun", *how, "-np", str(ranks), "-H", f"localhost:{ranks}", sys.executable]
+
+
+def train(backend: str, plan: dict[str, Any], seconds: float, skip: float, output: Path) -> None:
+    """Train on one rank until the time is over. Rank 0 writes samples per second of all ranks together."""
+    variables = os.environ
+    rank = int(variables.get("RANK", variables.get("HOROVOD_RANK", variables.get("OMPI_COMM_WORLD_RANK", "0"))))
+    local = int(variables.get("LOCAL_RANK", variables.get("HOROVOD_LOCAL_RANK", variables.get("OMPI_COMM_WORLD_LOCAL_RANK", "0"))))
+    ranks = int(plan["world_size"])
+    cores = sorted(os.sched_getaffinity(0))
+    share = len(cores) // ranks
+    if share:
+        os.sched_setaffinity(0, cores[local * share : (local + 1) * share])
+    torch.set_num_threads(max(1, share))
+    workload = build_workload(plan)
+    torch.manual_seed(workload.seed)
+    model = workload.build_model()
+    step, agree = (join_ddp if backend == "ddp" else join_horovod)(workload, model)
+    batches = workload.batches(rank=rank, world_size=ranks, device=torch.device("cpu"))
+    began, samples, counted_from = time.perf_counter(), 0, 0.0
+    for number, batch in enumerate(batches):
+        samples += step(batch)
+        if number % STEPS_BETWEEN_LOOKS == STEPS_BETWEEN_LOOKS - 1:
+            elapsed = agree(time.perf_counter() - began)
+            if not counted_from and elapsed > skip:
+                counted_from, samples = time.perf_counter(), 0
+            elif elapsed > skip + seconds:
+                break
+    took = time.perf_counter() - counted_from
+    if rank == 0:
+        output.write_text(json.dumps(samples * ranks / took))
+    os._exit(0)  # libraries' teardowns are not what is measured
+
+
+def build_workload(plan: dict[str, Any]) -> Any:
+    """Return the plan's workload: one of ours by name, or a class as ``module:Class``."""
+    from workloads import workload_class
+
+    cls, preset = workload_class(plan["workload"])
+    options = cls.Options(**{**preset, **plan.get("workload_options", {})})
+    return cls(local_batch_size=plan.get("local_batch_size", 32), seed=plan.get("seed", 0), options=options)
+
+
+Step = Callable[[Any], int]
+Agree = Callable[[float], float]
+
+
+def join_ddp(workload: Any, model: torch.nn.Module) -> tuple[Step, Agree]:
+    """Wrap a model as PyTorch's tutorial does."""
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("gloo")
+    wrapped = DistributedDataParallel(model)
+    optimizer = workload.build_optimizer(wrapped.module)
+
+    def agree(seconds: float) -> float:
+        told = torch.tensor([seconds])
+        dist.all_reduce(told, op=dist.ReduceOp.MAX)
+        return float(told)
+
+    return _step(workload, wrapped, optimizer), agree
+
+
+def join_horovod(workload: Any, model: torch.nn.Module) -> tuple[Step, Agree]:
+    """Wrap a model as Horovod's PyTorch example does."""
+    import horovod.torch as hvd
+
+    hvd.init()
+    optimizer = workload.build_optimizer(model)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    return _step(workload, model, optimizer), lambda seconds: float(hvd.allreduce(torch.tensor([seconds]), op=hvd.Max))
+
+
+def _step(workload: Any, model: torch.nn.Module, optimizer: Any) -> Step:
+    def step(batch: Any) -> int:
+        optimizer.zero_grad()
+        workload.compute_loss(model, batch).backward()
+        optimizer.step()
+        return int(workload.count_samples(batch))
+
+    return step
+
+
+def measure(name: str, arm: dict[str, Any], given: argparse.Namespace, ranks: int) -> float:
+    """Start one launch of an arm and return its throughput."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "throughput.json"
+        told = [__file__, str(given.plan), "--seconds", str(given.seconds), "--skip", str(given.skip)]
+        command = [*launcher(arm, ranks), *told, "--rank", arm["backend"], str(output)]
+        more = {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(REPOSITORY),
+            "OMP_NUM_THREADS": "1",
+        }
+        if os.geteuid() == 0:
+            more |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        done = subprocess.run(command, check=False, env=os.environ | more, capture_output=True, text=True, cwd=REPOSITORY)
+        if not output.exists():
+            sys.exit(f"{name}: the ranks ended with code {done.returncode} and no result\n{done.stderr[-3000:]}")
+        return float(json.loads(output.read_text()))
+
+
+def report(name: str, logs: list[float], beside: dict[str, Any] | None) -> str:
+    """Write one arm's ratio in long trainings, and Ringside's beside it."""
+    mean, error = float(np.mean(logs)), float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1)) * error
+    low, high = math.exp(mean - half), math.exp(mean + half)
+    said = f"{name}: long training {math.exp(mean):.4f} ({low:.4f} to {high:.4f}), {len(logs)} pairs"
+    if beside is None:
+        return said
+    theirs = math.log(beside["throughput_ratio"])
+    their_half = math.log(beside["ci_high"] / beside["ci_low"]) / 2
+    both = math.hypot(half, their_half)
+    apart = theirs - mean
+    verdict = "they agree" if abs(apart) <= both else "they DISAGREE"
+    return (
+        f"{said}; Ringside {math.exp(theirs):.4f} ({beside['ci_low']:.4f} to {beside['ci_high']:.4f}); apart "
+        f"{math.expm1(apart):+.2%} (±{both:.2%}): {verdict}, and a bias of {both:.1%} or more would have been seen"
+    )
+
+
+def main() -> None:
+    """Alternate launches of all arms and print the ratios as they come in."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("--pairs", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=20, help="of steps that count, in each launch")
+    parser.add_argument("--skip", type=float, default=3, help="seconds before them")
+    parser.add_argument("--beside", type=Path, help="results folder of 'ringside compare' on the same plan")
+    parser.add_argument("--rank", nargs=2, metavar=("BACKEND", "FILE"), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    plan = yaml.safe_load(given.plan.read_text())
+    if given.rank:
+        train(given.rank[0], plan, given.seconds, given.skip, Path(given.rank[1]))
+    beside = {}
+    if given.beside:
+        found = json.loads((given.beside / "comparison.json").read_text())
+        beside = {result["candidate"]: result for result in found["results"]}
+    baseline, arms = plan["baseline"], plan["arms"]
+    logs: dict[str, list[float]] = {name: [] for name in arms if name != baseline}
+    rng = random.Random(1)
+    for number in range(given.pairs):
+        order = rng.sample(sorted(arms), k=len(arms))
+        speeds = {name: measure(name, arms[name], given, plan["world_size"]) for name in order}
+        print(f"round {number + 1}: " + ", ".join(f"{name} {speed:,.0f}/s" for name, speed in speeds.items()), flush=True)
+        for name, found_logs in logs.items():
+            found_logs.append(math.log(speeds[name] / speeds[baseline]))
+            if len(found_logs) > 1:
+                print("  " + report(name, found_logs, beside.get(name)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Network addresses and ports of this host: their families, how they are written, and which ports are free."""
+
+from __future__ import annotations
+
+import random
+import socket
+
+LOOPBACK = "127.0.0.1"
+PORTS = range(20000, 32000)
+"""Below those that Linux gives to outgoing connections, of which many are made between choosing a port and serving at it."""
+TRIES = 50
+
+
+def family_of(address: str) -> socket.AddressFamily:
+    """Of an IP address."""
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def bracketed(host: str) -> str:
+    """A host as it is written before a colon: an IPv6 address in brackets, anything else as it is."""
+    return f"[{host}]" if ":" in host else host
+
+
+def with_port(host: str, port: int) -> str:
+    """``host:port``."""
+    return f"{bracketed(host)}:{port}"
+
+
+def split_port(text: str) -> tuple[str, int]:
+    """Host and port of ``host:port``; the inverse of ``with_port``."""
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def listen(address: str, port: int = 0) -> socket.socket:
+    """A socket that serves at an address of this host; port 0: at one that the kernel chooses.
+
+    Raises:
+        OSError: the port is taken, or the address is none of this host's.
+    """
+    return socket.create_server((address, port), family=family_of(address))
+
+
+def is_free(port: int) -> bool:
+    """Whether this host can serve at a port on all its IPv4 addresses."""
+    try:
+        with listen("", port):
+            return True
+    except OSError:
+        return False
+
+
+def free_port() -> int:
+    """A port that nobody serves at on this host, chosen at random.
+
+    Raises:
+        OSError: none of many tried was free.
+    """
+    found = next((port for port in random.sample(PORTS, k=TRIES) if is_free(port)), None)
+    if found is None:
+        raise OSError(f"none of {TRIES} ports tried from {PORTS.start} to {PORTS.stop - 1} is free")
+    return found

@@ -1,0 +1,1 @@
+"""Numbers: from raw steps to blocks, ratios, verdicts and what explains them."""

@@ -1,0 +1,75 @@
+"""Micro-benchmarks: the figures of each arm in each case (operation and size), and how often it is faster, slower, ...
+
+Bandwidths as nccl-tests defines them (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md): algbw = size / time, busbw = algbw ×
+the case's factor, which the workload gives.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import pandas as pd
+
+from measurement.record import Case, LaunchRecord
+from reports.conclusions.blocks import by_launch
+from reports.schema import ArmSummary, CaseFigures, Estimate, RatioSummary, Verdict
+from reports.statistics.bootstrap import median_interval
+
+Outcome = Verdict | Literal["not offered", "no timing"]
+"""Of an arm in a case; the last two where it has no ratio."""
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+OUTCOMES: tuple[Outcome, ...] = (*VERDICTS, "not offered", "no timing")
+
+
+def cases_of(records: Sequence[LaunchRecord]) -> list[Case]:
+    """The cases of a micro-benchmark; none where the workload is trained."""
+    return next((record.cases for record in records if record.cases), [])
+
+
+def summarise_cases(records: Sequence[LaunchRecord], blocks: pd.DataFrame, *, confidence: float, seed: int) -> list[CaseFigures]:
+    """One arm's figures, case by case.
+
+    Args:
+        records: of this arm.
+        blocks: of this arm (``reports.conclusions.blocks.tabulate_blocks``); throughput is in bytes per second.
+        confidence: of the descriptive intervals.
+        seed: of their bootstrap.
+    """
+    return [
+        _figures(
+            case,
+            blocks[blocks["case"] == case.name],
+            unsupported_reason=next((record.not_offered[case.name] for record in records if case.name in record.not_offered), None),
+            confidence=confidence,
+            seed=seed + zlib.crc32(case.name.encode()),
+        )
+        for case in cases_of(records)
+    ]
+
+
+def _figures(case: Case, blocks: pd.DataFrame, *, unsupported_reason: str | None, confidence: float, seed: int) -> CaseFigures:
+    launches = int(blocks["launch"].nunique())
+    figures = CaseFigures(case=case.name, not_offered=unsupported_reason, launches=launches, blocks=len(blocks))
+    found = median_interval(by_launch(blocks, "throughput_per_s"), confidence=confidence, seed=seed)
+    if found is None:
+        return figures
+    algbw = found.as_estimate()
+    least, most = (None if bound is None else case.message_bytes / bound for bound in (algbw.ci_high, algbw.ci_low))
+    latency = Estimate(value=case.message_bytes / algbw.value, ci_low=least, ci_high=most)
+    return figures.model_copy(
+        update={"latency_s": latency, "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": algbw.times(case.busbw_factor)}
+    )
+
+
+def count_verdicts(arm: ArmSummary, results: Sequence[RatioSummary]) -> Counter[Outcome]:
+    """In how many cases an arm is faster than the baseline, slower, ..."""
+    return Counter(_outcome(arm, result) for result in results if result.candidate == arm.name)
+
+
+def _outcome(arm: ArmSummary, result: RatioSummary) -> Outcome:
+    if result.throughput_ratio is not None:
+        return result.verdict
+    return "not offered" if result.case is not None and arm.case(result.case).not_offered else "no timing"

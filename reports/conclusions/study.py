@@ -1,0 +1,104 @@
+"""What follows from a study's points together: who wins where, speed-up and scaling efficiency.
+
+Speed-up: an arm's throughput over that of its scaling baseline. Scaling efficiency: speed-up over how many times the cores (or
+GPUs) that the ranks compute on, never over ranks that share them; with throughput in samples per second that is the same in weak
+and in strong scaling. The scaling baseline is the process without wrapper where the plan has one and it was measured, else the arm
+itself on one rank, else the arm itself at the first point.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from reports.schema import ArmSummary, Estimate
+from reports.study_schema import StudyPoint
+
+WITHOUT_WRAPPER = ("single", "dp")
+"""Backends of a single process; they do not scale themselves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingBase:
+    """What an arm's scaling is relative to."""
+
+    kind: Literal["single process", "one rank", "first point"]
+    point: StudyPoint
+    arm: ArmSummary
+    throughput_per_s: Estimate
+
+
+def scaling_base(points: Sequence[StudyPoint], name: str) -> ScalingBase | None:
+    """What an arm's scaling is relative to; None where that was not measured, or where all points have as many ranks."""
+    if len({point.world_size for point in points}) == 1:
+        return None
+    first = points[0]
+    alone = [(point, arm) for point in points for arm in point.arms if arm.throughput_per_s and point.world_size == 1]
+    single = next(((point, arm) for point, arm in alone if arm.backend in WITHOUT_WRAPPER), None)
+    one_rank = next(((point, arm) for point, arm in alone if arm.name == name), None)
+    if single:
+        return _base("single process", *single)
+    return _base("one rank", *one_rank) if one_rank else _base("first point", first, first.arm(name))
+
+
+def _base(kind: Literal["single process", "one rank", "first point"], point: StudyPoint, arm: ArmSummary) -> ScalingBase | None:
+    if arm.throughput_per_s is None:
+        return None
+    return ScalingBase(kind=kind, point=point, arm=arm, throughput_per_s=arm.throughput_per_s)
+
+
+def with_scaling(arm: ArmSummary, point: StudyPoint, base: ScalingBase) -> ArmSummary:
+    """The arm with its speed-up and efficiency; unchanged where it was not measured."""
+    if arm.throughput_per_s is None:
+        return arm
+    is_base = base.point is point and base.arm.name == arm.name
+    speed_up = Estimate(value=1.0) if is_base else quotient(arm.throughput_per_s, base.throughput_per_s)
+    efficiency = speed_up.times(units(base.arm, base.point) / units(arm, point))
+    return arm.model_copy(update={"speed_up": speed_up, "scaling_efficiency": efficiency})
+
+
+def units(arm: ArmSummary, point: StudyPoint) -> int:
+    """What an arm computes on at a point: its cores or GPUs, or where that is not known as many as it has ranks."""
+    return arm.compute_units or (1 if arm.backend in WITHOUT_WRAPPER else point.world_size)
+
+
+def has_own_units(points: Sequence[StudyPoint]) -> bool:
+    """Whether more ranks mean as many times more cores or GPUs at every point, so that there is an ideal speed-up."""
+    ratios = {units(arm, point) / point.world_size for point in points for arm in point.arms if arm.throughput_per_s}
+    return len(ratios) == 1
+
+
+def quotient(one: Estimate, other: Estimate) -> Estimate:
+    """One estimate over another, independent one; errors add as squares of logarithms."""
+    value = one.value / other.value
+    if one.ci_low is None or one.ci_high is None or other.ci_low is None or other.ci_high is None:
+        return Estimate(value=value)
+    down = math.hypot(math.log(one.value / one.ci_low), math.log(other.ci_high / other.value))
+    up = math.hypot(math.log(one.ci_high / one.value), math.log(other.value / other.ci_low))
+    return Estimate(value=value, ci_low=value * math.exp(-down), ci_high=value * math.exp(up))
+
+
+def is_about_links(points: Sequence[StudyPoint]) -> bool:
+    """Whether the points differ in the rate of their links and in nothing else."""
+    places = {(point.world_size, point.hosts, point.local_batch_size) for point in points}
+    return len(places) == 1 and len({point.link_rate for point in points}) > 1
+
+
+def sorted_points(points: Sequence[StudyPoint]) -> list[StudyPoint]:
+    """From the fastest link to the slowest, where only that differs; else in the plan's order."""
+    return sorted(points, key=lambda point: -point.rate_bits_per_s) if is_about_links(points) else list(points)
+
+
+def leaders(point: StudyPoint, *, without: Collection[str] = ()) -> tuple[str, ...]:
+    """The arms than which none is shown to be faster at a point: one, or several that are tied; none where nothing was compared.
+
+    Args:
+        point: of a study.
+        without: arms that do not run at every point; they only show what the others scale from.
+    """
+    timed = [one for one in point.results if one.role == "candidate" and one.throughput_ratio is not None]
+    if all(one.candidate in without for one in timed):
+        return ()
+    return tuple(name for name in point.fastest if name not in without)

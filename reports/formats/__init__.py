@@ -1,0 +1,1 @@
+"""The files and the terminal: one module per format."""

@@ -1,0 +1,73 @@
+"""junit.xml: each candidate is a test case, for programs that show or gate on test results."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from reports.base import Report
+from reports.schema import ArmSummary, Comparison, RatioSummary
+from reports.study_schema import Study
+
+PROPERTIES = ("throughput_ratio", "ci_low", "ci_high", "confidence", "verdict", "launches")
+
+
+class JunitReport(Report):
+    """A candidate that failed or computed wrongly is a failure; its ratio stands in the test case's properties.
+
+    The baseline is a test case, too, if it is not ok, since nothing was compared then. A slower candidate is no failure: what to
+    do about a ratio is for the reader to decide.
+    """
+
+    file_name = "junit.xml"
+    is_customary = False
+
+    def render(self, comparison: Comparison) -> bytes:
+        return _document(comparison.name, _suite(comparison.name, comparison.arms, comparison.results))
+
+    def render_study(self, study: Study) -> bytes:
+        suites = (_suite(f"{study.name}.{point.name}", point.arms, point.results) for point in study.points)
+        return _document(study.name, *suites)
+
+
+def _document(name: str, *suites: ElementTree.Element) -> bytes:
+    root = ElementTree.Element("testsuites", name=name)
+    root.extend(suites)
+    ElementTree.indent(root)
+    return bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
+
+
+def _suite(name: str, arms: list[ArmSummary], results: list[RatioSummary]) -> ElementTree.Element:
+    shown = [arm for arm in arms if arm.role == "candidate" or (arm.role == "baseline" and arm.status != "ok")]
+    cases = [_case(name, arm, result) for arm in shown for result in _results(arm, results)]
+    suite = ElementTree.Element("testsuite", name=name, tests=str(len(cases)), errors="0")
+    for attribute, kind in (("failures", "failure"), ("skipped", "skipped")):
+        suite.set(attribute, str(sum(case.find(kind) is not None for case in cases)))
+    suite.extend(cases)
+    return suite
+
+
+def _results(arm: ArmSummary, results: list[RatioSummary]) -> list[RatioSummary | None]:
+    """One ratio, or one for each case of a micro-benchmark; a single None where there is none."""
+    return [result for result in results if result.candidate == arm.name] or [None]
+
+
+def _case(suite: str, arm: ArmSummary, result: RatioSummary | None) -> ElementTree.Element:
+    name = f"{arm.name} {result.case}" if result is not None and result.case is not None else arm.name
+    case = ElementTree.Element("testcase", classname=suite, name=name)
+    properties = ElementTree.SubElement(case, "properties")
+    for field in PROPERTIES:
+        value = getattr(result, field, None)
+        if value is not None:
+            ElementTree.SubElement(properties, "property", name=field, value=str(value))
+    if arm.status in ("not measured", "not at this point"):
+        ElementTree.SubElement(case, "skipped", message=arm.status)
+    elif arm.status != "ok":
+        failure = ElementTree.SubElement(case, "failure", type=arm.status)
+        failure.set("message", _xml_text(arm.errors[0].message if arm.errors else arm.status))
+        failure.text = _xml_text("\n".join(text for error in arm.errors for text in error.log_tail.values()))
+    return case
+
+
+def _xml_text(text: str) -> str:
+    """Replace the control characters that XML 1.0 cannot hold."""
+    return "".join(char if char in "\t\n\r" or char >= " " else "\ufffd" for char in text)

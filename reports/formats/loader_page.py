@@ -1,0 +1,40 @@
+"""io.html: what the loaders alone deliver, one file that opens offline, the answer first. io.json: the record behind it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from plotly.offline import get_plotlyjs
+
+from measurement.files import write_whole
+from measurement.loader_record import LoaderRecord
+from reports.charts.loaders import loading_chart
+from reports.conclusions.loaders import LoaderDemand
+from reports.formats.html import headline_parts, pages, script_json
+from reports.wording.loaders import loader_sentences, loader_table
+
+
+def write_loading(record: LoaderRecord, need: LoaderDemand | None, folder: Path) -> None:
+    """Write ``io.json``, raw, and ``io.html``."""
+    write_whole(folder / "io.json", record.model_dump_json(indent=1))
+    write_whole(folder / "io.html", loading_page(record, need))
+
+
+def loading_page(record: LoaderRecord, need: LoaderDemand | None) -> bytes:
+    """UTF-8 HTML of about 5 MB, nearly all of it Plotly."""
+    figures = {"loading": loading_chart(record, need)}
+    first, *others = loader_sentences(record, need)
+    page = pages().get_template("io.html.j2")
+    text = page.render(
+        r=record,
+        headline=headline_parts(first),
+        findings=others,
+        table=loader_table(record, need),
+        seconds=min(turn.seconds for turn in record.turns),
+        rounds=1 + max(turn.round for turn in record.turns),
+        needed=need,
+        figures=figures,
+        figures_json=script_json(figures),
+        plotly=get_plotlyjs(),
+    )
+    return text.encode()

@@ -1,0 +1,147 @@
+"""The tables on the terminal. How an entry looks follows from its kind."""
+
+from __future__ import annotations
+
+import sys
+
+from rich import box
+from rich.console import Console, Group
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from measurement.loader_record import LoaderRecord
+from reports.conclusions.loaders import LoaderDemand
+from reports.schema import Comparison
+from reports.study_schema import Study
+from reports.wording.case_tables import case_table, outcome_table
+from reports.wording.loaders import loader_table
+from reports.wording.study import bases
+from reports.wording.study_tables import results_table
+from reports.wording.table import Entry, Kind, Row, Table
+from reports.wording.training_table import training_table
+from reports.wording.verdict_table import verdict_table
+
+STYLES: dict[Kind, str] = {
+    "faster": "bold green",
+    "slower": "bold red",
+    "equivalent": "bold",
+    "undecided": "yellow",
+    "same": "bold green",
+    "differs": "bold red",
+    "failed": "red",
+    "wrong": "bold red",
+    "timeout": "red",
+    "not measured": "dim",
+    "baseline": "dim",
+    "control": "dim",
+    "control failed": "bold red",
+    "no timing": "dim",
+}
+"""Kinds that are not named look as usual."""
+PIPED_WIDTH = 100
+"""Columns; in 80 the notes would stand letter under letter."""
+
+
+def new_console() -> Console:
+    """For standard output; wide enough where no terminal says its own width."""
+    return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
+
+
+def comparison_table(comparison: Comparison) -> RichTable | Group:
+    """The verdict table, below that of training to the end; of a micro-benchmark, counts of verdicts, then every case."""
+    if comparison.cases:
+        return _cases(comparison)
+    speeds = _verdicts(comparison)
+    if comparison.training is None:
+        return speeds
+    return Group(rich_table(training_table(comparison.training)), Text(), speeds)
+
+
+def _verdicts(comparison: Comparison) -> RichTable:
+    """Below the table: the notes that are too long for it, and the limit."""
+    table = verdict_table(comparison).without("runs_as", "pairs")
+    notes = [(row.entries["arm"].text, row.entries["note"]) for row in table.rows]
+    below = [f"{arm}: {note.text}" for arm, note in notes if note.short is not None]
+    return _with_lines(rich_table(table), [*below, *([comparison.limit] if comparison.limit else [])])
+
+
+def _cases(comparison: Comparison) -> Group:
+    """Latency of each arm but the control; a candidate's with its ratio and verdict."""
+    controls = [arm.name for arm in comparison.arms if arm.role == "control"]
+    latencies = _by_operation(case_table(comparison).without(*controls))
+    reasons = dict.fromkeys(figures.not_offered for arm in comparison.arms for figures in arm.cases if figures.not_offered)
+    below = [Text(line) for line in (*comparison.beside_headline, *(f"–: {reason}" for reason in reasons))]
+    return Group(rich_table(outcome_table(comparison).without("runs_as")), Text(), latencies, *below)
+
+
+def _by_operation(table: Table) -> RichTable:
+    """Each operation's name above its sizes."""
+    first, *arms = table.columns
+    made = _frame()
+    for title in ("latency", *(column.title for column in arms)):
+        made.add_column(Text(title))
+    for operation, sizes in table.groups().items():
+        made.add_section()
+        made.add_row(Text(operation, style="bold"))
+        for row in sizes.rows:
+            made.add_row(Text(f"  {row.entries[first.name].text}"), *(_text(row.entries[column.name]) for column in arms))
+    return made
+
+
+def study_table(study: Study) -> RichTable:
+    """The arms at every point, each point's name once; below, all findings."""
+    table = rich_table(results_table(study).without("cause", "interval"), once_per_group="point", wraps=False)
+    return _with_lines(table, [*study.findings, *study.warnings, *bases(study)])
+
+
+def loading_table(record: LoaderRecord, need: LoaderDemand | None = None) -> RichTable:
+    """What the loaders alone deliver."""
+    ranks = f"{record.world_size} rank{'s' if record.world_size > 1 else ''}"
+    made = rich_table(loader_table(record, need))
+    made.title, made.title_justify = Text(f"Loaders of {record.workload} alone, {ranks}: {record.sample_unit}/s"), "left"
+    return made
+
+
+def rich_table(table: Table, *, once_per_group: str | None = None, wraps: bool = True) -> RichTable:
+    """A table in its shorter words, with a line between groups.
+
+    Args:
+        table: to show.
+        once_per_group: a column whose entry is shown in the first row of each group only.
+        wraps: columns that may be broken over several lines are.
+    """
+    made = _frame()
+    for column in table.columns:
+        folds = wraps and column.wraps
+        made.add_column(
+            Text(column.title),
+            justify="right" if column.numeric else "left",
+            no_wrap=not folds,
+            overflow="fold" if folds else "ellipsis",
+        )
+    before: Row | None = None
+    for row in table.rows:
+        continues = before is not None and before.group == row.group
+        if before is not None and not continues:
+            made.add_section()
+        hidden = once_per_group if continues else None
+        texts = (Text("") if column.name == hidden else _text(row.entries[column.name]) for column in table.columns)
+        made.add_row(*texts, style="bold" if row.is_total else None)
+        before = row
+    return made
+
+
+def _frame() -> RichTable:
+    return RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
+
+
+def _text(entry: Entry) -> Text:
+    """``Text`` and not ``str``, since names and messages may hold what looks like markup."""
+    return Text(entry.narrow, style=STYLES.get(entry.kind, ""))
+
+
+def _with_lines(table: RichTable, lines: list[str]) -> RichTable:
+    """The table with sentences below it."""
+    if lines:
+        table.caption, table.caption_justify = Text("\n".join(lines), style="none"), "left"
+    return table

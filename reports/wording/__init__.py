@@ -1,0 +1,1 @@
+"""Sentences and formatted figures, the same in every format."""

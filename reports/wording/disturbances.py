@@ -1,0 +1,70 @@
+"""What disturbed the measuring, in words: stalls that an arm caused, and load that others put on its cores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reports.conclusions.load import DISTURBED, MANY
+from reports.conclusions.stalls import FEW
+from reports.schema import ArmSummary, LoadFigures, StallFigures
+from reports.wording.formatting import milliseconds, percent
+
+WORTH_TELLING_STALLS = 0.005
+"""Arms whose stalls took less than this share of their time are not spoken of."""
+WORTH_TELLING_LOAD = 0.02
+"""Arms of whose cores others took less than this are not spoken of."""
+
+
+def stall_lines(arms: Sequence[ArmSummary]) -> list[str]:
+    """One sentence for each arm whose stalls matter, with what the baseline and its control show in the same launches."""
+    known = {arm.name: arm.stalls for arm in arms if arm.stalls}
+    quiet = {arm.name: known[arm.name] for arm in arms if arm.role in ("baseline", "control") and arm.name in known}
+    found = []
+    for name, stalls in known.items():
+        if stalls.share < WORTH_TELLING_STALLS:
+            continue
+        others = [f"{other} {_stalled(figures)}" for other, figures in quiet.items() if other != name]
+        few = f"; fewer than {FEW}, too few to tell how often they come" if stalls.count < FEW else ""
+        found.append(f"{name} stalled: {_stalled(stalls)}, {_lengths(stalls)}{few}" + (f" ({'; '.join(others)})" if others else ""))
+    return found
+
+
+def _stalled(stalls: StallFigures) -> str:
+    """Such as ``41 steps, 3.1% of its time``."""
+    return f"{stalls.count} {'step' if stalls.count == 1 else 'steps'}, {stalls.share:.1%} of its time"
+
+
+def _lengths(stalls: StallFigures) -> str:
+    return f"of {milliseconds(stalls.typical_s)} ms each (median; the longest {milliseconds(stalls.longest_s)} ms)"
+
+
+def load_sentence(arms: Sequence[ArmSummary]) -> str | None:
+    """That the machine was not quiet; None where it was, or where nothing is known."""
+    known = [arm.load for arm in arms if arm.load]
+    blocks = sum(load.blocks for load in known)
+    if not blocks or sum(load.disturbed_share * load.blocks for load in known) <= MANY * blocks:
+        return None
+    disturbed = sum(load.disturbed_share * load.blocks for load in known) / blocks
+    foreign = sum(load.foreign_share * load.blocks for load in known) / blocks
+    steal = sum(load.steal_share * load.blocks for load in known) / blocks
+    return (
+        f"The machine was not quiet: in {disturbed:.0%} of the blocks others took {percent(DISTURBED)} or more of the ranks' cores "
+        f"(over all blocks other processes {_share(foreign)}, other guests of a hypervisor {_share(steal)})"
+    )
+
+
+def load_lines(arms: Sequence[ArmSummary]) -> list[str]:
+    """Whom foreign load hit, in one sentence; none where it hit nobody."""
+    hit = {arm.name: arm.load for arm in arms if arm.load and arm.load.foreign_share + arm.load.steal_share >= WORTH_TELLING_LOAD}
+    if not hit:
+        return []
+    said = ", ".join(f"{name} {_taken(load)}" for name, load in hit.items())
+    return [f"Others took of the ranks' cores while the blocks ran: {said}"]
+
+
+def _taken(load: LoadFigures) -> str:
+    return f"{_share(load.foreign_share + load.steal_share)} ({load.disturbed_share:.0%} of its blocks disturbed)"
+
+
+def _share(value: float) -> str:
+    return f"{max(value, 0.0):.1%}"

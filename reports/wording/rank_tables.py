@@ -1,0 +1,106 @@
+"""The tables of ranks and hosts and of the bytes over each host's link, with their captions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reports.conclusions.links import is_far_off
+from reports.schema import ArmSummary, ByRank, Comparison, Estimate, LinkFigures, RankFigures
+from reports.wording.formatting import milliseconds, rate, significant
+from reports.wording.table import Column, Entry, Row, Table, texts
+
+EXPLANATION = (
+    "more than 20% from a ring's need: small messages cost headers and negotiation, other algorithms (recursive halving or "
+    "doubling, hierarchical) cross the link more or less often, lossy compression sends less, dropped packets are sent again"
+)
+LINK_TITLES = {
+    "arm": "arm",
+    "host": "host",
+    "sent": "sent MB/step",
+    "received": "received MB/step",
+    "needed": "a ring needs",
+    "share": "sent/needed",
+}
+
+
+def rank_table(comparison: Comparison) -> Table:
+    """Ranks down, then hosts, then skews; one column per arm, named like it, after columns ``/place`` and ``/host``.
+
+    No rows where no arm has figures by rank.
+    """
+    arms = {arm.name: arm.by_rank for arm in comparison.arms if arm.by_rank}
+    places = dict(sorted({rank.rank: rank.host for found in arms.values() for rank in found.ranks}.items()))
+    skews = {name: f"step {found.step_skew:.2f}, own {found.own_skew:.2f}" for name, found in arms.items()}
+    rows = [
+        *(
+            _row(f"rank {number}", host, {name: _rank(found, number) for name, found in arms.items()})
+            for number, host in places.items()
+        ),
+        *(_row("sum", host, {name: _host(found, host) for name, found in arms.items()}) for host in dict.fromkeys(places.values())),
+        *([_row("skew", "", skews)] if arms else []),
+    ]
+    columns = [Column(name="/place", title=""), Column(name="/host", title="host"), *(Column(name=arm, title=arm) for arm in arms)]
+    return Table(columns=columns, rows=rows)
+
+
+def _row(place: str, host: str, by_arm: dict[str, str]) -> Row:
+    return Row(entries={name: Entry(text=text) for name, text in {"/place": place, "/host": host, **by_arm}.items()})
+
+
+def _rank(found: ByRank, number: int) -> str:
+    """Empty where the arm has no such rank."""
+    return next((_rank_words(rank) for rank in found.ranks if rank.rank == number), "")
+
+
+def _rank_words(rank: RankFigures) -> str:
+    return f"{_rate(rank.throughput_per_s)}/s; step {milliseconds(rank.step_s)} ms, own {milliseconds(rank.own_s)} ms"
+
+
+def _host(found: ByRank, name: str) -> str:
+    return next((f"{_rate(host.throughput_per_s)}/s" for host in found.hosts if host.host == name), "")
+
+
+def _rate(value: float) -> str:
+    return rate(Estimate(value=value))
+
+
+def rank_caption(arms: Sequence[ArmSummary], unit: str) -> str:
+    """What the table's figures mean."""
+    ways = " or ".join(dict.fromkeys(arm.by_rank.own_time for arm in arms if arm.by_rank))
+    return (
+        f"{unit}/s, mean step time, and the rank's own time in a step ({ways}). Ranks wait for each other in the exchange, which "
+        "levels their step times; a straggler shows in its own time. Skew: slowest over median rank"
+    )
+
+
+def link_table(arms: Sequence[ArmSummary]) -> Table:
+    """A row for each arm and host; none where nothing was counted."""
+    columns = [Column(name=name, title=title) for name, title in LINK_TITLES.items()]
+    return Table(columns=columns, rows=[_link_row(arm, link) for arm in arms for link in arm.links])
+
+
+def _link_row(arm: ArmSummary, link: LinkFigures) -> Row:
+    entries = texts(
+        arm=arm.name,
+        host=link.host,
+        sent=_megabytes(link.sent_bytes),
+        received=_megabytes(link.received_bytes),
+        needed=_megabytes(link.needed_bytes),
+        share=f"{link.sent_bytes / link.needed_bytes:.2f}" if link.needed_bytes else "",
+    )
+    return Row(entries=entries)
+
+
+def link_caption(arms: Sequence[ArmSummary]) -> str:
+    """What the figures mean, and why some are far from the need."""
+    far = dict.fromkeys(arm.name for arm in arms for link in arm.links if is_far_off(link))
+    said = (
+        "Counted by the interface of each host (headers included): blocks with gradient exchange less blocks without, over all "
+        "their steps. Needed each way by a ring all_reduce: 2(n-1)/n × gradient bytes for each rank whose successor is on another "
+        "host (Patarasuk and Yuan 2009). MB are 10^6 bytes"
+    )
+    return f"{said}. {', '.join(far)}: {EXPLANATION}" if far else said
+
+
+def _megabytes(number: float) -> str:
+    return significant(number / 1e6)

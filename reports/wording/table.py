@@ -1,0 +1,90 @@
+"""Tables as data: built once, shown by Markdown, HTML and terminal. What an entry is, not what it says, decides how it looks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from reports.schema import Status, Verdict
+from reports.training_schema import Convergence
+
+Kind = Status | Verdict | Convergence | Literal["plain", "baseline", "control", "control failed", "no timing", "reference"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What stands in one place of a table."""
+
+    text: str
+    kind: Kind = "plain"
+    short: str | None = None
+    """Instead of ``text`` where space is short; None: ``text`` is short."""
+
+    @property
+    def narrow(self) -> str:
+        """The shorter text."""
+        return self.text if self.short is None else self.short
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column."""
+
+    name: str
+    """The key of its entries."""
+    title: str
+    numeric: bool = False
+    wraps: bool = False
+    """Its entries may be broken over several lines."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row."""
+
+    entries: Mapping[str, Entry]
+    """By the column's name."""
+    group: str = ""
+    """Rows of one group belong together and follow each other."""
+    is_total: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Columns from left to right, rows from top to bottom."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+
+    def only(self, *names: str) -> Table:
+        """The table with these columns, in this order."""
+        by_name = {column.name: column for column in self.columns}
+        return replace(self, columns=[by_name[name] for name in names])
+
+    def without(self, *names: str) -> Table:
+        """The table without these columns."""
+        return replace(self, columns=[column for column in self.columns if column.name not in names])
+
+    def narrowed(self, *names: str) -> Table:
+        """The table with the shorter texts in these columns."""
+        rows = [replace(row, entries={**row.entries, **{name: _narrow(row.entries[name]) for name in names}}) for row in self.rows]
+        return replace(self, rows=rows)
+
+    def lines(self) -> list[list[Entry]]:
+        """The entries, row by row in the order of the columns."""
+        return [[row.entries[column.name] for column in self.columns] for row in self.rows]
+
+    def groups(self) -> dict[str, Table]:
+        """A table for each group of rows."""
+        names = dict.fromkeys(row.group for row in self.rows)
+        return {name: replace(self, rows=[row for row in self.rows if row.group == name]) for name in names}
+
+
+def _narrow(entry: Entry) -> Entry:
+    return replace(entry, text=entry.narrow, short=None)
+
+
+def texts(**entries: str) -> dict[str, Entry]:
+    """Plain entries, by the column's name."""
+    return {name: Entry(text=text) for name, text in entries.items()}

@@ -1,0 +1,167 @@
+"""The table of all arms of a comparison: what each is, how fast, and the verdict on it. Studies show the same entries by point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from reports.schema import ArmSummary, Comparison, RatioSummary
+from reports.wording.comparison import first_line, minutes_words
+from reports.wording.formatting import (
+    NARROW_TO,
+    NONE,
+    arm_kind,
+    exposed,
+    gibibytes,
+    interval,
+    milliseconds,
+    percent,
+    rate,
+    rate_interval,
+    ratio,
+)
+from reports.wording.table import Column, Entry, Kind, Row, Table, texts
+
+LONGEST_NOTE = 16
+"""Characters that a narrow table has room for."""
+SEE_BELOW = "see below"
+MPI_PARAMETERS = {"environment.OMPI_MCA_pml": "pml", "environment.OMPI_MCA_btl": "btl"}
+"""Which of Open MPI's ways to carry bytes a launcher chose: ``horovodrun --mpi`` does, ``mpirun`` does not."""
+
+
+def verdict_table(comparison: Comparison) -> Table:
+    """One row per arm, in the plan's order."""
+    columns = [
+        Column(name="arm", title="arm"),
+        Column(name="runs_as", title="runs as"),
+        *arm_columns(comparison.sample_unit, comparison.measurement["confidence"]),
+        Column(name="pairs", title="launches, pairs", numeric=True),
+        Column(name="note", title="note", wraps=True),
+    ]
+    return Table(columns=columns, rows=[_row(arm, comparison.result(arm.name)) for arm in comparison.arms])
+
+
+def arm_columns(unit: str, confidence: float) -> list[Column]:
+    """The columns of ``arm_entries``."""
+    return [
+        Column(name="status", title="status"),
+        Column(name="throughput", title=f"{unit}/s", numeric=True),
+        Column(name="ratio", title="ratio", numeric=True),
+        Column(name="interval", title=f"{percent(confidence)} interval", numeric=True),
+        Column(name="verdict", title="verdict"),
+        Column(name="exposed", title="exposed ms", numeric=True),
+    ]
+
+
+def arm_entries(arm: ArmSummary, result: RatioSummary | None) -> dict[str, Entry]:
+    """Status, figures and verdict of an arm.
+
+    Args:
+        arm: the arm.
+        result: its ratio to the baseline; None for the baseline itself, and where there is none.
+    """
+    speed, is_baseline = arm.throughput_per_s, arm.role == "baseline"
+    rate_text = f"{rate(speed)} ({rate_interval(speed)})" if speed and speed.ci_low is not None else rate(speed)
+    kind = verdict_kind(result) if result or is_baseline else "plain"
+    milliseconds_text = milliseconds(arm.exposed_comm_s.value if arm.exposed_comm_s else None)
+    return {
+        "status": Entry(text=arm.status, kind=arm.status),
+        "throughput": Entry(text=rate_text, short=rate(speed)),
+        "ratio": Entry(text=ratio(result.throughput_ratio) if result else "1" if is_baseline and speed else ""),
+        "interval": Entry(text=interval(result), short=interval(result, to=NARROW_TO)) if result else Entry(text=""),
+        "verdict": Entry(text="" if kind == "plain" else kind, kind=kind),
+        "exposed": Entry(text=exposed(arm.exposed_comm_s), short=milliseconds_text),
+    }
+
+
+def _row(arm: ArmSummary, result: RatioSummary | None) -> Row:
+    said = note(arm, result)
+    pairs = f"{result.launches}, {result.pairs}" if result and result.pairs else ""
+    return Row(
+        entries={
+            **texts(arm=arm.name, runs_as=arm_kind(arm), pairs=pairs),
+            **arm_entries(arm, result),
+            "note": Entry(text=said, short=SEE_BELOW if len(said) > LONGEST_NOTE else None),
+        }
+    )
+
+
+def verdict_kind(result: RatioSummary | None) -> Kind:
+    """The verdict; for the control whether it comes out equal; for the baseline its role."""
+    if result is None:
+        return "baseline"
+    if result.throughput_ratio is None:
+        return "no timing"
+    if result.role == "control":
+        return "control failed" if result.control_failed else "control"
+    return result.verdict
+
+
+def note(arm: ArmSummary, result: RatioSummary | None) -> str:
+    """What went wrong, else how much longer to measure, else what weakens the figure."""
+    if arm.errors:
+        return first_line(arm.errors[0].message)
+    if result and result.role == "candidate" and result.more_minutes is not None:
+        return f"{minutes_words(result.more_minutes)} more"
+    if result and result.note:
+        return result.note
+    return "" if arm.complete else "interrupted"
+
+
+def conditions_table(comparison: Comparison) -> Table:
+    """What each arm ran on, and what it does that nobody asked for and that moves the answer, as far as the arms differ in it.
+
+    One row per arm but the control. The columns of what may differ are left out where no arm differs.
+    """
+    arms = [arm for arm in comparison.arms if arm.role != "control"]
+    mpi = {entry["field"]: entry["values"] for entry in comparison.fairness if str(entry.get("field")) in MPI_PARAMETERS}
+    texts_of = {
+        "buffers": {arm.name: _yes_no(arm.described.get("broadcast_buffers", False)) for arm in arms},
+        "unit": {arm.name: _exchange_unit(arm) for arm in arms},
+        "mpi": {arm.name: _mpi_parameters(arm.name, mpi) for arm in arms},
+    }
+    differing = {name: values for name, values in texts_of.items() if len(set(values.values())) > 1}
+    titles = {"buffers": "buffers broadcast in forward", "unit": "gradients meet in", "mpi": "MPI parameters"}
+    columns = [
+        Column(name="arm", title="arm"),
+        Column(name="cores", title="cores per rank", numeric=True),
+        Column(name="threads", title="threads per rank", numeric=True),
+        Column(name="memory", title="GiB per rank at its peak", numeric=True),
+        *(Column(name=name, title=titles[name]) for name in differing),
+    ]
+    rows = [
+        Row(
+            entries=texts(
+                arm=arm.name,
+                cores=count_or_none(arm.cores_per_rank),
+                threads=count_or_none(arm.threads_per_rank),
+                memory=gibibytes(arm.peak_memory_bytes),
+                **{name: values[arm.name] for name, values in differing.items()},
+            )
+        )
+        for arm in arms
+    ]
+    return Table(columns=columns, rows=rows)
+
+
+def count_or_none(number: int | None) -> str:
+    """A count, or a dash."""
+    return NONE if number is None else str(number)
+
+
+def _yes_no(value: object) -> str:
+    return "yes" if value else "no"
+
+
+def _exchange_unit(arm: ArmSummary) -> str:
+    """The size up to which gradients are put together before they are exchanged."""
+    if "fusion_threshold_bytes" in arm.described:
+        return f"fusion buffers up to {arm.described['fusion_threshold_bytes'] / 2**20:g} MiB"
+    if "bucket_cap_bytes" in arm.described:
+        return f"buckets up to {arm.described['bucket_cap_bytes'] / 2**20:g} MiB"
+    return NONE
+
+
+def _mpi_parameters(arm: str, values: Mapping[str, Mapping[str, object]]) -> str:
+    """What the launcher told Open MPI of how to carry bytes."""
+    told = [f"{MPI_PARAMETERS[field]} {by_arm[arm]}" for field, by_arm in values.items() if by_arm.get(arm) is not None]
+    return ", ".join(told) or NONE

@@ -1,0 +1,1 @@
+"""A comparison seen from the driver: launches, rounds, gates, and what becomes of an arm that fails."""

@@ -1,0 +1,68 @@
+"""One arm in one launch: its session and the record that is being filled; and a clock of where the launch's time goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from measurement.record import Failure, LaunchRecord, RankReport
+from runners.driver.arm_session import ArmFailed, ArmSession
+from runners.protocol.messages import ParityReport
+
+Say = Callable[[str], None]
+
+
+@dataclass(kw_only=True)
+class ArmLaunch:
+    """An arm in one launch: its session and the record that is being filled."""
+
+    session: ArmSession
+    record: LaunchRecord
+    say: Say
+    blocks: int = 0
+    """Number of blocks begun, trials included."""
+    gate: ParityReport | None = None
+    """What its rank 0 found in the parity gate; None: not taken, or a micro-benchmark."""
+    has_local_steps: bool = True
+    """See ``Backend.offers_local_steps``."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether this arm is still to be measured."""
+        return self.record.status == "ok" and not self.session.exit_codes
+
+    def run_unless_failed(self, act: Callable[[ArmLaunch], None]) -> None:
+        """Call ``act`` on an arm that still runs. Its failure ends this arm and no other."""
+        if not self.is_running:
+            return
+        try:
+            act(self)
+        except ArmFailed as failed:
+            self.fail(failed.failure, status=failed.status)
+
+    def fail(self, failure: Failure, *, status: str) -> None:
+        """Record the failure and end the arm: it is not timed any further in this launch."""
+        self.record.status = status  # type: ignore[assignment]
+        self.record.error = failure
+        self.session.end()
+        self.say(f"{self.session.name} {status}: {failure.message}")
+
+
+@dataclass(kw_only=True)
+class Clock:
+    """How long the launch started and measured, in seconds."""
+
+    began: float = field(default_factory=time.monotonic)
+    measuring_s: float = 0.0
+    starting_s: float = 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the launch began."""
+        return time.monotonic() - self.began
+
+
+def with_first_optimizer(new: RankReport, old: RankReport) -> RankReport:
+    """A rank's last report, with model and optimizer of its first: the last knows the rebuilt buckets, but may have no model."""
+    return new.model_copy(update={"optimizer": new.optimizer or old.optimizer, "model": new.model or old.model})

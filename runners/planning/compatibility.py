@@ -1,0 +1,54 @@
+"""Says which launchers can start a backend: those that give all that it needs. The same for plug-ins and our own."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+from backends import Backend, backend_class
+from measurement.errors import PlanError
+from measurement.needs import MPI, reason
+from runners.launchers import make_launcher
+
+
+def default_launcher(reference: str, backend: type[Backend], transport: str | None) -> str:
+    """Return the first of a backend's customary launchers that can start it.
+
+    Raises:
+        PlanError: none of its customary launchers gives what it needs.
+    """
+    usable = usable_launchers(backend, transport)
+    if not usable:
+        needs = ", ".join(sorted(backend.needs(transport)))
+        raise PlanError(
+            f"backend '{reference}' needs {needs}, which none of its customary launchers gives; name a launcher that does"
+        )
+    return usable[0]
+
+
+def usable_launchers(backend: type[Backend], transport: str | None) -> list[str]:
+    """Return those of a backend's customary launchers that can start it."""
+    needs = backend.needs(transport)
+    return [name for name in backend.customary_launchers if needs <= make_launcher(name).gives(transport)]
+
+
+def require_given(gives: AbstractSet[str], *, launcher: str, backend: str, transport: str | None) -> None:
+    """Refuse a launcher that does not give what a backend needs.
+
+    Args:
+        gives: what the launcher gives or, in a running rank, what the variables it found stand for.
+        launcher: its name for the message.
+        backend: the reference of the backend.
+        transport: None: the backend's own choice.
+
+    Raises:
+        PlanError: what is missing, and which launchers give it.
+    """
+    cls = backend_class(backend)
+    missing = cls.needs(transport) - gives
+    if not missing:
+        return
+    over = f" over '{transport}'" if MPI in missing else ""
+    names = [f"'{name}'" for name in usable_launchers(cls, transport)]
+    listed = " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    remedy = f"use {listed}" if names else "use a launcher that does"
+    raise PlanError(f"launcher '{launcher}' cannot start backend '{backend}'{over} ({reason(missing)}); {remedy}")

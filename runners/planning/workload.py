@@ -1,0 +1,93 @@
+"""Resolves the workload of a plan: its class and options, a micro-benchmark's cases, the epochs of a training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+
+from backends import Backend
+from measurement.errors import PlanError
+from measurement.plan import Plan
+from measurement.plan_file import checked
+from measurement.record import Case
+from runners.planning.arms import ArmSetup
+from workloads import MicroBenchmark, Workload, workload_class
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadSetup:
+    """A workload's class, and its options after checking."""
+
+    reference: str
+    workload: type[Workload] | type[MicroBenchmark]
+    options: BaseModel
+
+    def build(self, *, local_batch_size: int, seed: int) -> Workload:
+        """Make the workload."""
+        assert issubclass(self.workload, Workload)
+        return self.workload(local_batch_size=local_batch_size, seed=seed, options=self.options)
+
+    def build_micro_benchmark(self, *, seed: int) -> MicroBenchmark | None:
+        """Make the micro-benchmark; None if the workload is trained."""
+        return self.workload(seed=seed, options=self.options) if issubclass(self.workload, MicroBenchmark) else None
+
+
+def resolve_workload(reference: str, given: dict[str, object]) -> WorkloadSetup:
+    """Resolve a workload and check its options.
+
+    Raises:
+        PlanError: unknown workload or option.
+    """
+    workload, implied = workload_class(reference)
+    options = checked(workload.Options, implied | given, source=f"workload_options of '{reference}'")
+    return WorkloadSetup(reference=reference, workload=workload, options=options)
+
+
+def resolve_cases(plan: Plan, workload: WorkloadSetup, arms: dict[str, ArmSetup]) -> list[Case]:
+    """Return the cases of a micro-benchmark; none if the workload is trained.
+
+    Raises:
+        PlanError: it cannot run among so few ranks, or an arm's backend has no operations to repeat; or the plan has training.
+    """
+    benchmark = workload.build_micro_benchmark(seed=plan.seed)
+    if benchmark is None:
+        return []
+    if plan.training is not None:
+        raise PlanError(f"workload '{plan.workload}' is a micro-benchmark, and training is for models; leave training out")
+    for setup in arms.values():
+        if setup.backend.communicator is Backend.communicator:
+            raise PlanError(
+                f"arm '{setup.name}': backend '{setup.arm.backend}' offers no collectives, which workload '{plan.workload}' "
+                "repeats; use one that does, such as 'ddp' or 'horovod'"
+            )
+    return list(benchmark.cases(plan.world_size))
+
+
+def require_epochs(plan: Plan, workload: WorkloadSetup) -> None:
+    """Check that the workload has epochs, if the plan trains to the end on this machine. On other hosts the ranks check it.
+
+    Raises:
+        PlanError: the plan has training, but the workload has no epochs, too few samples for one step, or no data.
+    """
+    if plan.training is None or plan.hosts is not None:
+        return
+    trained = workload.build(local_batch_size=plan.local_batch_size, seed=plan.seed)
+    steps_per_epoch(trained, reference=plan.workload, world_size=plan.world_size, micro_steps=plan.micro_steps)
+
+
+def steps_per_epoch(workload: Workload, *, reference: str, world_size: int, micro_steps: int) -> int:
+    """Return the optimizer steps of an epoch, the same on every rank. Not collective.
+
+    Raises:
+        PlanError: the workload has no epochs, or too few samples for one step.
+    """
+    batches = workload.batches_per_epoch(world_size=world_size)
+    if batches is None:
+        raise PlanError(f"workload '{reference}' has no epochs, so it cannot be trained to the end; use one with real data")
+    if batches < micro_steps:
+        raise PlanError(
+            f"micro_steps {micro_steps} is more than the {batches} batches that each of {world_size} ranks has in an epoch; "
+            "use fewer micro_steps, or a smaller local_batch_size"
+        )
+    return batches // micro_steps

@@ -1,0 +1,1 @@
+"""Processes: started, supervised, frozen and ended, on this host and, over ssh, on others."""

@@ -1,0 +1,61 @@
+"""Ends our commands and ranks with the right exit code, and without the interpreter's own teardown.
+
+In that teardown Gloo may abort after correct results, libraries wait for peers that have gone, and some print what they leaked.
+"""
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from measurement.errors import RingsideError
+
+EXIT_BAD_INPUT = 2
+
+
+def leave(code: int) -> NoReturn:
+    """End at once."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # nobody reads it any more
+            stream.flush()
+    os._exit(code)
+
+
+def leave_in_order(code: int) -> NoReturn:
+    """Run the functions registered with ``atexit``, finalize MPI if the code is 0, and end.
+
+    mpi4py finalizes MPI in the interpreter's teardown, which is skipped here; ``mpirun`` counts a rank that did not as failed.
+    """
+    atexit._run_exitfuncs()
+    if code == 0 and "mpi4py.MPI" in sys.modules:
+        from backends.mpi_library import finalize
+
+        finalize()
+    leave(code)
+
+
+def run_command(command: Callable[[], Any]) -> NoReturn:
+    """Run a command line and end this process with its exit code; SIGTERM interrupts it as Ctrl-C does."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # c10d reports each wait that times out, and the driver waits in turns
+    signal.signal(signal.SIGTERM, _interrupt)
+    leave_in_order(exit_code_of(command))
+
+
+def exit_code_of(command: Callable[[], Any]) -> int:
+    """Run a command line; ``RingsideError`` becomes one message on stderr and exit code 2."""
+    try:
+        command()
+    except RingsideError as error:
+        print(f"ringside: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    return 0
+
+
+def _interrupt(*_: object) -> NoReturn:
+    """Have SIGTERM end a comparison as Ctrl-C does: processes are ended and measurements kept."""
+    raise KeyboardInterrupt

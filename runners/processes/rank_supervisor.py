@@ -1,0 +1,258 @@
+"""The supervisor of one rank: a small process beside it that stops, continues and, if need be, kills it.
+
+A stopped rank cannot receive commands, and launchers do not stop their ranks. So each rank starts a supervisor before anything
+else. It holds a connection to the driver and does what it is told. If the connection ends, whatever the reason, it kills its rank
+and ends, so that no rank is left behind, frozen or not. If the rank ends, it reports when.
+
+It stops, continues and kills the rank's whole process tree: loader workers too, and what they started.
+
+Standard library only, run as a file with ``python -I -S``: it must start in milliseconds and never compete for the CPU.
+Each line from the driver is a word (``stop``, ``continue``, ``trace``, ``kill``), answered by the same word when it is done.
+If a process does not stop in time, the answer is ``failed stop`` and a sentence that says which.
+The last line, ``gone SECONDS``, comes unasked: the time at which its rank ended, by this host's clock.
+"""
+
+import contextlib
+import io
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+STOPPED = ("T", "t", "Z", "X")
+"""The kernel's letters for processes that do not run: stopped, traced, ended."""
+GONE = "gone"
+FAILED = "failed"
+STOP_TIMEOUT_S = 5.0
+"""Within which a process tree must be seen stopped. Longer than a process usually waits for a disk."""
+PR_SET_CHILD_SUBREAPER = 36
+THIS_FILE = str(Path(__file__).resolve())
+LOSS_S = 20
+"""After this long without an answer, the other host counts as gone."""
+
+
+def start(driver: str, token: str, arm: str, launch: int, rank: int) -> None:
+    """Start this process's supervisor. A rank calls it before anything else."""
+    keep_orphans()
+    told = [driver, token, arm, str(launch), str(rank), socket.gethostname(), str(os.getpid())]
+    subprocess.Popen(
+        [sys.executable, "-I", "-S", THIS_FILE, *told],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def keep_orphans() -> None:
+    """Make this process the parent of its orphaned descendants, so that daemons, too, are found in its process tree."""
+    if sys.platform == "linux":
+        import ctypes  # only here: a supervisor starts without it
+
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def watch(driver: str, token: str, arm: str, launch: str, rank: str, host: str, pid: str) -> None:
+    """Obey the driver until it or the rank has ended."""
+    rank_pid = int(pid)
+    tree = ProcessTree(rank_pid)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    address, _, port = driver.rpartition(":")
+    try:
+        connection = socket.create_connection((address.strip("[]"), int(port)), timeout=60)
+        connection.settimeout(None)
+        keep_alive(connection)
+        connection.sendall(f"{token} {arm} {launch} {rank} {host} {pid}\n".encode())
+    except OSError as error:
+        tree.kill()
+        sys.exit(f"ringside: the supervisor of rank {rank} on {host} cannot reach the driver at {driver}: {error}")
+    gone = os.pidfd_open(rank_pid) if hasattr(os, "pidfd_open") else None
+    listening: list[Any] = [connection] if gone is None else [connection, gone]
+    while True:
+        ready, _, _ = select.select(listening, [], [], 1.0 if gone is None else None)
+        if gone in ready or (gone is None and not is_alive(rank_pid)):
+            with contextlib.suppress(OSError):  # the driver may have gone as well
+                connection.sendall(f"{GONE} {time.time()}\n".encode())
+            return
+        if connection in ready:
+            words = receive(connection)
+            if not words:
+                tree.kill()
+                return
+            for word in words:
+                connection.sendall(f"{tree.obey(word)}\n".encode())
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Have the kernel notice if the other host vanishes without closing the connection."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    wanted = (
+        ("TCP_KEEPIDLE", LOSS_S // 4),
+        ("TCP_KEEPINTVL", LOSS_S // 4),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", 1000 * LOSS_S),
+    )
+    for name, value in wanted:
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def receive(connection: socket.socket) -> list[str]:
+    """Return the words received; none if the driver has gone."""
+    try:
+        return connection.recv(4096).decode().split()
+    except OSError:
+        return []
+
+
+class ProcessTree:
+    """A process and its descendants, without supervisors."""
+
+    def __init__(self, root: int) -> None:
+        self.root = root
+        self._stopped: list[int] = []
+
+    def obey(self, word: str) -> str:
+        """Do as the driver's word says. Returns the answer, without the line's end."""
+        if word == "stop":
+            running = self.stop(timeout_s=STOP_TIMEOUT_S)
+            if running:
+                named = ", ".join(f"{pid} ({name(pid)}, state {letter})" for pid, letter in running.items())
+                return f"{FAILED} {word} process {named} did not stop within {STOP_TIMEOUT_S:g} s"
+        elif word == "continue":
+            self.go_on()
+        elif word == "trace":
+            send(self.root, signal.SIGUSR1)
+        elif word == "kill":
+            self.kill()
+        return word
+
+    def stop(self, *, timeout_s: float) -> dict[int, str]:
+        """Stop every process. Returns when all were seen stopped, or the time is over.
+
+        Children are stopped once their parent was seen stopped: from then on it starts no others. Nor does it wait then for
+        a child to begin its program (vfork), which a stopped child would not.
+
+        Returns:
+            The kernel's letters of the processes that still run, by pid.
+        """
+        deadline = time.monotonic() + timeout_s
+        self._stopped, new = [], [self.root]
+        while new:
+            for pid in new:
+                send(pid, signal.SIGSTOP)
+            self._stopped += new
+            running = await_stopped(new, deadline=deadline)
+            if running:
+                return running
+            new = self._children(self._stopped)
+        return {}
+
+    def go_on(self) -> None:
+        """Continue what ``stop`` stopped, the root last."""
+        for pid in reversed(self._stopped or [self.root]):
+            send(pid, signal.SIGCONT)
+        self._stopped = []
+
+    def kill(self) -> None:
+        """Kill every process, the root last. They are stopped first, so that none can start another one."""
+        self.stop(timeout_s=1.0)
+        found = new = [self.root]
+        while new:
+            new = self._children(found)
+            found = [*found, *new]
+        for pid in reversed(found):
+            send(pid, signal.SIGKILL)
+
+    @staticmethod
+    def _children(known: Sequence[int]) -> list[int]:
+        """Return the children of these processes that are not among them."""
+        children = children_from_tasks if Path("/proc/thread-self/children").exists() else children_from_all_processes()
+        found = [child for pid in known for child in children(pid) if child not in known]
+        return [child for child in found if not is_supervisor(child)]
+
+
+def children_from_tasks(pid: int) -> list[int]:
+    """Return the children of a process, from the lists that most kernels keep for each of its threads."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.scandir(f"/proc/{pid}/task"):
+            found += map(int, read(f"{thread.path}/children").split())
+    return found
+
+
+def children_from_all_processes() -> Callable[[int], list[int]]:
+    """Read every process' parent, and return the function that tells the children of a process."""
+    children: dict[int, list[int]] = {}
+    with contextlib.suppress(OSError):  # there is no /proc
+        for entry in os.scandir("/proc"):
+            if entry.name.isdecimal() and (fields := stat(int(entry.name))):
+                children.setdefault(int(fields[1]), []).append(int(entry.name))
+    return lambda pid: children.get(pid, [])
+
+
+def await_stopped(pids: Sequence[int], *, deadline: float) -> dict[int, str]:
+    """Wait until processes have stopped, at most until ``deadline`` (``time.monotonic``).
+
+    Returns:
+        The kernel's letters of those that still run, by pid.
+    """
+    running = {pid: letter for pid in pids if (letter := state(pid)) not in STOPPED}
+    while running and time.monotonic() < deadline:
+        time.sleep(0.0002)
+        running = {pid: letter for pid in running if (letter := state(pid)) not in STOPPED}
+    return running
+
+
+def is_supervisor(pid: int) -> bool:
+    """Whether a process is the supervisor of a rank."""
+    return THIS_FILE in read(f"/proc/{pid}/cmdline").split("\0")
+
+
+def send(pid: int, sent: int) -> None:
+    """Send a signal to a process; nothing happens if it has ended, or is another user's."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, sent)
+
+
+def state(pid: int) -> str:
+    """Return the kernel's letter for a process' state; 'X' if it has ended, or if there is no /proc."""
+    fields = stat(pid)
+    return fields[0] if fields else "X"
+
+
+def stat(pid: int) -> list[str]:
+    """Return a process' fields in /proc from its state and its parent on; empty if it has ended, or if there is no /proc."""
+    return read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
+def name(pid: int) -> str:
+    """Return the name of a process' program; empty if it has ended."""
+    return read(f"/proc/{pid}/comm").strip()
+
+
+def read(path: str) -> str:
+    """Return the text of a file in /proc; empty if its process has ended. Hundreds are read at each stop: a Path costs as much."""
+    try:
+        with io.FileIO(path) as file:
+            return file.readall().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process exists."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    watch(*sys.argv[1:])

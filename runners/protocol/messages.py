@@ -1,0 +1,261 @@
+"""The messages between driver and ranks: the job, commands and replies. Plain JSON through the driver's store."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from measurement.errors import PlanError
+from measurement.record import BlockKind, BlockRecord, RankReport, RankSteps
+from measurement.training import Precision, TrainingSettings
+
+
+class Message(BaseModel):
+    """Base of all messages."""
+
+    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
+
+
+class Job(Message):
+    """Everything that a rank must know to run as part of an arm. The same for all ranks of the arm."""
+
+    arm: str
+    backend: str
+    transport: str | None = None
+    options: dict[str, Any] = {}
+    workload: str
+    workload_options: dict[str, Any] = {}
+    local_batch_size: int
+    micro_steps: int = 1
+    world_size: int
+    """As asked for; a rank whose library counts another number refuses to run."""
+    seed: int
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Precision = "fp32"
+    max_gradient_norm: float | None = None
+    training: TrainingSettings | None = None
+    learning_rate_scale: int | None = None
+    """What ``learning_rate_scaling: linear`` multiplies by; None: ranks × micro-steps. A single process beside arms of many ranks
+    has their global batch as its local one, and must scale as they do."""
+
+
+class BlockCommand(Message):
+    """Run one block and time it."""
+
+    do: Literal["block"] = "block"
+    turn: int
+    round: int
+    block: int
+    kind: BlockKind = "sync"
+    case: str | None = None
+    """Of a micro-benchmark."""
+    steps: int
+    repetitions: int = 1
+    """Of a micro-benchmark's operation in each step."""
+    warmup_steps: int = 0
+    rebuild: bool = True
+    layout: int | None = None
+    """Seed of the random allocations before a rebuild; None: none are made."""
+
+    def record(self, steps: RankSteps) -> BlockRecord:
+        """The block as one rank ran it."""
+        header = self.model_dump(include={"turn", "round", "block", "kind", "case", "steps", "repetitions"})
+        return BlockRecord(**header, untimed_s=steps.untimed_s, ranks=[steps])
+
+
+class EpochCommand(Message):
+    """Train one epoch and evaluate. The first epoch builds the model, the others go on with it."""
+
+    do: Literal["epoch"] = "epoch"
+    turn: int
+    epoch: int
+    """From 0."""
+
+    def record(self, steps: RankSteps) -> BlockRecord:
+        """The epoch as a block of one rank."""
+        place = {"turn": self.turn, "round": self.epoch, "block": self.epoch, "steps": len(steps.samples)}
+        return BlockRecord(**place, kind="sync", untimed_s=steps.untimed_s, ranks=[steps])
+
+
+class GateCommand(Message):
+    """Take the parity gate: so many optimizer steps, or, in a micro-benchmark, every case once."""
+
+    do: Literal["gate"] = "gate"
+    steps: int
+
+
+class StartCommand(Message):
+    """Connect, and build the first model."""
+
+    do: Literal["start"] = "start"
+
+
+class FinishCommand(Message):
+    """Report a last time, disconnect and end."""
+
+    do: Literal["finish"] = "finish"
+
+
+Command = StartCommand | GateCommand | BlockCommand | EpochCommand | FinishCommand
+"""From the driver to every rank of an arm."""
+
+
+Sketches = dict[str, list[float]]
+"""By tensor name: float64 [sketch_size]; see ``runners.rank.parity``."""
+
+
+class ParityReport(Message):
+    """What one rank found in the parity gate."""
+
+    gate: Literal["parity"] = "parity"
+    started: Sketches
+    """Parameters and buffers after ``prepare``, which must be rank 0's."""
+    wanted: Sketches
+    """The same before ``prepare``, on this rank; only rank 0's is used."""
+    local: Sketches
+    """Gradients of the bare model on this rank's first batch, at the weights ``prepare`` left."""
+    synced: Sketches
+    """Gradients after the first synchronised step."""
+    ended: Sketches
+    """Parameters after the gate's optimizer steps."""
+    sizes: dict[str, int]
+    """Number of elements, by tensor."""
+    samples: str
+    """Digest of the batches this rank consumed."""
+    gradient_scale: float | None
+    gradient_tolerance: float
+    calls: dict[str, int] = {}
+    """How often the gate's steps called what; see ``runners.rank.call_counts``."""
+    buffers: Sketches = {}
+    """Buffers after the steps, but for batch statistics, which are each rank's own."""
+    optimizer_state: Sketches = {}
+    """After the steps, whole; rank 0's alone."""
+    rounding: dict[str, float] = {}
+    """How far a change of the gradients as small as rounding moves each parameter and optimizer state, relative to the step;
+    rank 0's alone."""
+    is_exact: bool = True
+    """Whether the backend computes the mean of the gradients, and rounds it in float32 only."""
+
+
+class CheckReport(Message):
+    """What one rank found when it ran every case of a micro-benchmark once, which takes the place of the parity gate."""
+
+    gate: Literal["check"] = "check"
+    cases: int
+    """How many it ran."""
+    failures: list[str]
+    """One line for each wrong result: the case, the value seen, the right one."""
+    not_offered: dict[str, str]
+    """Why a case was not run, by its name."""
+
+
+class EpochReport(Message):
+    """What one rank did in one epoch and the evaluation after it."""
+
+    block: BlockRecord
+    """Its steps; the evaluation is untimed."""
+    losses: list[float]
+    """Per step: the mean loss of this rank's batch."""
+    learning_rates: list[float]
+    """Of the first and the last step."""
+    top1: int | None = None
+    top5: int | None = None
+    """Right answers among this rank's samples while training; None: the workload does not tell."""
+    held_out_loss_sum: float
+    held_out_top1: int
+    held_out_top5: int
+    held_out_count: int
+
+
+class StartedReply(Message):
+    """The rank is connected and has built its model."""
+
+    kind: Literal["started"] = "started"
+    report: RankReport
+
+
+class GateReply(Message):
+    """What the rank found in the gate."""
+
+    kind: Literal["gate"] = "gate"
+    report: Annotated[ParityReport | CheckReport, Field(discriminator="gate")]
+
+
+class BlockReply(Message):
+    """The block as this rank timed it."""
+
+    kind: Literal["block"] = "block"
+    block: BlockRecord
+
+
+class EpochReply(Message):
+    """The epoch as this rank ran it."""
+
+    kind: Literal["epoch"] = "epoch"
+    report: EpochReport
+
+
+class FinishedReply(Message):
+    """The rank's last report: it ends now."""
+
+    kind: Literal["finished"] = "finished"
+    report: RankReport
+    peak_memory_bytes: int
+
+
+class ErrorReply(Message):
+    """The rank raised an exception, and ends now."""
+
+    kind: Literal["error"] = "error"
+    cause: Literal["bad input", "exception"]
+    """``bad input``: something is wrong with the plan or the data, which no lost peer brings about."""
+    message: str
+    at_s: float
+    """When it was raised, seconds since the epoch by the rank's host. The first to raise is the cause; the others lost a peer."""
+
+    @classmethod
+    def of(cls, error: Exception) -> ErrorReply:
+        """Make the reply for an exception that was raised just now."""
+        cause: Literal["bad input", "exception"] = "bad input" if isinstance(error, PlanError) else "exception"
+        return cls(cause=cause, message=f"{type(error).__name__}: {error}", at_s=time.time())
+
+
+Answer = StartedReply | GateReply | BlockReply | EpochReply | FinishedReply
+"""From one rank to the driver, for one command that it has carried out."""
+Reply = Answer | ErrorReply
+
+
+def command_key(arm: str, launch: int, number: int) -> str:
+    """Key of an arm's ``number``-th command in the store."""
+    return f"{launch}/{arm}/command/{number}"
+
+
+def reply_key(arm: str, launch: int, number: int, rank: int) -> str:
+    """Key of a rank's reply to that command."""
+    return f"{launch}/{arm}/reply/{number}/{rank}"
+
+
+def job_key(arm: str, launch: int) -> str:
+    """Key of the arm's job."""
+    return f"{launch}/{arm}/job"
+
+
+def encode(message: Message) -> str:
+    """As text for the store."""
+    return message.model_dump_json()
+
+
+_COMMAND: TypeAdapter[Command] = TypeAdapter(Annotated[Command, Field(discriminator="do")])
+_REPLY: TypeAdapter[Reply] = TypeAdapter(Annotated[Reply, Field(discriminator="kind")])
+
+
+def decode_command(data: bytes) -> Command:
+    """Read a command from the store."""
+    return _COMMAND.validate_json(data)
+
+
+def decode_reply(data: bytes) -> Reply:
+    """Read a reply from the store."""
+    return _REPLY.validate_json(data)

@@ -1,0 +1,132 @@
+"""Counts what training steps call in the parity gate: forward, backward, the optimizer's step, and the workload's own hooks.
+
+An arm that does less than another is faster for that reason alone. Everything here hangs on the gate's model and optimizer, and
+goes with them: timed blocks have a model of their own, on which nothing is counted.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from backends.base import BuildOptimizer, Prepared
+
+FORWARD, BACKWARD, STEP = "the model's forward", "backward through the model", "the optimizer's step"
+MODULE_HOOKS = {
+    "_forward_pre_hooks": "the model's forward pre-hooks",
+    "_forward_hooks": "the model's forward hooks",
+    "_backward_pre_hooks": "the model's backward pre-hooks",
+    "_backward_hooks": "the model's backward hooks",
+}
+PARAMETER_HOOKS = {"_backward_hooks": "the parameters' hooks", "_post_accumulate_grad_hooks": "the parameters' hooks"}
+OPTIMIZER_HOOKS = {
+    "_optimizer_step_pre_hooks": "the optimizer's step pre-hooks",
+    "_optimizer_step_post_hooks": "the optimizer's step post-hooks",
+}
+"""PyTorch's attributes that hold hooks by number, and what is said of them."""
+ONCE_A_COPY = {FORWARD, BACKWARD, *MODULE_HOOKS.values()}
+
+
+class CallCounter:
+    """Counts calls on this rank. First the model is watched, then the optimizer is built, then both are joined."""
+
+    def __init__(self) -> None:
+        self._calls: list[str] = []
+        self._kinds: set[str] = {FORWARD, BACKWARD, STEP}
+        self._copies, self._owns_step = 1, False
+
+    def watch_model(self, model: nn.Module) -> None:
+        """Count the hooks that the workload put on a model, and on its modules and parameters. Before ``prepare``."""
+        for table, kind in _model_hooks(model):
+            self._watch(table, set(table), kind)
+
+    def building(self, build_optimizer: BuildOptimizer) -> BuildOptimizer:
+        """``build_optimizer``, whose optimizer's hooks are counted, and those that it puts on the model meanwhile."""
+
+        def build(model: nn.Module) -> Optimizer:
+            before = {id(table): set(table) for table, _ in _model_hooks(model)}
+            optimizer = build_optimizer(model)
+            for table, kind in _model_hooks(model):
+                self._watch(table, set(table) - before.get(id(table), set()), kind)
+            for table, kind in _tables(optimizer, OPTIMIZER_HOOKS):
+                self._watch(table, set(table), kind)
+            return optimizer
+
+        return build
+
+    def watch_prepared(self, prepared: Prepared) -> None:
+        """Count forward and backward passes and optimizer steps, and begin at 0. After ``prepare``."""
+
+        def begin_forward(*_: Any) -> None:
+            self._calls.append(FORWARD)
+
+        def end_forward(_module: nn.Module, _inputs: Any, outputs: Any) -> None:
+            for tensor in tensors_of(outputs):
+                if tensor.requires_grad:
+                    tensor.register_hook(begin_backward)
+                    return
+
+        def begin_backward(_gradient: Tensor) -> None:
+            self._calls.append(BACKWARD)
+
+        prepared.bare.register_forward_pre_hook(begin_forward)
+        prepared.bare.register_forward_hook(end_forward)
+        optimizer: Any = prepared.optimizer
+        optimizer.step = self._counted(optimizer.step, STEP)
+        self._copies, self._owns_step = prepared.copies, prepared.owns_step
+        self._calls.clear()
+
+    def counts(self) -> dict[str, int]:
+        """Calls since ``watch_prepared``, by what was called; of hooks, all of a kind together.
+
+        Without the optimizer's step where an engine steps by other means than ``optimizer.step``.
+        """
+        calls = Counter(self._calls)
+        if self._owns_step and not calls[STEP]:
+            self._kinds.discard(STEP)
+        return {kind: calls[kind] // (self._copies if kind in ONCE_A_COPY else 1) for kind in sorted(self._kinds)}
+
+    def _watch(self, table: Any, keys: set[int], kind: str) -> None:
+        for key in keys:
+            table[key] = self._counted(table[key], kind)
+            self._kinds.add(kind)
+
+    def _counted(self, call: Callable[..., Any], kind: str) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def counted(*arguments: Any, **more: Any) -> Any:
+            self._calls.append(kind)
+            return call(*arguments, **more)
+
+        return counted
+
+
+def _model_hooks(model: nn.Module) -> Iterator[tuple[dict[int, Any], str]]:
+    for module in model.modules():
+        yield from _tables(module, MODULE_HOOKS)
+    for parameter in model.parameters():
+        yield from _tables(parameter, PARAMETER_HOOKS)
+
+
+def _tables(owner: Any, names: dict[str, str]) -> Iterator[tuple[dict[int, Any], str]]:
+    """The tables of hooks that are not empty: a tensor without hooks has none."""
+    for name, kind in names.items():
+        table = getattr(owner, name, None)
+        if table:
+            yield table, kind
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """The tensors in a batch or an output, however nested."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from tensors_of(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from tensors_of(inner)

@@ -1,0 +1,248 @@
+"""A run without a driver: takes the gate, then measures throughput or trains to the end. Rank 0 prints and writes the record.
+
+``python -m runners.ddp``, ``hvd``, ``single`` and ``dp`` call ``serve`` with their backend, under whatever launcher started them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+import typer
+
+from backends import backend_class
+from measurement.errors import ParityError, PlanError
+from measurement.fingerprint import allowed_environment, core_count
+from measurement.plan_file import check_plan, checked
+from measurement.record import LaunchRecord
+from measurement.results import ResultsFolder, default_folder, folder_name, steps_of
+from measurement.training import Precision
+from measurement.world import World
+from reports.formats.tensorboard_log import TensorboardLog
+from runners.hosts.network import use_interface
+from runners.launchers import read_own_world
+from runners.planning.compatibility import require_given
+from runners.planning.jobs import job_of
+from runners.planning.workload import resolve_workload
+from runners.processes.process_exit import run_command
+from runners.protocol.gate_verdict import judge_gate
+from runners.protocol.messages import Job
+from runners.rank.engine import Engine, start_engine
+from runners.standalone import flags
+from runners.standalone.flags import CheckpointOptions
+from runners.standalone.rendezvous import rendezvous_store
+from runners.standalone.tables import cases_table, throughput_table
+from runners.standalone.throughput import StandaloneSettings, measure
+from runners.standalone.training_run import TrainingRun
+
+DIGEST = "standalone"
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def serve(backend: str) -> None:
+    """Be ``python -m runners.<backend>``; ends this process."""
+    run_command(lambda: typer.run(command_line(backend)))
+
+
+def command_line(backend: str) -> Callable[..., None]:
+    """The function whose arguments are the options on the command line."""
+
+    def measure(
+        workload: flags.WorkloadName = "digits",
+        own_backend: flags.BackendReference = None,
+        workload_option: flags.WorkloadOption = None,
+        local_batch_size: flags.LocalBatchSize = 32,
+        micro_steps: flags.MicroSteps = 1,
+        transport: flags.Transport = None,
+        option: flags.BackendOption = None,
+        blocks: flags.Blocks = 10,
+        block_steps: flags.BlockSteps = 20,
+        warmup_steps: flags.WarmupSteps = 10,
+        parity_steps: flags.ParitySteps = 3,
+        threads: flags.Threads = None,
+        precision: flags.Precision = "fp32",
+        max_gradient_norm: flags.MaxGradientNorm = None,
+        epochs: flags.Epochs = None,
+        target_accuracy: flags.TargetAccuracy = None,
+        learning_rate_scaling: flags.LearningRateScaling = None,
+        warmup_epochs: flags.WarmupEpochs = None,
+        decay_epochs: flags.DecayEpochs = None,
+        data_dir: flags.DataDir = None,
+        download: flags.Download = False,
+        pretrained: flags.Pretrained = None,
+        workers: flags.Workers = None,
+        checkpoint: flags.CheckpointFile = None,
+        checkpoint_steps: flags.CheckpointSteps = None,
+        resume: flags.Resume = False,
+        tensorboard: flags.TensorboardFolder = None,
+        seed: flags.Seed = 1,
+        device: flags.Device = "auto",
+        network_interface: flags.Interface = None,
+        output: flags.Output = None,
+    ) -> None:
+        """Measure the throughput of one workload on the ranks this was started on, or train it with --epochs."""
+        flags.require_one_of("--device", device, DEVICES)
+        flags.require_one_of("--precision", precision, get_args(Precision))
+        if max_gradient_norm is not None and not max_gradient_norm > 0:
+            raise PlanError(f"--max-gradient-norm {max_gradient_norm:g} is not greater than 0; leave it out to clip nothing")
+        training = flags.read_training(
+            epochs,
+            {
+                "--target-accuracy": target_accuracy,
+                "--learning-rate-scaling": learning_rate_scaling,
+                "--warmup-epochs": warmup_epochs,
+                "--decay-epochs": decay_epochs,
+                "--checkpoint": checkpoint,
+                "--checkpoint-steps": checkpoint_steps,
+                "--resume": resume,
+            },
+        )
+        shorthands = {"--data-dir": data_dir, "--download": download, "--pretrained": pretrained, "--workers": workers}
+        use_interface(network_interface)
+        world = read_own_world()
+        asked: dict[str, Any] = {
+            "workload": workload,
+            "workload_options": flags.workload_options(workload, flags.settings(workload_option, "--workload-option"), shorthands),
+            "local_batch_size": local_batch_size,
+            "micro_steps": micro_steps,
+            "seed": seed,
+            "device": device,
+            "precision": precision,
+            "max_gradient_norm": max_gradient_norm,
+            "training": training.model_dump() if training else None,
+        }
+        job = resolve_job(own_backend or backend, asked, world, transport=transport, options=flags.settings(option, "--option"))
+        set_threads(threads, world)
+        run(
+            job,
+            world,
+            StandaloneSettings(warmup_steps=warmup_steps, blocks=blocks, block_steps=block_steps, parity_steps=parity_steps),
+            checkpointing=flags.read_checkpoint_options(checkpoint, every_steps=checkpoint_steps, resume=resume),
+            events=tensorboard,
+            output=output,
+        )
+
+    return measure
+
+
+def resolve_job(backend: str, asked: Mapping[str, Any], world: World, *, transport: str | None, options: dict[str, Any]) -> Job:
+    """Make the job of these ranks as that of a plan with a single arm, and refuse what cannot work.
+
+    Raises:
+        PlanError: the launcher does not give what the backend needs, or the backend cannot do what is asked.
+    """
+    name, cls = folder_name(backend), backend_class(backend)
+    if world.world_size > 1:
+        require_given(world.gives, launcher=world.launcher, backend=backend, transport=transport)
+    arm = {"backend": backend, "transport": transport, "options": options}
+    content = {**asked, "name": name, "world_size": world.world_size, "baseline": name, "arms": {name: arm}}
+    plan = check_plan(content, source="command line")
+    checked_options = checked(cls.Options, options, source=f"options of backend '{backend}'")
+    cls.check(transport=transport, options=checked_options, micro_steps=plan.micro_steps, world_size=plan.world_size)
+    return job_of(plan, name, plan.arms[name], transport=transport)
+
+
+def set_threads(asked: int | None, world: World) -> None:
+    """Set the threads of this rank. torchrun sets OMP_NUM_THREADS=1; without it each rank would take all cores."""
+    if asked is not None or "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(asked or max(1, core_count() // world.local_world_size))
+
+
+def run(
+    job: Job,
+    world: World,
+    measured: StandaloneSettings,
+    *,
+    checkpointing: CheckpointOptions | None = None,
+    events: Path | None = None,
+    output: Path | None,
+) -> None:
+    """Run one rank from start to end. Collective; rank 0 prints and writes.
+
+    Raises:
+        ParityError: on every rank, when gradients, or the results of operations, are wrong.
+    """
+    began = time.monotonic()
+    sys.path.insert(0, str(Path.cwd()))
+    resolve_workload(job.workload, job.workload_options)
+    engine = start_engine(job, world, store=rendezvous_store(job, world))
+    try:
+        log = TensorboardLog(events, sample_unit=engine.sample_unit) if events and engine.runner.world.rank == 0 else None
+        training = (
+            TrainingRun(engine, job.training, checkpointing=checkpointing, say=_speaker(engine), events=log)
+            if job.training
+            else None
+        )
+        record = _record(engine, measured)
+        record.start_s = time.monotonic() - began
+        training.run(record) if training else measure(engine, record, measured)
+        reports = engine.backend.all_gather_object((engine.report(allowed_environment(os.environ)), engine.peak_memory_bytes()))
+        record.ranks = [report for report, _ in reports]
+        record.peak_memory_bytes = [peak for _, peak in reports]
+        record.hosts = sorted({report.host for report in record.ranks})
+        if log is not None and training is None and not record.cases:
+            log.rounds(record.blocks)
+        if log is not None:
+            log.close()
+        if engine.runner.world.rank == 0:
+            _write_and_print(record, output or default_folder(f"{job.arm}-{folder_name(job.workload)}"))
+        engine.runner.release()
+        engine.backend.barrier()
+    finally:
+        engine.backend.teardown()
+
+
+def _record(engine: Engine, measured: StandaloneSettings) -> LaunchRecord:
+    """Take the gate and return the record that is to be filled. Collective."""
+    job = engine.job
+    record = LaunchRecord(
+        comparison_id=DIGEST,
+        plan_digest=DIGEST,
+        launch=0,
+        arm=job.arm,
+        role="baseline",
+        backend=job.backend,
+        transport=str(engine.backend.describe().get("transport")),
+        launcher=engine.world.launcher,
+        options=job.options,
+        workload=job.workload,
+        sample_unit=engine.sample_unit,
+        world_size=job.world_size,
+        status="ok",
+        cases=list(engine.cases.values()),
+    )
+    if measured.parity_steps or record.cases:
+        reports = engine.backend.all_gather_object(engine.run_gate(steps=measured.parity_steps))
+        record.parity, record.not_offered = judge_gate(reports, steps=measured.parity_steps)
+        if not record.parity.passed:
+            raise ParityError(f"backend '{job.backend}' computes wrongly, nothing was timed: " + "; ".join(record.parity.failures))
+    return record
+
+
+def _speaker(engine: Engine) -> Callable[[str], None]:
+    """Return a function that prints on rank 0, unbuffered although the output goes to a launcher."""
+
+    def say(text: str) -> None:
+        if engine.runner.world.rank == 0:
+            print(text, flush=True)
+
+    return say
+
+
+def _write_and_print(record: LaunchRecord, root: Path) -> None:
+    from rich.console import Console
+
+    folder = ResultsFolder(root)
+    record.comparison_id = root.name
+    folder.write_launch(record)
+    steps = steps_of(record)
+    console = Console()
+    if not record.epochs:
+        console.print(cases_table(record, steps) if record.cases else throughput_table(record, steps))
+    where = folder.launch_folder(record.launch, record.arm) / "record.json"
+    console.print(f"record: {where}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,143 @@
+"""The flags of the commands that run in every rank, and the checks of how they go together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from measurement.errors import PlanError
+from measurement.plan_file import checked, parse_yaml
+from measurement.training import TrainingSettings
+from workloads import workload_class
+
+WorkloadName = Annotated[str, typer.Option(help="A workload, a torchvision model, or your own module:Class.")]
+WorkloadOption = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="May be repeated.")]
+DataDir = Annotated[str | None, typer.Option(help="Where the workload's data lies.")]
+Download = Annotated[bool, typer.Option("--download", help="Fetch what is missing of it.")]
+Pretrained = Annotated[str | None, typer.Option(help="A state dict to start from.")]
+Workers = Annotated[int | None, typer.Option(help="Processes that load batches, per rank.")]
+LocalBatchSize = Annotated[int, typer.Option(min=1, help="Samples per rank and micro-step.")]
+MicroSteps = Annotated[int, typer.Option(min=1, help="Backward passes per optimizer step.")]
+Precision = Annotated[str, typer.Option(help="fp32, amp-fp16 or amp-bf16.")]
+MaxGradientNorm = Annotated[float | None, typer.Option(help="Larger averaged gradients are clipped to it.")]
+Seed = Annotated[int, typer.Option(min=0)]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+BackendReference = Annotated[
+    str | None, typer.Option("--backend", help="Your own, by module:Class or path/to/file.py:Class, in the place of this one.")
+]
+Transport = Annotated[str | None, typer.Option(help="gloo, nccl or mpi; default: what was built for the device.")]
+BackendOption = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the backend.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Per rank; default: OMP_NUM_THREADS, or an equal share.")]
+Interface = Annotated[str | None, typer.Option(help="Of every host, such as eth0; default: each library's.")]
+Blocks = Annotated[int, typer.Option(min=1, help="Measured blocks.")]
+BlockSteps = Annotated[int, typer.Option(min=1, help="Steps in each.")]
+WarmupSteps = Annotated[int, typer.Option(min=0, help="Untimed steps before.")]
+ParitySteps = Annotated[int, typer.Option(min=0, help="Steps of the parity gate; 0: no gate.")]
+Epochs = Annotated[int | None, typer.Option(help="Train for so many, instead of measuring blocks.")]
+TargetAccuracy = Annotated[float | None, typer.Option(help="Held-out top-1 accuracy at which to stop.")]
+LearningRateScaling = Annotated[str | None, typer.Option(help="linear (by ranks and micro-steps) or none.")]
+WarmupEpochs = Annotated[float | None, typer.Option(help="Until the scaled learning rate is reached. [0]")]
+DecayEpochs = Annotated[int | None, typer.Option(help="The learning rate falls to a tenth after so many. [30]")]
+CheckpointFile = Annotated[Path | None, typer.Option(help="Keep the training in this file, after every epoch.")]
+CheckpointSteps = Annotated[int | None, typer.Option(min=1, help="And after every so many steps.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the training in the checkpoint.")]
+TensorboardFolder = Annotated[Path | None, typer.Option(help="Write TensorBoard's event files into this folder.")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="Results folder. [results/BACKEND-WORKLOAD-TIME]")]
+
+
+def settings(given: Sequence[str] | None, flag: str) -> dict[str, Any]:
+    """``key=value`` pairs with values read as YAML."""
+    pairs = [text.partition("=") for text in given or []]
+    for key, equals, value in pairs:
+        if not key or not equals:
+            raise PlanError(f"{flag} {key + equals + value!r} is not of the form key=value")
+    return {key: parse_yaml(value, source=f"{flag} {key}") for key, _, value in pairs}
+
+
+def require_one_of(flag: str, value: str, known: Sequence[str]) -> None:
+    """Refuse a word that is not on a list.
+
+    Raises:
+        PlanError: with the list.
+    """
+    if value not in known:
+        raise PlanError(f"{flag} {value!r} is not known; use {', '.join(known[:-1])} or {known[-1]}")
+
+
+SHORTHANDS = {"--data-dir": "data_dir", "--download": "download", "--pretrained": "pretrained", "--workers": "loader_workers"}
+"""Flags that stand for an option of the workload."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointOptions:
+    """Where checkpoints of a training are written, and how often."""
+
+    path: Path
+    every_steps: int | None
+    """None: at the end of each epoch only."""
+    resume: bool
+
+
+def read_training(epochs: int | None, given: Mapping[str, Any]) -> TrainingSettings | None:
+    """Read ``--epochs`` and the flags that need it; None: throughput is to be measured.
+
+    Args:
+        epochs: None where the flag was not given.
+        given: flags by name, None where they were not given: fields of ``TrainingSettings`` and of ``CheckpointOptions``.
+
+    Raises:
+        PlanError: a flag without ``--epochs``, or a value that is not accepted.
+    """
+    present = {flag: value for flag, value in given.items() if value is not None and value is not False}
+    if epochs is None:
+        for flag in present:
+            raise PlanError(f"{flag} is for training to the end; say --epochs N with it, or leave it out to measure throughput")
+        return None
+    fields = {name: value for flag, value in present.items() if (name := _name(flag)) in TrainingSettings.model_fields}
+    stop = {"stop_at_target": "target_accuracy" in fields}
+    return checked(TrainingSettings, {"epochs": epochs, **fields, **stop}, source="training")
+
+
+def read_checkpoint_options(path: Path | None, *, every_steps: int | None, resume: bool) -> CheckpointOptions | None:
+    """Read ``--checkpoint`` and the flags that need it.
+
+    Raises:
+        PlanError: one of those without it.
+    """
+    if path is not None:
+        return CheckpointOptions(path=path, every_steps=every_steps, resume=resume)
+    for flag, value in (("--checkpoint-steps", every_steps is not None), ("--resume", resume)):
+        if value:
+            raise PlanError(f"{flag} needs --checkpoint FILE, which says where the training is kept")
+    return None
+
+
+def workload_options(workload: str, options: Mapping[str, Any], shorthands: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a workload's options, those included that have flags of their own.
+
+    Args:
+        workload: its reference.
+        options: given by ``--workload-option``.
+        shorthands: values by flag, see ``SHORTHANDS``; None where they were not given.
+
+    Raises:
+        PlanError: the workload has no such option, or it is given twice.
+    """
+    present = {flag: value for flag, value in shorthands.items() if value is not None and value is not False}
+    known = workload_class(workload)[0].Options.model_fields if present else {}
+    for flag in present:
+        name = SHORTHANDS[flag]
+        if name not in known:
+            listed = ", ".join(sorted(known)) or "none"
+            raise PlanError(f"{flag}: workload '{workload}' has no option '{name}' (it has: {listed}); leave it out")
+        if name in options:
+            raise PlanError(f"{flag} and --workload-option {name} are both given; leave one out")
+    return {**options, **{SHORTHANDS[flag]: value for flag, value in present.items()}}
+
+
+def _name(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")

@@ -1,0 +1,128 @@
+"""A rank that leads one backend after another through its life, and writes down what it saw: see ``test_contract``.
+
+``mpirun -np N python -m tests.distributed.ranks.contract FOLDER BACKEND=TRANSPORT ...``
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import PrefixStore
+
+from backends import backend_class
+from measurement.plan_file import checked
+from runners.launchers import read_own_world
+from runners.processes.process_exit import leave_in_order
+from runners.protocol.messages import Job
+from runners.standalone.rendezvous import rendezvous_store
+
+LEARNING_RATE = 0.5
+
+
+def make_model(rank: int) -> nn.Module:
+    """Another one on every rank, until ``prepare`` gives all of them rank 0's."""
+    torch.manual_seed(100 + rank)
+    return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+
+
+def make_batch(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Another one on every rank."""
+    rng = torch.Generator().manual_seed(200 + rank)
+    return torch.randn(7, 5, generator=rng), torch.randint(3, (7,), generator=rng)
+
+
+def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    """Its steps are the learning rate times the gradients."""
+    return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+
+
+def compute_loss(model: nn.Module, rank: int) -> torch.Tensor:
+    """Of the rank's batch, in the model's precision."""
+    inputs, labels = make_batch(rank)
+    return nn.functional.cross_entropy(model(inputs.to(next(model.parameters()).dtype)), labels)
+
+
+def flat(tensors, model: nn.Module) -> list[float]:
+    """Tensors by name as one list, in the order of the model's parameters."""
+    return torch.cat([tensors[name].detach().flatten() for name, _ in model.named_parameters()]).tolist()
+
+
+def parameters(model: nn.Module) -> list[float]:
+    """All of them."""
+    return flat(dict(model.named_parameters()), model)
+
+
+def gradients(model: nn.Module) -> list[float]:
+    """All of them."""
+    return flat({name: parameter.grad for name, parameter in model.named_parameters()}, model)
+
+
+class Joined:
+    """A new model, joined with those of the other ranks."""
+
+    def __init__(self, backend, rank):
+        self.rank = rank
+        self.bare = make_model(rank)
+        self.prepared = backend.prepare(self.bare, make_optimizer)
+
+    def parameters(self) -> list[float]:
+        """Of all ranks together."""
+        return flat(self.prepared.full_parameters(), self.bare)
+
+    def step(self, *, local: bool) -> dict[str, object]:
+        """Gradients and parameters after it."""
+        prepared = self.prepared
+        prepared.keeps_gradients = True
+        with prepared.local_only() if local else nullcontext():
+            prepared.zero_grad()
+            prepared.backward(compute_loss(prepared.model, self.rank))
+            prepared.step()
+        return {"gradients": flat(prepared.full_gradients(), self.bare), "parameters": self.parameters()}
+
+
+def life(reference: str, transport: str | None, world, store) -> dict[str, object]:
+    """From ``setup`` to ``teardown``. Collective."""
+    cls = backend_class(reference)
+    options = checked(cls.Options, {}, source="contract")
+    os.environ |= cls.environment(transport=transport, options=options)
+    backend = cls(transport=transport, options=options)
+    counted = backend.setup(world, device=torch.device("cpu"), store=store)
+    first = Joined(backend, world.rank)
+    seen = {"counted": [counted.rank, counted.world_size], "started": first.parameters()}
+    if cls.has_local_steps:
+        seen |= {"local": first.step(local=True), "after_local": first.step(local=False)}
+    again = Joined(backend, world.rank)
+    seen |= {
+        "synced": again.step(local=False),
+        "described": backend.describe(),
+        "gathered": list(backend.all_gather_object({"rank": world.rank})),
+        "broadcast": backend.broadcast_object(f"from {world.rank}"),
+    }
+    backend.barrier()
+    del first, again
+    backend.teardown()
+    return seen | {"is_connected": dist.is_initialized()}
+
+
+def main(folder: str, *asked: str) -> None:
+    """Every backend in turn; each rank writes."""
+    torch.set_num_threads(1)
+    world, found = read_own_world(), {}
+    job = Job(arm="x", backend="ddp", transport="gloo", workload="digits", local_batch_size=1, world_size=world.world_size, seed=0)
+    base = rendezvous_store(job, world)
+    for one in asked:
+        reference, _, transport = one.rpartition("=")
+        found[one] = life(reference, transport, world, PrefixStore(one, base))
+    Path(folder, f"{world.rank}.json").write_text(json.dumps(found))
+    leave_in_order(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,199 @@
+"""A rank whose model and optimizer have every kind of hook, and which counts how often they ran: see ``test_hooks``.
+
+``mpirun -np N python -m tests.distributed.ranks.hooked FOLDER NAME ...``
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.distributed import PrefixStore
+
+from backends import backend_class
+from measurement.errors import PlanError
+from measurement.plan_file import checked
+from runners.launchers import read_own_world
+from runners.processes.process_exit import leave_in_order
+from runners.rank.precision import StepPrecision
+from runners.standalone.rendezvous import rendezvous_store
+from tests.distributed.ranks.contract import Job, make_batch, make_model
+
+MICRO_STEPS, STEPS = 2, 3
+ENGINE = f"{Path(__file__).parents[2] / 'outside' / 'engine.py'}:EngineBackend"
+BACKENDS = {
+    "single": ("single", None, {}),
+    "ddp": ("ddp", "gloo", {}),
+    "zero": ("ddp", "gloo", {"zero_redundancy_optimizer": True}),
+    "naive": ("naive", "gloo", {}),
+    "fsdp2": ("fsdp2", "gloo", {}),
+    "engine": (ENGINE, "gloo", {}),
+    "horovod": ("horovod", "gloo", {}),
+    "horovod-mpi": ("horovod", "mpi", {}),
+    "adasum": ("horovod", "mpi", {"op": "Adasum"}),
+}
+
+
+class Decaying(torch.optim.SGD):
+    """Does what an attribute says that is in no parameter group."""
+
+    def __init__(self, params, lr=0.1, momentum=0.9):
+        super().__init__(params, lr=lr, momentum=momentum)
+        self.factor = 1.0
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.mul_(self.factor)
+        return super().step(closure)
+
+
+class Hooked:
+    """Makes model and optimizer, and keeps what their hooks saw."""
+
+    def __init__(self, *, step_hooks=True, state_hooks=True, parameter_hooks=False):
+        self.step_hooks, self.state_hooks, self.parameter_hooks = step_hooks, state_hooks, parameter_hooks
+        self.ran = Counter()
+        self.rates, self.groups, self.norms, self.has_momentum = [], set(), [], []
+
+    def counting(self, kind, value=None):
+        def hook(*arguments, **more):
+            self.ran[kind] += 1
+            return value
+
+        return hook
+
+    def model(self, rank):
+        model = make_model(rank)
+        for name, module in (("model", model), ("layer", model[0])):
+            module.register_forward_pre_hook(self.counting(f"{name} forward pre"))
+            module.register_forward_hook(self.counting(f"{name} forward"))
+            module.register_full_backward_pre_hook(self.counting(f"{name} backward pre"))
+            module.register_full_backward_hook(self.counting(f"{name} backward"))
+        if self.parameter_hooks:
+            model[2].bias.register_hook(self.counting("gradient"))
+            model[2].bias.register_post_accumulate_grad_hook(self.counting("accumulated gradient"))
+        return model
+
+    def optimizer(self, model):
+        optimizer = Decaying(model.parameters())
+        optimizer.factor = 0.5
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
+        if self.step_hooks:
+            optimizer.register_step_pre_hook(self.before_step)
+            optimizer.register_step_post_hook(self.after_step)
+            optimizer.register_step_post_hook(lambda *arguments: schedule.step())
+        if self.state_hooks:
+            optimizer.register_state_dict_pre_hook(self.counting("state_dict pre"))
+            optimizer.register_state_dict_post_hook(self.counting("state_dict post"))
+            optimizer.register_load_state_dict_pre_hook(self.counting("load_state_dict pre"))
+            optimizer.register_load_state_dict_post_hook(self.counting("load_state_dict post"))
+        return optimizer
+
+    def before_step(self, optimizer, arguments, more):
+        self.ran["step pre"] += 1
+        self.norms.append(sum(whole(p.grad).square().sum().item() for p in self.parameters(optimizer)))
+
+    def after_step(self, optimizer, arguments, more):
+        self.ran["step post"] += 1
+        self.rates.append(optimizer.param_groups[0]["lr"])
+        self.groups.add(len(self.parameters(optimizer)))
+
+    def parameters(self, optimizer):
+        return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def whole(tensor):
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def backend_of(name, world, store):
+    reference, transport, given = BACKENDS[name]
+    cls = backend_class(reference)
+    options = checked(cls.Options, given, source="hooked")
+    os.environ |= cls.environment(transport=transport, options=options)
+    backend = cls(transport=transport, options=options, micro_steps=MICRO_STEPS)
+    backend.setup(world, device=torch.device("cpu"), store=store)
+    return backend
+
+
+def train(backend, hooked, world, *, max_gradient_norm=None, loads=True):
+    """What the hooks saw in a few steps, and the parameters after them. Collective."""
+    prepared = backend.prepare(hooked.model(world.rank), hooked.optimizer)
+    precision = StepPrecision(precision="fp32", max_gradient_norm=max_gradient_norm, device=torch.device("cpu"))
+    inputs, labels = (part.repeat(2, 1)[:8] if part.dim() > 1 else part.repeat(2)[:8] for part in make_batch(0))
+    rank, ranks = world.rank, world.world_size
+    parts = list(zip(inputs.chunk(ranks)[rank].chunk(MICRO_STEPS), labels.chunk(ranks)[rank].chunk(MICRO_STEPS), strict=True))
+    for _ in range(STEPS):
+        prepared.zero_grad()
+        for number, (some, wanted) in enumerate(parts):
+            context = prepared.accumulating() if number + 1 < MICRO_STEPS else torch.enable_grad()
+            with context:
+                prepared.backward(nn.functional.cross_entropy(prepared.model(some), wanted) / MICRO_STEPS)
+        precision.step(prepared)
+    found = {"steps": dict(hooked.ran), "rates": hooked.rates, "groups": sorted(hooked.groups), "norms": hooked.norms}
+    found["parameters"] = torch.cat([tensor.flatten() for tensor in prepared.full_parameters().values()]).tolist()
+    if loads:
+        hooked.ran.clear()
+        prepared.load_optimizer_state(prepared.full_optimizer_state())
+        found["state"] = dict(hooked.ran)
+    return found
+
+
+def refusal(backend, hooked, world):
+    try:
+        backend.prepare(hooked.model(world.rank), hooked.optimizer)
+    except PlanError as error:
+        return str(error)
+    return None
+
+
+class Replaced(Hooked):
+    """Somebody put another method into the object."""
+
+    def optimizer(self, model):
+        optimizer = super().optimizer(model)
+        optimizer.step = lambda closure=None: None
+        return optimizer
+
+
+def seen(name, world, store=None):
+    """From ``setup`` to ``teardown``. Collective."""
+    torch.set_num_threads(1)
+    backend, found = backend_of(name, world, store), {}
+    zero = name == "zero"
+    if name == "adasum":
+        found["refused"] = refusal(backend, Hooked(), world)
+    else:
+        found["plain"] = train(backend, Hooked(state_hooks=not zero), world, loads=not zero)
+        found["parameter"] = refusal(backend, Hooked(parameter_hooks=True), world) if name == "fsdp2" else None
+        if name != "fsdp2":
+            found["parameter"] = train(backend, Hooked(parameter_hooks=True, state_hooks=False), world, loads=False)
+        if name != "engine":
+            found["clipped"] = train(backend, Hooked(state_hooks=False), world, max_gradient_norm=0.01, loads=False)
+        if zero:
+            found["refused"] = refusal(backend, Hooked(), world)
+        if zero or name == "horovod":
+            found["replaced"] = refusal(backend, Replaced(state_hooks=False), world)
+    backend.barrier()
+    backend.teardown()
+    return found
+
+
+def main(folder, *names):
+    world = read_own_world()
+    job = Job(arm="x", backend="ddp", transport="gloo", workload="digits", local_batch_size=1, world_size=world.world_size, seed=0)
+    base = rendezvous_store(job, world)
+    found = {name: seen(name, world, PrefixStore(name, base)) for name in names}
+    Path(folder, f"{world.rank}.json").write_text(json.dumps(found))
+    leave_in_order(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,91 @@
+"""Hooks that a workload puts on its model and optimizer run under every backend as often as in a single process."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from measurement.world import World
+from tests.conftest import HAS_HOROVOD, needs_horovod
+from tests.distributed.ranks import hooked
+from tests.distributed.test_standalone import MPIRUN, run
+
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+LAUNCHES = [["ddp", "zero", "naive", "fsdp2", "engine"]]
+HOROVOD = [["horovod"], ["horovod-mpi"], ["adasum"]]
+TRAINED = [
+    "ddp",
+    "zero",
+    "naive",
+    "fsdp2",
+    "engine",
+    *(pytest.param(name, marks=needs_horovod) for name in HOROVOD[0] + HOROVOD[1]),
+]
+PASSES = hooked.MICRO_STEPS * hooked.STEPS
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What both ranks saw, by backend; ``single`` is one process with the batches of both."""
+    found = {"single": [hooked.seen("single", World())]}
+    for number, names in enumerate(LAUNCHES + HOROVOD * HAS_HOROVOD):
+        folder = tmp_path_factory.mktemp(f"launch-{number}")
+        done = run(*MPIRUN, "-m", hooked.__name__, folder, *names, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+        found |= {name: [rank[name] for rank in ranks] for name in names}
+    return found
+
+
+def test_a_single_process_runs_each_hook_once(found):
+    ran = found["single"][0]["plain"]["steps"]
+    assert (ran["step pre"], ran["step post"]) == (hooked.STEPS, hooked.STEPS)
+    assert {ran[f"{name} {kind}"] for name in ("model", "layer") for kind in ("forward", "backward")} == {PASSES}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_backend_runs_each_hook_as_often(found, name):
+    single = found["single"][0]["plain"]
+    for rank in found[name]:
+        ran = rank["plain"]
+        assert ran["steps"] == single["steps"]
+        assert ran["rates"] == single["rates"], "a schedule in a hook changes the rate that the step uses"
+        assert ran["groups"] == single["groups"], "the hook's optimizer has all parameters"
+        assert ran.get("state", single["state"]) == single["state"]
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_hooks_see_averaged_gradients_and_steps_are_those_of_a_single_process(found, name):
+    """Among them what an attribute of the optimizer says."""
+    for case in ("plain", "clipped"):
+        single = found["single"][0][case]
+        for rank in found[name]:
+            if case in rank:
+                assert rank[case]["steps"] == single["steps"]
+                assert np.allclose(rank[case]["norms"], single["norms"], rtol=1e-4)
+                assert np.allclose(rank[case]["parameters"], single["parameters"], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in TRAINED if name != "fsdp2"])
+def test_hooks_of_parameters_run_as_often(found, name):
+    single = found["single"][0]["parameter"]["steps"]
+    assert single["gradient"] == single["accumulated gradient"] == PASSES
+    assert all(rank["parameter"]["steps"] == single for rank in found[name])
+
+
+def test_what_cannot_run_as_often_is_refused(found):
+    for rank in found["fsdp2"]:
+        assert "parameter '2.bias' has a gradient hook, and fully_shard replaces the parameter" in rank["parameter"]
+    for rank in found["zero"]:
+        assert "the optimizer has a state_dict_pre hook; under zero_redundancy_optimizer it would see" in rank["refused"]
+        assert "method 'step' was replaced on the object, and ZeroRedundancyOptimizer would" in rank["replaced"]
+
+
+@needs_horovod
+def test_what_horovod_cannot_carry_over_is_refused(found):
+    for rank in found["adasum"]:
+        assert "the optimizer has a step_pre hook; Horovod's op 'Adasum' steps each parameter" in rank["refused"]
+    for rank in found["horovod"]:
+        assert "method 'step' was replaced on the object, and hvd.DistributedOptimizer would" in rank["replaced"]

@@ -1,0 +1,131 @@
+"""Plug-ins from outside of the tree: README's, followed to the letter, and all four kinds from an installed distribution."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from measurement.results import ResultsFolder, read_record
+from tests.conftest import REPOSITORY
+
+pytestmark = pytest.mark.distributed
+
+BLOCK = re.compile(r"```(?:python|yaml)\n# ([a-z_]+\.(?:py|yaml))\n(.*?)```", re.DOTALL)
+SHORT = {"launches": 1, "rounds": 3, "block_steps": 3, "local_every": 3, "control": False}
+ENTRY_POINTS = """
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "somebodys-plug-ins"
+version = "1.2"
+
+[project.entry-points."ringside.workloads"]
+regression = "regression:Regression"
+
+[project.entry-points."ringside.backends"]
+engine = "engine:EngineBackend"
+broken = "engine:Engine"
+
+[project.entry-points."ringside.launchers"]
+siterun = "site_run:SiteRun"
+
+[project.entry-points."ringside.reports"]
+one-line = "one_line:OneLine"
+
+[tool.setuptools]
+py-modules = ["regression", "engine", "site_run", "one_line"]
+"""
+
+
+def write_readme_files(folder):
+    """README's section, as a reader would copy it."""
+    files = dict(BLOCK.findall((REPOSITORY / "README.md").read_text()))
+    assert {"mine.yaml", "regression.py", "flat.py", "site_run.py", "one_line.py"} <= set(files)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+
+
+def command(*argv, cwd, path=(), timeout=240):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*map(str, path), str(REPOSITORY)])}
+    return subprocess.run(
+        list(map(str, argv)), cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+def ringside(*arguments, **options):
+    return command(sys.executable, "-m", "runners.cli", *arguments, **options)
+
+
+@pytest.fixture(scope="module")
+def readme(tmp_path_factory):
+    """The folder after a comparison of README's plan, but for its length."""
+    folder = tmp_path_factory.mktemp("readme")
+    write_readme_files(folder)
+    short = [part for name, value in SHORT.items() for part in ("--set", f"measurement.{name}={json.dumps(value)}")]
+    done = ringside("compare", "mine.yaml", "-o", "out", *short, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_readmes_plug_ins_are_compared(readme):
+    records = {record.arm: record for record in ResultsFolder(readme / "out").records()}
+    assert {record.status for record in records.values()} == {"ok"}
+    assert records["flat"].parity.gradient_error < 1e-5
+    assert records["flat"].launcher == "site_run.py:SiteRun"
+    assert records["flat"].commands[0]["argv"][1:3] == ["-m", "torch.distributed.run"]
+    assert {block.kind for block in records["flat"].blocks} == {"sync"}, "it has no local steps"
+    assert {block.kind for block in records["ddp"].blocks} == {"sync", "local"}
+
+
+def test_the_reports_that_the_plan_names_are_written_and_no_others(readme):
+    written = {path.name for path in (readme / "out").glob("*.*")}
+    assert written == {"plan.yaml", "manifest.json", "comparison.json", "report.html", "junit.xml", "one-line.txt"}
+    headline = json.loads((readme / "out" / "comparison.json").read_text())["headline"]
+    assert (readme / "out" / "one-line.txt").read_text() == f"{headline}\n"
+    (case,) = ElementTree.parse(readme / "out" / "junit.xml").iter("testcase")
+    assert (case.get("classname"), case.get("name")) == ("mine", "flat")
+    assert {item.get("name") for item in case.iter("property")} >= {"throughput_ratio", "verdict"}
+
+
+def test_a_backend_by_path_stands_alone(readme):
+    ranks = ("torchrun", "--standalone", "--nproc-per-node", "2", "-m", "runners.ddp", "--backend", "flat.py:Flat")
+    short = ("--blocks", "2", "--block-steps", "2", "--warmup-steps", "1", "--local-batch-size", "8", "-o", "alone")
+    done = command(sys.executable, "-m", "torch.distributed.run", *ranks[1:], *short, cwd=readme)
+    assert done.returncode == 0, done.stderr
+    record = read_record(readme / "alone" / "launch-000" / "Flat" / "record.json")
+    assert (record.arm, record.backend, record.world_size) == ("Flat", "flat.py:Flat", 2)
+
+
+def test_all_four_kinds_are_found_by_their_entry_points(tmp_path):
+    source, site = tmp_path / "source", tmp_path / "site"
+    source.mkdir()
+    write_readme_files(source)
+    shutil.copy(REPOSITORY / "tests" / "outside" / "engine.py", source)
+    (source / "pyproject.toml").write_text(ENTRY_POINTS)
+    pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", site, source)
+    installed = command(sys.executable, *pip, cwd=tmp_path)
+    assert installed.returncode == 0, installed.stderr
+    arms = {"ddp": {"backend": "ddp"}, "engine": {"backend": "engine", "transport": "gloo", "launcher": "siterun"}}
+    content = {"name": "p", "workload": "regression", "world_size": 2, "baseline": "ddp", "arms": arms, "measurement": SHORT}
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump({**content, "reports": ["one-line"]}))
+    done = ringside("compare", "plan.yaml", "-o", "out", cwd=tmp_path, path=[site])
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = {record.arm: record for record in ResultsFolder(tmp_path / "out").records()}
+    assert {arm: record.status for arm, record in records.items()} == {"ddp": "ok", "engine": "ok"}
+    assert records["engine"].parity.gradient_error < 1e-5, "read though the engine drops its gradients"
+    assert (tmp_path / "out" / "one-line.txt").is_file()
+    doctor = " ".join(ringside("doctor", cwd=tmp_path, path=[site]).stdout.split())
+    assert "backend engine ok engine:EngineBackend, from somebodys-plug-ins 1.2" in doctor
+    assert "report one-line ok" in doctor and "workload regression ok" in doctor and "launcher siterun ok" in doctor
+    assert "backend broken warning" in doctor
+    assert "which does not derive from backends.base.Backend" in doctor

@@ -1,0 +1,81 @@
+"""Arms are held against each other in the gate: what calls less or comes to something else is wrong, whatever its gradients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from measurement.results import ResultsFolder
+from tests.conftest import HAS_HOROVOD, needs_horovod, no_process_stays, ringside_here, write_plan
+
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+UNEQUAL = Path(__file__).parent / "plugins" / "unequal.py"
+STEPS = 4
+HOOKS = "the optimizer's step post-hooks"
+ARMS = {
+    "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"},
+    "zero": {"backend": "ddp", "transport": "gloo", "launcher": "spawn", "options": {"zero_redundancy_optimizer": True}},
+    "fsdp2": {"backend": "fsdp2", "transport": "gloo", "launcher": "spawn"},
+    "fp16": {"backend": "ddp", "transport": "gloo", "launcher": "spawn", "options": {"comm_hook": "fp16"}},
+    **{
+        name.lower(): {"backend": f"{UNEQUAL}:{name}", "transport": "gloo", "launcher": "spawn"}
+        for name in ("DropsHooks", "ForgetsWeightDecay", "ForwardTwice")
+    },
+    **({"horovod": {"backend": "horovod", "transport": "gloo"}} if HAS_HOROVOD else {}),
+}
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """The records of a comparison, by arm."""
+    folder = tmp_path_factory.mktemp("same-work")
+    options = {"weight_decay": 0.01}
+    measurement = {"control": False, "parity_steps": STEPS}
+    plan = write_plan(folder, workload=f"{UNEQUAL}:Averaged", workload_options=options, arms=ARMS, measurement=measurement)
+    with no_process_stays():
+        done = ringside_here("compare", plan, "-o", folder / "out")
+    assert done.returncode == 1, done.stderr
+    return {record.arm: record for record in ResultsFolder(folder / "out").records()}
+
+
+@pytest.mark.parametrize("arm", ["ddp", "zero", "fsdp2", "fp16", pytest.param("horovod", marks=needs_horovod)])
+def test_equal_work_is_timed(compared, arm):
+    record = compared[arm]
+    assert record.status == "ok", record.error
+    assert len(record.parity.calls) == 2
+    for calls in record.parity.calls:
+        assert (calls[HOOKS], calls["the optimizer's step"]) == (STEPS, STEPS)
+        assert (calls["the model's forward"], calls["backward through the model"]) == (STEPS, STEPS)
+    if arm != "ddp":
+        assert record.parity.compared_with == "ddp"
+        assert record.parity.state_distance is not None
+
+
+def test_lossy_compression_is_told(compared):
+    (note,) = [note for note in compared["fp16"].parity.notes if "ddp" in note]
+    assert f"after {STEPS} steps" in note and "options of one ask for other gradients, or for less exact ones" in note
+
+
+def test_dropped_hooks_are_wrong(compared):
+    record = compared["dropshooks"]
+    assert record.status == "wrong"
+    assert f"rank 0 runs {HOOKS} 0 times in {STEPS} steps, ddp runs them {STEPS} times" in record.error.message
+    assert "parameter 'block1.0.bias' is 0.8" in record.error.message, "the hook changes parameters"
+    assert record.parity.gradient_error < 1e-5
+    assert not record.parity.passed
+
+
+def test_another_optimizer_step_is_wrong(compared):
+    record = compared["forgetsweightdecay"]
+    assert record.status == "wrong"
+    assert "parameter '" in record.error.message
+    assert f"from ddp's after {STEPS} steps, relative to what they changed (tolerance" in record.error.message
+    assert record.parity.gradient_error < 1e-5
+
+
+def test_a_second_forward_pass_is_wrong(compared):
+    record = compared["forwardtwice"]
+    assert record.status == "wrong"
+    message = f"rank 0 runs the model's forward {2 * STEPS} times in {STEPS} steps, ddp runs it {STEPS} times"
+    assert message in record.error.message

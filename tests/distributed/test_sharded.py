@@ -1,0 +1,57 @@
+"""What shards must come to the same as DDP, with less on each rank."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.dataset_files import write_data
+from tests.distributed.ranks import sharded
+from tests.distributed.test_standalone import run
+
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+SHARDED = [name for name in sharded.OPTIONS if name != "ddp"]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    """What rank 0 saw, by number of ranks and backend."""
+    folder, found = tmp_path_factory.mktemp("sharded"), {}
+    options = write_data("language_model", folder / "data")
+    for ranks in (2, 3):
+        output = folder / f"{ranks}.json"
+        done = run("mpirun", "-np", ranks, "--oversubscribe", "python", "-m", sharded.__name__, options["data_dir"], output)
+        assert done.returncode == 0, done.stderr
+        found[ranks] = json.loads(output.read_text())
+    return found
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("name", SHARDED)
+def test_gradients_and_parameters_are_ddps(seen, ranks, name):
+    for what in ("gradients", "parameters"):
+        ours, ddps = np.array(seen[ranks][name][what]), np.array(seen[ranks]["ddp"][what])
+        assert np.linalg.norm(ours - ddps) < 1e-4 * np.linalg.norm(ddps), what
+
+
+@pytest.mark.parametrize("name", ["fsdp2", "fsdp2-whole", "fsdp2-blocks"])
+def test_what_a_rank_keeps_falls_with_the_number_of_ranks(seen, name):
+    whole = 4 * seen[2][name]["elements"]
+    for ranks in (2, 3):
+        kept = seen[ranks][name]["kept_bytes"]
+        assert kept["parameters"] == pytest.approx(whole / ranks, rel=0.1)
+        assert kept["optimizer_state"] == pytest.approx(2 * whole / ranks, rel=0.1), "Adam keeps two for each"
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_zero_spreads_the_optimizer_state_alone(seen, ranks):
+    kept, whole = seen[ranks]["zero"]["kept_bytes"], 4 * seen[2]["zero"]["elements"]
+    assert kept["parameters"] == whole
+    assert 0 < kept["optimizer_state"] < 2 * whole * 0.75, "whole parameters are shared out, so not evenly"
+
+
+def test_the_sharding_units_are_those_asked_for(seen):
+    units = {name: seen[2][name]["described"]["sharding_units"] for name in SHARDED if name.startswith("fsdp2")}
+    assert units == {"fsdp2": 4, "fsdp2-whole": 1, "fsdp2-blocks": 4}, "three blocks and the whole"

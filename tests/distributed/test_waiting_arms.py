@@ -1,0 +1,159 @@
+"""Nothing of a waiting arm runs, and its loaders give it nothing for free: seen from outside, while arms take turns."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from measurement.results import ResultsFolder
+from tests.conftest import REPOSITORY, no_process_stays, write_plan
+
+pytestmark = pytest.mark.distributed
+SLOW_LOADER = Path(__file__).parent / "plugins" / "slow_loader.py"
+ARMS = ("ddp", "naive")
+STOPPED = ("T", "t", "Z", "X")
+WORLD_SIZE = 2
+LOADER_WORKERS = 2
+SNAPSHOTS = 10
+
+BARE_LOOP = """
+import time, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Samples(Dataset):
+    def __len__(self):
+        return 1000
+    def __getitem__(self, index):
+        for _ in range(10):
+            time.sleep(0.005)
+        return torch.ones(4), index % 2
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batches = iter(DataLoader(Samples(), batch_size=2, num_workers=2, prefetch_factor=2))
+    ends = []
+    for step in range(40):
+        inputs, labels = next(batches)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+        ends.append(time.perf_counter())
+    print((ends[-1] - ends[9]) / 30)
+"""
+"""The same workload, uninterrupted: its mean step, which the loaders set. It shares no code with what is measured."""
+
+
+def fields(pid):
+    """What the kernel says of a process: its state, its parent and the CPU time that it has used; None if it has ended."""
+    try:
+        found = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return found[0], int(found[1]), int(found[11]) + int(found[12])
+
+
+def words(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return []
+
+
+def arms_seen(driver):
+    """By arm: its ranks, each the parent of a supervisor that names its arm, and all that descends from them but supervisors."""
+    parents = {int(path.name): fields(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()}
+    parents = {pid: seen[1] for pid, seen in parents.items() if seen}
+    ours = {pid: words(pid) for pid in descendants(driver, parents)}
+    supervisors = {pid: said for pid, said in ours.items() if any(word.endswith("rank_supervisor.py") for word in said)}
+    found = {arm: [parents[pid] for pid, said in supervisors.items() if arm in said] for arm in ARMS}
+    return {
+        arm: (ranks, [pid for rank in ranks for pid in descendants(rank, parents) - set(supervisors)])
+        for arm, ranks in found.items()
+    }
+
+
+def descendants(root, parents):
+    found, new = set(), {root}
+    while new:
+        new = {pid for pid, parent in parents.items() if parent in new}
+        found |= new
+    return found
+
+
+@pytest.fixture(scope="module")
+def taken_turns(tmp_path_factory):
+    """A comparison, what was seen of it from outside, and the mean step that its ranks timed, by arm."""
+    folder = tmp_path_factory.mktemp("turns")
+    plan = write_plan(
+        folder,
+        workload=f"{SLOW_LOADER}:SlowLoader",
+        local_batch_size=2,
+        arms={arm: {"backend": arm, "transport": "gloo", "launcher": "torchrun"} for arm in ARMS},
+        measurement={"control": False, "rounds": 12, "block_steps": 6, "local_every": 0},
+    )
+    command = [sys.executable, "-m", "runners.cli", "compare", str(plan), "-o", str(folder / "out")]
+    with no_process_stays():
+        driver = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
+        try:
+            seen = watch(driver)
+            _, said = driver.communicate(timeout=240)
+        finally:
+            driver.send_signal(signal.SIGINT)
+            driver.wait(60)
+    assert driver.returncode == 0, said
+    results = ResultsFolder(folder / "out")
+    return seen, {record.arm: results.steps(record)["step_s"].mean() for record in results.records()}
+
+
+def watch(driver):
+    """What the kernel said of an arm's processes at two moments of one turn of the other arm."""
+    seen = []
+    deadline = time.monotonic() + 240
+    while driver.poll() is None and time.monotonic() < deadline:
+        arms = arms_seen(driver.pid)
+        for waiting, running in (ARMS, ARMS[::-1]):
+            seen += snapshot(*arms[waiting], arms[running][0])
+        time.sleep(0.02)
+    return seen
+
+
+def snapshot(waiting_ranks, their_processes, running_ranks):
+    """One entry if an arm with loader processes waited all the while and the other arm ran.
+
+    The driver stops an arm before it continues another, so then all of the arm's processes have stopped.
+    """
+    views = []
+    for _ in range(2):
+        is_turn = any(seen and seen[0] not in STOPPED for seen in map(fields, running_ranks))
+        views.append({pid: fields(pid) for pid in [*waiting_ranks, *their_processes]})
+        is_waiting = all(seen and seen[0] == "T" for pid, seen in views[-1].items() if pid in waiting_ranks)
+        if not (is_turn and is_waiting and len(their_processes) >= WORLD_SIZE * LOADER_WORKERS):
+            return []
+        time.sleep(0.03)
+    return [views]
+
+
+def test_no_process_of_a_waiting_arm_runs(taken_turns):
+    seen, _ = taken_turns
+    assert len(seen) >= SNAPSHOTS
+    for before, after in seen:
+        assert {state for state, _, _ in [*before.values(), *after.values()]} <= {"T", "Z"}
+        assert before == after, "a process computed while its arm waited"
+
+
+def test_loaders_set_the_pace_of_an_arm_as_they_do_in_a_run_that_nobody_interrupts(taken_turns):
+    """With batches from a queue that was filled while the arm did not step, it would be several times as fast.
+
+    Waits alone would depend on how busy the machine is: loaders load while a step computes.
+    """
+    _, step_s = taken_turns
+    command = [sys.executable, "-c", BARE_LOOP]
+    expected_s = float(subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout)
+    assert step_s == {arm: pytest.approx(expected_s, rel=0.25) for arm in ARMS}

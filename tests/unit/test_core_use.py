@@ -1,0 +1,88 @@
+"""Who used the cores, counted by the real kernel: this process, its children, and others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from measurement.core_use import busy_warning, read_core_use
+from measurement.fingerprint import usable_cores
+from measurement.record import BlockRecord, CoreUse, RankSteps, load_of
+
+SPIN = "import time\nuntil = time.perf_counter() + {}\nwhile time.perf_counter() < until: pass"
+
+pytestmark = pytest.mark.skipif(read_core_use(usable_cores()) is None, reason="the kernel has no /proc/stat")
+
+
+def use_of(act):
+    before = read_core_use(usable_cores())
+    act()
+    return read_core_use(usable_cores()).since(before)
+
+
+def spin_here(seconds=1.0):
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+
+
+def test_own_time_is_own_and_busy():
+    found = use_of(spin_here)
+    assert found.own_s == pytest.approx(1.0, abs=0.1)
+    assert found.busy_s >= 0.8
+
+
+def test_a_childs_time_is_own_while_it_lives():
+    """As of a loader's workers, which are never waited for between two blocks."""
+    with subprocess.Popen([sys.executable, "-c", SPIN.format(60)]) as child:
+        try:
+            found = use_of(lambda: time.sleep(2))
+        finally:
+            child.kill()
+    assert found.own_s > 0.3
+
+
+def test_a_strangers_time_is_foreign():
+    """Started by a shell that ends at once, so that it is nobody's child here."""
+    script = f"{sys.executable} -c '{SPIN.format(3)}' > /dev/null 2>&1 & echo started"
+    subprocess.run(["sh", "-c", script], check=True, timeout=10)
+    found = use_of(lambda: time.sleep(1.5))
+    assert found.busy_s - found.own_s > 0.4
+    time.sleep(1.6)
+
+
+def test_a_busy_machine_is_told():
+    script = f"for core in {' '.join(map(str, usable_cores()))}; do {sys.executable} -c '{SPIN.format(4)}' > /dev/null 2>&1 & done"
+    subprocess.run(["sh", "-c", script], check=True, timeout=10)
+    assert busy_warning(usable_cores()).startswith("other processes use ")
+    time.sleep(3)
+
+
+def use(**changes):
+    given = {"host": "a", "cores": [0], "wall_s": 1.0, "busy_s": 1.0, "steal_s": 0.0, "own_s": 1.0}
+    return CoreUse(**given | changes)
+
+
+def test_pinned_ranks_count_each_on_its_own_core():
+    load = load_of([use(own_s=0.7), use(cores=[1], own_s=1.0, steal_s=0.1)])
+    assert load["foreign_share"] == pytest.approx(0.3 / 2)
+    assert load["steal_share"] == pytest.approx(0.1 / 2)
+
+
+def test_ranks_that_share_cores_are_not_each_others_load():
+    both = [use(cores=[0, 1], busy_s=2.0, own_s=own) for own in (1.2, 0.8)]
+    assert load_of(both)["foreign_share"] == pytest.approx(0.0)
+    assert load_of([both[0], use(host="b", cores=[0, 1], busy_s=2.0, own_s=1.0)])["foreign_share"] == pytest.approx(1.8 / 4)
+
+
+def test_a_block_knows_its_load_and_one_of_an_old_kernel_does_not():
+    ranks = [RankSteps(rank=rank, untimed_s=0.1, samples=[1], phases_s=[[0, 0, 1, 0]]) for rank in (0, 1)]
+    blocks = [BlockRecord(turn=0, round=0, block=0, kind="sync", steps=1, ranks=[one]) for one in ranks]
+    assert BlockRecord.joined(blocks).foreign_share is None
+    for one, core in zip(ranks, (0, 1), strict=True):
+        one.core_use = use(cores=[core], busy_s=0.9, own_s=0.6, throttled=2, mhz=3000.0)
+    joined = BlockRecord.joined(blocks)
+    assert (joined.foreign_share, joined.throttled, joined.mhz) == (pytest.approx(0.3), 4, 3000.0)

@@ -1,0 +1,216 @@
+"""Who is blamed, in words: ranks that raise, die or hang, launchers that end, hosts that go.
+
+Supervisors speak over real sockets, launchers are real short processes. Only the ranks' words are made up.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+
+import pytest
+
+from measurement.errors import PlanError
+from runners.driver.arm_processes import LAUNCHER_LOG, ArmProcesses
+from runners.driver.diagnosis import Diagnosis
+from runners.hosts.placement import Placement
+from runners.launchers import HERE, HostCommand, HostSlots
+from runners.processes.rank_supervisor import GONE
+from runners.processes.remote_results import log_name
+from runners.processes.supervisor_server import SupervisorServer
+from runners.protocol.messages import CheckReport, ErrorReply, GateReply
+from tests.conftest import wait_until
+
+ARM, LAUNCH = "ddp", 0
+
+
+def raised(error, *, at_s):
+    """The last words of a rank."""
+    return ErrorReply.of(error).model_copy(update={"at_s": at_s})
+
+
+ANSWERED = GateReply(report=CheckReport(cases=1, failures=[], not_offered={}))
+"""The words of a rank that is well."""
+DAMAGED = PlanError("image 'a.jpg' cannot be read")
+LOST_PEER = RuntimeError("Connection closed by peer")
+NO_MORE = ValueError("no more")
+
+
+class Scene:
+    """An arm of three ranks: its supervisors, its launchers, and what is diagnosed of it."""
+
+    def __init__(self, folder, hosts):
+        self.folder = folder
+        self.placement = Placement(hosts=hosts, cores={entry.host: 2 for entry in hosts}, here=frozenset({HERE, "host1"}))
+        self.supervisors = SupervisorServer(address="127.0.0.1")
+        self.ranks: dict[int, socket.socket] = {}
+        self.processes = ArmProcesses([], run_id="test-of-diagnosis", folder=folder, placement=self.placement)
+
+    @property
+    def diagnosis(self):
+        place = {"supervisors": self.supervisors, "processes": self.processes, "placement": self.placement}
+        return Diagnosis(ARM, LAUNCH, **place)
+
+    def launch(self, *scripts):
+        """Launchers of this machine; returns when those have ended that end by themselves."""
+        commands = [HostCommand(host=HERE, argv=("sh", "-c", script), environment={}) for script in scripts]
+        self.processes = ArmProcesses(commands, run_id="test-of-diagnosis", folder=self.folder, placement=self.placement)
+        self.processes.start()
+
+    def connect(self, *ranks):
+        """Supervisors report, from hosts of their own names."""
+        address, _, port = self.supervisors.address.rpartition(":")
+        for rank in ranks:
+            connection = self.ranks[rank] = socket.create_connection((address, int(port)), timeout=10)
+            connection.sendall(f"{self.supervisors.token} {ARM} {LAUNCH} {rank} vm {1000 + rank}\n".encode())
+            wait_until(lambda rank=rank: rank in self.supervisors.of(ARM, LAUNCH))
+
+    def go(self, **at_s):
+        """Ranks end at a time that their supervisors tell: ``r0=12.5``."""
+        for rank, when in ((int(name[1:]), when) for name, when in at_s.items()):
+            self.ranks[rank].sendall(f"{GONE} {when}\n".encode())
+            self.ranks[rank].close()
+            wait_until(lambda rank=rank: rank in self.supervisors.gone(ARM, LAUNCH))
+
+    def write_log(self, name, text):
+        (self.folder / name).write_text(text)
+
+    def close(self):
+        for connection in self.ranks.values():
+            connection.close()
+        self.processes.end(kill_ranks=lambda: None)
+        self.supervisors.close()
+
+
+@pytest.fixture
+def scene(tmp_path):
+    made = Scene(tmp_path, (HostSlots(host=HERE, slots=3),))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def two_hosts(tmp_path):
+    """Ranks 0 and 1 on this machine under another name, rank 2 on a host that nobody reaches."""
+    made = Scene(tmp_path, (HostSlots(host="host1", slots=2), HostSlots(host="no-such-host.invalid", slots=1)))
+    yield made
+    made.processes.unreachable["no-such-host.invalid"] = "there is nothing to end on it"
+    made.close()
+
+
+def test_the_first_to_raise_is_blamed_and_not_those_that_lost_it(scene):
+    scene.write_log(log_name(1), "step 7\nValueError: no more\n")
+    scene.write_log(log_name(0), str(LOST_PEER))
+    heard = {0: raised(LOST_PEER, at_s=12.5), 1: raised(NO_MORE, at_s=12.0), 2: ANSWERED}
+    failed = scene.diagnosis.of_death(heard)
+    assert (failed.status, failed.failure.message, failed.failure.ranks) == ("failed", "rank 1: ValueError: no more", [1])
+    assert failed.failure.log_tail == {log_name(1): "step 7\nValueError: no more"}
+
+
+def test_where_nobody_raised_nobody_is_blamed(scene):
+    assert scene.diagnosis.of_death({0: ANSWERED, 1: ANSWERED, 2: ANSWERED}) is None
+    assert scene.diagnosis.of_errors({}) is None
+
+
+def test_bad_input_is_the_cause_even_where_another_raised_before(scene):
+    heard = {0: raised(LOST_PEER, at_s=11.0), 2: raised(DAMAGED, at_s=12.0)}
+    failed = scene.diagnosis.of_errors(heard)
+    assert failed.failure.ranks == [2]
+    assert failed.failure.message.endswith("image 'a.jpg' cannot be read")
+
+
+def test_bad_input_is_the_cause_even_where_others_died_without_a_word(scene):
+    scene.connect(0, 1, 2)
+    scene.go(r0=11.0)
+    failed = scene.diagnosis.of_death({1: raised(DAMAGED, at_s=12.0)})
+    assert failed.failure.ranks == [1]
+    assert "died" not in failed.failure.message
+
+
+def test_who_died_without_a_word_is_blamed_and_not_who_could_still_speak(scene):
+    scene.launch("exit 9")
+    scene.connect(0, 1, 2)
+    scene.write_log(log_name(2), "last words\n")
+    scene.go(r2=12.25, r0=12.5)
+    wait_until(scene.processes.has_ended)
+    failed = scene.diagnosis.of_death({0: raised(LOST_PEER, at_s=12.3)})
+    assert failed.failure.message == "rank 2 died without a word; the launcher ended with code 9"
+    assert (failed.status, failed.failure.ranks, failed.failure.hosts) == ("failed", [2], ["vm"])
+    assert failed.failure.log_tail == {log_name(2): "last words"}
+
+
+def test_of_several_silent_ranks_the_first_is_the_cause_and_the_others_follow(scene):
+    scene.launch("exec sleep 60")
+    scene.connect(0, 1, 2)
+    scene.go(r0=12.75, r2=12.5, r1=12.25)
+    failed = scene.diagnosis.of_death({})
+    assert failed.failure.message == "rank 1 died without a word, then ranks 2, 0; the launcher still runs"
+    assert failed.failure.ranks == [1]
+
+
+def test_ranks_that_went_at_the_same_time_are_blamed_together(scene):
+    scene.connect(0, 1)
+    scene.go(r0=12.5, r1=12.5)
+    assert scene.diagnosis.of_death({}).failure.message.startswith("ranks 0, 1 died without a word; ")
+
+
+def test_a_launcher_that_ended_before_any_rank_reported_is_told_with_its_code_and_its_words(scene):
+    scene.launch("echo no such module; exit 3")
+    wait_until(scene.diagnosis.looks_dead)
+    failed = scene.diagnosis.of_death({})
+    assert failed.failure.message == "the ranks did not report; the launcher ended with code 3"
+    assert (failed.failure.ranks, failed.failure.hosts) == ([], [])
+    assert failed.failure.log_tail == {LAUNCHER_LOG: "no such module"}
+
+
+def test_of_several_launchers_each_code_is_told_with_its_host(scene):
+    scene.launch("exit 3", "exec sleep 60")
+    wait_until(scene.processes.has_ended)
+    assert scene.diagnosis.of_death({}).failure.message.endswith(f"the launcher ended with code 3 on {HERE}")
+
+
+def test_an_arm_whose_ranks_and_launcher_live_is_not_dead(scene):
+    scene.launch("exec sleep 60")
+    scene.connect(0, 1, 2)
+    assert not scene.diagnosis.looks_dead()
+    assert scene.diagnosis.of_death({}) is None
+    scene.go(r1=12.5)
+    assert scene.diagnosis.looks_dead()
+
+
+def test_silence_is_a_timeout_of_those_that_did_not_answer_with_what_they_wrote_when_asked(scene):
+    """A supervisor that is told to trace its rank answers when the rank has been sent the signal."""
+    scene.connect(1)
+    scene.ranks[1].sendall(b"trace\n")
+    scene.write_log(log_name(1), "File 'model.py', line 3, in forward\n")
+    failed = scene.diagnosis.of_silence([1, 2], timeout_s=8)
+    assert scene.ranks[1].recv(64) == b"trace\n"
+    assert (failed.status, failed.failure.message) == ("timeout", "no answer from ranks 1, 2 within 8 s")
+    assert failed.failure.ranks == [1, 2]
+    assert failed.failure.log_tail == {log_name(1): "File 'model.py', line 3, in forward"}
+
+
+def test_a_log_is_told_by_its_last_lines(scene):
+    scene.write_log(log_name(0), "\n".join(f"line {number}" for number in range(100)))
+    tail = scene.diagnosis.failed("x", ranks=[0]).failure.log_tail[log_name(0)].splitlines()
+    assert (len(tail), tail[0], tail[-1]) == (30, "line 70", "line 99")
+
+
+def test_ranks_on_several_hosts_are_told_with_theirs_and_with_hosts_that_do_not_answer(two_hosts):
+    two_hosts.processes.exit_codes = [0]  # what is left has been fetched before
+    two_hosts.processes.unreachable["no-such-host.invalid"] = "host 'no-such-host.invalid': no route"
+    failed = two_hosts.diagnosis.of_errors({1: raised(NO_MORE, at_s=1.0)})
+    assert failed.failure.message == "rank 1 on host1: ValueError: no more; host 'no-such-host.invalid': no route"
+    assert failed.failure.hosts == ["host1"]
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh here")
+def test_a_lost_host_is_the_cause_of_all_that_its_ranks_took_with_them(two_hosts):
+    """Rank 0 went first, as far as anybody heard; rank 2's host does not answer when it is asked for its logs."""
+    two_hosts.connect(0, 1, 2)
+    two_hosts.go(r0=12.25)
+    failed = two_hosts.diagnosis.of_death({1: raised(LOST_PEER, at_s=12.0)})
+    assert failed.failure.message.startswith("rank 2 on no-such-host.invalid lost with the host; ")
+    assert "host 'no-such-host.invalid': ssh: Could not resolve hostname" in failed.failure.message
+    assert failed.failure.message.endswith("; the launcher still runs")
+    assert (failed.failure.ranks, failed.failure.hosts) == ([2], ["no-such-host.invalid"])

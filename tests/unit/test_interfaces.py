@@ -1,0 +1,139 @@
+"""What is refused of a plug-in that does not keep its interface, in words that say what to change; and reports by plan."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from backends import backend_class
+from measurement.errors import PlanError
+from measurement.results import ResultsFolder
+from reports import make_reports, write_reports
+from reports.base import Report
+from runners.rank.precision import StepPrecision
+from tests.outside.engine import EnginePrepared
+from tests.unit.results_factory import Truth, make_plan, write_results
+
+OLD = """
+from backends.ddp import DDP
+from backends.single import Single
+from backends.base import Backend
+
+class PreparesAPair(DDP):
+    def prepare(self, model, optimizer):
+        return model, optimizer
+
+class HasLocalOnly(Single):
+    def local_only(self, model, optimizer):
+        ...
+
+class SaysNothing(Backend):
+    def prepare(self, model, build_optimizer): ...
+    setup = all_gather_object = barrier = describe = teardown = prepare
+
+class OfTheFuture(Single):
+    interface_version = 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("PreparesAPair", r"it has prepare\(model, optimizer\); set interface_version = 2, let prepare\(model, build_optimizer\)"),
+        ("HasLocalOnly", r"prepare\(model, build_optimizer\), local_only; .* which has local_only, accumulating and exchanged"),
+        ("SaysNothing", "it has interface_version None"),
+        ("OfTheFuture", "it has interface_version 3"),
+    ],
+)
+def test_a_backend_for_another_version_is_refused_with_what_to_change(tmp_path, name, told):
+    (tmp_path / "old.py").write_text(OLD)
+    with pytest.raises(PlanError, match=rf"backend '.*:{name}' \({name}\) is not written for version 2 of the interface: .*{told}"):
+        backend_class(f"{tmp_path / 'old.py'}:{name}")
+
+
+@pytest.mark.parametrize(("precision", "norm", "named"), [("fp32", 1.0, "max_gradient_norm"), ("amp-fp16", None, "amp-fp16")])
+def test_what_comes_before_the_step_is_refused_by_a_backend_that_owns_it(precision, norm, named):
+    import torch
+
+    step = StepPrecision(precision=precision, max_gradient_norm=norm, device=torch.device("cpu"))
+    engine = torch.nn.Linear(1, 1)
+    engine.module, engine.optimizer = engine, torch.optim.SGD(engine.parameters(), lr=0.1)
+    with pytest.raises(PlanError, match=f"{named}.*this backend takes the optimizer step by itself"):
+        step.require_fit(EnginePrepared(engine))
+
+
+class Line(Report):
+    """A report of somebody's."""
+
+    file_name = "line.txt"
+
+    def render(self, comparison):
+        return comparison.headline.encode()
+
+
+class AlsoHtml(Report):
+    """One that writes another's file."""
+
+    file_name = "report.html"
+
+    def render(self, comparison):
+        return b""
+
+
+LINE, ALSO_HTML = f"{__file__}:Line", f"{__file__}:AlsoHtml"
+
+
+def test_a_plans_reports_are_written_and_comparison_json_always(tmp_path):
+    plan = make_plan().model_copy(update={"reports": ["junit", LINE]})
+    folder = write_results(tmp_path, plan=plan)
+    comparison = write_reports(folder)
+    assert {path.name for path in tmp_path.glob("*.*")} == {
+        "plan.yaml",
+        "manifest.json",
+        "comparison.json",
+        "junit.xml",
+        "line.txt",
+    }
+    assert (tmp_path / "line.txt").read_text() == comparison.headline
+
+
+@pytest.mark.parametrize(
+    ("references", "told"),
+    [
+        (["html", ALSO_HTML], f"reports 'html' and '{ALSO_HTML}' both write report.html"),
+        (["htm"], "unknown report 'htm'; did you mean 'html'?"),
+        (["measurement.plan:Plan"], "does not derive from reports.base.Report"),
+        (["no/such.py:Mine"], "report file 'no/such.py' does not exist"),
+    ],
+)
+def test_reports_that_cannot_be_are_refused(references, told):
+    with pytest.raises(PlanError) as refused:
+        make_reports(references)
+    assert told in str(refused.value)
+
+
+def junit(folder: ResultsFolder):
+    plan = folder.read_plan()
+    folder.write_plan(plan.model_copy(update={"reports": ["junit"]}))
+    write_reports(folder)
+    return ElementTree.parse(folder.root / "junit.xml").getroot()
+
+
+def test_junit_has_a_case_for_each_candidate_with_its_ratio(tmp_path):
+    (suite,) = junit(write_results(tmp_path))
+    cases = {case.get("name"): case for case in suite}
+    assert suite.get("tests") == str(len(cases)) and suite.get("failures") == "0"
+    assert "ddp-gloo" not in cases and "ddp-gloo-control" not in cases
+    properties = {item.get("name"): item.get("value") for item in cases["horovod-gloo"].iter("property")}
+    assert float(properties["ci_low"]) < float(properties["throughput_ratio"]) < float(properties["ci_high"])
+
+
+def test_junit_tells_of_an_arm_that_failed_or_is_wrong(tmp_path):
+    truth = Truth(statuses={("horovod-gloo", 1): "failed", ("ddp-gloo", 0): "wrong"}, message="rank 1 <died>", log="bell \x07")
+    (suite,) = junit(write_results(tmp_path, truth=truth))
+    failures = {case.get("name"): case.find("failure") for case in suite if case.find("failure") is not None}
+    assert suite.get("failures") == str(len(failures)) == "2"
+    assert (failures["horovod-gloo"].get("type"), failures["horovod-gloo"].get("message")) == ("failed", "rank 1 <died>")
+    assert failures["horovod-gloo"].text == "bell \ufffd"
+    assert failures["ddp-gloo"].get("type") == "wrong", "without its baseline nothing is compared"

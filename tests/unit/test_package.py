@@ -1,0 +1,86 @@
+"""The package's card: what a wheel of Ringside holds, and that everything it imports is declared."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import packages_distributions
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+ROOMS = ("backends", "install", "measurement", "reports", "runners", "workloads")
+ONLY_IN_THE_REPOSITORY = ("benchmarks", "tests")
+README_PICTURE = "reports/example.png"
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+
+
+def normalised(requirement: str) -> str:
+    """The name of a distribution as PyPI compares names: "PyYAML>=6" is "pyyaml"."""
+    return re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", requirement)[0]).lower()
+
+
+def declared(*, dev: bool) -> set[str]:
+    extras = PROJECT["optional-dependencies"]
+    lists = [PROJECT["dependencies"], *(wanted for name, wanted in extras.items() if dev or name != "dev")]
+    return {normalised(requirement) for wanted in lists for requirement in wanted}
+
+
+def imported(folder: str) -> dict[str, str]:
+    """Every third-party module that a folder imports, and a file that does."""
+    found = {}
+    for path in sorted((REPOSITORY / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or ""]
+            else:
+                continue
+            found |= {name.partition(".")[0]: str(path.relative_to(REPOSITORY)) for name in names}
+    ours = {*sys.stdlib_module_names, *ROOMS, *ONLY_IN_THE_REPOSITORY}
+    return {module: path for module, path in found.items() if module not in ours}
+
+
+@pytest.mark.parametrize("folder", [*ROOMS, *ONLY_IN_THE_REPOSITORY])
+def test_every_imported_package_is_declared(folder):
+    distributions = packages_distributions()
+    allowed = declared(dev=folder in ONLY_IN_THE_REPOSITORY)
+    undeclared = {
+        module: path
+        for module, path in imported(folder).items()
+        if not allowed & {normalised(name) for name in distributions.get(module, [module])}
+    }
+    assert not undeclared, "add them to pyproject.toml's dependencies or to an extra, or do not import them"
+
+
+def test_everything_declared_is_pinned():
+    """`make setup` installs what install/constraints.txt says."""
+    pins = (REPOSITORY / "install" / "constraints.txt").read_text().splitlines()
+    pinned = {normalised(line) for line in pins if line and not line.startswith("#")}
+    assert declared(dev=True) - pinned <= {"ringside"}
+
+
+def test_a_wheel_holds_every_file_of_every_room(tmp_path):
+    """Templates, styles, scripts, data and type markers as well: an editable install would not notice a missing one."""
+    copy = tmp_path / "source"
+    copy.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, copy)
+    for room in ROOMS:
+        shutil.copytree(REPOSITORY / room, copy / room, ignore=shutil.ignore_patterns("__pycache__"))
+    expected = {str(path.relative_to(copy)) for room in ROOMS for path in (copy / room).rglob("*") if path.is_file()} - {
+        README_PICTURE
+    }
+    build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=copy, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    assert {f"{room}/py.typed" for room in ROOMS} <= expected
+    assert {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name} == expected

@@ -1,0 +1,146 @@
+"""Real supervisors of real process trees, told what to do through the driver's server; the kernel says what the processes do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from runners.processes import rank_supervisor
+from runners.processes.rank_supervisor import ProcessTree, children_from_all_processes, children_from_tasks
+from runners.processes.supervisor_server import SupervisorServer
+from tests.conftest import REPOSITORY, started_processes, wait_until
+
+pytestmark = pytest.mark.usefixtures("no_processes_left")
+
+FAMILY = """
+import os, subprocess, sys, time
+sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+if os.fork() == 0:
+    subprocess.Popen(sleep)                          # a grandchild
+    time.sleep(600)
+if os.fork() == 0:
+    if os.fork() == 0:
+        os.setsid()
+        os.execve(sleep[0], sleep, {**os.environ, "RINGSIDE_RUN": ""})  # a daemon, whose parent ends
+    os._exit(0)
+os.wait()
+time.sleep(600)
+"""
+"""A rank with a child, a grandchild and a daemon."""
+
+BREEDS = """
+import os, time
+while True:
+    if os.fork() == 0:
+        os.setsid()
+        os.fork()
+        time.sleep(0.002)
+        os._exit(0)
+    time.sleep(0.001)
+    try:
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+    except ChildProcessError:
+        pass
+"""
+"""A rank that never ceases to start processes, whose parents end at once."""
+
+WAITS_FOR_ITS_CHILD = """
+import os, sys
+os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)])
+"""
+"""A process in the kernel's hands: it waits until its child has begun its program, and that waits for a writer to a pipe."""
+
+
+@pytest.fixture
+def supervisors():
+    served = SupervisorServer(address="127.0.0.1")
+    yield served
+    served.close()
+
+
+@contextmanager
+def supervised(supervisors, program, *, rank=0):
+    """A process that starts its supervisor as a rank does, and then runs a program."""
+    begin = f"from runners.processes import rank_supervisor; rank_supervisor.start(*{[supervisors.address, supervisors.token]}"
+    with subprocess.Popen([sys.executable, "-c", f"{begin}, 'arm', 0, {rank}){program}"], cwd=REPOSITORY) as process:
+        try:
+            wait_until(lambda: rank in supervisors.of("arm", 0))
+            yield process
+        finally:
+            supervisors.release("arm", 0)
+            process.wait(20)
+
+
+def states():
+    """The kernel's letter of every process that was started here, supervisors apart."""
+    found = [process.pid for process in started_processes() if not rank_supervisor.is_supervisor(process.pid)]
+    return {pid: rank_supervisor.state(pid) for pid in found}
+
+
+def test_a_rank_is_stopped_continued_and_killed_with_all_that_it_started(supervisors):
+    with supervised(supervisors, FAMILY) as rank:
+        wait_until(lambda: len(states()) == 4 and set(states().values()) == {"S"})
+        family = set(states())
+        for _ in range(3):
+            supervisors.tell("arm", 0, "stop")
+            assert states() == dict.fromkeys(family, "T")
+            supervisors.tell("arm", 0, "continue")
+            wait_until(lambda: states() == dict.fromkeys(family, "S"))
+        supervisors.tell("arm", 0, "stop")
+        supervisors.tell("arm", 0, "kill")
+        assert rank.wait(20) == -signal.SIGKILL
+        wait_until(lambda: not states())
+
+
+def test_what_a_rank_starts_while_it_is_being_stopped_is_stopped_too(supervisors):
+    with supervised(supervisors, BREEDS):
+        for _ in range(20):
+            supervisors.tell("arm", 0, "stop")
+            stopped = states()
+            assert stopped and set(stopped.values()) <= {"T", "Z"}
+            assert states() == stopped
+            supervisors.tell("arm", 0, "continue")
+
+
+def test_a_rank_is_stopped_without_other_ranks_and_their_supervisors(supervisors):
+    sleeps = "; import time; time.sleep(600)"
+    with supervised(supervisors, sleeps) as first, supervised(supervisors, sleeps, rank=1) as second:
+        tree = ProcessTree(first.pid)
+        assert tree.stop(timeout_s=10) == {}
+        assert states() == {first.pid: "T", second.pid: "S"}
+        tree.go_on()
+        supervisors.tell("arm", 0, "stop")
+        assert states() == {first.pid: "T", second.pid: "T"}
+
+
+def test_a_process_that_does_not_stop_is_named(tmp_path, monkeypatch):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    monkeypatch.setattr(rank_supervisor, "STOP_TIMEOUT_S", 0.2)
+    with subprocess.Popen([sys.executable, "-c", WAITS_FOR_ITS_CHILD, pipe]) as process:
+        tree = ProcessTree(process.pid)
+        try:
+            wait_until(lambda: rank_supervisor.state(process.pid) == "D")
+            said = tree.obey("stop")
+            assert said.startswith(f"failed stop process {process.pid} (")
+            assert said.endswith(", state D) did not stop within 0.2 s")
+        finally:
+            tree.kill()
+
+
+def test_both_ways_to_find_children_agree():
+    if not Path("/proc/thread-self/children").exists():
+        pytest.skip("this kernel keeps no lists of children (CONFIG_PROC_CHILDREN)")
+    with subprocess.Popen(["sleep", "60"]) as process:
+        own = [child.pid for child in psutil.Process().children()]
+        assert process.pid in own
+        assert sorted(children_from_tasks(os.getpid())) == sorted(children_from_all_processes()(os.getpid())) == sorted(own)
+        process.kill()

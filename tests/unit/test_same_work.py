@@ -1,0 +1,144 @@
+"""What two arms called and came to in the gate, on sketches made by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from backends.base import Prepared
+from runners.protocol.messages import ParityReport
+from runners.protocol.same_work import compare_calls, compare_state
+from runners.rank.call_counts import BACKWARD, FORWARD, STEP, CallCounter
+from runners.rank.parity import sketch
+
+SHAPES = {"weight": (40, 30), "bias": (30,)}
+STEPS = 3
+
+
+def tensors(seed, scale=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    return {name: scale * torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
+
+
+def report(*, parameters=None, momentum=None, **changes):
+    """Of rank 0 of an arm: parameters moved by about 0.1 each."""
+    started, change = tensors(1), tensors(2, scale=0.1)
+    ended = {name: started[name] + change[name] for name in SHAPES}
+    state = {f"momentum_buffer of {name}": value for name, value in tensors(3).items()}
+    ended |= parameters(ended, change) if parameters else {}
+    state |= momentum(state) if momentum else {}
+    made = ParityReport(
+        started={name: sketch(value) for name, value in started.items()},
+        wanted={},
+        local={},
+        synced={},
+        ended={name: sketch(value) for name, value in ended.items()},
+        optimizer_state={name: sketch(value) for name, value in state.items()},
+        sizes={name: value.numel() for name, value in {**started, **state}.items()},
+        samples="",
+        gradient_scale=1.0,
+        gradient_tolerance=1e-4,
+    )
+    return made.model_copy(update=changes)
+
+
+def compared(other, first=None):
+    return compare_state(first or report(), other, first_arm="ddp", steps=STEPS)
+
+
+def test_arms_that_differ_by_rounding_agree():
+    found = compared(report(parameters=lambda ended, change: {"weight": ended["weight"] + 1e-6 * change["weight"]}))
+    assert (found.failures, found.notes) == ([], [])
+    assert 0 < found.distance < 1e-5
+
+
+def test_a_parameter_that_went_elsewhere_is_named_with_the_size_of_the_error():
+    found = compared(report(parameters=lambda ended, change: {"weight": ended["weight"] + 0.01 * change["weight"]}))
+    (line,) = found.failures
+    assert line.startswith("parameter 'weight' is 0.01 from ddp's after 3 steps, relative to what they changed (tolerance 0.0003)")
+    assert found.distance == pytest.approx(0.01, rel=0.01)
+
+
+def test_optimizer_state_is_compared_and_what_one_does_not_keep_is_a_note():
+    found = compared(report(momentum=lambda state: {"momentum_buffer of bias": 1.1 * state["momentum_buffer of bias"]}))
+    (line,) = found.failures
+    assert "optimizer state 'momentum_buffer' of 'bias' is 0.1 from ddp's" in line
+    found = compared(report(optimizer_state={}))
+    assert found.failures == []
+    assert found.notes == [
+        "optimizer state 'momentum_buffer' not all compared with ddp's: one of both does not keep it, or not for all parameters"
+    ]
+
+
+def test_lossy_compression_is_told_and_not_failed():
+    found = compared(report(parameters=lambda ended, change: {"weight": ended["weight"] + change["weight"]}, is_exact=False))
+    assert found.failures == []
+    (note,) = found.notes
+    assert note.startswith("after 3 steps 1 from ddp's state; not held against it")
+
+
+def test_what_an_optimizer_makes_of_rounding_is_allowed():
+    """Adam makes whole steps of a gradient that is rounding."""
+    apart = report(parameters=lambda ended, change: {"bias": ended["bias"] - change["bias"]})
+    assert compared(apart).failures
+    assert compared(apart, first=report(rounding={"bias": 0.7})).failures == []
+
+
+def test_what_is_not_a_number_fails():
+    assert compared(report(parameters=lambda ended, change: {"bias": ended["bias"] * float("nan")})).failures
+
+
+def test_calls_that_differ_are_named_once_with_the_first_rank():
+    wanted = {FORWARD: 3, "the optimizer's step post-hooks": 3}
+    assert compare_calls([wanted, wanted], [wanted, wanted], first_arm="ddp", steps=3) == []
+    without = {**wanted, "the optimizer's step post-hooks": 0}
+    found = compare_calls([wanted, wanted], [without, without], first_arm="ddp", steps=3)
+    assert found == ["rank 0 runs the optimizer's step post-hooks 0 times in 3 steps, ddp runs them 3 times"]
+    found = compare_calls([wanted, wanted], [wanted, {**wanted, FORWARD: 6}], first_arm="ddp", steps=3)
+    assert found == ["rank 1 runs the model's forward 6 times in 3 steps, ddp runs it 3 times"]
+
+
+class Shared(nn.Module):
+    """Uses one layer twice, and gives several outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, inputs):
+        return {"count": torch.tensor(1), "output": (self.layer(self.layer(inputs)), None)}
+
+
+def test_a_counter_counts_passes_steps_and_the_workloads_hooks_and_not_its_own():
+    model, ran = Shared(), []
+    model.layer.register_forward_hook(lambda *_: ran.append("forward"))
+    model.layer.weight.register_hook(lambda gradient: ran.append("gradient"))
+
+    def build_optimizer(model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer.register_step_pre_hook(lambda *_: ran.append("step"))
+        model.register_forward_pre_hook(lambda *_: ran.append("pre"))
+        return optimizer
+
+    counter = CallCounter()
+    counter.watch_model(model)
+    model.register_forward_hook(lambda *_: None)  # as a library does in prepare, before it builds the optimizer
+    prepared = Prepared(model, counter.building(build_optimizer)(model))
+    model(torch.ones(2, 3))
+    ran.clear()
+    counter.watch_prepared(prepared)
+    for _ in range(2):
+        prepared.zero_grad()
+        prepared.backward(prepared.model(torch.ones(2, 3))["output"][0].sum())
+        prepared.step()
+    assert counter.counts() == {
+        FORWARD: 2,
+        BACKWARD: 2,
+        STEP: 2,
+        "the model's forward pre-hooks": 2,
+        "the model's forward hooks": 4,
+        "the parameters' hooks": 2,
+        "the optimizer's step pre-hooks": 2,
+    }
+    assert len(ran) == 2 + 4 + 2 + 2

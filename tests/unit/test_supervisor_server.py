@@ -1,0 +1,81 @@
+"""What the driver hears from supervisors: real sockets, spoken to as ``runners/processes/rank_supervisor.py`` does."""
+
+import math
+import socket
+import threading
+from contextlib import suppress
+
+import pytest
+
+from measurement.errors import LaunchError
+from runners.processes.supervisor_server import SupervisorServer
+from tests.conftest import wait_until
+
+
+@pytest.fixture
+def supervisors():
+    served = SupervisorServer(address="127.0.0.1")
+    yield served
+    served.close()
+
+
+def connect(supervisors, rank):
+    host, _, port = supervisors.address.rpartition(":")
+    connection = socket.create_connection((host, int(port)), timeout=10)
+    connection.sendall(f"{supervisors.token} arm 0 {rank} vm {1000 + rank}\n".encode())
+    wait_until(lambda: rank in supervisors.of("arm", 0))
+    return connection
+
+
+@pytest.mark.parametrize("said", [b"", b"half a li", b"not our token arm 0 0 vm 1\n"])
+def test_a_stranger_is_let_go_and_a_supervisor_is_served_after_it(supervisors, said):
+    """A connection that closed before its line was whole kept a thread of the driver busy for ever."""
+    before = set(threading.enumerate())
+    host, _, port = supervisors.address.rpartition(":")
+    for _ in range(3):
+        with socket.create_connection((host, int(port)), timeout=10) as stranger:
+            stranger.sendall(said)
+    connect(supervisors, 0).close()
+    wait_until(lambda: set(threading.enumerate()) <= before)
+    assert list(supervisors.of("arm", 0)) == [0]
+
+
+def test_ranks_that_went_are_told_in_the_order_of_their_going(supervisors):
+    connections = [connect(supervisors, rank) for rank in range(4)]
+    assert supervisors.gone("arm", 0) == {}
+    for rank, last in [(0, b""), (1, b"gone 12.5\n"), (3, b"gone 12.25\n")]:
+        connections[rank].sendall(last)
+        connections[rank].close()
+    wait_until(lambda: len(supervisors.gone("arm", 0)) == 3)
+    assert list(supervisors.gone("arm", 0).items()) == [(3, 12.25), (1, 12.5), (0, math.inf)]
+    connections[2].close()
+
+
+def test_a_rank_may_go_right_after_it_did_as_told(supervisors):
+    connection = connect(supervisors, 0)
+    connection.sendall(b"stop\ngone 3.5\n")
+    supervisors.tell("arm", 0, "stop")
+    connection.close()
+    wait_until(lambda: supervisors.gone("arm", 0) == {0: 3.5})
+
+
+def test_a_connection_that_the_kernel_gives_up_is_a_rank_gone(supervisors):
+    """ETIMEDOUT is a TimeoutError in Python, as is the end of one's own patience. Here the other end takes nothing more."""
+    with connect(supervisors, 0):
+        near = supervisors.of("arm", 0)[0].connection
+        near.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 100)
+        near.settimeout(0)
+        with suppress(BlockingIOError):
+            while near.send(bytes(1 << 16)):
+                pass
+        wait_until(lambda: 0 in supervisors.gone("arm", 0))
+
+
+def test_a_supervisor_that_could_not_obey_is_an_error_that_says_why(supervisors):
+    connection = connect(supervisors, 0)
+    connection.sendall(b"failed stop process 7 (python, state D) did not stop within 5 s\n")
+    with pytest.raises(LaunchError, match=r"^rank 0 on vm: process 7 \(python, state D\) did not stop within 5 s$"):
+        supervisors.tell("arm", 0, "stop")
+    connection.sendall(b"kill\n")
+    supervisors.tell("arm", 0, "kill")
+    connection.close()

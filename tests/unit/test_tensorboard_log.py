@@ -1,0 +1,79 @@
+"""Event files of a launch that did not train to the end, read back by TensorBoard's own reader."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from measurement.record import BlockRecord, RankSteps
+from reports import conclude
+from reports.formats.tensorboard_log import TensorboardLog
+from tests.conftest import REPOSITORY
+from tests.unit.results_factory import Truth, make_launch, make_plan, write_results
+
+
+def block(turn, number, kind, *, step_s):
+    """Two ranks, two steps; the second rank is slower by a tenth and waits for data twice as long."""
+    ranks = [
+        RankSteps(rank=rank, untimed_s=0.0, samples=[8, 8], phases_s=[[0.2 * (rank + 1) * s, 0.0, (0.8 - 0.2 * rank) * s, 0.0]] * 2)
+        for rank, s in enumerate((step_s, 1.1 * step_s))
+    ]
+    return BlockRecord(turn=turn, round=number, block=turn, kind=kind, steps=2, ranks=ranks)
+
+
+def scalars(folder):
+    """By tag: steps and values."""
+    found = EventAccumulator(str(folder))
+    found.Reload()
+    return {tag: [(event.step, event.value) for event in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+
+
+def test_rounds_tell_throughput_step_time_data_wait_and_exposed_communication(tmp_path):
+    log = TensorboardLog(tmp_path, sample_unit="images")
+    log.rounds([block(0, 0, "sync", step_s=0.1), block(1, 1, "sync", step_s=0.2), block(2, 1, "local", step_s=0.1)])
+    log.close()
+    values = scalars(tmp_path)
+    assert values.pop("throughput/images_per_s") == [(1, pytest.approx(32 / 0.22)), (2, pytest.approx(32 / 0.44))]
+    assert values.pop("step_time/median_s") == [(1, pytest.approx(0.11)), (2, pytest.approx(0.22))]
+    assert values.pop("data_wait/share") == [(1, pytest.approx(0.4)), (2, pytest.approx(0.4))], "of the rank that waits most"
+    assert values.pop("exposed_communication/s") == [(2, pytest.approx(0.11))]
+    assert not values
+
+
+def test_the_figures_of_one_round_are_those_of_the_report(tmp_path):
+    """A comparison of one round has the throughput, data wait and exposed communication of that round."""
+    plan = make_plan([], launches=1, rounds=1)
+    truth = Truth(drift=0.0)
+    folder = write_results(tmp_path / "results", plan=plan, truth=truth, seed=3)
+    own = next(record for record in written(plan, truth, 3) if record.arm == "ddp-gloo")
+    log = TensorboardLog(tmp_path / "events", sample_unit="images")
+    log.rounds(own.blocks)
+    log.close()
+    values = {tag: events[0][1] for tag, events in scalars(tmp_path / "events").items()}
+    arm = conclude(folder).arm("ddp-gloo")
+    assert values["throughput/images_per_s"] == pytest.approx(arm.throughput_per_s.value)
+    assert values["exposed_communication/s"] == pytest.approx(arm.exposed_comm_s.value)
+    assert values["data_wait/share"] == pytest.approx(arm.step_shares.data_wait)
+
+
+def written(plan, truth, seed):
+    """The launch that ``write_results`` writes first."""
+    import numpy as np
+
+    return make_launch(plan, truth, 0, random=np.random.default_rng([seed, 0]))
+
+
+def test_events_are_written_without_torch(tmp_path):
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from pathlib import Path; from reports.formats.tensorboard_log import TensorboardLog\n"
+        "TensorboardLog(Path(sys.argv[1]), sample_unit='images').close()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, cwd=REPOSITORY, check=False, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(tmp_path.glob("events.out.tfevents.*"))

@@ -1,0 +1,106 @@
+"""Throughput by hand: all samples over the sum of the slowest rank's block times, the same wherever it is shown."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from measurement.record import BlockRecord, RankSteps
+from measurement.results import ResultsFolder, steps_of
+from reports import conclude
+from reports.conclusions.throughput import throughput_interval, throughput_per_s
+from reports.statistics.bootstrap import ratio_of_sums_interval
+from reports.wording.formatting import rate
+from reports.wording.verdict_table import verdict_table
+from runners.standalone.tables import throughput_table
+from tests.unit.results_factory import make_plan, write_results
+
+
+def blocks(*launches):
+    """Blocks of (samples, seconds), launch by launch."""
+    rows = [(launch, samples, seconds) for launch, own in enumerate(launches) for samples, seconds in own]
+    return pd.DataFrame(rows, columns=["launch", "samples", "block_s"])
+
+
+def test_unequal_blocks_count_by_their_time():
+    """100 samples in 1 s and 100 in 4 s are 200 in 5 s, not the middle of 100 and 25 per second."""
+    found = blocks([(100, 1.0), (100, 4.0)])
+    assert throughput_per_s(found) == 40.0
+    assert throughput_interval(found, confidence=0.95, seed=1).estimate == 40.0
+
+
+def test_a_stall_counts_with_all_its_time():
+    assert throughput_per_s(blocks([(10, 1.0)] * 9 + [(10, 11.0)])) == 5.0
+
+
+def test_one_block_has_no_interval_and_none_has_nothing():
+    found = throughput_interval(blocks([(10, 2.0)]), confidence=0.95, seed=1)
+    assert (found.estimate, found.low, found.high, found.launches, found.pairs) == (5.0, None, None, 1, 1)
+    assert throughput_interval(blocks(), confidence=0.95, seed=1) is None
+
+
+def test_equal_blocks_have_an_interval_without_width_whatever_their_lengths():
+    found = throughput_interval(blocks([(10, 2.0)] * 3, [(20, 4.0)]), confidence=0.95, seed=1)
+    assert (found.low, found.estimate, found.high) == (5.0, 5.0, 5.0)
+
+
+def test_the_interval_covers_the_ratio_of_sums():
+    """Blocks of unequal length in launches of unequal size; the truth is that of endless measuring: 100 per second."""
+    covered = 0
+    for seed in range(200):
+        random = np.random.default_rng(seed)
+        launches = []
+        for size in (40, 25, 40, 25, 40, 25, 40, 25):
+            samples = random.choice([100.0, 300.0], size=size)
+            speed = np.exp(0.05 * random.standard_normal())
+            launches.append(np.stack([samples, samples * random.gamma(4, 1 / 4, size=size) / (100 * speed)], axis=1))
+        found = ratio_of_sums_interval(launches, confidence=0.95, seed=seed)
+        covered += found.low <= 100 <= found.high
+    assert 0.85 <= covered / 200 <= 0.99
+
+
+def test_the_interval_depends_on_the_seed_alone():
+    found = blocks([(10, 1.0), (10, 2.0), (10, 1.5)], [(10, 1.2), (10, 1.1)])
+    first, again, other = (throughput_interval(found, confidence=0.95, seed=seed) for seed in (1, 1, 2))
+    assert first == again
+    assert (first.low, first.high) != (other.low, other.high)
+
+
+def uneven(record):
+    """The record with blocks of 2, 4, 6, ... steps, the second rank the slower one in every other block."""
+    record.blocks = [
+        BlockRecord(
+            turn=turn,
+            round=turn,
+            block=turn,
+            kind="sync",
+            steps=2 * turn + 2,
+            ranks=[
+                RankSteps(
+                    rank=rank,
+                    untimed_s=0.0,
+                    samples=[8] * (2 * turn + 2),
+                    phases_s=[[0.0, 0.01, 0.01 * (1 + 3 * (rank == turn % 2)), 0.001 * step] for step in range(2 * turn + 2)],
+                )
+                for rank in range(2)
+            ],
+        )
+        for turn in range(4)
+    ]
+    return record
+
+
+def test_the_standing_alone_table_and_the_report_show_the_same_number_for_the_same_record(tmp_path):
+    folder = write_results(tmp_path, plan=make_plan([], launches=1, rounds=1, local_every=0))
+    record = next(record for record in folder.records() if record.arm == "ddp-gloo")
+    folder.write_launch(uneven(record))
+    arm = conclude(ResultsFolder(tmp_path)).arm("ddp-gloo")
+    assert arm.throughput_per_s.value == pytest.approx(2 * 8 * 20 / sum(0.05 * n + 0.001 * n * (n - 1) / 2 for n in (2, 4, 6, 8)))
+    console = Console(record=True, width=120)
+    console.print(throughput_table(record, steps_of(record)))
+    total = next(line for line in console.export_text().splitlines() if line.strip(" │").startswith("all"))
+    assert f"{arm.throughput_per_s.value:,.1f}" in total.split()
+    shown = {row.entries["arm"].text: row.entries["throughput"].narrow for row in verdict_table(conclude(folder)).rows}
+    assert shown["ddp-gloo"] == rate(arm.throughput_per_s)
