@@ -13,6 +13,9 @@ DEFAULTS = {
     "cache_capacity": ("HOROVOD_CACHE_CAPACITY", 1024),
 }
 """Variable and default of Horovod 0.28.1, by the setting's name in a record."""
+WHILE_STOPPED_S = 7 * 24 * 3600
+"""How long Horovod shall wait for its peers over Gloo. Its threads talk all the time, so an arm is stopped amid a wait, and a
+wait that is over its 30 s when the arm goes on has failed, whatever has arrived. That ranks are gone is seen by other means."""
 
 
 def knobs_asked_for(
@@ -24,6 +27,7 @@ def knobs_asked_for(
         "HOROVOD_CYCLE_TIME": cycle_time_ms,
         "HOROVOD_CACHE_CAPACITY": cache_capacity,
         "HOROVOD_CPU_OPERATIONS": transport if transport in ("gloo", "mpi") else None,
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": None if transport == "mpi" else WHILE_STOPPED_S,
     }
     return {name: str(value) for name, value in knobs.items() if value is not None}
 
