@@ -36,6 +36,7 @@ class CoreUseReading:
     busy_s: float
     steal_s: float
     own_s: float
+    other_threads_s: float
     throttled: int | None
 
     def since(self, before: CoreUseReading) -> CoreUse:
@@ -48,21 +49,32 @@ class CoreUseReading:
             busy_s=self.busy_s - before.busy_s,
             steal_s=self.steal_s - before.steal_s,
             own_s=self.own_s - before.own_s,
+            other_threads_s=self.other_threads_s - before.other_threads_s,
             throttled=throttled,
             mhz=_mhz(self.cores),
         )
 
 
 def read_core_use(cores: Sequence[int]) -> CoreUseReading | None:
-    """Read the counters of these cores and of this process; None where the kernel does not tell. Takes about half a millisecond."""
+    """Read the counters of these cores and of this process; None where the kernel does not tell. Takes about half a millisecond.
+
+    The thread that calls it counts as the training thread.
+    """
     counted = core_seconds(cores)
     if counted is None:
         return None
     busy_s, steal_s = counted
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    own_s = time.process_time() + ended.ru_utime + ended.ru_stime + sum(map(_process_seconds, _descendants(os.getpid())))
+    process_s = time.process_time()
+    own_s = process_s + ended.ru_utime + ended.ru_stime + sum(map(_process_seconds, _descendants(os.getpid())))
     return CoreUseReading(
-        cores=cores, at_s=time.monotonic(), busy_s=busy_s, steal_s=steal_s, own_s=own_s, throttled=_throttle_count(cores)
+        cores=cores,
+        at_s=time.monotonic(),
+        busy_s=busy_s,
+        steal_s=steal_s,
+        own_s=own_s,
+        other_threads_s=process_s - time.thread_time(),
+        throttled=_throttle_count(cores),
     )
 
 

@@ -15,12 +15,12 @@ from measurement.plan import Plan
 from measurement.record import LaunchRecord, Manifest
 from reports.conclusions.blocks import columns, slowest_steps, tabulate_blocks, timed_steps
 from reports.conclusions.cases import cases_of
-from reports.conclusions.load import block_loads
+from reports.conclusions.load import block_loads, summarise_load
 from reports.conclusions.ratios import Evidence, fastest, summarise_ratios
 from reports.conclusions.stalls import find_stalls
 from reports.conclusions.summaries import summarise_arms
 from reports.conclusions.training import summarise_training
-from reports.schema import ArmSummary, Comparison, RatioSummary
+from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary
 from reports.statistics.looks import error_share
 from reports.training_schema import TrainingSummary
 from reports.wording.bottleneck import limit_sentence
@@ -65,7 +65,7 @@ def compare(plan: Plan, records: Sequence[LaunchRecord], steps: pd.DataFrame, *,
     leaders = fastest(evidence, results)
     training = summarise_training(plan, records)
     return Comparison(
-        **_sentences(plan, results, arms, training, looks, leaders),
+        **_sentences(plan, results, arms, training, looks, leaders, summarise_load(loads)),
         training=training,
         measured_minutes=minutes,
         results=results,
@@ -85,6 +85,7 @@ def _sentences(
     training: TrainingSummary | None,
     looks: list[int],
     leaders: list[str],
+    load: LoadFigures | None,
 ) -> dict[str, Any]:
     """Fields of ``Comparison`` that are sentences. Sets the notes of ratios and of arms that trained to the end, too."""
     for result in results:
@@ -92,10 +93,10 @@ def _sentences(
     said, warned = [*findings(results, arms, plan), *fastest_sentence(leaders, plan)], warnings(plan, arms, results, looks)
     limit = limit_sentence({arm.name: arm.step_shares for arm in arms if arm.step_shares and arm.role != "control"})
     if training is None:
-        control, load = control_sentence(results, plan), load_sentence(arms)
+        control, disturbed = control_sentence(results, plan), load_sentence(load)
         return {
-            "headline": headline(said, control, results, load),
-            "headline_holds": headline_holds(said, results, load),
+            "headline": headline(said, control, results, disturbed),
+            "headline_holds": headline_holds(said, results, disturbed),
             "findings": said,
             "control": control,
             "warnings": warned,

@@ -119,6 +119,8 @@ class LoadFigures(Stored):
     """A hypervisor's other guests."""
     disturbed_share: float
     """Of its blocks."""
+    other_threads_share: float | None = None
+    """Cores' worth of time that a rank's threads besides its training thread took, of any of its cores; None: not known."""
     blocks: int
 
 

@@ -10,7 +10,7 @@ from measurement.training import TrainingSettings
 from reports.estimate import Estimate
 
 Convergence = Literal["same", "differs", "undecided"]
-NoDifference = Literal["nothing held out", "no common seed", "one seed"]
+NoDifference = Literal["nothing held out", "no common seed", "few seeds"]
 """Why accuracies cannot be compared, or only without an interval."""
 Quantity = Literal["train_loss", "train_top1", "held_out_loss", "held_out_top1"]
 """Means over an epoch's samples; top1 is a share of right answers."""
@@ -79,8 +79,17 @@ class ArmTraining(Stored):
     time_to_accuracy_s: float | None = None
     """Median over seeds; one that did not reach the target counts as later than all that did."""
     time_ratio: Estimate | None = None
-    """Time to accuracy over the baseline's: geometric mean of the ratios seed by seed; below 1 it is sooner."""
+    """Time to accuracy over the baseline's: geometric mean of the ratios seed by seed; below 1 it is sooner.
+
+    From the seeds with which both reached the target; without bounds where that is not all of them, since those left out are the
+    slow ones.
+    """
     time_pairs: int = 0
+    """Seeds that it is the mean of."""
+    time_unpaired: int = 0
+    """Seeds that both trained to the end, and with which one of the two did not reach the target."""
+    epoch_share: float | None = None
+    """One epoch's part of ``time_to_accuracy_s``. The target is looked for at the end of epochs: nothing finer can be told."""
     curve: MeanCurve | None = None
     by_seed: list[SeedCurve] = []
 

@@ -7,6 +7,7 @@ others disturbed are marked, and where they are many a verdict must hold without
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -17,37 +18,40 @@ DISTURBED = 0.10
 """A block is disturbed if others took this share of its ranks' cores, a hypervisor's other guests included."""
 MANY = 0.05
 """With a larger share of disturbed blocks the machine counts as not quiet."""
-COLUMNS = ["launch", "arm", "turn", "round", "foreign", "steal"]
+WHERE: dict[str, Any] = {"launch": "int64", "arm": str, "turn": "int64", "round": "int64"}
+SHARES: dict[str, Any] = {"foreign": "float64", "steal": "float64", "other_threads": "float64"}
 
 
 def block_loads(records: Sequence[LaunchRecord]) -> pd.DataFrame:
-    """Every block whose load is known: ``COLUMNS`` (shares of the cores), and whether it was ``disturbed``."""
+    """Every block whose load is known: columns ``WHERE`` and ``SHARES`` (of the cores), and whether it was ``disturbed``."""
     rows = [
-        (record.launch, record.arm, block.turn, block.round, block.foreign_share, block.steal_share or 0.0)
+        (record.launch, record.arm, block.turn, block.round, *(getattr(block, f"{name}_share") for name in SHARES))
         for record in records
         for block in record.blocks
         if block.foreign_share is not None
     ]
-    table = pd.DataFrame(rows, columns=COLUMNS).astype({"foreign": "float64", "steal": "float64", "launch": "int64", "arm": str})
+    table = pd.DataFrame(rows, columns=[*WHERE, *SHARES]).astype(WHERE | SHARES)
+    table["steal"] = table["steal"].fillna(0.0)
     return table.assign(disturbed=table["foreign"] + table["steal"] > DISTURBED)
 
 
-def summarise_load(arm: str, loads: pd.DataFrame) -> LoadFigures | None:
-    """One arm's; None where it is not known."""
-    own = loads[loads["arm"] == arm]
-    if not len(own):
+def summarise_load(loads: pd.DataFrame) -> LoadFigures | None:
+    """Of these blocks; None where there are none."""
+    if not len(loads):
         return None
+    means = loads[[*SHARES, "disturbed"]].mean()
     return LoadFigures(
-        foreign_share=float(own["foreign"].mean()),
-        steal_share=float(own["steal"].mean()),
-        disturbed_share=float(own["disturbed"].mean()),
-        blocks=len(own),
+        foreign_share=means["foreign"],
+        steal_share=means["steal"],
+        disturbed_share=means["disturbed"],
+        other_threads_share=None if pd.isna(means["other_threads"]) else means["other_threads"],
+        blocks=len(loads),
     )
 
 
-def is_quiet(loads: pd.DataFrame) -> bool:
+def is_quiet(load: LoadFigures | None) -> bool:
     """Whether so few blocks were disturbed that the figures stand as they are; true where nothing is known."""
-    return not len(loads) or float(loads["disturbed"].mean()) <= MANY
+    return load is None or load.disturbed_share <= MANY
 
 
 def undisturbed(blocks: pd.DataFrame, loads: pd.DataFrame) -> pd.DataFrame:

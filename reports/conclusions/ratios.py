@@ -13,7 +13,7 @@ from measurement.plan import Plan
 from measurement.record import LaunchRecord
 from reports.conclusions.blocks import PAIR_COLUMNS, columns, copies_of_baseline, pair_blocks, total_tables, with_copies
 from reports.conclusions.cases import cases_of
-from reports.conclusions.load import is_quiet, undisturbed
+from reports.conclusions.load import is_quiet, summarise_load, undisturbed
 from reports.conclusions.stalls import FEW, without_stalls
 from reports.conclusions.verdict import decide, minutes_to_decide
 from reports.schema import ArmSummary, RatioSummary, Withheld
@@ -81,7 +81,11 @@ def _ratios_of_case(evidence: Evidence, case: str | None) -> list[RatioSummary]:
     calm = None if case else evidence.tables(without_stalls(blocks, evidence.stalls))
     intervals = evidence.intervals(tables)
     control = next((intervals[name] for name in intervals if plan.role(name) == "control"), None)
-    quiet = None if is_quiet(evidence.loads) else evidence.intervals(evidence.tables(undisturbed(blocks, evidence.loads)))
+    quiet = (
+        None
+        if is_quiet(summarise_load(evidence.loads))
+        else evidence.intervals(evidence.tables(undisturbed(blocks, evidence.loads)))
+    )
     found = {}
     for name, interval in intervals.items():
         result = _without_verdict(evidence, name, case, blocks, interval)

@@ -43,7 +43,7 @@ def summarise_arms(
     for name in plan.all_arms():
         own = [record for record in records if record.arm == name]
         summary = _arm(plan, name, own, slowest[slowest["arm"] == name], blocks)
-        summary.load = summarise_load(name, loads)
+        summary.load = summarise_load(loads[loads["arm"] == name])
         if not cases_of(records):
             summary.by_rank = summarise_ranks(own, timed[timed["arm"] == name])
             summary.links = summarise_links(plan, own) if summary.by_rank else []

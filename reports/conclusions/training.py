@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from measurement.plan import Plan
 from measurement.record import LaunchRecord
 from measurement.training import EpochRecord, TrainingSettings
-from reports.statistics.seeds import converges, median_time, ratio_interval, t_interval
+from reports.estimate import Estimate
+from reports.statistics.seeds import FEWEST, converges, median_time, ratio_interval, t_interval
 from reports.training_schema import QUANTITIES, ArmTraining, Band, MeanCurve, Quantity, SeedCurve, TrainingSummary
 
 EpochsByLaunch = dict[int, list[EpochRecord]]
@@ -59,6 +61,7 @@ def _arm(plan: Plan, training: TrainingSettings, name: str, epochs: dict[str, Ep
         times_to_accuracy_s=[times[launch] for launch in sorted(times)],
         seeds_reached=sum(time is not None for time in times.values()),
         time_to_accuracy_s=median_time(list(times.values())),
+        epoch_share=_epoch_share(training, own.values()),
         curve=_mean_curve(curves),
         by_seed=curves,
     )
@@ -95,8 +98,8 @@ def _compare_accuracies(arm: ArmTraining, ours: EpochsByLaunch, theirs: EpochsBy
         arm.caution = "nothing held out"
     elif not differences:
         arm.caution = "no common seed"
-    elif len(differences) == 1:
-        arm.caution = "one seed"
+    elif len(differences) < FEWEST:
+        arm.caution = "few seeds"
 
 
 def _compare_times(
@@ -106,8 +109,20 @@ def _compare_times(
     launches = sorted(ours.keys() & theirs.keys())
     times = [(training.time_to_accuracy_s(ours[launch]), training.time_to_accuracy_s(theirs[launch])) for launch in launches]
     both = [(mine, its) for mine, its in times if mine and its]
-    arm.time_pairs = len(both)
+    arm.time_pairs, arm.time_unpaired = len(both), len(times) - len(both)
     arm.time_ratio = ratio_interval([mine for mine, _ in both], [its for _, its in both], confidence=confidence)
+    if arm.time_ratio is not None and arm.time_unpaired:
+        arm.time_ratio = Estimate(value=arm.time_ratio.value)
+
+
+def _epoch_share(training: TrainingSettings, trainings: Iterable[Sequence[EpochRecord]]) -> float | None:
+    """The median over seeds of the last epoch's part of the time to accuracy."""
+    shares = []
+    for epochs in trainings:
+        until = training.time_to_accuracy_s(epochs)
+        if until:
+            shares.append(next(epoch for epoch in epochs if training.is_reached(epoch)).train_s / until)
+    return statistics.median(shares) if shares else None
 
 
 def _curve(plan: Plan, launch: int, epochs: Sequence[EpochRecord], *, finished: bool) -> SeedCurve:

@@ -16,16 +16,19 @@ from scipy import special
 from reports.estimate import Estimate
 from reports.training_schema import Convergence
 
+FEWEST = 3
+"""Seeds that an interval is made from. Two that happen to agree, as accuracies counted in samples do, would make a certainty."""
+
 
 def t_interval(values: Sequence[float | Fraction], *, confidence: float) -> Estimate | None:
-    """The mean with its interval; without bounds for one value, None for none.
+    """The mean with its interval; without bounds for fewer than ``FEWEST`` values, None for none.
 
     Fractions are compared exactly: where all are equal, the interval has no width at all.
     """
     if not values:
         return None
     mean = float(sum(Fraction(value) for value in values) / len(values))
-    if len(values) == 1:
+    if len(values) < FEWEST:
         return Estimate(value=mean)
     if len(set(values)) == 1:
         return Estimate(value=mean, ci_low=mean, ci_high=mean)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import Literal
 
 from measurement.plan import Plan
 from reports.conclusions.cases import VERDICTS, Outcome, count_verdicts
@@ -214,7 +215,30 @@ def warnings(plan: Plan, arms: Sequence[ArmSummary], results: Sequence[RatioSumm
             f"{ratio(result.typical_ratio)}; a few blocks are far out, see the pairs"
             for result in atypical
         ]
+    cases = {result.case for result in results if result.case is not None and result.throughput_ratio is not None}
+    found += chance_lines(results, comparisons=len(cases), kind="cases", confidence=plan.measurement.confidence)
     return [*found, *_looks(looks, plan), *dict.fromkeys(CAUTIONS[result.caution] for result in results if result.caution)]
+
+
+def chance_lines(
+    results: Sequence[RatioSummary], *, comparisons: int, kind: Literal["cases", "points"], confidence: float
+) -> list[str]:
+    """How many false verdicts a report that holds many comparisons must be expected to have, beside how many verdicts it has.
+
+    Args:
+        results: of all of them.
+        comparisons: how many there are.
+        kind: what each is one of.
+        confidence: with which the intervals of each hold together.
+    """
+    if comparisons < 2:
+        return []
+    claimed = sum(result.role == "candidate" and result.verdict in ("faster", "slower") for result in results)
+    return [
+        f"Each of the {comparisons} {kind} is a comparison of its own at {percent(confidence)} confidence: were there no "
+        f"difference anywhere, {comparisons * (1 - confidence):.2g} of them would still be expected to show one. Verdicts of "
+        f"faster or slower here: {claimed}"
+    ]
 
 
 def _looks(looks: Sequence[int], plan: Plan) -> list[str]:

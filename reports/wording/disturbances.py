@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.conclusions.load import DISTURBED, MANY
+from reports.conclusions.load import DISTURBED, is_quiet
 from reports.conclusions.stalls import FEW
 from reports.schema import ArmSummary, LoadFigures, StallFigures
 from reports.wording.formatting import milliseconds, percent
@@ -38,18 +38,14 @@ def _lengths(stalls: StallFigures) -> str:
     return f"of {milliseconds(stalls.typical_s)} ms each (median; the longest {milliseconds(stalls.longest_s)} ms)"
 
 
-def load_sentence(arms: Sequence[ArmSummary]) -> str | None:
-    """That the machine was not quiet; None where it was, or where nothing is known."""
-    known = [arm.load for arm in arms if arm.load]
-    blocks = sum(load.blocks for load in known)
-    if not blocks or sum(load.disturbed_share * load.blocks for load in known) <= MANY * blocks:
+def load_sentence(load: LoadFigures | None) -> str | None:
+    """That the machine was not quiet; None where it was, or where nothing is known. ``load``: over the blocks of all arms."""
+    if load is None or is_quiet(load):
         return None
-    disturbed = sum(load.disturbed_share * load.blocks for load in known) / blocks
-    foreign = sum(load.foreign_share * load.blocks for load in known) / blocks
-    steal = sum(load.steal_share * load.blocks for load in known) / blocks
     return (
-        f"The machine was not quiet: in {disturbed:.0%} of the blocks others took {percent(DISTURBED)} or more of the ranks' cores "
-        f"(over all blocks other processes {_share(foreign)}, other guests of a hypervisor {_share(steal)})"
+        f"The machine was not quiet: in {load.disturbed_share:.0%} of the blocks others took {percent(DISTURBED)} or more of the "
+        f"ranks' cores (over all blocks other processes {_share(load.foreign_share)}, other guests of a hypervisor "
+        f"{_share(load.steal_share)})"
     )
 
 

@@ -9,7 +9,7 @@ from measurement.plan import Plan
 from reports.conclusions.study import ScalingBase, is_about_links, leaders, sorted_points, units
 from reports.schema import ArmSummary
 from reports.study_schema import Study, StudyPoint
-from reports.wording.comparison import first_line
+from reports.wording.comparison import chance_lines, first_line
 from reports.wording.formatting import milliseconds, with_interval
 
 NO_TIMING = "without timing"
@@ -139,8 +139,9 @@ def exposed_sentence(points: Sequence[StudyPoint], name: str) -> str | None:
     return f"Exposed communication of {name}, per step: {', '.join(figures)}" if len(figures) > 1 else None
 
 
-def warnings(points: Sequence[StudyPoint]) -> list[str]:
+def warnings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
     """What a reader must know before believing the figures."""
+    compared = [point.results for point in points if any(result.throughput_ratio is not None for result in point.results)]
     said = [f"{point.name}: {first_line(point.cause)}" for point in points if point.cause]
     for point in points:
         failed = [arm for arm in point.arms if arm.status in ("failed", "wrong", "timeout") and arm.errors and not point.cause]
@@ -150,7 +151,8 @@ def warnings(points: Sequence[StudyPoint]) -> list[str]:
         for point in points
         if any(result.control_failed for result in point.results)
     ]
-    return said
+    results = [result for of_point in compared for result in of_point]
+    return said + chance_lines(results, comparisons=len(compared), kind="points", confidence=plan.measurement.confidence)
 
 
 def cause_of(arm: ArmSummary) -> str:

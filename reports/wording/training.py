@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from reports.statistics.seeds import FEWEST
 from reports.training_schema import ArmTraining, TrainingSummary
 from reports.wording.formatting import accuracy, percent, points, seconds, time_ratio
 
@@ -18,8 +19,8 @@ def training_note(arm: ArmTraining, training: TrainingSummary) -> str | None:
             return "nothing is held out, so there is no accuracy to compare"
         case "no common seed":
             return f"no seed was trained to the end by both {arm.name} and {training.reference}"
-        case "one seed":
-            return "one seed has no interval"
+        case "few seeds":
+            return f"fewer than {FEWEST} seeds have no interval"
     return None
 
 
@@ -94,7 +95,15 @@ def _finding(arm: ArmTraining, training: TrainingSummary) -> str:
     if arm.time_ratio is None:
         return words
     target = percent(training.settings.target_accuracy or 0.0)
-    return f"{words}; its time to {target} is {time_ratio(arm.time_ratio)} of {training.baseline}'s"
+    words += f"; its time to {target} is {time_ratio(arm.time_ratio)} of {training.baseline}'s"
+    if arm.time_unpaired:
+        words += (
+            f" with the {_count(arm.time_pairs, 'seed')} with which both reached it; with {arm.time_unpaired} one of them did not, "
+            "so there is no interval"
+        )
+    if arm.epoch_share is not None:
+        words += f" (told to one epoch, {arm.epoch_share:.0%} of that time)"
+    return words
 
 
 def training_warnings(training: TrainingSummary) -> list[str]:
@@ -129,10 +138,12 @@ def training_method(training: TrainingSummary) -> list[str]:
         "Accuracy: right answers over all held-out samples, each evaluated once, after the last epoch; mean over seeds with "
         f"Student's t interval at {percent(training.confidence)}.",
         f"Convergence: differences to {training.reference} seed by seed, with their t interval. The same where it lies within "
-        f"±{margin}; different where it does not and excludes 0; else undecided. One seed has no interval.",
+        f"±{margin}; different where it does not and excludes 0; else undecided. Fewer than {FEWEST} seeds have no interval: "
+        "two may agree by chance, since accuracies are counted in samples.",
         "Time to accuracy: training time until the end of the first epoch with the target accuracy; the median over seeds, where "
-        "one that did not reach it is later than all that did. Ratios are the geometric mean of ratios seed by seed, with the t "
-        "interval of their logarithms.",
+        "one that did not reach it is later than all that did. It is told to one epoch, and no finer. Ratios are the geometric "
+        "mean of ratios seed by seed, with the t interval of their logarithms; no interval where a seed reached the target with "
+        "one arm only.",
     ]
 
 

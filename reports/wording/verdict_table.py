@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from reports.schema import ArmSummary, Comparison, RatioSummary
+from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary
 from reports.wording.comparison import first_line, minutes_words
 from reports.wording.formatting import (
     NARROW_TO,
@@ -125,6 +125,7 @@ def conditions_table(comparison: Comparison) -> Table:
         Column(name="arm", title="arm"),
         Column(name="cores", title="cores per rank", numeric=True),
         Column(name="threads", title="threads per rank", numeric=True),
+        Column(name="other_threads", title="cores that a rank's other threads take", numeric=True),
         Column(name="memory", title="GiB per rank at its peak", numeric=True),
         *(Column(name=name, title=titles[name]) for name in differing),
     ]
@@ -134,6 +135,7 @@ def conditions_table(comparison: Comparison) -> Table:
                 arm=arm.name,
                 cores=count_or_none(arm.cores_per_rank),
                 threads=count_or_none(arm.threads_per_rank),
+                other_threads=_other_threads(arm.load),
                 memory=gibibytes(arm.peak_memory_bytes),
                 **{name: values[arm.name] for name, values in differing.items()},
             )
@@ -146,6 +148,12 @@ def conditions_table(comparison: Comparison) -> Table:
 def count_or_none(number: int | None) -> str:
     """A count, or a dash."""
     return NONE if number is None else str(number)
+
+
+def _other_threads(load: LoadFigures | None) -> str:
+    """Those of the library, and torch's own where it computes with several."""
+    known = load is not None and load.other_threads_share is not None
+    return f"{load.other_threads_share:.2f}" if load and known else NONE
 
 
 def _yes_no(value: object) -> str:

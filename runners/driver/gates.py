@@ -12,7 +12,7 @@ from runners.driver.arm_session import ArmFailed
 from runners.driver.fairness import unasked_differences
 from runners.protocol.gate_verdict import judge_gate
 from runners.protocol.messages import GateCommand, GateReply, ParityReport
-from runners.protocol.same_work import compare_calls, compare_state
+from runners.protocol.same_work import compare_calls, compare_state, drops_step_hooks
 
 
 def open_gates(arms: Sequence[ArmLaunch], *, known: Sequence[ArmLaunch] | None, measurement: Measurement, say: Say) -> None:
@@ -50,11 +50,11 @@ def _pass_gate(arm: ArmLaunch, measurement: Measurement) -> None:
 
 
 def _compare_conditions(arms: Sequence[ArmLaunch], *, steps: int) -> None:
-    """Compare every arm with the first one that is ok, the baseline if possible.
+    """Compare every arm with the first one that is ok and runs the optimizer's hooks, the baseline if possible.
 
     An arm with another number of ranks is compared with the first of as many ranks as itself, since these must agree in more.
     """
-    standing = sorted((arm for arm in arms if arm.record.status == "ok"), key=lambda arm: arm.record.role != "baseline")
+    standing = sorted((arm for arm in arms if arm.record.status == "ok"), key=_is_worse_reference)
     firsts: dict[int, ArmLaunch] = {}
     for arm in standing:
         first = firsts.setdefault(arm.record.world_size, arm)
@@ -67,6 +67,11 @@ def _compare_conditions(arms: Sequence[ArmLaunch], *, steps: int) -> None:
             if differences:
                 message = f"not comparable with {first.record.arm}: " + "; ".join(differences)
                 arm.fail(Failure(message=message), status="failed")
+
+
+def _is_worse_reference(arm: ArmLaunch) -> tuple[bool, bool]:
+    parity = arm.record.parity
+    return parity is not None and drops_step_hooks(parity.calls), arm.record.role != "baseline"
 
 
 def _compare_work(first: ArmLaunch, arm: ArmLaunch, *, steps: int) -> None:

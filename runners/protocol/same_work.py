@@ -21,6 +21,8 @@ from runners.protocol.messages import ParityReport
 ROUNDING = 0.1
 """Part of the gradient's tolerance that sums in another order may use up: 1e-5 in fp32, where 1e-6 and less is found."""
 SAFETY = 10.0
+STEP_HOOKS = ("the optimizer's step pre-hooks", "the optimizer's step post-hooks")
+"""As in the counts of ``ParityReport.calls``."""
 MAX_TENSORS = 3
 """Named in a message; of the others the number is told."""
 
@@ -64,6 +66,11 @@ def compare_calls(first: Sequence[dict[str, int]], calls: Sequence[dict[str, int
                 line = f"rank {rank} runs {kind} {times} times in {steps} steps, {first_arm} runs {it} {wanted_times} times"
                 failures.setdefault(kind, line)
     return list(failures.values())
+
+
+def drops_step_hooks(calls: Sequence[dict[str, int]]) -> bool:
+    """Whether hooks on the optimizer's step, which run once a step, never ran on some rank. ``calls``: by rank."""
+    return any(times == 0 for counts in calls for kind, times in counts.items() if kind in STEP_HOOKS)
 
 
 def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str, steps: int) -> StateComparison:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from backends.base import BuildOptimizer, Prepared
+from runners.protocol.same_work import STEP_HOOKS
 
 FORWARD, BACKWARD, STEP = "the model's forward", "backward through the model", "the optimizer's step"
 MODULE_HOOKS = {
@@ -24,10 +25,7 @@ MODULE_HOOKS = {
     "_backward_hooks": "the model's backward hooks",
 }
 PARAMETER_HOOKS = {"_backward_hooks": "the parameters' hooks", "_post_accumulate_grad_hooks": "the parameters' hooks"}
-OPTIMIZER_HOOKS = {
-    "_optimizer_step_pre_hooks": "the optimizer's step pre-hooks",
-    "_optimizer_step_post_hooks": "the optimizer's step post-hooks",
-}
+OPTIMIZER_HOOKS = dict(zip(("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"), STEP_HOOKS, strict=True))
 """PyTorch's attributes that hold hooks by number, and what is said of them."""
 ONCE_A_COPY = {FORWARD, BACKWARD, *MODULE_HOOKS.values()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -33,6 +34,17 @@ def test_own_time_is_own_and_busy():
     found = use_of(spin_here)
     assert found.own_s == pytest.approx(1.0, abs=0.1)
     assert found.busy_s >= 0.8
+
+
+def test_time_of_a_thread_besides_the_training_thread_is_told_apart():
+    def spin_beside():
+        thread = threading.Thread(target=lambda: sum(range(20_000_000)))
+        thread.start()
+        thread.join()
+
+    used = use_of(spin_beside)
+    assert 0.5 * used.own_s < used.other_threads_s <= used.own_s
+    assert load_of([used])["other_threads_share"] == pytest.approx(used.other_threads_s / used.wall_s)
 
 
 def test_a_childs_time_is_own_while_it_lives():

@@ -16,6 +16,7 @@ from measurement.training import EpochRecord, TrainingSettings
 from reports import conclude, write_reports
 from reports.comparison import compare
 from reports.conclusions.training import reference_of
+from reports.estimate import Estimate
 from reports.schema import Comparison
 from reports.statistics.seeds import converges, median_time, ratio_interval, t_interval
 from tests.unit.results_factory import COMPARISON_ID, STARTED
@@ -134,6 +135,8 @@ def test_time_to_accuracy_counts_training_alone_and_is_held_against_the_baseline
     ratio = horovod.time_ratio
     assert (ratio.value, ratio.ci_low, ratio.ci_high) == pytest.approx((1.5, 1.5, 1.5))
     assert ddp.time_ratio is None
+    assert horovod.epoch_share == pytest.approx(1 / 3)
+    assert "(told to one epoch, 33% of that time)" in alike.findings[1]
 
 
 def test_the_headline_says_accuracy_then_time(alike):
@@ -170,11 +173,12 @@ def test_another_accuracy_is_said_first():
     )
 
 
-def test_one_seed_has_no_interval():
-    found = conclude_from(make_plan(launches=1), {name: ending_with(198) for name in ARMS})
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_one_seed_has_no_interval_and_two_that_agree_are_no_certainty(seeds):
+    found = conclude_from(make_plan(launches=seeds), {name: ending_with(*[198] * seeds) for name in ARMS})
     assert {arm.convergence for arm in found.training.arms if arm.name != "single"} == {"undecided"}
     assert found.headline.startswith(
-        "It is undecided, since one seed has no interval, whether ddp, horovod reach the same accuracy"
+        "It is undecided, since fewer than 3 seeds have no interval, whether ddp, horovod reach the same accuracy"
     )
     assert found.training.arm("ddp").difference.ci_low is None
 
@@ -184,7 +188,9 @@ def test_seeds_that_miss_the_target_are_later_than_all_others():
     found = conclude_from(make_plan(), {"single": ending_with(198, 198, 198), "ddp": ending_with(198, 198, 198), "horovod": slow})
     horovod = found.training.arm("horovod")
     assert (horovod.times_to_accuracy_s, horovod.time_to_accuracy_s) == ([None, 6.0, 6.0], 6.0)
-    assert (horovod.seeds_reached, horovod.time_pairs) == (2, 2)
+    assert (horovod.seeds_reached, horovod.time_pairs, horovod.time_unpaired) == (2, 2, 1)
+    assert horovod.time_ratio == Estimate(value=1.0), "the seed that is left out is the slow one"
+    assert "with the 2 seeds with which both reached it; with 1 one of them did not, so there is no interval" in found.findings[1]
     none = conclude_from(make_plan(launches=1), {name: [epochs(RIGHT[:2])] for name in ("single", "ddp")})
     assert none.headline.startswith("It is undecided whether ddp, horovod reach the same accuracy as single (no accuracy)")
     assert "97%" not in none.headline
@@ -241,6 +247,7 @@ def test_a_loss_that_is_no_number_and_nothing_held_out():
         ([0.012, 0.002, 0.001], "undecided"),
         ([0.05, -0.05, 0.0], "undecided"),
         ([0.05], "undecided"),
+        ([0.05, 0.05], "undecided"),
         ([], "undecided"),
     ],
 )
@@ -255,9 +262,9 @@ def test_equal_fractions_are_equal_whatever_their_floats():
 
 
 def test_ratios_are_paired_and_medians_know_what_never_came():
-    ratio = ratio_interval([2.0, 8.0], [1.0, 2.0], confidence=0.95)
-    assert ratio.value == pytest.approx(math.sqrt(8))
-    assert ratio.ci_high / ratio.value == pytest.approx(math.exp(12.706204736174693 * math.log(2) / 2))
+    ratio = ratio_interval([2.0, 8.0, 4.0], [1.0, 2.0, 1.0], confidence=0.95)
+    assert ratio.value == pytest.approx(32 ** (1 / 3))
+    assert ratio.ci_high / ratio.value == pytest.approx(math.exp(4.302652729911275 * math.log(2) / 3))
     assert ratio_interval([], [], confidence=0.95) is None
     assert [median_time(times) for times in ([], [3.0, None, 1.0], [None, 1.0], [None, None, 1.0])] == [None, 3.0, None, None]
 
