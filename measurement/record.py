@@ -157,6 +157,8 @@ class RankSteps(Written):
     """int [steps]: this rank's, in the workload's unit."""
     phases_s: list[list[float]]
     """float64 [steps, len(PHASES)], seconds on this rank's clock."""
+    skipped_steps: int = 0
+    """Of the timed ones, whose gradients overflowed in fp16: the optimizer took no step."""
     wrong: str | None = None
     """A micro-benchmark's result that was found wrong before the timed steps."""
     core_use: CoreUse | None = None
@@ -187,6 +189,8 @@ class BlockRecord(Written):
     """From the command to the last rank's reply, freeze and thaw excluded."""
     untimed_s: float = 0.0
     """The longest of the ranks'."""
+    skipped_steps: int = 0
+    """The most of the ranks'."""
     link_bytes: dict[str, tuple[int, int]] = {}
     """In a lab: bytes sent and received over each host's link while the block ran, untimed steps included."""
     foreign_share: float | None = None
@@ -212,8 +216,8 @@ class BlockRecord(Written):
         """
         ranks = [steps for block in blocks for steps in block.ranks]
         load = load_of([steps.core_use for steps in ranks if steps.core_use])
-        untimed_s = max(steps.untimed_s for steps in ranks)
-        return blocks[0].model_copy(update={"ranks": ranks, "untimed_s": untimed_s, **load, **measured})
+        longest = {name: max(getattr(steps, name) for steps in ranks) for name in ("untimed_s", "skipped_steps")}
+        return blocks[0].model_copy(update={"ranks": ranks, **longest, **load, **measured})
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """All ranks' steps with the columns of ``STEP_COLUMNS``."""

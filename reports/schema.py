@@ -169,6 +169,8 @@ class ArmSummary(Stored):
     """Null without synchronised steps, and of a micro-benchmark."""
     load: LoadFigures | None = None
     """Null where the kernel does not tell."""
+    skipped_steps: int = 0
+    """Timed steps that the optimizer did not take, since gradients overflowed in fp16."""
     step_shares: StepShares | None = None
     """Null without synchronised steps, and in files written before there were any."""
     peak_memory_bytes: int | None = None

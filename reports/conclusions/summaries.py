@@ -68,6 +68,7 @@ def _arm(plan: Plan, name: str, records: Sequence[LaunchRecord], slowest: pd.Dat
         world_size=first.world_size if first else plan.world_size,
         complete=all(record.complete for record in records),
         **_per_rank(records),
+        skipped_steps=sum(block.skipped_steps for record in records for block in record.blocks if block.kind == "sync"),
         compute_units=next((compute_units(record.ranks) for record in records if record.ranks), None),
         errors=_errors(records),
         parity=_parity(records),

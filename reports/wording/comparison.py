@@ -13,7 +13,7 @@ from reports.conclusions.verdict import is_atypical
 from reports.estimate import Caution
 from reports.schema import ArmSummary, HeadlinePart, RatioSummary
 from reports.statistics.looks import error_share
-from reports.wording.disturbances import load_lines, stall_lines
+from reports.wording.disturbances import load_lines, skipped_lines, stall_lines
 from reports.wording.formatting import interval, percent, ratio
 
 MAX_NAMED = 3
@@ -205,7 +205,7 @@ def warnings(plan: Plan, arms: Sequence[ArmSummary], results: Sequence[RatioSumm
         if arm.status not in ("ok", "not measured") and arm.launches:
             lost = len({error.launch for error in arm.errors})
             found.append(f"{arm.name} is {arm.status} in {_count(lost, 'launch', 'launches')}; the others count")
-    found += [*stall_lines(arms), *load_lines(arms)]
+    found += [*stall_lines(arms), *load_lines(arms), *skipped_lines(arms)]
     atypical = [result for result in results if is_atypical(result, threshold=plan.measurement.noise_threshold)]
     if any(result.case is not None for result in atypical):
         found.append(f"In {len(atypical)} of {len(results)} ratios a few blocks are far out: see typical_ratio in comparison.json")

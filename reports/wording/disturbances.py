@@ -38,6 +38,15 @@ def _lengths(stalls: StallFigures) -> str:
     return f"of {milliseconds(stalls.typical_s)} ms each (median; the longest {milliseconds(stalls.longest_s)} ms)"
 
 
+def skipped_lines(arms: Sequence[ArmSummary]) -> list[str]:
+    """One sentence for each arm that was timed while its optimizer took no step."""
+    return [
+        f"{arm.name} skipped {arm.skipped_steps} timed steps, whose gradients overflowed in fp16: a skipped step is shorter"
+        for arm in arms
+        if arm.skipped_steps
+    ]
+
+
 def load_sentence(load: LoadFigures | None) -> str | None:
     """That the machine was not quiet; None where it was, or where nothing is known. ``load``: over the blocks of all arms."""
     if load is None or is_quiet(load):

@@ -7,6 +7,7 @@ overflow and skip the same step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -69,6 +70,13 @@ class StepPrecision:
             yield
         finally:
             self.scaler.load_state_dict(before)
+
+    def skipped_since(self, scale: float) -> int:
+        """How many steps have been skipped, because gradients overflowed, since the scaler was at ``scale``: each halved it.
+
+        Exact unless the scale has grown meanwhile, as it does after 2000 steps without overflow.
+        """
+        return max(0, round(math.log2(scale / self.scaler.get_scale()))) if self.scaler.is_enabled() else 0
 
     @property
     def gradient_error(self) -> float:

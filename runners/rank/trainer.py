@@ -181,11 +181,13 @@ class Trainer:
             for _ in range(warmup_steps):
                 self.step(timer)
             synchronize_ranks(self.backend, self.device)
+            scale = self.step_precision.scaler.get_scale()
             untimed_s = time.perf_counter() - began
             timer.start()
             samples = [self.step(timer) for _ in range(steps)]
             phases_s = timer.read().tolist()
-        return RankSteps(rank=self.world.rank, untimed_s=untimed_s, samples=samples, phases_s=phases_s)
+            skipped = self.step_precision.skipped_since(scale)
+        return RankSteps(rank=self.world.rank, untimed_s=untimed_s, samples=samples, phases_s=phases_s, skipped_steps=skipped)
 
     @contextmanager
     def _local(self) -> Iterator[None]:

@@ -60,11 +60,12 @@ def steps_taken():
 def test_after_a_rebuild_no_step_is_skipped_to_find_the_loss_scale_again(steep_engine, steps_taken):
     """The scale began anew at 2^16 with each rebuild, so that the timed steps were largely skipped ones."""
     trainer = steep_engine.trainer
-    trainer.run_block(steps=20, warmup_steps=0, local=False, rebuild=False)
+    block = trainer.run_block(steps=20, warmup_steps=0, local=False, rebuild=False)
     assert 0 < len(steps_taken) < 20, "the first steps overflow"
+    assert block.skipped_steps == 20 - len(steps_taken)
     scale = trainer.step_precision.scaler.get_scale()
     steps_taken.clear()
-    trainer.run_block(steps=4, warmup_steps=1, local=False, rebuild=True)
+    assert trainer.run_block(steps=4, warmup_steps=1, local=False, rebuild=True).skipped_steps == 0
     assert len(steps_taken) == 5
     assert trainer.step_precision.scaler.get_scale() == scale
 
