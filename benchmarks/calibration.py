@@ -6,8 +6,10 @@
   and ``two``: DDP against one that spends 2% more (within 5 minutes). Counted: candidates called slower.
 - ``stalls``: DDP that sleeps 60 ms after every 50th step; ``rare-stalls``: 0.3 s in one block of twenty, beside a baseline that is
   3% slower otherwise; ``launches``: 6% more in every fifth launch. Counted: intervals that cover the ratio that was planted.
+- ``load-none``: the arms of plans/local.yaml on the machine as it is, once; ``load-hog``: the same while another process spins on
+  the first core for 10 s of every 30. Counted: verdicts that do not contradict the quiet machine's.
 
-    python benchmarks/calibration.py --output FOLDER [--only same|defaults|five|two|stalls|rare-stalls|launches] [--repeats N]
+    python benchmarks/calibration.py --output FOLDER [--only same|defaults|five|two|stalls|rare-stalls|launches|load] [--repeats N]
 
 Each count stands with its binomial interval (Clopper and Pearson, 95%). Run it on an otherwise idle machine. An existing FOLDER is
 continued.
@@ -16,11 +18,13 @@ continued.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,8 +45,18 @@ QUIET_DDP = {**DDP, "options": {"broadcast_buffers": False}}
 """DDP for which 2% more work per step takes 2% longer. With buffers broadcast, ranks also wait for each other in the forward
 pass, and they wait less if a step ends later."""
 HOROVOD = {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"}
+LOCAL = {"ddp": DDP, "horovod-gloo": HOROVOD, "horovod-mpi": {**HOROVOD, "transport": "mpi"}}
 DEFAULTS = {"launches": 5, "seconds_per_launch": 27, "local_every": 4}
 """Those of plans/local.yaml."""
+HOG = """
+import os, sys, time
+os.sched_setaffinity(0, {int(sys.argv[1])})
+while True:
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        pass
+    time.sleep(20)
+"""
 RARE_EVERY = 240
 """Steps between two rare stalls: blocks of 10 timed and 2 untimed steps, one in twenty of which is hit."""
 Comparison = dict[str, Any]
@@ -59,6 +73,8 @@ class Case:
     local_batch_size: int = 32
     truth: Callable[[Comparison], float] | None = None
     """The true ratio of the candidate, from the comparison's own step times; None: 1, or what is counted is the verdict."""
+    quiet: str = ""
+    """The case whose verdicts this one's must not contradict; a hog runs beside this one."""
 
     @property
     def same(self) -> bool:
@@ -123,7 +139,21 @@ def cases() -> list[Case]:
             truth=lambda _: 1.06**-0.2,
             **LONG_STEPS,
         ),
+        Case(name="load-none", arms=LOCAL, measurement=DEFAULTS, repeats=1),
+        Case(name="load-hog", arms=LOCAL, measurement=DEFAULTS, repeats=6, quiet="load-none"),
     ]
+
+
+@contextlib.contextmanager
+def hog(*, runs: bool) -> Iterator[None]:
+    """Let a process spin on the first core for 10 s of every 30."""
+    first = min(os.sched_getaffinity(0))
+    with subprocess.Popen([sys.executable, "-c", HOG, str(first)]) if runs else contextlib.nullcontext() as process:
+        try:
+            yield
+        finally:
+            if process:
+                process.kill()
 
 
 def plug_in(name: str, **options: float) -> dict[str, Any]:
@@ -148,7 +178,8 @@ def run(case: Case, number: int, output: Path) -> dict[str, dict[str, Any]]:
         plan.write_text(yaml.safe_dump(case.plan(number), sort_keys=False))
         began = time.monotonic()
         command = [sys.executable, "-m", "runners.cli", "compare", str(plan), "-o", str(folder)]
-        ended = subprocess.run(command, check=False, capture_output=True, text=True)
+        with hog(runs=bool(case.quiet)):
+            ended = subprocess.run(command, check=False, capture_output=True, text=True)
         minutes = (time.monotonic() - began) / 60
         if not (folder / "comparison.json").exists():
             sys.exit(f"{folder.name}: no comparison, exit code {ended.returncode}\n{ended.stderr[-2000:]}")
@@ -168,12 +199,15 @@ def run(case: Case, number: int, output: Path) -> dict[str, dict[str, Any]]:
     return results
 
 
-def conclude(case: Case, results: list[dict[str, dict[str, Any]]]) -> list[str]:
-    """Write a case's counts, one line for each candidate."""
+def conclude(case: Case, results: list[dict[str, dict[str, Any]]], quiet: dict[str, dict[str, Any]]) -> list[str]:
+    """Write a case's counts, one line for each candidate. ``quiet``: the entries of the case's quiet one."""
     lines = []
     for name in results[0]:
         entries = [result[name] for result in results]
-        if case.same or case.truth:
+        if case.quiet:
+            good = sum(entry["verdict"] in ("undecided", quiet[name]["verdict"]) for entry in entries)
+            what = f"do not contradict '{quiet[name]['verdict']}'"
+        elif case.same or case.truth:
             good = sum(entry["ci_low"] <= entry["truth"] <= entry["ci_high"] for entry in entries)
             what = "intervals cover the truth"
         else:
@@ -195,11 +229,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, help="instead of each case's own")
     given = parser.parse_args()
     given.output.mkdir(parents=True, exist_ok=True)
-    counts = []
+    counts, found = [], {}
     for case in cases():
         if case.name.startswith(given.only):
-            results = [run(case, number, given.output) for number in range(given.repeats or case.repeats)]
-            counts += conclude(case, results)
+            number = case.repeats if case.repeats == 1 else given.repeats or case.repeats
+            found[case.name] = [run(case, repetition, given.output) for repetition in range(number)]
+            counts += conclude(case, found[case.name], found[case.quiet][0] if case.quiet else {})
     print("\n".join(["", *counts]))
 
 
