@@ -21,15 +21,15 @@ from reports.charts.training import CURVE_TITLES, curve_name
 from reports.conclusions.bottleneck import LIMIT
 from reports.schema import ArmSummary, Comparison
 from reports.study_schema import Study
+from reports.tables.case_tables import case_table, outcome_table
+from reports.tables.rank_tables import link_caption, link_table, rank_caption, rank_table
+from reports.tables.study_tables import points_table, results_table, study_link_caption, study_link_table
+from reports.tables.table import Table
+from reports.tables.training_table import training_table
+from reports.tables.verdict_table import conditions_table, verdict_table
 from reports.wording import formatting
-from reports.wording.case_tables import case_table, outcome_table
 from reports.wording.method import method
-from reports.wording.rank_tables import link_caption, link_table, rank_caption, rank_table
 from reports.wording.study import METHOD, bases
-from reports.wording.study_tables import points_table, results_table, study_link_caption, study_link_table
-from reports.wording.table import Table
-from reports.wording.training_table import training_table
-from reports.wording.verdict_table import conditions_table, verdict_table
 
 
 class HtmlReport(Report):

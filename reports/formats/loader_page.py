@@ -11,7 +11,8 @@ from measurement.loader_record import LoaderRecord
 from reports.charts.loaders import loading_chart
 from reports.conclusions.loaders import LoaderDemand
 from reports.formats.html import headline_parts, pages, script_json
-from reports.wording.loaders import loader_sentences, loader_table
+from reports.tables.loader_table import loader_table
+from reports.wording.loaders import loader_sentences
 
 
 def write_loading(record: LoaderRecord, need: LoaderDemand | None, folder: Path) -> None:

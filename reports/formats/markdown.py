@@ -9,15 +9,15 @@ from typing import Any
 from reports.base import Report
 from reports.schema import ArmSummary, Comparison
 from reports.study_schema import Study
-from reports.wording.case_tables import case_table, outcome_table
+from reports.tables.case_tables import case_table, outcome_table
+from reports.tables.rank_tables import link_caption, link_table, rank_caption, rank_table
+from reports.tables.study_tables import points_table, results_table, study_link_caption, study_link_table
+from reports.tables.table import Table
+from reports.tables.training_table import training_table
+from reports.tables.verdict_table import conditions_table, verdict_table
 from reports.wording.formatting import NONE, exposed, gibibytes, milliseconds, step_shares
 from reports.wording.method import method
-from reports.wording.rank_tables import link_caption, link_table, rank_caption, rank_table
 from reports.wording.study import METHOD, bases
-from reports.wording.study_tables import points_table, results_table, study_link_caption, study_link_table
-from reports.wording.table import Table
-from reports.wording.training_table import training_table
-from reports.wording.verdict_table import conditions_table, verdict_table
 
 SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#"})
 

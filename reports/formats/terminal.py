@@ -13,13 +13,13 @@ from measurement.loader_record import LoaderRecord
 from reports.conclusions.loaders import LoaderDemand
 from reports.schema import Comparison
 from reports.study_schema import Study
-from reports.wording.case_tables import case_table, outcome_table
-from reports.wording.loaders import loader_table
+from reports.tables.case_tables import case_table, outcome_table
+from reports.tables.loader_table import loader_table
+from reports.tables.study_tables import results_table
+from reports.tables.table import Entry, Kind, Row, Table
+from reports.tables.training_table import training_table
+from reports.tables.verdict_table import verdict_table
 from reports.wording.study import bases
-from reports.wording.study_tables import results_table
-from reports.wording.table import Entry, Kind, Row, Table
-from reports.wording.training_table import training_table
-from reports.wording.verdict_table import verdict_table
 
 STYLES: dict[Kind, str] = {
     "faster": "bold green",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from measurement.core_use import BUSY_REMEDY, busy_warning
 from measurement.errors import RecordError
+from measurement.fairness import fairness_table
 from measurement.fingerprint import fingerprint, git_state, usable_cores
 from measurement.plan import Plan
 from measurement.record import LaunchRecord, Manifest
@@ -19,7 +20,6 @@ from reports import conclude, make_reports, write_reports
 from reports.schema import Comparison
 from reports.statistics.looks import next_look
 from runners.driver.endpoint import DriverEndpoint, open_endpoint
-from runners.driver.fairness import fairness_table
 from runners.driver.launch import Launch
 from runners.driver.progress import Progress
 from runners.hosts.preflight import inspect

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from measurement.fairness import unasked_differences
 from measurement.plan import Measurement
 from measurement.record import Failure
 from runners.driver.arm_launch import ArmLaunch, Say
 from runners.driver.arm_session import ArmFailed
-from runners.driver.fairness import unasked_differences
 from runners.protocol.gate_verdict import judge_gate
 from runners.protocol.messages import GateCommand, GateReply, ParityReport
 from runners.protocol.same_work import compare_calls, compare_state, drops_step_hooks

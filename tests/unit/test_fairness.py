@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from measurement.fairness import fairness_table, unasked_differences
 from measurement.record import RankReport
-from runners.driver.fairness import fairness_table, unasked_differences
 from tests.unit.test_measurement import record
 
 

@@ -10,7 +10,7 @@ from measurement.results import ResultsFolder
 from reports import conclude, write_reports
 from reports.conclusions.links import ring_bytes, share_sent, summarise_links
 from reports.conclusions.ranks import skew, summarise_ranks
-from reports.wording.rank_tables import link_caption, rank_table
+from reports.tables.rank_tables import link_caption, rank_table
 from runners.lab.link_shaping import link_counter, passed
 from tests.conftest import TINY
 from tests.unit.results_factory import Truth, make_plan, write_results

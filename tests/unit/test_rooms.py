@@ -33,8 +33,9 @@ INNER_ROOMS = {
     "reports/statistics": set(),
     "reports/conclusions": {"statistics"},
     "reports/wording": {"conclusions", "statistics"},
-    "reports/charts": {"conclusions", "statistics", "wording"},
-    "reports/formats": {"conclusions", "statistics", "wording", "charts"},
+    "reports/tables": {"conclusions", "wording"},
+    "reports/charts": {"conclusions", "statistics", "wording", "tables"},
+    "reports/formats": {"conclusions", "statistics", "wording", "tables", "charts"},
 }
 """What each room of a room may import of the others beside it: driver and rank know each other only through the protocol."""
 COMPOSING = {"cli", "comparison", "study", "conclude", "write_reports"}

@@ -21,7 +21,7 @@ from reports.formats.terminal import study_table
 from reports.schema import Estimate
 from reports.study import conclude_study, write_study
 from reports.study_schema import Study
-from reports.wording.study_tables import results_table
+from reports.tables.study_tables import results_table
 from runners.driver.study import StudyRun, point_plans, read_plan_or_study
 from tests.conftest import REPOSITORY, TINY
 from tests.unit.results_factory import Truth, make_manifest, make_plan, write_results

@@ -13,8 +13,8 @@ from reports import conclude, write_reports
 from reports.formats.html import HtmlReport
 from reports.formats.markdown import MarkdownReport
 from reports.formats.terminal import STYLES, comparison_table, rich_table
-from reports.wording.table import Column, Entry, Row, Table, texts
-from reports.wording.verdict_table import verdict_table
+from reports.tables.table import Column, Entry, Row, Table, texts
+from reports.tables.verdict_table import verdict_table
 from tests.unit.results_factory import Truth, make_plan, write_results
 
 GREEN, RED = "\x1b[1;32m", "\x1b[1;31m"

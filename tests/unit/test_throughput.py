@@ -12,8 +12,8 @@ from measurement.results import ResultsFolder, steps_of
 from reports import conclude
 from reports.conclusions.throughput import throughput_interval, throughput_per_s
 from reports.statistics.bootstrap import ratio_of_sums_interval
+from reports.tables.verdict_table import verdict_table
 from reports.wording.formatting import rate
-from reports.wording.verdict_table import verdict_table
 from runners.standalone.tables import throughput_table
 from tests.unit.results_factory import make_plan, write_results
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from reports.tables.table import Column, Entry, Row, Table, texts
 from reports.training_schema import ArmTraining, TrainingSummary
 from reports.wording.formatting import NARROW_TO, NONE, accuracy_interval, percent, points, seconds, time_ratio
-from reports.wording.table import Column, Entry, Row, Table, texts
 
 
 def training_table(training: TrainingSummary) -> Table:

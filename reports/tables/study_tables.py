@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from reports.schema import ArmSummary
 from reports.study_schema import Study, StudyPoint
+from reports.tables.rank_tables import link_caption, link_table
+from reports.tables.table import Column, Entry, Row, Table, texts
+from reports.tables.verdict_table import arm_columns, arm_entries
 from reports.wording.formatting import NONE, with_interval
-from reports.wording.rank_tables import link_caption, link_table
 from reports.wording.study import bases, cause_of
-from reports.wording.table import Column, Entry, Row, Table, texts
-from reports.wording.verdict_table import arm_columns, arm_entries
 
 POINT = Column(name="point", title="point")
 SCALING = (Column(name="speed_up", title="speed-up", numeric=True), Column(name="efficiency", title="efficiency", numeric=True))

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from reports.conclusions.links import is_far_off
 from reports.schema import ArmSummary, ByRank, Comparison, Estimate, LinkFigures, RankFigures
+from reports.tables.table import Column, Entry, Row, Table, texts
 from reports.wording.formatting import milliseconds, rate, significant
-from reports.wording.table import Column, Entry, Row, Table, texts
 
 EXPLANATION = (
     "more than 20% from a ring's need: small messages cost headers and negotiation, other algorithms (recursive halving or "

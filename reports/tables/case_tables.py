@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from measurement.record import Case
 from reports.conclusions.cases import OUTCOMES, count_verdicts
 from reports.schema import ArmSummary, Comparison
+from reports.tables.table import Column, Entry, Row, Table, texts
+from reports.tables.verdict_table import verdict_kind
 from reports.wording.formatting import NONE, arm_kind, bandwidth, duration, interval, ratio, size_text
-from reports.wording.table import Column, Entry, Row, Table, texts
-from reports.wording.verdict_table import verdict_kind
 
 
 @dataclass(frozen=True, kw_only=True)

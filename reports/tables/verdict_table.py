@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary
+from reports.tables.table import Column, Entry, Kind, Row, Table, texts
 from reports.wording.comparison import first_line, minutes_words
 from reports.wording.formatting import (
     NARROW_TO,
@@ -19,7 +20,6 @@ from reports.wording.formatting import (
     rate_interval,
     ratio,
 )
-from reports.wording.table import Column, Entry, Kind, Row, Table, texts
 
 LONGEST_NOTE = 16
 """Characters that a narrow table has room for."""

@@ -1,0 +1,1 @@
+"""What the tables of every format hold: columns, rows, entries."""
