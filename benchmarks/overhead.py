@@ -31,8 +31,7 @@ from runners.launchers import read_own_world
 from runners.processes.local import search_path
 from runners.protocol.messages import Job
 from runners.rank.engine import Engine, start_engine
-from runners.rank.worker import pin
-from runners.standalone.command import set_threads
+from runners.rank.resources import take_resources, threads_of
 from runners.standalone.rendezvous import rendezvous_store
 
 STEPS, WARMUP_STEPS = 6, 2
@@ -76,8 +75,7 @@ def rank_main(backend: str, seconds: float, seed: int, output: Path) -> None:
     """Run pairs of blocks on one rank until the time is over. Rank 0 writes the slowest ranks' times."""
     world: World = read_own_world()
     job = Job(arm=backend, backend=backend, workload="digits", local_batch_size=32, world_size=world.world_size, seed=1)
-    pin(world)
-    set_threads(None, world)
+    take_resources(world, threads=threads_of(world, asked=None, environment=os.environ))
     engine = start_engine(job, world, store=rendezvous_store(job, world))
     batches = engine.trainer.new_batches()
     kinds: dict[str, Callable[[], float]] = {

@@ -34,7 +34,7 @@ import backends.mpi_process_group  # noqa: F401 - registers "mpi4py"
 from reports.statistics.intervals import equal_work, ratio_interval
 from runners.launchers import read_own_world
 from runners.processes.local import search_path
-from runners.rank.worker import pin
+from runners.rank.resources import spread
 
 SIZES = [1024 * 4**power for power in range(9)]
 BLOCK_S = 0.02
@@ -94,7 +94,7 @@ def slowest(times: dict[str, float]) -> dict[str, float]:
 
 def rank_main(seconds: float, seed: int, output: Path) -> None:
     """Run rounds over all sizes on one rank until the time is over. Rank 0 writes the times."""
-    pin(read_own_world())
+    spread(read_own_world())
     torch.set_num_threads(1)
     dist.init_process_group("mpi4py", init_method="mpi4py://")
     gloo = dist.new_group(backend="gloo")

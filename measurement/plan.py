@@ -70,8 +70,9 @@ class Arm(Section):
 class Measurement(Section):
     """How the arms are measured. The defaults are what ``benchmarks/calibration.py`` checked."""
 
-    mode: Literal["interleaved", "sequential"] = "interleaved"
-    """``interleaved``: all arms are up at once and take turns. ``sequential``: one at a time, the launch is the unit."""
+    mode: Literal["interleaved", "sequential", "separate"] = "interleaved"
+    """``interleaved``: all arms are up at once and take turns. ``sequential``: one at a time, the launch is the unit. ``separate``:
+    people started the runs themselves, each by its own command (``python -m runners.ddp``); no driver runs such a plan."""
     launches: int = Field(default=5, ge=1)
     """How often every arm is started anew: the interval's sample. Three tell their own variance badly."""
     seconds_per_launch: float = Field(default=45.0, gt=0)
@@ -224,7 +225,8 @@ class Plan(Section):
             raise ValueError(unknown_name("baseline arm", self.baseline, self.arms))
         if self.measurement.control and self.control_name in self.arms:
             raise ValueError(f"arm '{self.control_name}' has the name of the control; rename it or set control: false")
-        if len(self.arms) == 1 and not self.measurement.control and self.training is None:
+        is_one_question = self.measurement.control or self.training is not None or self.measurement.mode == "separate"
+        if len(self.arms) == 1 and not is_one_question:
             raise ValueError("one arm and no control leaves nothing to compare; add an arm or set control: true")
         somewhere = [self.hosts, *(point.hosts for point in self.points.values())]
         for field in FOR_HOSTS:

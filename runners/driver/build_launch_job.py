@@ -18,8 +18,6 @@ from runners.processes import remote
 from runners.processes.run_processes import RUN_ID
 
 PORT_TIMEOUT_S = 20.0
-KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-"""Has glibc keep freed memory (mallopt(3)): no allocation is a mapping of its own, and the heap is trimmed only above 1 TiB."""
 
 
 def build_launch_job(
@@ -45,10 +43,10 @@ def build_launch_job(
         **({"--log-folder": str(log_folder.resolve())} if placement.is_local else {}),
         "--threads": threads if plan.threads is None else str(plan.threads),
         "--affinity": plan.affinity,
+        "--freed-memory": plan.freed_memory,
     }
     forwarded = {} if placement.is_local else remote.forwarded_environment() | {RUN_ID: run_id}
-    memory = KEEP_FREED_MEMORY if plan.freed_memory == "keep" else {}
-    own = {"OMP_NUM_THREADS": arguments["--threads"]} | memory | plan.environment | setup.environment
+    own = {"OMP_NUM_THREADS": arguments["--threads"]} | plan.environment | setup.environment
     return LaunchJob(
         world_size=plan.world_size,
         hosts=placement.hosts,

@@ -46,6 +46,11 @@ def resolve_arms(plan: Plan) -> dict[str, ArmSetup]:
         PlanError: an unknown backend, launcher, transport or option, or a combination that cannot work.
         HostfileError: its hosts cannot be read, or are too small.
     """
+    if plan.measurement.mode == "separate":
+        raise PlanError(
+            "measurement.mode 'separate' is that of runs which people started themselves: 'ringside report RUN RUN ...' compares "
+            "them; for 'ringside compare' use 'interleaved' or 'sequential', and another results folder"
+        )
     arms = {name: resolve_arm(name, arm, plan) for name, arm in plan.all_arms().items()}
     for setup in arms.values():
         hosts = planned_hosts(setup.plan)

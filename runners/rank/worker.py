@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from measurement.addresses import split_port
-from measurement.fingerprint import allowed_environment, usable_cores
+from measurement.fingerprint import allowed_environment
 from measurement.world import World
 from runners.launchers import make_launcher
 from runners.launchers.rank_variables import read_world
@@ -46,6 +46,7 @@ from runners.protocol.messages import (
     job_key,
     reply_key,
 )
+from runners.rank.resources import take_resources
 
 FOREVER = timedelta(days=30)
 
@@ -60,15 +61,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder = Path(given.log_folder) if given.log_folder else remote_results.folder_of(os.environ[RUN_ID])
     redirect_output(folder / remote_results.log_name(world.rank))
     faulthandler.register(signal.SIGUSR1)
-    if given.affinity == "spread":
-        pin(world)
+    take_resources(world, threads=given.threads, affinity=given.affinity, freed_memory=given.freed_memory)
 
-    import torch  # after the affinity, so that its threads are made with it
     from torch.distributed import TCPStore
 
     host, port = split_port(given.driver)
     store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=FOREVER)
-    torch.set_num_threads(given.threads)
     RankServer(store=store, arm=given.arm, launch=given.launch, world=world, kept_in=None if given.log_folder else folder).serve()
     leave(0)  # torn down in order; Gloo in torch 2.15 may still abort when the interpreter takes the rest apart
 
@@ -86,6 +84,7 @@ def _arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--affinity", choices=("none", "spread"), default="spread")
+    parser.add_argument("--freed-memory", choices=("keep", "return"), default="keep")
     return parser
 
 
@@ -98,14 +97,6 @@ def redirect_output(path: Path) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-
-
-def pin(world: World) -> None:
-    """Pin this rank to its equal share of the host's cores; leave it all cores if there are fewer cores than ranks."""
-    cores = usable_cores()
-    share = len(cores) // world.local_world_size
-    if share:
-        os.sched_setaffinity(0, cores[world.local_rank * share : (world.local_rank + 1) * share])
 
 
 def end_with(error: Exception) -> NoReturn:

@@ -6,18 +6,19 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-import torch
 import typer
 
 from backends import backend_class
 from measurement.errors import ParityError, PlanError
-from measurement.fingerprint import allowed_environment, core_count
+from measurement.fingerprint import allowed_environment
+from measurement.plan import Plan
 from measurement.plan_file import check_plan, checked
 from measurement.record import LaunchRecord
 from measurement.results import ResultsFolder, default_folder, folder_name, steps_of
@@ -31,16 +32,15 @@ from runners.planning.jobs import job_of
 from runners.planning.workload import resolve_workload
 from runners.processes.process_exit import run_command
 from runners.protocol.gate_verdict import judge_gate
-from runners.protocol.messages import Job
 from runners.rank.engine import Engine, start_engine
+from runners.rank.resources import take_resources, threads_of
 from runners.standalone import flags
 from runners.standalone.flags import CheckpointOptions
 from runners.standalone.rendezvous import rendezvous_store
 from runners.standalone.tables import cases_table, throughput_table
-from runners.standalone.throughput import StandaloneSettings, measure
+from runners.standalone.throughput import LOCAL_EVERY, StandaloneSettings, measure
 from runners.standalone.training_run import TrainingRun
 
-DIGEST = "standalone"
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -65,6 +65,9 @@ def command_line(backend: str) -> Callable[..., None]:
         warmup_steps: flags.WarmupSteps = 10,
         parity_steps: flags.ParitySteps = 3,
         threads: flags.Threads = None,
+        affinity: flags.Affinity = "spread",
+        freed_memory: flags.FreedMemory = "keep",
+        no_local: flags.NoLocal = False,
         precision: flags.Precision = "fp32",
         max_gradient_norm: flags.MaxGradientNorm = None,
         epochs: flags.Epochs = None,
@@ -88,6 +91,8 @@ def command_line(backend: str) -> Callable[..., None]:
         """Measure the throughput of one workload on the ranks this was started on, or train it with --epochs."""
         flags.require_one_of("--device", device, DEVICES)
         flags.require_one_of("--precision", precision, get_args(Precision))
+        flags.require_one_of("--affinity", affinity, ("spread", "none"))
+        flags.require_one_of("--freed-memory", freed_memory, ("keep", "return"))
         if max_gradient_norm is not None and not max_gradient_norm > 0:
             raise PlanError(f"--max-gradient-norm {max_gradient_norm:g} is not greater than 0; leave it out to clip nothing")
         training = flags.read_training(
@@ -105,6 +110,14 @@ def command_line(backend: str) -> Callable[..., None]:
         shorthands = {"--data-dir": data_dir, "--download": download, "--pretrained": pretrained, "--workers": workers}
         use_interface(network_interface)
         world = read_own_world()
+        measured = StandaloneSettings(
+            warmup_steps=warmup_steps,
+            blocks=blocks,
+            block_steps=block_steps,
+            parity_steps=parity_steps,
+            local_every=0 if no_local or training else LOCAL_EVERY,
+        )
+        threads = threads_of(world, asked=threads, environment=os.environ)
         asked: dict[str, Any] = {
             "workload": workload,
             "workload_options": flags.workload_options(workload, flags.settings(workload_option, "--workload-option"), shorthands),
@@ -115,23 +128,24 @@ def command_line(backend: str) -> Callable[..., None]:
             "precision": precision,
             "max_gradient_norm": max_gradient_norm,
             "training": training.model_dump() if training else None,
+            "threads": threads,
+            "affinity": affinity,
+            "freed_memory": freed_memory,
+            "measurement": measured.as_measurement(),
         }
-        job = resolve_job(own_backend or backend, asked, world, transport=transport, options=flags.settings(option, "--option"))
-        set_threads(threads, world)
-        run(
-            job,
-            world,
-            StandaloneSettings(warmup_steps=warmup_steps, blocks=blocks, block_steps=block_steps, parity_steps=parity_steps),
-            checkpointing=flags.read_checkpoint_options(checkpoint, every_steps=checkpoint_steps, resume=resume),
-            events=tensorboard,
-            output=output,
-        )
+        plan = resolve_plan(own_backend or backend, asked, world, transport=transport, options=flags.settings(option, "--option"))
+        checkpointing = flags.read_checkpoint_options(checkpoint, every_steps=checkpoint_steps, resume=resume)
+        folder = ResultsFolder(output or default_folder(f"{plan.baseline}-{folder_name(workload)}"))
+        if world.rank == 0:
+            require_new(folder)
+        take_resources(world, threads=threads, affinity=affinity, freed_memory=freed_memory)
+        run(plan, world, measured, checkpointing=checkpointing, events=tensorboard, folder=folder)
 
     return measure
 
 
-def resolve_job(backend: str, asked: Mapping[str, Any], world: World, *, transport: str | None, options: dict[str, Any]) -> Job:
-    """Make the job of these ranks as that of a plan with a single arm, and refuse what cannot work.
+def resolve_plan(backend: str, asked: Mapping[str, Any], world: World, *, transport: str | None, options: dict[str, Any]) -> Plan:
+    """Make a plan with these ranks as its single arm, and refuse what cannot work.
 
     Raises:
         PlanError: the launcher does not give what the backend needs, or the backend cannot do what is asked.
@@ -144,23 +158,27 @@ def resolve_job(backend: str, asked: Mapping[str, Any], world: World, *, transpo
     plan = check_plan(content, source="command line")
     checked_options = checked(cls.Options, options, source=f"options of backend '{backend}'")
     cls.check(transport=transport, options=checked_options, micro_steps=plan.micro_steps, world_size=plan.world_size)
-    return job_of(plan, name, plan.arms[name], transport=transport)
+    return plan
 
 
-def set_threads(asked: int | None, world: World) -> None:
-    """Set the threads of this rank. torchrun sets OMP_NUM_THREADS=1; without it each rank would take all cores."""
-    if asked is not None or "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(asked or max(1, core_count() // world.local_world_size))
+def require_new(folder: ResultsFolder) -> None:
+    """Refuse a folder that holds a run already: what was measured is never overwritten.
+
+    Raises:
+        PlanError: with what to do.
+    """
+    if folder.plan_path.exists() or any(folder.root.glob("launch-*")):
+        raise PlanError(f"'{folder.root}' holds a run already; give another folder with -o, one for each run, or remove it")
 
 
 def run(
-    job: Job,
+    plan: Plan,
     world: World,
     measured: StandaloneSettings,
     *,
     checkpointing: CheckpointOptions | None = None,
     events: Path | None = None,
-    output: Path | None,
+    folder: ResultsFolder,
 ) -> None:
     """Run one rank from start to end. Collective; rank 0 prints and writes.
 
@@ -169,6 +187,8 @@ def run(
     """
     began = time.monotonic()
     sys.path.insert(0, str(Path.cwd()))
+    arm = plan.arms[plan.baseline]
+    job = job_of(plan, plan.baseline, arm, transport=arm.transport)
     resolve_workload(job.workload, job.workload_options)
     engine = start_engine(job, world, store=rendezvous_store(job, world))
     try:
@@ -178,7 +198,7 @@ def run(
             if job.training
             else None
         )
-        record = _record(engine, measured)
+        record = _record(engine, plan, measured, comparison_id=folder.root.name)
         record.start_s = time.monotonic() - began
         training.run(record) if training else measure(engine, record, measured)
         reports = engine.backend.all_gather_object((engine.report(allowed_environment(os.environ)), engine.peak_memory_bytes()))
@@ -190,19 +210,20 @@ def run(
         if log is not None:
             log.close()
         if engine.runner.world.rank == 0:
-            _write_and_print(record, output or default_folder(f"{job.arm}-{folder_name(job.workload)}"))
+            folder.write_plan(plan)
+            _write_and_print(record, folder)
         engine.runner.release()
         engine.backend.barrier()
     finally:
         engine.backend.teardown()
 
 
-def _record(engine: Engine, measured: StandaloneSettings) -> LaunchRecord:
+def _record(engine: Engine, plan: Plan, measured: StandaloneSettings, *, comparison_id: str) -> LaunchRecord:
     """Take the gate and return the record that is to be filled. Collective."""
     job = engine.job
     record = LaunchRecord(
-        comparison_id=DIGEST,
-        plan_digest=DIGEST,
+        comparison_id=comparison_id,
+        plan_digest=plan.digest(),
         launch=0,
         arm=job.arm,
         role="baseline",
@@ -215,6 +236,7 @@ def _record(engine: Engine, measured: StandaloneSettings) -> LaunchRecord:
         world_size=job.world_size,
         status="ok",
         cases=list(engine.cases.values()),
+        commands=[{"host": socket.gethostname(), "argv": sys.orig_argv}],
     )
     if measured.parity_steps or record.cases:
         reports = engine.backend.all_gather_object(engine.run_gate(steps=measured.parity_steps))
@@ -234,11 +256,9 @@ def _speaker(engine: Engine) -> Callable[[str], None]:
     return say
 
 
-def _write_and_print(record: LaunchRecord, root: Path) -> None:
+def _write_and_print(record: LaunchRecord, folder: ResultsFolder) -> None:
     from rich.console import Console
 
-    folder = ResultsFolder(root)
-    record.comparison_id = root.name
     folder.write_launch(record)
     steps = steps_of(record)
     console = Console()

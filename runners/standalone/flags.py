@@ -31,7 +31,10 @@ BackendReference = Annotated[
 ]
 Transport = Annotated[str | None, typer.Option(help="gloo, nccl or mpi; default: what was built for the device.")]
 BackendOption = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the backend.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Per rank; default: OMP_NUM_THREADS, or an equal share.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Per rank; default: OMP_NUM_THREADS, or an equal share of the cores.")]
+Affinity = Annotated[str, typer.Option(help="spread: pin each rank to its share of the cores. none: leave it to the kernel.")]
+FreedMemory = Annotated[str, typer.Option(help="keep: memory that a rank frees stays its own. return: as the C library has it.")]
+NoLocal = Annotated[bool, typer.Option("--no-local", help="No blocks without gradient exchange: no exposed communication.")]
 Interface = Annotated[str | None, typer.Option(help="Of every host, such as eth0; default: each library's.")]
 Blocks = Annotated[int, typer.Option(min=1, help="Measured blocks.")]
 BlockSteps = Annotated[int, typer.Option(min=1, help="Steps in each.")]
@@ -46,7 +49,7 @@ CheckpointFile = Annotated[Path | None, typer.Option(help="Keep the training in 
 CheckpointSteps = Annotated[int | None, typer.Option(min=1, help="And after every so many steps.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the training in the checkpoint.")]
 TensorboardFolder = Annotated[Path | None, typer.Option(help="Write TensorBoard's event files into this folder.")]
-Output = Annotated[Path | None, typer.Option("-o", "--output", help="Results folder. [results/BACKEND-WORKLOAD-TIME]")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="Results folder, a new one. [results/BACKEND-WORKLOAD-TIME]")]
 
 
 def settings(given: Sequence[str] | None, flag: str) -> dict[str, Any]:

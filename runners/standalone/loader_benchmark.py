@@ -5,6 +5,7 @@ It tells whether the input pipeline keeps up with training: per rank, per host a
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -25,9 +26,10 @@ from runners.launchers import read_own_world
 from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.processes.process_exit import run_command
 from runners.protocol.messages import Job
+from runners.rank.resources import take_resources, threads_of
 from runners.rank.trainer import resolve_device
 from runners.standalone import flags
-from runners.standalone.command import DEVICES, set_threads
+from runners.standalone.command import DEVICES
 from runners.standalone.loader_turns import Loaders, require_loader
 from runners.standalone.rendezvous import rendezvous_store
 
@@ -105,7 +107,7 @@ def rendezvous_job(workload: str, options: dict[str, Any], world: World, *, loca
 
 def gather(job: Job, setup: WorkloadSetup, world: World, counts: list[int], *, rounds: int, seconds: float) -> LoaderRecord | None:
     """Measure on all ranks and return the record on rank 0. Collective."""
-    set_threads(None, world)
+    take_resources(world, threads=threads_of(world, asked=None, environment=os.environ))
     device = resolve_device(job.device, local_rank=world.local_rank)
     cls = backend_class(job.backend)
     backend: Backend = cls(transport=job.transport)

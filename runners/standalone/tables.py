@@ -8,9 +8,10 @@ from rich.table import Table
 
 from measurement.record import LaunchRecord
 from reports.conclusions.blocks import slowest_steps, tabulate_blocks, timed_steps
-from reports.conclusions.bottleneck import data_wait_share
+from reports.conclusions.bottleneck import data_wait_share, exposed_comm, exposed_comm_share
 from reports.conclusions.cases import summarise_cases
 from reports.conclusions.throughput import throughput_per_s
+from reports.estimate import Estimate
 from reports.schema import StepShares
 from reports.wording.bottleneck import limit_sentence
 from reports.wording.formatting import bandwidth, duration, share, size_text
@@ -30,17 +31,24 @@ def throughput_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
     table = Table(title=title, title_justify="left")
     for name in ("host", "rank", f"{record.sample_unit}/s", "step ms (median)", "step ms (95%)", "waiting for data"):
         table.add_column(name, justify="left" if name == "host" else "right")
-    timed = timed_steps([record], steps.assign(launch=record.launch, arm=record.arm))
-    timed = timed[timed["kind"] == "sync"]
+    both = timed_steps([record], steps.assign(launch=record.launch, arm=record.arm))
+    timed = both[both["kind"] == "sync"]
     for place in record.ranks:
         own = timed[timed["rank"] == place.rank]
         table.add_row(place.host, str(place.rank), *_figures(own["samples"].sum() / own["step_s"].sum(), own["step_s"], own))
     in_all = throughput_per_s(tabulate_blocks(timed))
     table.add_section()
     table.add_row("all", str(record.world_size), *_figures(in_all, slowest_steps(timed)["step_s"], timed), style="bold")
-    table.caption = limit_sentence({record.arm: StepShares(data_wait=data_wait_share(timed))})
+    exposed = exposed_comm_share(_exposed(both), tabulate_blocks(timed))
+    table.caption = limit_sentence({record.arm: StepShares(data_wait=data_wait_share(timed), exposed_comm=exposed)})
     table.caption_justify, table.caption_style = "left", "none"
     return table
+
+
+def _exposed(steps: pd.DataFrame) -> Estimate | None:
+    """Exposed communication of this one launch; None without blocks that had none."""
+    launches = exposed_comm(tabulate_blocks(steps))
+    return Estimate(value=float(launches[0].mean())) if launches else None
 
 
 def cases_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:

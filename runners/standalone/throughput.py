@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from measurement.errors import ParityError
-from measurement.record import BlockRecord, LaunchRecord
+from measurement.record import BlockKind, BlockRecord, LaunchRecord
 from runners.protocol.messages import BlockCommand
 from runners.rank.engine import Engine
+
+LOCAL_EVERY = 4
+"""After so many blocks comes one without exchange, as by default in plans."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +25,23 @@ class StandaloneSettings:
     blocks: int
     block_steps: int
     parity_steps: int
+    local_every: int
+    """0: no blocks without exchange."""
+
+    def as_measurement(self) -> dict[str, Any]:
+        """The ``measurement`` of the plan that is written beside the record."""
+        return {
+            "mode": "separate",
+            "launches": 1,
+            "rounds": self.blocks,
+            "block_steps": self.block_steps,
+            "warmup_steps": self.warmup_steps,
+            "rebuild_every": self.blocks,
+            "local_every": self.local_every,
+            "parity_steps": max(1, self.parity_steps),
+            "control": False,
+            "freeze": False,
+        }
 
 
 def measure(engine: Engine, record: LaunchRecord, settings: StandaloneSettings) -> None:
@@ -30,13 +51,15 @@ def measure(engine: Engine, record: LaunchRecord, settings: StandaloneSettings) 
         ParityError: on every rank, where a micro-benchmark's result was wrong.
     """
     began = time.monotonic()
-    mine = []
-    for turn, (case, number) in enumerate(itertools.product(_cases(record), range(settings.blocks))):
+    local_every = 0 if record.cases or not engine.backend.offers_local_steps(engine.backend.options) else settings.local_every
+    mine: list[BlockRecord] = []
+    for case, number, kind in _blocks(_cases(record), settings.blocks, local_every=local_every):
         started = time.monotonic()
         command = BlockCommand(
-            turn=turn,
+            turn=len(mine),
             round=number,
-            block=turn,
+            block=len(mine),
+            kind=kind,
             case=case,
             steps=settings.block_steps,
             warmup_steps=settings.warmup_steps if number == 0 else 0,
@@ -50,6 +73,14 @@ def measure(engine: Engine, record: LaunchRecord, settings: StandaloneSettings) 
     wrong = [f"rank {steps.rank}: {steps.wrong}" for block in record.blocks for steps in block.ranks if steps.wrong]
     if wrong:
         raise ParityError("; ".join(wrong))
+
+
+def _blocks(cases: Sequence[str | None], number: int, *, local_every: int) -> Iterator[tuple[str | None, int, BlockKind]]:
+    """Case, round and kind of every block: rounds are those of a comparison whose other arms are missing."""
+    for case, turn in itertools.product(cases, range(number)):
+        yield case, turn, "sync"
+        if local_every and (turn + 1) % local_every == 0:
+            yield case, turn, "local"
 
 
 def _cases(record: LaunchRecord) -> Sequence[str | None]:

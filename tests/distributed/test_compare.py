@@ -7,7 +7,7 @@ import json
 import pytest
 
 from measurement.results import ResultsFolder
-from runners.driver.build_launch_job import KEEP_FREED_MEMORY
+from runners.rank.resources import KEEP_FREED_MEMORY
 from tests.conftest import needs_horovod, ringside, ringside_here, write_plan
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]

@@ -1,0 +1,107 @@
+"""What a rank has of its host: cores, threads, and memory that it keeps. Shared out alike under every launcher.
+
+The worker of a driver and a run that stands alone call the same functions, so that neither is given more than the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from measurement.fingerprint import usable_cores
+from measurement.world import World
+
+BINDING_LAUNCHERS = ("mpirun", "mpiexec", "orte", "prte")
+"""Beginnings of the names of processes that bind the ranks they start to cores, and are not bound themselves."""
+KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
+"""Has glibc keep freed memory (mallopt(3)), in processes that are started with it: no allocation is a mapping of its own, and the
+heap is trimmed only above 1 TiB."""
+M_TRIM_THRESHOLD, M_MMAP_MAX, NEVER = -1, -4, -1
+"""The same for a process that runs already, as glibc's malloc.h numbers it."""
+SET_BY_TORCHRUN = "1"
+"""torchrun sets OMP_NUM_THREADS to this in its ranks where it is not set."""
+
+
+def take_resources(world: World, *, threads: int, affinity: str = "spread", freed_memory: str = "keep") -> None:
+    """Give this rank what a plan says of the same names. Before torch computes anything, so that its threads are made with it."""
+    if affinity == "spread":
+        spread(world)
+    if freed_memory == "keep":
+        keep_freed_memory()
+    import torch  # after the affinity
+
+    torch.set_num_threads(threads)
+
+
+def spread(world: World) -> None:
+    """Pin this rank to its equal share of the host's cores; leave it all cores if there are fewer cores than ranks.
+
+    Those of the host are the cores that its launcher may use: mpirun binds ranks to a core each, or a socket, as torchrun and
+    horovodrun do not.
+    """
+    cores = launcher_cores() or usable_cores()
+    share = len(cores) // world.local_world_size
+    pin(cores[world.local_rank * share : (world.local_rank + 1) * share] if share else cores)
+
+
+def pin(cores: list[int]) -> None:
+    """Let every thread of this process run on these cores only. Does nothing where the platform cannot."""
+    if not cores or not hasattr(os, "sched_setaffinity"):
+        return
+    threads = [int(entry.name) for entry in Path("/proc/self/task").glob("*")] or [0]
+    for thread in threads:
+        with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+            os.sched_setaffinity(thread, cores)
+
+
+def launcher_cores() -> list[int]:
+    """The cores of the process that bound this one; empty where no such process is among its parents."""
+    pid = next((pid for pid, name in _parents() if name.startswith(BINDING_LAUNCHERS)), None)
+    with contextlib.suppress(OSError):
+        return sorted(os.sched_getaffinity(pid)) if pid else []
+    return []
+
+
+def _parents() -> Iterator[tuple[int, str]]:
+    """Process numbers and names of this process's parent, its parent, and so on; none without /proc."""
+    pid = os.getppid()
+    with contextlib.suppress(OSError):
+        while pid > 0:
+            name, _, fields = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+            yield pid, name
+            pid = int(fields.split()[1])
+
+
+def threads_of(world: World, *, asked: int | None, environment: Mapping[str, str]) -> int:
+    """How many threads a rank without a driver shall compute with.
+
+    Args:
+        world: its place.
+        asked: by the user; None: as OMP_NUM_THREADS says, unless torchrun set it, else an equal share of the host's cores.
+        environment: the rank's.
+    """
+    if asked is not None:
+        return asked
+    given = environment.get("OMP_NUM_THREADS", "").strip()
+    if given.isdigit() and int(given) > 0 and not (given == SET_BY_TORCHRUN and "TORCHELASTIC_RUN_ID" in environment):
+        return int(given)
+    return max(1, len(launcher_cores() or usable_cores()) // world.local_world_size)
+
+
+def keep_freed_memory() -> None:
+    """Have this process and those that it starts keep the memory they free.
+
+    Does nothing where the user says otherwise by these variables, or where malloc is not glibc's.
+    """
+    if os.environ.keys() & KEEP_FREED_MEMORY:
+        return
+    os.environ |= KEEP_FREED_MEMORY
+    if sys.platform == "linux":
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+        if mallopt is not None:
+            mallopt(M_MMAP_MAX, 0)
+            mallopt(M_TRIM_THRESHOLD, NEVER)
