@@ -129,7 +129,7 @@ def measured_minutes(plan: Plan, records: Sequence[LaunchRecord]) -> float:
     """Minutes of wall time that blocks took so far. Arms of a launch share them, unless they ran one after the other."""
     seconds: dict[object, float] = {}
     for record in records:
-        key = (record.launch, record.arm) if plan.measurement.mode == "sequential" else record.launch
+        key = record.launch if plan.measurement.mode == "interleaved" else (record.launch, record.arm)
         own = record.measuring_s if record.measuring_s is not None else sum(block.wall_s for block in record.blocks)
         seconds[key] = max(seconds.get(key, 0.0), own)
     return sum(seconds.values()) / 60

@@ -6,8 +6,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-Caution = Literal["one launch", "one pair"]
+Caution = Literal["one launch", "one pair", "one run"]
 """Why an interval may be too narrow, or is missing."""
+RunOrder = Literal["alternating", "mixed", "one after the other"]
+"""How the runs of two arms lay in time (``reports.statistics.separate.run_order``)."""
 
 
 class Estimate(BaseModel):

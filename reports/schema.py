@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from measurement.record import Case, ParityResult
-from reports.estimate import Caution, Estimate
+from reports.estimate import Caution, Estimate, RunOrder
 from reports.training_schema import TrainingSummary
 
 SCHEMA_VERSION = 4
@@ -223,6 +223,8 @@ class RatioSummary(Stored):
     quiet_ratio: float | None = None
     """In the rounds that nobody disturbed, where others disturbed many."""
     caution: Caution | None = None
+    run_order: RunOrder | None = None
+    """Of runs that people started themselves: alternating ones are paired. Null where arms took turns."""
     launches: int
     pairs: int
     typical_ratio: float | None = None
@@ -289,6 +291,8 @@ class Comparison(Stored):
     environment: list[dict[str, Any]] = []
     """One fingerprint per host that ranks ran on."""
     driver: dict[str, Any] = {}
+    runs: dict[str, list[str]] = {}
+    """Of runs that people started themselves: their folders by arm, in the order of their start."""
     seconds: dict[str, float] = {}
     block_table: dict[str, list[Any]] = Field(default={}, repr=False)
     """The blocks, column by column: launch, turn, round, arm, kind, case (null where the workload is trained), throughput_per_s."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from measurement.errors import RecordError
 from measurement.files import write_whole
@@ -42,12 +42,26 @@ def conclude_study(folder: ResultsFolder, *, points: bool = False) -> Study:
         raise RecordError(f"'{folder.root}' holds no study: its plan has no points")
     manifest = folder.read_manifest() if folder.manifest_path.is_file() else None
     compared = {name: _comparison(folder.point(name), write=points) for name in plan.points}
+    return study_of(plan, compared, comparison_id=folder.root.name, manifest=manifest)
+
+
+def study_of(
+    plan: Plan, compared: Mapping[str, Comparison | None], *, comparison_id: str, manifest: Manifest | None = None
+) -> Study:
+    """A study from the comparisons at its points.
+
+    Args:
+        plan: with points.
+        compared: by point, all of the plan's; None where nothing was measured.
+        comparison_id: of the study.
+        manifest: None where no driver ran it.
+    """
     found = [_point(plan, name, compared[name], manifest) for name in plan.points]
     for point in found:
         point.arms = [_scaled(found, point, arm) for arm in point.arms]
     some = next((comparison for comparison in compared.values() if comparison), None)
     return Study(
-        comparison_id=folder.root.name,
+        comparison_id=comparison_id,
         name=plan.name,
         created_at=manifest.created_at if manifest else (some.created_at if some else ""),
         ringside_version=manifest.ringside_version if manifest else None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from measurement.errors import PlanError
 from runners.lab.commands import app as lab
 from runners.processes.process_exit import run_command
 
@@ -100,17 +101,51 @@ def interrupted_by_user(path: Path, folder: ResultsFolder) -> typer.Exit:
 
 
 @app.command()
-def report(folder: Annotated[Path, typer.Argument(help="A folder that 'ringside compare' wrote.")]) -> None:
-    """Rebuild the reports of a comparison from its records."""
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(help="One that 'ringside compare' wrote; or those of runs that you started, or one above them.")
+    ],
+    baseline: Annotated[str | None, typer.Option(help="Of your runs: the arm to divide by. [that of the first run]")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Of your runs: where to. [results/report-TIME]")] = None,
+    allow: Annotated[
+        list[str] | None, typer.Option(metavar="FIELD", help="Of your runs: compare them although this differs; may be repeated.")
+    ] = None,
+) -> None:
+    """Rebuild the reports of a comparison, or make one of runs that you started yourself, such as python -m runners.hvd."""
     from measurement.results import ResultsFolder
     from reports import write_reports
+    from reports.run_folders import is_separate
     from reports.study import write_study
 
-    results = ResultsFolder(folder)
+    results = ResultsFolder(folders[0])
+    if len(folders) > 1 or not results.plan_path.is_file() or is_separate(results):
+        report_runs(folders, baseline=baseline, output=output, allow=allow or [])
+        return
+    for flag, value in (("--baseline", baseline), ("-o", output), ("--allow", allow)):
+        if value:
+            raise PlanError(f"{flag} is for runs that you started yourself; '{results.root}' is a comparison: leave it out")
     if results.read_plan().points:
-        show_study(write_study(results, points=True), folder)
+        show_study(write_study(results, points=True), results.root)
     else:
-        show(write_reports(results), folder)
+        show(write_reports(results), results.root)
+
+
+def report_runs(folders: list[Path], *, baseline: str | None, output: Path | None, allow: list[str]) -> None:
+    """Compare runs that people started themselves; write and show the reports."""
+    from measurement.results import ResultsFolder, default_folder
+    from reports.run_folders import read_runs
+    from reports.separate_runs import conclude_runs, write_runs
+    from reports.study_schema import Study
+
+    where = ResultsFolder(output or default_folder("report"))
+    if where.plan_path.exists():
+        raise PlanError(f"'{where.root}' holds measurements; give another folder for the report with -o")
+    found = conclude_runs(read_runs(folders), name=where.root.name, baseline=baseline, allowed=allow)
+    write_runs(found, where)
+    if isinstance(found, Study):
+        show_study(found, where.root)
+    else:
+        show(found, where.root)
 
 
 @app.command()

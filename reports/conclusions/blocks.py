@@ -68,7 +68,7 @@ def slowest_steps(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def pair_blocks(plan: Plan, blocks: pd.DataFrame, candidate: str) -> pd.DataFrame:
-    """Pair a candidate's blocks with the baseline's of the same launch and round (sequential mode: of the same launch).
+    """Pair a candidate's blocks with the baseline's of the same launch and round; of the same launch, where arms took no turns.
 
     The control is a second copy of the baseline. A candidate is paired with both copies, where both have a block: that leaves less
     error in the same measuring time. The control itself is paired with the baseline alone.
@@ -140,9 +140,9 @@ def with_copies(plan: Plan, name: str) -> list[str]:
 
 
 def _paired_blocks(plan: Plan, blocks: pd.DataFrame) -> pd.DataFrame:
-    """The synchronised blocks, one of each arm in a round; in sequential mode a launch is one."""
+    """The synchronised blocks, one of each arm in a round; where arms took no turns a launch is one."""
     sync = blocks[blocks["kind"] == "sync"]
-    if plan.measurement.mode == "sequential":
+    if plan.measurement.mode != "interleaved":
         sync = _whole_launches(sync)
     return sync.drop_duplicates(["arm", "launch", "round"])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,14 @@ import pandas as pd
 
 from measurement.plan import Plan
 from measurement.record import LaunchRecord
-from reports.conclusions.blocks import PAIR_COLUMNS, columns, copies_of_baseline, pair_blocks, total_tables, with_copies
+from reports.conclusions.blocks import PAIR_COLUMNS, columns, pair_blocks, total_tables, with_copies
 from reports.conclusions.cases import cases_of
 from reports.conclusions.load import is_quiet, summarise_load, undisturbed
 from reports.conclusions.stalls import FEW, without_stalls
 from reports.conclusions.verdict import decide, minutes_to_decide
-from reports.schema import ArmSummary, RatioSummary, Withheld
-from reports.statistics.intervals import Interval, Launches, launch_ratios, ratio_intervals, typical_ratio
+from reports.schema import ArmSummary, RatioSummary, RunOrder, Withheld
+from reports.statistics.intervals import Array, Interval, ratio_intervals, typical_ratio
+from reports.statistics.separate import Runs, run_order, separate_ratio, total_rate, typical_rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,22 +50,60 @@ class Evidence:
         names = [name for name in self.plan.all_arms() if name != self.plan.baseline]
         return sorted(names, key=lambda name: self.plan.role(name) == "control")
 
-    def tables(self, blocks: pd.DataFrame) -> dict[str, Launches]:
-        """What the ratios of ``others`` are made of in these blocks, which are of one case where there are several."""
-        found = total_tables(self.plan, blocks, [with_copies(self.plan, name) for name in self.others])
-        return dict(zip(self.others, found, strict=True))
-
-    def intervals(self, tables: Mapping[str, Launches]) -> dict[str, Interval | None]:
-        """The ratios of ``others``."""
+    def intervals(self, blocks: pd.DataFrame) -> dict[str, Interval | None]:
+        """The ratios of ``others`` in these blocks, which are of one case where there are several."""
         names = self.others
-        found = ratio_intervals(
-            [tables[name] for name in names],
-            confidence=self.plan.measurement.confidence,
-            scales=[1 + 1 / len(copies_of_baseline(self.plan, name)) for name in names],
+        found = self.ratios(
+            blocks,
+            [with_copies(self.plan, name) for name in names],
             family=sum(self.plan.role(name) == "candidate" for name in names),
-            error_share=self.error_share,
         )
         return dict(zip(names, found, strict=True))
+
+    def ratios(self, blocks: pd.DataFrame, groups: Sequence[Sequence[str]], *, family: int) -> list[Interval | None]:
+        """The ratio of the first arm of each group to the others, which are copies of one arm.
+
+        Args:
+            blocks: of one case, where there are several.
+            groups: of arms.
+            family: how many of them claim something; these come first.
+        """
+        confidence = self.plan.measurement.confidence
+        if self.plan.measurement.mode == "separate":
+            runs = self.runs(blocks)
+            return [separate_ratio(runs[ours], runs[theirs], confidence=confidence, family=family) for ours, theirs in groups]
+        return ratio_intervals(
+            total_tables(self.plan, blocks, groups),
+            confidence=confidence,
+            scales=[1 + 1 / (len(group) - 1) for group in groups],
+            family=family,
+            error_share=self.error_share,
+        )
+
+    def typical(self, blocks: pd.DataFrame) -> dict[str, float | None]:
+        """The ratios of ``others`` in a usual block."""
+        if self.plan.measurement.mode == "separate":
+            runs = self.runs(blocks, of=typical_rate)
+            found = [separate_ratio(runs[name], runs[self.plan.baseline], confidence=0.5) for name in self.others]
+            return {name: one.estimate if one else None for name, one in zip(self.others, found, strict=True)}
+        tables = total_tables(self.plan, blocks, [with_copies(self.plan, name) for name in self.others])
+        return {name: typical_ratio(table) for name, table in zip(self.others, tables, strict=True)}
+
+    def runs(self, blocks: pd.DataFrame, *, of: Callable[[Array], float] = total_rate) -> dict[str, Runs]:
+        """Every arm's runs in the order of their start, where people started them themselves.
+
+        Args:
+            blocks: of one case, where there are several.
+            of: takes a run's rate from its blocks.
+        """
+        started = {(record.arm, record.launch): record.started_at for record in self.records}
+        sync = blocks[blocks["kind"] == "sync"]
+        found = {}
+        for arm in self.plan.all_arms():
+            own = sync[sync["arm"] == arm].groupby("launch")[["samples", "block_s"]]
+            rates = sorted((started[arm, int(str(launch))], of(table.to_numpy(dtype=np.float64))) for launch, table in own)
+            found[arm] = Runs(logs=np.log([rate for _, rate in rates]), started=[at for at, _ in rates])
+        return found
 
 
 def summarise_ratios(evidence: Evidence) -> list[RatioSummary]:
@@ -77,24 +116,16 @@ def _ratios_of_case(evidence: Evidence, case: str | None) -> list[RatioSummary]:
     """The ratios of one case, or of a workload that is trained (``case`` is None)."""
     plan = evidence.plan
     blocks = evidence.blocks if case is None else evidence.blocks[evidence.blocks["case"] == case]
-    tables = evidence.tables(blocks)
-    calm = None if case else evidence.tables(without_stalls(blocks, evidence.stalls))
-    intervals = evidence.intervals(tables)
+    intervals, typical = evidence.intervals(blocks), evidence.typical(blocks)
+    calm = None if case else evidence.intervals(without_stalls(blocks, evidence.stalls))
     control = next((intervals[name] for name in intervals if plan.role(name) == "control"), None)
-    quiet = (
-        None
-        if is_quiet(summarise_load(evidence.loads))
-        else evidence.intervals(evidence.tables(undisturbed(blocks, evidence.loads)))
-    )
+    quiet = None if is_quiet(summarise_load(evidence.loads)) else evidence.intervals(undisturbed(blocks, evidence.loads))
     found = {}
     for name, interval in intervals.items():
         result = _without_verdict(evidence, name, case, blocks, interval)
-        result.typical_ratio = typical_ratio(tables[name])
-        if calm is not None:
-            result.ratio_without_stalls = _ratio(calm[name])
-        if quiet is not None:
-            others = quiet[name]
-            result.quiet_ratio = others.estimate if others else None
+        result.typical_ratio = typical[name]
+        result.ratio_without_stalls = _estimate(calm[name]) if calm is not None else None
+        result.quiet_ratio = _estimate(quiet[name]) if quiet is not None else None
         _judge(evidence, result, interval, control, quiet)
         found[name] = result
     return [found[name] for name in plan.all_arms() if name in found]
@@ -111,12 +142,20 @@ def _without_verdict(
         role="control" if plan.role(name) == "control" else "candidate",
         world_size=plan.world_size,
         hosts=next((record.hosts for record in evidence.records if record.arm == name), []),
+        run_order=_run_order(evidence, name, blocks),
         confidence=plan.measurement.confidence,
         **_bounds(interval),
         pair_table=columns(_marked(evidence, pair_blocks(plan, blocks, name), name), [*PAIR_COLUMNS, "disturbed"]),
         verdict="undecided",
         verdict_alone="undecided",
     )
+
+
+def _run_order(evidence: Evidence, name: str, blocks: pd.DataFrame) -> RunOrder | None:
+    if evidence.plan.measurement.mode != "separate":
+        return None
+    runs = evidence.runs(blocks)
+    return run_order(runs[name], runs[evidence.plan.baseline])
 
 
 def _marked(evidence: Evidence, pairs: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -143,10 +182,9 @@ def _bounds(interval: Interval | None) -> dict[str, Any]:
     }
 
 
-def _ratio(launches: Launches) -> float | None:
-    """The ratio of totals alone."""
-    found = launch_ratios(launches)
-    return float(np.exp(found.logs.mean())) if found else None
+def _estimate(interval: Interval | None) -> float | None:
+    """The ratio alone."""
+    return interval.estimate if interval else None
 
 
 def _judge(
@@ -200,11 +238,6 @@ def fastest(evidence: Evidence, results: Sequence[RatioSummary]) -> list[str]:
     if (timed[best].throughput_ratio or 0.0) < 1.0:
         return [plan.baseline, *(name for name in timed if timed[name].verdict != "slower")]
     others = [name for name in timed if name != best]
-    intervals = ratio_intervals(
-        total_tables(plan, evidence.blocks, [[best, name] for name in others]),
-        confidence=plan.measurement.confidence,
-        family=len(others),
-        error_share=evidence.error_share,
-    )
+    intervals = evidence.ratios(evidence.blocks, [[best, name] for name in others], family=len(others))
     tied = [name for name, one in zip(others, intervals, strict=True) if decide(one, threshold=evidence.threshold) != "faster"]
     return [best, *([] if timed[best].verdict == "faster" else [plan.baseline]), *tied]

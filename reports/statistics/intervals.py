@@ -198,14 +198,15 @@ def typical_ratio(launches: Launches) -> float | None:
     means = []
     for table in launches:
         rates = np.log(table[..., 0] / table[..., 1])
-        copies = [_trimmed(rates[:, 0] - rates[:, copy]) for copy in range(1, table.shape[1])]
+        copies = [trimmed_mean(rates[:, 0] - rates[:, copy]) for copy in range(1, table.shape[1])]
         present = [mean for mean in copies if mean is not None]
         if present:
             means.append(np.mean(present))
     return float(np.exp(np.mean(means))) if means else None
 
 
-def _trimmed(values: Array) -> float | None:
+def trimmed_mean(values: Array) -> float | None:
+    """The mean without ``TRIM`` of the values at either end; None without a finite value."""
     ordered = np.sort(values[np.isfinite(values)])
     cut = int(TRIM * len(ordered))
     return float(ordered[cut : len(ordered) - cut].mean()) if len(ordered) else None
@@ -280,12 +281,12 @@ def _interval(
     each = spent ** (1 / family)
     if one.launches > 1:
         half = _half_width(one, pool, spread=spread, df=df, each=each, alone=spent)
-        run = float(np.hypot(half, _quantile(confidence, df) * np.sqrt(max(one.scale * spread, _own_spread(one)))))
+        run = float(np.hypot(half, student_t(confidence, df) * np.sqrt(max(one.scale * spread, _own_spread(one)))))
     elif one.df:
-        half = _quantile(each, one.df) * float(np.sqrt(one.variance))
+        half = student_t(each, one.df) * float(np.sqrt(one.variance))
     caution: Caution | None = ("one launch" if one.df else "one pair") if one.launches == 1 else None
-    low, high = _around(centre, half)
-    run_low, run_high = _around(centre, run)
+    low, high = around(centre, half)
+    run_low, run_high = around(centre, run)
     return Interval(
         estimate=float(np.exp(centre)),
         low=low,
@@ -299,18 +300,18 @@ def _interval(
     )
 
 
-def _around(centre: float, half: float | None) -> tuple[float | None, float | None]:
+def around(centre: float, half: float | None) -> tuple[float | None, float | None]:
     """From a log-ratio and half a width to bounds of the ratio."""
     return (None, None) if half is None else (float(np.exp(centre - half)), float(np.exp(centre + half)))
 
 
 def _half_width(one: LaunchRatios, pool: Sequence[LaunchRatios], *, spread: float, df: float, each: float, alone: float) -> float:
     """The widest of: what the noise of rounds alone allows, the pooled t interval, the t interval of its own launches."""
-    within = _quantile(each, one.df) * float(np.sqrt(one.variance / one.launches)) if one.df else 0.0
+    within = student_t(each, one.df) * float(np.sqrt(one.variance / one.launches)) if one.df else 0.0
     dispersion = min(1.0, _dispersion(pool, spread) / sum(other.launches - 1 for other in pool))
-    pooled = _quantile(each, df) * float(np.sqrt(dispersion * _variance(one, spread) / one.launches))
+    pooled = student_t(each, df) * float(np.sqrt(dispersion * _variance(one, spread) / one.launches))
     degrees = one.launches - 1
-    own = _quantile(alone, degrees) * float(np.sqrt(one.squares / degrees / one.launches))
+    own = student_t(alone, degrees) * float(np.sqrt(one.squares / degrees / one.launches))
     return max(within, pooled, own)
 
 
@@ -319,6 +320,6 @@ def _own_spread(one: LaunchRatios) -> float:
     return max(one.squares / (one.launches - 1) - one.variance, 0.0)
 
 
-def _quantile(confidence: float, df: float) -> float:
+def student_t(confidence: float, df: float) -> float:
     """Student's t for a two-sided interval."""
     return float(special.stdtrit(df, (1 + confidence) / 2))

@@ -15,12 +15,17 @@ from reports.schema import ArmSummary, HeadlinePart, RatioSummary
 from reports.statistics.looks import error_share
 from reports.wording.disturbances import load_lines, skipped_lines, stall_lines
 from reports.wording.formatting import interval, percent, ratio
+from reports.wording.separate_runs import run_lines
 
 MAX_NAMED = 3
 """Cases that a sentence names."""
 CAUTIONS: dict[Caution, str] = {
     "one launch": "one launch: how much launches differ is not known, so the interval may be too narrow",
     "one pair": "a single pair carries no interval",
+    "one run": (
+        "one run of an arm gives a ratio and no verdict: launches of one job differ by 4 to 8%, and by 40% on a busy machine; "
+        "repeat each at least five times, alternating, or let 'ringside compare' interleave them"
+    ),
 }
 
 
@@ -96,6 +101,8 @@ def interval_words(result: RatioSummary) -> str:
         parts.append(f"{percent(result.confidence)} interval {interval(result)}")
     if result.run_low is not None and result.run_high is not None:
         parts.append(f"one long run {ratio(result.run_low)} to {ratio(result.run_high)}")
+    if result.run_order is not None:
+        return ", ".join([*parts, _count(result.launches, "run of each", "runs of each")])
     return ", ".join([*parts, _count(result.launches, "launch", "launches"), _count(result.pairs, "pair", "pairs")])
 
 
@@ -217,7 +224,8 @@ def warnings(plan: Plan, arms: Sequence[ArmSummary], results: Sequence[RatioSumm
         ]
     cases = {result.case for result in results if result.case is not None and result.throughput_ratio is not None}
     found += chance_lines(results, comparisons=len(cases), kind="cases", confidence=plan.measurement.confidence)
-    return [*found, *_looks(looks, plan), *dict.fromkeys(CAUTIONS[result.caution] for result in results if result.caution)]
+    cautions = dict.fromkeys(CAUTIONS[result.caution] for result in results if result.caution)
+    return [*found, *run_lines(results), *_looks(looks, plan), *cautions]
 
 
 def chance_lines(

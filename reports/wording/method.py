@@ -9,12 +9,16 @@ from reports.conclusions.stalls import FEW, TIMES_DEVIATION, TIMES_MEDIAN
 from reports.schema import Comparison
 from reports.statistics.intervals import TRIM
 from reports.wording.formatting import percent
+from reports.wording.separate_runs import runs_method
 from reports.wording.training import training_method
 
 
 def method(comparison: Comparison) -> list[str]:
     """The method section of a report, one paragraph an entry."""
     asked = comparison.measurement
+    if asked["mode"] == "separate":
+        trained = training_method(comparison.training)[2:] if comparison.training else []
+        return [*runs_method(comparison), *trained, _parity(asked), *(_latencies() if comparison.cases else _figures())]
     if comparison.training:
         return [*training_method(comparison.training), _parity(asked), *_ratios(asked), *_figures()]
     if comparison.cases:

@@ -1,0 +1,101 @@
+"""What must be equal in runs that people started themselves before a ratio of them means anything; see ``measurement.fairness``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from measurement.errors import PlanError
+from measurement.fairness import fairness_table
+from measurement.record import LaunchRecord, RankReport
+from reports.run_folders import Kind, Run
+
+QUESTION = ("workload", "workload_options", "precision", "max_gradient_norm", "training")
+"""Fields of a plan that define what is asked; the ranks report the rest."""
+NO_CONDITION = ("environment.OMP_NUM_THREADS",)
+"""What ranks report and need not agree: how many threads are in force is reported by itself."""
+SHOWN_AS = {"host": "placement", "affinity": "cores"}
+"""Names of fields that are compared in another form: hosts by their number and cores by how many they are."""
+BATCH = ("local_batch_size", "micro_steps", "world_size", "threads", "cores")
+"""What a single process that trains with the global batch of many ranks has of its own."""
+
+
+def require_equal_conditions(runs: Sequence[Run], arms: Mapping[Kind, str], allowed: Sequence[str]) -> None:
+    """Refuse runs that train something else, or on other conditions.
+
+    Args:
+        runs: that a ratio is to be made of: of one world size, unless they train to the end.
+        arms: their names.
+        allowed: fields that may differ, with all that stands below them.
+
+    Raises:
+        PlanError: with the fields and what they are in which run.
+    """
+    by_arm: dict[str, list[Run]] = {}
+    for run in runs:
+        by_arm.setdefault(arms[run.kind], []).append(run)
+    differing = dict(_of_question(runs))
+    for same in by_arm.values():  # whose launches must agree in all that they report
+        differing |= _of_ranks(same, is_one_arm=True)
+    differing |= _of_ranks([same[0] for same in by_arm.values()], is_one_arm=False)
+    refuse([told(field, values) for field, values in differing.items() if not is_allowed(field, allowed)])
+
+
+def _of_question(runs: Sequence[Run]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for field in QUESTION:
+        yield from _by_field(field, {run.name: getattr(run.plan, field) for run in runs})
+
+
+def _by_field(field: str, values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What differs, one level down where the values have fields."""
+    dumped = {name: value.model_dump() if hasattr(value, "model_dump") else value for name, value in values.items()}
+    if all(isinstance(value, dict) for value in dumped.values()):
+        for inner in dict.fromkeys(key for value in dumped.values() for key in value):
+            yield from _by_field(f"{field}.{inner}", {name: value.get(inner) for name, value in dumped.items()})
+    elif any(value != next(iter(dumped.values())) for value in dumped.values()):
+        yield field, dict(dumped)
+
+
+def _of_ranks(runs: Sequence[Run], *, is_one_arm: bool) -> dict[str, dict[str, Any]]:
+    trains = runs[0].plan.training is not None
+    records = [_as_condition(run, role="baseline" if is_one_arm else "candidate") for run in runs]
+    unimportant = (*NO_CONDITION, *(("seed", *BATCH) if trains else ()))
+    found = {
+        SHOWN_AS.get(entry["field"], entry["field"]): entry["values"] for entry in fairness_table(records) if not entry["asked"]
+    }
+    if trains and len({run.global_batch for run in runs}) > 1:
+        found["global batch"] = {run.name: run.global_batch for run in runs}
+    return {field: values for field, values in found.items() if field not in unimportant}
+
+
+def _as_condition(run: Run, *, role: str) -> LaunchRecord:
+    """The record as ``fairness_table`` is to see it: under the run's name, cores counted and hosts numbered."""
+    ranks = [rank.model_copy(update={"affinity": [len(rank.affinity)], "host": _placed(rank)}) for rank in run.record.ranks]
+    return run.record.model_copy(update={"arm": run.name, "role": role, "ranks": ranks})
+
+
+def _placed(rank: RankReport) -> str:
+    return f"host {rank.node_rank}"
+
+
+def is_allowed(field: str, allowed: Sequence[str]) -> bool:
+    """Whether a field, or one that it stands below, may differ."""
+    return any(field == one or field.startswith(f"{one}.") for one in allowed)
+
+
+def told(field: str, values: Mapping[str, Any]) -> str:
+    """Such as ``local_batch_size is 32 in ddp-1, ddp-2; 64 in hvd-1``."""
+    by_value: dict[str, list[str]] = {}
+    for name, value in values.items():
+        by_value.setdefault(repr(value) if not isinstance(value, str) else value, []).append(name)
+    return f"{field} is " + "; ".join(f"{value} in {', '.join(names)}" for value, names in by_value.items())
+
+
+def refuse(lines: Sequence[str]) -> None:
+    """Raise a ``PlanError`` with these differences, if there are any."""
+    if lines:
+        raise PlanError(
+            "these runs are not of one question, or not on equal conditions:\n  "
+            + "\n  ".join(lines)
+            + "\nmeasure them alike, leave some out, or say --allow FIELD to compare them all the same"
+        )

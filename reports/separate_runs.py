@@ -1,0 +1,164 @@
+"""Runs that people started themselves become a comparison, or a study: ``ringside report RUN RUN ...``.
+
+One run is one launch. Runs of the same backend, transport, launcher and options are one arm's launches; runs of several world
+sizes are the points of a study.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from measurement.errors import PlanError
+from measurement.fairness import fairness_table
+from measurement.files import write_whole
+from measurement.plan import Arm, Plan, Point
+from measurement.results import ResultsFolder
+from reports import make_reports
+from reports.comparison import compare
+from reports.conclusions.blocks import read_steps
+from reports.run_conditions import is_allowed, refuse, require_equal_conditions, told
+from reports.run_folders import Kind, Run, name_arms
+from reports.schema import Comparison
+from reports.study import study_of
+from reports.study_schema import Study
+
+
+def conclude_runs(
+    runs: Sequence[Run], *, name: str, baseline: str | None = None, allowed: Sequence[str] = ()
+) -> Comparison | Study:
+    """Compare runs.
+
+    Args:
+        runs: at least one.
+        name: of the comparison.
+        baseline: an arm's name; None: the arm of the first run.
+        allowed: fields that may differ, with all that stands below them.
+
+    Raises:
+        PlanError: the runs are not of one question, or there is no such baseline.
+    """
+    arms = name_arms(runs)
+    chosen = baseline or arms[runs[0].kind]
+    if chosen not in arms.values():
+        raise PlanError(f"--baseline '{chosen}' is none of these runs' arms; use {' or '.join(arms.values())}")
+    by_size: dict[int, list[Run]] = {}
+    for run in runs:
+        by_size.setdefault(run.plan.world_size, []).append(run)
+    trains = runs[0].plan.training is not None
+    for same in [runs] if trains else by_size.values():
+        require_equal_conditions(same, arms, allowed)
+    if len(by_size) == 1 or trains:
+        return _comparison(runs, arms, name=name, baseline=chosen, allowed=allowed)
+    return _study(by_size, arms, name=name, baseline=chosen, allowed=allowed)
+
+
+def write_runs(found: Comparison | Study, folder: ResultsFolder) -> None:
+    """Write every customary report into a folder."""
+    for report in make_reports(None):
+        if isinstance(found, Study):
+            content = report.render_study(found)
+        else:
+            content = report.render(found) if report.has_content(found) else None
+        if content is not None:
+            write_whole(folder.root / report.file_name, content)
+
+
+def _comparison(
+    runs: Sequence[Run],
+    arms: Mapping[Kind, str],
+    *,
+    name: str,
+    baseline: str,
+    allowed: Sequence[str],
+) -> Comparison:
+    """Of runs that may be compared."""
+    by_arm: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.record.started_at):
+        by_arm.setdefault(arms[run.kind], []).append(run)
+    if baseline not in by_arm:
+        size = runs[0].plan.world_size
+        raise PlanError(
+            f"there is no run of the baseline '{baseline}' with {size} ranks; measure one, or choose another --baseline"
+        )
+    plan = _plan(by_arm, name=name, baseline=baseline)
+    launches = _launches(by_arm, trains=plan.training is not None)
+    records, tables = [], []
+    for (arm, launch), run in launches.items():
+        place = {"comparison_id": name, "plan_digest": plan.digest(), "arm": arm, "role": plan.role(arm), "launch": launch}
+        records.append(run.record.model_copy(update=place))
+        tables.append(read_steps(run.folder, [run.record]).assign(arm=arm, launch=launch))
+    found = compare(plan, records, pd.concat(tables, ignore_index=True))
+    firsts = {record.arm: record for record in reversed(records)}
+    ignored = [f"Compared although they differ, as --allow {field} says: {field}" for field in allowed]
+    return found.model_copy(
+        update={
+            "runs": {arm: [run.name for run in same] for arm, same in by_arm.items()},
+            "fairness": fairness_table(list(firsts.values())),
+            "warnings": [*found.warnings, *ignored],
+        }
+    )
+
+
+def _plan(by_arm: Mapping[str, Sequence[Run]], *, name: str, baseline: str) -> Plan:
+    """The plan that a driver would have run: everything is as in the baseline's first run."""
+    first = by_arm[baseline][0]
+    seed = min(run.plan.seed for same in by_arm.values() for run in same)
+    described = {arm: same[0].record for arm, same in by_arm.items()}
+    asked = {
+        arm: Arm(backend=record.backend, transport=record.transport, launcher=record.launcher, options=record.options)
+        for arm, record in described.items()
+    }
+    measurement = first.plan.measurement.model_copy(update={"launches": max(len(same) for same in by_arm.values())})
+    update = {"name": name, "seed": seed, "baseline": baseline, "arms": asked, "measurement": measurement}
+    return first.plan.model_copy(update=update)
+
+
+def _launches(by_arm: Mapping[str, Sequence[Run]], *, trains: bool) -> dict[tuple[str, int], Run]:
+    """Every run by arm and number of launch: of an arm in the order of their start, of trainings by seed, which arms share."""
+    found: dict[tuple[str, int], Run] = {}
+    least = min(run.plan.seed for same in by_arm.values() for run in same)
+    for arm, same in by_arm.items():
+        for number, run in enumerate(same):
+            launch = run.plan.seed - least if trains else number
+            other = found.setdefault((arm, launch), run)
+            if other is not run:
+                raise PlanError(
+                    f"'{other.name}' and '{run.name}' trained {arm} with the same seed {run.plan.seed}; give each a --seed of its "
+                    "own, the same ones in every arm, or leave one out"
+                )
+    return found
+
+
+def _study(
+    by_size: Mapping[int, Sequence[Run]],
+    arms: Mapping[Kind, str],
+    *,
+    name: str,
+    baseline: str,
+    allowed: Sequence[str],
+) -> Study:
+    """A point for each number of ranks."""
+    sizes = sorted(by_size)
+    batches = {size: by_size[size][0].plan.local_batch_size for size in sizes}
+    wholes = {size: by_size[size][0].global_batch for size in sizes}
+    scaling = "weak" if len(set(batches.values())) == 1 else "strong"
+    if scaling == "strong" and len(set(wholes.values())) > 1 and not is_allowed("local_batch_size", allowed):
+        sizes_told = told("local_batch_size", {f"runs of {size} ranks": batches[size] for size in sizes})
+        refuse([f"{sizes_told} (neither the batch of each rank nor that of all together is the same)"])
+    points = {f"n{size}": Point(world_size=size) for size in sizes}
+    compared = {}
+    for size in sizes:
+        present = dict.fromkeys(arms[run.kind] for run in by_size[size])
+        own = baseline if baseline in present or len(present) > 1 else next(iter(present))
+        compared[f"n{size}"] = _comparison(by_size[size], arms, name=f"{name}.n{size}", baseline=own, allowed=allowed)
+    first = by_size[sizes[0]][0].plan
+    records = {arms[run.kind]: run.record for same in by_size.values() for run in same}
+    asked = {
+        arm: Arm(backend=record.backend, transport=record.transport, launcher=record.launcher, options=record.options)
+        for arm, record in records.items()
+    }
+    update = {"name": name, "baseline": baseline, "arms": asked, "points": points, "scaling": scaling, "world_size": sizes[0]}
+    plan = first.model_copy(update=update)
+    return study_of(plan, compared, comparison_id=name)

@@ -1,0 +1,303 @@
+"""Runs that people started themselves, from folders of known truth: how they are compared, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from measurement.errors import PlanError, RecordError
+from measurement.plan import Arm, Measurement, Plan
+from measurement.results import ResultsFolder
+from measurement.training import TrainingSettings
+from reports import conclude
+from reports.run_folders import read_runs
+from reports.schema import Comparison
+from reports.separate_runs import conclude_runs, write_runs
+from reports.statistics.separate import Runs, run_order, separate_ratio
+from reports.study_schema import Study
+from tests.conftest import run_here
+from tests.unit.results_factory import Truth, make_launch
+from tests.unit.test_training_report import epochs, record
+
+DDP = Arm(backend="ddp", transport="gloo", launcher="torchrun")
+HVD = Arm(backend="horovod", transport="gloo", launcher="horovodrun")
+SLOWER = Truth(ratios={"horovod": 0.8}, launch_noise=0.02)
+
+
+def write_run(folder: Path, arm: Arm, *, minute=0, seed=3, truth=SLOWER, name=None, change=None, **plan) -> Path:
+    """One run's folder; ``minute`` is when it began, ``change`` alters its record."""
+    name = name or arm.backend
+    measurement = Measurement(mode="separate", control=False, launches=1, rounds=12, block_steps=5, local_every=4)
+    asked = Plan(
+        **{"name": name, "workload": "digits", "world_size": 2, "baseline": name, "arms": {name: arm}, "measurement": measurement}
+        | plan
+    )
+    (record,) = make_launch(asked, truth, 0, random=np.random.default_rng([minute, seed]))
+    record.started_at = f"2026-01-01T12:{minute:02d}:00+00:00"
+    if change:
+        change(record)
+    results = ResultsFolder(folder)
+    results.write_plan(asked)
+    results.write_launch(record)
+    return folder
+
+
+def write_alternating(root: Path, number: int = 5, **both) -> list[Path]:
+    arms = [("ddp", DDP), ("hvd", HVD)]
+    return [
+        write_run(root / f"{name}-{launch}", arm, minute=2 * launch + place, **both)
+        for launch in range(number)
+        for place, (name, arm) in enumerate(arms)
+    ]
+
+
+def compared(paths, **options) -> Comparison:
+    found = conclude_runs(read_runs(paths), name="report", **options)
+    assert isinstance(found, Comparison)
+    return found
+
+
+def test_alternating_runs_are_paired_and_decided(tmp_path):
+    found = compared(write_alternating(tmp_path))
+    result = found.result("horovod")
+    assert (found.baseline, result.run_order, result.launches, result.verdict) == ("ddp", "alternating", 5, "slower")
+    assert result.ci_low <= 0.8 <= result.ci_high
+    assert found.runs["horovod"] == [str(tmp_path / f"hvd-{n}") for n in range(5)]
+    assert found.headline.startswith("horovod is ") and "5 runs of each" in found.headline
+    assert any("the smallest difference from ddp that these runs could have shown is" in line for line in found.warnings)
+    assert found.arm("ddp").exposed_comm_s is not None
+    assert [figures.rank for figures in found.arm("ddp").by_rank.ranks] == [0, 1]
+
+
+def test_every_format_shows_them(tmp_path):
+    paths = write_alternating(tmp_path / "runs", 2)
+    done = run_here_report([*paths, "-o", tmp_path / "out"])
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.html", "report.md", "report.csv", "comparison.json"}
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "People started these runs themselves" in text
+    assert f"ddp: {paths[0]}, {paths[2]}" in text.replace("\\", "")
+    assert json.loads((tmp_path / "out" / "comparison.json").read_text())["measurement"]["mode"] == "separate"
+
+
+def test_one_run_of_each_gives_a_ratio_and_no_verdict(tmp_path):
+    found = compared(write_alternating(tmp_path, 1))
+    result = found.result("horovod")
+    assert result.throughput_ratio == pytest.approx(0.8, rel=0.1)
+    assert (result.verdict, result.ci_low, result.caution) == ("undecided", None, "one run")
+    assert "repeat each at least five times, alternating, or let 'ringside compare' interleave them" in found.headline
+
+
+def test_all_of_one_before_all_of_the_other_is_told(tmp_path):
+    paths = [write_run(tmp_path / f"ddp-{n}", DDP, minute=n) for n in range(3)]
+    paths += [write_run(tmp_path / f"hvd-{n}", HVD, minute=10 + n) for n in range(3)]
+    found = compared(paths)
+    assert found.result("horovod").run_order == "one after the other"
+    assert any("came before all of the other" in line for line in found.warnings)
+    assert any("3 runs of each tell badly" in line for line in found.warnings)
+
+
+def test_patterns_and_folders_above_are_searched(tmp_path):
+    write_alternating(tmp_path / "a", 2)
+    by_parent = [run.name for run in read_runs([tmp_path / "a"])]
+    by_pattern = [run.name for run in read_runs([tmp_path / "a" / "ddp-*", tmp_path / "a" / "hvd-*", tmp_path / "a" / "ddp-0"])]
+    assert len(by_parent) == 4
+    assert sorted(by_pattern) == sorted(by_parent)
+
+
+def test_arms_are_named_after_what_tells_them_apart(tmp_path):
+    paths = [
+        write_run(tmp_path / "a", DDP),
+        write_run(tmp_path / "b", replace_arm(DDP, options={"bucket_cap_mb": 50}), minute=1),
+        write_run(tmp_path / "c", HVD, minute=2),
+        write_run(tmp_path / "d", replace_arm(HVD, transport="mpi"), minute=3),
+    ]
+    assert [arm.name for arm in compared(paths).arms] == ["ddp", "ddp-bucket_cap_mb.50", "horovod-gloo", "horovod-mpi"]
+    assert compared(paths, baseline="horovod-mpi").arms[0].name == "horovod-mpi"
+    with pytest.raises(PlanError, match=r"--baseline 'hvd' is none of these runs' arms; use ddp or ddp-bucket_cap_mb.50 or"):
+        compared(paths, baseline="hvd")
+
+
+def replace_arm(arm, **changes):
+    return arm.model_copy(update=changes)
+
+
+def set_ranks(**changes):
+    def change(record):
+        record.ranks = [rank.model_copy(update=changes) for rank in record.ranks]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"local_batch_size": 64}, "local_batch_size is 32 in {ddp}; 64 in {hvd}"),
+        ({"workload": "synthetic"}, "workload is digits in {ddp}; synthetic in {hvd}"),
+        ({"workload_options": {"momentum": 0.5}}, "workload_options.momentum is None in {ddp}; 0.5 in {hvd}"),
+        ({"precision": "amp-bf16"}, "precision is fp32 in {ddp}; amp-bf16 in {hvd}"),
+        ({"change": set_ranks(threads=2)}, "threads is 1 in {ddp}; 2 in {hvd}"),
+        ({"change": set_ranks(affinity=[0, 1])}, "cores is [1] in {ddp}; [2] in {hvd}"),
+        ({"change": set_ranks(fingerprint={"cpu": "Another"})}, "host.cpu is Synthetic CPU in {ddp}; Another in {hvd}"),
+        ({"change": set_ranks(node_rank=1)}, "placement is host 0 in {ddp}; host 1 in {hvd}"),
+    ],
+)
+def test_runs_of_another_question_or_on_other_conditions_are_refused(tmp_path, changes, field):
+    ddp = write_run(tmp_path / "ddp", DDP)
+    hvd = write_run(tmp_path / "hvd", HVD, minute=1, **changes)
+    done = run_here_report([ddp, hvd, "-o", tmp_path / "out"])
+    assert done.returncode == 2
+    assert field.format(ddp=ddp, hvd=hvd) in done.stderr
+    assert "say --allow FIELD to compare them all the same" in done.stderr
+    assert not (tmp_path / "out").exists()
+    named = field.partition(" is ")[0].partition(".")[0]
+    allowed = compared([ddp, hvd], allowed=[named])
+    assert f"Compared although they differ, as --allow {named} says: {named}" in allowed.warnings
+
+
+def test_launches_of_one_arm_must_agree_in_all_that_they_report(tmp_path):
+    def slow_cycle(record):
+        record.ranks = [rank.model_copy(update={"backend": rank.backend | {"cycle_time_ms": 5}}) for rank in record.ranks]
+
+    paths = [*write_alternating(tmp_path, 1), write_run(tmp_path / "hvd-5", HVD, minute=9, change=slow_cycle)]
+    with pytest.raises(PlanError, match=r"backend.cycle_time_ms is None in .*hvd-0; 5 in .*hvd-5"):
+        compared(paths)
+
+
+def test_several_world_sizes_are_the_points_of_a_study(tmp_path):
+    paths = [
+        write_run(tmp_path / f"{name}-{size}-{launch}", arm, minute=10 * size + 2 * launch + place, world_size=size)
+        for size in (1, 2, 4)
+        for launch in range(2)
+        for place, (name, arm) in enumerate([("ddp", DDP), ("hvd", HVD)])
+    ]
+    found = conclude_runs(read_runs(paths), name="scaling")
+    assert isinstance(found, Study)
+    assert [(point.name, point.world_size) for point in found.points] == [("n1", 1), ("n2", 2), ("n4", 4)]
+    assert found.points[2].arm("horovod").speed_up is not None
+    write_runs(found, ResultsFolder(tmp_path / "out"))
+    assert "n4" in (tmp_path / "out" / "report.md").read_text()
+    with pytest.raises(PlanError, match="neither the batch of each rank nor that of all together is the same"):
+        conclude_runs(read_runs([paths[0], write_run(tmp_path / "odd", DDP, world_size=2, local_batch_size=24)]), name="odd")
+    without = [path for path in paths if path.name != "x" and not path.name.startswith("ddp-2")]
+    more = write_run(tmp_path / "mpi", replace_arm(HVD, transport="mpi"), world_size=2, minute=40)
+    with pytest.raises(PlanError, match="no run of the baseline 'ddp' with 2 ranks"):
+        conclude_runs(read_runs([*without, more]), name="gap")
+
+
+def write_training(folder, arm, *, seed, right, **changes):
+    name = arm.backend
+    plan = Plan(
+        **{"name": name, "workload": "digits", "world_size": 2, "seed": seed, "baseline": name, "arms": {name: arm}} | changes,
+        measurement=Measurement(mode="separate", launches=1, control=False, local_every=0),
+        training=TrainingSettings(epochs=4, target_accuracy=0.97),
+    )
+    results = ResultsFolder(folder)
+    results.write_plan(plan)
+    results.write_launch(record(plan, name, 0, epochs(right)))
+    return folder
+
+
+def test_trainings_to_the_end_are_compared_by_their_seeds(tmp_path):
+    endings = {4: 196, 2: 198, 3: 197}
+    single = Arm(backend="single")
+    alone = {"world_size": 1, "local_batch_size": 64}
+    paths = [
+        write_training(tmp_path / f"{arm.backend}-{seed}", arm, seed=seed, right=[120, 180, 196, last], **changes)
+        for arm, changes in ((DDP, {}), (HVD, {}), (single, alone))
+        for seed, last in endings.items()
+    ]
+    found = compared(paths)
+    assert found.training.reference == "single"
+    assert {arm.name: (arm.seeds, arm.convergence) for arm in found.training.arms} == {
+        "ddp": (3, "same"),
+        "horovod": (3, "same"),
+        "single": (3, None),
+    }
+    assert [curve.seed for curve in found.training.arm("ddp").by_seed] == [2, 3, 4]
+    assert found.training.arm("horovod").time_ratio.value == pytest.approx(1.0)
+    twice = write_training(tmp_path / "again", DDP, seed=3, right=[120, 180, 196, 198])
+    with pytest.raises(PlanError, match="trained ddp with the same seed 3"):
+        compared([*paths, twice])
+    other = write_training(tmp_path / "half", HVD, seed=5, right=[120, 180, 196, 198], local_batch_size=16)
+    with pytest.raises(PlanError, match="global batch is 64 in"):
+        compared([*paths, other])
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(RecordError, match="does not exist; give the folders that runs wrote"):
+        read_runs([tmp_path / "nothing"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RecordError, match=r"holds no run with a plan\.yaml"):
+        read_runs([tmp_path / "empty"])
+    run = write_run(tmp_path / "run", DDP)
+    (run / "launch-000" / "ddp" / "record.json").unlink()
+    with pytest.raises(RecordError, match="holds 0 records where a run has one"):
+        read_runs([run])
+
+
+def runs(*points):
+    return Runs(logs=np.array([log for _, log in points]), started=[f"{at:02d}" for at, _ in points])
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "order"),
+    [
+        ((0, 2, 4), (1, 3, 5), "alternating"),
+        ((1, 2, 5), (0, 3, 4), "alternating"),
+        ((0, 1, 2), (3, 4, 5), "one after the other"),
+        ((0,), (1,), "one after the other"),
+        ((0, 1, 4), (2, 3, 5), "mixed"),
+        ((0, 2), (1, 3, 4), "mixed"),
+        ((), (0,), None),
+    ],
+)
+def test_order(ours, theirs, order):
+    assert run_order(runs(*((at, 0.0) for at in ours)), runs(*((at, 0.0) for at in theirs))) == order
+
+
+def test_welchs_interval_by_hand():
+    """Means 1.1 and 1.0, variances 0.01 and 0.0025, five runs each: error 0.05, 5.88 degrees of freedom."""
+    ours = runs(*zip((0, 1, 2, 3, 4), 1.1 + 0.1 * np.array([-1.0, -0.5, 0, 0.5, 1.0]) / np.sqrt(0.625), strict=True))
+    theirs = runs(*zip((5, 6, 7, 8, 9), 1.0 + 0.05 * np.array([-1.0, -0.5, 0, 0.5, 1.0]) / np.sqrt(0.625), strict=True))
+    found = separate_ratio(ours, theirs, confidence=0.95)
+    assert np.log(found.estimate) == pytest.approx(0.1)
+    assert np.log(found.high) - 0.1 == pytest.approx(2.4588 * 0.05, rel=1e-3)
+
+
+def test_unpaired_intervals_cover_the_truth_as_often_as_they_say():
+    random, covered = np.random.default_rng(1), 0
+    for _ in range(400):
+        ours = runs(*((2 * n if n < 3 else 2 * n + 1, random.normal(0.05, 0.06)) for n in range(5)))
+        theirs = runs(*((2 * n + 1 if n < 3 else 2 * n, random.normal(0.0, 0.02)) for n in range(4)))
+        found = separate_ratio(ours, theirs, confidence=0.95)
+        covered += found.low <= np.exp(0.05) <= found.high
+    assert covered >= 0.93 * 400
+
+
+def test_a_drift_of_the_machine_is_taken_out_of_alternating_runs():
+    drift = np.linspace(0, 0.5, 10)
+    random = np.random.default_rng(2)
+    logs = drift + random.normal(0, 0.01, 10)
+    logs[1::2] += 0.1
+    ours = runs(*((at, logs[at]) for at in range(1, 10, 2)))
+    theirs = runs(*((at, logs[at]) for at in range(0, 10, 2)))
+    paired = separate_ratio(ours, theirs, confidence=0.95)
+    unpaired = separate_ratio(ours, replace(theirs, started=[f"{at}-later" for at in (90, 91, 92, 93, 94)]), confidence=0.95)
+    assert paired.high / paired.low < 1.1 < 1.5 < unpaired.high / unpaired.low
+
+
+def run_here_report(arguments):
+    from runners.cli import app
+
+    return run_here(lambda: app(["report", *map(str, arguments)]))
+
+
+def test_a_single_run_is_shown_and_a_comparisons_folder_is_not_mixed_with_runs(tmp_path):
+    run = write_run(tmp_path / "run", DDP)
+    assert conclude(ResultsFolder(run)).results == []
+    assert run_here_report([run, "-o", tmp_path / "out"]).returncode == 0
