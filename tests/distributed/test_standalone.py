@@ -8,12 +8,15 @@ import subprocess
 import pytest
 import typer
 
+from measurement.fingerprint import core_count, usable_cores
 from measurement.results import ResultsFolder
+from reports.schema import Comparison
+from runners.rank.resources import KEEP_FREED_MEMORY
 from runners.standalone.command import command_line
-from tests.conftest import BIN, REPOSITORY, needs_horovod, run_here
+from tests.conftest import BIN, REPOSITORY, needs_horovod, ringside_here, run_here
 
 pytestmark = pytest.mark.distributed
-SHORT = ["--local-batch-size", "16", "--blocks", "2", "--block-steps", "3", "--warmup-steps", "1"]
+SHORT = ["--local-batch-size", "16", "--blocks", "4", "--block-steps", "3", "--warmup-steps", "1"]
 MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -27,14 +30,31 @@ def run(*command, timeout=200):
 
 HOROVODRUN = ["-np", "2", "-H", "localhost:2", "python"]
 MPIRUN = ["mpirun", "-np", "2", "--oversubscribe", "python"]
+TORCHRUN_DDP = (["torchrun", "--standalone", "--nproc-per-node", "2"], "ddp")
+HOROVODRUN_HVD = (["horovodrun", "--gloo", *HOROVODRUN], "hvd")
+
+
+@pytest.fixture(scope="module")
+def run_once(tmp_path_factory):
+    """Runs a user's command if it has not run yet; returns what it printed and its folder."""
+    done = {}
+
+    def run_it(command, runner):
+        key = (*command, runner)
+        if key not in done:
+            folder = tmp_path_factory.mktemp("run") / "run"
+            done[key] = run(*command, "-m", f"runners.{runner}", *SHORT, "-o", folder), folder
+        return done[key]
+
+    return run_it
 
 
 @pytest.mark.parametrize(
     ("command", "runner", "expected"),
     [
-        (["torchrun", "--standalone", "--nproc-per-node", "2"], "ddp", ("torchrun", "gloo")),
+        (*TORCHRUN_DDP, ("torchrun", "gloo")),
         (MPIRUN, "ddp", ("openmpi", "gloo")),
-        pytest.param(["horovodrun", "--gloo", *HOROVODRUN], "hvd", ("horovodrun", "gloo"), marks=needs_horovod),
+        pytest.param(*HOROVODRUN_HVD, ("horovodrun", "gloo"), marks=needs_horovod),
         pytest.param(["horovodrun", "--mpi", *HOROVODRUN], "hvd", ("openmpi", "mpi"), marks=needs_horovod),
         pytest.param(MPIRUN, "hvd", ("openmpi", "mpi"), marks=needs_horovod),
         (["python"], "ddp", ("none", "gloo")),
@@ -42,10 +62,10 @@ MPIRUN = ["mpirun", "-np", "2", "--oversubscribe", "python"]
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else None,
 )
-def test_the_users_own_command(tmp_path, command, runner, expected):
-    done = run(*command, "-m", f"runners.{runner}", *SHORT, "-o", tmp_path)
+def test_the_users_own_command(run_once, command, runner, expected):
+    done, folder = run_once(command, runner)
     assert done.returncode == 0, done.stdout + done.stderr
-    (record,) = ResultsFolder(tmp_path).records()
+    (record,) = ResultsFolder(folder).records()
     ranks = 1 if command == ["python"] else 2
     assert f"{ranks} rank" in done.stdout
     assert "images/s" in done.stdout
@@ -53,9 +73,55 @@ def test_the_users_own_command(tmp_path, command, runner, expected):
     assert (record.launcher, record.transport) == expected
     assert record.world_size == ranks == len(record.ranks)
     assert record.parity.passed
-    steps = ResultsFolder(tmp_path).steps(record)
-    assert len(steps) == ranks * 2 * 3
+    assert [block.kind for block in record.blocks] == ["sync"] * 4 + ["local"]
+    steps = ResultsFolder(folder).steps(record)
+    assert len(steps) == ranks * 5 * 3
     assert (steps["step_s"] > 0).all()
+
+
+@needs_horovod
+def test_two_runs_that_a_user_started_make_a_report(run_once, tmp_path):
+    ddp, hvd = (run_once(*command)[1] for command in (TORCHRUN_DDP, HOROVODRUN_HVD))
+    done = ringside_here("report", ddp, hvd, "-o", tmp_path / "report")
+    assert done.returncode == 0, done.stderr
+    found = Comparison.model_validate_json((tmp_path / "report" / "comparison.json").read_text())
+    assert [(arm.name, arm.launcher, arm.status) for arm in found.arms] == [
+        ("ddp", "torchrun", "ok"),
+        ("horovod", "horovodrun", "ok"),
+    ]
+    assert (found.result("horovod").verdict, found.result("horovod").caution) == ("undecided", "one run")
+    assert all(arm.exposed_comm_s is not None for arm in found.arms)
+    again = ringside_here("report", ddp, "--baseline", "horovod", "-o", tmp_path / "other")
+    assert again.returncode == 2
+    assert again.stderr == "ringside: --baseline 'horovod' is none of these runs' arms; use ddp\n"
+
+
+def test_one_rank_has_the_same_share_of_the_host_under_every_launcher(tmp_path):
+    """torchrun sets OMP_NUM_THREADS=1, and mpirun binds a rank to one core."""
+    asked = ["-m", "runners.ddp", *SHORT, "--parity-steps", "0", "--no-local"]
+    commands = {
+        "torchrun": ["torchrun", "--standalone", "--nproc-per-node", "1", *asked],
+        "mpirun": ["mpirun", "-np", "1", "python", *asked],
+        "spawn": ["python", "-m", "runners.spawn", "--nproc-per-node", "1", *asked],
+        "none": ["python", *asked],
+    }
+    shares = {}
+    for name, command in commands.items():
+        done = run(*command, "-o", tmp_path / name)
+        assert done.returncode == 0, done.stdout + done.stderr
+        (record,) = ResultsFolder(tmp_path / name).records()
+        (rank,) = record.ranks
+        shares[name] = (rank.threads, rank.affinity, KEEP_FREED_MEMORY.items() <= rank.environment.items())
+    assert shares == dict.fromkeys(commands, (core_count(), usable_cores(), True))
+
+
+def test_a_run_is_never_overwritten(run_once):
+    _, folder = run_once(["python"], "ddp")
+    before = (folder / "plan.yaml").read_bytes()
+    done = run("python", "-m", "runners.ddp", *SHORT, "-o", folder)
+    assert done.returncode == 2
+    assert done.stderr == f"ringside: '{folder}' holds a run already; give another folder with -o, one for each run, or remove it\n"
+    assert (folder / "plan.yaml").read_bytes() == before
 
 
 @pytest.mark.parametrize(("runner", "transport"), [("ddp", "mpi"), pytest.param("hvd", "gloo", marks=needs_horovod)])
