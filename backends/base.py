@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from typing import Any, ClassVar
 
 import torch
@@ -142,6 +143,9 @@ class Backend(ABC):
     """Those that people start it with, the most customary first. The first that gives what it needs is the default."""
     groups: Sequence[Sequence[int]] = ()
     """Subsets of the ranks that its communicator will be asked for; set before ``setup``: Horovod makes its process sets then."""
+
+    timeout: timedelta = timedelta(minutes=5)
+    """How long ranks wait for each other, to meet and in each operation, where the library can be told; set before ``setup``."""
 
     def __init__(self, *, transport: str | None = None, options: BaseModel | None = None, micro_steps: int = 1) -> None:
         self.transport = transport

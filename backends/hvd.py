@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -159,6 +160,7 @@ class Horovod(Backend):
         self._hvd = hvd
         self._device = device
         _require_transport(hvd, self.transport)
+        os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(math.ceil(self.timeout.total_seconds())))
         if HOROVOD not in world.gives:  # one rank without a launcher: MPI would look for one
             os.environ.setdefault("HOROVOD_CONTROLLER", "gloo")
             os.environ.setdefault("HOROVOD_CPU_OPERATIONS", "gloo")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any, Literal
 
 import torch
@@ -21,8 +20,6 @@ from measurement.communicator import Communicator
 from measurement.errors import PlanError
 from measurement.needs import MPI, RENDEZVOUS
 from measurement.world import World
-
-CONNECT_TIMEOUT = timedelta(minutes=5)
 
 
 class ProcessGroupOptions(BaseModel):
@@ -61,7 +58,7 @@ class TorchDistributed(Backend):
             where = {}  # PyTorch's own asks MPI for everything
         if name == "nccl":
             where["device_id"] = device
-        dist.init_process_group(name, timeout=CONNECT_TIMEOUT, **where)
+        dist.init_process_group(name, timeout=self.timeout, **where)
         return replace(world, rank=dist.get_rank(), world_size=dist.get_world_size())
 
     def _mpi(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 
@@ -48,6 +49,17 @@ def is_free(port: int) -> bool:
             return True
     except OSError:
         return False
+
+
+def holder_of(port: int) -> str | None:
+    """Which process serves at a port of this host, such as ``python (process 4711)``; None where that cannot be seen."""
+    import psutil  # only here: what starts a rank imports this module
+
+    with contextlib.suppress(psutil.Error, OSError):
+        for one in psutil.net_connections(kind="tcp"):
+            if one.laddr and one.laddr.port == port and one.status == psutil.CONN_LISTEN and one.pid:
+                return f"{psutil.Process(one.pid).name()} (process {one.pid})"
+    return None
 
 
 def free_port() -> int:

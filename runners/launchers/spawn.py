@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
+from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
 from runners.launchers.torchrun import VARIABLES
 
 
@@ -34,25 +34,31 @@ class Spawn(Launcher):
     @staticmethod
     def _rendezvous(job: LaunchJob, node: int) -> tuple[str, ...]:
         where = ("--master-addr", job.rendezvous_host, "--master-port", str(job.master_port))
-        return ("--nodes", str(len(job.hosts)), "--node-rank", str(node), *where)
-
-    def refuses(self, hosts: Sequence[HostSlots]) -> str | None:
-        """Every host reckons the others' ranks from its own."""
-        counts = {entry.slots for entry in hosts}
-        return "it needs equally many ranks on every host" if len(counts) > 1 else None
+        uneven = len({entry.slots for entry in job.hosts}) > 1
+        counts = ("--ranks-per-node", ",".join(str(entry.slots) for entry in job.hosts)) if uneven else ()
+        return ("--nodes", str(len(job.hosts)), "--node-rank", str(node), *where, *counts)
 
 
-def rank_environment(
-    local_rank: int, *, node_rank: int, nodes: int, nproc_per_node: int, master: tuple[str, int]
-) -> dict[str, str]:
-    """The variables that ``runners.spawn`` sets in a rank: torchrun's. ``master`` is host and port. Pure."""
+MEETING_FILE = "RINGSIDE_MEETING_FILE"
+"""Set in ranks that meet in a file (``--init-method file://PATH``), in the place of MASTER_ADDR and MASTER_PORT."""
+
+
+def rank_environment(local_rank: int, *, node_rank: int, ranks: Sequence[int], master: tuple[str, int] | str) -> dict[str, str]:
+    """The variables that ``runners.spawn`` sets in a rank: torchrun's. Pure.
+
+    Args:
+        local_rank: of this host's.
+        node_rank: of this host.
+        ranks: on each host.
+        master: host and port of the store, or the path of the file in which ranks meet.
+    """
     assert VARIABLES.node_rank is not None
+    meeting = {MEETING_FILE: master} if isinstance(master, str) else {"MASTER_ADDR": master[0], "MASTER_PORT": str(master[1])}
     return {
-        "MASTER_ADDR": master[0],
-        "MASTER_PORT": str(master[1]),
-        VARIABLES.rank: str(node_rank * nproc_per_node + local_rank),
+        **meeting,
+        VARIABLES.rank: str(sum(ranks[:node_rank]) + local_rank),
         VARIABLES.local_rank: str(local_rank),
         VARIABLES.node_rank: str(node_rank),
-        VARIABLES.world_size: str(nodes * nproc_per_node),
-        VARIABLES.local_world_size: str(nproc_per_node),
+        VARIABLES.world_size: str(sum(ranks)),
+        VARIABLES.local_world_size: str(ranks[node_rank]),
     }

@@ -12,6 +12,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -121,8 +122,14 @@ class Engine:
         return peak if sys.platform == "darwin" else peak * 1024
 
 
-def start_engine(job: Job, world: World, *, store: Any = None) -> Engine:
+def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelta | None = None) -> Engine:
     """Connect this rank and build its first model, where it has one. Collective.
+
+    Args:
+        job: of all ranks.
+        world: this rank's place.
+        store: where the ranks meet; None: as the backend does.
+        timeout: how long the backend waits for other ranks; None: its own.
 
     Raises:
         WorldSizeMismatchError: the library counts other ranks than the job asks for.
@@ -133,6 +140,8 @@ def start_engine(job: Job, world: World, *, store: Any = None) -> Engine:
     _check_benchmark(job, chosen)
     options = checked(cls.Options, job.options, source=f"options of backend '{job.backend}'")
     backend = cls(transport=job.transport, options=options, micro_steps=job.micro_steps)
+    if timeout is not None:
+        backend.timeout = timeout
     device = resolve_device(job.device, local_rank=world.local_rank)
     check_precision(job.precision, device)
     benchmark = chosen.build_micro_benchmark(seed=job.seed)

@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
 
@@ -86,6 +87,8 @@ def command_line(backend: str) -> Callable[..., None]:
         seed: flags.Seed = 1,
         device: flags.Device = "auto",
         network_interface: flags.Interface = None,
+        timeout: flags.Timeout = 300.0,
+        local_rank: flags.LocalRank = None,
         output: flags.Output = None,
     ) -> None:
         """Measure the throughput of one workload on the ranks this was started on, or train it with --epochs."""
@@ -110,12 +113,14 @@ def command_line(backend: str) -> Callable[..., None]:
         shorthands = {"--data-dir": data_dir, "--download": download, "--pretrained": pretrained, "--workers": workers}
         use_interface(network_interface)
         world = read_own_world()
+        flags.require_own_local_rank(local_rank, world)
         measured = StandaloneSettings(
             warmup_steps=warmup_steps,
             blocks=blocks,
             block_steps=block_steps,
             parity_steps=parity_steps,
             local_every=0 if no_local or training else LOCAL_EVERY,
+            timeout=timedelta(seconds=timeout),
         )
         threads = threads_of(world, asked=threads, environment=os.environ)
         asked: dict[str, Any] = {
@@ -190,7 +195,8 @@ def run(
     arm = plan.arms[plan.baseline]
     job = job_of(plan, plan.baseline, arm, transport=arm.transport)
     resolve_workload(job.workload, job.workload_options)
-    engine = start_engine(job, world, store=rendezvous_store(job, world))
+    store = rendezvous_store(job, world, timeout=measured.timeout)
+    engine = start_engine(job, world, store=store, timeout=measured.timeout)
     try:
         log = TensorboardLog(events, sample_unit=engine.sample_unit) if events and engine.runner.world.rank == 0 else None
         training = (

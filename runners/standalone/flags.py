@@ -12,6 +12,7 @@ import typer
 from measurement.errors import PlanError
 from measurement.plan_file import checked, parse_yaml
 from measurement.training import TrainingSettings
+from measurement.world import World
 from workloads import workload_class
 
 WorkloadName = Annotated[str, typer.Option(help="A workload, a torchvision model, or your own module:Class.")]
@@ -49,6 +50,11 @@ CheckpointFile = Annotated[Path | None, typer.Option(help="Keep the training in 
 CheckpointSteps = Annotated[int | None, typer.Option(min=1, help="And after every so many steps.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the training in the checkpoint.")]
 TensorboardFolder = Annotated[Path | None, typer.Option(help="Write TensorBoard's event files into this folder.")]
+Timeout = Annotated[float, typer.Option(min=1, help="Seconds to wait for other ranks, to meet and in each exchange.")]
+LocalRank = Annotated[
+    int | None,
+    typer.Option("--local-rank", "--local_rank", hidden=True, help="As torch.distributed.launch appends it; LOCAL_RANK says it."),
+]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Results folder, a new one. [results/BACKEND-WORKLOAD-TIME]")]
 
 
@@ -69,6 +75,19 @@ def require_one_of(flag: str, value: str, known: Sequence[str]) -> None:
     """
     if value not in known:
         raise PlanError(f"{flag} {value!r} is not known; use {', '.join(known[:-1])} or {known[-1]}")
+
+
+def require_own_local_rank(given: int | None, world: World) -> None:
+    """Refuse a ``--local-rank`` that is not what the launcher's variables say.
+
+    Raises:
+        PlanError: with both.
+    """
+    if given is not None and given != world.local_rank:
+        raise PlanError(
+            f"--local-rank {given}, but this process is local rank {world.local_rank} of {world.local_world_size} "
+            f"(launcher: {world.launcher}); start it with torchrun, or with python -m torch.distributed.launch"
+        )
 
 
 SHORTHANDS = {"--data-dir": "data_dir", "--download": "download", "--pretrained": "pretrained", "--workers": "loader_workers"}

@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from measurement.errors import ParityError
@@ -27,6 +28,8 @@ class StandaloneSettings:
     parity_steps: int
     local_every: int
     """0: no blocks without exchange."""
+    timeout: timedelta
+    """How long ranks wait for each other."""
 
     def as_measurement(self) -> dict[str, Any]:
         """The ``measurement`` of the plan that is written beside the record."""

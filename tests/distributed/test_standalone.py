@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
+import sys
 
 import pytest
 import typer
 
+from measurement.addresses import free_port
 from measurement.fingerprint import core_count, usable_cores
 from measurement.results import ResultsFolder
 from reports.schema import Comparison
@@ -115,6 +118,61 @@ def test_one_rank_has_the_same_share_of_the_host_under_every_launcher(tmp_path):
     assert shares == dict.fromkeys(commands, (core_count(), usable_cores(), True))
 
 
+def as_rank(rank, port, *arguments):
+    """One of two ranks, as somebody starts it by hand who exports the variables."""
+    exported = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2}
+    variables = [f"{name}={value}" for name, value in exported.items()]
+    return run("env", *variables, "python", "-m", "runners.ddp", *SHORT, "--timeout", "2", *arguments)
+
+
+def test_ranks_that_do_not_come_are_named_at_the_timeout():
+    done = as_rank(0, free_port())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("ringside: only 1 of 2 ranks came within 2 s: rank 0; rank 1 did not: start every host's ranks")
+    port = free_port()
+    done = as_rank(1, port)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"did not reach rank 0 at 127.0.0.1:{port} within 2 s: start all ranks with the same address" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_address_in_use_names_who_uses_it():
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = as_rank(0, port)
+    assert done.returncode == 2
+    assert f"rank 0 has no store at 127.0.0.1:{port}: the port is in use by " in done.stderr
+    assert f"(process {os.getpid()}); end it, or give another port to all ranks" in done.stderr
+
+
+def test_tutorials_ways_to_start(tmp_path):
+    """A file to meet in, and torch.distributed.launch, which appends --local-rank to the arguments."""
+    short = ["-m", "runners.ddp", *SHORT, "--no-local", "-o"]
+    meeting = f"file://{tmp_path / 'meeting'}"
+    commands = {
+        "file": ["python", "-m", "runners.spawn", "--nproc-per-node", "2", "--init-method", meeting],
+        "launch": ["python", "-m", "torch.distributed.launch", "--standalone", "--nproc-per-node", "2"],
+    }
+    for name, command in commands.items():
+        done = run(*command, *short, tmp_path / name)
+        assert done.returncode == 0, done.stderr
+        (record,) = ResultsFolder(tmp_path / name).records()
+        assert len(record.ranks) == 2
+
+
+def test_uneven_ranks_on_two_hosts(tmp_path):
+    """Both are this one: 1 rank, and 2."""
+    where = ["--ranks-per-node", "1,2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    command = ["-m", "runners.spawn", *where]
+    other = [sys.executable, *command, "--node-rank", "1", "-m", "runners.ddp", *SHORT]
+    with subprocess.Popen(other, cwd=REPOSITORY, stdout=subprocess.DEVNULL) as second:
+        done = run("python", *command, "--node-rank", "0", "-m", "runners.ddp", *SHORT, "-o", tmp_path / "out")
+        assert second.wait(timeout=60) == 0
+    assert done.returncode == 0, done.stderr
+    (record,) = ResultsFolder(tmp_path / "out").records()
+    assert [(rank.node_rank, rank.local_rank, rank.local_world_size) for rank in record.ranks] == [(0, 0, 1), (1, 0, 2), (1, 1, 2)]
+
+
 def test_a_run_is_never_overwritten(run_once):
     _, folder = run_once(["python"], "ddp")
     before = (folder / "plan.yaml").read_bytes()
@@ -149,6 +207,8 @@ def test_torchrun_cannot_start_horovod():
         (["--workload-option", "learning_rate=-1"], "learning_rate = -1"),
         (["--option", "bucket_cap=1"], "did you mean 'bucket_cap_mb'?"),
         (["--transport", "nccl"], "needs a GPU"),
+        (["--local-rank", "1"], "--local-rank 1, but this process is local rank 0 of 1"),
+        (["--affinity", "close"], "--affinity 'close' is not known; use spread or none"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(monkeypatch, arguments, message):

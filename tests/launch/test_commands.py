@@ -210,7 +210,6 @@ def test_hosts_of_unlike_size_and_ipv6():
 @pytest.mark.parametrize(
     ("name", "hosts", "reason"),
     [
-        ("spawn", "host1:2,host2:1", "it needs equally many ranks on every host"),
         ("horovodrun", "[fe80::1]:2,host2:1", "it takes host names and IPv4 addresses, not 'fe80::1'"),
         ("torchrun-c10d", "host2:2,host10:2", "it numbers hosts in the order of their names; list them so"),
     ],

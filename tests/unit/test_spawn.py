@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
 import pytest
@@ -10,14 +11,14 @@ from runners import spawn
 from runners.launchers.spawn import rank_environment
 
 
-def node(*arguments):
-    return spawn.this_node(spawn._arguments().parse_args([*arguments, "-m", "json.tool", "--help"]))
+def node(*arguments, **environment):
+    return spawn.this_node(spawn._arguments().parse_args([*arguments, "-m", "json.tool", "--help"]), environment)
 
 
 def test_ranks_follow_the_hosts():
     second = node("--nproc-per-node", "2", "--nodes", "3", "--node-rank", "1", "--master-addr", "host1", "--master-port", "1234")
-    assert (second.nodes, second.node_rank, second.nproc_per_node) == (3, 1, 2)
-    assert rank_environment(1, node_rank=1, nodes=3, nproc_per_node=2, master=(second.master_addr, second.master_port)) == {
+    assert (second.node_rank, second.ranks) == (1, (2, 2, 2))
+    assert rank_environment(1, node_rank=1, ranks=second.ranks, master=second.master) == {
         "MASTER_ADDR": "host1",
         "MASTER_PORT": "1234",
         "RANK": "3",
@@ -30,16 +31,37 @@ def test_ranks_follow_the_hosts():
 
 def test_one_host_meets_on_loopback():
     alone = node("--nproc-per-node", "2")
-    assert alone.master_addr == "127.0.0.1"
-    assert alone.master_port > 1023
+    host, port = alone.master
+    assert host == "127.0.0.1"
+    assert port > 1023
+
+
+def test_hosts_may_have_unequal_numbers_of_ranks():
+    last = node("--ranks-per-node", "2,1,3", "--node-rank", "2", "--master-addr", "host1")
+    ranks = [rank_environment(local, node_rank=2, ranks=last.ranks, master=last.master) for local in range(3)]
+    assert [(one["RANK"], one["WORLD_SIZE"], one["LOCAL_WORLD_SIZE"]) for one in ranks] == [(n, "6", "3") for n in "345"]
+
+
+def test_the_ways_of_tutorials_to_say_where_ranks_meet():
+    exported = {"MASTER_ADDR": "host7", "MASTER_PORT": "4321"}
+    several = ("--nproc-per-node", "1", "--nodes", "2", "--node-rank", "1")
+    assert node(*several, **exported).master == ("host7", 4321)
+    assert node(*several, "--init-method", "tcp://host8:1234", **exported).master == ("host8", 1234)
+    assert node(*several, "--init-method", "file:///shared/meeting").master == "/shared/meeting"
+    assert rank_environment(0, node_rank=1, ranks=(1, 1), master="/shared/meeting")["RINGSIDE_MEETING_FILE"] == "/shared/meeting"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--nodes", "2"], "--nodes above 1 needs --master-addr"),
+        (["--nodes", "2"], "several hosts need --master-addr"),
+        (["--init-method", "tcp://host"], "--init-method 'tcp://host' is not known; give tcp://HOST:PORT or"),
+        (["--init-method", "env://"], "give tcp://HOST:PORT or file:///a/new/file"),
+        (["--ranks-per-node", "2,x"], "--ranks-per-node 2,x with --nodes 1: at least 1 of each"),
+        (["--ranks-per-node", "2,1", "--nodes", "3"], "--nodes 3 is not what --ranks-per-node 2,1 says"),
+        (["--ranks-per-node", "2,1"], "--nproc-per-node 1 is not what --ranks-per-node 2,1 says of host 0"),
         (["--nodes", "2", "--node-rank", "2", "--master-addr", "h"], "--node-rank 2 lies outside --nodes 2; give 0 to 1"),
-        (["--nodes", "0"], "--nodes 0 --nproc-per-node 1: at least 1 of each"),
+        (["--nodes", "0"], "--nproc-per-node 1 with --nodes 0: at least 1 of each"),
     ],
 )
 def test_what_does_not_fit(arguments, message):
@@ -53,10 +75,9 @@ def test_a_port_in_use_is_named(capsys):
         with pytest.raises(SystemExit) as left:
             spawn.main(["--nproc-per-node", "1", "--master-addr", "host1", "--master-port", str(port), "-m", "json.tool"])
     assert left.value.code == 2
-    assert (
-        f"port {port} of {socket.gethostname()} is in use; give another with --master-port, on every host"
-        in capsys.readouterr().err
-    )
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"port {port} of {socket.gethostname()} is in use by " in told
+    assert f"(process {os.getpid()}); give another with --master-port, on every host" in told
 
 
 def test_the_module_comes_last(capsys):
