@@ -75,6 +75,13 @@ class Imagenet(SGDTrained):
         names = {path.name for path in folder.iterdir() if path.is_dir()} if folder.is_dir() else set()
         if not names:
             expected = " and ".join(f"'{(self.options.data_dir / part).absolute()}/CLASS/*.jpg'" for part in PARTS)
+            loose = sum(path.is_file() for path in folder.iterdir()) if folder.is_dir() else 0
+            if loose:
+                raise PlanError(
+                    f"'{folder}' holds {loose} files and no class folders, as ImageNet's validation archive is unpacked; move each "
+                    f"image into a folder named like its class in '{self.options.data_dir / 'train'}': "
+                    "ILSVRC2012_validation_ground_truth.txt of the development kit, or LOC_val_solution.csv, says which"
+                )
             remedy = "set data_dir to the folder of train/ and val/ (ImageNet's own: image-net.org, after registration)"
             raise missing("imagenet", expected, folders=[self.options.data_dir, folder], remedy=remedy)
         return names

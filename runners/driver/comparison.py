@@ -26,6 +26,7 @@ from runners.hosts.preflight import inspect
 from runners.hosts.ssh_probe import probe_hosts
 from runners.lab.link_shaping import require_lab, shaped_links
 from runners.planning.arms import require_executables, resolve_arms
+from runners.planning.data_check import require_data_on
 from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
 
 
@@ -80,13 +81,17 @@ class ComparisonRun:
         self.inspection = inspect(self.plan)
 
     def require_data(self) -> None:
-        """Read the data once if a rank runs on this host. Data on other hosts is checked by the ranks there.
+        """Read the data once on every host that ranks run on.
 
         Raises:
             PlanError: it is missing or damaged.
         """
-        if self.has_ranks_here and not self.cases:
+        if self.cases:
+            return
+        if self.has_ranks_here:
             self.workload.build(local_batch_size=self.plan.local_batch_size, seed=self.plan.seed).require_data()
+        placement = self.inspection.placement
+        require_data_on([entry.host for entry in placement.hosts if entry.host not in placement.here], self.plan, self.workload)
 
     @property
     def has_ranks_here(self) -> bool:

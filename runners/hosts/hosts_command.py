@@ -12,7 +12,8 @@ from rich.table import Table
 from measurement.addresses import bracketed
 from measurement.errors import HostfileError
 from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
-from runners.hosts.ssh_probe import HostStatus, probe_hosts
+from runners.hosts.port_reach import REMEDY, unreached
+from runners.hosts.ssh_probe import HostStatus, is_here, probe_hosts
 from runners.launchers.base import HostSlots
 
 
@@ -37,7 +38,7 @@ def show_hosts(hosts: Sequence[HostSlots], *, world_size: int | None, reach: boo
         console: where to print.
 
     Returns:
-        Whether all hosts that were looked at can take ranks.
+        Whether all hosts that were looked at can take ranks, and reach each other's ports.
 
     Raises:
         HostfileError: more ranks than slots.
@@ -50,7 +51,14 @@ def show_hosts(hosts: Sequence[HostSlots], *, world_size: int | None, reach: boo
     bad = [entry for entry in found if entry.status != "ok"]
     for entry in bad:
         console.print(f"{entry.host}: {entry.remedy}", markup=False, highlight=False, soft_wrap=True)
-    return not bad
+    well = [entry for entry in found if entry.status == "ok"]
+    here = [entry.host for entry in well if is_here(entry.address)]
+    closed = unreached([entry.host for entry in well], here=here) if len(well) > 1 else []
+    for line in [*closed, *([REMEDY] if closed else [])]:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if len(well) > 1 and not closed:
+        console.print(f"ports: the {len(well)} hosts reach each other's, both ways")
+    return not bad and not closed
 
 
 def hosts_table(hosts: Sequence[HostSlots], placed: Mapping[str, range], found: Mapping[str, HostStatus]) -> Table:

@@ -20,6 +20,7 @@ from runners.lab.programs import program
 from runners.lab.ssh import AUTHORIZED, SERVER, host_key
 from tests.cluster.conftest import inside
 from tests.conftest import REPOSITORY, TINY, needs_horovod, wait_until
+from tests.dataset_files import write_data
 
 MUTE = Path(__file__).parent / "plugins" / "mute.py"
 WRONG = REPOSITORY / "tests" / "distributed" / "plugins" / "wrong.py"
@@ -57,6 +58,22 @@ def write_plan(folder, **changes):
 
 def compare(plan, folder, *settings):
     return inside("host1", "ringside", "compare", plan, "-o", folder, *(part for one in settings for part in ("--set", one)))
+
+
+def test_data_that_one_host_lacks_is_refused_before_anything_starts(nothing_left, tmp_path):
+    write_data("mnist", tmp_path / "data")
+    only_here = f"/dev/shm/{tmp_path.name}"  # which each host has for itself
+    inside("host1", "cp", "-r", tmp_path / "data", only_here)
+    try:
+        plan = write_plan(tmp_path, workload="mnist", workload_options={"data_dir": only_here})
+        done = compare(plan, tmp_path / "out")
+    finally:
+        inside("host1", "rm", "-r", only_here)
+    assert done.returncode == 2, done.stdout
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
+    assert line.startswith("ringside: host 'host2': ")
+    assert only_here in line
+    assert not (tmp_path / "out").exists()
 
 
 def records_of(folder):

@@ -85,6 +85,29 @@ def test_keys_that_are_missing(lab, file, status, remedy):
         file.write_text(before)
 
 
+def test_closed_ports_are_told_though_ssh_works(lab):
+    """host2 may answer ssh, and send nothing else to the ports that ranks choose: no SYN, and no answer to one."""
+    looked = inside("host1", "ringside", "hosts", "-H", "host1:1,host2:1")
+    assert looked.returncode == 0, looked.stdout
+    assert "ports: the 2 hosts reach each other's, both ways" in looked.stdout
+    rules = [
+        ["priority", "10", "ipproto", "tcp", "sport", "22", "lookup", "main"],
+        ["priority", "11", "ipproto", "tcp", "dport", "1024-65534", "prohibit"],
+    ]
+    for rule in rules:
+        added = inside("host2", "ip", "rule", "add", *rule)
+        assert added.returncode == 0, added.stderr
+    try:
+        done = inside("host1", "ringside", "hosts", "-H", "host1:1,host2:1")
+    finally:
+        for rule in rules:
+            inside("host2", "ip", "rule", "del", *rule)
+    assert done.returncode == 1, done.stdout
+    assert "host2 does not reach ports of host1: Permission denied" in done.stdout
+    assert "host1 does not reach ports of host2: timed out" in done.stdout
+    assert "let no firewall between the hosts close them" in done.stdout
+
+
 def test_a_host_without_sshd(lab):
     """Last in this file: sshd is not started again."""
     (sshd,) = psutil.Process(namespaces.init_of("host2")).children()

@@ -83,6 +83,16 @@ def test_cifar10_is_read_whatever_wrote_it(tmp_path, protocol):
     assert held_out(workload("cifar10", tmp_path))[1].tolist() == cifar_batch(5, 6)["labels"]
 
 
+def test_a_flat_validation_folder_gets_its_remedy(tmp_path):
+    write_imagenet(tmp_path)
+    (tmp_path / "val").rename(tmp_path / "sorted")
+    (tmp_path / "val").mkdir()
+    for number, image in enumerate(sorted((tmp_path / "sorted").rglob("*.jpg"))):
+        image.rename(tmp_path / "val" / f"ILSVRC2012_val_{number:08d}.JPEG")
+    message = refusal(workload("imagenet", tmp_path))
+    assert "files and no class folders, as ImageNet's validation archive is unpacked; move each image into a folder" in message
+
+
 def test_imagenets_classes_and_the_models_outputs_are_the_folders(tmp_path):
     write_imagenet(tmp_path)
     made = workload("imagenet", tmp_path)
