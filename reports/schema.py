@@ -231,6 +231,8 @@ class RatioSummary(Stored):
     """Geometric mean over launches of the pairs' 20% trimmed means: what a usual block shows."""
     ratio_without_stalls: float | None = None
     """As if each stall had been a median step; null of a micro-benchmark."""
+    more_runs: int | None = None
+    """Of runs that people started themselves, in the place of ``more_minutes``: how many more of each arm."""
     more_minutes: float | None = None
     """Minutes of measuring that should decide an undecided verdict; null where decided or nothing can be said."""
     note: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from reports.conclusions.blocks import PAIR_COLUMNS, columns, pair_blocks, total
 from reports.conclusions.cases import cases_of
 from reports.conclusions.load import is_quiet, summarise_load, undisturbed
 from reports.conclusions.stalls import FEW, without_stalls
-from reports.conclusions.verdict import decide, minutes_to_decide
+from reports.conclusions.verdict import decide, to_decide
 from reports.schema import ArmSummary, RatioSummary, RunOrder, Withheld
 from reports.statistics.intervals import Array, Interval, ratio_intervals, typical_ratio
 from reports.statistics.separate import Runs, run_order, separate_ratio, total_rate, typical_rate
@@ -208,7 +209,11 @@ def _judge(
     result.withheld_by = withheld
     result.verdict = "undecided" if withheld else alone
     if alone == "undecided":
-        result.more_minutes = minutes_to_decide(interval, threshold=threshold, measured_minutes=evidence.minutes)
+        if evidence.plan.measurement.mode == "separate":
+            more = to_decide(interval, threshold=threshold, measured=result.launches)
+            result.more_runs = None if more is None else math.ceil(more)
+        else:
+            result.more_minutes = to_decide(interval, threshold=threshold, measured=evidence.minutes)
 
 
 def _hangs_on_few_stalls(evidence: Evidence, result: RatioSummary, interval: Interval) -> bool:

@@ -7,8 +7,8 @@ import math
 from reports.schema import RatioSummary, Verdict
 from reports.statistics.intervals import Interval
 
-LONGEST_MINUTES = 24 * 60.0
-"""Beyond this, 'measure longer' is no advice."""
+LONGEST = 24 * 60.0
+"""Minutes, or runs; beyond this, 'measure longer' is no advice."""
 
 
 def decide(interval: Interval | None, *, threshold: float, control: Interval | None = None) -> Verdict:
@@ -51,18 +51,26 @@ def is_atypical(result: RatioSummary, *, threshold: float) -> bool:
     return bool(total and typical and abs(math.log(total / typical)) > threshold)
 
 
-def minutes_to_decide(interval: Interval | None, *, threshold: float, measured_minutes: float) -> float | None:
-    """Minutes of measuring to add until there should be a verdict, if the estimate stays: the half-width goes as 1/sqrt(time).
+def to_decide(interval: Interval | None, *, threshold: float, measured: float) -> float | None:
+    """How much to add to what was measured until there should be a verdict, if the estimate stays.
+
+    The half-width goes as one over the square root of what is measured.
+
+    Args:
+        interval: None: there is no timing.
+        threshold: a ratio within ±this of 1 is of no practical interest.
+        measured: minutes, or runs of each arm.
 
     Returns:
-        None where nothing can be said: no interval yet, or an estimate so near the threshold that it would take more than a day.
+        In the same unit; None where nothing can be said: no interval yet, or an estimate so near the threshold that it would take
+        ``LONGEST``.
     """
-    if interval is None or interval.low is None or interval.high is None or measured_minutes <= 0:
+    if interval is None or interval.low is None or interval.high is None or measured <= 0:
         return None
     half = math.log(interval.high / interval.low) / 2
     distance = abs(interval.estimate - 1)
     wanted = abs(math.log(interval.estimate)) if distance >= threshold else threshold - distance
     if wanted <= 0:
         return None
-    minutes = measured_minutes * max((half / wanted) ** 2 - 1, 0.0)
-    return minutes if minutes <= LONGEST_MINUTES else None
+    more = measured * max((half / wanted) ** 2 - 1, 0.0)
+    return more if more <= LONGEST else None

@@ -100,6 +100,8 @@ def note(arm: ArmSummary, result: RatioSummary | None) -> str:
     """What went wrong, else how much longer to measure, else what weakens the figure."""
     if arm.errors:
         return first_line(arm.errors[0].message)
+    if result and result.more_runs is not None:
+        return f"{result.more_runs} more of each"
     if result and result.role == "candidate" and result.more_minutes is not None:
         return f"{minutes_words(result.more_minutes)} more"
     if result and result.note:

@@ -107,6 +107,8 @@ def interval_words(result: RatioSummary) -> str:
 
 
 def _what_next(result: RatioSummary) -> str:
+    if result.withheld_by is None and result.more_runs is not None:
+        return f"; about {_count(result.more_runs, 'more run', 'more runs')} of each should decide"
     if result.withheld_by is None and result.more_minutes is not None:
         return f"; about {minutes_words(result.more_minutes)} more of measuring should decide"
     if result.note:

@@ -92,6 +92,12 @@ def test_one_run_of_each_gives_a_ratio_and_no_verdict(tmp_path):
     assert "repeat each at least five times, alternating, or let 'ringside compare' interleave them" in found.headline
 
 
+def test_undecided_runs_say_how_many_more_should_decide(tmp_path):
+    result = compared(write_alternating(tmp_path, truth=Truth(ratios={"horovod": 0.97}, launch_noise=0.06))).result("horovod")
+    assert result.verdict == "undecided"
+    assert (result.more_minutes, result.more_runs > 0) == (None, True)
+
+
 def test_all_of_one_before_all_of_the_other_is_told(tmp_path):
     paths = [write_run(tmp_path / f"ddp-{n}", DDP, minute=n) for n in range(3)]
     paths += [write_run(tmp_path / f"hvd-{n}", HVD, minute=10 + n) for n in range(3)]

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from reports.conclusions.verdict import control_deviation, decide, minutes_to_decide
+from reports.conclusions.verdict import control_deviation, decide, to_decide
 from reports.statistics.intervals import Interval
 
 
@@ -66,12 +66,12 @@ def test_the_deviation_is_the_farther_bound_and_0_for_a_sound_control():
 def test_half_the_width_takes_four_times_as_long():
     half = math.log(1.03) * 2
     wide = interval(1.03 * math.exp(-half), 1.03, 1.03 * math.exp(half))
-    assert minutes_to_decide(wide, threshold=0.01, measured_minutes=2.0) == pytest.approx(6.0)
+    assert to_decide(wide, threshold=0.01, measured=2.0) == pytest.approx(6.0)
 
 
 def test_a_ratio_near_1_must_fit_inside_the_threshold():
     wide = interval(math.exp(-0.02), 1.0, math.exp(0.02))
-    assert minutes_to_decide(wide, threshold=0.01, measured_minutes=1.0) == pytest.approx(3.0)
+    assert to_decide(wide, threshold=0.01, measured=1.0) == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(
@@ -84,4 +84,4 @@ def test_a_ratio_near_1_must_fit_inside_the_threshold():
     ],
 )
 def test_where_nothing_can_be_said_there_is_no_number(one, minutes):
-    assert minutes_to_decide(one, threshold=0.01, measured_minutes=minutes) is None
+    assert to_decide(one, threshold=0.01, measured=minutes) is None
