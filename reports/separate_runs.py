@@ -7,6 +7,7 @@ sizes are the points of a study.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pandas as pd
 
@@ -16,6 +17,7 @@ from measurement.files import write_whole
 from measurement.plan import Arm, Plan, Point
 from measurement.results import ResultsFolder
 from reports import make_reports
+from reports.base import Report
 from reports.comparison import compare
 from reports.conclusions.blocks import read_steps
 from reports.run_conditions import is_allowed, refuse, require_equal_conditions, told
@@ -25,9 +27,16 @@ from reports.study import study_of
 from reports.study_schema import Study
 
 
-def conclude_runs(
-    runs: Sequence[Run], *, name: str, baseline: str | None = None, allowed: Sequence[str] = ()
-) -> Comparison | Study:
+@dataclass(frozen=True, kw_only=True)
+class ConcludedRuns:
+    """What runs come to."""
+
+    summary: Comparison | Study
+    points: Mapping[str, Comparison] = field(default_factory=dict)
+    """Of a study: the comparison at each point."""
+
+
+def conclude_runs(runs: Sequence[Run], *, name: str, baseline: str | None = None, allowed: Sequence[str] = ()) -> ConcludedRuns:
     """Compare runs.
 
     Args:
@@ -50,19 +59,25 @@ def conclude_runs(
     for same in [runs] if trains else by_size.values():
         require_equal_conditions(same, arms, allowed)
     if len(by_size) == 1 or trains:
-        return _comparison(runs, arms, name=name, baseline=chosen, allowed=allowed)
+        return ConcludedRuns(summary=_comparison(runs, arms, name=name, baseline=chosen, allowed=allowed))
     return _study(by_size, arms, name=name, baseline=chosen, allowed=allowed)
 
 
-def write_runs(found: Comparison | Study, folder: ResultsFolder) -> None:
-    """Write every customary report into a folder."""
+def write_runs(found: ConcludedRuns, folder: ResultsFolder) -> None:
+    """Write every customary report into a folder, those of a study's points into folders of their own."""
     for report in make_reports(None):
-        if isinstance(found, Study):
-            content = report.render_study(found)
-        else:
-            content = report.render(found) if report.has_content(found) else None
-        if content is not None:
-            write_whole(folder.root / report.file_name, content)
+        for place, comparison in [(folder.point(name), comparison) for name, comparison in found.points.items()]:
+            _write(report, comparison, place)
+        _write(report, found.summary, folder)
+
+
+def _write(report: Report, found: Comparison | Study, folder: ResultsFolder) -> None:
+    if isinstance(found, Study):
+        content = report.render_study(found)
+    else:
+        content = report.render(found) if report.has_content(found) else None
+    if content is not None:
+        write_whole(folder.root / report.file_name, content)
 
 
 def _comparison(
@@ -138,7 +153,7 @@ def _study(
     name: str,
     baseline: str,
     allowed: Sequence[str],
-) -> Study:
+) -> ConcludedRuns:
     """A point for each number of ranks."""
     sizes = sorted(by_size)
     batches = {size: by_size[size][0].plan.local_batch_size for size in sizes}
@@ -161,4 +176,4 @@ def _study(
     }
     update = {"name": name, "baseline": baseline, "arms": asked, "points": points, "scaling": scaling, "world_size": sizes[0]}
     plan = first.model_copy(update=update)
-    return study_of(plan, compared, comparison_id=name)
+    return ConcludedRuns(summary=study_of(plan, compared, comparison_id=name), points=compared)

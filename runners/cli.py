@@ -142,10 +142,10 @@ def report_runs(folders: list[Path], *, baseline: str | None, output: Path | Non
         raise PlanError(f"'{where.root}' holds measurements; give another folder for the report with -o")
     found = conclude_runs(read_runs(folders), name=where.root.name, baseline=baseline, allowed=allow)
     write_runs(found, where)
-    if isinstance(found, Study):
-        show_study(found, where.root)
+    if isinstance(found.summary, Study):
+        show_study(found.summary, where.root)
     else:
-        show(found, where.root)
+        show(found.summary, where.root)
 
 
 @app.command()

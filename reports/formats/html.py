@@ -19,6 +19,7 @@ from reports.charts.pairs import pair_stride
 from reports.charts.study import study_charts
 from reports.charts.training import CURVE_TITLES, curve_name
 from reports.conclusions.bottleneck import LIMIT
+from reports.conclusions.study import has_own_units
 from reports.schema import ArmSummary, Comparison
 from reports.study_schema import Study
 from reports.tables.case_tables import case_table, outcome_table
@@ -29,7 +30,7 @@ from reports.tables.training_table import training_table
 from reports.tables.verdict_table import conditions_table, verdict_table
 from reports.wording import formatting
 from reports.wording.method import method
-from reports.wording.study import METHOD, bases
+from reports.wording.study import bases, study_method
 
 
 class HtmlReport(Report):
@@ -147,7 +148,8 @@ def _study(study: Study) -> bytes:
         links=study_link_table(study),
         links_caption=study_link_caption(study),
         bases=bases(study),
-        method=METHOD,
+        method=study_method(study.points),
+        has_ideal=has_own_units(study.points),
         figures=figures,
         figures_json=script_json(figures),
         plotly=get_plotlyjs(),

@@ -17,7 +17,7 @@ from reports.tables.training_table import training_table
 from reports.tables.verdict_table import conditions_table, verdict_table
 from reports.wording.formatting import NONE, exposed, gibibytes, milliseconds, step_shares
 from reports.wording.method import method
-from reports.wording.study import METHOD, bases
+from reports.wording.study import bases, study_method
 
 SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#"})
 
@@ -73,7 +73,7 @@ def _trained(comparison: Comparison) -> list[str]:
         *(["\n## Convergence\n", *markdown_table(convergence)] if convergence else []),
         "\n## Arms\n",
         *markdown_table(verdict_table(comparison).without("exposed", "pairs", "note")),
-        "\n## What the arms ran on, and what nobody chose\n",
+        "\n## What each rank ran on, and what nobody chose\n",
         *markdown_table(conditions_table(comparison)),
         "\n## Why\n",
         *_causes(comparison),
@@ -145,7 +145,7 @@ def _study(study: Study) -> bytes:
         *markdown_table(points_table(study)),
         *_study_links(study),
         "\n## How to read it\n",
-        *(f"- {escape(line)}" for line in METHOD),
+        *(f"- {escape(line)}" for line in study_method(study.points)),
         "",
     ]
     return "\n".join(parts).encode()

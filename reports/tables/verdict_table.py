@@ -110,7 +110,7 @@ def note(arm: ArmSummary, result: RatioSummary | None) -> str:
 
 
 def conditions_table(comparison: Comparison) -> Table:
-    """What each arm ran on, and what it does that nobody asked for and that moves the answer, as far as the arms differ in it.
+    """What each rank of an arm ran on, and what the arm does that nobody asked for and that moves the answer, where they differ.
 
     One row per arm but the control. The columns of what may differ are left out where no arm differs.
     """
@@ -125,10 +125,10 @@ def conditions_table(comparison: Comparison) -> Table:
     titles = {"buffers": "buffers broadcast in forward", "unit": "gradients meet in", "mpi": "MPI parameters"}
     columns = [
         Column(name="arm", title="arm"),
-        Column(name="cores", title="cores per rank", numeric=True),
-        Column(name="threads", title="threads per rank", numeric=True),
-        Column(name="other_threads", title="cores that a rank's other threads take", numeric=True),
-        Column(name="memory", title="GiB per rank at its peak", numeric=True),
+        Column(name="cores", title="cores", numeric=True),
+        Column(name="threads", title="threads", numeric=True),
+        Column(name="other_threads", title="cores for other threads", numeric=True),
+        Column(name="memory", title="GiB at peak", numeric=True),
         *(Column(name=name, title=titles[name]) for name in differing),
     ]
     rows = [

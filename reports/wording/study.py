@@ -11,12 +11,19 @@ from reports.schema import ArmSummary
 from reports.study_schema import Study, StudyPoint
 from reports.wording.comparison import chance_lines, first_line
 from reports.wording.formatting import milliseconds, with_interval
+from reports.wording.separate_runs import run_lines
 
 NO_TIMING = "without timing"
 DECIDED = ("faster", "slower")
-METHOD = (
+POINTS = (
     "Each point is a comparison of its own by the whole method, with its own launches, control and parity gate; its report lies in "
-    "points/NAME/. Ratios and verdicts are between arms that took turns at the same point.",
+    "points/NAME/. Ratios and verdicts are between arms that took turns at the same point."
+)
+POINTS_OF_RUNS = (
+    "Each point is a comparison of the runs of as many ranks, which people started themselves; its report lies in points/NAME/, "
+    "with the runs, how they are compared, and what they could have shown."
+)
+METHOD = (
     "Speed-up: throughput over that of the baseline named beside it. Efficiency: speed-up over how many times the cores or GPUs "
     "that the ranks compute on, so that ranks which share a core count as one. Points are measured one after another, so these, "
     "unlike the ratios, hold the machine's drift between points.",
@@ -29,6 +36,12 @@ BASES = {
     "one rank": "one rank with wrapper",
     "first point": "the first point",
 }
+
+
+def study_method(points: Sequence[StudyPoint]) -> list[str]:
+    """How it was measured, a paragraph an entry."""
+    are_runs = any(result.run_order is not None for point in points for result in point.results)
+    return [POINTS_OF_RUNS if are_runs else POINTS, *METHOD]
 
 
 def label(points: Sequence[StudyPoint], point: StudyPoint) -> str:
@@ -151,6 +164,7 @@ def warnings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
         for point in points
         if any(result.control_failed for result in point.results)
     ]
+    said += [f"{point.name}: {line}" for point in points for line in run_lines(point.results)]
     results = [result for of_point in compared for result in of_point]
     return said + chance_lines(results, comparisons=len(compared), kind="points", confidence=plan.measurement.confidence)
 

@@ -56,7 +56,7 @@ def write_alternating(root: Path, number: int = 5, **both) -> list[Path]:
 
 
 def compared(paths, **options) -> Comparison:
-    found = conclude_runs(read_runs(paths), name="report", **options)
+    found = conclude_runs(read_runs(paths), name="report", **options).summary
     assert isinstance(found, Comparison)
     return found
 
@@ -181,12 +181,16 @@ def test_several_world_sizes_are_the_points_of_a_study(tmp_path):
         for launch in range(2)
         for place, (name, arm) in enumerate([("ddp", DDP), ("hvd", HVD)])
     ]
-    found = conclude_runs(read_runs(paths), name="scaling")
+    concluded = conclude_runs(read_runs(paths), name="scaling")
+    found = concluded.summary
     assert isinstance(found, Study)
     assert [(point.name, point.world_size) for point in found.points] == [("n1", 1), ("n2", 2), ("n4", 4)]
     assert found.points[2].arm("horovod").speed_up is not None
-    write_runs(found, ResultsFolder(tmp_path / "out"))
-    assert "n4" in (tmp_path / "out" / "report.md").read_text()
+    assert any(line.startswith("n2: horovod: the smallest difference from ddp") for line in found.warnings)
+    write_runs(concluded, ResultsFolder(tmp_path / "out"))
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "n4" in text and "which people started themselves" in text
+    assert "People started these runs themselves" in (tmp_path / "out" / "points" / "n4" / "report.md").read_text()
     with pytest.raises(PlanError, match="neither the batch of each rank nor that of all together is the same"):
         conclude_runs(read_runs([paths[0], write_run(tmp_path / "odd", DDP, world_size=2, local_batch_size=24)]), name="odd")
     without = [path for path in paths if path.name != "x" and not path.name.startswith("ddp-2")]
