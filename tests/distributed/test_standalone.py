@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import typer
@@ -118,9 +119,9 @@ def test_one_rank_has_the_same_share_of_the_host_under_every_launcher(tmp_path):
     assert shares == dict.fromkeys(commands, (core_count(), usable_cores(), True))
 
 
-def as_rank(rank, port, *arguments):
-    """One of two ranks, as somebody starts it by hand who exports the variables."""
-    exported = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2}
+def as_rank(rank, port, *arguments, ranks=2):
+    """One of the ranks, as somebody starts it by hand who exports the variables."""
+    exported = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks}
     variables = [f"{name}={value}" for name, value in exported.items()]
     return run("env", *variables, "python", "-m", "runners.ddp", *SHORT, "--timeout", "2", *arguments)
 
@@ -134,6 +135,15 @@ def test_ranks_that_do_not_come_are_named_at_the_timeout():
     assert (done.returncode, done.stdout) == (2, "")
     assert f"did not reach rank 0 at 127.0.0.1:{port} within 2 s: start all ranks with the same address" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_ranks_that_count_unlike_numbers_are_told_so():
+    port = free_port()
+    with ThreadPoolExecutor() as pool:
+        first, second = pool.map(lambda rank: as_rank(rank, port, "--timeout", "20", ranks=2 + rank), (0, 1))
+    assert (first.returncode, second.returncode) == (2, 2)
+    assert "rank 0 counts 2 ranks and rank 1 3 on " in first.stderr
+    assert "start all with the same number" in first.stderr
 
 
 def test_an_address_in_use_names_who_uses_it():
