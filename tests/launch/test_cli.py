@@ -36,7 +36,8 @@ def test_a_plan_that_cannot_run(tmp_path, changes, message):
     [
         (["compare", "no-such-plan.yaml"], "plan 'no-such-plan.yaml' does not exist"),
         (["compare", "README.md"], "not valid YAML at line"),
-        (["report", "no-such-folder"], "holds no plan.yaml"),
+        (["report", "no-such-folder"], "does not exist; give the folders that runs wrote (their -o), or one above them"),
+        (["report", "plans"], "'plans' holds no run with a plan.yaml; give the folders that"),
     ],
 )
 def test_a_path_that_is_wrong(arguments, message):

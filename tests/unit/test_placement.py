@@ -76,8 +76,8 @@ def test_without_hosts_all_is_as_before(tmp_path):
         ({"hosts": "host1:2", "network_interface": "eth0; reboot"}, "network_interface = 'eth0; reboot'"),
         ({"hosts": "host1:2", "host_differences": "ignore"}, "host_differences = 'ignore'"),
         (
-            {"hosts": "host1:2,host2:1", "world_size": 3, "arms": {"ddp": {"backend": "ddp", "launcher": "spawn"}}},
-            "arm 'ddp': launcher 'spawn' does not fit hosts host1:2,host2:1: it needs equally many ranks on every host",
+            {"hosts": "host2:1,host1:2", "world_size": 3, "arms": {"ddp": {"backend": "ddp", "launcher": "torchrun-c10d"}}},
+            "arm 'ddp': launcher 'torchrun-c10d' does not fit hosts host2:1,host1:2: it numbers hosts in the order of their names",
         ),
     ],
 )

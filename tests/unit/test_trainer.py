@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+from datetime import timedelta
 
 import pytest
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -122,7 +123,9 @@ def test_standing_alone_places_memory_as_a_users_own_run_would(engine, monkeypat
     monkeypatch.setattr(runners.rank.trainer, "allocate_at_random", lambda *_: pytest.fail("allocated before building"))
     fields = {"comparison_id": "c", "plan_digest": "d", "launch": 0, "arm": "single", "role": "baseline", "backend": "single"}
     more = {"transport": "none", "launcher": "none", "workload": "digits", "world_size": 1, "status": "ok"}
-    settings = StandaloneSettings(warmup_steps=1, blocks=2, block_steps=2, parity_steps=0)
+    settings = StandaloneSettings(
+        warmup_steps=1, blocks=2, block_steps=2, parity_steps=0, local_every=0, timeout=timedelta(seconds=9)
+    )
     record = LaunchRecord(**fields, **more)
     measure(engine, record, settings)
     rows = [row for block in record.blocks for row in block.rows()]
