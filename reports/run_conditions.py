@@ -16,29 +16,40 @@ NO_CONDITION = ("environment.OMP_NUM_THREADS",)
 """What ranks report and need not agree: how many threads are in force is reported by itself."""
 SHOWN_AS = {"host": "placement", "affinity": "cores"}
 """Names of fields that are compared in another form: hosts by their number and cores by how many they are."""
+FOLLOWS_FROM_SIZE = ("placement", "local_batch_size", "micro_steps", "world_size", "threads", "cores")
+"""What may differ between runs of unlike world sizes; the batch is looked at by itself."""
 BATCH = ("local_batch_size", "micro_steps", "world_size", "threads", "cores")
 """What a single process that trains with the global batch of many ranks has of its own."""
 
 
-def require_equal_conditions(runs: Sequence[Run], arms: Mapping[Kind, str], allowed: Sequence[str]) -> None:
+def require_equal_conditions(runs: Sequence[Run], arms: Mapping[Kind, str], allowed: Sequence[str]) -> list[str]:
     """Refuse runs that train something else, or on other conditions.
 
     Args:
-        runs: that a ratio is to be made of: of one world size, unless they train to the end.
+        runs: of one world size or of several, of which those of one size are compared with each other.
         arms: their names.
         allowed: fields that may differ, with all that stands below them.
+
+    Returns:
+        What differs and was allowed, a line for each field.
 
     Raises:
         PlanError: with the fields and what they are in which run.
     """
-    by_arm: dict[str, list[Run]] = {}
+    by_size: dict[int, dict[str, list[Run]]] = {}
     for run in runs:
-        by_arm.setdefault(arms[run.kind], []).append(run)
+        size = 0 if run.plan.training else run.plan.world_size
+        by_size.setdefault(size, {}).setdefault(arms[run.kind], []).append(run)
     differing = dict(_of_question(runs))
-    for same in by_arm.values():  # whose launches must agree in all that they report
-        differing |= _of_ranks(same, is_one_arm=True)
-    differing |= _of_ranks([same[0] for same in by_arm.values()], is_one_arm=False)
+    for by_arm in by_size.values():
+        for same in by_arm.values():  # whose launches must agree in all that they report
+            differing |= _of_ranks(same, is_one_arm=True)
+        differing |= _of_ranks([same[0] for same in by_arm.values()], is_one_arm=False)
+    sizes = [next(iter(by_arm.values()))[0] for by_arm in by_size.values()]
+    between = _of_ranks(sizes, is_one_arm=False)
+    differing |= {field: values for field, values in between.items() if field not in FOLLOWS_FROM_SIZE}
     refuse([told(field, values) for field, values in differing.items() if not is_allowed(field, allowed)])
+    return [told(field, values) for field, values in differing.items()]
 
 
 def _of_question(runs: Sequence[Run]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -53,8 +53,11 @@ def read_runs(given: Sequence[Path]) -> list[Run]:
     Raises:
         RecordError: there is none, or one cannot be read.
     """
-    folders = dict.fromkeys(folder for path in given for folder in _run_folders(path))
-    return [_read_run(ResultsFolder(folder)) for folder in folders]
+    folders: dict[Path, Path] = {}
+    for path in given:
+        for folder in _run_folders(path):
+            folders.setdefault(folder.resolve(), folder)
+    return [_read_run(ResultsFolder(folder)) for folder in folders.values()]
 
 
 def _run_folders(path: Path) -> Iterator[Path]:

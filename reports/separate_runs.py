@@ -55,12 +55,10 @@ def conclude_runs(runs: Sequence[Run], *, name: str, baseline: str | None = None
     by_size: dict[int, list[Run]] = {}
     for run in runs:
         by_size.setdefault(run.plan.world_size, []).append(run)
-    trains = runs[0].plan.training is not None
-    for same in [runs] if trains else by_size.values():
-        require_equal_conditions(same, arms, allowed)
-    if len(by_size) == 1 or trains:
-        return ConcludedRuns(summary=_comparison(runs, arms, name=name, baseline=chosen, allowed=allowed))
-    return _study(by_size, arms, name=name, baseline=chosen, allowed=allowed)
+    unlike = require_equal_conditions(runs, arms, allowed)
+    if len(by_size) == 1 or runs[0].plan.training is not None:
+        return ConcludedRuns(summary=_comparison(runs, arms, name=name, baseline=chosen, unlike=unlike))
+    return _study(by_size, arms, name=name, baseline=chosen, allowed=allowed, unlike=unlike)
 
 
 def write_runs(found: ConcludedRuns, folder: ResultsFolder) -> None:
@@ -86,7 +84,7 @@ def _comparison(
     *,
     name: str,
     baseline: str,
-    allowed: Sequence[str],
+    unlike: Sequence[str],
 ) -> Comparison:
     """Of runs that may be compared."""
     by_arm: dict[str, list[Run]] = {}
@@ -106,12 +104,11 @@ def _comparison(
         tables.append(read_steps(run.folder, [run.record]).assign(arm=arm, launch=launch))
     found = compare(plan, records, pd.concat(tables, ignore_index=True))
     firsts = {record.arm: record for record in reversed(records)}
-    ignored = [f"Compared although they differ, as --allow {field} says: {field}" for field in allowed]
     return found.model_copy(
         update={
             "runs": {arm: [run.name for run in same] for arm, same in by_arm.items()},
             "fairness": fairness_table(list(firsts.values())),
-            "warnings": [*found.warnings, *ignored],
+            "warnings": [*found.warnings, *(f"Compared although {line} (--allow)" for line in unlike)],
         }
     )
 
@@ -153,6 +150,7 @@ def _study(
     name: str,
     baseline: str,
     allowed: Sequence[str],
+    unlike: Sequence[str],
 ) -> ConcludedRuns:
     """A point for each number of ranks."""
     sizes = sorted(by_size)
@@ -167,7 +165,7 @@ def _study(
     for size in sizes:
         present = dict.fromkeys(arms[run.kind] for run in by_size[size])
         own = baseline if baseline in present or len(present) > 1 else next(iter(present))
-        compared[f"n{size}"] = _comparison(by_size[size], arms, name=f"{name}.n{size}", baseline=own, allowed=allowed)
+        compared[f"n{size}"] = _comparison(by_size[size], arms, name=f"{name}.n{size}", baseline=own, unlike=unlike)
     first = by_size[sizes[0]][0].plan
     records = {arms[run.kind]: run.record for same in by_size.values() for run in same}
     asked = {
