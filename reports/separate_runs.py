@@ -15,6 +15,7 @@ from measurement.errors import PlanError
 from measurement.fairness import fairness_table
 from measurement.files import write_whole
 from measurement.plan import Arm, Plan, Point
+from measurement.record import LaunchRecord
 from measurement.results import ResultsFolder
 from reports import make_reports
 from reports.base import Report
@@ -117,14 +118,15 @@ def _plan(by_arm: Mapping[str, Sequence[Run]], *, name: str, baseline: str) -> P
     """The plan that a driver would have run: everything is as in the baseline's first run."""
     first = by_arm[baseline][0]
     seed = min(run.plan.seed for same in by_arm.values() for run in same)
-    described = {arm: same[0].record for arm, same in by_arm.items()}
-    asked = {
-        arm: Arm(backend=record.backend, transport=record.transport, launcher=record.launcher, options=record.options)
-        for arm, record in described.items()
-    }
+    asked = {arm: _as_asked(same[0].record) for arm, same in by_arm.items()}
     measurement = first.plan.measurement.model_copy(update={"launches": max(len(same) for same in by_arm.values())})
     update = {"name": name, "seed": seed, "baseline": baseline, "arms": asked, "measurement": measurement}
     return first.plan.model_copy(update=update)
+
+
+def _as_asked(record: LaunchRecord) -> Arm:
+    """What a plan would say of a run."""
+    return Arm(backend=record.backend, transport=record.transport, launcher=record.launcher, options=record.options)
 
 
 def _launches(by_arm: Mapping[str, Sequence[Run]], *, trains: bool) -> dict[tuple[str, int], Run]:
@@ -167,11 +169,7 @@ def _study(
         own = baseline if baseline in present or len(present) > 1 else next(iter(present))
         compared[f"n{size}"] = _comparison(by_size[size], arms, name=f"{name}.n{size}", baseline=own, unlike=unlike)
     first = by_size[sizes[0]][0].plan
-    records = {arms[run.kind]: run.record for same in by_size.values() for run in same}
-    asked = {
-        arm: Arm(backend=record.backend, transport=record.transport, launcher=record.launcher, options=record.options)
-        for arm, record in records.items()
-    }
+    asked = {arms[run.kind]: _as_asked(run.record) for same in by_size.values() for run in same}
     update = {"name": name, "baseline": baseline, "arms": asked, "points": points, "scaling": scaling, "world_size": sizes[0]}
     plan = first.model_copy(update=update)
     return ConcludedRuns(summary=study_of(plan, compared, comparison_id=name), points=compared)
