@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,17 @@ import pandas as pd
 
 from measurement.plan import Plan
 from measurement.record import LaunchRecord
-from reports.conclusions.blocks import PAIR_COLUMNS, columns, pair_blocks, total_tables, with_copies
+from reports.conclusions.blocks import PAIR_COLUMNS, columns, copies_of_baseline, pair_blocks, total_tables, with_copies
 from reports.conclusions.cases import cases_of
 from reports.conclusions.load import is_quiet, summarise_load, undisturbed
 from reports.conclusions.stalls import FEW, without_stalls
 from reports.conclusions.verdict import decide, to_decide
-from reports.schema import ArmSummary, RatioSummary, RunOrder, Withheld
-from reports.statistics.intervals import Array, Interval, ratio_intervals, typical_ratio
-from reports.statistics.separate import Runs, run_order, separate_ratio, total_rate, typical_rate
+from reports.schema import ArmSummary, RatioSummary, Withheld
+from reports.statistics.intervals import Interval, Launches, launch_ratios, ratio_intervals, typical_ratio
+from reports.statistics.separate import Runs, ratio_of_runs, ratio_of_usual_blocks, run_order, runs_of, separate_ratio
+
+Sample = Launches | tuple[Runs, Runs]
+"""What one ratio is made of: blocks of rounds, or the runs of two arms that took no turns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,59 +55,66 @@ class Evidence:
         names = [name for name in self.plan.all_arms() if name != self.plan.baseline]
         return sorted(names, key=lambda name: self.plan.role(name) == "control")
 
-    def intervals(self, blocks: pd.DataFrame) -> dict[str, Interval | None]:
-        """The ratios of ``others`` in these blocks, which are of one case where there are several."""
-        names = self.others
-        found = self.ratios(
-            blocks,
-            [with_copies(self.plan, name) for name in names],
-            family=sum(self.plan.role(name) == "candidate" for name in names),
-        )
-        return dict(zip(names, found, strict=True))
+    @property
+    def are_runs(self) -> bool:
+        """Whether people started the runs themselves, so that arms took no turns."""
+        return self.plan.measurement.mode == "separate"
 
-    def ratios(self, blocks: pd.DataFrame, groups: Sequence[Sequence[str]], *, family: int) -> list[Interval | None]:
-        """The ratio of the first arm of each group to the others, which are copies of one arm.
+    def samples(self, blocks: pd.DataFrame, groups: Sequence[Sequence[str]]) -> list[Sample]:
+        """What ratios are made of in these blocks, which are of one case where there are several.
 
         Args:
-            blocks: of one case, where there are several.
-            groups: of arms.
-            family: how many of them claim something; these come first.
+            blocks: as of ``tabulate_blocks``.
+            groups: per ratio the arm, then those that it is held against, which are copies of one arm.
+        """
+        if not self.are_runs:
+            return list(total_tables(self.plan, blocks, groups))
+        runs = self._runs(blocks)
+        return [(runs[ours], runs[theirs]) for ours, theirs in groups]
+
+    def samples_of_others(self, blocks: pd.DataFrame) -> dict[str, Sample]:
+        """Those of ``others``, each against the copies of the baseline."""
+        found = self.samples(blocks, [with_copies(self.plan, name) for name in self.others])
+        return dict(zip(self.others, found, strict=True))
+
+    def intervals(self, samples: Mapping[str, Sample]) -> dict[str, Interval | None]:
+        """The ratios of ``others``."""
+        family = sum(self.plan.role(name) == "candidate" for name in self.others)
+        copies = [len(copies_of_baseline(self.plan, name)) for name in self.others]
+        found = self.ratios(list(samples.values()), copies=copies, family=family)
+        return dict(zip(samples, found, strict=True))
+
+    def ratios(self, samples: Sequence[Sample], *, copies: Sequence[int], family: int) -> list[Interval | None]:
+        """Ratios with their intervals.
+
+        Args:
+            samples: of ``samples``, those that claim something first.
+            copies: for each, of how many copies the arm is that it is held against.
+            family: how many claim something.
         """
         confidence = self.plan.measurement.confidence
-        if self.plan.measurement.mode == "separate":
-            runs = self.runs(blocks)
-            return [separate_ratio(runs[ours], runs[theirs], confidence=confidence, family=family) for ours, theirs in groups]
+        runs = [sample for sample in samples if isinstance(sample, tuple)]
+        if runs:
+            return [separate_ratio(ours, theirs, confidence=confidence, family=family) for ours, theirs in runs]
         return ratio_intervals(
-            total_tables(self.plan, blocks, groups),
+            [sample for sample in samples if not isinstance(sample, tuple)],
             confidence=confidence,
-            scales=[1 + 1 / (len(group) - 1) for group in groups],
+            scales=[1 + 1 / number for number in copies],
             family=family,
             error_share=self.error_share,
         )
 
-    def typical(self, blocks: pd.DataFrame) -> dict[str, float | None]:
-        """The ratios of ``others`` in a usual block."""
-        if self.plan.measurement.mode == "separate":
-            runs = self.runs(blocks, of=typical_rate)
-            found = [separate_ratio(runs[name], runs[self.plan.baseline], confidence=0.5) for name in self.others]
-            return {name: one.estimate if one else None for name, one in zip(self.others, found, strict=True)}
-        tables = total_tables(self.plan, blocks, [with_copies(self.plan, name) for name in self.others])
-        return {name: typical_ratio(table) for name, table in zip(self.others, tables, strict=True)}
-
-    def runs(self, blocks: pd.DataFrame, *, of: Callable[[Array], float] = total_rate) -> dict[str, Runs]:
-        """Every arm's runs in the order of their start, where people started them themselves.
-
-        Args:
-            blocks: of one case, where there are several.
-            of: takes a run's rate from its blocks.
-        """
+    def _runs(self, blocks: pd.DataFrame) -> dict[str, Runs]:
+        """Every arm's runs in the order of their start."""
         started = {(record.arm, record.launch): record.started_at for record in self.records}
         sync = blocks[blocks["kind"] == "sync"]
         found = {}
         for arm in self.plan.all_arms():
             own = sync[sync["arm"] == arm].groupby("launch")[["samples", "block_s"]]
-            rates = sorted((started[arm, int(str(launch))], of(table.to_numpy(dtype=np.float64))) for launch, table in own)
-            found[arm] = Runs(logs=np.log([rate for _, rate in rates]), started=[at for at, _ in rates])
+            runs = sorted(
+                ((started[arm, int(str(launch))], table.to_numpy(dtype=np.float64)) for launch, table in own), key=itemgetter(0)
+            )
+            found[arm] = runs_of([at for at, _ in runs], [table for _, table in runs])
         return found
 
 
@@ -117,16 +128,21 @@ def _ratios_of_case(evidence: Evidence, case: str | None) -> list[RatioSummary]:
     """The ratios of one case, or of a workload that is trained (``case`` is None)."""
     plan = evidence.plan
     blocks = evidence.blocks if case is None else evidence.blocks[evidence.blocks["case"] == case]
-    intervals, typical = evidence.intervals(blocks), evidence.typical(blocks)
-    calm = None if case else evidence.intervals(without_stalls(blocks, evidence.stalls))
+    samples = evidence.samples_of_others(blocks)
+    intervals = evidence.intervals(samples)
+    calm = None if case else evidence.samples_of_others(without_stalls(blocks, evidence.stalls))
     control = next((intervals[name] for name in intervals if plan.role(name) == "control"), None)
-    quiet = None if is_quiet(summarise_load(evidence.loads)) else evidence.intervals(undisturbed(blocks, evidence.loads))
+    is_disturbed = not is_quiet(summarise_load(evidence.loads))
+    calmer = evidence.samples_of_others(undisturbed(blocks, evidence.loads)) if is_disturbed else None
+    quiet = evidence.intervals(calmer) if calmer is not None else None
     found = {}
     for name, interval in intervals.items():
         result = _without_verdict(evidence, name, case, blocks, interval)
-        result.typical_ratio = typical[name]
-        result.ratio_without_stalls = _estimate(calm[name]) if calm is not None else None
-        result.quiet_ratio = _estimate(quiet[name]) if quiet is not None else None
+        sample, others = samples[name], quiet[name] if quiet is not None else None
+        result.run_order = run_order(*sample) if isinstance(sample, tuple) else None
+        result.typical_ratio = _typical(sample)
+        result.ratio_without_stalls = _ratio(calm[name]) if calm is not None else None
+        result.quiet_ratio = others.estimate if others else None
         _judge(evidence, result, interval, control, quiet)
         found[name] = result
     return [found[name] for name in plan.all_arms() if name in found]
@@ -143,20 +159,12 @@ def _without_verdict(
         role="control" if plan.role(name) == "control" else "candidate",
         world_size=plan.world_size,
         hosts=next((record.hosts for record in evidence.records if record.arm == name), []),
-        run_order=_run_order(evidence, name, blocks),
         confidence=plan.measurement.confidence,
         **_bounds(interval),
         pair_table=columns(_marked(evidence, pair_blocks(plan, blocks, name), name), [*PAIR_COLUMNS, "disturbed"]),
         verdict="undecided",
         verdict_alone="undecided",
     )
-
-
-def _run_order(evidence: Evidence, name: str, blocks: pd.DataFrame) -> RunOrder | None:
-    if evidence.plan.measurement.mode != "separate":
-        return None
-    runs = evidence.runs(blocks)
-    return run_order(runs[name], runs[evidence.plan.baseline])
 
 
 def _marked(evidence: Evidence, pairs: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -183,9 +191,17 @@ def _bounds(interval: Interval | None) -> dict[str, Any]:
     }
 
 
-def _estimate(interval: Interval | None) -> float | None:
-    """The ratio alone."""
-    return interval.estimate if interval else None
+def _ratio(sample: Sample) -> float | None:
+    """The ratio of totals alone."""
+    if isinstance(sample, tuple):
+        return ratio_of_runs(*sample)
+    found = launch_ratios(sample)
+    return float(np.exp(found.logs.mean())) if found else None
+
+
+def _typical(sample: Sample) -> float | None:
+    """The ratio of usual blocks."""
+    return ratio_of_usual_blocks(*sample) if isinstance(sample, tuple) else typical_ratio(sample)
 
 
 def _judge(
@@ -209,7 +225,7 @@ def _judge(
     result.withheld_by = withheld
     result.verdict = "undecided" if withheld else alone
     if alone == "undecided":
-        if evidence.plan.measurement.mode == "separate":
+        if evidence.are_runs:
             more = to_decide(interval, threshold=threshold, measured=result.launches)
             result.more_runs = None if more is None else math.ceil(more)
         else:
@@ -243,6 +259,7 @@ def fastest(evidence: Evidence, results: Sequence[RatioSummary]) -> list[str]:
     if (timed[best].throughput_ratio or 0.0) < 1.0:
         return [plan.baseline, *(name for name in timed if timed[name].verdict != "slower")]
     others = [name for name in timed if name != best]
-    intervals = evidence.ratios(evidence.blocks, [[best, name] for name in others], family=len(others))
+    samples = evidence.samples(evidence.blocks, [[best, name] for name in others])
+    intervals = evidence.ratios(samples, copies=[1] * len(others), family=len(others))
     tied = [name for name, one in zip(others, intervals, strict=True) if decide(one, threshold=evidence.threshold) != "faster"]
     return [best, *([] if timed[best].verdict == "faster" else [plan.baseline]), *tied]

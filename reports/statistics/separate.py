@@ -23,20 +23,31 @@ class Runs:
 
     logs: Array
     """float64 [runs]: ln of samples per second, over the whole run."""
+    usual: Array
+    """The same of its usual blocks: as many are left out at either end as in ``typical_ratio``."""
     started: Sequence[str]
     """When each began: text that sorts as time does."""
 
 
-def total_rate(blocks: Array) -> float:
-    """All samples over all seconds. ``blocks``: float64 [blocks, 2], samples and seconds."""
-    samples, seconds = blocks.sum(axis=0)
-    return float(samples / seconds)
+def runs_of(started: Sequence[str], blocks: Sequence[Array]) -> Runs:
+    """Make an arm's runs. ``blocks``: of each, float64 [blocks, 2], samples and seconds."""
+    totals = [table.sum(axis=0) for table in blocks]
+    usual = [trimmed_mean(np.log(table[:, 0] / table[:, 1])) for table in blocks]
+    return Runs(
+        logs=np.log([samples / seconds for samples, seconds in totals]),
+        usual=np.array([np.nan if mean is None else mean for mean in usual]),
+        started=started,
+    )
 
 
-def typical_rate(blocks: Array) -> float:
-    """The geometric mean over usual blocks: as many as ``typical_ratio`` leaves out are left out at either end."""
-    mean = trimmed_mean(np.log(blocks[:, 0] / blocks[:, 1]))
-    return float(np.exp(mean)) if mean is not None else float("nan")
+def ratio_of_runs(ours: Runs, theirs: Runs) -> float | None:
+    """The ratio of geometric means over runs; None where an arm has none."""
+    return float(np.exp(ours.logs.mean() - theirs.logs.mean())) if len(ours.logs) and len(theirs.logs) else None
+
+
+def ratio_of_usual_blocks(ours: Runs, theirs: Runs) -> float | None:
+    """The same of usual blocks."""
+    return float(np.exp(ours.usual.mean() - theirs.usual.mean())) if len(ours.usual) and len(theirs.usual) else None
 
 
 def run_order(ours: Runs, theirs: Runs) -> RunOrder | None:

@@ -258,7 +258,8 @@ def test_what_is_no_run_is_refused(tmp_path):
 
 
 def runs(*points):
-    return Runs(logs=np.array([log for _, log in points]), started=[f"{at:02d}" for at, _ in points])
+    logs = np.array([log for _, log in points])
+    return Runs(logs=logs, usual=logs, started=[f"{at:02d}" for at, _ in points])
 
 
 @pytest.mark.parametrize(
