@@ -128,7 +128,8 @@ def test_a_process_that_does_not_stop_is_named(tmp_path, monkeypatch):
     with subprocess.Popen([sys.executable, "-c", WAITS_FOR_ITS_CHILD, pipe]) as process:
         tree = ProcessTree(process.pid)
         try:
-            wait_until(lambda: rank_supervisor.state(process.pid) == "D")
+            # With a child: an interpreter that starts waits for the disk in state D, too, and then does stop.
+            wait_until(lambda: children_from_tasks(process.pid) and rank_supervisor.state(process.pid) == "D")
             said = tree.obey("stop")
             assert said.startswith(f"failed stop process {process.pid} (")
             assert said.endswith(", state D) did not stop within 0.2 s")
