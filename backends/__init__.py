@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
 
 from backends.base import INTERFACE, Backend
 from measurement.errors import PlanError
+from measurement.plan_file import checked
 from measurement.registry import Registry
 
 REGISTRY = Registry(
@@ -35,6 +40,20 @@ def backend_class(reference: str) -> type[Backend]:
         raise PlanError(f"backend '{reference}' is {found.__name__}, which does not derive from backends.base.Backend")
     _require_interface(reference, found)
     return found
+
+
+def check_options(reference: str, given: Mapping[str, Any], *, source: str) -> BaseModel:
+    """Check the options of a backend. One of another backend's is told to be its.
+
+    Raises:
+        PlanError: with what is accepted.
+    """
+
+    def of_others() -> dict[str, str]:
+        classes = {name: backend_class(name) for name in REGISTRY.table if name != reference}
+        return {option: f"of backend '{name}'" for name, cls in classes.items() for option in cls.Options.model_fields}
+
+    return checked(backend_class(reference).Options, given, source=source, elsewhere=of_others)
 
 
 def _require_interface(reference: str, found: type[Backend]) -> None:

@@ -162,6 +162,26 @@ class Backend(ABC):
         return
 
     @classmethod
+    def check_gradients(
+        cls, *, transport: str | None, options: BaseModel, missing: Sequence[str], sparse: Sequence[str]
+    ) -> list[str]:
+        """Refuse a model whose gradients cannot be exchanged, before anything starts. No I/O.
+
+        Args:
+            transport: that was chosen.
+            options: checked.
+            missing: names of parameters to be trained that get no gradient, as far as the first batch tells.
+            sparse: names of parameters with sparse gradients.
+
+        Returns:
+            What this backend does otherwise with such parameters, a sentence each.
+
+        Raises:
+            PlanError: with what to do.
+        """
+        return []
+
+    @classmethod
     def offers_local_steps(cls, options: BaseModel) -> bool:
         """Whether steps without exchange can be taken with these options; ``has_local_steps`` unless they decide."""
         return cls.has_local_steps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from torch.optim import Optimizer
 from backends.base import BuildOptimizer, Prepared
 from backends.optimizer_hooks import STATE_HOOKS, STEP_HOOKS, require_no_hooks, require_own_methods, share_attributes, share_hooks
 from backends.torch_distributed import ProcessGroupOptions, TorchDistributed
-from measurement.errors import PlanError
+from measurement.errors import PlanError, shortened
 
 CommHook = Literal["none", "allreduce", "fp16", "bf16", "powersgd"]
 
@@ -123,6 +124,25 @@ class DDP(TorchDistributed):
             )
         if options.static_graph and micro_steps > 1:
             raise PlanError("static_graph and micro_steps > 1 do not work together in PyTorch's DDP (no_sync); drop one")
+
+    @classmethod
+    def check_gradients(
+        cls, *, transport: str | None, options: BaseModel, missing: Sequence[str], sparse: Sequence[str]
+    ) -> list[str]:
+        """DDP waits for every gradient, unless it is told to look for those that do not come."""
+        assert isinstance(options, DDPOptions)
+        if missing and not (options.find_unused_parameters or options.static_graph):
+            raise PlanError(
+                f"DDP waits for the gradients of all parameters, and {shortened(missing)} got none from the first batch; give the "
+                "arm options: {find_unused_parameters: true}, or set requires_grad = False on what is never trained"
+            )
+        if sparse and (options.comm_hook != "none" or transport == "mpi"):
+            what = f"comm_hook '{options.comm_hook}'" if options.comm_hook != "none" else "transport 'mpi'"
+            raise PlanError(
+                f"DDP exchanges sparse gradients ({shortened(sparse)}) over gloo or nccl without comm_hook only, not with {what}; "
+                "change the arm, or build the embedding with sparse=False"
+            )
+        return []
 
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
         """Wrap the model; its constructor broadcasts rank 0's parameters and buffers. Collective."""

@@ -6,12 +6,13 @@ gradients are reduced and scattered; so no step can be taken without communicati
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from pydantic import BaseModel
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -20,7 +21,7 @@ from torch.optim import Optimizer
 
 from backends.base import BuildOptimizer, Prepared
 from backends.torch_distributed import ProcessGroupOptions, TorchDistributed
-from measurement.errors import PlanError
+from measurement.errors import PlanError, shortened
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 TOLERANCES: dict[Dtype, float] = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 2e-3}
@@ -100,6 +101,18 @@ class FSDP2(TorchDistributed):
     options: FSDP2Options
     has_local_steps = False
     _units: int = 0
+
+    @classmethod
+    def check_gradients(
+        cls, *, transport: str | None, options: BaseModel, missing: Sequence[str], sparse: Sequence[str]
+    ) -> list[str]:
+        """Gradients are reduced and scattered as dense tensors."""
+        if sparse:
+            raise PlanError(
+                f"fully_shard reduces dense gradients, and those of {shortened(sparse)} are sparse; build the embedding with "
+                "sparse=False, or leave this arm out"
+            )
+        return []
 
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
         """Send rank 0's parameters and buffers to all ranks, shard the model, then build the optimizer. Collective.

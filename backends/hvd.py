@@ -21,7 +21,7 @@ from backends.horovod_rendezvous import rendezvous_over_gloo
 from backends.mpi_library import find_wheel
 from backends.optimizer_hooks import STATE_HOOKS, STEP_HOOKS, require_no_hooks, require_own_methods, share_attributes, share_hooks
 from measurement.communicator import Communicator
-from measurement.errors import LaunchError, PlanError
+from measurement.errors import LaunchError, PlanError, shortened
 from measurement.needs import HOROVOD, MPI
 from measurement.world import World
 
@@ -39,6 +39,7 @@ class HorovodOptions(BaseModel):
     backward_passes_per_step: int | None = Field(default=None, ge=1)
     """None: the plan's ``micro_steps``, which all arms share."""
     num_groups: int = Field(default=0, ge=0)
+    sparse_as_dense: bool = False
     gradient_predivide_factor: float = Field(default=1.0, gt=0)
     fusion_threshold_mb: float | None = Field(default=None, ge=0)
     """HOROVOD_FUSION_THRESHOLD in MiB; Horovod: 128."""
@@ -118,6 +119,26 @@ class Horovod(Backend):
             raise PlanError(f"gradient_predivide_factor needs op 'Average', not '{options.op}'; drop one of them")
 
     @classmethod
+    def check_gradients(
+        cls, *, transport: str | None, options: BaseModel, missing: Sequence[str], sparse: Sequence[str]
+    ) -> list[str]:
+        """Horovod fills in zeros for gradients that did not come; of sparse ones it gathers the rows."""
+        assert isinstance(options, HorovodOptions)
+        notes = []
+        if missing:
+            notes.append(
+                f"Horovod exchanges zeros for {shortened(missing)}, which get no gradient, and its optimizer steps them: weight "
+                "decay changes them, as it does not under DDP"
+            )
+        if sparse and options.op == "Adasum":
+            raise PlanError(f"op 'Adasum' knows no sparse gradients, which {shortened(sparse)} have; use op 'Average'")
+        if sparse and not options.sparse_as_dense:
+            notes.append(
+                "Horovod gathers the rows of sparse gradients from all ranks (allgather); sparse_as_dense: true adds them up"
+            )
+        return notes
+
+    @classmethod
     def offers_local_steps(cls, options: BaseModel) -> bool:
         """Adasum's optimizer has no step without exchange."""
         assert isinstance(options, HorovodOptions)
@@ -194,6 +215,7 @@ class Horovod(Backend):
             op=getattr(hvd, self.options.op),
             gradient_predivide_factor=self.options.gradient_predivide_factor,
             num_groups=self.options.num_groups,
+            sparse_as_dense=self.options.sparse_as_dense,
         )
         carry_over(optimizer, wrapped)
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)

@@ -23,7 +23,8 @@ class StepTimer:
 
     Called by every rank; nothing here is collective. ``start()``, then within each step ``mark(phase)`` at the end of each
     phase (in any order, repeated where gradients are accumulated), ``end_step()`` after the last phase, and ``read()`` once.
-    Steps are contiguous: each begins where the one before ended, so the steps' times sum to the block's.
+    Steps are contiguous: each begins where the one before ended, so the steps' times sum to the block's, but for what ``skip``
+    leaves out between two steps.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -31,11 +32,12 @@ class StepTimer:
         self._stamps: list[Any] = []
         self._phases: list[int] = []
         self._ends: list[int] = []
+        self._skipped: list[int] = []
         self._stamp = self._cuda_event if self._on_gpu else time.perf_counter_ns
 
     def start(self) -> None:
         """Begin the block's first step."""
-        self._stamps, self._phases, self._ends = [self._stamp()], [], []
+        self._stamps, self._phases, self._ends, self._skipped = [self._stamp()], [], [], []
 
     def mark(self, phase: int) -> None:
         """End of a phase (an index into ``measurement.record.PHASES``)."""
@@ -46,6 +48,11 @@ class StepTimer:
         """The phase marked last was the step's last."""
         self._ends.append(len(self._phases))
 
+    def skip(self) -> None:
+        """Leave out the time since the last mark; called between two steps."""
+        self._skipped.append(len(self._phases))
+        self.mark(0)
+
     def read(self) -> npt.NDArray[np.float64]:
         """Seconds spent in each phase of each step.
 
@@ -53,6 +60,7 @@ class StepTimer:
             float64 [steps, len(PHASES)], seconds. On GPU this waits for the device.
         """
         spans = self._cuda_spans() if self._on_gpu else np.diff(np.asarray(self._stamps, dtype=np.int64)) / 1e9
+        spans[self._skipped] = 0.0
         times = np.zeros((len(self._ends), len(PHASES)))
         begin = 0
         for step, end in enumerate(self._ends):

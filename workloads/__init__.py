@@ -6,6 +6,7 @@ Neither knows how ranks communicate.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from measurement.errors import PlanError
@@ -44,7 +45,16 @@ def workload_class(reference: str) -> tuple[type[Workload] | type[MicroBenchmark
             f"workload '{reference}' is {found.__name__}, which does not derive from workloads.base.Workload "
             "(or workloads.micro_benchmark.MicroBenchmark)"
         )
+    missing = [_signature(found, name) for name in sorted(getattr(found, "__abstractmethods__", ()))]
+    if missing:
+        raise PlanError(f"workload '{reference}' has yet to define {', '.join(missing)}, which every workload needs")
     return found, {}
+
+
+def _signature(cls: type, name: str) -> str:
+    """A method with the names of its arguments, such as ``count_samples(batch)``."""
+    method = getattr(cls, name)
+    return f"{name}({', '.join(list(inspect.signature(method).parameters)[1:])})" if callable(method) else name
 
 
 def _torchvision_models() -> list[str]:

@@ -6,7 +6,7 @@ A workload of your own is one file. Name it in a plan as ``module:Class`` or ``p
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -29,14 +29,21 @@ class NoOptions(BaseModel):
 class Workload(ABC):
     """A model, its optimizer, its batches and its loss. Every rank makes its own workload; no method is collective.
 
-    The runner seeds torch before ``build_model``, so equal seeds give equal weights. ``batches`` must draw random numbers
-    from its own generators only.
+    The runner seeds torch, NumPy and ``random`` before ``build_model``, so equal seeds give equal weights. ``batches`` must draw
+    random numbers from its own generators only.
     """
 
     Options: ClassVar[type[BaseModel]] = NoOptions
     """What a plan may set under ``workload_options``."""
     sample_unit: ClassVar[str] = "samples"
     """The unit of throughput: "images", "tokens"."""
+    after_step_is_timed: ClassVar[bool] = True
+    """Whether the clock runs during ``after_step``. Work that every step of a training pays for belongs into it."""
+    weighs_micro_batches: ClassVar[bool] = False
+    """Whether the losses of a step's micro-batches weigh by ``count_samples``, as batches of unequal numbers of tokens need it.
+
+    All of a step's batches are then loaded before its first forward pass. Otherwise each counts alike. Ranks always count alike.
+    """
 
     def __init__(self, *, local_batch_size: int, seed: int, options: BaseModel | None = None) -> None:
         self.local_batch_size = local_batch_size
@@ -48,23 +55,54 @@ class Workload(ABC):
         """Return a freshly initialised model on the CPU. The runner moves it to the rank's device."""
 
     @abstractmethod
-    def build_optimizer(self, model: nn.Module) -> Optimizer:
-        """Return a fresh optimizer over ``model``'s parameters. Do not scale the learning rate by the number of ranks."""
+    def build_optimizer(self, model: nn.Module) -> Optimizer | Sequence[Optimizer]:
+        """Return a fresh optimizer over ``model``'s parameters, or several, which step one after another.
+
+        Do not scale the learning rate by the number of ranks. A scheduler of ``torch.optim.lr_scheduler`` is made here, kept, and
+        stepped in ``after_step``.
+        """
 
     @abstractmethod
     def batches(self, *, rank: int, world_size: int, device: torch.device) -> Iterator[Batch]:
-        """Yield batches of this rank's shard on ``device``, without end. Equal arguments give equal batches."""
+        """Yield batches of this rank's shard on ``device``. Equal arguments give equal batches.
+
+        Where they end, they are begun anew, as a new epoch would be, and the report says so.
+        """
 
     @abstractmethod
     def compute_loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean loss over ``batch``: a scalar on the model's device, ready for ``backward()``.
 
-        ``model`` may be wrapped, so call it and use none of its attributes.
+        ``model`` may be wrapped, so call it and use none of its attributes. Do not call ``backward()`` here: add up losses.
         """
 
     @abstractmethod
     def count_samples(self, batch: Batch) -> int:
         """Count what the batch holds, in ``sample_unit``."""
+
+    def after_step(self, step: int, *, model: nn.Module, optimizer: Optimizer) -> None:
+        """Do what follows each optimizer step: a learning-rate schedule, a moving average of the weights. The same under every arm.
+
+        Called on every rank; not collective. Models are built anew many times: what is kept beside one is made in ``build_model``
+        or ``build_optimizer``.
+
+        Args:
+            step: optimizer steps taken since the model was built, this one included.
+            model: as ``build_model`` returned it; sharded where the backend shards.
+            optimizer: the one that stepped; its ``param_groups`` hold the learning rates in force.
+        """
+        return
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what ``after_step`` keeps beside the model, in tensors and plain values, for a checkpoint; rank 0's is kept.
+
+        Called after the first step. A workload with ``after_step`` and without this cannot be checkpointed.
+        """
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with what ``state_dict`` gave. Called after ``build_model`` and ``build_optimizer``, on every rank."""
+        return
 
     @property
     def prefetched_batches(self) -> int:

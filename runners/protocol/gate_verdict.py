@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -64,6 +65,8 @@ def judge_parity(reports: list[ParityReport], *, steps: int) -> ParityResult:
         gradient_error, wrong = _gradient_errors(reports, scale=first.gradient_scale)
         failures += [
             f"rank {r}: gradient of '{name}' is off by {e:.2g} (relative L2, tolerance {first.gradient_tolerance:g})"
+            if math.isfinite(e)
+            else f"rank {r}: gradient of '{name}' is not finite after the exchange, and each rank's own is"
             for r, name, e in wrong
         ]
         if first.gradient_scale != 1.0:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from measurement.errors import shortened
 from runners.protocol.gate_verdict import FLOOR
 from runners.protocol.messages import ParityReport
 
@@ -88,10 +89,17 @@ def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str, s
         for kind in sorted(firsts.keys() | others.keys())
         if firsts.get(kind, {}).keys() != others.get(kind, {}).keys()
     ]
+    missing = {*first.without_gradient, *other.without_gradient}
+    if missing:
+        notes.append(
+            f"{shortened(sorted(missing))} not compared with {first_arm}'s: no gradient, and libraries differ in such steps"
+        )
     worst, beyond = 0.0, []
     for kind, tensors in firsts.items():
         floor = FLOOR * _typical(list(tensors.values()))
         for name in sorted(tensors.keys() & others.get(kind, {}).keys()):
+            if name.rpartition(" of ")[2] in missing:
+                continue
             tensor = tensors[name]
             apart = float(np.linalg.norm(others[kind][name].end - tensor.end))
             scale = max(float(np.linalg.norm(tensor.change)), floor * tensor.size**0.5)

@@ -16,6 +16,8 @@ from torch.optim import Optimizer
 
 from backends.base import BuildOptimizer, Prepared
 from runners.protocol.same_work import STEP_HOOKS
+from workloads.optimizers import members_of
+from workloads.tensors import tensors_in
 
 FORWARD, BACKWARD, STEP = "the model's forward", "backward through the model", "the optimizer's step"
 MODULE_HOOKS = {
@@ -51,8 +53,9 @@ class CallCounter:
             optimizer = build_optimizer(model)
             for table, kind in _model_hooks(model):
                 self._watch(table, set(table) - before.get(id(table), set()), kind)
-            for table, kind in _tables(optimizer, OPTIMIZER_HOOKS):
-                self._watch(table, set(table), kind)
+            for member in members_of(optimizer):
+                for table, kind in _tables(member, OPTIMIZER_HOOKS):
+                    self._watch(table, set(table), kind)
             return optimizer
 
         return build
@@ -64,7 +67,7 @@ class CallCounter:
             self._calls.append(FORWARD)
 
         def end_forward(_module: nn.Module, _inputs: Any, outputs: Any) -> None:
-            for tensor in tensors_of(outputs):
+            for _, tensor in tensors_in(outputs):
                 if tensor.requires_grad:
                     tensor.register_hook(begin_backward)
                     return
@@ -116,15 +119,3 @@ def _tables(owner: Any, names: dict[str, str]) -> Iterator[tuple[dict[int, Any],
         table = getattr(owner, name, None)
         if table:
             yield table, kind
-
-
-def tensors_of(value: Any) -> Iterator[Tensor]:
-    """The tensors in a batch or an output, however nested."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for inner in value.values():
-            yield from tensors_of(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from tensors_of(inner)

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import io
+import random
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from measurement.errors import PlanError
@@ -26,6 +28,7 @@ from measurement.training import EpochRecord
 from runners.protocol.messages import Job
 from runners.rank.epochs import EpochProgress, EpochRunner, put
 from runners.rank.trainer import Trainer
+from workloads import Workload
 from workloads.pretrained import UNREADABLE
 
 FORMAT = 1
@@ -49,6 +52,8 @@ class Checkpoint:
     scaler: dict[str, Any]
     ranks: list[dict[str, Any]]
     """By rank: see ``_of_this_rank``."""
+    workload: dict[str, Any] = field(default_factory=dict)
+    """See ``Workload.state_dict``."""
 
     def epochs(self) -> list[EpochRecord]:
         """The epochs that ended."""
@@ -70,6 +75,20 @@ class Checkpoint:
             write_whole(path, content.getvalue())
         except OSError as error:
             raise _cannot_write(path, error) from error
+
+
+def require_whole(workload: Workload) -> None:
+    """Refuse a workload of which a checkpoint would lack something.
+
+    Raises:
+        PlanError: with what to write.
+    """
+    cls = type(workload)
+    if cls.after_step is not Workload.after_step and cls.state_dict is Workload.state_dict:
+        raise PlanError(
+            f"workload '{cls.__name__}' has after_step, and a checkpoint would not hold what that keeps (a schedule, an average); "
+            "define state_dict() and load_state_dict(state), or train without --checkpoint"
+        )
 
 
 def require_place(path: Path) -> None:
@@ -122,6 +141,7 @@ def capture(job: Job, runner: EpochRunner, *, epoch: int, progress: EpochProgres
         optimizer=trainer.joined.full_optimizer_state(),
         scaler=trainer.step_precision.scaler.state_dict(),
         ranks=list(trainer.backend.all_gather_object(_of_this_rank(trainer, progress))),
+        workload=trainer.workload.state_dict(),
     )
 
 
@@ -130,9 +150,16 @@ def _of_this_rank(trainer: Trainer, progress: EpochProgress) -> dict[str, Any]:
     return {
         "buffers": {name: buffer.detach().cpu() for name, buffer in trainer.joined.bare.named_buffers()},
         "random": torch.get_rng_state(),
+        "random_of_numpy": _plain(np.random.get_state()),
+        "random_of_python": random.getstate(),
         "random_on_gpu": torch.cuda.get_rng_state(trainer.device) if on_gpu else None,
         "seen": vars(progress),
     }
+
+
+def _plain(state: Any) -> list[Any]:
+    """NumPy's random state without an array, which would not be read from a file of tensors and plain values."""
+    return [part.tolist() if isinstance(part, np.ndarray) else part for part in state]
 
 
 def restore(checkpoint: Checkpoint, runner: EpochRunner) -> None:
@@ -151,7 +178,12 @@ def restore(checkpoint: Checkpoint, runner: EpochRunner) -> None:
     trainer.joined.load_optimizer_state(checkpoint.optimizer)
     trainer.step_precision.scaler.load_state_dict(checkpoint.scaler)
     put(mine["buffers"], dict(bare.named_buffers()))
+    trainer.workload.load_state_dict(checkpoint.workload)
+    trainer.steps_taken = checkpoint.epoch * runner.steps + len(mine["seen"]["losses"])
     torch.set_rng_state(mine["random"])
+    if "random_of_numpy" in mine:  # not in files that were written before
+        np.random.set_state(tuple(mine["random_of_numpy"]))
+        random.setstate(mine["random_of_python"])
     if mine["random_on_gpu"] is not None:
         torch.cuda.set_rng_state(mine["random_on_gpu"], trainer.device)
 

@@ -23,6 +23,7 @@ from measurement.errors import PlanError, WorldSizeMismatchError
 from measurement.fingerprint import fingerprint, usable_cores
 from measurement.plan_file import checked
 from measurement.record import BlockRecord, Case, RankReport
+from measurement.sources import digests, sources_of
 from measurement.world import World
 from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.protocol.messages import BlockCommand, CheckReport, EpochCommand, EpochReport, Job, ParityReport
@@ -31,7 +32,7 @@ from runners.rank.micro_benchmark_runner import MicroBenchmarkRunner
 from runners.rank.parity import run_gate
 from runners.rank.precision import StepPrecision, check_precision
 from runners.rank.trainer import Trainer, resolve_device
-from workloads import Workload
+from workloads import MicroBenchmark, Workload
 
 
 @dataclass(kw_only=True)
@@ -61,7 +62,11 @@ class Engine:
     @property
     def sample_unit(self) -> str:
         """What is counted per second."""
-        return (self.runner.benchmark if isinstance(self.runner, MicroBenchmarkRunner) else self.runner.workload).sample_unit
+        return self._workload.sample_unit
+
+    @property
+    def _workload(self) -> Workload | MicroBenchmark:
+        return self.runner.benchmark if isinstance(self.runner, MicroBenchmarkRunner) else self.runner.workload
 
     def report(self, environment: Mapping[str, str]) -> RankReport:
         """Report what this rank really is: device, threads, cores, versions, optimizer."""
@@ -82,6 +87,7 @@ class Engine:
             kept_bytes=runner.kept_bytes(),
             environment=dict(environment),
             fingerprint=fingerprint(),
+            sources=digests(sources_of(type(self._workload))),
             **runner.describe(),
         )
 

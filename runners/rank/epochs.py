@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from measurement.errors import PlanError
 from measurement.record import RankSteps
 from measurement.step_timer import StepTimer
 from measurement.training import TrainingSettings
@@ -24,6 +25,7 @@ from runners.protocol.messages import EpochCommand, EpochReport
 from runners.rank.learning_rate import LearningRates
 from runners.rank.trainer import StepOutputs, Trainer, synchronize_ranks
 from workloads.evaluation import EvaluationSums, shard_sums
+from workloads.seeding import seed_generators
 
 
 @dataclass(kw_only=True)
@@ -62,13 +64,15 @@ class EpochRunner:
     def begin(self) -> None:
         """Build the model; from then on every rank draws random numbers of its own. Collective."""
         self.trainer.build()
-        torch.manual_seed(self.trainer.seed + self.trainer.world.rank)
+        seed_generators(self.trainer.seed + self.trainer.world.rank)
         self.note_rates()
 
     def note_rates(self) -> None:
         """Take the optimizer's learning rates, which are the workload's, as those that the schedule scales."""
-        optimizer = self.trainer.joined.optimizer
-        self._rates = LearningRates(self._training, optimizer, steps_per_epoch=self.steps, scale=self._scale)
+        optimizer, beside = self.trainer.joined.optimizer, self.trainer.has_after_step
+        self._rates = LearningRates(
+            self._training, optimizer, steps_per_epoch=self.steps, scale=self._scale, beside_schedule=beside
+        )
 
     def run(
         self,
@@ -100,13 +104,24 @@ class EpochRunner:
         return self._report(command, progress)
 
     def _batches(self, epoch: int, step: int) -> Iterator[object]:
-        trainer = self.trainer
-        return trainer.workload.epoch_batches(
-            epoch,
-            first_batch=step * trainer.micro_steps,
-            rank=trainer.world.rank,
-            world_size=trainer.world.world_size,
-            device=trainer.device,
+        """Yield the epoch's batches from a step on.
+
+        Raises:
+            PlanError: there are fewer than the workload said.
+        """
+        trainer, wanted = self.trainer, (self.steps - step) * self.trainer.micro_steps
+        first_batch, world = step * trainer.micro_steps, trainer.world
+        found = trainer.workload.epoch_batches(
+            epoch, first_batch=first_batch, rank=world.rank, world_size=world.world_size, device=trainer.device
+        )
+        count = 0
+        for batch in found:
+            count += 1
+            yield batch
+        name = type(trainer.workload).__name__
+        raise PlanError(
+            f"epoch_batches({epoch}, first_batch={first_batch}) of workload '{name}' gave {count} batches to rank {world.rank}, "
+            f"and {wanted} were needed; batches_per_epoch must say how many each rank has"
         )
 
     def _run_steps(self, epoch: int, end: int, progress: EpochProgress) -> None:

@@ -26,16 +26,42 @@ def learning_rate_factor(training: TrainingSettings, *, step: int, steps_per_epo
 
 
 class LearningRates:
-    """Sets an optimizer's learning rates step by step. The ratio between parameter groups stays."""
+    """Sets an optimizer's learning rates step by step. The ratio between parameter groups stays.
 
-    def __init__(self, training: TrainingSettings, optimizer: Optimizer, *, steps_per_epoch: int, scale: int) -> None:
+    Args:
+        training: the rules.
+        optimizer: as it was built.
+        steps_per_epoch: of every epoch.
+        scale: see ``learning_rate_factor``.
+        beside_schedule: the workload has a schedule of its own, so that a rate in force is multiplied by what the rules' factor has
+            changed by, and is otherwise left alone. One that sets rates anew each step, as ``LambdaLR`` does, undoes the rules.
+    """
+
+    def __init__(
+        self,
+        training: TrainingSettings,
+        optimizer: Optimizer,
+        *,
+        steps_per_epoch: int,
+        scale: int,
+        beside_schedule: bool = False,
+    ) -> None:
         self._training = training
         self._steps_per_epoch, self._scale = steps_per_epoch, scale
+        self._beside_schedule = beside_schedule
         self._built_with: Sequence[float] = [float(group["lr"]) for group in optimizer.param_groups]
 
     def set(self, optimizer: Optimizer, *, step: int) -> float:
         """Set the rates of a step on the optimizer that will take it; returns that of the first parameter group."""
-        factor = learning_rate_factor(self._training, step=step, steps_per_epoch=self._steps_per_epoch, scale=self._scale)
+        factor = self._factor(step)
+        if self._beside_schedule:
+            change = factor / (self._factor(step - 1) if step else 1.0)
+            for group in optimizer.param_groups:
+                group["lr"] = group["lr"] * change if change != 1.0 else group["lr"]
+            return float(optimizer.param_groups[0]["lr"])
         for group, rate in zip(optimizer.param_groups, self._built_with, strict=True):
             group["lr"] = rate * factor
         return self._built_with[0] * factor
+
+    def _factor(self, step: int) -> float:
+        return learning_rate_factor(self._training, step=step, steps_per_epoch=self._steps_per_epoch, scale=self._scale)

@@ -6,7 +6,7 @@ import gc
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -16,12 +16,15 @@ from torch.optim import Optimizer
 
 from backends import Backend
 from backends.base import BuildOptimizer, Prepared
+from measurement.errors import PlanError
 from measurement.record import PHASES, RankSteps
 from measurement.step_timer import StepTimer
 from measurement.world import World
 from runners.rank.loader_processes import loaders_held
 from runners.rank.precision import StepPrecision
 from workloads import Workload
+from workloads.optimizers import as_one, members_of
+from workloads.seeding import seed_generators
 
 DATA_WAIT, FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))
 LAYOUT_ALLOCATIONS = 16
@@ -74,15 +77,50 @@ class Trainer:
         self._begun: Iterator[Any] | None = None
         """The batches that a block has trained on."""
         self._held: list[torch.Tensor] = []
+        self.has_after_step = type(workload).after_step is not Workload.after_step
+        self.steps_taken = 0
+        """Since the model was built, or those of the training that it goes on with."""
+        self.restarts = 0
+        """How often the batches ended and were begun anew."""
 
     def new_batches(self) -> Iterator[Any]:
         """Return this rank's batches, from the first on."""
         return self.workload.batches(rank=self.world.rank, world_size=self.world.world_size, device=self.device)
 
-    def build_bare(self, *, seed: int | None = None) -> nn.Module:
-        """Build a model without wrapper, in training mode, on this rank's device."""
-        torch.manual_seed(self.seed if seed is None else seed)
-        return self.workload.build_model().to(self.device).train()
+    def next_batch(self) -> Any:
+        """Return this rank's next batch, from the first on again where there is none left.
+
+        Raises:
+            PlanError: there is none at all.
+        """
+        try:
+            return next(self.batches)
+        except StopIteration:
+            self.restarts += 1
+            was_begun = self._begun is self.batches
+            self.batches = self.new_batches()
+            self._begun = self.batches if was_begun else self._begun
+        try:
+            return next(self.batches)
+        except StopIteration:
+            raise PlanError(
+                f"batches() of workload '{type(self.workload).__name__}' gave none to rank {self.world.rank} of "
+                f"{self.world.world_size}; give each rank one batch of local_batch_size {self.workload.local_batch_size} at least"
+            ) from None
+
+    def build_optimizer(self, model: nn.Module) -> Optimizer:
+        """Build the workload's optimizer, or its several ones as one. Not collective."""
+        return as_one(self.workload.build_optimizer(model))
+
+    def another_workload(self) -> Workload:
+        """Return a workload like this one, for a model beside the one that is trained: it may keep what belongs to its model."""
+        own = self.workload
+        return type(own)(local_batch_size=own.local_batch_size, seed=own.seed, options=own.options)
+
+    def build_bare(self, *, seed: int | None = None, workload: Workload | None = None) -> nn.Module:
+        """Build a model without wrapper, in training mode, on this rank's device; ``workload``: None: the one that is trained."""
+        seed_generators(self.seed if seed is None else seed)
+        return (workload or self.workload).build_model().to(self.device).train()
 
     def build(self, *, layout: int | None = None) -> None:
         """Build model, optimizer and wrapper anew. Collective.
@@ -101,7 +139,7 @@ class Trainer:
             return self.joined.bare
         parameters = self.joined.full_parameters()
         with torch.random.fork_rng():
-            whole = self.build_bare()
+            whole = self.build_bare(workload=self.another_workload())
         whole.load_state_dict(parameters)
         return whole
 
@@ -113,9 +151,9 @@ class Trainer:
             build_optimizer: None: the workload's.
         """
         self.step_precision.carry_over()
-        prepared = self.backend.prepare(bare, build_optimizer or self.workload.build_optimizer)
+        prepared = self.backend.prepare(bare, build_optimizer or self.build_optimizer)
         self.step_precision.require_fit(prepared)
-        self.prepared = prepared
+        self.prepared, self.steps_taken = prepared, 0
 
     @property
     def joined(self) -> Prepared:
@@ -137,31 +175,45 @@ class Trainer:
             outputs: keeps losses and right answers; None: they are not kept.
         """
         joined, samples = self.joined, 0
+        ready = [self.next_batch() for _ in range(self.micro_steps)] if self.workload.weighs_micro_batches else []
         for micro_step in range(1, self.micro_steps + 1):
-            batch = next(self.batches)
+            batch = ready[micro_step - 1] if ready else self.next_batch()
             timer.mark(DATA_WAIT)
             if micro_step == 1:
                 joined.zero_grad()
             with nullcontext() if micro_step == self.micro_steps else joined.accumulating():
                 loss = self._loss(joined.model, batch, outputs)
+                if self.micro_steps > 1:
+                    loss = loss * self.share_of(batch, ready)
                 timer.mark(FORWARD)
                 self.step_precision.backward(joined, loss)
                 timer.mark(BACKWARD)
             samples += self.workload.count_samples(batch)
         self.step_precision.step(joined)
+        self.steps_taken += 1
+        timed = self.workload.after_step_is_timed
+        if timed and self.has_after_step:
+            self.workload.after_step(self.steps_taken, model=joined.bare, optimizer=joined.optimizer)
         timer.mark(OPTIMIZER)
         timer.end_step()
+        if not timed and self.has_after_step:
+            self.workload.after_step(self.steps_taken, model=joined.bare, optimizer=joined.optimizer)
+            timer.skip()
         return samples
 
+    def share_of(self, batch: Any, batches: Sequence[Any]) -> float:
+        """A micro-batch's share in the loss of its step: equal, or by its samples where ``batches`` are all of the step."""
+        if not batches:
+            return 1 / self.micro_steps
+        return self.workload.count_samples(batch) / sum(map(self.workload.count_samples, batches))
+
     def _loss(self, model: nn.Module, batch: Any, outputs: StepOutputs | None) -> Tensor:
-        """Return the loss of a micro-step, divided by the number of micro-steps."""
         with self.step_precision.forward():
             if outputs is None:
-                loss = self.workload.compute_loss(model, batch)
-            else:
-                loss, hits = self.workload.compute_loss_and_hits(model, batch)
-                outputs.add(loss, hits)
-            return loss / self.micro_steps if self.micro_steps > 1 else loss
+                return self.workload.compute_loss(model, batch)
+            loss, hits = self.workload.compute_loss_and_hits(model, batch)
+            outputs.add(loss, hits)
+            return loss
 
     def run_block(self, *, steps: int, warmup_steps: int, local: bool, rebuild: bool, layout: int | None = None) -> RankSteps:
         """Rebuild if asked, warm up, wait for all ranks, and time ``steps`` steps. Collective.
@@ -183,11 +235,19 @@ class Trainer:
             synchronize_ranks(self.backend, self.device)
             scale = self.step_precision.scaler.get_scale()
             untimed_s = time.perf_counter() - began
+            restarts = self.restarts
             timer.start()
             samples = [self.step(timer) for _ in range(steps)]
             phases_s = timer.read().tolist()
             skipped = self.step_precision.skipped_since(scale)
-        return RankSteps(rank=self.world.rank, untimed_s=untimed_s, samples=samples, phases_s=phases_s, skipped_steps=skipped)
+        return RankSteps(
+            rank=self.world.rank,
+            untimed_s=untimed_s,
+            samples=samples,
+            phases_s=phases_s,
+            skipped_steps=skipped,
+            restarts=self.restarts - restarts,
+        )
 
     @contextmanager
     def _local(self) -> Iterator[None]:
@@ -237,7 +297,8 @@ def local_bytes(tensor: Tensor) -> int:
 def describe_optimizer(optimizer: Optimizer) -> dict[str, Any]:
     """Class and hyperparameters of the first parameter group, as they are after wrapping."""
     group = {k: v for k, v in optimizer.param_groups[0].items() if isinstance(v, int | float | bool | str)}
-    return {"class": type(optimizer).__name__, **group}
+    names = [type(one).__name__ for one in members_of(optimizer)]
+    return {"class": " and ".join(names[1:]) or names[0], **group}
 
 
 def describe_model(model: nn.Module) -> dict[str, Any]:

@@ -5,25 +5,86 @@ from __future__ import annotations
 import gc
 import multiprocessing
 from datetime import timedelta
+from itertools import islice
 
 import pytest
+import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import runners.rank.trainer
+from measurement.errors import PlanError
 from measurement.record import LaunchRecord
+from measurement.step_timer import StepTimer
 from measurement.world import World
 from runners.processes.rank_supervisor import state
 from runners.protocol.messages import Job
 from runners.rank.engine import settle_garbage, start_engine
+from runners.rank.parity import run_gate
 from runners.rank.precision import INITIAL_SCALE
 from runners.standalone.throughput import StandaloneSettings, measure
-from tests.conftest import wait_until
+from tests.conftest import REPOSITORY, wait_until
 
 
 @pytest.fixture
 def engine():
     job = Job(arm="single", backend="single", workload="digits", local_batch_size=4, world_size=1, seed=1, device="cpu")
     return start_engine(job, World())
+
+
+IDIOMS = REPOSITORY / "tests" / "outside" / "idioms.py"
+
+
+def test_micro_batches_of_unequal_sizes_can_weigh_as_one_batch_would():
+    """Of one and of two samples."""
+    job = Job(arm="single", backend="single", workload=f"{IDIOMS}:Uneven", local_batch_size=4, world_size=1, seed=1, device="cpu")
+    trainer = start_engine(job.model_copy(update={"micro_steps": 2}), World()).trainer
+    bare, first = trainer.build_bare(workload=trainer.another_workload()), list(islice(trainer.new_batches(), 2))
+    bare.load_state_dict(trainer.joined.bare.state_dict())
+    whole = tuple(torch.cat(parts) for parts in zip(*first, strict=True))
+    trainer.workload.compute_loss(bare, whole).backward()
+    timer = StepTimer(trainer.device)
+    timer.start()
+    assert trainer.step(timer) == 3
+    for mine, wanted in zip(trainer.joined.bare.parameters(), bare.parameters(), strict=True):
+        assert torch.allclose(mine.grad, wanted.grad, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_what_follows_a_step_is_in_the_clock_as_declared(monkeypatch, timed):
+    """By a clock that a step's parts set forward."""
+    job = Job(arm="single", backend="single", workload=f"{IDIOMS}:Plain", local_batch_size=4, world_size=1, seed=1, device="cpu")
+    trainer = start_engine(job, World()).trainer
+    now, seen = [0], []
+
+    def after_step(step, *, model, optimizer):
+        seen.append(step)
+        now[0] += 1_000_000_000
+
+    trainer.workload.after_step, trainer.has_after_step = after_step, True
+    monkeypatch.setattr(type(trainer.workload), "after_step_is_timed", timed)
+    timer = StepTimer(trainer.device)
+    timer._stamp = lambda: now[0]
+    timer.start()
+    for _ in range(3):
+        trainer.step(timer)
+    assert seen == [1, 2, 3]
+    assert timer.read().sum(axis=1).tolist() == [1.0 if timed else 0.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("NanLoss", "the loss is nan on rank 0 in step 1, before anything was exchanged: look at the loss and the batches"),
+        ("NanGradient", "the gradient of '0.weight' is nan on rank 0 in step 1, before anything was exchanged"),
+        ("Diverges", "is not finite after 3 steps, though the first step's gradients were: the training diverges; lower the"),
+    ],
+)
+def test_what_is_not_finite_is_the_workloads_and_no_backends(name, message):
+    job = Job(arm="single", backend="single", workload=f"{IDIOMS}:{name}", local_batch_size=4, world_size=1, seed=1, device="cpu")
+    trainer = start_engine(job, World()).trainer
+    with pytest.raises(PlanError) as caught:
+        run_gate(trainer, steps=3)
+    assert message in str(caught.value)
 
 
 def test_a_block_is_rebuilt_only_when_asked(engine):

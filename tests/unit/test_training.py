@@ -24,6 +24,7 @@ from runners.rank.epochs import EpochProgress
 from runners.rank.learning_rate import LearningRates, learning_rate_factor
 from runners.rank.precision import StepPrecision
 from runners.standalone.flags import read_checkpoint_options, read_training, workload_options
+from tests.conftest import REPOSITORY
 from tests.dataset_files import write_data
 from workloads.input import Augmented, Input, InputOptions
 
@@ -161,8 +162,36 @@ def test_micro_steps_of_an_epoch_make_the_losses_of_larger_batches():
     assert sum(one.block.ranks[0].samples) == sum(other.block.ranks[0].samples) == 1200
 
 
-def test_a_checkpoint_gives_the_same_next_steps(tmp_path):
-    path, first = tmp_path / "kept.pt", engine()
+IDIOMS = REPOSITORY / "tests" / "outside" / "idioms.py"
+SCHEDULED = f"{IDIOMS}:ScheduledDigits"
+
+
+def test_a_workloads_own_schedule_goes_on_beside_the_plans_rules():
+    own, ruled = (engine(workload=SCHEDULED, training=TrainingSettings(epochs=2, **rules)) for rules in ({}, {"decay_epochs": 1}))
+    own_rates, ruled_rates = ([one.run_epoch(epoch(number)).learning_rates for number in (0, 1)] for one in (own, ruled))
+    assert own.epochs.steps == 4
+    assert own_rates == [pytest.approx([0.01, 0.01 / 8]), pytest.approx([0.01 / 16, 0.01 / 128])]
+    assert ruled_rates == [own_rates[0], pytest.approx([rate / 10 for rate in own_rates[1]])]
+
+
+def test_an_epoch_with_fewer_batches_than_the_workload_said_is_refused():
+    with pytest.raises(
+        PlanError, match=r"epoch_batches\(0, first_batch=0\) of workload 'FewerThanSaid' gave 2 batches to rank 0, and 4"
+    ):
+        engine(workload=f"{IDIOMS}:FewerThanSaid").run_epoch(epoch(0))
+
+
+def test_what_a_checkpoint_would_lack_is_refused():
+    require_whole = checkpoint.require_whole
+    require_whole(engine().trainer.workload)
+    require_whole(engine(workload=SCHEDULED).trainer.workload)
+    with pytest.raises(PlanError, match="workload 'Scheduled' has after_step, and a checkpoint would not hold what that keeps"):
+        require_whole(resolve_workload(f"{IDIOMS}:Scheduled", {}).build(local_batch_size=1, seed=1))
+
+
+@pytest.mark.parametrize("workload", ["digits", SCHEDULED])
+def test_a_checkpoint_gives_the_same_next_steps(tmp_path, workload):
+    path, first = tmp_path / "kept.pt", engine(workload=workload)
     kept = {}
 
     def pause(epoch, progress):
@@ -173,12 +202,13 @@ def test_a_checkpoint_gives_the_same_next_steps(tmp_path):
     first.run_epoch(epoch(0))
     whole = first.epochs.run(epoch(1), pause=pause, pause_every=2)
     path.write_bytes(kept["bytes"])
-    again = engine()
+    again = engine(workload=workload)
     read = checkpoint.read(path, trained=checkpoint.what_is_trained(again.job, again.epochs))
     checkpoint.restore(read, again.epochs)
     assert len(read.progress(0).losses) == 2
     resumed = again.epochs.run(epoch(1), progress=read.progress(0))
-    assert resumed.losses == whole.losses
+    assert (resumed.losses, resumed.learning_rates) == (whole.losses, whole.learning_rates)
+    assert again.trainer.steps_taken == first.trainer.steps_taken == 8
     assert (resumed.top1, resumed.held_out_loss_sum) == (whole.top1, whole.held_out_loss_sum)
     (steps,) = resumed.block.ranks
     assert len(steps.phases_s) == len(steps.samples) == 4

@@ -1,0 +1,72 @@
+"""A rank that takes the gate and a block with one workload after another: see ``test_idioms``.
+
+``mpirun -np N python -m tests.distributed.ranks.idioms FOLDER BACKEND WORKLOAD ...``
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from runners.launchers import read_own_world
+from runners.planning.workload import resolve_workload
+from runners.processes.process_exit import leave_in_order
+from runners.protocol.messages import Job
+from runners.rank.engine import start_engine
+from runners.rank.parity import run_gate
+from runners.rank.precision import StepPrecision
+from runners.rank.trainer import Trainer
+from runners.standalone.rendezvous import rendezvous_store
+from tests.conftest import REPOSITORY
+
+IDIOMS = REPOSITORY / "tests" / "outside" / "idioms.py"
+STEPS = 4
+MICRO_STEPS = {"Uneven": 2, "Finite": 2}
+BACKEND_OPTIONS = {"Unused": {"ddp": {"find_unused_parameters": True}}}
+
+
+def take(engine, name: str, backend_name: str) -> dict[str, object]:
+    """The gate and two blocks of one workload. Collective."""
+    backend = copy.copy(engine.backend)
+    backend.micro_steps = MICRO_STEPS.get(name, 1)
+    backend.options = type(backend).Options(**BACKEND_OPTIONS.get(name, {}).get(backend_name, {}))
+    setup = resolve_workload(f"{IDIOMS}:{name}", {})
+    cpu = torch.device("cpu")
+    trainer = Trainer(
+        workload=setup.build(local_batch_size=4, seed=1),
+        backend=backend,
+        world=engine.world,
+        device=cpu,
+        seed=1,
+        step_precision=StepPrecision(precision="fp32", max_gradient_norm=None, device=cpu),
+    )
+    gate = run_gate(trainer, steps=STEPS)
+    blocks = [trainer.run_block(steps=3, warmup_steps=1, local=False, rebuild=rebuild) for rebuild in (True, False)]
+    found = {"gate": gate.model_dump(), "samples": [block.samples for block in blocks], "restarts": [b.restarts for b in blocks]}
+    if backend.has_local_steps:
+        trainer.run_block(steps=2, warmup_steps=0, local=True, rebuild=True)
+    rates = [group["lr"] for group in trainer.joined.optimizer.param_groups]
+    trainer.release()
+    return {**found, "rates": rates}
+
+
+def main(folder: str, backend_name: str, *names: str) -> None:
+    """Every workload in turn; each rank writes."""
+    torch.set_num_threads(1)
+    world = read_own_world()
+    job = Job(
+        arm="x", backend=backend_name, transport="gloo", workload="digits", local_batch_size=1, world_size=world.world_size, seed=0
+    )
+    engine = start_engine(job, world, store=rendezvous_store(job, world))
+    found = {name: take(engine, name, backend_name) for name in names}
+    Path(folder, f"{world.rank}.json").write_text(json.dumps(found))
+    engine.backend.teardown()
+    leave_in_order(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,79 @@
+"""Ordinary idioms of training scripts pass the gate under every backend, do the same work in each, and are timed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from runners.protocol.gate_verdict import judge_parity
+from runners.protocol.messages import ParityReport
+from runners.protocol.same_work import compare_calls, compare_state
+from tests.conftest import HAS_HOROVOD, needs_horovod
+from tests.distributed.ranks import idioms
+from tests.distributed.test_standalone import MPIRUN, run
+
+pytestmark = pytest.mark.distributed
+NAMES = ("Plain", "Scheduled", "TwoOptimizers", "Recommender", "Unused", "Tied", "Checkpointed", "Finite", "Uneven", "Compiled")
+BACKENDS = ("ddp", "naive", "fsdp2", *(["horovod"] if HAS_HOROVOD else []))
+LEFT_OUT = {"fsdp2": {"Recommender", "Unused", "Compiled"}, "naive": {"Compiled"}}
+"""FSDP2 refuses sparse gradients; the others are not its usual use, and compiling takes long."""
+
+
+def names_of(backend):
+    return [name for name in NAMES if name not in LEFT_OUT.get(backend, ())]
+
+
+@pytest.fixture(scope="module")
+def taken(tmp_path_factory):
+    """What each rank found, by backend and workload."""
+    found = {}
+    for backend in BACKENDS:
+        folder = tmp_path_factory.mktemp(backend)
+        done = run(*MPIRUN, "-m", idioms.__name__, folder, backend, *names_of(backend))
+        assert done.returncode == 0, done.stdout + done.stderr
+        ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+        found[backend] = {name: [rank[name] for rank in ranks] for name in names_of(backend)}
+    return found
+
+
+def gates(ranks):
+    return [ParityReport.model_validate(rank["gate"]) for rank in ranks]
+
+
+EACH = [
+    pytest.param(backend, name, marks=needs_horovod if backend == "horovod" else ())
+    for backend in ("ddp", "naive", "fsdp2", "horovod")
+    for name in names_of(backend)
+]
+
+
+@pytest.mark.parametrize(("backend", "name"), EACH)
+def test_it_computes_what_it_should_and_the_same_as_ddp(taken, backend, name):
+    reports = gates(taken[backend][name])
+    verdict = judge_parity(reports, steps=idioms.STEPS)
+    assert verdict.passed, verdict.failures
+    first = gates(taken["ddp"][name])
+    assert compare_calls([r.calls for r in first], [r.calls for r in reports], first_arm="ddp", steps=idioms.STEPS) == []
+    assert compare_state(first[0], reports[0], first_arm="ddp", steps=idioms.STEPS).failures == []
+
+
+def test_a_schedule_by_step_reaches_the_optimizer_that_steps(taken):
+    for backend in BACKENDS:
+        steps = 2 if backend != "fsdp2" else 8  # the others have been built anew for steps without exchange
+        for rank in taken[backend]["Scheduled"]:
+            assert rank["rates"] == [pytest.approx(0.05 * 0.5**steps)], backend
+
+
+def test_batches_that_end_are_begun_anew_and_counted(taken):
+    """Five a rank: each block takes eight, two in an untimed step and two in each of three timed ones."""
+    for backend in BACKENDS:
+        assert taken[backend]["Finite"][0]["restarts"] == [1, 2], backend
+
+
+def test_unused_parameters_are_told_and_not_compared(taken):
+    for backend in ("naive", *(["horovod"] if HAS_HOROVOD else [])):
+        first, other = gates(taken["ddp"]["Unused"])[0], gates(taken[backend]["Unused"])[0]
+        assert other.without_gradient == ["0.spare.weight", "0.spare.bias"]
+        notes = compare_state(first, other, first_arm="ddp", steps=idioms.STEPS).notes
+        assert any("'0.spare.bias', '0.spare.weight' not compared with ddp's: no gradient" in note for note in notes)
