@@ -94,6 +94,16 @@ def busy_warning(cores: Sequence[int]) -> str | None:
     return f"other processes use {share:.0%} of the {len(cores)} cores"
 
 
+def crowded_warning(ranks: int, cores: int | None) -> str | None:
+    """A sentence where ranks that compute on the CPU share cores; ``cores``: that they may use together, None where not known."""
+    if cores is None or ranks <= cores:
+        return None
+    return (
+        f"{ranks} ranks share {cores} core{'' if cores == 1 else 's'}: each also waits for its turn on a core, most of all in "
+        f"exchange, as it would not where every rank has its own; use at most {cores} to ask about the libraries"
+    )
+
+
 def core_seconds(cores: Sequence[int]) -> tuple[float, float] | None:
     """Seconds that these cores were busy, and that a hypervisor gave to others, since the machine started; None without /proc."""
     names = {f"cpu{core}" for core in cores}

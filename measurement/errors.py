@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class RingsideError(Exception):
@@ -38,9 +38,25 @@ class RecordError(RingsideError):
     """A results folder is missing, damaged, or of another plan or version."""
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str], *, remedy: str = "") -> str:
-    """The message for a name that is not on a list: the closest one first, then all of them."""
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
+def shortened(names: Sequence[str]) -> str:
+    """Names for a message: the first three, quoted, and how many more."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(f"'{name}'" for name in names[:3]) + more
+
+
+def unknown_name(
+    kind: str, name: str, known: Iterable[str], *, remedy: str = "", elsewhere: Mapping[str, str] | None = None
+) -> str:
+    """The message for a name that is not on a list: the closest one first, then all of them.
+
+    Args:
+        kind: what is named.
+        name: the unknown one.
+        known: those on the list.
+        remedy: what else can be done.
+        elsewhere: names that are known in another place, with the place, such as ``under 'measurement'``.
+    """
+    names, places = sorted(known), elsewhere or {}
+    close = difflib.get_close_matches(name, dict.fromkeys([*names, *places]), n=1, cutoff=0.5)
+    hint = f"; did you mean '{close[0]}'{'' if close[0] in names else f' {places[close[0]]}'}?" if close else ""
     return f"unknown {kind} '{name}'{hint} (known: {', '.join(names) or 'none'}){'; ' + remedy if remedy else ''}"

@@ -15,6 +15,7 @@ MUST_AGREE = ("device", "threads", "affinity", "seed", "local_batch_size", "micr
 FINGERPRINT_MUST_AGREE = ("platform", "cpu", "python", "torch", "torchvision", "numpy", "gpus", "driver")
 FOLLOW_FROM_RANKS = ("world_size", "threads", "affinity", "local_batch_size", "micro_steps", "environment.OMP_NUM_THREADS")
 """Fields in which an arm of one process may differ from arms of many: it has their global batch and all cores of the host."""
+SOURCES = "source."
 RESULTS = "kept_bytes."
 """Fields that are shown beside the conditions, and are none: an arm that has taken no step yet has no optimizer state."""
 OWN_VARIABLES = ("HOROVOD_", "OMPI_", "TORCHELASTIC_", "TORCH_", "NCCL_", "UCX_", "FI_", "KMP_INIT")
@@ -44,6 +45,8 @@ def _differences(records: Sequence[LaunchRecord]) -> Iterable[tuple[str, bool, d
     fields = dict.fromkeys(field for values in flat.values() for field in values)
     for field in fields:
         values = {arm: flat[arm].get(field) for arm in flat}
+        if field.startswith(SOURCES):  # an arm's plug-in may import more of what lies beside the workload
+            values = {arm: value for arm, value in values.items() if value is not None}
         if any(value != next(iter(values.values())) for value in values.values()):
             yield field, _is_asked(field, records) or _follows_from_ranks(field, records, values), values
 
@@ -86,6 +89,7 @@ def _flatten_rank(rank: RankReport) -> dict[str, Any]:
         **{f"backend.{name}": value for name, value in rank.backend.items()},
         **{f"{RESULTS}{name}": value for name, value in rank.kept_bytes.items()},
         **{f"environment.{name}": value for name, value in rank.environment.items()},
+        **{f"{SOURCES}{name}": value for name, value in rank.sources.items()},
     }
 
 

@@ -10,6 +10,8 @@ MPI = "mpi"
 """The ranks are those of one MPI world."""
 HOROVOD = "horovod"
 """What Horovod finds its rank and the other ranks by: HOROVOD_* variables, or MPI's."""
+ALLOW_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+"""Variables that Open MPI wants to be 1 before it starts ranks for root."""
 
 MISSING: Mapping[str, str] = {
     RENDEZVOUS: "it gives its ranks no address to meet at (MASTER_ADDR and MASTER_PORT)",

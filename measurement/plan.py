@@ -20,6 +20,8 @@ from measurement.plan_digest import counting_values
 from measurement.training import Precision, TrainingSettings
 
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+HOROVOD = "horovod"
+"""The backend that plans usually ask about."""
 CONTROL_SUFFIX = "control"
 NOT_IN_TRAINING = {"control": False, "local_every": 0}
 """Settings of ``measurement`` that mean nothing where arms train to the end, and what they are there."""
@@ -171,6 +173,9 @@ class Plan(Section):
     """Set in every rank of every arm."""
     baseline: str
     """The arm that all others are divided by."""
+    question: str | None = None
+    """A backend, or an arm: of its comparison with the baseline the headline tells first. None: arms of Horovod, or where the
+    baseline is one, those that are not; every candidate where there are none of these."""
     arms: dict[str, Arm] = Field(min_length=1)
     measurement: Measurement = Measurement()
     training: TrainingSettings | None = None
@@ -223,6 +228,10 @@ class Plan(Section):
                 raise ValueError(f"name '{name}' may hold only letters, digits and . _ + - (it becomes a folder)")
         if self.baseline not in self.arms:
             raise ValueError(unknown_name("baseline arm", self.baseline, self.arms))
+        if self.question is not None and not self.asked_arms():
+            others = [arm.backend for name, arm in self.arms.items() if name != self.baseline]
+            known = dict.fromkeys([*others, *(name for name in self.arms if name != self.baseline)])
+            raise ValueError(unknown_name("question", self.question, known))
         if self.measurement.control and self.control_name in self.arms:
             raise ValueError(f"arm '{self.control_name}' has the name of the control; rename it or set control: false")
         is_one_question = self.measurement.control or self.training is not None or self.measurement.mode == "separate"
@@ -246,6 +255,15 @@ class Plan(Section):
         control = {self.control_name: self.arms[self.baseline]} if self.measurement.control else {}
         rest = {name: arm for name, arm in self.arms.items() if name != self.baseline}
         return {self.baseline: self.arms[self.baseline], **control, **rest}
+
+    def asked_arms(self) -> list[str]:
+        """The candidates that the plan's question is about, see ``question``."""
+        candidates = {name: arm for name, arm in self.arms.items() if name != self.baseline}
+        if self.question is not None:
+            return [name for name, arm in candidates.items() if self.question in (name, arm.backend)]
+        baseline = self.arms[self.baseline].backend
+        unlike = [name for name, arm in candidates.items() if (arm.backend == HOROVOD) != (baseline == HOROVOD)]
+        return unlike or list(candidates)
 
     def role(self, arm: str) -> Literal["baseline", "control", "candidate"]:
         """What an arm of ``all_arms`` is for."""

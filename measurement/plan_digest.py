@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-NEVER_DIGESTED = {"launches", "until_decided", "max_minutes", "reports", "freed_memory"}
+NEVER_DIGESTED = {"launches", "until_decided", "max_minutes", "reports", "question", "freed_memory"}
 """How long is measured and what is written may change when a comparison is resumed; ``freed_memory`` has a rule of its own."""
 FIRST_FIELDS: Mapping[str, frozenset[str]] = {
     "Plan": frozenset(

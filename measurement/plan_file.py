@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,26 +51,35 @@ def parse_yaml(text: str, *, source: str) -> Any:
         raise PlanError(f"plan '{source}' is not valid YAML: {error}") from error
 
 
-def check_plan(content: Mapping[str, Any], *, source: str) -> Plan:
+Elsewhere = Callable[[], Mapping[str, str]]
+"""Gives names that are options in another place, with the place; asked only where something is unknown."""
+
+
+def check_plan(content: Mapping[str, Any], *, source: str, elsewhere: Elsewhere = dict) -> Plan:
     """Validate plain values as a plan; one PlanError names every value that is not accepted."""
-    return checked(Plan, content, source=f"plan '{source}'")
+    return checked(Plan, content, source=f"plan '{source}'", elsewhere=lambda: {**_inside(Plan), **elsewhere()})
 
 
-def checked(model: type[Model], content: Mapping[str, Any], *, source: str) -> Model:
+def checked(model: type[Model], content: Mapping[str, Any], *, source: str, elsewhere: Elsewhere = dict) -> Model:
     """``model`` made from ``content``, or one PlanError that tells every unknown key (with the closest known) and bad value."""
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        raise PlanError(f"{source}: " + "; ".join(_explain(model, issue) for issue in error.errors())) from error
+        places = elsewhere()
+        raise PlanError(f"{source}: " + "; ".join(_explain(model, issue, places) for issue in error.errors())) from error
 
 
-def _explain(model: type[BaseModel], issue: Any) -> str:
+def _inside(model: type[BaseModel]) -> dict[str, str]:
+    """The options of a model's sections."""
+    return {name: f"under '{section}'" for section in model.model_fields for name in _fields_at(model, [section])}
+
+
+def _explain(model: type[BaseModel], issue: Any, elsewhere: Mapping[str, str]) -> str:
     place = ".".join(str(part) for part in issue["loc"])
     if issue["type"] == "extra_forbidden":
-        fields = _fields_at(model, issue["loc"][:-1])
-        return unknown_name("option", place if len(issue["loc"]) == 1 else str(issue["loc"][-1]), fields) + (
-            f" in '{'.'.join(map(str, issue['loc'][:-1]))}'" if len(issue["loc"]) > 1 else ""
-        )
+        *section, name = issue["loc"]
+        where = f" in '{'.'.join(map(str, section))}'" if section else ""
+        return unknown_name("option", str(name), _fields_at(model, section), elsewhere=elsewhere) + where
     if issue["type"] == "missing":
         return f"'{place}' is missing"
     message = issue["msg"].removeprefix("Value error, ")

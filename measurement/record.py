@@ -84,6 +84,8 @@ class RankReport(Written):
     """The allow-listed environment variables."""
     fingerprint: dict[str, Any] = {}
     """``measurement.fingerprint.fingerprint()`` of the rank's host."""
+    sources: dict[str, str] = {}
+    """Digests of the files that a user's workload is made of; see ``measurement.sources``."""
 
 
 class ParityResult(Written):
@@ -159,6 +161,8 @@ class RankSteps(Written):
     """float64 [steps, len(PHASES)], seconds on this rank's clock."""
     skipped_steps: int = 0
     """Of the timed ones, whose gradients overflowed in fp16: the optimizer took no step."""
+    restarts: int = 0
+    """How often the batches ended in the timed steps and were begun anew."""
     wrong: str | None = None
     """A micro-benchmark's result that was found wrong before the timed steps."""
     core_use: CoreUse | None = None
@@ -191,6 +195,8 @@ class BlockRecord(Written):
     """The longest of the ranks'."""
     skipped_steps: int = 0
     """The most of the ranks'."""
+    restarts: int = 0
+    """The same."""
     link_bytes: dict[str, tuple[int, int]] = {}
     """In a lab: bytes sent and received over each host's link while the block ran, untimed steps included."""
     foreign_share: float | None = None
@@ -216,7 +222,7 @@ class BlockRecord(Written):
         """
         ranks = [steps for block in blocks for steps in block.ranks]
         load = load_of([steps.core_use for steps in ranks if steps.core_use])
-        longest = {name: max(getattr(steps, name) for steps in ranks) for name in ("untimed_s", "skipped_steps")}
+        longest = {name: max(getattr(steps, name) for steps in ranks) for name in ("untimed_s", "skipped_steps", "restarts")}
         return blocks[0].model_copy(update={"ranks": ranks, **longest, **load, **measured})
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -255,6 +261,8 @@ class Failure(Written):
     """Why an arm has no timing in a launch."""
 
     message: str
+    excerpt: list[str] = []
+    """The lines of the user's code where a rank raised an exception."""
     ranks: list[int] = []
     """The ranks it is laid to; empty where that is not known."""
     hosts: list[str] = []
@@ -318,6 +326,10 @@ class Manifest(Written):
     hosts: dict[str, dict[str, Any]] = {}
     """By name, of a plan that names hosts: fingerprint, MPI, interfaces, and ``clock_offset_s`` ± ``clock_error_s``, how far
     its clock was ahead of the driver's."""
+    sources: dict[str, str] = {}
+    """Digests of the files that a user's workload is made of; their copies lie in ``sources/``."""
+    notes: list[str] = []
+    """What a trial of the workload showed that readers should know."""
     warnings: list[str] = []
     """Differences between those hosts that did not keep them from being used."""
     fairness: list[dict[str, Any]] = []

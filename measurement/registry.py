@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from measurement.errors import PlanError, unknown_name
+from measurement.users_code import message_of, paragraph, place_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,29 +56,73 @@ class Registry:
             return _load_file(Path(module_name), kind=self.kind)
         try:
             return importlib.import_module(module_name)
-        except ImportError as error:
-            raise PlanError(
-                f"{self.kind} '{reference}' cannot be loaded: {error}; see 'ringside doctor' for what is missing, "
-                f"or check that '{module_name}' can be imported from here"
-            ) from error
+        except ModuleNotFoundError as error:
+            if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+                raise PlanError(
+                    f"{self.kind} '{reference}' cannot be loaded: {error}; see 'ringside doctor' for what is missing, "
+                    f"or check that '{module_name}' can be imported from here"
+                ) from error
+            raise _cannot_load(f"{self.kind} '{reference}'", error) from error
+        except Exception as error:
+            raise _cannot_load(f"{self.kind} '{reference}'", error) from error
 
 
 def _load_file(path: Path, *, kind: str) -> ModuleType:
-    """Import a user's file under a name made from its path, once per process."""
+    """Import a user's file once per process, with its folder on the path as ``python FILE`` has it.
+
+    Its name is the file's own, under which other processes find it, too, when they unpickle its classes; another is made of its
+    path if that name is taken.
+    """
     if not path.is_file():
         raise PlanError(f"{kind} file '{path}' does not exist (looked in {Path.cwd()}); give a path to a .py file")
     resolved = path.resolve()
-    name = f"ringside_plugin_{resolved.stem}_{hashlib.sha256(str(resolved).encode()).hexdigest()[:8]}"
+    search_beside(resolved.parent)
+    try:
+        if _is_own_name(resolved):
+            return importlib.import_module(resolved.stem)
+        return _load_by_path(resolved)
+    except Exception as error:
+        raise _cannot_load(f"{kind} file '{path}'", error) from error
+
+
+def search_beside(folder: Path) -> None:
+    """Have Python look for modules in a folder first, in this process and in loader processes that it starts."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+        importlib.invalidate_caches()
+
+
+def _is_own_name(path: Path) -> bool:
+    """Whether importing the file's name gives the file, and no module that another file, or Python, has under that name."""
+    known = sys.modules.get(path.stem)
+    if known is not None:
+        return getattr(known, "__file__", None) == str(path)
+    spec = importlib.util.find_spec(path.stem) if path.stem.isidentifier() else None
+    return spec is not None and spec.origin == str(path)
+
+
+def _load_by_path(path: Path) -> ModuleType:
+    name = f"ringside_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, resolved)
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise PlanError(f"{kind} file '{path}' is not a Python file")
+        raise ImportError("it is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except BaseException:
         del sys.modules[name]
-        raise PlanError(f"{kind} file '{path}' cannot be loaded: {type(error).__name__}: {error}") from error
+        raise
     return module
+
+
+def _cannot_load(what: str, error: Exception) -> PlanError:
+    """What was raised while a module was imported, where in the user's code, and what to do."""
+    remedy = ""
+    if "relative import" in str(error):
+        remedy = "; a file has no package: name it as 'package.module:Class', or import what lies beside it without the dot"
+    elif isinstance(error, ModuleNotFoundError):
+        remedy = f"; install '{error.name}', or put it beside the file or in the folder that you start from"
+    return PlanError(paragraph(f"{what} cannot be loaded: {message_of(error)}{remedy}", place_of(error)))

@@ -62,7 +62,7 @@ class Diagnosis:
         if not told:
             return None
         first = min(told, key=lambda rank: told[rank].at_s)
-        return self.failed(f"{self._who([first])}: {told[first].message}", ranks=[first])
+        return self.failed(f"{self._who([first])}: {told[first].message}", ranks=[first], excerpt=told[first].excerpt)
 
     def of_silence(self, silent: Sequence[int], *, timeout_s: float) -> ArmFailed:
         """Name ranks that live but do not answer. Their stack traces go to their logs first."""
@@ -73,11 +73,11 @@ class Diagnosis:
         failed.status = "timeout"
         return failed
 
-    def failed(self, message: str, *, ranks: Sequence[int] = ()) -> ArmFailed:
+    def failed(self, message: str, *, ranks: Sequence[int] = (), excerpt: Sequence[str] = ()) -> ArmFailed:
         """Make a failure of this message, with the hosts and logs of these ranks, and hosts that no longer answer."""
         tails = self._processes.log_tails(ranks)
         message = "; ".join([message, *self._processes.unreachable.values()])
-        return self._outcome(message, ranks=ranks, tails=tails)
+        return self._outcome(message, ranks=ranks, tails=tails, excerpt=excerpt)
 
     def _died(self, silent: Mapping[int, float]) -> ArmFailed:
         """Name the rank that ended first: the launcher may have ended the others. If a host is gone, that is the cause."""
@@ -91,8 +91,8 @@ class Diagnosis:
             what += f", then {self._who(later)}"
         return self._outcome("; ".join([what, *gone.values(), self._processes.fate()]), ranks=lost or first, tails=tails)
 
-    def _outcome(self, message: str, *, ranks: Sequence[int], tails: Mapping[str, str]) -> ArmFailed:
-        failure = Failure(message=message, ranks=list(ranks), hosts=self._hosts(ranks), log_tail=dict(tails))
+    def _outcome(self, message: str, *, ranks: Sequence[int], tails: Mapping[str, str], excerpt: Sequence[str] = ()) -> ArmFailed:
+        failure = Failure(message=message, excerpt=list(excerpt), ranks=list(ranks), hosts=self._hosts(ranks), log_tail=dict(tails))
         return ArmFailed(failure, status="failed")
 
     def _hosts(self, ranks: Sequence[int]) -> list[str]:

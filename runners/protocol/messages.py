@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from measurement.errors import PlanError
 from measurement.record import BlockKind, BlockRecord, RankReport, RankSteps
 from measurement.training import Precision, TrainingSettings
 
@@ -135,6 +133,8 @@ class ParityReport(Message):
     rounding: dict[str, float] = {}
     """How far a change of the gradients as small as rounding moves each parameter and optimizer state, relative to the step;
     rank 0's alone."""
+    without_gradient: list[str] = []
+    """Parameters to be trained that took no part in this rank's first loss: libraries differ in what they step them with."""
     is_exact: bool = True
     """Whether the backend computes the mean of the gradients, and rounds it in float32 only."""
 
@@ -212,14 +212,10 @@ class ErrorReply(Message):
     cause: Literal["bad input", "exception"]
     """``bad input``: something is wrong with the plan or the data, which no lost peer brings about."""
     message: str
+    excerpt: list[str] = []
+    """The lines of the user's code around it."""
     at_s: float
     """When it was raised, seconds since the epoch by the rank's host. The first to raise is the cause; the others lost a peer."""
-
-    @classmethod
-    def of(cls, error: Exception) -> ErrorReply:
-        """Make the reply for an exception that was raised just now."""
-        cause: Literal["bad input", "exception"] = "bad input" if isinstance(error, PlanError) else "exception"
-        return cls(cause=cause, message=f"{type(error).__name__}: {error}", at_s=time.time())
 
 
 Answer = StartedReply | GateReply | BlockReply | EpochReply | FinishedReply

@@ -11,14 +11,17 @@ import gc
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from measurement.addresses import split_port
+from measurement.errors import PlanError
 from measurement.fingerprint import allowed_environment
+from measurement.registry import search_beside
 from measurement.world import World
 from runners.launchers import make_launcher
 from runners.launchers.rank_variables import read_world
@@ -47,6 +50,7 @@ from runners.protocol.messages import (
     reply_key,
 )
 from runners.rank.resources import take_resources
+from runners.rank.told_error import ToldError
 
 FOREVER = timedelta(days=30)
 
@@ -55,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Answer the driver's commands. An exception is reported to the driver and ends the rank."""
     gc.disable()  # until the engine stands: importing torch leaves no garbage, and looking for it takes long
     given = _arguments().parse_args(argv)
-    sys.path.insert(0, str(Path.cwd()))
+    search_beside(Path.cwd())
     world = read_world(os.environ, make_launcher(given.launcher).rank_variables)
     rank_supervisor.start(given.supervisors, given.token, given.arm, given.launch, world.rank)
     folder = Path(given.log_folder) if given.log_folder else remote_results.folder_of(os.environ[RUN_ID])
@@ -105,6 +109,13 @@ def end_with(error: Exception) -> NoReturn:
     leave(1)
 
 
+def error_reply(error: Exception) -> ErrorReply:
+    """What the driver hears of an exception that was raised just now."""
+    told = ToldError.of(error)
+    cause: Literal["bad input", "exception"] = "bad input" if isinstance(error, PlanError) else "exception"
+    return ErrorReply(cause=cause, message=told.message, excerpt=told.excerpt, at_s=time.time())
+
+
 class RankServer:
     """Answers the driver's commands, one after another."""
 
@@ -124,7 +135,7 @@ class RankServer:
             try:
                 reply = self._answer(command)
             except Exception as error:  # noqa: BLE001 - the worker's edge: whatever it was, the driver must hear of it
-                self._store.set(place, encode(ErrorReply.of(error)))
+                self._store.set(place, encode(error_reply(error)))
                 end_with(error)
             text = encode(reply)
             if isinstance(reply, BlockReply) and self._kept_in:

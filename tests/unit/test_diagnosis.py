@@ -18,7 +18,8 @@ from runners.launchers import HERE, HostCommand, HostSlots
 from runners.processes.rank_supervisor import GONE
 from runners.processes.remote_results import log_name
 from runners.processes.supervisor_server import SupervisorServer
-from runners.protocol.messages import CheckReport, ErrorReply, GateReply
+from runners.protocol.messages import CheckReport, GateReply
+from runners.rank.worker import error_reply
 from tests.conftest import wait_until
 
 ARM, LAUNCH = "ddp", 0
@@ -26,7 +27,7 @@ ARM, LAUNCH = "ddp", 0
 
 def raised(error, *, at_s):
     """The last words of a rank."""
-    return ErrorReply.of(error).model_copy(update={"at_s": at_s})
+    return error_reply(error).model_copy(update={"at_s": at_s})
 
 
 ANSWERED = GateReply(report=CheckReport(cases=1, failures=[], not_offered={}))

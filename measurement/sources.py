@@ -1,0 +1,46 @@
+"""The source files of a user's class: its own, and what it imports from beside it. Installed packages have versions instead."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from measurement.errors import RecordError
+from measurement.users_code import is_users
+
+
+def sources_of(cls: type) -> dict[str, Path]:
+    """The files by name, relative to the folder that holds the class's file or package; none if the class is ours or installed."""
+    try:
+        own = Path(inspect.getfile(cls)).resolve()
+    except (OSError, TypeError):
+        return {}
+    if not is_users(own):
+        return {}
+    depth = cls.__module__.count(".")
+    root = own.parents[depth]
+    loaded = {Path(file).resolve() for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
+    found = sorted(path for path in {own, *loaded} if path.suffix == ".py" and path.is_relative_to(root) and is_users(path))
+    return {str(path.relative_to(root)): path for path in found}
+
+
+def digests(files: Mapping[str, Path]) -> dict[str, str]:
+    """The first 16 hexadecimal digits of each file's SHA-256."""
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for name, path in files.items()}
+
+
+def require_same(before: Mapping[str, str], now: Mapping[str, str], *, folder: Path) -> None:
+    """Refuse to go on with a comparison whose workload has changed since.
+
+    Raises:
+        RecordError: with the files.
+    """
+    changed = sorted(name for name in before.keys() & now.keys() if before[name] != now[name])
+    if changed:
+        raise RecordError(
+            f"'{folder}' was measured with another {', '.join(changed)} (its copy lies in {folder / 'sources'}); launches of both "
+            "would be mixed: give another folder with -o, or the file as it was"
+        )

@@ -1,0 +1,62 @@
+"""What a rank's exception comes to, for the one who wrote the workload: the error, their line, and what to do."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from measurement.errors import RingsideError
+from measurement.users_code import message_of, paragraph, place_of
+
+REMEDIES = {
+    "Expected to have finished reduction in the prior iteration": "DDP waits for the gradients of parameters that took no part in "
+    "the loss; give the arm options: {find_unused_parameters: true}, or set requires_grad = False where they are never trained",
+    "mark a variable ready only once": "DDP met a parameter twice in one backward pass; checkpoint with use_reentrant=False, or "
+    "give the arm options: {static_graph: true}",
+    "Expected all tensors to be on the same device": "batches() must yield tensors on the device that it is given, where "
+    "the runner moves the model",
+    "Cannot re-initialize CUDA in forked subprocess": "loader processes must not touch the GPU; move batches there in batches()",
+}
+"""What to do about errors of PyTorch's that name their remedy in words of another interface, or not at all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToldError:
+    """An exception in a few lines."""
+
+    message: str
+    """One line: class, what it says, the user's file and line, what to do."""
+    excerpt: list[str] = field(default_factory=list)
+    """The user's lines around."""
+
+    @classmethod
+    def of(cls, error: Exception) -> ToldError:
+        """Tell an exception that was raised just now."""
+        if isinstance(error, RingsideError):  # says it all, some with lines of the user's after it
+            first, *more = str(error).splitlines() or [""]
+            return cls(message=f"{type(error).__name__}: {first}", excerpt=more)
+        remedy = next((f"; {remedy}" for said, remedy in REMEDIES.items() if said in str(error)), "")
+        message, *excerpt = paragraph(message_of(error), place_of(error)).splitlines()
+        return cls(message=f"{message}{remedy}", excerpt=excerpt)
+
+
+def tell(error: Exception, *, who: str, folder: Path, name: str) -> None:
+    """Print an exception in a few lines on stderr, and keep its whole traceback.
+
+    Args:
+        error: that was raised just now.
+        who: raised it, such as ``rank 1 on host2``.
+        folder: for the traceback; the current one in its place where that cannot be written.
+        name: of the traceback's file.
+    """
+    told, text = ToldError.of(error), "".join(traceback.format_exception(error))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / name
+        path.write_text(text)
+    except OSError:
+        path = Path.cwd() / name
+        path.write_text(text)
+    print("\n".join([f"ringside: {who}: {told.message}", *told.excerpt, f"full traceback: {path}"]), file=sys.stderr)

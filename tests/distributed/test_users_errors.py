@@ -1,0 +1,52 @@
+"""What a user reads when their own code fails in a rank: the error, their line and those around, and where the traceback lies."""
+
+from __future__ import annotations
+
+import pytest
+
+from measurement.results import ResultsFolder
+from tests.conftest import REPOSITORY, ringside_here, write_plan
+from tests.distributed.test_standalone import TORCHRUN_DDP, run
+
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+IDIOMS = REPOSITORY / "tests" / "outside" / "idioms.py"
+SPAWNED = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"}}
+LINE = 'raise OSError(f"sample {index} is damaged")'
+
+
+def compare(tmp_path, name):
+    plan = write_plan(tmp_path, workload=f"{IDIOMS}:{name}", local_batch_size=4, arms=SPAWNED)
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
+    records = ResultsFolder(tmp_path / "out").records()
+    assert (done.returncode, [record.status for record in records]) == (1, ["failed", "failed"]), done.stderr
+    return done, records[0]
+
+
+def test_an_exception_in_a_comparison(tmp_path):
+    done, record = compare(tmp_path, "RaisesInLoader")
+    assert record.error.message.startswith(
+        f"rank {record.error.ranks[0]}: OSError: sample 60 is damaged (in a loader process), at "
+    )
+    assert "idioms.py:" in record.error.message
+    assert any(line.lstrip().startswith(">") and LINE in line for line in record.error.excerpt)
+    log = tmp_path / "out" / "launch-000" / "ddp" / f"rank-{record.error.ranks[0]}.log"
+    said = " ".join(done.stderr.split())
+    assert LINE in said
+    assert "Traceback" in log.read_text()
+    assert f"full traceback: {log}" in said.replace("- ", "-") or log.name in said
+    assert LINE in (tmp_path / "out" / "report.html").read_text().replace("&#34;", '"')
+
+
+def test_an_exception_in_a_run_of_ones_own(tmp_path):
+    command, runner = TORCHRUN_DDP
+    short = ["--local-batch-size", "4", "--blocks", "9", "--block-steps", "3", "--warmup-steps", "1"]
+    done = run(*command, "-m", f"runners.{runner}", "--workload", f"{IDIOMS}:RaisesInLoader", *short, "-o", tmp_path / "out")
+    assert done.returncode != 0
+    ours = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
+    assert all(": OSError: sample 60 is damaged (in a loader process), at " in line for line in ours)
+    rank = int(ours[0].split()[2])
+    assert LINE in done.stderr
+    path = tmp_path / "out" / f"rank-{rank}-traceback.txt"
+    assert f"full traceback: {path}" in done.stderr
+    assert "Traceback" in path.read_text()
+    assert "Traceback" not in done.stderr.partition("torch/distributed/elastic")[0], "what torchrun adds is its own"
