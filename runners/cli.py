@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from measurement.errors import PlanError
+from measurement.registry import search_beside
 from runners.lab.commands import app as lab
 from runners.processes.process_exit import run_command
 
@@ -149,6 +150,25 @@ def report_runs(folders: list[Path], *, baseline: str | None, output: Path | Non
 
 
 @app.command()
+def check(
+    workload: Annotated[str, typer.Argument(help="A workload: a name, module:Class or path/to/file.py:Class; or a plan (YAML).")],
+    workload_option: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="May be repeated.")] = None,
+    local_batch_size: Annotated[int, typer.Option(min=1, help="Of the run; at most 2 are tried.")] = 32,
+    seed: Annotated[int, typer.Option(min=0)] = 1,
+) -> None:
+    """Try a workload out on the CPU, in seconds: what every run would call, and what cannot work, with the line and the remedy."""
+    from runners.driver.study import read_plan_or_study
+    from runners.planning.check_command import check_and_print, check_plan_and_print
+    from runners.standalone.flags import settings
+
+    if workload.endswith((".yaml", ".yml")):
+        check_plan_and_print(read_plan_or_study(Path(workload)))
+        return
+    options = settings(workload_option, "--workload-option")
+    check_and_print(workload, options, local_batch_size=local_batch_size, seed=seed)
+
+
+@app.command()
 def doctor() -> None:
     """What is installed, built and reachable here, with the remedy for what is not."""
     from runners.doctor.command import diagnose, print_findings
@@ -198,6 +218,7 @@ def _show(headline: str, table: Any, folder: Path) -> None:
 
 def main() -> None:
     """Entry point: a user's error is one message on stderr and exit code 2."""
+    search_beside(Path.cwd())  # as ``python -m`` does
     run_command(app)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from install import cache, toolchain
 from measurement.core_use import BUSY_REMEDY, busy_warning
 from measurement.fingerprint import usable_cores
+from measurement.needs import ALLOW_ROOT
 from runners.doctor.software import SETUP, Finding, installed_version, program_finding
 from runners.processes.local import find_program
 
@@ -20,7 +21,16 @@ def launcher_findings() -> list[Finding]:
     version = first_line(toolchain.output_of([mpirun, "--version"])) if mpirun else ""
     remedies = {"torchrun": SETUP, "horovodrun": f"comes with Horovod: {SETUP}", "mpirun": SETUP}
     versions = {"torchrun": installed_version("torch"), "horovodrun": installed_version("horovod"), "mpirun": version}
-    return [program_finding("launchers", name, remedies[name], version=versions[name] or "") for name in remedies]
+    found = [program_finding("launchers", name, remedies[name], version=versions[name] or "") for name in remedies]
+    return [*found, *([as_root_finding()] if mpirun and os.geteuid() == 0 else [])]
+
+
+def as_root_finding() -> Finding:
+    """Whether Open MPI lets root start ranks; ``ringside compare`` allows it by itself."""
+    missing = [name for name in ALLOW_ROOT if os.environ.get(name) != "1"]
+    remedy = f"for commands of your own: export {' '.join(f'{name}=1' for name in missing)}" if missing else ""
+    detail = "refused by Open MPI, but under ringside compare" if missing else "allowed"
+    return Finding(topic="launchers", name="mpirun as root", status="warning" if missing else "ok", detail=detail, remedy=remedy)
 
 
 def gpu_findings() -> list[Finding]:
@@ -64,7 +74,8 @@ def load_finding() -> Finding:
 def cores_detail() -> str:
     """Cores that the scheduler lets this process use, and cores that there are."""
     total = os.cpu_count() or 1
-    return f"{len(usable_cores()) or total} usable of {total}"
+    usable = len(usable_cores()) or total
+    return f"{usable} usable of {total}: up to {usable} rank{'' if usable == 1 else 's'} with a core each"
 
 
 def memory_limit_bytes() -> int:

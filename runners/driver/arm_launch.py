@@ -46,7 +46,9 @@ class ArmLaunch:
         self.record.status = status  # type: ignore[assignment]
         self.record.error = failure
         self.session.end()
-        self.say(f"{self.session.name} {status}: {failure.message}")
+        self.say("\n".join([f"{self.session.name} {status}: {failure.message}", *failure.excerpt]))
+        if failure.excerpt:
+            self.say(f"full traceback: {self.session.log_of(failure.ranks[0])}")
 
 
 @dataclass(kw_only=True)

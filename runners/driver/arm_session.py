@@ -15,7 +15,7 @@ from runners.driver.build_launch_job import as_record, build_launch_job
 from runners.driver.diagnosis import ArmFailed, Diagnosis
 from runners.driver.endpoint import DriverEndpoint
 from runners.planning.arms import ArmSetup
-from runners.processes.remote_results import kept_replies
+from runners.processes.remote_results import kept_replies, log_name
 from runners.protocol.messages import (
     Command,
     ErrorReply,
@@ -50,6 +50,7 @@ class ArmSession:
         self.started_s = 0.0
         self._plan = plan = setup.plan
         self._launch = launch
+        self._folder = folder
         self._endpoint = endpoint
         self._number = 0
         self._frozen = False
@@ -69,6 +70,10 @@ class ArmSession:
     def _addresses(self) -> dict[str, str]:
         supervisors = self._endpoint.supervisors
         return {"--driver": self._endpoint.store_address, "--supervisors": supervisors.address, "--token": supervisors.token}
+
+    def log_of(self, rank: int) -> Path:
+        """Where a rank's log lies, or will lie once it was fetched from its host."""
+        return self._folder / log_name(rank)
 
     @property
     def exit_codes(self) -> list[int | None]:

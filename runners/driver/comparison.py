@@ -9,13 +9,15 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from measurement.core_use import BUSY_REMEDY, busy_warning
+from measurement.core_use import BUSY_REMEDY, busy_warning, crowded_warning
 from measurement.errors import RecordError
 from measurement.fairness import fairness_table
+from measurement.files import write_whole
 from measurement.fingerprint import fingerprint, git_state, usable_cores
 from measurement.plan import Plan
 from measurement.record import LaunchRecord, Manifest
 from measurement.results import ResultsFolder
+from measurement.sources import digests, require_same, sources_of
 from reports import conclude, make_reports, write_reports
 from reports.schema import Comparison
 from reports.statistics.looks import next_look
@@ -25,7 +27,9 @@ from runners.driver.progress import Progress
 from runners.hosts.preflight import inspect
 from runners.hosts.ssh_probe import probe_hosts
 from runners.lab.link_shaping import require_lab, shaped_links
-from runners.planning.arms import require_executables, resolve_arms
+from runners.launchers import HERE
+from runners.planning.arms import computes_on_gpu, require_executables, resolve_arms
+from runners.planning.check_process import is_to_check, require_workable
 from runners.planning.data_check import require_data_on
 from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
 
@@ -59,6 +63,7 @@ class ComparisonRun:
         require_epochs(plan, self.workload)
         make_reports(plan.reports)  # refused before anything is measured
         self._seconds = Seconds()
+        self._notes: list[str] = []
 
     def prepare(self) -> None:
         """Refuse what cannot work, before a process starts or a file is written.
@@ -68,6 +73,7 @@ class ComparisonRun:
         """
         self.check_hosts()
         self.require_data()
+        self.check_workload()
         open_folder(self.folder, self.plan)
 
     def check_hosts(self) -> None:
@@ -93,6 +99,19 @@ class ComparisonRun:
         placement = self.inspection.placement
         require_data_on([entry.host for entry in placement.hosts if entry.host not in placement.here], self.plan, self.workload)
 
+    def check_workload(self) -> None:
+        """Try the workload out on one rank, unless it is one of ours.
+
+        Raises:
+            PlanError: it cannot work, or an arm cannot train it.
+        """
+        if is_to_check(self.workload):
+            self.progress.say("checking the workload")
+            host = None if self.has_ranks_here else self.inspection.placement.hosts[0].host
+            self._notes = require_workable(self.plan, self.arms.values(), host=host)
+            for note in self._notes:
+                self.progress.say(f"note: {note}")
+
     @property
     def has_ranks_here(self) -> bool:
         """Whether a rank runs on this host; known after ``check_hosts``."""
@@ -103,7 +122,7 @@ class ComparisonRun:
         """Run the launches that have no records yet, then write the reports; on Ctrl-C, too, which is then raised again."""
         self.manifest = self._manifest()
         busy = busy_warning(usable_cores()) if self.has_ranks_here else None
-        for warning in (*self.inspection.warnings, *([f"{busy}; {BUSY_REMEDY}"] if busy else [])):
+        for warning in (*self.inspection.warnings, *self._crowded(), *([f"{busy}; {BUSY_REMEDY}"] if busy else [])):
             self.progress.say(f"warning: {warning}")
         done = self._complete_launches()
         try:
@@ -118,6 +137,14 @@ class ComparisonRun:
                 self.progress.say("writing reports")
                 self.comparison = write_reports(self.folder)
         return self.comparison
+
+    def _crowded(self) -> list[str]:
+        """Say on which hosts ranks share cores, unless they compute on GPUs."""
+        if computes_on_gpu(self.plan.device) or any(facts.get("gpus") for facts in self.inspection.facts.values()):
+            return []
+        placement = self.inspection.placement
+        told = {entry.host: crowded_warning(entry.slots, placement.cores.get(entry.host)) for entry in placement.hosts}
+        return [warning if host == HERE else f"host '{host}': {warning}" for host, warning in told.items() if warning]
 
     def _numbers(self, done: set[int]) -> Iterator[int]:
         """Yield the numbers of launches to run: those of the plan, then more with ``until_decided`` while there is time."""
@@ -176,8 +203,13 @@ class ComparisonRun:
         self.progress.launch_done()
 
     def _manifest(self) -> Manifest:
+        sources = sources_of(self.workload.workload)
         if self.folder.manifest_path.is_file():
-            return self.folder.read_manifest()
+            manifest = self.folder.read_manifest()
+            require_same(manifest.sources, digests(sources), folder=self.folder.root)
+            return manifest
+        for name, path in sources.items():
+            write_whole(self.folder.root / "sources" / name, path.read_bytes())
         return Manifest(
             comparison_id=self.folder.root.name,
             plan_digest=self.plan.digest(),
@@ -185,6 +217,8 @@ class ComparisonRun:
             ringside_version=version("ringside"),
             driver=fingerprint() | git_state(Path(__file__).parent),
             hosts={host: dict(found) for host, found in self.inspection.facts.items()},
+            sources=digests(sources),
+            notes=self._notes,
             warnings=list(self.inspection.warnings),
         )
 

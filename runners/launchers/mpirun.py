@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from measurement.needs import HOROVOD, MPI, RENDEZVOUS
+from measurement.needs import ALLOW_ROOT, HOROVOD, MPI, RENDEZVOUS
 from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
 from runners.launchers.rank_variables import RankVariables
 
@@ -39,7 +39,7 @@ class Mpirun(Launcher):
 
 def open_mpi_environment(job: LaunchJob) -> dict[str, str]:
     """What Open MPI wants to be told: root is meant, and which interface to use; loopback when all ranks are here."""
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if job.as_root else {}
+    root = dict.fromkeys(ALLOW_ROOT, "1") if job.as_root else {}
     interface = "lo" if job.is_local else job.network_interface
     chosen = {"OMPI_MCA_oob_tcp_if_include": interface, "OMPI_MCA_btl_tcp_if_include": interface} if interface else {}
     return root | chosen

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from backends import Backend, backend_class
+from backends import Backend, backend_class, check_options
 from backends.single import Single
 from measurement.errors import PlanError, unknown_name
 from measurement.plan import Arm, Plan
-from measurement.plan_file import checked
 from runners.hosts.placement import planned_hosts
 from runners.launchers import Launcher, make_launcher
 from runners.planning.compatibility import default_launcher, require_given
@@ -65,7 +64,7 @@ def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSetup:
     """Resolve one arm, see ``resolve_arms``."""
     backend = backend_class(arm.backend)
     plan = plan_of_arm(plan, backend)
-    options = checked(backend.Options, arm.options, source=f"options of arm '{name}'")
+    options = check_options(arm.backend, arm.options, source=f"options of arm '{name}'")
     transport = choose_transport(arm.backend, backend, arm.transport, device=plan.device)
     reference = arm.launcher or default_launcher(arm.backend, backend, transport)
     launcher = make_launcher(reference)
@@ -108,7 +107,7 @@ def choose_transport(reference: str, backend: type[Backend], transport: str | No
             raise PlanError(f"backend '{reference}' has no transport to choose, but '{transport}' was asked for; leave it out")
         return None
     if transport is None:
-        return "nccl" if "nccl" in backend.transports and _on_gpu(device) else backend.transports[0]
+        return "nccl" if "nccl" in backend.transports and computes_on_gpu(device) else backend.transports[0]
     if transport not in backend.transports:
         raise PlanError(unknown_name(f"transport of backend '{reference}'", transport, backend.transports))
     return transport
@@ -128,7 +127,8 @@ def require_executables(arms: dict[str, ArmSetup]) -> None:
             )
 
 
-def _on_gpu(device: str) -> bool:
+def computes_on_gpu(device: str) -> bool:
+    """Whether ranks on this machine compute on GPUs."""
     import torch
 
     return device == "cuda" or (device == "auto" and torch.cuda.is_available())

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from measurement.errors import PlanError
 from measurement.plan import Plan
+from measurement.registry import search_beside
 from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.processes import remote
 from runners.processes.remote import last_line
@@ -44,7 +45,7 @@ def require_data_on(hosts: Sequence[str], plan: Plan, workload: WorkloadSetup) -
 def main() -> None:
     """Print what is wrong with the data here."""
     asked = json.loads(sys.argv[1])
-    sys.path.insert(0, str(Path.cwd()))
+    search_beside(Path.cwd())
     try:
         setup = resolve_workload(asked["workload"], asked["workload_options"])
         setup.build(local_batch_size=asked["local_batch_size"], seed=asked["seed"]).require_data()

@@ -16,38 +16,57 @@ from typing import Any, get_args
 
 import typer
 
-from backends import backend_class
-from measurement.errors import ParityError, PlanError
+from backends import backend_class, check_options
+from measurement.errors import ParityError, PlanError, RingsideError
 from measurement.fingerprint import allowed_environment
 from measurement.plan import Plan
-from measurement.plan_file import check_plan, checked
+from measurement.plan_file import check_plan
 from measurement.record import LaunchRecord
+from measurement.registry import search_beside
 from measurement.results import ResultsFolder, default_folder, folder_name, steps_of
 from measurement.training import Precision
 from measurement.world import World
 from reports.formats.tensorboard_log import TensorboardLog
+from reports.formats.terminal import new_console
 from runners.hosts.network import use_interface
 from runners.launchers import read_own_world
+from runners.planning.check_process import is_to_check, require_workable_here
 from runners.planning.compatibility import require_given
 from runners.planning.jobs import job_of
 from runners.planning.workload import resolve_workload
-from runners.processes.process_exit import run_command
+from runners.processes.process_exit import leave, run_command
 from runners.protocol.gate_verdict import judge_gate
 from runners.rank.engine import Engine, start_engine
 from runners.rank.resources import take_resources, threads_of
+from runners.rank.told_error import tell
+from runners.rank.trainer import resolve_device
 from runners.standalone import flags
 from runners.standalone.flags import CheckpointOptions
 from runners.standalone.rendezvous import rendezvous_store
 from runners.standalone.tables import cases_table, throughput_table
 from runners.standalone.throughput import LOCAL_EVERY, StandaloneSettings, measure
 from runners.standalone.training_run import TrainingRun
+from workloads import REGISTRY
 
 DEVICES = ("auto", "cpu", "cuda")
 
 
 def serve(backend: str) -> None:
     """Be ``python -m runners.<backend>``; ends this process."""
-    run_command(lambda: typer.run(command_line(backend)))
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(epilog=epilog(backend))(command_line(backend))
+    run_command(app)
+
+
+def epilog(backend: str) -> str:
+    """What ``--help`` says below the flags: the workloads there are, and the options of this backend."""
+    fields = backend_class(backend).Options.model_fields
+    options = ", ".join(f"{name}={field.get_default(call_default_factory=True)}" for name, field in fields.items())
+    workloads = ", ".join(sorted(REGISTRY.names()))
+    return (
+        f"--workload: {workloads}; a torchvision model, such as resnet50; yours by package.module:Class or path/to/file.py:Class, "
+        f"which 'ringside check' tries out.\n\n--option of {backend}, with defaults: {options or 'none'}."
+    )
 
 
 def command_line(backend: str) -> Callable[..., None]:
@@ -161,7 +180,7 @@ def resolve_plan(backend: str, asked: Mapping[str, Any], world: World, *, transp
     arm = {"backend": backend, "transport": transport, "options": options}
     content = {**asked, "name": name, "world_size": world.world_size, "baseline": name, "arms": {name: arm}}
     plan = check_plan(content, source="command line")
-    checked_options = checked(cls.Options, options, source=f"options of backend '{backend}'")
+    checked_options = check_options(backend, options, source=f"options of backend '{backend}'")
     cls.check(transport=transport, options=checked_options, micro_steps=plan.micro_steps, world_size=plan.world_size)
     return plan
 
@@ -187,14 +206,38 @@ def run(
 ) -> None:
     """Run one rank from start to end. Collective; rank 0 prints and writes.
 
+    An exception that is no ``RingsideError`` ends this process at once, without the other ranks, who may wait for it elsewhere.
+
     Raises:
         ParityError: on every rank, when gradients, or the results of operations, are wrong.
     """
+    try:
+        _run(plan, world, measured, checkpointing=checkpointing, events=events, folder=folder)
+    except RingsideError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the edge of a rank that has no driver to tell
+        who = f"rank {world.rank} on {socket.gethostname()}" if world.world_size > 1 else "the rank"
+        tell(error, who=who, folder=folder.root, name=f"rank-{world.rank}-traceback.txt")
+        leave(1)
+
+
+def _run(
+    plan: Plan,
+    world: World,
+    measured: StandaloneSettings,
+    *,
+    checkpointing: CheckpointOptions | None,
+    events: Path | None,
+    folder: ResultsFolder,
+) -> None:
     began = time.monotonic()
-    sys.path.insert(0, str(Path.cwd()))
+    search_beside(Path.cwd())
     arm = plan.arms[plan.baseline]
     job = job_of(plan, plan.baseline, arm, transport=arm.transport)
-    resolve_workload(job.workload, job.workload_options)
+    chosen = resolve_workload(job.workload, job.workload_options)
+    if world.rank == 0 and is_to_check(chosen):
+        for note in require_workable_here(chosen, job, device=resolve_device(job.device, local_rank=world.local_rank)):
+            print(f"note: {note}", flush=True)
     store = rendezvous_store(job, world, timeout=measured.timeout)
     engine = start_engine(job, world, store=store, timeout=measured.timeout)
     try:
@@ -220,8 +263,10 @@ def run(
             _write_and_print(record, folder)
         engine.runner.release()
         engine.backend.barrier()
-    finally:
+    except RingsideError:
         engine.backend.teardown()
+        raise
+    engine.backend.teardown()
 
 
 def _record(engine: Engine, plan: Plan, measured: StandaloneSettings, *, comparison_id: str) -> LaunchRecord:
@@ -263,11 +308,9 @@ def _speaker(engine: Engine) -> Callable[[str], None]:
 
 
 def _write_and_print(record: LaunchRecord, folder: ResultsFolder) -> None:
-    from rich.console import Console
-
     folder.write_launch(record)
     steps = steps_of(record)
-    console = Console()
+    console = new_console(plain=record.world_size > 1)  # mpirun gives ranks a terminal, whatever its own output is
     if not record.epochs:
         console.print(cases_table(record, steps) if record.cases else throughput_table(record, steps))
     where = folder.launch_folder(record.launch, record.arm) / "record.json"

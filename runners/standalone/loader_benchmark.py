@@ -6,7 +6,6 @@ It tells whether the input pipeline keeps up with training: per rank, per host a
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ from measurement.errors import PlanError, WorldSizeMismatchError
 from measurement.fingerprint import usable_cores
 from measurement.loader_record import LoaderRecord, LoaderTurn
 from measurement.needs import RENDEZVOUS
+from measurement.registry import search_beside
 from measurement.results import default_folder, folder_name
 from measurement.world import World
 from runners.hosts.network import use_interface
@@ -54,7 +54,7 @@ def measure(
     counts = worker_counts(workers)
     use_interface(network_interface)
     world = read_own_world()
-    sys.path.insert(0, str(Path.cwd()))
+    search_beside(Path.cwd())
     options = flags.settings(workload_option, "--workload-option") | ({"data_dir": data_dir} if data_dir else {})
     options.pop("loader_workers", None)  # every turn has its own
     setup = resolve_workload(workload, options)
@@ -158,4 +158,6 @@ def show(record: LoaderRecord, needed: Any, folder: Path) -> None:
 
 def serve() -> None:
     """The command line of ``python -m runners.io``."""
-    run_command(lambda: typer.run(measure))
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(measure)
+    run_command(app)

@@ -10,6 +10,7 @@ from measurement.record import LaunchRecord
 from reports.conclusions.blocks import slowest_steps, tabulate_blocks, timed_steps
 from reports.conclusions.bottleneck import data_wait_share, exposed_comm, exposed_comm_share
 from reports.conclusions.cases import summarise_cases
+from reports.conclusions.summaries import crowded_line
 from reports.conclusions.throughput import throughput_per_s
 from reports.estimate import Estimate
 from reports.schema import StepShares
@@ -40,7 +41,9 @@ def throughput_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
     table.add_section()
     table.add_row("all", str(record.world_size), *_figures(in_all, slowest_steps(timed)["step_s"], timed), style="bold")
     exposed = exposed_comm_share(_exposed(both), tabulate_blocks(timed))
-    table.caption = limit_sentence({record.arm: StepShares(data_wait=data_wait_share(timed), exposed_comm=exposed)})
+    shares = StepShares(data_wait=data_wait_share(timed), exposed_comm=exposed)
+    lines = [limit_sentence({record.arm: shares}, hosts=len(record.hosts)), crowded_line(record.ranks)]
+    table.caption = "\n".join(line for line in lines if line)
     table.caption_justify, table.caption_style = "left", "none"
     return table
 

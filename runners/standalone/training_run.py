@@ -64,6 +64,7 @@ class TrainingRun:
     def _find(self) -> Checkpoint | None:
         assert self._checkpointing is not None
         path = self._checkpointing.path
+        checkpoint.require_whole(self._engine.trainer.workload)
         if self._checkpointing.resume:
             return checkpoint.read(path, trained=checkpoint.what_is_trained(self._engine.job, self._runner))
         if path.exists():

@@ -60,6 +60,9 @@ def test_a_failed_arm_is_told_with_the_rank_that_did_it_and_its_log(failures, na
     assert name == "Hangs" or bad.error.ranks == [1]
     assert last_line in bad.error.log_tail["rank-1.log"]
     assert 0 < len(bad.blocks) < ROUNDS
+    if name == "Raises":
+        assert any('raise ValueError("no more steps from me")' in line for line in bad.error.excerpt)
+        assert ", at " in bad.error.message and "wrong.py:" in bad.error.message
     if name == "Hangs":
         assert "misbehave" in bad.error.log_tail["rank-1.log"]  # the traceback of where it hangs
     assert message in (folder / "report.md").read_text()

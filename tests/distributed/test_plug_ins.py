@@ -50,7 +50,7 @@ py-modules = ["regression", "engine", "site_run", "one_line"]
 def write_readme_files(folder):
     """README's section, as a reader would copy it."""
     files = dict(BLOCK.findall((REPOSITORY / "README.md").read_text()))
-    assert {"mine.yaml", "regression.py", "flat.py", "site_run.py", "one_line.py"} <= set(files)
+    assert {"mine.yaml", "regression.py", "flat.py", "site_run.py", "one_line.py", "spirals.py"} <= set(files)
     for name, text in files.items():
         (folder / name).write_text(text)
 
@@ -97,8 +97,26 @@ def test_the_reports_that_the_plan_names_are_written_and_no_others(readme):
     assert {item.get("name") for item in case.iter("property")} >= {"throughput_ratio", "verdict"}
 
 
-def test_a_backend_by_path_stands_alone(readme):
+def test_it_is_not_gone_on_with_after_its_workload_was_changed(readme):
+    manifest = ResultsFolder(readme / "out").read_manifest()
+    assert "regression.py" in manifest.sources
+    assert (readme / "out" / "sources" / "regression.py").read_text() == (readme / "regression.py").read_text()
+    records = ResultsFolder(readme / "out").records()
+    assert all(rank.sources["regression.py"] == manifest.sources["regression.py"] for one in records for rank in one.ranks)
+    before = (readme / "regression.py").read_text()
+    try:
+        (readme / "regression.py").write_text(f"{before}\nMORE = 1\n")
+        short = [part for name, value in SHORT.items() for part in ("--set", f"measurement.{name}={json.dumps(value)}")]
+        done = ringside("compare", "mine.yaml", "-o", "out", *short, "--set", "measurement.launches=2", cwd=readme)
+    finally:
+        (readme / "regression.py").write_text(before)
+    assert done.returncode == 2, done.stderr
+    assert "was measured with another regression.py (its copy lies in out/sources)" in done.stderr
+
+
+def test_a_backend_by_path_stands_alone_with_readmes_model(readme):
     ranks = ("torchrun", "--standalone", "--nproc-per-node", "2", "-m", "runners.ddp", "--backend", "flat.py:Flat")
+    ranks += ("--workload", "spirals.py:Spirals", "--workload-option", "loader_workers=1")
     short = ("--blocks", "2", "--block-steps", "2", "--warmup-steps", "1", "--local-batch-size", "8", "-o", "alone")
     done = command(sys.executable, "-m", "torch.distributed.run", *ranks[1:], *short, cwd=readme)
     assert done.returncode == 0, done.stderr

@@ -74,6 +74,7 @@ def test_the_users_own_command(run_once, command, runner, expected):
     assert f"{ranks} rank" in done.stdout
     assert "images/s" in done.stdout
     assert "leaked" not in done.stdout + done.stderr
+    assert "\x1b" not in done.stdout, "mpirun gives ranks a terminal"
     assert (record.launcher, record.transport) == expected
     assert record.world_size == ranks == len(record.ranks)
     assert record.parity.passed

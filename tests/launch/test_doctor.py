@@ -56,6 +56,17 @@ def test_launchers_are_found_beside_the_interpreter(found: list[Finding]) -> Non
     assert str(beside / "torchrun") in named(found, "launchers", "torchrun").detail
 
 
+def test_root_is_told_what_mpirun_wants_of_it(monkeypatch) -> None:
+    for name in machine.ALLOW_ROOT:
+        monkeypatch.delenv(name, raising=False)
+    finding = machine.as_root_finding()
+    assert finding.status == "warning"
+    assert finding.remedy.endswith("export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+    for name in machine.ALLOW_ROOT:
+        monkeypatch.setenv(name, "1")
+    assert (machine.as_root_finding().status, machine.as_root_finding().remedy) == ("ok", "")
+
+
 def test_horovod_tells_its_controllers_or_why_it_is_missing(found: list[Finding]) -> None:
     horovod = named(found, "horovod", "horovod")
     if horovod.status == "ok":

@@ -65,7 +65,8 @@ def make_plan(ratios: Iterable[str] = ("horovod-gloo", "horovod-mpi"), **measure
     arms = {"ddp-gloo": Arm(backend="ddp", transport="gloo", launcher="torchrun")}
     for name in ratios:
         transport = "mpi" if "mpi" in name else "gloo"
-        arms[name] = Arm(backend="horovod", transport=transport, launcher="horovodrun", options={"compression": "none"})
+        library = "horovod" if name.startswith("horovod") else "ddp"
+        arms[name] = Arm(backend=library, transport=transport, launcher="horovodrun", options={"compression": "none"})
     settings = Measurement(**{"launches": 3, "rounds": 12, "block_steps": 5, "local_every": 4} | measurement)
     return Plan(name="synthetic", workload="digits", world_size=2, baseline="ddp-gloo", arms=arms, measurement=settings)
 

@@ -68,13 +68,17 @@ def test_the_larger_share_is_the_limit_from_the_threshold_on(own, limit):
             "Computing takes most of the step: 2% is waiting for data, 0% exposed communication",
         ),
         (
+            {"a": shares(0.0, 1.07)},
+            "The network is the limit: 100% of the step is exposed communication, 0% waiting for data",
+        ),
+        (
             {"a": shares(0.1)},
             "The input is not the limit: 10% of the step is waiting for data (exposed communication was not measured)",
         ),
     ],
 )
 def test_one_sentence_names_arms_with_the_same_limit_together(arms, sentence):
-    assert limit_sentence(arms) == sentence
+    assert limit_sentence(arms, hosts=2) == sentence
 
 
 @pytest.fixture
@@ -88,15 +92,17 @@ def test_every_report_tells_the_limit(network_bound):
     own = comparison.arm("ddp-gloo").step_shares
     assert own.exposed_comm == pytest.approx(0.4, abs=0.02)
     assert own.data_wait == pytest.approx(results_factory.SHARES["ddp"][0], abs=0.001)
-    assert comparison.limit.startswith("The network is the limit: 36 to 44% of the step is exposed communication, 5% waiting")
+    assert comparison.limit.startswith(
+        "Exchange between ranks of one host is the limit: 36 to 44% of the step is exposed communication, 5% waiting"
+    )
     assert "ddp-gloo-control" not in comparison.limit
     stored = json.loads((network_bound.root / "comparison.json").read_text())
     assert stored["arms"][0]["step_shares"] == own.model_dump()
-    assert "The network is the limit: 36 to 44%" in (network_bound.root / "report.md").read_text()
-    assert "<li>The network is the limit: 36 to 44%" in (network_bound.root / "report.html").read_text()
+    assert "Exchange between ranks of one host is the limit: 36 to 44%" in (network_bound.root / "report.md").read_text()
+    assert "<li>Exchange between ranks of one host is the limit: 36 to 44%" in (network_bound.root / "report.html").read_text()
     console = Console(record=True, width=100)
     console.print(comparison_table(comparison))
-    assert "The network is the limit: 36 to 44%" in " ".join(console.export_text().split())
+    assert "Exchange between ranks of one host is the limit: 36 to 44%" in " ".join(console.export_text().split())
 
 
 def test_without_local_steps_the_network_cannot_be_judged(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,8 @@ from reports.conclusions.blocks import (
     with_copies,
 )
 from reports.conclusions.bottleneck import exposed_comm
+from reports.wording.comparison import apart_note
+from reports.wording.disturbances import restart_lines
 from tests.unit.results_factory import Truth, make_plan, write_results
 
 
@@ -44,7 +47,7 @@ def test_the_headline_names_the_fastest_with_its_figures(sound):
     percent = f"{faster.throughput_ratio - 1:.1%}"
     bounds = f"95% interval {faster.ci_low:.3f} to {faster.ci_high:.3f}, one long run {faster.run_low:.3f} to {faster.run_high:.3f}"
     figures = f"ratio {faster.throughput_ratio:.3f}, {bounds}, 3 launches, 36 pairs"
-    assert sound.headline == f"horovod-gloo is {percent} faster than ddp-gloo ({figures})"
+    assert sound.headline == f"horovod-gloo is {percent} faster than ddp-gloo ({figures}). {sound.findings[1]}"
     assert [line.split()[0] for line in sound.findings[:2]] == ["horovod-gloo", "horovod-mpi"]
     assert (sound.fastest, sound.findings[2:]) == (
         ["horovod-gloo"],
@@ -52,6 +55,48 @@ def test_the_headline_names_the_fastest_with_its_figures(sound):
     )
     assert sound.control.startswith("Control: ddp-gloo against itself comes out equal")
     assert sound.warnings == []
+
+
+def test_the_headline_answers_the_plans_question_and_tells_of_the_others_in_brief(tmp_path):
+    """Though another candidate is faster."""
+    names = ["ddp-fp16", "horovod-gloo", "horovod-mpi", "naive"]
+    truth = Truth(ratios=dict(zip(names, (1.2, 1.1, 0.9, 1.0), strict=True)), noise=0.01)
+    folder = write_results(tmp_path, truth=truth, plan=make_plan(names))
+    found = conclude(folder)
+    horovods = ["horovod-gloo", "horovod-mpi"]
+    assert [line.split()[0] for line in found.findings[:2]] == horovods
+    fp16 = found.result("ddp-fp16").throughput_ratio
+    others = f"Besides, against ddp-gloo: ddp-fp16 {fp16 - 1:.1%} faster, naive {found.result('naive').verdict}"
+    assert found.headline == f"{found.findings[0]}. {found.findings[1]}. {others}"
+    assert found.further_findings == found.findings[2:]
+    records = folder.records()
+    asked = compare(folder.read_plan().model_copy(update={"question": "naive"}), records, read_steps(folder, records))
+    assert asked.findings[0].split()[0] == "naive" or asked.findings[0].startswith("Undecided whether naive")
+
+
+def test_throughputs_that_do_not_divide_to_the_ratio_are_explained_where_they_stand(sound):
+    result = sound.result("horovod-gloo")
+    assert result.note is None
+    arms = [arm.model_copy(deep=True) for arm in sound.arms]
+    next(arm for arm in arms if arm.name == "horovod-gloo").throughput_per_s.value *= 0.8
+    assert "the throughputs divide to 0.8" in apart_note(result, arms)
+
+
+def test_ranks_that_share_cores_are_told_of_first(tmp_path):
+    folder = write_results(tmp_path)
+    records = folder.records()
+    for record in records:
+        record.ranks = [rank.model_copy(update={"affinity": [0], "device": "cpu"}) for rank in record.ranks]
+    found = compare(folder.read_plan(), records, read_steps(folder, records))
+    assert found.warnings[0].startswith("2 ranks share 1 core: each also waits for its turn on a core")
+
+
+def test_batches_that_ended_are_told(sound):
+    arms = [arm.model_copy(update={"restarts": 3 if arm.name == "horovod-gloo" else 0}) for arm in sound.arms]
+    assert restart_lines(sound.arms) == []
+    assert restart_lines(arms) == [
+        "the workload's batches ended in timed steps and were begun anew, as at the end of an epoch: 3 times in horovod-gloo"
+    ]
 
 
 def test_throughput_is_samples_of_all_ranks_over_the_slowest_ranks_time(tmp_path):
@@ -126,7 +171,7 @@ def test_load_that_hurts_one_arm_more_gives_no_verdict_that_the_quiet_rounds_con
     assert (result.verdict_alone, result.verdict, result.withheld_by) == ("slower", "undecided", "load")
     assert result.quiet_ratio == pytest.approx(1.0, abs=0.01)
     assert found.headline.startswith("The machine was not quiet: in 32% of the blocks others took 10% or more of the ranks' cores")
-    assert found.headline_holds == ["load", "first finding"]
+    assert found.headline_holds == ["load", "findings"]
     assert found.arm("ddp-gloo").load.disturbed_share == pytest.approx(13 / 40, abs=0.03)
 
 
@@ -239,7 +284,7 @@ def test_undecided_says_how_much_longer(tmp_path):
     result = found.result("horovod-gloo")
     assert result.verdict == "undecided"
     assert result.more_minutes > 0
-    assert "of measuring should decide" in found.headline
+    assert re.search(r"; about \d+ minutes? more of measuring \(\d+ minutes? to .+\) should decide", found.headline)
     assert found.undecided == [result]
 
 

@@ -28,19 +28,21 @@ LABELS_PER_SAMPLE = {"language_model": 16}
 
 
 @pytest.fixture(scope="session")
-def readme_workload(tmp_path_factory):
-    """The README's example as a user would save it."""
-    blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.S)
-    (code,) = [block for block in blocks if "(Workload)" in block]
-    path = tmp_path_factory.mktemp("user") / "mine.py"
-    path.write_text(code)
-    return f"{path}:Regression"
+def readme_workloads(tmp_path_factory):
+    """The README's examples as a user would save them, by class."""
+    blocks = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.S)
+    folder, found = tmp_path_factory.mktemp("user"), {}
+    for name, code in blocks:
+        for cls in re.findall(r"class (\w+)\(Workload\)", code):
+            (folder / name).write_text(code)
+            found[cls] = f"{folder / name}:{cls}"
+    return found
 
 
-@pytest.mark.parametrize("name", [*TRAINED, "README"])
-def test_a_workload_keeps_its_contract(name, readme_workload, tmp_path):
+@pytest.mark.parametrize("name", [*TRAINED, "Regression", "Spirals"])
+def test_a_workload_keeps_its_contract(name, readme_workloads, tmp_path):
     options = {**SMALL.get(name, {}), **write_data(name, tmp_path / "data")}
-    setup = resolve_workload(readme_workload if name == "README" else name, options)
+    setup = resolve_workload(readme_workloads.get(name, name), options)
     made = [setup.workload(local_batch_size=4, seed=3, options=setup.options) for _ in range(2)]
     first, again = (list(itertools.islice(one.batches(rank=0, world_size=2, device=CPU), 3)) for one in made)
     other = next(made[0].batches(rank=1, world_size=2, device=CPU))

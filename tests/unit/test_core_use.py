@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from measurement.core_use import busy_warning, read_core_use
+from measurement.core_use import busy_warning, crowded_warning, read_core_use
 from measurement.fingerprint import usable_cores
 from measurement.record import BlockRecord, CoreUse, RankSteps, load_of
 
@@ -98,3 +98,10 @@ def test_a_block_knows_its_load_and_one_of_an_old_kernel_does_not():
         one.core_use = use(cores=[core], busy_s=0.9, own_s=0.6, throttled=2, mhz=3000.0)
     joined = BlockRecord.joined(blocks)
     assert (joined.foreign_share, joined.throttled, joined.mhz) == (pytest.approx(0.3), 4, 3000.0)
+
+
+def test_ranks_that_share_cores_are_told_so():
+    assert crowded_warning(2, 2) is None
+    assert crowded_warning(4, None) is None
+    assert crowded_warning(3, 2).startswith("3 ranks share 2 cores: each also waits for its turn on a core")
+    assert crowded_warning(2, 1).startswith("2 ranks share 1 core: ")

@@ -20,6 +20,7 @@ from reports.base import Report
 from reports.charts.comparison import charts
 from reports.charts.pairs import MAX_POINTS, pair_stride
 from reports.formats.html import HtmlReport, script_json
+from reports.formats.markdown import escape
 from reports.formats.terminal import comparison_table
 from reports.schema import Comparison
 from tests.unit.results_factory import Truth, make_plan, write_results
@@ -109,7 +110,7 @@ def test_csv_has_a_row_per_arm_and_units_in_its_columns(folder, comparison):
 
 def test_markdown_begins_with_the_headline_and_shows_failures(folder, comparison):
     text = (folder.root / "report.md").read_text()
-    assert text.splitlines()[0] == f"**{comparison.headline}.**"
+    assert text.splitlines()[0] == f"**{escape(comparison.headline)}.**"
     assert "| horovod-mpi | horovod / mpi / horovodrun | failed |" in text
     assert "<script>" not in text
     assert "threads" in text.split("What differs between the arms")[1]

@@ -83,9 +83,10 @@ def test_columns_are_picked_and_shortened_by_name():
 
 
 def test_findings_are_left_out_where_the_headline_holds_them_and_not_where_it_only_contains_their_words(misleading):
-    assert misleading.headline_holds == ["first finding"]
-    assert misleading.beside_headline == [*misleading.findings[1:], misleading.control]
-    contained = misleading.model_copy(update={"findings": [misleading.findings[0], "slower"]})
+    assert misleading.headline_holds == ["findings"]
+    assert misleading.headline_findings == 3
+    assert misleading.beside_headline == [*misleading.findings[3:], misleading.control]
+    contained = misleading.model_copy(update={"findings": [misleading.findings[0], "slower"], "headline_findings": 1})
     assert "- slower\n" in MarkdownReport().render(contained).decode()
     assert "<li>slower.</li>" in HtmlReport().render(contained).decode()
 
@@ -93,7 +94,7 @@ def test_findings_are_left_out_where_the_headline_holds_them_and_not_where_it_on
 def test_a_failed_control_is_said_once(tmp_path):
     truth = Truth(ratios={"horovod-gloo": 1.07}, control_ratio=1.06, noise=0.01)
     found = conclude(write_results(tmp_path, truth=truth, plan=make_plan(["horovod-gloo"])))
-    assert found.headline_holds == ["control", "first finding"]
+    assert found.headline_holds == ["control", "findings"]
     assert found.headline == f"{found.control}. {found.findings[0]}"
     assert found.beside_headline == []
     assert MarkdownReport().render(found).decode().count("The control failed") == 1

@@ -66,12 +66,21 @@ def test_the_deviation_is_the_farther_bound_and_0_for_a_sound_control():
 def test_half_the_width_takes_four_times_as_long():
     half = math.log(1.03) * 2
     wide = interval(1.03 * math.exp(-half), 1.03, 1.03 * math.exp(half))
-    assert to_decide(wide, threshold=0.01, measured=2.0) == pytest.approx(6.0)
+    more = to_decide(wide, threshold=0.01, measured=2.0, launches=5)
+    assert (more.value, more.low < 6.0 < more.high) == (pytest.approx(6.0), True)
+    assert more.low == pytest.approx(2.0 * (4 * 4 / 7.779 - 1), rel=1e-3), "the 90th percentile of chi-squared with 4 degrees"
+
+
+def test_two_launches_hardly_tell_how_much_longer():
+    wide = interval(0.9, 1.02, 1.15)
+    few, many = (to_decide(wide, threshold=0.01, measured=10.0, launches=launches) for launches in (2, 20))
+    assert few.high is None, "more than a day"
+    assert many.high < 2 * many.value
 
 
 def test_a_ratio_near_1_must_fit_inside_the_threshold():
     wide = interval(math.exp(-0.02), 1.0, math.exp(0.02))
-    assert to_decide(wide, threshold=0.01, measured=1.0) == pytest.approx(3.0)
+    assert to_decide(wide, threshold=0.01, measured=1.0, launches=5).value == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(
@@ -84,4 +93,4 @@ def test_a_ratio_near_1_must_fit_inside_the_threshold():
     ],
 )
 def test_where_nothing_can_be_said_there_is_no_number(one, minutes):
-    assert to_decide(one, threshold=0.01, measured=minutes) is None
+    assert to_decide(one, threshold=0.01, measured=minutes, launches=5) is None
