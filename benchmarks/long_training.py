@@ -1,12 +1,13 @@
 """Is a short block like a long training? Trains every arm of a plan alone and uninterrupted, and compares with Ringside's ratio.
 
-    python benchmarks/long_training.py plans/local.yaml [--pairs 50] [--seconds 20] [--beside RESULTS_FOLDER]
+    python benchmarks/long_training.py plans/local.yaml [--pairs 50] [--seconds 20] [--beside RESULTS_FOLDER] [--output FILE]
 
 Each launch trains one arm by the bare loop below, which imports nothing of ``runners/`` or ``backends/``: built once, never
 stopped, never rebuilt, nothing else running. Steps before ``--skip`` seconds do not count. Launches of all arms alternate in random
 order, so that a pair of them is close in time. Printed for each arm: the geometric mean over pairs of its total throughput over the
 baseline's, with Student's t interval over pairs; with ``--beside`` also Ringside's ratio from ``comparison.json``, how far the two
-are apart, with an interval, and the smallest bias that this could have seen (the half-width of that interval).
+are apart, with an interval, and the smallest bias that this could have seen (the half-width of that interval). With ``--output``
+each round's throughputs are kept, a line of JSON each, and an existing FILE is continued.
 
 For DDP over Gloo under torchrun, and Horovod over Gloo and MPI under horovodrun, with each one's options as they are by default.
 """
@@ -177,6 +178,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20, help="of steps that count, in each launch")
     parser.add_argument("--skip", type=float, default=3, help="seconds before them")
     parser.add_argument("--beside", type=Path, help="results folder of 'ringside compare' on the same plan")
+    parser.add_argument("--output", type=Path, help="file to keep each round's throughputs in")
     parser.add_argument("--rank", nargs=2, metavar=("BACKEND", "FILE"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     plan = yaml.safe_load(given.plan.read_text())
@@ -187,16 +189,18 @@ def main() -> None:
         found = json.loads((given.beside / "comparison.json").read_text())
         beside = {result["candidate"]: result for result in found["results"]}
     baseline, arms = plan["baseline"], plan["arms"]
-    logs: dict[str, list[float]] = {name: [] for name in arms if name != baseline}
-    rng = random.Random(1)
-    for number in range(given.pairs):
-        order = rng.sample(sorted(arms), k=len(arms))
+    rounds = [json.loads(line) for line in given.output.read_text().splitlines()] if given.output and given.output.exists() else []
+    for number in range(len(rounds), given.pairs):
+        order = random.Random(number).sample(sorted(arms), k=len(arms))
         speeds = {name: measure(name, arms[name], given, plan["world_size"]) for name in order}
         print(f"round {number + 1}: " + ", ".join(f"{name} {speed:,.0f}/s" for name, speed in speeds.items()), flush=True)
-        for name, found_logs in logs.items():
-            found_logs.append(math.log(speeds[name] / speeds[baseline]))
-            if len(found_logs) > 1:
-                print("  " + report(name, found_logs, beside.get(name)), flush=True)
+        rounds.append(speeds)
+        if given.output:
+            with given.output.open("a") as kept:
+                kept.write(json.dumps(speeds) + "\n")
+    for name in arms:
+        if name != baseline and len(rounds) > 1:
+            print(report(name, [math.log(speeds[name] / speeds[baseline]) for speeds in rounds], beside.get(name)))
 
 
 if __name__ == "__main__":

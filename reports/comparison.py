@@ -18,13 +18,13 @@ from reports.conclusions.cases import cases_of
 from reports.conclusions.load import block_loads, summarise_load
 from reports.conclusions.ratios import Evidence, fastest, summarise_ratios
 from reports.conclusions.stalls import find_stalls
-from reports.conclusions.summaries import summarise_arms
+from reports.conclusions.summaries import crowded_line, summarise_arms
 from reports.conclusions.training import summarise_training
 from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary
 from reports.statistics.looks import error_share
 from reports.training_schema import TrainingSummary
 from reports.wording.bottleneck import limit_sentence
-from reports.wording.comparison import control_sentence, fastest_sentence, findings, headline, headline_holds, ratio_note, warnings
+from reports.wording.comparison import apart_note, control_sentence, fastest_sentence, findings, headline, ratio_note, warnings
 from reports.wording.disturbances import load_sentence
 from reports.wording.training import NO_CONTROL, training_findings, training_headline, training_note, training_warnings
 
@@ -64,8 +64,13 @@ def compare(plan: Plan, records: Sequence[LaunchRecord], steps: pd.DataFrame, *,
     results = summarise_ratios(evidence)
     leaders = fastest(evidence, results)
     training = summarise_training(plan, records)
+    hosts = len({host for record in records for host in record.hosts})
+    sentences = _sentences(plan, results, arms, training, looks, leaders, summarise_load(loads), hosts)
+    crowded = crowded_line(max((record.ranks for record in records), key=len, default=[]))
+    told = [*([crowded] if crowded else []), *sentences.get("warnings", []), *(manifest.notes if manifest else [])]
+    sentences["warnings"] = told
     return Comparison(
-        **_sentences(plan, results, arms, training, looks, leaders, summarise_load(loads)),
+        **sentences,
         training=training,
         measured_minutes=minutes,
         results=results,
@@ -86,17 +91,21 @@ def _sentences(
     looks: list[int],
     leaders: list[str],
     load: LoadFigures | None,
+    hosts: int,
 ) -> dict[str, Any]:
     """Fields of ``Comparison`` that are sentences. Sets the notes of ratios and of arms that trained to the end, too."""
     for result in results:
-        result.note = ratio_note(result, arms)
+        result.note = ratio_note(result, arms) or apart_note(result, arms)
     said, warned = [*findings(results, arms, plan), *fastest_sentence(leaders, plan)], warnings(plan, arms, results, looks)
-    limit = limit_sentence({arm.name: arm.step_shares for arm in arms if arm.step_shares and arm.role != "control"})
+    shares = {arm.name: arm.step_shares for arm in arms if arm.step_shares and arm.role != "control"}
+    limit = limit_sentence(shares, hosts=hosts)
     if training is None:
-        control, disturbed = control_sentence(results, plan), load_sentence(load)
+        control = control_sentence(results, plan)
+        first = headline(said, control, results, plan, load=load_sentence(load))
         return {
-            "headline": headline(said, control, results, disturbed),
-            "headline_holds": headline_holds(said, results, disturbed),
+            "headline": first.text,
+            "headline_holds": first.holds,
+            "headline_findings": first.findings,
             "findings": said,
             "control": control,
             "warnings": warned,

@@ -16,7 +16,7 @@ SCHEMA_VERSION = 4
 
 Verdict = Literal["faster", "slower", "equivalent", "undecided"]
 Withheld = Literal["control", "stalls", "load"]
-HeadlinePart = Literal["load", "control", "first finding"]
+HeadlinePart = Literal["load", "control", "findings"]
 """A sentence that the headline may repeat."""
 Role = Literal["baseline", "control", "candidate"]
 Status = Literal["ok", "failed", "wrong", "timeout", "not measured", "not at this point"]
@@ -35,6 +35,7 @@ class ArmError(Stored):
     launch: int
     status: Status
     message: str
+    excerpt: list[str] = []
     ranks: list[int] = []
     hosts: list[str] = []
     log_tail: dict[str, str] = {}
@@ -171,6 +172,8 @@ class ArmSummary(Stored):
     """Null where the kernel does not tell."""
     skipped_steps: int = 0
     """Timed steps that the optimizer did not take, since gradients overflowed in fp16."""
+    restarts: int = 0
+    """How often the workload's batches ended in timed steps and were begun anew."""
     step_shares: StepShares | None = None
     """Null without synchronised steps, and in files written before there were any."""
     peak_memory_bytes: int | None = None
@@ -235,6 +238,9 @@ class RatioSummary(Stored):
     """Of runs that people started themselves, in the place of ``more_minutes``: how many more of each arm."""
     more_minutes: float | None = None
     """Minutes of measuring that should decide an undecided verdict; null where decided or nothing can be said."""
+    more_range: tuple[float, float | None] | None = None
+    """How far ``more_minutes`` or ``more_runs`` is known: from so few launches, their spread is known by a factor only. The second
+    is null where it is more than a day, or 1440 runs."""
     note: str | None = None
     """What weakens the verdict, or why there is none, in words."""
     pair_table: dict[str, list[Any]] = {}
@@ -260,8 +266,10 @@ class Comparison(Stored):
     """The answer in one sentence; the control's failure comes first."""
     headline_holds: list[HeadlinePart] = []
     """Which of the sentences below the headline already says."""
+    headline_findings: int = 0
+    """How many of the findings it says in full; of the other candidates it says the verdict."""
     findings: list[str]
-    """One sentence per candidate, the fastest first."""
+    """One sentence per candidate: those that the plan's question is about first, of both kinds the fastest first."""
     control: str
     """What the control says, in one sentence."""
     warnings: list[str]
@@ -317,7 +325,7 @@ class Comparison(Stored):
     @property
     def further_findings(self) -> list[str]:
         """The findings that the headline does not say."""
-        return self.findings["first finding" in self.headline_holds :]
+        return self.findings[self.headline_findings :]
 
     @property
     def beside_headline(self) -> list[str]:

@@ -225,11 +225,15 @@ def _judge(
     result.withheld_by = withheld
     result.verdict = "undecided" if withheld else alone
     if alone == "undecided":
+        measured = result.launches if evidence.are_runs else evidence.minutes
+        more = to_decide(interval, threshold=threshold, measured=measured, launches=result.launches)
+        if more is None:
+            return
+        result.more_range = (more.low, more.high)
         if evidence.are_runs:
-            more = to_decide(interval, threshold=threshold, measured=result.launches)
-            result.more_runs = None if more is None else math.ceil(more)
+            result.more_runs = None if more.value is None else math.ceil(more.value)
         else:
-            result.more_minutes = to_decide(interval, threshold=threshold, measured=evidence.minutes)
+            result.more_minutes = more.value
 
 
 def _hangs_on_few_stalls(evidence: Evidence, result: RatioSummary, interval: Interval) -> bool:

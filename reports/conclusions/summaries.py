@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from measurement.core_use import crowded_warning
 from measurement.plan import Plan
 from measurement.record import LaunchRecord, ParityResult, RankReport
 from reports.conclusions.blocks import (
@@ -69,6 +70,7 @@ def _arm(plan: Plan, name: str, records: Sequence[LaunchRecord], slowest: pd.Dat
         complete=all(record.complete for record in records),
         **_per_rank(records),
         skipped_steps=sum(block.skipped_steps for record in records for block in record.blocks if block.kind == "sync"),
+        restarts=sum(block.restarts for record in records for block in record.blocks if block.kind == "sync"),
         compute_units=next((compute_units(record.ranks) for record in records if record.ranks), None),
         errors=_errors(records),
         parity=_parity(records),
@@ -81,6 +83,16 @@ def _per_rank(records: Sequence[LaunchRecord]) -> dict[str, int | None]:
     """Cores that a rank may use, and its threads; None where no rank has reported, or the platform does not tell."""
     rank = next((record.ranks[0] for record in records if record.ranks), None)
     return {"cores_per_rank": (len(rank.affinity) or None) if rank else None, "threads_per_rank": rank.threads if rank else None}
+
+
+def crowded_line(ranks: Sequence[RankReport]) -> str | None:
+    """That ranks on CPUs share cores, where they do."""
+    if not ranks or any(rank.device != "cpu" for rank in ranks):
+        return None
+    cores: dict[str, set[int]] = {}
+    for rank in ranks:
+        cores.setdefault(rank.host, set()).update(rank.affinity)
+    return crowded_warning(len(ranks), sum(map(len, cores.values())) or None)
 
 
 def compute_units(ranks: Sequence[RankReport]) -> int | None:
@@ -137,6 +149,7 @@ def _errors(records: Sequence[LaunchRecord]) -> list[ArmError]:
             launch=record.launch,
             status=record.status,
             message=record.error.message if record.error else "; ".join(record.parity.failures if record.parity else []),
+            excerpt=record.error.excerpt if record.error else [],
             ranks=record.error.ranks if record.error else [],
             hosts=record.error.hosts if record.error else [],
             log_tail=record.error.log_tail if record.error else {},

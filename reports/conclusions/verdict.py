@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+
+from scipy.special import chdtri
 
 from reports.schema import RatioSummary, Verdict
 from reports.statistics.intervals import Interval
@@ -51,19 +54,31 @@ def is_atypical(result: RatioSummary, *, threshold: float) -> bool:
     return bool(total and typical and abs(math.log(total / typical)) > threshold)
 
 
-def to_decide(interval: Interval | None, *, threshold: float, measured: float) -> float | None:
+@dataclass(frozen=True, kw_only=True)
+class More:
+    """How much to add to what was measured, in the same unit, and how far that is known."""
+
+    value: float | None
+    """None: more than ``LONGEST``."""
+    low: float
+    high: float | None
+    """The same."""
+
+
+def to_decide(interval: Interval | None, *, threshold: float, measured: float, launches: int) -> More | None:
     """How much to add to what was measured until there should be a verdict, if the estimate stays.
 
-    The half-width goes as one over the square root of what is measured.
+    The half-width goes as one over the square root of what is measured. It follows from the spread of a few launches, which is
+    known by a factor only: the range holds it at 80%, by the chi-squared distribution of a variance.
 
     Args:
         interval: None: there is no timing.
         threshold: a ratio within ±this of 1 is of no practical interest.
         measured: minutes, or runs of each arm.
+        launches: from which the interval is.
 
     Returns:
-        In the same unit; None where nothing can be said: no interval yet, or an estimate so near the threshold that it would take
-        ``LONGEST``.
+        None where nothing can be said: no interval yet, or an estimate so near the threshold that it would take ``LONGEST``.
     """
     if interval is None or interval.low is None or interval.high is None or measured <= 0:
         return None
@@ -72,5 +87,9 @@ def to_decide(interval: Interval | None, *, threshold: float, measured: float) -
     wanted = abs(math.log(interval.estimate)) if distance >= threshold else threshold - distance
     if wanted <= 0:
         return None
-    more = measured * max((half / wanted) ** 2 - 1, 0.0)
-    return more if more <= LONGEST else None
+    freedom = max(launches - 1, 1)
+    factors = (1.0, freedom / chdtri(freedom, 0.1), freedom / chdtri(freedom, 0.9))
+    value, low, high = (measured * max(float(factor) * (half / wanted) ** 2 - 1, 0.0) for factor in factors)
+    if low > LONGEST:
+        return None
+    return More(value=value if value <= LONGEST else None, low=low, high=high if high <= LONGEST else None)

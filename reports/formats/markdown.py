@@ -112,17 +112,13 @@ def _errors(arms: Sequence[ArmSummary]) -> list[str]:
 
 
 def _fairness(comparison: Comparison) -> list[str]:
-    rows = [
-        [
-            escape(entry.get("field", "")),
-            "yes" if entry.get("asked") else "**no**",
-            escape(_values(entry.get("values"))),
-        ]
-        for entry in comparison.fairness
-    ]
-    if not rows:
-        return []
-    return ["\n## What differs between the arms\n", *_lines(["field", "asked for", "values"], rows)]
+    """What the plan did not ask for in full, of the rest the fields."""
+    unasked = [entry for entry in comparison.fairness if not entry.get("asked")]
+    asked = [escape(entry.get("field", "")) for entry in comparison.fairness if entry.get("asked")]
+    rows = [[escape(entry.get("field", "")), escape(_values(entry.get("values")))] for entry in unasked]
+    table = ["", *_lines(["field, not asked for", "values"], rows)] if rows else []
+    rest = [f"\nAsked for, or come with the arm's library and launcher: {', '.join(asked)}"] if asked else []
+    return ["\n## What differs between the arms", *table, *rest] if table or rest else []
 
 
 def _values(values: Any) -> str:

@@ -42,8 +42,10 @@ PIPED_WIDTH = 100
 """Columns; in 80 the notes would stand letter under letter."""
 
 
-def new_console() -> Console:
-    """For standard output; wide enough where no terminal says its own width."""
+def new_console(*, plain: bool = False) -> Console:
+    """For standard output; wide enough where no terminal says its own width. ``plain``: without colours even on a terminal."""
+    if plain:
+        return Console(width=PIPED_WIDTH, force_terminal=False)
     return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 

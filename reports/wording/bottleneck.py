@@ -9,11 +9,12 @@ from reports.conclusions.bottleneck import Limit, limit_of
 from reports.schema import StepShares
 
 
-def limit_sentence(shares: Mapping[str, StepShares]) -> str | None:
+def limit_sentence(shares: Mapping[str, StepShares], *, hosts: int) -> str | None:
     """What limits each arm; arms with the same limit are named together. No full stop at the end; None without arms.
 
     Args:
         shares: by arm; the control left out, which is the baseline once more.
+        hosts: that the ranks ran on; on one of them no network lies between.
     """
     found = {name: limit_of(own) for name, own in shares.items()}
     parts = []
@@ -21,11 +22,11 @@ def limit_sentence(shares: Mapping[str, StepShares]) -> str | None:
         names = [name for name in found if found[name] == limit]
         if names:
             where = "" if len(names) == len(shares) else f" in {_listed(names)}"
-            parts.append(_clause(limit, where, [shares[name] for name in names]))
+            parts.append(_clause(limit, where, [shares[name] for name in names], hosts))
     return ". ".join(parts) or None
 
 
-def _clause(limit: Limit, where: str, shares: Sequence[StepShares]) -> str:
+def _clause(limit: Limit, where: str, shares: Sequence[StepShares], hosts: int) -> str:
     waiting = percents([own.data_wait for own in shares])
     exposed = percents([own.exposed_comm or 0.0 for own in shares])
     match limit:
@@ -35,15 +36,16 @@ def _clause(limit: Limit, where: str, shares: Sequence[StepShares]) -> str:
                 "or a faster data set will help, the network will not"
             )
         case "network":
-            return f"The network is the limit{where}: {exposed} of the step is exposed communication, {waiting} waiting for data"
+            what = "The network" if hosts > 1 else "Exchange between ranks of one host"
+            return f"{what} is the limit{where}: {exposed} of the step is exposed communication, {waiting} waiting for data"
         case "computing":
             return f"Computing takes most of the step{where}: {waiting} is waiting for data, {exposed} exposed communication"
     return f"The input is not the limit{where}: {waiting} of the step is waiting for data (exposed communication was not measured)"
 
 
 def percents(shares: Sequence[float]) -> str:
-    """Shares as whole percents, from the least to the greatest, such as ``62 to 65%``; what noise puts below 0 is 0."""
-    low, high = (round(100 * max(share, 0.0)) for share in (min(shares), max(shares)))
+    """Shares as whole percents, from the least to the greatest, such as ``62 to 65%``; noise puts none below 0 or above 100."""
+    low, high = (round(100 * min(max(share, 0.0), 1.0)) for share in (min(shares), max(shares)))
     return f"{low}%" if low == high else f"{low} to {high}%"
 
 

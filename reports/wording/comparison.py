@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from measurement.plan import Plan
@@ -13,7 +14,7 @@ from reports.conclusions.verdict import is_atypical
 from reports.estimate import Caution
 from reports.schema import ArmSummary, HeadlinePart, RatioSummary
 from reports.statistics.looks import error_share
-from reports.wording.disturbances import load_lines, skipped_lines, stall_lines
+from reports.wording.disturbances import load_lines, restart_lines, skipped_lines, stall_lines
 from reports.wording.formatting import interval, percent, ratio
 from reports.wording.separate_runs import run_lines
 
@@ -30,13 +31,28 @@ CAUTIONS: dict[Caution, str] = {
 
 
 def findings(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: Plan) -> list[str]:
-    """One sentence per candidate, the fastest first, those without timing last."""
+    """One sentence per candidate, see ``in_order``."""
     candidates = [result for result in results if result.role == "candidate"]
     if any(result.case is not None for result in results):
         return _findings_by_case(candidates, arms, plan)
-    ordered = sorted(candidates, key=lambda result: -(result.throughput_ratio or 0.0))
+    ordered = in_order(candidates, plan)
     by_name = {arm.name: arm for arm in arms}
     return [finding(result, by_name[result.candidate], by_name[plan.baseline], plan) for result in ordered]
+
+
+def in_order(candidates: Sequence[RatioSummary], plan: Plan) -> list[RatioSummary]:
+    """Candidates that the plan's question is about first; of both kinds the fastest first, those without timing last."""
+    asked = plan.asked_arms()
+    return sorted(candidates, key=lambda result: (result.candidate not in asked, -(result.throughput_ratio or 0.0)))
+
+
+def in_brief(result: RatioSummary) -> str:
+    """A candidate's verdict in a few words, for a headline that is about others."""
+    if result.throughput_ratio is None:
+        return f"{result.candidate} without timing"
+    if result.verdict in ("faster", "slower"):
+        return f"{result.candidate} {abs(result.throughput_ratio - 1):.1%} {result.verdict}"
+    return f"{result.candidate} {result.verdict}"
 
 
 def fastest_sentence(leaders: Sequence[str], plan: Plan) -> list[str]:
@@ -107,13 +123,25 @@ def interval_words(result: RatioSummary) -> str:
 
 
 def _what_next(result: RatioSummary) -> str:
-    if result.withheld_by is None and result.more_runs is not None:
-        return f"; about {_count(result.more_runs, 'more run', 'more runs')} of each should decide"
-    if result.withheld_by is None and result.more_minutes is not None:
-        return f"; about {minutes_words(result.more_minutes)} more of measuring should decide"
+    if result.withheld_by is None and result.more_range is not None:
+        return f"; {more_words(result)} should decide"
     if result.note:
         return f"; {result.note}"
     return "; it lies so near the threshold that not even a day of measuring would decide" if result.ci_low else ""
+
+
+def more_words(result: RatioSummary) -> str:
+    """How much more to measure, and how uncertain that is, such as ``about 6 minutes more of measuring (2 minutes to 3 hours)``."""
+    assert result.more_range is not None
+    low, high = result.more_range
+    if result.run_order is not None:
+        about = "" if result.more_runs is None else f"about {result.more_runs} "
+        most = f"{math.ceil(high)}" if high is not None else "very many"
+        return f"{about}({math.ceil(low)} to {most}) more runs of each"
+    most = minutes_words(high) if high is not None else "more than a day"
+    if result.more_minutes is None:
+        return f"{minutes_words(low)} to {most} more of measuring"
+    return f"about {minutes_words(result.more_minutes)} more of measuring ({minutes_words(low)} to {most})"
 
 
 def minutes_words(minutes: float) -> str:
@@ -144,6 +172,21 @@ def ratio_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
     by_name = {arm.name: arm for arm in arms}
     reasons = (by_name[name].case(result.case).not_offered for name in (result.candidate, result.baseline))
     return next((reason for reason in reasons if reason), "no timing")
+
+
+def apart_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
+    """Why the ratio is not that of the two throughputs that stand beside it, where a reader who divides them would wonder."""
+    by_name = {arm.name: arm for arm in arms}
+    ours, theirs = (by_name[name].throughput_per_s for name in (result.candidate, result.baseline))
+    if result.case is not None or not (ours and theirs and result.throughput_ratio and result.ci_low and result.ci_high):
+        return None
+    divided = ours.value / theirs.value
+    if result.ci_low <= divided <= result.ci_high:
+        return None
+    return (
+        f"the throughputs divide to {ratio(divided)}: they are over all blocks of an arm, while the ratio is taken within rounds "
+        "and launches, so that a slow phase of the machine counts for both"
+    )
 
 
 def _no_timing(arm: ArmSummary, ours: str, theirs: str) -> str:
@@ -193,18 +236,39 @@ def _control_by_case(controls: Sequence[RatioSummary], plan: Plan) -> str:
     return f"Control: {plan.baseline} against itself comes out equal in all {len(known)} cases"
 
 
-def headline(said: Sequence[str], control: str, results: Sequence[RatioSummary], load: str | None = None) -> str:
-    """The first line of every report: the machine if it was not quiet, the control if it failed, the best candidate's finding."""
-    held = headline_holds(said, results, load)
-    sentences = {"load": load, "control": control, "first finding": said[0] if said else ""}
-    return ". ".join(sentences[part] or "" for part in held)
+@dataclass(frozen=True, kw_only=True)
+class Headline:
+    """The first line of every report, and which of the sentences below it says already."""
+
+    text: str
+    holds: list[HeadlinePart]
+    findings: int
+    """How many of the findings it says in full."""
 
 
-def headline_holds(said: Sequence[str], results: Sequence[RatioSummary], load: str | None = None) -> list[HeadlinePart]:
-    """Which sentences the headline is made of, in its order."""
+def headline(
+    said: Sequence[str], control: str, results: Sequence[RatioSummary], plan: Plan, *, load: str | None = None
+) -> Headline:
+    """The machine if it was not quiet, the control if it failed, what the plan asks about, and every other candidate in brief.
+
+    Args:
+        said: the findings, see ``findings``.
+        control: the control's sentence.
+        results: all ratios.
+        plan: whose question it answers.
+        load: what disturbed; None: nothing.
+    """
+    by_case = any(result.case is not None for result in results)
+    candidates = in_order([result for result in results if result.role == "candidate"], plan)
+    asked = {*plan.asked_arms()} & {result.candidate for result in candidates}
+    full = min(len(said), 1 if by_case else min(len(asked), MAX_NAMED))
+    others = [] if by_case else [in_brief(result) for result in candidates[full:]]
+    answer = [*said[:full], *([f"Besides, against {plan.baseline}: {', '.join(others)}"] if others else [])]
     shows_control = not said or any(result.control_failed for result in results)
-    parts: list[tuple[HeadlinePart, bool]] = [("load", load is not None), ("control", shows_control), ("first finding", bool(said))]
-    return [part for part, is_shown in parts if is_shown]
+    parts: list[tuple[HeadlinePart, str]] = [("load", load or ""), ("control", control if shows_control else "")]
+    parts.append(("findings", ". ".join(answer)))
+    shown = [(part, sentence) for part, sentence in parts if sentence]
+    return Headline(text=". ".join(sentence for _, sentence in shown), holds=[part for part, _ in shown], findings=full)
 
 
 def warnings(plan: Plan, arms: Sequence[ArmSummary], results: Sequence[RatioSummary], looks: Sequence[int] = ()) -> list[str]:
@@ -214,7 +278,7 @@ def warnings(plan: Plan, arms: Sequence[ArmSummary], results: Sequence[RatioSumm
         if arm.status not in ("ok", "not measured") and arm.launches:
             lost = len({error.launch for error in arm.errors})
             found.append(f"{arm.name} is {arm.status} in {_count(lost, 'launch', 'launches')}; the others count")
-    found += [*stall_lines(arms), *load_lines(arms), *skipped_lines(arms)]
+    found += [*stall_lines(arms), *load_lines(arms), *skipped_lines(arms), *restart_lines(arms)]
     atypical = [result for result in results if is_atypical(result, threshold=plan.measurement.noise_threshold)]
     if any(result.case is not None for result in atypical):
         found.append(f"In {len(atypical)} of {len(results)} ratios a few blocks are far out: see typical_ratio in comparison.json")

@@ -47,6 +47,14 @@ def skipped_lines(arms: Sequence[ArmSummary]) -> list[str]:
     ]
 
 
+def restart_lines(arms: Sequence[ArmSummary]) -> list[str]:
+    """One sentence if the workload's batches came to an end while steps were timed."""
+    told = [f"{arm.restarts} times in {arm.name}" for arm in arms if arm.restarts]
+    if not told:
+        return []
+    return [f"the workload's batches ended in timed steps and were begun anew, as at the end of an epoch: {', '.join(told)}"]
+
+
 def load_sentence(load: LoadFigures | None) -> str | None:
     """That the machine was not quiet; None where it was, or where nothing is known. ``load``: over the blocks of all arms."""
     if load is None or is_quiet(load):
