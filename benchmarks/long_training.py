@@ -1,6 +1,7 @@
 """Is a short block like a long training? Trains every arm of a plan alone and uninterrupted, and compares with Ringside's ratio.
 
     python benchmarks/long_training.py plans/local.yaml [--pairs 50] [--seconds 20] [--beside RESULTS_FOLDER] [--output FILE]
+    python benchmarks/long_training.py plans/local.yaml --in-turn RESULTS_FOLDER [--pairs 40] [--output FILE]
 
 Each launch trains one arm by the bare loop below, which imports nothing of ``runners/`` or ``backends/``: built once, never
 stopped, never rebuilt, nothing else running. Steps before ``--skip`` seconds do not count. Launches of all arms alternate in random
@@ -8,6 +9,10 @@ order, so that a pair of them is close in time. Printed for each arm: the geomet
 baseline's, with Student's t interval over pairs; with ``--beside`` also Ringside's ratio from ``comparison.json``, how far the two
 are apart, with an interval, and the smallest bias that this could have seen (the half-width of that interval). With ``--output``
 each round's throughputs are kept, a line of JSON each, and an existing FILE is continued.
+
+With ``--in-turn`` every round also has one launch of ``ringside compare`` on the same plan, before or after the long trainings. A
+machine's speed, and with it the ratio of two libraries, wanders over hours; so taken, it wanders for both alike. Then the two are
+held against each other round by round: the geometric mean of Ringside's ratio of totals in a launch over the long trainings' ratio.
 
 For DDP over Gloo under torchrun, and Horovod over Gloo and MPI under horovodrun, with each one's options as they are by default.
 """
@@ -28,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 import yaml
 from scipy import stats
@@ -170,6 +176,36 @@ def report(name: str, logs: list[float], beside: dict[str, Any] | None) -> str:
     )
 
 
+def ringside_launch(given: argparse.Namespace, number: int) -> dict[str, float]:
+    """Have Ringside measure one more launch of the plan; returns each arm's ratio of totals to the baseline (and its control)."""
+    ringside = Path(sys.executable).parent / "ringside"
+    more = ["--set", f"measurement.launches={number + 1}"]
+    command = [str(ringside), "compare", str(given.plan), "-o", str(given.in_turn), *more]
+    subprocess.run(command, check=False, capture_output=True, cwd=REPOSITORY)  # 1: an arm failed; its launch is missing then
+    baseline, speeds = yaml.safe_load(given.plan.read_text())["baseline"], {}
+    for table in sorted((given.in_turn / f"launch-{number:03d}").glob("*/steps.parquet")):
+        steps = pd.read_parquet(table)
+        sync = steps[steps["kind"] == "sync"]
+        if len(sync):
+            blocks = sync.groupby(["block", "rank"])["step_s"].sum().groupby("block").max()
+            speeds[table.parent.name] = float(sync["samples"].sum() / blocks.sum())
+    copies = [speeds.pop(name) for name in (baseline, f"{baseline}-control") if name in speeds]
+    usual = math.exp(float(np.mean(np.log(copies))))
+    return {name: speed / usual for name, speed in speeds.items()}
+
+
+def report_in_turn(name: str, long: list[float], short: list[float]) -> str:
+    """Write how far Ringside's ratios are from those of long trainings, round by round; logarithms."""
+    apart = np.subtract(short, long)
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(apart) - 1)) * float(np.std(apart, ddof=1)) / math.sqrt(len(apart))
+    mean = float(np.mean(apart))
+    verdict = "they agree" if abs(mean) <= half else "they DISAGREE"
+    return (
+        f"{name}: long trainings {math.exp(np.mean(long)):.4f}, Ringside in turn {math.exp(np.mean(short)):.4f}, {len(apart)} rounds; "
+        f"apart {math.expm1(mean):+.2%} (±{half:.2%}): {verdict}, and a bias of {half:.1%} or more would have been seen"
+    )
+
+
 def main() -> None:
     """Alternate launches of all arms and print the ratios as they come in."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -178,6 +214,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20, help="of steps that count, in each launch")
     parser.add_argument("--skip", type=float, default=3, help="seconds before them")
     parser.add_argument("--beside", type=Path, help="results folder of 'ringside compare' on the same plan")
+    parser.add_argument("--in-turn", type=Path, help="results folder for launches of 'ringside compare' in turn with the trainings")
     parser.add_argument("--output", type=Path, help="file to keep each round's throughputs in")
     parser.add_argument("--rank", nargs=2, metavar=("BACKEND", "FILE"), help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -191,9 +228,16 @@ def main() -> None:
     baseline, arms = plan["baseline"], plan["arms"]
     rounds = [json.loads(line) for line in given.output.read_text().splitlines()] if given.output and given.output.exists() else []
     for number in range(len(rounds), given.pairs):
-        order = random.Random(number).sample(sorted(arms), k=len(arms))
+        chance = random.Random(number)
+        order = chance.sample(sorted(arms), k=len(arms))
+        comes_first = chance.random() < 0.5
+        before = ringside_launch(given, number) if given.in_turn and comes_first else {}
         speeds = {name: measure(name, arms[name], given, plan["world_size"]) for name in order}
-        print(f"round {number + 1}: " + ", ".join(f"{name} {speed:,.0f}/s" for name, speed in speeds.items()), flush=True)
+        ratios = before or (ringside_launch(given, number) if given.in_turn else {})
+        shown = [*(f"{name} {speed:,.0f}/s" for name, speed in speeds.items())]
+        shown += [f"Ringside {name} {ratio:.3f}" for name, ratio in ratios.items()]
+        print(f"round {number + 1}: {', '.join(shown)}", flush=True)
+        speeds |= {f"ringside {name}": ratio for name, ratio in ratios.items()}
         rounds.append(speeds)
         if given.output:
             with given.output.open("a") as kept:
@@ -201,6 +245,10 @@ def main() -> None:
     for name in arms:
         if name != baseline and len(rounds) > 1:
             print(report(name, [math.log(speeds[name] / speeds[baseline]) for speeds in rounds], beside.get(name)))
+            both = [speeds for speeds in rounds if f"ringside {name}" in speeds]
+            if len(both) > 1:
+                long = [math.log(speeds[name] / speeds[baseline]) for speeds in both]
+                print(report_in_turn(name, long, [math.log(speeds[f"ringside {name}"]) for speeds in both]))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 HOROVOD = "horovod"
 """The backend that plans usually ask about."""
 CONTROL_SUFFIX = "control"
+FLOOR = "floor"
+"""The name of the arm without any library."""
 NOT_IN_TRAINING = {"control": False, "local_every": 0}
 """Settings of ``measurement`` that mean nothing where arms train to the end, and what they are there."""
 
@@ -91,11 +93,13 @@ class Measurement(Section):
     rebuild_every: int = Field(default=1, ge=1)
     """Model, optimizer and wrapper are built anew every this many blocks."""
     local_every: int = Field(default=4, ge=0)
-    """Every this many rounds, each arm also runs a block without gradient exchange; 0: never (no exposed communication)."""
+    """Every this many rounds, each arm also runs a block without gradient exchange; 0: never (then nothing tells why)."""
     parity_steps: int = Field(default=3, ge=1)
     """Optimizer steps after which all ranks' parameters must agree."""
     control: bool = True
     """Run a second copy of the baseline, which must turn out equal."""
+    floor: bool = True
+    """Beside the blocks without gradient exchange, run some with no library at all: what computing itself costs."""
     freeze: bool = True
     """Stop the processes of waiting arms."""
     noise_threshold: float = Field(default=0.01, gt=0, lt=1)
@@ -232,8 +236,6 @@ class Plan(Section):
             others = [arm.backend for name, arm in self.arms.items() if name != self.baseline]
             known = dict.fromkeys([*others, *(name for name in self.arms if name != self.baseline)])
             raise ValueError(unknown_name("question", self.question, known))
-        if self.measurement.control and self.control_name in self.arms:
-            raise ValueError(f"arm '{self.control_name}' has the name of the control; rename it or set control: false")
         is_one_question = self.measurement.control or self.training is not None or self.measurement.mode == "separate"
         if len(self.arms) == 1 and not is_one_question:
             raise ValueError("one arm and no control leaves nothing to compare; add an arm or set control: true")
@@ -245,13 +247,27 @@ class Plan(Section):
             raise ValueError("scaling: strong shares out the first point's batch; let no other point name a local_batch_size")
         return self
 
+    @model_validator(mode="after")
+    def _arms_have_names_of_their_own(self) -> Plan:
+        if self.measurement.control and self.control_name in self.arms:
+            raise ValueError(f"arm '{self.control_name}' has the name of the control; rename it or set control: false")
+        if self.has_floor and FLOOR in self.arms:
+            raise ValueError(f"arm '{FLOOR}' has the name of the arm without any library; rename it or set floor: false")
+        return self
+
     @property
     def control_name(self) -> str:
         """The name of the second copy of the baseline."""
         return f"{self.baseline}-{CONTROL_SUFFIX}"
 
+    @property
+    def has_floor(self) -> bool:
+        """Whether an arm without any library runs beside the others (of a micro-benchmark it never does)."""
+        measure = self.measurement
+        return measure.floor and measure.local_every > 0 and measure.mode != "separate" and self.training is None
+
     def all_arms(self) -> dict[str, Arm]:
-        """The arms as they are run: the baseline, its control if there is one, then the candidates."""
+        """The arms that are compared: the baseline, its control if there is one, then the candidates."""
         control = {self.control_name: self.arms[self.baseline]} if self.measurement.control else {}
         rest = {name: arm for name, arm in self.arms.items() if name != self.baseline}
         return {self.baseline: self.arms[self.baseline], **control, **rest}
@@ -265,10 +281,12 @@ class Plan(Section):
         unlike = [name for name, arm in candidates.items() if (arm.backend == HOROVOD) != (baseline == HOROVOD)]
         return unlike or list(candidates)
 
-    def role(self, arm: str) -> Literal["baseline", "control", "candidate"]:
-        """What an arm of ``all_arms`` is for."""
+    def role(self, arm: str) -> Literal["baseline", "control", "candidate", "floor"]:
+        """What an arm of ``all_arms``, or the floor, is for."""
         if arm == self.baseline:
             return "baseline"
+        if arm == FLOOR and self.has_floor:
+            return "floor"
         return "control" if self.measurement.control and arm == self.control_name else "candidate"
 
     def digest(self) -> str:

@@ -14,8 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from measurement.training import EpochRecord
 
-SCHEMA_VERSION = 3
-"""2: steps, blocks and launches know the cases of micro-benchmarks. 3: where there are none, ``case`` is null, not empty."""
+SCHEMA_VERSION = 4
+"""2: steps, blocks and launches know the cases of micro-benchmarks. 3: where there are none, ``case`` is null, not empty. 4: there
+may be a floor beside the arms, and blocks tell what their threads did."""
 
 STEP_COLUMNS = {
     "rank": "int32",
@@ -86,6 +87,8 @@ class RankReport(Written):
     """``measurement.fingerprint.fingerprint()`` of the rank's host."""
     sources: dict[str, str] = {}
     """Digests of the files that a user's workload is made of; see ``measurement.sources``."""
+    owns_step: bool = False
+    """Whether the library steps by an optimizer of its own (``Prepared.owns_step``), so that no floor can be held against it."""
 
 
 class ParityResult(Written):
@@ -149,6 +152,22 @@ class CoreUse(Written):
     """The cores' mean frequency at the end."""
 
 
+class ThreadTimes(Written):
+    """What the threads of a rank did during a block's timed steps (``measurement.thread_times``), in seconds.
+
+    The training thread's time that is neither running nor runnable it waited for others: peers, a loader, a disk, a device.
+    """
+
+    running_s: float
+    """Of the training thread, on a core."""
+    runnable_s: float
+    """Of the training thread, ready to run while another thread had the core."""
+    library_s: float
+    """CPU time of the library's threads: those that were not there before it was set up."""
+    others_s: float
+    """CPU time of all other threads: torch's own, where it has several."""
+
+
 class RankSteps(Written):
     """What one rank timed in one block."""
 
@@ -167,6 +186,8 @@ class RankSteps(Written):
     """A micro-benchmark's result that was found wrong before the timed steps."""
     core_use: CoreUse | None = None
     """None where the kernel does not tell."""
+    threads: ThreadTimes | None = None
+    """The same; and of a micro-benchmark or an epoch."""
 
 
 class BlockRecord(Written):
@@ -209,6 +230,8 @@ class BlockRecord(Written):
     """How often the ranks' cores were slowed for heat."""
     mhz: float | None = None
     """The ranks' cores' mean frequency at the block's end."""
+    threads: ThreadTimes | None = None
+    """The mean over ranks; None where a rank has none."""
     ranks: list[RankSteps] = []
     """By rank; empty where it was read from a file."""
 
@@ -223,7 +246,8 @@ class BlockRecord(Written):
         ranks = [steps for block in blocks for steps in block.ranks]
         load = load_of([steps.core_use for steps in ranks if steps.core_use])
         longest = {name: max(getattr(steps, name) for steps in ranks) for name in ("untimed_s", "skipped_steps", "restarts")}
-        return blocks[0].model_copy(update={"ranks": ranks, **longest, **load, **measured})
+        threads = mean_times([steps.threads for steps in ranks])
+        return blocks[0].model_copy(update={"ranks": ranks, "threads": threads, **longest, **load, **measured})
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """All ranks' steps with the columns of ``STEP_COLUMNS``."""
@@ -257,6 +281,14 @@ def load_of(uses: Sequence[CoreUse]) -> dict[str, Any]:
     }
 
 
+def mean_times(times: Sequence[ThreadTimes | None]) -> ThreadTimes | None:
+    """The mean over ranks; None where a rank has none."""
+    known = [one for one in times if one is not None]
+    if not known or len(known) < len(times):
+        return None
+    return ThreadTimes(**{name: fmean(getattr(one, name) for one in known) for name in ThreadTimes.model_fields})
+
+
 class Failure(Written):
     """Why an arm has no timing in a launch."""
 
@@ -278,7 +310,7 @@ class LaunchRecord(Written):
     plan_digest: str
     launch: int
     arm: str
-    role: Literal["baseline", "control", "candidate"]
+    role: Literal["baseline", "control", "candidate", "floor"]
     backend: str
     transport: str
     launcher: str

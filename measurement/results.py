@@ -171,7 +171,12 @@ def _no_case_is_null(content: dict[str, Any]) -> dict[str, Any]:
     return {**content, "blocks": [{**block, "case": block.get("case") or None} for block in content["blocks"]]}
 
 
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _blocks_have_cases, 2: _no_case_is_null}
+def _as_it_was(content: dict[str, Any]) -> dict[str, Any]:
+    """3 to 4: what is new may be missing."""
+    return content
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _blocks_have_cases, 2: _no_case_is_null, 3: _as_it_was}
 """From version n to n + 1, keyed by n."""
 
 

@@ -11,13 +11,14 @@ from typing import Any
 import pandas as pd
 
 from measurement.errors import RecordError
-from measurement.plan import Plan
+from measurement.plan import FLOOR, Plan
 from measurement.record import LaunchRecord, Manifest
 from reports.conclusions.blocks import columns, slowest_steps, tabulate_blocks, timed_steps
 from reports.conclusions.cases import cases_of
 from reports.conclusions.load import block_loads, summarise_load
 from reports.conclusions.ratios import Evidence, fastest, summarise_ratios
 from reports.conclusions.stalls import find_stalls
+from reports.conclusions.step_terms import Terms
 from reports.conclusions.summaries import crowded_line, summarise_arms
 from reports.conclusions.training import summarise_training
 from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary
@@ -25,7 +26,7 @@ from reports.statistics.looks import error_share
 from reports.training_schema import TrainingSummary
 from reports.wording.bottleneck import limit_sentence
 from reports.wording.comparison import apart_note, control_sentence, fastest_sentence, findings, headline, ratio_note, warnings
-from reports.wording.disturbances import load_sentence
+from reports.wording.disturbances import floor_lines, load_sentence
 from reports.wording.training import NO_CONTROL, training_findings, training_headline, training_note, training_warnings
 
 
@@ -42,13 +43,17 @@ def compare(plan: Plan, records: Sequence[LaunchRecord], steps: pd.DataFrame, *,
         RecordError: there is no record, or one of another plan.
     """
     _check(plan, records)
-    records = sorted(records, key=lambda record: (record.launch, list(plan.all_arms()).index(record.arm)))
-    timed = timed_steps(records, steps)
+    order = [*plan.all_arms(), FLOOR]
+    everything = sorted(records, key=lambda record: (record.launch, order.index(record.arm)))
+    records = [record for record in everything if record.role != "floor"]
+    timed = timed_steps(everything, steps)
+    terms = Terms(everything, timed, confidence=plan.measurement.confidence)
+    timed = timed[timed["arm"] != FLOOR] if len(records) < len(everything) else timed
     blocks = tabulate_blocks(timed)
-    minutes = measured_minutes(plan, records)
+    minutes = measured_minutes(plan, everything)
     stalls = find_stalls(slowest_steps(timed))
     loads = block_loads(records)
-    arms = summarise_arms(plan, records, timed, blocks, stalls, loads)
+    arms = summarise_arms(plan, records, timed, blocks, stalls, loads, terms)
     looks = manifest.looks if manifest else []
     share = error_share(looks, until_decided=plan.measurement.until_decided)
     evidence = Evidence(
@@ -58,6 +63,7 @@ def compare(plan: Plan, records: Sequence[LaunchRecord], steps: pd.DataFrame, *,
         stalls=stalls,
         loads=loads,
         arms={arm.name: arm for arm in arms},
+        terms=terms,
         minutes=minutes,
         error_share=share,
     )
@@ -67,7 +73,8 @@ def compare(plan: Plan, records: Sequence[LaunchRecord], steps: pd.DataFrame, *,
     hosts = len({host for record in records for host in record.hosts})
     sentences = _sentences(plan, results, arms, training, looks, leaders, summarise_load(loads), hosts)
     crowded = crowded_line(max((record.ranks for record in records), key=len, default=[]))
-    told = [*([crowded] if crowded else []), *sentences.get("warnings", []), *(manifest.notes if manifest else [])]
+    first = [*floor_lines(everything), *([crowded] if crowded else [])]
+    told = [*first, *sentences.get("warnings", []), *(manifest.notes if manifest else [])]
     sentences["warnings"] = told
     return Comparison(
         **sentences,
@@ -125,7 +132,7 @@ def _sentences(
 def _check(plan: Plan, records: Sequence[LaunchRecord]) -> None:
     if not records:
         raise RecordError("there is no launch record yet, so nothing to report; run 'ringside compare' on this folder first")
-    known = plan.all_arms()
+    known = [*plan.all_arms(), *([FLOOR] if plan.has_floor else [])]
     for record in records:
         if record.arm not in known or record.plan_digest != plan.digest():
             raise RecordError(

@@ -10,12 +10,15 @@ from measurement.record import Case, ParityResult
 from reports.estimate import Caution, Estimate, RunOrder
 from reports.training_schema import TrainingSummary
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """2: cases of micro-benchmarks. 3: an arm's figures by case are called ``cases``; ``case`` is null where a workload is trained.
-4: ``throughput_ratio`` is that of totals, with ``typical_ratio`` beside it; stalls; what one long run may come out at."""
+4: ``throughput_ratio`` is that of totals, with ``typical_ratio`` beside it; stalls; what one long run may come out at. 5: terms
+that add up to a step (``step_terms_s``, with exposed exchange in the place of ``exposed_comm_s``) and why a ratio is what it is."""
 
 Verdict = Literal["faster", "slower", "equivalent", "undecided"]
 Withheld = Literal["control", "stalls", "load"]
+Term = Literal["compute", "data_wait", "library_overhead", "imbalance", "exposed_exchange"]
+"""What a step is made of, see ``reports.conclusions.step_terms``."""
 HeadlinePart = Literal["load", "control", "findings"]
 """A sentence that the headline may repeat."""
 Role = Literal["baseline", "control", "candidate"]
@@ -57,6 +60,63 @@ class CaseFigures(Stored):
     """algbw × the case's ``busbw_factor``."""
 
 
+class StepTerms(Stored):
+    """The terms that an arm's mean step is made of, seconds (``reports.conclusions.step_terms``): the mean over launches."""
+
+    compute: Estimate
+    data_wait: Estimate
+    library_overhead: Estimate | None = None
+    """Null where there is no floor to tell it from ``compute``."""
+    imbalance: Estimate
+    exposed_exchange: Estimate
+    step: Estimate
+    """Their sum: the mean synchronised step."""
+    persistent: Estimate
+    """Of the imbalance, what comes from ranks whose means differ."""
+    sync_data_wait: Estimate
+    """The wait for data in synchronised steps, in which loaders catch up during exchange."""
+    in_forward: Estimate
+    """What forward takes longer with exchange than without: DDP broadcasts buffers there."""
+
+    def of(self, term: Term) -> Estimate | None:
+        """One of the terms; None where it is not known."""
+        found: Estimate | None = getattr(self, term)
+        return found
+
+
+class ThreadFigures(Stored):
+    """Who had the core, seconds per step: the mean over ranks and launches (``measurement.thread_times``)."""
+
+    running_s: Estimate
+    """The training thread, on a core."""
+    runnable_s: Estimate
+    """The training thread, ready to run while another thread had the core."""
+    library_s: Estimate
+    """CPU time of the library's threads."""
+
+
+class Because(Stored):
+    """The term that makes an arm faster or slower than another; seconds per step, above 0 where it takes longer."""
+
+    term: Term
+    difference_s: float
+    ci_low: float
+    ci_high: float
+
+
+class Straggler(Stored):
+    """A rank that persistently holds the others up."""
+
+    rank: int
+    host: str
+    phase: str
+    """In which it is late by most."""
+    late_s: float
+    """How much longer its mean step without exchange is than that of the other ranks."""
+    ci_low: float
+    ci_high: float
+
+
 class RankFigures(Stored):
     """One rank of an arm, over all launches."""
 
@@ -88,6 +148,8 @@ class ByRank(Stored):
     """Slowest over median rank, of ``own_s``: the straggler."""
     own_time: Literal["local step", "data wait and forward"]
     """Mean step without gradient exchange; where none was measured, the phases that come before any exchange."""
+    straggler: Straggler | None = None
+    """None where ranks are alike, as far as the launches can tell."""
 
 
 class StepShares(Stored):
@@ -95,8 +157,11 @@ class StepShares(Stored):
 
     data_wait: float
     """Waiting for data, on the rank that waits most."""
-    exposed_comm: float | None = None
+    exposed_exchange: float | None = None
     """Null where it was not measured."""
+    library_overhead: float | None = None
+    """Null where there is no floor."""
+    imbalance: float | None = None
 
 
 class StallFigures(Stored):
@@ -164,8 +229,10 @@ class ArmSummary(Stored):
     """The 0th, 1st, ... 100th percentile, for drawing."""
     phases_s: dict[str, float] = {}
     """Median seconds per step on the slowest rank; not to be compared between backends one by one."""
-    exposed_comm_s: Estimate | None = None
-    """Median over launches of: mean synchronised step time less mean local step time, in the same rounds."""
+    step_terms_s: StepTerms | None = None
+    """Null without blocks of both kinds."""
+    threads_s: dict[str, ThreadFigures] = {}
+    """By kind of block, ``sync`` and ``local``; empty where the kernel does not tell."""
     stalls: StallFigures | None = None
     """Null without synchronised steps, and of a micro-benchmark."""
     load: LoadFigures | None = None
@@ -197,6 +264,11 @@ class ArmSummary(Stored):
     def case(self, name: str) -> CaseFigures:
         """The figures in this case."""
         return next(figures for figures in self.cases if figures.case == name)
+
+    @property
+    def exposed_exchange_s(self) -> Estimate | None:
+        """What exchange adds to a step, see ``step_terms_s``."""
+        return self.step_terms_s.exposed_exchange if self.step_terms_s else None
 
 
 class RatioSummary(Stored):
@@ -241,6 +313,14 @@ class RatioSummary(Stored):
     more_range: tuple[float, float | None] | None = None
     """How far ``more_minutes`` or ``more_runs`` is known: from so few launches, their spread is known by a factor only. The second
     is null where it is more than a day, or 1440 runs."""
+    because: Because | None = None
+    """Null where there is no verdict of faster or slower, or no single cause."""
+    term_differences_s: dict[Term, Estimate] = {}
+    """How much longer each term is than the baseline's, seconds per step; they add up to the difference of the steps. Without
+    ``library_overhead`` where one of the two has none: then it is part of ``compute``."""
+    held_up_s: Estimate | None = None
+    """For how much longer than the baseline's its own threads keep the training threads waiting for a core, seconds per step
+    without exchange; null where the kernel does not tell, or where they do not."""
     note: str | None = None
     """What weakens the verdict, or why there is none, in words."""
     pair_table: dict[str, list[Any]] = {}
@@ -274,7 +354,7 @@ class Comparison(Stored):
     """What the control says, in one sentence."""
     warnings: list[str]
     limit: str | None = None
-    """Whether input, network or computing limits the speed, in one sentence; null without timing, and of a micro-benchmark."""
+    """Which term limits the speed, in one sentence; null without timing, and of a micro-benchmark."""
     baseline: str
     workload: str
     sample_unit: str

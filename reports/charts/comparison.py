@@ -9,11 +9,10 @@ from measurement.record import PHASES
 from reports.charts.cases import busbw_chart, latency_chart
 from reports.charts.frame import Figure, arm_colour, arm_dash, arm_layout, base_layout, legend_above, padded
 from reports.charts.pairs import pairs_chart
+from reports.charts.terms import difference_charts, terms_chart
 from reports.charts.training import curve_charts
 from reports.schema import ArmSummary, Comparison, Estimate, RatioSummary
-from reports.wording.formatting import NONE, interval, ratio
-
-PHASE_NAMES = {"data_wait": "data wait", "forward": "forward", "backward": "backward", "optimizer": "optimizer step"}
+from reports.wording.formatting import NONE, PHASE_NAMES, interval, ratio
 
 
 def charts(comparison: Comparison) -> dict[str, Figure]:
@@ -25,12 +24,13 @@ def charts(comparison: Comparison) -> dict[str, Figure]:
         "pairs": pairs_chart,
         "distribution": distribution_chart,
         "phases": phases_chart,
-        "exposed": exposed_chart,
+        "terms": terms_chart,
     }
     if comparison.cases:
         makers = {"latency": latency_chart, "busbw": busbw_chart}
     made = {name: maker(comparison) for name, maker in makers.items()}
-    return {name: figure for name, figure in made.items() if figure is not None} | curve_charts(comparison)
+    known = {name: figure for name, figure in made.items() if figure is not None}
+    return known | difference_charts(comparison) | curve_charts(comparison)
 
 
 def ratios_chart(comparison: Comparison) -> Figure | None:
@@ -74,16 +74,6 @@ def throughput_chart(comparison: Comparison) -> Figure | None:
     """Throughput of each arm over all its blocks, with its interval."""
     unit = html.escape(comparison.sample_unit)
     return _estimates(comparison, lambda arm: arm.throughput_per_s, f"{unit} per second", digits=",.4~g")
-
-
-def exposed_chart(comparison: Comparison) -> Figure | None:
-    """Exposed communication of each arm with its interval, in milliseconds."""
-    figure = _estimates(
-        comparison, lambda arm: arm.exposed_comm_s.times(1e3) if arm.exposed_comm_s else None, "ms per step", digits=".3~f"
-    )
-    if figure:
-        figure["layout"]["xaxis"] |= {"zeroline": True, "rangemode": "tozero"}
-    return figure
 
 
 def _estimates(comparison: Comparison, read: Callable[[ArmSummary], Estimate | None], title: str, *, digits: str) -> Figure | None:

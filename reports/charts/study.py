@@ -1,4 +1,4 @@
-"""The charts of a study as plain Plotly figures: speed-up beside the ideal line, ratios and exposed communication by point."""
+"""The charts of a study as plain Plotly figures: speed-up beside the ideal line, ratios and exposed exchange by point."""
 
 from __future__ import annotations
 
@@ -61,8 +61,10 @@ def ratios_chart(study: Study) -> Figure | None:
 
 
 def exposed_chart(study: Study) -> Figure | None:
-    """Exposed communication, point by point; from the fastest link to the slowest where only their rate differs."""
-    figure = _by_point(study, lambda _, arm: arm.exposed_comm_s.times(1e3) if arm.exposed_comm_s else None, "exposed ms per step")
+    """Exposed exchange, point by point; from the fastest link to the slowest where only their rate differs."""
+    figure = _by_point(
+        study, lambda _, arm: arm.exposed_exchange_s.times(1e3) if arm.exposed_exchange_s else None, "exposed ms per step"
+    )
     if figure:
         figure["layout"]["yaxis"] |= {"rangemode": "tozero"}
     return figure
@@ -106,3 +108,7 @@ def _layout(x: str, y: str) -> Figure:
     layout["margin"]["t"] = 40
     layout["yaxis"] |= {"title": {"text": y, "font": {"size": 12}}, "automargin": True}
     return layout
+
+
+def _exposed_ms(_: StudyPoint, arm: ArmSummary) -> Estimate | None:
+    return arm.exposed_exchange_s.times(1e3) if arm.exposed_exchange_s else None

@@ -1,8 +1,4 @@
-"""Data wait and exposed communication, and which of them limits the speed: the only definitions of these figures.
-
-Data wait is what the training loop waits for its next batch; without loader workers that is all of the loading. Exposed
-communication is what a step takes longer with gradient exchange than without. Shares are of the mean synchronised step.
-"""
+"""Which term of a step limits the speed: shares of the mean synchronised step (``reports.conclusions.step_terms``)."""
 
 from __future__ import annotations
 
@@ -10,22 +6,19 @@ from typing import Literal
 
 import pandas as pd
 
-from reports.conclusions.blocks import by_launch
-from reports.schema import Estimate, StepShares
-from reports.statistics.intervals import Array
+from reports.schema import StepShares, StepTerms
 
 LIMIT = 0.25
-"""From this share of a step on, a cause is called the limit: without it, throughput would rise by at least a third. Where neither
-share reaches it, computing takes more than half of the step."""
+"""From this share of a step on, a cause is called the limit: without it, throughput would rise by at least a third."""
 
-Limit = Literal["input", "network", "computing", "not the input"]
-"""The last one where exposed communication was not measured: network and computing cannot be told apart then."""
+Limit = Literal["input", "exchange", "library", "imbalance", "computing", "not the input"]
+"""The last one where nothing but the data wait is known."""
 
 
 def data_wait_share(sync: pd.DataFrame) -> float:
     """The share of its synchronised steps that a rank waits for data, of the rank that waits most; 0 to 1.
 
-    The other ranks wait for that rank in the exchange.
+    The other ranks wait for that rank in the exchange. Without loader workers, all of the loading is such a wait.
 
     Args:
         sync: the synchronised steps of one arm that count, at least one, columns ``rank``, ``data_wait_s`` and ``step_s``.
@@ -34,43 +27,31 @@ def data_wait_share(sync: pd.DataFrame) -> float:
     return float((sums["data_wait_s"] / sums["step_s"]).max())
 
 
-def exposed_by_round(blocks: pd.DataFrame) -> pd.DataFrame:
-    """Seconds that a step takes longer with gradient exchange than without, in every round with both kinds of block.
+def step_shares(sync: pd.DataFrame, terms: StepTerms | None) -> StepShares:
+    """The shares of an arm's step; none is below 0, where noise, or exchange that saves time, would put it.
 
     Args:
-        blocks: of one arm (``reports.conclusions.blocks.tabulate_blocks``).
-
-    Returns:
-        ``launch, round, exposed_s``: the mean synchronised step less the mean local step, each by its slowest rank.
+        sync: as of ``data_wait_share``.
+        terms: None: only the data wait is known.
     """
-    timed = blocks.assign(step_s=blocks["block_s"] / blocks["steps"])
-    sync, local = (timed[timed["kind"] == kind].drop_duplicates(["launch", "round"]) for kind in ("sync", "local"))
-    both = sync.merge(local, on=["launch", "round"], suffixes=("", "_local"))
-    return both.assign(exposed_s=both["step_s"] - both["step_s_local"])[["launch", "round", "exposed_s"]]
-
-
-def exposed_comm(blocks: pd.DataFrame) -> list[Array]:
-    """The seconds of ``exposed_by_round``, one array for each launch."""
-    return by_launch(exposed_by_round(blocks), "exposed_s")
-
-
-def exposed_comm_share(exposed: Estimate | None, sync_blocks: pd.DataFrame) -> float | None:
-    """Exposed communication over the mean step of the slowest rank; noise can make it negative; None if not measured.
-
-    Args:
-        exposed: seconds per step, as ``ArmSummary.exposed_comm_s``.
-        sync_blocks: the arm's synchronised blocks, columns ``block_s`` and ``steps`` (``blocks.tabulate_blocks``).
-    """
-    if exposed is None:
-        return None
-    return exposed.value / float(sync_blocks["block_s"].sum() / sync_blocks["steps"].sum())
+    waiting = data_wait_share(sync)
+    if terms is None:
+        return StepShares(data_wait=waiting)
+    overhead = None if terms.library_overhead is None else terms.library_overhead.value
+    values = {"exposed_exchange": terms.exposed_exchange.value, "library_overhead": overhead, "imbalance": terms.imbalance.value}
+    shares = {name: None if value is None else max(value, 0.0) / terms.step.value for name, value in values.items()}
+    return StepShares(data_wait=waiting, **shares)
 
 
 def limit_of(shares: StepShares) -> Limit:
-    """What limits an arm's speed: the larger share, where it reaches ``LIMIT``; else computing."""
-    exposed = shares.exposed_comm
-    if shares.data_wait >= max(LIMIT, exposed or 0.0):
-        return "input"
-    if exposed is None:
-        return "not the input"
-    return "network" if exposed >= LIMIT else "computing"
+    """What limits an arm's speed: the largest share, where it reaches ``LIMIT``; else computing."""
+    found: dict[Limit, float] = {
+        "input": shares.data_wait,
+        "exchange": shares.exposed_exchange or 0.0,
+        "library": shares.library_overhead or 0.0,
+        "imbalance": shares.imbalance or 0.0,
+    }
+    largest = max(found, key=lambda name: found[name])
+    if found[largest] >= LIMIT:
+        return largest
+    return "not the input" if shares.exposed_exchange is None else "computing"

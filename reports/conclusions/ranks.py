@@ -11,15 +11,16 @@ from collections.abc import Sequence
 import pandas as pd
 
 from measurement.record import LaunchRecord
-from reports.schema import ByRank, HostFigures, RankFigures
+from reports.schema import ByRank, HostFigures, RankFigures, Straggler
 
 
-def summarise_ranks(records: Sequence[LaunchRecord], timed: pd.DataFrame) -> ByRank | None:
+def summarise_ranks(records: Sequence[LaunchRecord], timed: pd.DataFrame, straggler: Straggler | None = None) -> ByRank | None:
     """Figures of an arm's ranks and hosts.
 
     Args:
         records: of the arm.
         timed: its steps that count (``reports.conclusions.blocks.timed_steps``).
+        straggler: as found beside the other arms (``reports.conclusions.stragglers``).
 
     Returns:
         None without synchronised steps, or with a single rank.
@@ -40,6 +41,7 @@ def summarise_ranks(records: Sequence[LaunchRecord], timed: pd.DataFrame) -> ByR
         step_skew=skew([rank.step_s for rank in ranks]),
         own_skew=skew([rank.own_s for rank in ranks]),
         own_time="local step" if len(local) else "data wait and forward",
+        straggler=straggler,
     )
 
 

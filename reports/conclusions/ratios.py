@@ -17,6 +17,7 @@ from reports.conclusions.blocks import PAIR_COLUMNS, columns, copies_of_baseline
 from reports.conclusions.cases import cases_of
 from reports.conclusions.load import is_quiet, summarise_load, undisturbed
 from reports.conclusions.stalls import FEW, without_stalls
+from reports.conclusions.step_terms import Terms
 from reports.conclusions.verdict import decide, to_decide
 from reports.schema import ArmSummary, RatioSummary, Withheld
 from reports.statistics.intervals import Interval, Launches, launch_ratios, ratio_intervals, typical_ratio
@@ -39,6 +40,7 @@ class Evidence:
     loads: pd.DataFrame
     """``reports.conclusions.load.block_loads``."""
     arms: Mapping[str, ArmSummary]
+    terms: Terms
     minutes: float
     """Of measuring so far."""
     error_share: float = 1.0
@@ -144,6 +146,8 @@ def _ratios_of_case(evidence: Evidence, case: str | None) -> list[RatioSummary]:
         result.ratio_without_stalls = _ratio(calm[name]) if calm is not None else None
         result.quiet_ratio = others.estimate if others else None
         _judge(evidence, result, interval, control, quiet)
+        if case is None:
+            evidence.terms.explain(result, copies_of_baseline(plan, name))
         found[name] = result
     return [found[name] for name in plan.all_arms() if name in found]
 

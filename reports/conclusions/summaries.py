@@ -16,15 +16,16 @@ from reports.conclusions.blocks import (
     phase_medians,
     slowest_steps,
 )
-from reports.conclusions.bottleneck import data_wait_share, exposed_comm, exposed_comm_share
+from reports.conclusions.bottleneck import step_shares
 from reports.conclusions.cases import cases_of, summarise_cases
 from reports.conclusions.links import summarise_links
 from reports.conclusions.load import summarise_load
 from reports.conclusions.ranks import summarise_ranks
 from reports.conclusions.stalls import summarise_stalls
+from reports.conclusions.step_terms import Terms
+from reports.conclusions.stragglers import find_stragglers
 from reports.conclusions.throughput import throughput_interval
-from reports.schema import ArmError, ArmSummary, Status, StepShares
-from reports.statistics.bootstrap import median_of_means_interval
+from reports.schema import ArmError, ArmSummary, Status
 
 SEVERITY: tuple[Status, ...] = ("not measured", "ok", "timeout", "failed", "wrong")
 PERCENTILES = (5, 25, 50, 75, 95)
@@ -37,19 +38,23 @@ def summarise_arms(
     blocks: pd.DataFrame,
     stalls: pd.DataFrame,
     loads: pd.DataFrame,
+    terms: Terms,
 ) -> list[ArmSummary]:
     """Every arm of the plan in its order, with those that failed or were never started."""
     slowest = slowest_steps(timed)
+    stragglers = find_stragglers(records, timed[timed["kind"] == "local"]) if not cases_of(records) else {}
     arms = []
     for name in plan.all_arms():
         own = [record for record in records if record.arm == name]
         summary = _arm(plan, name, own, slowest[slowest["arm"] == name], blocks)
         summary.load = summarise_load(loads[loads["arm"] == name])
         if not cases_of(records):
-            summary.by_rank = summarise_ranks(own, timed[timed["arm"] == name])
+            summary.by_rank = summarise_ranks(own, timed[timed["arm"] == name], stragglers.get(name))
             summary.links = summarise_links(plan, own) if summary.by_rank else []
             summary.stalls = summarise_stalls(name, stalls, blocks)
-            summary.step_shares = _shares(summary, timed[timed["arm"] == name], blocks[blocks["arm"] == name])
+            summary.step_terms_s, summary.threads_s = terms.of(name), terms.threads_of(name)
+            sync = timed[(timed["arm"] == name) & (timed["kind"] == "sync")]
+            summary.step_shares = step_shares(sync, summary.step_terms_s) if len(sync) else None
         arms.append(summary)
     return arms
 
@@ -118,7 +123,6 @@ def _timing(plan: Plan, name: str, records: Sequence[LaunchRecord], slowest: pd.
     if not len(sync):
         return {}
     throughput = throughput_interval(sync, confidence=confidence, seed=seed)
-    exposed = median_of_means_interval(exposed_comm(blocks[blocks["arm"] == name]), confidence=confidence, seed=seed)
     return {
         "launches": int(sync["launch"].nunique()),
         "blocks": len(sync),
@@ -126,16 +130,7 @@ def _timing(plan: Plan, name: str, records: Sequence[LaunchRecord], slowest: pd.
         "step_time_s": {f"p{p}": float(q) for p, q in zip(PERCENTILES, np.percentile(step_s, PERCENTILES), strict=True)},
         "step_time_quantiles_s": np.percentile(step_s, np.arange(101)).tolist(),
         "phases_s": phase_medians(slowest),
-        "exposed_comm_s": exposed.as_estimate() if exposed else None,
     }
-
-
-def _shares(summary: ArmSummary, timed: pd.DataFrame, blocks: pd.DataFrame) -> StepShares | None:
-    """None without timing. ``timed`` and ``blocks`` are the arm's own."""
-    if summary.throughput_per_s is None:
-        return None
-    exposed = exposed_comm_share(summary.exposed_comm_s, blocks[blocks["kind"] == "sync"])
-    return StepShares(data_wait=data_wait_share(timed[timed["kind"] == "sync"]), exposed_comm=exposed)
 
 
 def _worst(records: Sequence[LaunchRecord]) -> Status:

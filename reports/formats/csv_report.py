@@ -10,6 +10,7 @@ from typing import Any
 
 from measurement.record import PHASES, Case
 from reports.base import Report
+from reports.conclusions.step_terms import TERMS
 from reports.schema import ArmSummary, Comparison, Estimate, RatioSummary
 from reports.study_schema import Study, StudyPoint
 from reports.training_schema import ArmTraining
@@ -46,7 +47,7 @@ def _row(comparison: Comparison, arm: ArmSummary) -> dict[str, Any]:
         **estimate_columns(f"throughput_{comparison.sample_unit}_per_s", arm.throughput_per_s),
         **{f"step_time_{p}_s": arm.step_time_s.get(p) for p in ("p5", "p25", "p50", "p75", "p95")},
         **{f"{phase}_s": arm.phases_s.get(phase) for phase in PHASES},
-        **estimate_columns("exposed_comm_s", arm.exposed_comm_s),
+        **term_columns(arm),
         "peak_memory_bytes": arm.peak_memory_bytes,
         **(training_columns(comparison.training.arm(arm.name)) if comparison.training else {}),
         "scaling_efficiency": arm.scaling_efficiency.value if arm.scaling_efficiency else None,
@@ -150,10 +151,16 @@ def _study_row(study: Study, point: StudyPoint, arm: ArmSummary) -> dict[str, An
         **estimate_columns("speed_up", arm.speed_up),
         "scaling_efficiency": arm.scaling_efficiency.value if arm.scaling_efficiency else None,
         "scaling_baseline": arm.scaling_baseline,
-        **estimate_columns("exposed_comm_s", arm.exposed_comm_s),
+        **term_columns(arm),
         **{f"link_{way}_bytes_per_step": _most(arm, way) for way in ("sent", "needed")},
         "error": " | ".join(error.message for error in arm.errors),
     }
+
+
+def term_columns(arm: ArmSummary) -> dict[str, Any]:
+    """Each term of the step, with its interval."""
+    found = {term: arm.step_terms_s.of(term) if arm.step_terms_s else None for term in TERMS}
+    return {name: value for term, one in found.items() for name, value in estimate_columns(f"{term}_s", one).items()}
 
 
 def _most(arm: ArmSummary, way: str) -> float | None:

@@ -18,7 +18,6 @@ from reports.charts.comparison import charts
 from reports.charts.pairs import pair_stride
 from reports.charts.study import study_charts
 from reports.charts.training import CURVE_TITLES, curve_name
-from reports.conclusions.bottleneck import LIMIT
 from reports.conclusions.study import has_own_units
 from reports.schema import ArmSummary, Comparison
 from reports.study_schema import Study
@@ -26,6 +25,7 @@ from reports.tables.case_tables import case_table, outcome_table
 from reports.tables.rank_tables import link_caption, link_table, rank_caption, rank_table
 from reports.tables.study_tables import points_table, results_table, study_link_caption, study_link_table
 from reports.tables.table import Table
+from reports.tables.terms_table import terms_table, threads_table
 from reports.tables.training_table import training_table
 from reports.tables.verdict_table import conditions_table, verdict_table
 from reports.wording import formatting
@@ -51,7 +51,7 @@ class HtmlReport(Report):
             curve_name=curve_name,
             figures=figures,
             figures_json=script_json(figures),
-            limit_share=LIMIT,
+            explained=[r for r in comparison.results if r.role == "candidate" and r.term_differences_s],
             plotly=get_plotlyjs(),
             stride=pair_stride(comparison),
             method=method(comparison),
@@ -74,6 +74,7 @@ def _tables(comparison: Comparison) -> dict[str, Table]:
         made["training"] = training_table(comparison.training)
     if comparison.cases:
         return made | {"outcomes": outcome_table(comparison), "cases": case_table(comparison)}
+    made |= {"terms": terms_table(comparison), "threads": threads_table(comparison)}
     columns = ("arm", "runs_as", "status", "throughput", "ratio", "interval", "verdict", "pairs")
     return made | {"verdicts": verdict_table(comparison).narrowed("throughput").only(*columns)}
 

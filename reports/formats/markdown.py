@@ -13,9 +13,10 @@ from reports.tables.case_tables import case_table, outcome_table
 from reports.tables.rank_tables import link_caption, link_table, rank_caption, rank_table
 from reports.tables.study_tables import points_table, results_table, study_link_caption, study_link_table
 from reports.tables.table import Table
+from reports.tables.terms_table import terms_table, threads_table
 from reports.tables.training_table import training_table
 from reports.tables.verdict_table import conditions_table, verdict_table
-from reports.wording.formatting import NONE, exposed, gibibytes, milliseconds, step_shares
+from reports.wording.formatting import NONE, gibibytes, milliseconds, step_shares
 from reports.wording.method import method
 from reports.wording.study import bases, study_method
 
@@ -67,6 +68,7 @@ def _lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def _trained(comparison: Comparison) -> list[str]:
     """The tables of a workload that is trained."""
     convergence = training_table(comparison.training) if comparison.training else None
+    terms, threads = terms_table(comparison), threads_table(comparison)
     ranks, links = rank_table(comparison), link_table(comparison.arms)
     rank_words = rank_caption(comparison.arms, comparison.sample_unit)
     return [
@@ -76,7 +78,9 @@ def _trained(comparison: Comparison) -> list[str]:
         "\n## What each rank ran on, and what nobody chose\n",
         *markdown_table(conditions_table(comparison)),
         "\n## Why\n",
-        *_causes(comparison),
+        *_steps(comparison),
+        *(["", *markdown_table(terms)] if terms.rows else []),
+        *(["", *markdown_table(threads)] if threads.rows else []),
         *(["\n## Ranks and hosts\n", f"{escape(rank_words)}.\n", *markdown_table(ranks)] if ranks.rows else []),
         *(["\n## Bytes per link\n", f"{escape(link_caption(comparison.arms))}.\n", *markdown_table(links)] if links.rows else []),
     ]
@@ -90,14 +94,14 @@ def _cases(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _causes(comparison: Comparison) -> list[str]:
-    header = ["arm", "step p50 ms", "p5 to p95 ms", "exposed communication ms", "waiting for data, exposed", "peak memory GiB"]
+def _steps(comparison: Comparison) -> list[str]:
+    header = ["arm", "step p50 ms", "p5 to p95 ms", "waiting for data, exposed exchange", "peak memory GiB"]
     rows = []
     for arm in comparison.arms:
         steps = arm.step_time_s
         spread = f"{milliseconds(steps['p5'])} to {milliseconds(steps['p95'])}" if steps else NONE
         shares = step_shares(arm.step_shares)
-        row = [milliseconds(steps.get("p50")), spread, exposed(arm.exposed_comm_s), shares, gibibytes(arm.peak_memory_bytes)]
+        row = [milliseconds(steps.get("p50")), spread, shares, gibibytes(arm.peak_memory_bytes)]
         rows.append([escape(arm.name), *row])
     return _lines(header, rows)
 

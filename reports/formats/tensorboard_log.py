@@ -16,7 +16,8 @@ import pandas as pd
 from measurement.record import BlockRecord
 from measurement.training import EpochRecord, Figure
 from reports.conclusions.blocks import slowest_steps, tabulate_blocks
-from reports.conclusions.bottleneck import data_wait_share, exposed_by_round
+from reports.conclusions.bottleneck import data_wait_share
+from reports.conclusions.step_terms import terms_by_launch
 from reports.conclusions.throughput import throughput_per_s
 
 EVENT_FILES = "events.out.tfevents.*"
@@ -57,11 +58,11 @@ class TensorboardLog:
             blocks: all of one arm, at least one, with the steps of all ranks.
         """
         steps = _steps(blocks)
-        exposed = exposed_by_round(tabulate_blocks(steps)).set_index("round")["exposed_s"]
         for number, own in steps.groupby("round"):
             figures = self._timing(own[own["kind"] == "sync"])
-            if number in exposed:
-                figures["exposed_communication/s"] = float(exposed[number])
+            terms = terms_by_launch(own, None)
+            if len(terms):
+                figures["exposed_exchange/s"] = float(terms["exposed_exchange"].iloc[0])
             self._add(figures, int(str(number)) + 1)
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from reports.tables.case_tables import case_table, outcome_table
 from reports.tables.loader_table import loader_table
 from reports.tables.study_tables import results_table
 from reports.tables.table import Entry, Kind, Row, Table
+from reports.tables.terms_table import terms_table
 from reports.tables.training_table import training_table
 from reports.tables.verdict_table import verdict_table
 from reports.wording.study import bases
@@ -59,12 +60,14 @@ def comparison_table(comparison: Comparison) -> RichTable | Group:
     return Group(rich_table(training_table(comparison.training)), Text(), speeds)
 
 
-def _verdicts(comparison: Comparison) -> RichTable:
-    """Below the table: the notes that are too long for it, and the limit."""
-    table = verdict_table(comparison).without("runs_as", "pairs")
+def _verdicts(comparison: Comparison) -> RichTable | Group:
+    """Below the table: the notes that are too long for it, and the limit; then the terms of each arm's step."""
+    terms = terms_table(comparison)
+    table = verdict_table(comparison).without("runs_as", "pairs", *(["exposed"] if terms.rows else []))
     notes = [(row.entries["arm"].text, row.entries["note"]) for row in table.rows]
     below = [f"{arm}: {note.text}" for arm, note in notes if note.short is not None]
-    return _with_lines(rich_table(table), [*below, *([comparison.limit] if comparison.limit else [])])
+    verdicts = _with_lines(rich_table(table), [*below, *([comparison.limit] if comparison.limit else [])])
+    return Group(verdicts, Text(), rich_table(terms)) if terms.rows else verdicts
 
 
 def _cases(comparison: Comparison) -> Group:

@@ -27,15 +27,6 @@ def median_interval(values: Values, *, confidence: float, seed: int) -> Interval
     return _bootstrapped(estimate, present, lambda draws: np.median(draws, axis=(1, 2)), confidence, seed)
 
 
-def median_of_means_interval(values: Values, *, confidence: float, seed: int) -> Interval | None:
-    """The median of the launches' means, with an interval as in ``median_interval``."""
-    present = [one[np.isfinite(one)] for one in values if np.isfinite(one).any()]
-    if not present:
-        return None
-    estimate = float(np.median([one.mean() for one in present]))
-    return _bootstrapped(estimate, present, lambda draws: np.median(draws.mean(axis=2), axis=1), confidence, seed)
-
-
 def ratio_of_sums_interval(values: Sequence[Array], *, confidence: float, seed: int) -> Interval | None:
     """The sum of all numerators over the sum of all denominators, with a percentile bootstrap over launches, then rows.
 

@@ -1,4 +1,4 @@
-"""The sentence on what limits the speed: the input, the network or computing."""
+"""The sentence on what limits the speed: the input, the exchange, the library, unlike ranks or computing."""
 
 from __future__ import annotations
 
@@ -28,19 +28,25 @@ def limit_sentence(shares: Mapping[str, StepShares], *, hosts: int) -> str | Non
 
 def _clause(limit: Limit, where: str, shares: Sequence[StepShares], hosts: int) -> str:
     waiting = percents([own.data_wait for own in shares])
-    exposed = percents([own.exposed_comm or 0.0 for own in shares])
+    exposed = percents([own.exposed_exchange or 0.0 for own in shares])
     match limit:
         case "input":
             return (
                 f"The input is the limit{where}: {waiting} of the step is waiting for data; more loader workers (loader_workers) "
                 "or a faster data set will help, the network will not"
             )
-        case "network":
+        case "exchange":
             what = "The network" if hosts > 1 else "Exchange between ranks of one host"
-            return f"{what} is the limit{where}: {exposed} of the step is exposed communication, {waiting} waiting for data"
+            return f"{what} is the limit{where}: {exposed} of the step is exposed exchange, {waiting} waiting for data"
+        case "library":
+            overhead = percents([own.library_overhead or 0.0 for own in shares])
+            return f"The library is the limit{where}: {overhead} of the step is its overhead besides exchange"
+        case "imbalance":
+            unlike = percents([own.imbalance or 0.0 for own in shares])
+            return f"Unlike ranks are the limit{where}: {unlike} of the step is waiting for the slowest"
         case "computing":
-            return f"Computing takes most of the step{where}: {waiting} is waiting for data, {exposed} exposed communication"
-    return f"The input is not the limit{where}: {waiting} of the step is waiting for data (exposed communication was not measured)"
+            return f"Computing takes most of the step{where}: {waiting} is waiting for data, {exposed} exposed exchange"
+    return f"The input is not the limit{where}: {waiting} of the step is waiting for data (exposed exchange was not measured)"
 
 
 def percents(shares: Sequence[float]) -> str:

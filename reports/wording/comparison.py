@@ -14,7 +14,8 @@ from reports.conclusions.verdict import is_atypical
 from reports.estimate import Caution
 from reports.schema import ArmSummary, HeadlinePart, RatioSummary
 from reports.statistics.looks import error_share
-from reports.wording.disturbances import load_lines, restart_lines, skipped_lines, stall_lines
+from reports.wording.causes import because_clause
+from reports.wording.disturbances import load_lines, restart_lines, skipped_lines, stall_lines, straggler_lines
 from reports.wording.formatting import interval, percent, ratio
 from reports.wording.separate_runs import run_lines
 
@@ -95,7 +96,8 @@ def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: P
     apart = f"{abs(result.throughput_ratio - 1):.1%}"
     match result.verdict:
         case "faster" | "slower":
-            return f"{ours} is {apart} {result.verdict} than {theirs} {figures}{_why_not_typical(result, plan)}"
+            why = because_clause(result)
+            return f"{ours} is {apart} {result.verdict} than {theirs} {figures}{why}{_why_not_typical(result, plan)}"
         case "equivalent":
             return f"{ours} and {theirs} are equivalent within {percent(plan.measurement.noise_threshold)} {figures}"
     return f"Undecided whether {ours} or {theirs} is faster {figures}{_what_next(result)}"
@@ -278,7 +280,7 @@ def warnings(plan: Plan, arms: Sequence[ArmSummary], results: Sequence[RatioSumm
         if arm.status not in ("ok", "not measured") and arm.launches:
             lost = len({error.launch for error in arm.errors})
             found.append(f"{arm.name} is {arm.status} in {_count(lost, 'launch', 'launches')}; the others count")
-    found += [*stall_lines(arms), *load_lines(arms), *skipped_lines(arms), *restart_lines(arms)]
+    found += [*straggler_lines(arms), *stall_lines(arms), *load_lines(arms), *skipped_lines(arms), *restart_lines(arms)]
     atypical = [result for result in results if is_atypical(result, threshold=plan.measurement.noise_threshold)]
     if any(result.case is not None for result in atypical):
         found.append(f"In {len(atypical)} of {len(results)} ratios a few blocks are far out: see typical_ratio in comparison.json")

@@ -1,13 +1,14 @@
-"""What disturbed the measuring, in words: stalls that an arm caused, and load that others put on its cores."""
+"""What disturbed the measuring, in words: stalls that an arm caused, load that others put on its cores, a rank that was late."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from measurement.record import LaunchRecord
 from reports.conclusions.load import DISTURBED, is_quiet
 from reports.conclusions.stalls import FEW
 from reports.schema import ArmSummary, LoadFigures, StallFigures
-from reports.wording.formatting import milliseconds, percent
+from reports.wording.formatting import PHASE_NAMES, milliseconds, percent
 
 WORTH_TELLING_STALLS = 0.005
 """Arms whose stalls took less than this share of their time are not spoken of."""
@@ -53,6 +54,27 @@ def restart_lines(arms: Sequence[ArmSummary]) -> list[str]:
     if not told:
         return []
     return [f"the workload's batches ended in timed steps and were begun anew, as at the end of an epoch: {', '.join(told)}"]
+
+
+def straggler_lines(arms: Sequence[ArmSummary]) -> list[str]:
+    """One sentence for each arm in which a rank persistently holds the others up."""
+    found = [(arm.name, arm.by_rank.straggler) for arm in arms if arm.by_rank and arm.by_rank.straggler]
+    return [
+        f"Rank {late.rank}{f' on {late.host}' if late.host else ''} holds the other ranks of {name} up: its steps without exchange "
+        f"are {milliseconds(late.late_s)} ms longer ({milliseconds(late.ci_low)} to {milliseconds(late.ci_high)}), most of it in "
+        f"{PHASE_NAMES[late.phase]}"
+        for name, late in found
+    ]
+
+
+def floor_lines(records: Sequence[LaunchRecord]) -> list[str]:
+    """One sentence if the floor could not be measured."""
+    failed = [record for record in records if record.role == "floor" and record.status != "ok"]
+    if not failed:
+        return []
+    message = failed[0].error.message if failed[0].error else failed[0].status
+    launches = f"{len(failed)} {'launch' if len(failed) == 1 else 'launches'}"
+    return [f"The floor, which has no library, failed in {launches}, where overhead cannot be told from computing: {message}"]
 
 
 def load_sentence(load: LoadFigures | None) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from measurement.record import Case
 from reports.schema import ArmSummary, Estimate, RatioSummary, StepShares
 
+PHASE_NAMES = {"data_wait": "data wait", "forward": "forward", "backward": "backward", "optimizer": "optimizer step"}
 NONE = "–"
 TO, NARROW_TO = " to ", "–"
 """Between the bounds of an interval; the second where space is short."""
@@ -74,7 +75,7 @@ def significant(value: float) -> str:
 
 
 def exposed(estimate: Estimate | None) -> str:
-    """Exposed communication in milliseconds per step, with its interval."""
+    """Exposed exchange in milliseconds per step, with its interval."""
     return with_interval(estimate, milliseconds)
 
 
@@ -93,8 +94,8 @@ def share(part: float | None) -> str:
 
 
 def step_shares(shares: StepShares | None) -> str:
-    """Data wait and exposed communication as shares of a step."""
-    return f"{share(shares.data_wait)}, {share(shares.exposed_comm)}" if shares else NONE
+    """Data wait and exposed exchange as shares of a step."""
+    return f"{share(shares.data_wait)}, {share(shares.exposed_exchange)}" if shares else NONE
 
 
 def gibibytes(number: int | None) -> str:

@@ -146,10 +146,10 @@ def _units(arm: ArmSummary, point: StudyPoint) -> str:
 
 
 def exposed_sentence(points: Sequence[StudyPoint], name: str) -> str | None:
-    """Exposed communication from the fastest link to the slowest."""
-    found = [(label(points, point), point.arm(name).exposed_comm_s) for point in sorted_points(points)]
+    """Exposed exchange from the fastest link to the slowest."""
+    found = [(label(points, point), point.arm(name).exposed_exchange_s) for point in sorted_points(points)]
     figures = [f"{milliseconds(exposed.value)} ms at {where}" for where, exposed in found if exposed is not None]
-    return f"Exposed communication of {name}, per step: {', '.join(figures)}" if len(figures) > 1 else None
+    return f"Exposed exchange of {name}, per step: {', '.join(figures)}" if len(figures) > 1 else None
 
 
 def warnings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:

@@ -28,6 +28,11 @@ class ArmLaunch:
     """See ``Backend.offers_local_steps``."""
 
     @property
+    def is_floor(self) -> bool:
+        """Whether it is the arm without any library, whose blocks are all without exchange and which is compared with none."""
+        return self.record.role == "floor"
+
+    @property
     def is_running(self) -> bool:
         """Whether this arm is still to be measured."""
         return self.record.status == "ok" and not self.session.exit_codes

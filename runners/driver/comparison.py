@@ -28,7 +28,7 @@ from runners.hosts.preflight import inspect
 from runners.hosts.ssh_probe import probe_hosts
 from runners.lab.link_shaping import require_lab, shaped_links
 from runners.launchers import HERE
-from runners.planning.arms import computes_on_gpu, require_executables, resolve_arms
+from runners.planning.arms import computes_on_gpu, floor_beside, require_executables, resolve_arms
 from runners.planning.check_process import is_to_check, require_workable
 from runners.planning.data_check import require_data_on
 from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
@@ -60,6 +60,7 @@ class ComparisonRun:
         self.arms = resolve_arms(plan)
         self.workload = resolve_workload(plan.workload, plan.workload_options)
         self.cases = resolve_cases(plan, self.workload, self.arms)
+        self.floor = floor_beside(self.arms[plan.baseline]) if plan.has_floor and not self.cases else None
         require_epochs(plan, self.workload)
         make_reports(plan.reports)  # refused before anything is measured
         self._seconds = Seconds()
@@ -186,7 +187,7 @@ class ComparisonRun:
         self.progress.launch(number)
         launch = Launch(
             self.plan,
-            self.arms,
+            [*self.arms.values(), *([self.floor] if self.floor else [])],
             self.workload,
             self.cases,
             number=number,
@@ -197,7 +198,7 @@ class ComparisonRun:
         try:
             launch.run()
         finally:
-            self.manifest.fairness = fairness_table([arm.record for arm in launch.arms.values()])
+            self.manifest.fairness = fairness_table([arm.record for arm in launch.compared])
             self._seconds.starting += launch.clock.starting_s
             self._seconds.training += launch.clock.measuring_s
         self.progress.launch_done()
@@ -235,7 +236,7 @@ class ComparisonRun:
         return {
             number
             for number, records in by_launch.items()
-            if {record.arm for record in records} == set(self.arms) and all(record.complete for record in records)
+            if {record.arm for record in records} >= set(self.arms) and all(record.complete for record in records)
         }
 
 

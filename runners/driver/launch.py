@@ -31,7 +31,7 @@ class Launch:
     def __init__(
         self,
         plan: Plan,
-        arms: dict[str, ArmSetup],
+        arms: Sequence[ArmSetup],
         workload: WorkloadSetup,
         cases: Sequence[Case],
         *,
@@ -50,7 +50,12 @@ class Launch:
         self._rng = random.Random(f"{plan.seed}/{number}")
         self._rounds = self._new_rounds()
         self._events: dict[str, TensorboardLog] = {}
-        self.arms = {name: self._arm(setup, endpoint) for name, setup in arms.items()}
+        self.arms = [self._arm(setup, endpoint) for setup in arms]
+
+    @property
+    def compared(self) -> list[ArmLaunch]:
+        """The arms without the floor."""
+        return [arm for arm in self.arms if not arm.is_floor]
 
     def _new_rounds(self) -> Rounds | TrainingRounds:
         plan, rng, clock, say = self.plan, self._rng, self.clock, self._say
@@ -94,26 +99,27 @@ class Launch:
             else:
                 self._run_sequential()
         except BaseException:
-            for arm in self.arms.values():
+            for arm in self.arms:
                 arm.record.complete = arm.record.complete and arm.record.status != "ok"
             raise
         finally:
-            for arm in self.arms.values():
+            for arm in self.arms:
                 arm.session.end()
                 self._write(arm)
 
     def _run_interleaved(self) -> None:
-        ranks = sum(arm.record.world_size for arm in self.arms.values())
-        self._say(f"starting {len(self.arms)} arms, {ranks} ranks in all")
-        for arm in self.arms.values():
+        ranks = sum(arm.record.world_size for arm in self.arms)
+        floor = " and the floor" if len(self.compared) < len(self.arms) else ""
+        self._say(f"starting {len(self.compared)} arms{floor}, {ranks} ranks in all")
+        for arm in self.arms:
             arm.run_unless_failed(self._start)
-        for arm in self.arms.values():
+        for arm in self.arms:
             arm.run_unless_failed(self._await_ready)
-        self._measure(list(self.arms.values()), seconds=self.measure.seconds_per_launch)
-        self._finish_all(list(self.arms.values()))
+        self._measure(self.arms, seconds=self.measure.seconds_per_launch)
+        self._finish_all(self.arms)
 
     def _run_sequential(self) -> None:
-        order = shuffled(list(self.arms.values()), self._rng)
+        order = shuffled(self.arms, self._rng)
         done: list[ArmLaunch] = []
         for arm in order:
             self._say(f"starting {arm.session.name} x {arm.record.world_size} ranks")
@@ -125,7 +131,8 @@ class Launch:
 
     def _measure(self, arms: Sequence[ArmLaunch], *, known: Sequence[ArmLaunch] | None = None, seconds: float) -> None:
         """Open the gates, then measure the arms that passed."""
-        open_gates(arms, known=known, measurement=self.measure, say=self._say)
+        held = None if known is None else [arm for arm in known if not arm.is_floor]
+        open_gates([arm for arm in arms if not arm.is_floor], known=held, measurement=self.measure, say=self._say)
         self.clock.starting_s += self.clock.elapsed_s - self.clock.starting_s - self.clock.measuring_s
         self._rounds.run(arms, seconds=seconds)
 

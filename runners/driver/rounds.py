@@ -83,11 +83,15 @@ class Rounds:
         return f"measuring blocks of {self._sizes[None].steps} steps" if self._sizes else "measuring"
 
     def _rounds(self, arms: Sequence[ArmLaunch]) -> Iterator[list[Item]]:
-        """Yield rounds without end: each arm once in each case, and a trained workload's arms sometimes once without exchange."""
+        """Yield rounds without end: each arm once in each case, and a trained workload's arms sometimes once without exchange.
+
+        The floor has blocks without exchange only.
+        """
+        compared = [arm for arm in arms if not arm.is_floor]
         number = 0
         while True:
             number += 1
-            items: list[Item] = [("sync", case, arm) for case in self._cases_shuffled() for arm in self._offering(case, arms)]
+            items: list[Item] = [("sync", case, arm) for case in self._cases_shuffled() for arm in self._offering(case, compared)]
             if not self._is_micro_benchmark and self._measure.local_every and number % self._measure.local_every == 0:
                 items += [("local", None, arm) for arm in shuffled(arms, self._rng) if arm.has_local_steps]
             yield items

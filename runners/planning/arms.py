@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from backends import Backend, backend_class, check_options
 from backends.single import Single
 from measurement.errors import PlanError, unknown_name
-from measurement.plan import Arm, Plan
+from measurement.plan import FLOOR, Arm, Plan
 from runners.hosts.placement import planned_hosts
 from runners.launchers import Launcher, make_launcher
 from runners.planning.compatibility import default_launcher, require_given
@@ -58,6 +58,12 @@ def resolve_arms(plan: Plan) -> dict[str, ArmSetup]:
             listed = ",".join(map(str, hosts))
             raise PlanError(f"arm '{setup.name}': launcher '{setup.launcher_reference}' does not fit hosts {listed}: {reason}")
     return arms
+
+
+def floor_beside(baseline: ArmSetup) -> ArmSetup:
+    """Return the arm without any library, on the ranks, under the launcher and in the environment of the baseline."""
+    arm = Arm(backend="backends.floor:Floor", launcher=baseline.launcher_reference, environment=baseline.arm.environment)
+    return resolve_arm(FLOOR, arm, baseline.plan)
 
 
 def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSetup:

@@ -24,6 +24,7 @@ from measurement.fingerprint import fingerprint, usable_cores
 from measurement.plan_file import checked
 from measurement.record import BlockRecord, Case, RankReport
 from measurement.sources import digests, sources_of
+from measurement.thread_times import ThreadClock
 from measurement.world import World
 from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.protocol.messages import BlockCommand, CheckReport, EpochCommand, EpochReport, Job, ParityReport
@@ -85,6 +86,7 @@ class Engine:
             affinity=usable_cores(),
             backend=self.backend.describe(),
             kept_bytes=runner.kept_bytes(),
+            owns_step=isinstance(runner, Trainer) and runner.prepared is not None and runner.joined.owns_step,
             environment=dict(environment),
             fingerprint=fingerprint(),
             sources=digests(sources_of(type(self._workload))),
@@ -151,6 +153,7 @@ def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelt
     device = resolve_device(job.device, local_rank=world.local_rank)
     check_precision(job.precision, device)
     benchmark = chosen.build_micro_benchmark(seed=job.seed)
+    threads = ThreadClock()  # before the library has threads of its own
     backend.groups = benchmark.groups(job.world_size) if benchmark else ()
     counted = backend.setup(world, device=device, store=store)
     if counted.world_size != job.world_size:
@@ -168,6 +171,7 @@ def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelt
         runner = Trainer(
             workload=workload, backend=backend, world=counted, device=device, seed=job.seed, step_precision=step_precision
         )
+        runner.threads = threads
         if job.training:
             epochs = EpochRunner(runner, job.training, reference=job.workload, scale=job.learning_rate_scale)
         runner.build()

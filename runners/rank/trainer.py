@@ -19,6 +19,7 @@ from backends.base import BuildOptimizer, Prepared
 from measurement.errors import PlanError
 from measurement.record import PHASES, RankSteps
 from measurement.step_timer import StepTimer
+from measurement.thread_times import ThreadClock
 from measurement.world import World
 from runners.rank.loader_processes import loaders_held
 from runners.rank.precision import StepPrecision
@@ -72,6 +73,8 @@ class Trainer:
         self.device = device
         self.seed = seed
         self.micro_steps = backend.micro_steps
+        self.threads = ThreadClock()
+        """Set to one that was made before the backend was set up, so that it knows the library's threads."""
         self.prepared: Prepared | None = None
         self.batches = self.new_batches()
         self._begun: Iterator[Any] | None = None
@@ -232,6 +235,7 @@ class Trainer:
             timer.start()
             for _ in range(warmup_steps):
                 self.step(timer)
+            before = self.threads.read()
             synchronize_ranks(self.backend, self.device)
             scale = self.step_precision.scaler.get_scale()
             untimed_s = time.perf_counter() - began
@@ -239,6 +243,7 @@ class Trainer:
             timer.start()
             samples = [self.step(timer) for _ in range(steps)]
             phases_s = timer.read().tolist()
+            threads = self.threads.between(before, self.threads.read())
             skipped = self.step_precision.skipped_since(scale)
         return RankSteps(
             rank=self.world.rank,
@@ -247,6 +252,7 @@ class Trainer:
             phases_s=phases_s,
             skipped_steps=skipped,
             restarts=self.restarts - restarts,
+            threads=threads,
         )
 
     @contextmanager

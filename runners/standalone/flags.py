@@ -35,7 +35,7 @@ BackendOption = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", he
 Threads = Annotated[int | None, typer.Option(min=1, help="Per rank; default: OMP_NUM_THREADS, or an equal share of the cores.")]
 Affinity = Annotated[str, typer.Option(help="spread: pin each rank to its share of the cores. none: leave it to the kernel.")]
 FreedMemory = Annotated[str, typer.Option(help="keep: memory that a rank frees stays its own. return: as the C library has it.")]
-NoLocal = Annotated[bool, typer.Option("--no-local", help="No blocks without gradient exchange: no exposed communication.")]
+NoLocal = Annotated[bool, typer.Option("--no-local", help="No blocks without gradient exchange: no exposed exchange.")]
 Interface = Annotated[str | None, typer.Option(help="Of every host, such as eth0; default: each library's.")]
 Blocks = Annotated[int, typer.Option(min=1, help="Measured blocks.")]
 BlockSteps = Annotated[int, typer.Option(min=1, help="Steps in each.")]

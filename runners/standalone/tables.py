@@ -8,12 +8,11 @@ from rich.table import Table
 
 from measurement.record import LaunchRecord
 from reports.conclusions.blocks import slowest_steps, tabulate_blocks, timed_steps
-from reports.conclusions.bottleneck import data_wait_share, exposed_comm, exposed_comm_share
+from reports.conclusions.bottleneck import data_wait_share, step_shares
 from reports.conclusions.cases import summarise_cases
+from reports.conclusions.step_terms import step_terms, terms_by_launch
 from reports.conclusions.summaries import crowded_line
 from reports.conclusions.throughput import throughput_per_s
-from reports.estimate import Estimate
-from reports.schema import StepShares
 from reports.wording.bottleneck import limit_sentence
 from reports.wording.formatting import bandwidth, duration, share, size_text
 
@@ -40,18 +39,11 @@ def throughput_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
     in_all = throughput_per_s(tabulate_blocks(timed))
     table.add_section()
     table.add_row("all", str(record.world_size), *_figures(in_all, slowest_steps(timed)["step_s"], timed), style="bold")
-    exposed = exposed_comm_share(_exposed(both), tabulate_blocks(timed))
-    shares = StepShares(data_wait=data_wait_share(timed), exposed_comm=exposed)
+    shares = step_shares(timed, step_terms(terms_by_launch(both, None), confidence=CONFIDENCE))
     lines = [limit_sentence({record.arm: shares}, hosts=len(record.hosts)), crowded_line(record.ranks)]
     table.caption = "\n".join(line for line in lines if line)
     table.caption_justify, table.caption_style = "left", "none"
     return table
-
-
-def _exposed(steps: pd.DataFrame) -> Estimate | None:
-    """Exposed communication of this one launch; None without blocks that had none."""
-    launches = exposed_comm(tabulate_blocks(steps))
-    return Estimate(value=float(launches[0].mean())) if launches else None
 
 
 def cases_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:

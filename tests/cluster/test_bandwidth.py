@@ -46,8 +46,8 @@ def test_a_slow_link_is_felt_and_its_bytes_are_a_rings(lab, tmp_path):
         needed = slow.arm(arm).links[0].needed_bytes
         assert needed > 2.8e6
         seconds = needed * 8 / SLOW_BITS_PER_S
-        assert slow.arm(arm).exposed_comm_s.value > 0.5 * seconds > 0.2, "such a link needs half a second for it"
-        assert slow.arm(arm).exposed_comm_s.value > free.arm(arm).exposed_comm_s.value
+        assert slow.arm(arm).exposed_exchange_s.value > 0.5 * seconds > 0.2, "such a link needs half a second for it"
+        assert slow.arm(arm).exposed_exchange_s.value > free.arm(arm).exposed_exchange_s.value
         for point in (slow, free):
             links = point.arm(arm).links
             assert [link.host for link in links] == ["host1", "host2"]

@@ -95,7 +95,7 @@ def test_two_runs_that_a_user_started_make_a_report(run_once, tmp_path):
         ("horovod", "horovodrun", "ok"),
     ]
     assert (found.result("horovod").verdict, found.result("horovod").caution) == ("undecided", "one run")
-    assert all(arm.exposed_comm_s is not None for arm in found.arms)
+    assert all(arm.exposed_exchange_s is not None for arm in found.arms)
     again = ringside_here("report", ddp, "--baseline", "horovod", "-o", tmp_path / "other")
     assert again.returncode == 2
     assert again.stderr == "ringside: --baseline 'horovod' is none of these runs' arms; use ddp\n"

@@ -10,8 +10,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from measurement.plan import Arm, Measurement, Plan
-from measurement.record import BlockRecord, Case, Failure, LaunchRecord, Manifest, ParityResult, RankReport, RankSteps
+from measurement.plan import FLOOR, Arm, Measurement, Plan
+from measurement.record import (
+    BlockRecord,
+    Case,
+    Failure,
+    LaunchRecord,
+    Manifest,
+    ParityResult,
+    RankReport,
+    RankSteps,
+    ThreadTimes,
+)
 from measurement.results import ResultsFolder
 
 STARTED = "2026-01-01T12:00:00+00:00"
@@ -39,6 +49,14 @@ class Truth:
     step_s: float = 0.02
     exposed_s: float = 0.004
     """Of every arm: a local step is that much shorter."""
+    overhead_s: Mapping[str, float] = field(default_factory=dict)
+    """By arm: what its library takes of every step, with or without exchange."""
+    more_exchange_s: Mapping[str, float] = field(default_factory=dict)
+    """By arm: how much longer its steps with exchange are."""
+    held_up_s: Mapping[str, float] = field(default_factory=dict)
+    """By arm: for how long of every step its own threads keep the training thread waiting for a core."""
+    late_s: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    """By arm and rank: how much longer its steps without exchange are."""
     noise: float = 0.03
     """Of a block's log time; Student's t with 3 degrees of freedom, scaled to this standard deviation."""
     launch_noise: float = 0.0
@@ -118,14 +136,27 @@ def make_launch(plan: Plan, truth: Truth, launch: int, *, random: np.random.Gene
                 noise = drift + truth.noise * random.standard_t(3) / np.sqrt(3)
                 seconds = np.exp(level[arm] + noise) * truth.step_s / _speed(plan, truth, arm, case)
                 if number < truth.cut.get((arm, launch), 10**6):
-                    step_s = seconds - truth.exposed_s * (kind == "local")
+                    step_s = seconds + truth.overhead_s.get(arm, 0.0) - truth.exposed_s * (kind == "local")
+                    step_s += truth.more_exchange_s.get(arm, 0.0) * (kind == "sync")
                     if number in truth.loaded_rounds:
                         step_s *= truth.slowed_by_load.get(arm, 1.5)
                     stall_s = _stalls(truth, plan, arm, random)
-                    _add_block(plan, blocks[arm], arm, turn, number, kind, case, step_s, stall_s, random)
+                    _add_block(plan, blocks[arm], arm, turn, number, kind, case, step_s, stall_s, random, truth)
                     blocks[arm][-1].foreign_share = 0.5 if number in truth.loaded_rounds else 0.005
                 turn += 1
-    return [_finish(plan, truth, launch, arm, blocks[arm]) for arm in arms]
+    if plan.has_floor and not truth.cases:
+        blocks[FLOOR] = _floor_blocks(plan, truth, random.spawn(1)[0])
+    return [_finish(plan, truth, launch, arm, own) for arm, own in blocks.items()]
+
+
+def _floor_blocks(plan: Plan, truth: Truth, random: np.random.Generator) -> list[BlockRecord]:
+    """Of the floor, beside the rounds that have blocks without exchange; they have the machine's drift, too."""
+    blocks: list[BlockRecord] = []
+    for number in range(0, plan.measurement.rounds or 12, plan.measurement.local_every):
+        noise = truth.drift * np.sin(number / 3) + truth.noise * random.standard_t(3) / np.sqrt(3)
+        step_s = np.exp(noise) * truth.step_s - truth.exposed_s
+        _add_block(plan, blocks, FLOOR, 100_000 + number, number, "local", None, step_s, [0.0] * 100, random, truth)
+    return blocks
 
 
 def _stalls(truth: Truth, plan: Plan, arm: str, random: np.random.Generator) -> list[float]:
@@ -151,24 +182,29 @@ def _add_block(
     step_s: float,
     stall_s: Sequence[float],
     random: np.random.Generator,
+    truth: Truth,
 ) -> None:
     steps, block = plan.measurement.block_steps or 5, len(blocks)
-    shares = SHARES[plan.all_arms()[arm].backend]
+    shares = SHARES[_arm(plan, arm).backend]
     ranks = []
     for rank in range(plan.world_size):
         phases = []
         for step in range(steps):
             own = step_s * (1.0 if rank == 0 else 0.999) * (1 + 0.01 * random.standard_normal() * (steps > 1)) + stall_s[step]
+            own += truth.late_s.get((arm, rank), 0.0) * (kind == "local")
             phases.append((own * np.array(shares)).tolist())
         samples = (case.message_bytes * case.messages if rank == 0 else 0) if case else plan.local_batch_size
-        ranks.append(RankSteps(rank=rank, untimed_s=0.2, samples=[samples] * steps, phases_s=phases))
+        held_s = steps * truth.held_up_s.get(arm, 0.0)
+        threads = ThreadTimes(running_s=steps * step_s - held_s, runnable_s=held_s, library_s=held_s, others_s=0.0)
+        ranks.append(RankSteps(rank=rank, untimed_s=0.2, samples=[samples] * steps, phases_s=phases, threads=threads))
     wall = steps * step_s + 0.3
     place = {"turn": turn, "round": number, "block": block, "kind": kind, "case": case.name if case else None, "steps": steps}
-    blocks.append(BlockRecord(**place, started_s=turn * wall, wall_s=wall, untimed_s=0.2, ranks=ranks))
+    timed = BlockRecord(**place, started_s=turn * wall, wall_s=wall, untimed_s=0.2, ranks=ranks)
+    blocks.append(BlockRecord.joined([timed]))
 
 
 def _finish(plan: Plan, truth: Truth, launch: int, arm: str, blocks: list[BlockRecord]) -> LaunchRecord:
-    asked = plan.all_arms()[arm]
+    asked = _arm(plan, arm)
     status = truth.statuses.get((arm, launch), "ok")
     wrong = ["weight of conv1: relative error 0.5, tolerance 1e-05"] if status == "wrong" else []
     error = None if status == "ok" else Failure(message=truth.message, ranks=[1], hosts=["host1"], log_tail={"rank-1": truth.log})
@@ -211,8 +247,13 @@ def _finish(plan: Plan, truth: Truth, launch: int, arm: str, blocks: list[BlockR
     )
 
 
+def _arm(plan: Plan, arm: str) -> Arm:
+    """The floor is written as a single process of which there are several."""
+    return Arm(backend="single") if arm == FLOOR else plan.all_arms()[arm]
+
+
 def _rank(plan: Plan, arm: str, rank: int) -> RankReport:
-    asked = plan.all_arms()[arm]
+    asked = _arm(plan, arm)
     return RankReport(
         rank=rank,
         local_rank=rank,

@@ -9,16 +9,16 @@ import pytest
 from rich.console import Console
 
 from reports import write_reports
-from reports.conclusions.bottleneck import LIMIT, data_wait_share, exposed_comm_share, limit_of
+from reports.conclusions.bottleneck import LIMIT, data_wait_share, limit_of, step_shares
 from reports.formats.terminal import comparison_table
-from reports.schema import Comparison, Estimate, StepShares
+from reports.schema import Comparison, Estimate, StepShares, StepTerms
 from reports.wording.bottleneck import limit_sentence
 from tests.unit import results_factory
 from tests.unit.results_factory import Truth, make_plan, write_results
 
 
-def shares(data_wait, exposed_comm=None):
-    return StepShares(data_wait=data_wait, exposed_comm=exposed_comm)
+def shares(data_wait, exposed_exchange=None, **others):
+    return StepShares(data_wait=data_wait, exposed_exchange=exposed_exchange, **others)
 
 
 def test_the_rank_that_waits_most_counts_over_all_its_steps():
@@ -26,10 +26,13 @@ def test_the_rank_that_waits_most_counts_over_all_its_steps():
     assert data_wait_share(steps) == pytest.approx(0.6 / 3)
 
 
-def test_exposed_communication_is_held_against_the_mean_step():
-    blocks = pd.DataFrame({"block_s": [1.0, 3.0], "steps": [10, 10]})
-    assert exposed_comm_share(Estimate(value=0.05), blocks) == pytest.approx(0.05 / 0.2)
-    assert exposed_comm_share(None, blocks) is None
+def test_no_share_is_below_0_and_what_is_not_known_stays_so():
+    sync = pd.DataFrame({"rank": [0], "data_wait_s": [0.1], "step_s": [1.0]})
+    known = {name: Estimate(value=value) for name, value in {"compute": 0.5, "data_wait": 0.1, "imbalance": 0.2}.items()}
+    rest = {name: Estimate(value=0.0) for name in ("persistent", "sync_data_wait", "in_forward")}
+    found = step_shares(sync, StepTerms(**known, **rest, exposed_exchange=Estimate(value=-0.1), step=Estimate(value=0.8)))
+    assert found == StepShares(data_wait=0.1, exposed_exchange=0.0, imbalance=0.25)
+    assert step_shares(sync, None) == StepShares(data_wait=0.1)
 
 
 @pytest.mark.parametrize(
@@ -37,10 +40,12 @@ def test_exposed_communication_is_held_against_the_mean_step():
     [
         (shares(LIMIT, 0.0), "input"),
         (shares(0.6, 0.3), "input"),
-        (shares(0.3, 0.6), "network"),
-        (shares(0.0, LIMIT), "network"),
+        (shares(0.3, 0.6), "exchange"),
+        (shares(0.0, LIMIT), "exchange"),
         (shares(LIMIT - 0.01, LIMIT - 0.01), "computing"),
         (shares(0.01, -0.02), "computing"),
+        (shares(0.1, 0.1, library_overhead=LIMIT), "library"),
+        (shares(0.1, 0.1, imbalance=0.6), "imbalance"),
         (shares(0.6), "input"),
         (shares(0.1), "not the input"),
     ],
@@ -60,20 +65,25 @@ def test_the_larger_share_is_the_limit_from_the_threshold_on(own, limit):
         ),
         (
             {"a": shares(0.01, 0.31), "b": shares(0.02, 0.05)},
-            "The network is the limit in a: 31% of the step is exposed communication, 1% waiting for data. "
-            "Computing takes most of the step in b: 2% is waiting for data, 5% exposed communication",
+            "The network is the limit in a: 31% of the step is exposed exchange, 1% waiting for data. "
+            "Computing takes most of the step in b: 2% is waiting for data, 5% exposed exchange",
         ),
         (
             {"a": shares(0.02, -0.01), "b": shares(0.02, 0.004), "c": shares(0.02, 0.0)},
-            "Computing takes most of the step: 2% is waiting for data, 0% exposed communication",
+            "Computing takes most of the step: 2% is waiting for data, 0% exposed exchange",
         ),
         (
             {"a": shares(0.0, 1.07)},
-            "The network is the limit: 100% of the step is exposed communication, 0% waiting for data",
+            "The network is the limit: 100% of the step is exposed exchange, 0% waiting for data",
+        ),
+        (
+            {"a": shares(0.1, 0.0, library_overhead=0.3), "b": shares(0.1, 0.0, imbalance=0.4)},
+            "The library is the limit in a: 30% of the step is its overhead besides exchange. "
+            "Unlike ranks are the limit in b: 40% of the step is waiting for the slowest",
         ),
         (
             {"a": shares(0.1)},
-            "The input is not the limit: 10% of the step is waiting for data (exposed communication was not measured)",
+            "The input is not the limit: 10% of the step is waiting for data (exposed exchange was not measured)",
         ),
     ],
 )
@@ -90,10 +100,10 @@ def network_bound(tmp_path):
 def test_every_report_tells_the_limit(network_bound):
     comparison = write_reports(network_bound)
     own = comparison.arm("ddp-gloo").step_shares
-    assert own.exposed_comm == pytest.approx(0.4, abs=0.02)
+    assert own.exposed_exchange == pytest.approx(0.4, abs=0.02)
     assert own.data_wait == pytest.approx(results_factory.SHARES["ddp"][0], abs=0.001)
     assert comparison.limit.startswith(
-        "Exchange between ranks of one host is the limit: 36 to 44% of the step is exposed communication, 5% waiting"
+        "Exchange between ranks of one host is the limit: 36 to 44% of the step is exposed exchange, 5% waiting"
     )
     assert "ddp-gloo-control" not in comparison.limit
     stored = json.loads((network_bound.root / "comparison.json").read_text())
@@ -108,7 +118,7 @@ def test_every_report_tells_the_limit(network_bound):
 def test_without_local_steps_the_network_cannot_be_judged(tmp_path):
     folder = write_results(tmp_path / "results", plan=make_plan(local_every=0))
     comparison = write_reports(folder)
-    assert comparison.arm("ddp-gloo").step_shares.exposed_comm is None
+    assert comparison.arm("ddp-gloo").step_shares.exposed_exchange is None
     assert comparison.limit.startswith("The input is not the limit: 5%")
 
 

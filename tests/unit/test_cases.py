@@ -81,7 +81,7 @@ def test_latency_and_bandwidths_by_hand(folder):
     assert send_recv.latency_s.value == pytest.approx(0.01, rel=0.02)
     assert send_recv.busbw_bytes_per_s.value == send_recv.algbw_bytes_per_s.value == pytest.approx(2**20 / 0.01, rel=0.02)
     assert all_reduce.latency_s.ci_low <= all_reduce.latency_s.value <= all_reduce.latency_s.ci_high
-    assert (steady.throughput_per_s, steady.step_time_s, steady.exposed_comm_s) == (None, {}, None)
+    assert (steady.throughput_per_s, steady.step_time_s, steady.step_terms_s) == (None, {}, None)
 
 
 def test_a_case_that_is_not_offered_is_no_hole(found):

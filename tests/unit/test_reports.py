@@ -83,10 +83,10 @@ def test_written_twice_the_bytes_are_the_same(folder, comparison, tmp_path):
 
 def test_json_holds_what_the_contract_names(folder, comparison):
     stored = json.loads((folder.root / "comparison.json").read_text())
-    assert stored["schema_version"] == 4
+    assert stored["schema_version"] == 5
     wanted = {"baseline", "candidate", "world_size", "hosts", "throughput_ratio", "ci_low", "ci_high", "confidence", "verdict"}
     assert all(wanted | {"launches", "pairs", "role", "more_minutes"} <= result.keys() for result in stored["results"])
-    figures = {"throughput_per_s", "step_time_s", "exposed_comm_s", "peak_memory_bytes", "scaling_efficiency", "scaling_baseline"}
+    figures = {"throughput_per_s", "step_time_s", "step_terms_s", "peak_memory_bytes", "scaling_efficiency", "scaling_baseline"}
     assert all(figures | {"name", "status", "errors", "parity"} <= arm.keys() for arm in stored["arms"])
     assert Comparison.model_validate(stored) == comparison
 
@@ -97,12 +97,14 @@ def test_csv_has_a_row_per_arm_and_units_in_its_columns(folder, comparison):
     faster = next(row for row in rows if row["arm"] == "horovod-gloo")
     assert float(faster["throughput_ratio"]) == comparison.result("horovod-gloo").throughput_ratio
     assert faster["verdict"] == "faster"
-    assert {"throughput_images_per_s", "step_time_p50_s", "exposed_comm_s", "peak_memory_bytes"} <= rows[0].keys()
+    assert {"throughput_images_per_s", "step_time_p50_s", "exposed_exchange_s", "peak_memory_bytes"} <= rows[0].keys()
     failed = next(row for row in rows if row["arm"] == "horovod-mpi")
     assert (failed["status"], failed["throughput_ratio"]) == ("failed", "")
-    for name in ("throughput_images_per_s", "exposed_comm_s"):
+    for name in ("throughput_images_per_s", "exposed_exchange_s"):
         estimate = (
-            comparison.arm("horovod-gloo").throughput_per_s if "images" in name else comparison.arm("horovod-gloo").exposed_comm_s
+            comparison.arm("horovod-gloo").throughput_per_s
+            if "images" in name
+            else comparison.arm("horovod-gloo").exposed_exchange_s
         )
         bounds = [float(faster[f"{name}{end}"]) for end in ("_ci_low", "", "_ci_high")]
         assert bounds == [estimate.ci_low, estimate.value, estimate.ci_high] == sorted(bounds)
@@ -150,7 +152,8 @@ def test_the_page_asks_the_network_for_nothing_and_stays_small(folder, page):
 
 
 def test_every_chart_is_drawn_where_there_is_data(comparison):
-    assert list(charts(comparison)) == ["ratios", "throughput", "step_time", "pairs", "distribution", "phases", "exposed"]
+    named = ["ratios", "throughput", "step_time", "pairs", "distribution", "phases", "terms", "difference-0"]
+    assert list(charts(comparison)) == named
 
 
 def test_without_any_timing_there_is_still_a_page(tmp_path):
@@ -209,7 +212,7 @@ def test_reports_need_no_torch(folder, tmp_path):
         "import sys; sys.modules['torch'] = None\n"
         "from pathlib import Path; from measurement.results import ResultsFolder; from reports import write_reports\n"
         "from reports.formats.terminal import comparison_table\n"
-        "print(comparison_table(write_reports(ResultsFolder(Path(sys.argv[1])))).row_count)"
+        "print(comparison_table(write_reports(ResultsFolder(Path(sys.argv[1])))).renderables[0].row_count)"
     )
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code, str(copy)], capture_output=True, text=True, cwd=root, check=False)

@@ -69,7 +69,7 @@ def test_alternating_runs_are_paired_and_decided(tmp_path):
     assert found.runs["horovod"] == [str(tmp_path / f"hvd-{n}") for n in range(5)]
     assert found.headline.startswith("horovod is ") and "5 runs of each" in found.headline
     assert any("the smallest difference from ddp that these runs could have shown is" in line for line in found.warnings)
-    assert found.arm("ddp").exposed_comm_s is not None
+    assert found.arm("ddp").exposed_exchange_s is not None
     assert [figures.rank for figures in found.arm("ddp").by_rank.ranks] == [0, 1]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.statistics.bootstrap import median_interval, median_of_means_interval
+from reports.statistics.bootstrap import median_interval
 from reports.statistics.intervals import (
     Interval,
     equal_work,
@@ -326,9 +326,3 @@ def test_medians_have_a_bootstrap_that_depends_on_the_seed_alone():
     assert first.low < first.estimate < first.high
     assert first.estimate == pytest.approx(100, abs=1)
     assert median_interval([np.array([np.nan])], confidence=0.95, seed=1) is None
-
-
-def test_the_median_of_means_takes_each_launch_as_one():
-    found = median_of_means_interval([np.array([1.0, 3.0]), np.array([10.0]), np.array([4.0, 4.0, 4.0])], confidence=0.95, seed=1)
-    assert found.estimate == 4.0
-    assert found.low <= 4.0 <= found.high

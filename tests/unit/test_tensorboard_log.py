@@ -39,7 +39,7 @@ def test_rounds_tell_throughput_step_time_data_wait_and_exposed_communication(tm
     assert values.pop("throughput/images_per_s") == [(1, pytest.approx(32 / 0.22)), (2, pytest.approx(32 / 0.44))]
     assert values.pop("step_time/median_s") == [(1, pytest.approx(0.11)), (2, pytest.approx(0.22))]
     assert values.pop("data_wait/share") == [(1, pytest.approx(0.4)), (2, pytest.approx(0.4))], "of the rank that waits most"
-    assert values.pop("exposed_communication/s") == [(2, pytest.approx(0.11))]
+    assert values.pop("exposed_exchange/s") == [(2, pytest.approx(0.11))]
     assert not values
 
 
@@ -55,7 +55,7 @@ def test_the_figures_of_one_round_are_those_of_the_report(tmp_path):
     values = {tag: events[0][1] for tag, events in scalars(tmp_path / "events").items()}
     arm = conclude(folder).arm("ddp-gloo")
     assert values["throughput/images_per_s"] == pytest.approx(arm.throughput_per_s.value)
-    assert values["exposed_communication/s"] == pytest.approx(arm.exposed_comm_s.value)
+    assert values["exposed_exchange/s"] == pytest.approx(arm.exposed_exchange_s.value)
     assert values["data_wait/share"] == pytest.approx(arm.step_shares.data_wait)
 
 

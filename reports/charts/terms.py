@@ -1,0 +1,75 @@
+"""The charts of why: what each arm's step is made of, and from term to term how a candidate's step differs from the baseline's."""
+
+from __future__ import annotations
+
+from reports.charts.frame import Figure, arm_layout, base_layout, legend_above
+from reports.conclusions.step_terms import TERMS
+from reports.schema import Comparison, RatioSummary, Term
+from reports.wording.causes import TERM_NAMES
+from reports.wording.formatting import milliseconds
+
+COLOURS: dict[Term, str] = {term: f"@term-{number}" for number, term in enumerate(TERMS)}
+
+
+def terms_chart(comparison: Comparison) -> Figure | None:
+    """One stacked bar per arm. A term below 0 begins at 0 and goes left."""
+    arms = [arm for arm in comparison.arms if arm.step_terms_s]
+    if not arms:
+        return None
+    traces = []
+    for term in TERMS:
+        values = [arm.step_terms_s.of(term) for arm in arms if arm.step_terms_s]
+        if any(values):
+            traces.append(
+                {
+                    "type": "bar",
+                    "orientation": "h",
+                    "name": TERM_NAMES[term],
+                    "y": [arm.name for arm in arms],
+                    "x": [1e3 * value.value if value else 0.0 for value in values],
+                    "marker": {"color": COLOURS[term]},
+                    "hovertemplate": f"%{{y}}, {TERM_NAMES[term]}: %{{x:.2f}} ms<extra></extra>",
+                }
+            )
+    layout = arm_layout(len(arms), "ms per step")
+    legend_above(layout)
+    layout |= {"barmode": "relative", "bargap": 0.35, "height": layout["height"] + 24}
+    layout["margin"]["t"] = 34
+    return {"data": traces, "layout": layout}
+
+
+def difference_charts(comparison: Comparison) -> dict[str, Figure]:
+    """A waterfall for each candidate with known terms, as ``difference-<number>``."""
+    shown = [result for result in comparison.results if result.role == "candidate" and result.term_differences_s]
+    return {f"difference-{number}": _waterfall(result) for number, result in enumerate(shown)}
+
+
+def _waterfall(result: RatioSummary) -> Figure:
+    """From the baseline's step to the candidate's: what each term adds, and their sum."""
+    found = result.term_differences_s
+    texts = [f"{1e3 * one.value:+.2f}" for one in found.values()]
+    total = sum(one.value for one in found.values())
+    bounds = [
+        f"{milliseconds(one.ci_low)} to {milliseconds(one.ci_high)}" if one.ci_low is not None else "one launch"
+        for one in found.values()
+    ]
+    trace = {
+        "type": "waterfall",
+        "orientation": "v",
+        "x": [*(TERM_NAMES[term] for term in found), "step"],
+        "y": [*(1e3 * one.value for one in found.values()), 0],
+        "measure": [*("relative" for _ in found), "total"],
+        "text": [*texts, f"{1e3 * total:+.2f}"],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "customdata": [*bounds, ""],
+        "hovertemplate": "%{x}: %{text} ms (%{customdata})<extra></extra>",
+        "connector": {"line": {"color": "@muted", "width": 1}},
+        "increasing": {"marker": {"color": "@slower"}},
+        "decreasing": {"marker": {"color": "@faster"}},
+        "totals": {"marker": {"color": "@muted"}},
+    }
+    layout = base_layout(300, "")
+    layout["yaxis"] |= {"title": {"text": "ms per step", "font": {"size": 12}}, "zeroline": True, "automargin": True}
+    layout["margin"] |= {"t": 24}
+    return {"data": [trace], "layout": layout}

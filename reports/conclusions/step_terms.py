@@ -1,0 +1,236 @@
+"""Why: the terms that an arm's mean step is made of, by the same definition whatever the library. They add up to the step.
+
+Of mean seconds per optimizer step, from blocks of the same launch:
+
+=================  =====================================================================================================
+F, f               a step of the floor, which has no library and waits for nobody, and the data wait in it; mean over ranks
+L, l               the same of the arm's steps without exchange
+M                  of the same steps the slowest rank's, step by step
+S                  the synchronised step: the sum of the blocks' times, each its slowest rank's, over their steps
+compute            F - f; without a floor L - l, which then holds the library's overhead too
+data_wait          l
+library_overhead   (L - l) - (F - f): hooks, wrapper, threads that take the core
+imbalance          M - L: what is lost because ranks differ, even over a free network
+exposed_exchange   S - M: what exchange adds; negative where ranks come out of it faster than without
+=================  =====================================================================================================
+
+That they add up proves nothing, since it follows from the definitions; that a planted cause moves its own term does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import get_args
+
+import numpy as np
+import pandas as pd
+
+from measurement.plan import FLOOR
+from measurement.record import LaunchRecord
+from reports.schema import Because, Estimate, RatioSummary, StepTerms, Term, ThreadFigures
+from reports.statistics.means import mean_interval
+
+TERMS: tuple[Term, ...] = get_args(Term)
+COUNTED = ["running_s", "runnable_s", "library_s"]
+"""Of ``measurement.record.ThreadTimes``."""
+
+
+class Terms:
+    """The terms of every arm of a comparison, and what its ranks' threads did meanwhile."""
+
+    def __init__(self, records: Sequence[LaunchRecord], timed: pd.DataFrame, *, confidence: float) -> None:
+        """Take them from the records of all arms, the floor's among them, and their steps that count."""
+        self._confidence = confidence
+        bare = timed[timed["arm"] == FLOOR]
+        by_arm = {str(arm): own for arm, own in timed[timed["case"].isna()].groupby("arm") if arm != FLOOR}
+        own_steps = {record.arm for record in records for rank in record.ranks if rank.owns_step}
+        self._terms = {arm: terms_by_launch(own, None if arm in own_steps else bare) for arm, own in by_arm.items()}
+        self._threads = {arm: threads_by_launch([record for record in records if record.arm == arm]) for arm in by_arm}
+
+    def of(self, arm: str) -> StepTerms | None:
+        """An arm's terms; None without blocks of both kinds."""
+        return step_terms(self._terms[arm], confidence=self._confidence) if arm in self._terms else None
+
+    def threads_of(self, arm: str) -> dict[str, ThreadFigures]:
+        """What an arm's threads did, by kind of block; empty where nothing is known."""
+        if arm not in self._threads:
+            return {}
+        found = {kind: thread_figures(self._threads[arm], kind, confidence=self._confidence) for kind in ("sync", "local")}
+        return {kind: figures for kind, figures in found.items() if figures is not None}
+
+    def explain(self, result: RatioSummary, copies: Sequence[str]) -> None:
+        """Set what the steps of a ratio's two arms differ by, and why the verdict is what it is.
+
+        Args:
+            result: with its verdict.
+            copies: the arms that the candidate is held against.
+        """
+        arm, known = result.candidate, [copy for copy in copies if copy in self._terms]
+        if arm not in self._terms or not known:
+            return
+        differences = term_differences(self._terms[arm], [self._terms[copy] for copy in known])
+        if not len(differences):
+            return
+        known_terms = [term for term in TERMS if term in differences]
+        result.term_differences_s = {term: mean_interval(differences[term], confidence=self._confidence) for term in known_terms}
+        threads = [self._threads[copy] for copy in known]
+        result.held_up_s = held_up(self._threads[arm], threads, confidence=self._confidence)
+        if result.verdict in ("faster", "slower"):
+            result.because = because(differences, slower=result.verdict == "slower", confidence=self._confidence)
+
+
+def terms_by_launch(timed: pd.DataFrame, floor: pd.DataFrame | None) -> pd.DataFrame:
+    """The terms of an arm in every launch that has blocks of both kinds (and of the floor), and what they are made of.
+
+    Args:
+        timed: its steps that count (``reports.conclusions.blocks.timed_steps``).
+        floor: those of the floor; None: there is none, or it cannot be held against this arm.
+
+    Returns:
+        By launch, seconds: ``TERMS`` (``library_overhead`` NaN without a floor) and ``step``; of the imbalance ``persistent``, what
+        the slowest rank's mean is above the mean of all; ``sync_data_wait``, the wait in synchronised steps; ``in_forward``, what
+        forward takes longer with exchange than without, where DDP broadcasts buffers.
+    """
+    sync, local = timed[timed["kind"] == "sync"], timed[timed["kind"] == "local"]
+    own = _means_of_ranks(local)
+    slowest = local.groupby(["launch", "turn", "step"], as_index=False)["step_s"].max().groupby("launch")["step_s"].mean()
+    by_rank = local.groupby(["launch", "rank"])["step_s"].mean()
+    exchanged = _means_of_ranks(sync)
+    found = pd.DataFrame(
+        {
+            "compute": own["step_s"] - own["data_wait_s"],
+            "data_wait": own["data_wait_s"],
+            "library_overhead": np.nan,
+            "imbalance": slowest - own["step_s"],
+            "exposed_exchange": _block_steps(sync) - slowest,
+            "step": _block_steps(sync),
+            "persistent": by_rank.groupby("launch").max() - own["step_s"],
+            "sync_data_wait": exchanged["data_wait_s"],
+            "in_forward": exchanged["forward_s"] - own["forward_s"],
+        }
+    ).dropna(subset=["compute", "step"])
+    if floor is None or not len(floor):
+        return found
+    means = _means_of_ranks(floor)
+    bare = (means["step_s"] - means["data_wait_s"]).reindex(found.index)
+    return found.assign(compute=bare, library_overhead=found["compute"] - bare).dropna(subset="compute")
+
+
+def _means_of_ranks(steps: pd.DataFrame) -> pd.DataFrame:
+    """Mean seconds of a step by launch, each rank counting alike."""
+    times = ["step_s", "data_wait_s", "forward_s"]
+    return steps.groupby(["launch", "rank"])[times].mean().groupby("launch").mean()
+
+
+def _block_steps(sync: pd.DataFrame) -> pd.Series:
+    """The mean step by launch, as throughput counts it."""
+    blocks = sync.groupby(["launch", "turn", "rank"])["step_s"].agg(["sum", "size"]).groupby(["launch", "turn"]).max()
+    sums = blocks.groupby("launch").sum()
+    return sums["sum"] / sums["size"]
+
+
+def step_terms(by_launch: pd.DataFrame, *, confidence: float) -> StepTerms | None:
+    """The mean over launches, each with its own interval; None without a launch."""
+    if not len(by_launch):
+        return None
+    known = [str(name) for name in by_launch if by_launch[name].notna().all()]
+    found = {name: mean_interval(by_launch[name], confidence=confidence) for name in known}
+    return StepTerms(**found)
+
+
+def term_differences(ours: pd.DataFrame, theirs: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """How much longer each term is in one arm than in another, by launch.
+
+    Args:
+        ours: of ``terms_by_launch``.
+        theirs: of the arm that it is held against, and of its copies: their mean counts.
+
+    Returns:
+        Columns ``TERMS`` without those that are not known of both: then the library's overhead is in ``compute`` of both.
+    """
+    tables = [ours, *theirs]
+    merged = any(table["library_overhead"].isna().all() for table in tables)
+    if merged:
+        tables = [_without_floor(table) for table in tables]
+    names = [name for name in TERMS if not (merged and name == "library_overhead")]
+    baseline = pd.concat([table[names] for table in tables[1:]]).groupby(level=0).mean()
+    return (tables[0][names] - baseline).dropna()
+
+
+def _without_floor(table: pd.DataFrame) -> pd.DataFrame:
+    return table.assign(compute=table["compute"] + table["library_overhead"].fillna(0.0), library_overhead=np.nan)
+
+
+def because(differences: pd.DataFrame, *, slower: bool, confidence: float) -> Because | None:
+    """The term that makes an arm slower, or faster; None where none does by itself.
+
+    Its interval excludes 0, and so does that of what it exceeds the second one by, of those that point the same way.
+
+    Args:
+        differences: of ``term_differences``.
+        slower: which way the arm differs.
+        confidence: of either interval.
+    """
+    sign = 1 if slower else -1
+    means = (sign * differences.mean()).sort_values(ascending=False)
+    same_way = [str(name) for name in means.index if means[name] > 0]
+    if len(differences) < 2 or not same_way:
+        return None
+    first = mean_interval(differences[same_way[0]], confidence=confidence)
+    margins = [mean_interval(sign * differences[same_way[0]], confidence=confidence)]
+    if len(same_way) > 1:
+        margins.append(mean_interval(sign * (differences[same_way[0]] - differences[same_way[1]]), confidence=confidence))
+    if any(margin.ci_low is None or margin.ci_low <= 0 for margin in margins):
+        return None
+    return Because.model_validate(
+        {"term": same_way[0], "difference_s": first.value, "ci_low": first.ci_low, "ci_high": first.ci_high}
+    )
+
+
+def threads_by_launch(records: Sequence[LaunchRecord]) -> pd.DataFrame:
+    """What the threads of an arm's ranks did, seconds per step: by launch and kind of block, columns ``COUNTED``.
+
+    Args:
+        records: of one arm. Blocks of which nothing is known are left out.
+    """
+    rows = [
+        (record.launch, block.kind, block.steps, *(getattr(block.threads, name) for name in COUNTED))
+        for record in records
+        for block in record.blocks
+        if block.threads is not None and record.status == "ok"
+    ]
+    table = pd.DataFrame(rows, columns=["launch", "kind", "steps", *COUNTED])
+    sums = table.groupby(["launch", "kind"]).sum()
+    return sums[COUNTED].div(sums["steps"], axis="index")
+
+
+def thread_figures(by_launch: pd.DataFrame, kind: str, *, confidence: float) -> ThreadFigures | None:
+    """The mean over launches of one kind of block; None where nothing is known. ``by_launch``: of ``threads_by_launch``."""
+    own = of_kind(by_launch, kind)
+    if not len(own):
+        return None
+    return ThreadFigures(**{name: mean_interval(own[name], confidence=confidence) for name in COUNTED})
+
+
+def of_kind(by_launch: pd.DataFrame, kind: str) -> pd.DataFrame:
+    """The rows of one kind of block, by launch."""
+    return by_launch[by_launch.index.get_level_values("kind") == kind].droplevel("kind")
+
+
+def held_up(ours: pd.DataFrame, theirs: Sequence[pd.DataFrame], *, confidence: float) -> Estimate | None:
+    """How much longer an arm's training threads wait for a core than another arm's, seconds per step without exchange.
+
+    Args:
+        ours: of ``threads_by_launch``.
+        theirs: of the arm that it is held against, and of its copies.
+        confidence: of the interval.
+
+    Returns:
+        None where the kernel does not tell, and where the arm's own threads do not run for half as long: then it waits for others.
+    """
+    own, others = of_kind(ours, "local"), [of_kind(table, "local") for table in theirs]
+    baseline = pd.concat(others).groupby(level=0).mean() if others else own.iloc[:0]
+    apart = (own - baseline).dropna()
+    if not len(apart) or apart["library_s"].mean() < apart["runnable_s"].mean() / 2:
+        return None
+    return mean_interval(apart["runnable_s"], confidence=confidence)

@@ -1,0 +1,181 @@
+"""Why: terms of known truth, written as the driver would, and the sentence that names the cause."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from measurement.plan import FLOOR
+from measurement.results import ResultsFolder
+from reports import conclude, write_reports
+from reports.conclusions.step_terms import TERMS, terms_by_launch
+from reports.conclusions.stragglers import lateness
+from tests.unit.results_factory import SHARES, Truth, make_plan, write_results
+
+DATA = Path(__file__).parents[1] / "data"
+QUIET = {"noise": 0.002, "drift": 0.05}
+MEASURED = {"launches": 5, "rounds": 24}
+
+
+def conclude_truth(tmp_path, *, ratios=("horovod-gloo",), measurement=None, **truth):
+    plan = make_plan(ratios, **(MEASURED | (measurement or {})))
+    equal = dict.fromkeys(ratios, 1.0)
+    return conclude(write_results(tmp_path, truth=Truth(ratios=equal, **QUIET, **truth), plan=plan))
+
+
+def steps_by_hand(rows):
+    """Columns: kind, rank, turn, step, data wait, step time."""
+    table = pd.DataFrame(rows, columns=["kind", "rank", "turn", "step", "data_wait_s", "step_s"])
+    return table.assign(launch=0, forward_s=table["step_s"] / 2)
+
+
+def test_terms_are_those_of_the_definition_by_hand():
+    arm = steps_by_hand(
+        [
+            ("sync", 0, 0, 0, 1.0, 10.0),
+            ("sync", 1, 0, 0, 1.0, 11.0),
+            ("local", 0, 1, 0, 1.0, 6.0),
+            ("local", 0, 1, 1, 1.0, 8.0),
+            ("local", 1, 1, 0, 3.0, 8.0),
+            ("local", 1, 1, 1, 3.0, 6.0),
+        ]
+    )
+    floor = steps_by_hand([("local", 0, 2, 0, 0.5, 4.0), ("local", 1, 2, 0, 0.5, 5.0)])
+    found = terms_by_launch(arm, floor).loc[0]
+    assert found[list(TERMS)].to_dict() == {
+        "compute": 4.0,  # 4.5 - 0.5
+        "data_wait": 2.0,
+        "library_overhead": 1.0,  # 7 - 2 less 4
+        "imbalance": 1.0,  # the slowest takes 8 in both steps, the mean is 7
+        "exposed_exchange": 3.0,  # 11 - 8
+    }
+    assert found[list(TERMS)].sum() == found["step"] == 11.0
+    assert found["persistent"] == 0.0
+    alone = terms_by_launch(arm, None).loc[0]
+    assert (alone["compute"], pd.isna(alone["library_overhead"])) == (5.0, True)
+
+
+def test_terms_recover_the_truth_and_add_up(tmp_path):
+    found = conclude_truth(tmp_path, overhead_s={"horovod-gloo": 0.005})
+    wait = SHARES["horovod"][0]
+    local_s = 0.02 - 0.004
+    terms = found.arm("horovod-gloo").step_terms_s
+    assert terms.compute.value == pytest.approx(local_s * (1 - SHARES["single"][0]), rel=0.02)
+    assert terms.data_wait.value == pytest.approx((local_s + 0.005) * wait, rel=0.03)
+    assert terms.library_overhead.value == pytest.approx(0.005 * (1 - wait), rel=0.05)
+    assert terms.exposed_exchange.value == pytest.approx(0.004, rel=0.06)
+    assert terms.library_overhead.ci_low < terms.library_overhead.value < terms.library_overhead.ci_high
+    assert sum(terms.of(term).value for term in TERMS) == pytest.approx(terms.step.value)
+    differences = found.result("horovod-gloo").term_differences_s
+    assert set(differences) == set(TERMS)
+    assert differences["library_overhead"].value == pytest.approx(0.005 * (1 - wait), rel=0.05)
+
+
+def test_the_floor_is_no_arm(tmp_path):
+    found = conclude_truth(tmp_path)
+    assert FLOOR not in [arm.name for arm in found.arms]
+    assert FLOOR not in [result.candidate for result in found.results]
+
+
+@pytest.mark.parametrize(
+    ("truth", "term", "words"),
+    [
+        (
+            {"overhead_s": {"horovod-gloo": 0.005}},
+            "library_overhead",
+            "because it takes 4.7",
+        ),
+        (
+            {"overhead_s": {"horovod-gloo": 0.005}, "held_up_s": {"horovod-gloo": 0.0045}},
+            "library_overhead",
+            "because its threads hold the training thread up: 4.7",
+        ),
+        (
+            {"overhead_s": {"horovod-gloo": -0.005}},
+            "library_overhead",
+            "because it takes 4.7",
+        ),
+    ],
+)
+def test_the_cause_is_named(tmp_path, truth, term, words):
+    found = conclude_truth(tmp_path, **truth)
+    assert found.result("horovod-gloo").because.term == term
+    assert words in found.headline
+    assert ("less" if truth["overhead_s"]["horovod-gloo"] < 0 else "more") in found.headline
+
+
+def test_no_cause_is_named_without_a_verdict(tmp_path):
+    result = conclude_truth(tmp_path, overhead_s={"horovod-gloo": 0.0}).result("horovod-gloo")
+    assert result.verdict != "slower"
+    assert result.because is None
+    assert result.term_differences_s
+
+
+def test_two_causes_alike_are_no_single_cause(tmp_path):
+    overhead = {"horovod-gloo": 0.004}
+    found = conclude_truth(tmp_path, overhead_s=overhead, more_exchange_s={"horovod-gloo": 0.0038})
+    result = found.result("horovod-gloo")
+    assert (result.verdict, result.because) == ("slower", None)
+    assert "; no single cause stands out" in found.headline
+
+
+def test_without_a_floor_overhead_is_in_computing(tmp_path):
+    found = conclude_truth(tmp_path, overhead_s={"horovod-gloo": 0.005}, measurement={"floor": False})
+    terms, result = found.arm("horovod-gloo").step_terms_s, found.result("horovod-gloo")
+    assert terms.library_overhead is None
+    assert result.because.term == "compute"
+    assert "library_overhead" not in result.term_differences_s
+    assert "computes 4.7" in found.headline
+
+
+def test_a_rank_that_is_late_is_named_with_its_host_and_phase(tmp_path):
+    found = conclude_truth(tmp_path, late_s={("horovod-gloo", 1): 0.001})
+    straggler = found.arm("horovod-gloo").by_rank.straggler
+    assert (straggler.rank, straggler.host, straggler.phase) == (1, "host1", "backward")
+    assert straggler.late_s == pytest.approx(0.001, rel=0.1)
+    assert straggler.ci_low < 0.001 < straggler.ci_high
+    assert found.arm("ddp-gloo").by_rank.straggler is None
+    assert any(
+        line.startswith("Rank 1 on host1 holds the other ranks of horovod-gloo up") and line.endswith("most of it in backward")
+        for line in found.warnings
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_rank_is_named_where_all_are_alike(tmp_path, seed):
+    folder = write_results(tmp_path, truth=Truth(noise=0.03), plan=make_plan(rounds=24), seed=seed)
+    assert [arm.by_rank.straggler for arm in conclude(folder).arms] == [None] * 4
+
+
+def test_lateness_is_against_the_mean_of_the_others():
+    rows = [("local", rank, 0, 0, 0.0, seconds) for rank, seconds in enumerate([1.0, 1.0, 4.0])]
+    assert lateness(steps_by_hand(rows)).iloc[0].tolist() == pytest.approx([-1.5, -1.5, 3.0])
+
+
+def test_every_report_shows_the_terms(tmp_path):
+    plan = make_plan(("horovod-gloo",), **MEASURED)
+    truth = Truth(ratios={"horovod-gloo": 1.0}, overhead_s={"horovod-gloo": 0.005}, **QUIET)
+    folder = write_results(tmp_path, truth=truth, plan=plan)
+    write_reports(folder)
+    markdown = (folder.root / "report.md").read_text()
+    assert "| ms per step | step | computing | data wait | library overhead | imbalance | exposed exchange |" in markdown
+    assert "| ms per step | blocks | training thread runs | waits for a core | library's threads run |" in markdown
+    page = (folder.root / "report.html").read_text()
+    assert 'id="chart-terms"' in page
+    assert 'id="chart-difference-0"' in page
+    assert "library_overhead_s_ci_low" in (folder.root / "report.csv").read_text().splitlines()[0]
+
+
+def test_a_stored_folder_of_schema_version_3_is_still_read(tmp_path):
+    """It has no floor, and its blocks tell nothing of their threads."""
+    copy = ResultsFolder(shutil.copytree(DATA / "results-v3", tmp_path / "stored"))
+    assert {json.loads(path.read_text())["schema_version"] for path in copy.root.glob("launch-*/*/record.json")} == {3}
+    found = write_reports(copy)
+    assert found.result("horovod-gloo").throughput_ratio == pytest.approx(1.1, rel=0.05)
+    terms = found.arm("ddp-gloo").step_terms_s
+    assert (terms.library_overhead, found.arm("ddp-gloo").threads_s) == (None, {})
+    assert terms.exposed_exchange.value == pytest.approx(0.004, rel=0.5)

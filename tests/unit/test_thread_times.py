@@ -1,0 +1,61 @@
+"""Who had the core: a real thread that takes it, beside a training thread pinned to the same one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from measurement.record import BlockRecord, RankSteps, ThreadTimes
+from measurement.thread_times import ThreadClock
+from tests.conftest import REPOSITORY
+
+SHARED_CORE = """
+import hashlib, json, os, sys, threading, time
+from measurement.thread_times import ThreadClock
+
+def compute(seconds):  # without the interpreter's lock
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        hashlib.pbkdf2_hmac("sha256", b"x", b"y", 20_000)
+
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+own = threading.Thread(target=compute, args=(3.0,))
+own.start()
+clock = ThreadClock()
+library = threading.Thread(target=compute, args=(1.0,))
+library.start()
+before = clock.read()
+compute(0.5)
+print(clock.between(before, clock.read()).model_dump_json())
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel keeps no schedstat (CONFIG_SCHED_INFO)")
+def test_threads_that_come_later_are_the_librarys_and_take_the_core():
+    done = subprocess.run(
+        [sys.executable, "-c", SHARED_CORE], capture_output=True, text=True, timeout=60, cwd=REPOSITORY, check=True
+    )
+    found = json.loads(done.stdout)
+    assert all(seconds > 0 for seconds in found.values()), found
+
+
+def test_without_counters_nothing_is_known():
+    clock = ThreadClock()
+    assert clock.between(None, clock.read()) is None
+
+
+def test_a_block_has_the_mean_over_ranks_or_nothing():
+    def rank(number, threads):
+        return RankSteps(rank=number, untimed_s=0.0, samples=[1], phases_s=[[0.0] * 4], threads=threads)
+
+    times = [ThreadTimes(running_s=one, runnable_s=2 * one, library_s=0.0, others_s=1.0) for one in (1.0, 3.0)]
+    place = {"turn": 0, "round": 0, "block": 0, "kind": "sync", "steps": 1}
+    both = BlockRecord.joined([BlockRecord(**place, ranks=[rank(number, one)]) for number, one in enumerate(times)])
+    assert both.threads == ThreadTimes(running_s=2.0, runnable_s=4.0, library_s=0.0, others_s=1.0)
+    one = BlockRecord.joined([BlockRecord(**place, ranks=[rank(0, times[0]), rank(1, None)])])
+    assert one.threads is None
