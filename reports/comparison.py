@@ -15,9 +15,8 @@ from measurement.plan import FLOOR, Plan
 from measurement.record import LaunchRecord, Manifest
 from reports.conclusions.blocks import columns, slowest_steps, tabulate_blocks, timed_steps
 from reports.conclusions.cases import cases_of
-from reports.conclusions.load import block_loads, summarise_load
+from reports.conclusions.disturbances import block_loads, find_stalls, summarise_load
 from reports.conclusions.ratios import Evidence, fastest, summarise_ratios
-from reports.conclusions.stalls import find_stalls
 from reports.conclusions.step_terms import Terms
 from reports.conclusions.summaries import crowded_line, summarise_arms
 from reports.conclusions.training import summarise_training

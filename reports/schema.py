@@ -165,7 +165,7 @@ class StepShares(Stored):
 
 
 class StallFigures(Stored):
-    """An arm's stalls (``reports.conclusions.stalls``): steps far longer than its others."""
+    """An arm's stalls (``reports.conclusions.disturbances``): steps far longer than its others."""
 
     count: int
     seconds: float
@@ -178,7 +178,7 @@ class StallFigures(Stored):
 
 
 class LoadFigures(Stored):
-    """What others took of an arm's cores while its blocks ran (``reports.conclusions.load``): shares of the cores' time."""
+    """What others took of an arm's cores while its blocks ran (``reports.conclusions.disturbances``): shares of the cores' time."""
 
     foreign_share: float
     steal_share: float

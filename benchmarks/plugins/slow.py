@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -70,7 +71,7 @@ class Slowed:
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
         """Prepare as the backend does, and add hooks that spend the extra time. Collective."""
         prepare = super().prepare  # type: ignore[misc]
-        prepared = _with_options(self, self.plain, Slowness, model, build_optimizer, prepare)
+        prepared = with_options(self, self.plain, Slowness.model_fields, model, build_optimizer, prepare)
         spend_after_steps(model, prepared, self.options.in_this_launch())
         return prepared
 
@@ -126,17 +127,17 @@ class StallingDDP(DDP):
             if self.steps % self.options.every == 0:
                 time.sleep(self.options.stall_s)
 
-        prepared = _with_options(self, DDPOptions, Stalls, model, build_optimizer, super().prepare)
+        prepared = with_options(self, DDPOptions, Stalls.model_fields, model, build_optimizer, super().prepare)
         prepared.optimizer.register_step_post_hook(stall)
         return prepared
 
 
-def _with_options(
-    backend: Any, plain: type[BaseModel], added: type[BaseModel], model: nn.Module, build_optimizer: BuildOptimizer, prepare: Any
+def with_options(
+    backend: Any, plain: type[BaseModel], added: Iterable[str], model: nn.Module, build_optimizer: BuildOptimizer, prepare: Any
 ) -> Prepared:
     """Call ``prepare`` with the options that the plain backend knows: DDP hands them all to its constructor."""
     whole = backend.options
-    backend.options = plain(**whole.model_dump(exclude=set(added.model_fields)))
+    backend.options = plain(**whole.model_dump(exclude=set(added)))
     try:
         prepared: Prepared = prepare(model, build_optimizer)
     finally:

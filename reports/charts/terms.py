@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from reports.charts.frame import Figure, arm_layout, base_layout, legend_above
+import itertools
+
+from reports.charts.frame import Figure, arm_layout, legend_above
 from reports.conclusions.step_terms import TERMS
-from reports.schema import Comparison, RatioSummary, Term
+from reports.schema import Comparison, Estimate, RatioSummary, Term
 from reports.wording.causes import TERM_NAMES
 from reports.wording.formatting import milliseconds
 
@@ -47,29 +49,32 @@ def difference_charts(comparison: Comparison) -> dict[str, Figure]:
 def _waterfall(result: RatioSummary) -> Figure:
     """From the baseline's step to the candidate's: what each term adds, and their sum."""
     found = result.term_differences_s
-    texts = [f"{1e3 * one.value:+.2f}" for one in found.values()]
-    total = sum(one.value for one in found.values())
-    bounds = [
-        f"{milliseconds(one.ci_low)} to {milliseconds(one.ci_high)}" if one.ci_low is not None else "one launch"
-        for one in found.values()
-    ]
+    names = [*(TERM_NAMES[term] for term in found), "step"]
+    values = [1e3 * one.value for one in found.values()]
+    total = sum(values)
+    bases = [0.0, *itertools.accumulate(values[:-1]), 0.0]
     trace = {
-        "type": "waterfall",
-        "orientation": "v",
-        "x": [*(TERM_NAMES[term] for term in found), "step"],
-        "y": [*(1e3 * one.value for one in found.values()), 0],
-        "measure": [*("relative" for _ in found), "total"],
-        "text": [*texts, f"{1e3 * total:+.2f}"],
+        "type": "bar",
+        "orientation": "h",
+        "y": names,
+        "base": bases,
+        "x": [*values, total],
+        "text": [f"{value:+.2f}" for value in (*values, total)],
         "textposition": "outside",
         "cliponaxis": False,
-        "customdata": [*bounds, ""],
-        "hovertemplate": "%{x}: %{text} ms (%{customdata})<extra></extra>",
-        "connector": {"line": {"color": "@muted", "width": 1}},
-        "increasing": {"marker": {"color": "@slower"}},
-        "decreasing": {"marker": {"color": "@faster"}},
-        "totals": {"marker": {"color": "@muted"}},
+        "customdata": [*map(_bounds, found.values()), ""],
+        "marker": {"color": [*("@slower" if value > 0 else "@faster" for value in values), "@muted"]},
+        "hovertemplate": "%{y}: %{text} ms%{customdata}<extra></extra>",
     }
-    layout = base_layout(300, "")
-    layout["yaxis"] |= {"title": {"text": "ms per step", "font": {"size": 12}}, "zeroline": True, "automargin": True}
-    layout["margin"] |= {"t": 24}
+    layout = arm_layout(len(names), "ms per step")
+    ends = [0.0, total, *itertools.accumulate(values)]
+    room = 0.2 * (max(ends) - min(ends)) or 1.0  # for what stands beside the bars
+    layout["xaxis"] |= {"zeroline": True, "range": [min(ends) - room, max(ends) + room]}
+    layout |= {"bargap": 0.35}
     return {"data": [trace], "layout": layout}
+
+
+def _bounds(difference: Estimate) -> str:
+    if difference.ci_low is None or difference.ci_high is None:
+        return ""
+    return f" ({milliseconds(difference.ci_low)} to {milliseconds(difference.ci_high)})"

@@ -15,8 +15,7 @@ from measurement.plan import Plan
 from measurement.record import LaunchRecord
 from reports.conclusions.blocks import PAIR_COLUMNS, columns, copies_of_baseline, pair_blocks, total_tables, with_copies
 from reports.conclusions.cases import cases_of
-from reports.conclusions.load import is_quiet, summarise_load, undisturbed
-from reports.conclusions.stalls import FEW, without_stalls
+from reports.conclusions.disturbances import FEW, is_quiet, summarise_load, undisturbed, without_stalls
 from reports.conclusions.step_terms import Terms
 from reports.conclusions.verdict import decide, to_decide
 from reports.schema import ArmSummary, RatioSummary, Withheld
@@ -36,9 +35,9 @@ class Evidence:
     blocks: pd.DataFrame
     """Of all arms (``reports.conclusions.blocks.tabulate_blocks``)."""
     stalls: pd.DataFrame
-    """``reports.conclusions.stalls.find_stalls``."""
+    """``reports.conclusions.disturbances.find_stalls``."""
     loads: pd.DataFrame
-    """``reports.conclusions.load.block_loads``."""
+    """``reports.conclusions.disturbances.block_loads``."""
     arms: Mapping[str, ArmSummary]
     terms: Terms
     minutes: float

@@ -18,12 +18,10 @@ from reports.conclusions.blocks import (
 )
 from reports.conclusions.bottleneck import step_shares
 from reports.conclusions.cases import cases_of, summarise_cases
+from reports.conclusions.disturbances import summarise_load, summarise_stalls
 from reports.conclusions.links import summarise_links
-from reports.conclusions.load import summarise_load
-from reports.conclusions.ranks import summarise_ranks
-from reports.conclusions.stalls import summarise_stalls
+from reports.conclusions.ranks import find_stragglers, summarise_ranks
 from reports.conclusions.step_terms import Terms
-from reports.conclusions.stragglers import find_stragglers
 from reports.conclusions.throughput import throughput_interval
 from reports.schema import ArmError, ArmSummary, Status
 

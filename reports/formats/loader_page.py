@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from plotly.offline import get_plotlyjs
-
 from measurement.files import write_whole
 from measurement.loader_record import LoaderRecord
 from reports.charts.loaders import loading_chart
 from reports.conclusions.loaders import LoaderDemand
-from reports.formats.html import headline_parts, pages, script_json
+from reports.formats.html import headline_parts, pages, plotly_js, script_json
 from reports.tables.loader_table import loader_table
 from reports.wording.loaders import loader_sentences
 
@@ -22,7 +20,7 @@ def write_loading(record: LoaderRecord, need: LoaderDemand | None, folder: Path)
 
 
 def loading_page(record: LoaderRecord, need: LoaderDemand | None) -> bytes:
-    """UTF-8 HTML of about 5 MB, nearly all of it Plotly."""
+    """UTF-8 HTML of about 1.3 MB, nearly all of it Plotly."""
     figures = {"loading": loading_chart(record, need)}
     first, *others = loader_sentences(record, need)
     page = pages().get_template("io.html.j2")
@@ -36,6 +34,6 @@ def loading_page(record: LoaderRecord, need: LoaderDemand | None) -> bytes:
         needed=need,
         figures=figures,
         figures_json=script_json(figures),
-        plotly=get_plotlyjs(),
+        plotly=plotly_js(),
     )
     return text.encode()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from measurement.record import LaunchRecord
-from reports.conclusions.load import DISTURBED, is_quiet
-from reports.conclusions.stalls import FEW
+from reports.conclusions.disturbances import DISTURBED, FEW, is_quiet
 from reports.schema import ArmSummary, LoadFigures, StallFigures
 from reports.wording.formatting import PHASE_NAMES, milliseconds, percent
 

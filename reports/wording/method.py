@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reports.conclusions.bottleneck import LIMIT
-from reports.conclusions.stalls import FEW, TIMES_DEVIATION, TIMES_MEDIAN
+from reports.conclusions.disturbances import FEW, TIMES_DEVIATION, TIMES_MEDIAN
 from reports.schema import Comparison
 from reports.statistics.intervals import TRIM
 from reports.wording.formatting import percent

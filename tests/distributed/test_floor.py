@@ -1,4 +1,4 @@
-"""The floor beside real arms: ranks without a library, blocks without exchange, and terms that are told; its failure harms nobody."""
+"""The floor beside real arms: ranks without a library, blocks without exchange, terms that are told. Its failure harms nobody."""
 
 from __future__ import annotations
 

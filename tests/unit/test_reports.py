@@ -148,7 +148,7 @@ def test_data_inside_the_script_element_cannot_end_it():
 def test_the_page_asks_the_network_for_nothing_and_stays_small(folder, page):
     assert not re.search(r"""(src|href)\s*=\s*["'](?!data:)""", page)
     assert "url(" not in page and "@import" not in page
-    assert (folder.root / "report.html").stat().st_size < 6e6
+    assert (folder.root / "report.html").stat().st_size < 1.5e6
 
 
 def test_every_chart_is_drawn_where_there_is_data(comparison):
@@ -171,7 +171,7 @@ def test_twelve_arms_have_a_page(tmp_path):
         write_results(tmp_path, truth=Truth(ratios=dict.fromkeys(names, 1.0)), plan=make_plan(names, launches=2, rounds=4))
     )
     assert len(charts(found)["pairs"]["data"]) == 11
-    assert len(HtmlReport().render(found)) < 6e6
+    assert len(HtmlReport().render(found)) < 1.5e6
 
 
 def test_many_pairs_are_thinned_evenly_and_the_page_says_so(comparison):

@@ -44,7 +44,7 @@ SHARED_BY_REPORTS = ("schema", "study_schema", "training_schema", "estimate", "b
 """Modules of reports/ that stand above its rooms and that every room may import."""
 MOST_MODULES = 14
 """In a room of runners or reports."""
-DEPENDENCIES = {"torch", "torchvision", "horovod", "mpi4py", "yaml", "pandas", "numpy", "scipy", "plotly", "jinja2", "rich"}
+DEPENDENCIES = {"torch", "torchvision", "horovod", "mpi4py", "yaml", "pandas", "numpy", "scipy", "jinja2", "rich"}
 BANNED = {"utils", "helpers", "common", "core", "misc"}
 
 

@@ -12,8 +12,8 @@ import pytest
 from measurement.plan import FLOOR
 from measurement.results import ResultsFolder
 from reports import conclude, write_reports
+from reports.conclusions.ranks import lateness
 from reports.conclusions.step_terms import TERMS, terms_by_launch
-from reports.conclusions.stragglers import lateness
 from tests.unit.results_factory import SHARES, Truth, make_plan, write_results
 
 DATA = Path(__file__).parents[1] / "data"

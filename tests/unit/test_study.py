@@ -189,7 +189,7 @@ def test_where_the_verdict_flips(by_rate):
     assert found.findings[0].startswith("horovod-gloo against ddp-gloo: faster at unshaped and 1gbit; ")
     assert "slower at 100mbit" in found.findings[0]
     assert found.findings[0].endswith("the verdict flips between 1gbit and 100mbit")
-    exposed = next(line for line in found.findings if line.startswith("Exposed communication of ddp-gloo"))
+    exposed = next(line for line in found.findings if line.startswith("Exposed exchange of ddp-gloo"))
     assert exposed.index("unshaped") < exposed.index("1gbit") < exposed.index("100mbit")
     charts = study_charts(found)
     assert set(charts) == {"ratios", "exposed"}

@@ -1,0 +1,118 @@
+"""Does "why" name the cause? Comparisons of which it is known beforehand which term makes the candidate slower.
+
+=========  ==========================================================================  ================  ==========
+cause      what is planted in the candidate                                            expected term     comes from
+=========  ==========================================================================  ================  ==========
+computing  a tenth of each step is computed more, after the optimizer's step           library overhead  its own CPU
+thread     a thread of the library's takes 15% of the rank's core                      library overhead  held up
+twice      each bucket of gradients is exchanged twice                                 exposed exchange
+cycle      Horovod waits 5 ms longer before it looks for gradients to exchange         exposed exchange
+buckets    DDP exchanges each gradient by itself (buckets of 1 KiB)                    exposed exchange
+late       rank 1 computes longer in backward, by 5% of a step                         imbalance         rank 1
+=========  ==========================================================================  ================  ==========
+
+    python benchmarks/planted_causes.py --output FOLDER [--only CAUSE ...] [--repeats 2]
+
+Printed for each comparison: the verdict, the term that the report names (or, where it names none, the largest of those that point
+the way of the verdict), every term's difference, and the straggler. Run it from the repository, on an otherwise idle machine. An
+existing FOLDER is continued.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+PLANTED = Path(__file__).parent / "plugins" / "planted.py"
+SLOW = Path(__file__).parent / "plugins" / "slow.py"
+DDP = {"backend": "ddp", "transport": "gloo", "launcher": "torchrun", "options": {"broadcast_buffers": False}}
+HOROVOD = {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"}
+MEASUREMENT = {"launches": 5, "seconds_per_launch": 16, "block_s": 0.3, "local_every": 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """A comparison with a planted cause."""
+
+    term: str
+    """Expected to be named first."""
+    planted: dict[str, Any]
+    """What the candidate has that the baseline has not."""
+    baseline: dict[str, Any] = field(default_factory=lambda: DDP)
+    straggler: int | None = None
+    """The rank that is expected to be named."""
+
+    def plan(self, name: str, number: int) -> dict[str, Any]:
+        """Return the plan of one repetition, with a seed of its own."""
+        candidate = self.baseline | self.planted
+        candidate["options"] = {**self.baseline.get("options", {}), **self.planted.get("options", {})}
+        return {
+            "name": f"{name}-{number}",
+            "workload": "digits",
+            "local_batch_size": 128,
+            "world_size": 2,
+            "seed": 1 + number,
+            "baseline": "plain",
+            "arms": {"plain": self.baseline, "planted": candidate},
+            "measurement": MEASUREMENT,
+        }
+
+
+CAUSES = {
+    "computing": Cause(term="library_overhead", planted={"backend": f"{SLOW}:SlowDDP", "options": {"extra": 0.1}}),
+    "thread": Cause(term="library_overhead", planted={"backend": f"{PLANTED}:BusyThreadDDP"}),
+    "twice": Cause(term="exposed_exchange", planted={"backend": f"{PLANTED}:TwiceDDP"}),
+    "cycle": Cause(term="exposed_exchange", baseline=HOROVOD, planted={"options": {"cycle_time_ms": 6.0}}),
+    "buckets": Cause(term="exposed_exchange", planted={"options": {"bucket_cap_mb": 0.001}}),
+    "late": Cause(term="imbalance", planted={"backend": f"{PLANTED}:LateRankDDP"}, straggler=1),
+}
+
+
+def run(name: str, number: int, output: Path) -> bool:
+    """Run one comparison, or read it again; returns whether the expected term came first."""
+    cause, folder = CAUSES[name], output / f"{name}-{number}"
+    if not (folder / "comparison.json").exists():
+        plan = output / f"{name}-{number}.yaml"
+        plan.write_text(yaml.safe_dump(cause.plan(name, number), sort_keys=False))
+        command = [sys.executable, "-m", "runners.cli", "compare", str(plan), "-o", str(folder)]
+        ended = subprocess.run(command, check=False, capture_output=True, text=True)
+        if not (folder / "comparison.json").exists():
+            sys.exit(f"{folder.name}: no comparison, exit code {ended.returncode}\n{ended.stderr[-2000:]}")
+    found = json.loads((folder / "comparison.json").read_text())
+    result = next(entry for entry in found["results"] if entry["role"] == "candidate")
+    differences = {term: one["value"] for term, one in result["term_differences_s"].items()}
+    first = result["because"]["term"] if result["because"] else max(differences, key=lambda term: differences[term])
+    arm = next(arm for arm in found["arms"] if arm["name"] == "planted")
+    straggler = (arm["by_rank"].get("straggler") or {}).get("rank")
+    is_right = first == cause.term and straggler == cause.straggler
+    terms = ", ".join(f"{term} {1e3 * value:+.2f}" for term, value in differences.items())
+    print(
+        f"{name} {number}: {'right' if is_right else 'WRONG'}: {result['verdict']} {result['throughput_ratio']:.3f}, "
+        f"{'named' if result['because'] else 'not named, largest'} {first}, straggler {straggler}; ms: {terms}; "
+        f"held up {result['held_up_s'] and round(1e3 * result['held_up_s']['value'], 2)}",
+        flush=True,
+    )
+    return is_right
+
+
+def main() -> None:
+    """Run the comparisons and count those that were right."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--only", nargs="+", choices=CAUSES, default=list(CAUSES))
+    parser.add_argument("--repeats", type=int, default=2)
+    given = parser.parse_args()
+    given.output.mkdir(parents=True, exist_ok=True)
+    right = [run(name, number, given.output) for number in range(given.repeats) for name in given.only]
+    print(f"{sum(right)} of {len(right)} right")
+
+
+if __name__ == "__main__":
+    main()
