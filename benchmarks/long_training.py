@@ -201,8 +201,8 @@ def report_in_turn(name: str, long: list[float], short: list[float]) -> str:
     mean = float(np.mean(apart))
     verdict = "they agree" if abs(mean) <= half else "they DISAGREE"
     return (
-        f"{name}: long trainings {math.exp(np.mean(long)):.4f}, Ringside in turn {math.exp(np.mean(short)):.4f}, "
-        f"{len(apart)} rounds; apart {math.expm1(mean):+.2%} (±{half:.2%}): {verdict}, and a bias of {half:.1%} or more would have been seen"
+        f"{name}: long trainings {math.exp(np.mean(long)):.4f}, Ringside in turn {math.exp(np.mean(short)):.4f}, {len(apart)} "
+        f"rounds; apart {math.expm1(mean):+.2%} (±{half:.2%}): {verdict}, and a bias of {half:.1%} or more would have been seen"
     )
 
 

@@ -46,6 +46,8 @@ class Cause:
     planted: dict[str, Any]
     """What the candidate has that the baseline has not."""
     baseline: dict[str, Any] = field(default_factory=lambda: DDP)
+    local_batch_size: int = 128
+    measurement: dict[str, Any] = field(default_factory=dict)
     straggler: int | None = None
     """The rank that is expected to be named."""
 
@@ -56,12 +58,12 @@ class Cause:
         return {
             "name": f"{name}-{number}",
             "workload": "digits",
-            "local_batch_size": 128,
+            "local_batch_size": self.local_batch_size,
             "world_size": 2,
             "seed": 1 + number,
             "baseline": "plain",
             "arms": {"plain": self.baseline, "planted": candidate},
-            "measurement": MEASUREMENT,
+            "measurement": MEASUREMENT | self.measurement,
         }
 
 
@@ -69,9 +71,11 @@ CAUSES = {
     "computing": Cause(term="library_overhead", planted={"backend": f"{SLOW}:SlowDDP", "options": {"extra": 0.1}}),
     "thread": Cause(term="library_overhead", planted={"backend": f"{PLANTED}:BusyThreadDDP"}),
     "twice": Cause(term="exposed_exchange", planted={"backend": f"{PLANTED}:TwiceDDP"}),
-    "cycle": Cause(term="exposed_exchange", baseline=HOROVOD, planted={"options": {"cycle_time_ms": 6.0}}),
+    "cycle": Cause(term="exposed_exchange", baseline=HOROVOD, planted={"options": {"cycle_time_ms": 6.0}}, local_batch_size=32),
     "buckets": Cause(term="exposed_exchange", planted={"options": {"bucket_cap_mb": 0.001}}),
-    "late": Cause(term="imbalance", planted={"backend": f"{PLANTED}:LateRankDDP"}, straggler=1),
+    "late": Cause(
+        term="imbalance", planted={"backend": f"{PLANTED}:LateRankDDP"}, straggler=1, measurement={"local_every": 1, "launches": 6}
+    ),
 }
 
 

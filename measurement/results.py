@@ -6,7 +6,7 @@ Older files are brought up to date in ``migrate`` and nowhere else.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from io import BytesIO
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 import yaml
+from pyarrow.parquet import ParquetFile
 from pydantic import ValidationError
 
 from measurement.errors import RecordError
@@ -21,6 +22,8 @@ from measurement.files import write_whole
 from measurement.plan import ARM_NAME, Plan
 from measurement.plan_file import check_plan
 from measurement.record import SCHEMA_VERSION, STEP_COLUMNS, LaunchRecord, Manifest
+
+ROWS_AT_ONCE = 1 << 20
 
 
 def default_folder(name: str) -> Path:
@@ -114,12 +117,21 @@ class ResultsFolder:
 
     def steps(self, record: LaunchRecord) -> pd.DataFrame:
         """The raw steps of a launch (columns: ``STEP_COLUMNS``); no rows where nothing was timed."""
+        return pd.concat([empty_steps(), *self.parts_of_steps(record)], ignore_index=True).astype(STEP_COLUMNS)
+
+    def parts_of_steps(self, record: LaunchRecord) -> Iterator[pd.DataFrame]:
+        """Yield the same in parts of at most ``ROWS_AT_ONCE`` rows, since a thousand ranks write tens of millions.
+
+        Raises:
+            RecordError: they cannot be read.
+        """
         path = self.launch_folder(record.launch, record.arm) / "steps.parquet"
         if not path.is_file():
-            return empty_steps()
+            return
         try:
-            return migrate_steps(pd.read_parquet(path))
-        except (OSError, ValueError) as error:
+            for batch in ParquetFile(path).iter_batches(batch_size=ROWS_AT_ONCE):
+                yield migrate_steps(batch.to_pandas())
+        except (OSError, ValueError, KeyError) as error:
             raise RecordError(f"'{path}' cannot be read: {error}; remove its folder to measure that launch again") from error
 
 

@@ -36,7 +36,7 @@ def conclude(folder: ResultsFolder) -> Comparison:
         RecordError: the folder is missing or damaged, or holds no record.
     """
     from reports.comparison import compare
-    from reports.conclusions.blocks import read_steps
+    from reports.conclusions.steps import read_steps
 
     plan = folder.read_plan()
     records = folder.records()

@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pandas as pd
-
 from measurement.errors import RecordError
 from measurement.plan import FLOOR, Plan
 from measurement.record import LaunchRecord, Manifest
-from reports.conclusions.blocks import columns, slowest_steps, tabulate_blocks, timed_steps
+from reports.conclusions.blocks import columns, tabulate_blocks
 from reports.conclusions.cases import cases_of
 from reports.conclusions.disturbances import block_loads, find_stalls, summarise_load
 from reports.conclusions.ratios import Evidence, fastest, summarise_ratios
 from reports.conclusions.step_terms import Terms
+from reports.conclusions.steps import Steps
 from reports.conclusions.summaries import crowded_line, summarise_arms
 from reports.conclusions.training import summarise_training
 from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary
@@ -29,13 +28,13 @@ from reports.wording.disturbances import floor_lines, load_sentence
 from reports.wording.training import NO_CONTROL, training_findings, training_headline, training_note, training_warnings
 
 
-def compare(plan: Plan, records: Sequence[LaunchRecord], steps: pd.DataFrame, *, manifest: Manifest | None = None) -> Comparison:
+def compare(plan: Plan, records: Sequence[LaunchRecord], steps: Steps, *, manifest: Manifest | None = None) -> Comparison:
     """All that the reports show of a comparison.
 
     Args:
         plan: what was asked.
         records: every launch of every arm so far, in any order.
-        steps: their raw steps, with columns ``launch`` and ``arm`` (``reports.conclusions.blocks.read_steps``).
+        steps: theirs (``reports.conclusions.steps.read_steps``).
         manifest: of the comparison, for the fairness table and where the time went; the figures do not depend on it.
 
     Raises:
@@ -45,12 +44,12 @@ def compare(plan: Plan, records: Sequence[LaunchRecord], steps: pd.DataFrame, *,
     order = [*plan.all_arms(), FLOOR]
     everything = sorted(records, key=lambda record: (record.launch, order.index(record.arm)))
     records = [record for record in everything if record.role != "floor"]
-    timed = timed_steps(everything, steps)
+    timed = steps.that_count(everything)
     terms = Terms(everything, timed, confidence=plan.measurement.confidence)
-    timed = timed[timed["arm"] != FLOOR] if len(records) < len(everything) else timed
+    timed = timed.without_arm(FLOOR)
     blocks = tabulate_blocks(timed)
     minutes = measured_minutes(plan, everything)
-    stalls = find_stalls(slowest_steps(timed))
+    stalls = find_stalls(timed.slowest)
     loads = block_loads(records)
     arms = summarise_arms(plan, records, timed, blocks, stalls, loads, terms)
     looks = manifest.looks if manifest else []

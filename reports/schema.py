@@ -222,7 +222,7 @@ class ArmSummary(Stored):
     parity: ParityResult | None = None
     blocks: int = 0
     throughput_per_s: Estimate | None = None
-    """All samples over the sum of the slowest rank's times of all synchronised blocks (``reports.conclusions.throughput``)."""
+    """All samples over the sum of the slowest rank's times of all synchronised blocks (``reports.conclusions.blocks``)."""
     step_time_s: dict[str, float] = {}
     """Percentiles p5, p25, p50, p75, p95 over synchronised steps, the slowest rank of each."""
     step_time_quantiles_s: list[float] = []

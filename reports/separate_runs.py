@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import pandas as pd
-
 from measurement.errors import PlanError
 from measurement.fairness import fairness_table
 from measurement.files import write_whole
@@ -20,7 +18,7 @@ from measurement.results import ResultsFolder
 from reports import make_reports
 from reports.base import Report
 from reports.comparison import compare
-from reports.conclusions.blocks import read_steps
+from reports.conclusions.steps import Steps, read_steps
 from reports.run_conditions import is_allowed, refuse, require_equal_conditions, told
 from reports.run_folders import Kind, Run, name_arms
 from reports.schema import Comparison
@@ -102,8 +100,8 @@ def _comparison(
     for (arm, launch), run in launches.items():
         place = {"comparison_id": name, "plan_digest": plan.digest(), "arm": arm, "role": plan.role(arm), "launch": launch}
         records.append(run.record.model_copy(update=place))
-        tables.append(read_steps(run.folder, [run.record]).assign(arm=arm, launch=launch))
-    found = compare(plan, records, pd.concat(tables, ignore_index=True))
+        tables.append(read_steps(run.folder, [run.record]).as_of(arm=arm, launch=launch))
+    found = compare(plan, records, Steps.joined(tables))
     firsts = {record.arm: record for record in reversed(records)}
     return found.model_copy(
         update={

@@ -1,6 +1,7 @@
-"""From raw steps to blocks, and from blocks to pairs of neighbours: the only samples that verdicts are made of.
+"""From steps to blocks, and from blocks to pairs of neighbours: the only samples that verdicts are made of.
 
-A block is timed by its slowest rank. Blocks that a rank did not finish are left out.
+A block is timed by its slowest rank. Throughput is all samples over the sum of the blocks' times; every table, chart, file and
+event takes it from here. A stall counts with all the time it took, as it does for somebody who trains.
 """
 
 from __future__ import annotations
@@ -12,59 +13,32 @@ import numpy as np
 import pandas as pd
 
 from measurement.plan import Plan
-from measurement.record import PHASES, STEP_COLUMNS, LaunchRecord
-from measurement.results import ResultsFolder, empty_steps
-from reports.statistics.intervals import Array
+from measurement.record import PHASES
+from reports.conclusions.steps import Steps
+from reports.statistics.bootstrap import ratio_of_sums_interval
+from reports.statistics.intervals import Array, Interval
 
 BLOCK_KEY = ["launch", "arm", "turn", "round", "block", "kind", "case"]
 """``case`` is null where the workload is trained, so that groups by this key need ``dropna=False``."""
+THROUGHPUT = ["samples", "block_s"]
 PAIR_COLUMNS = ["launch", "turn", "round", "log_ratio"]
 
 
-def read_steps(folder: ResultsFolder, records: Sequence[LaunchRecord]) -> pd.DataFrame:
-    """All raw steps of the records in one table, ``launch`` and ``arm`` before ``measurement.record.STEP_COLUMNS``."""
-    tables = [folder.steps(record).assign(launch=record.launch, arm=record.arm) for record in records]
-    steps = pd.concat([empty_steps().assign(launch=0, arm=""), *tables], ignore_index=True)
-    return steps[["launch", "arm", *STEP_COLUMNS]].astype({"launch": "int64", "arm": str, "kind": str, "case": "string"})
-
-
-def timed_steps(records: Sequence[LaunchRecord], steps: pd.DataFrame) -> pd.DataFrame:
-    """The steps that count, in a fixed order: their launch is ok, their arm was never wrong, every rank finished their block."""
-    wrong = {record.arm for record in records if record.status == "wrong"}
-    good = [(r.launch, r.arm, r.world_size) for r in records if r.status == "ok" and r.arm not in wrong]
-    counted = pd.DataFrame(good, columns=["launch", "arm", "world_size"]).astype({"launch": "int64", "arm": str})
-    kept = steps.merge(counted, on=["launch", "arm"]).sort_values([*BLOCK_KEY, "rank", "step"], ignore_index=True)
-    ranks = kept.groupby(BLOCK_KEY, dropna=False)["rank"].transform("nunique")
-    lengths = kept.groupby([*BLOCK_KEY, "rank"], dropna=False)["step"].transform("size")
-    uneven = lengths.groupby([kept[key] for key in BLOCK_KEY], dropna=False).transform("nunique")
-    return kept[(ranks == kept["world_size"]) & (uneven == 1)].drop(columns="world_size").reset_index(drop=True)
-
-
-def tabulate_blocks(steps: pd.DataFrame) -> pd.DataFrame:
+def tabulate_blocks(steps: Steps) -> pd.DataFrame:
     """One row per launch, arm and block.
 
     Args:
-        steps: of ``timed_steps``.
+        steps: that count (``Steps.that_count``).
 
     Returns:
         ``launch, arm, turn, round, block, kind, case, steps, samples`` (of all ranks), ``block_s`` (the slowest rank's)
         and ``throughput_per_s``, in order of launch and turn.
     """
-    by_rank = steps.groupby([*BLOCK_KEY, "rank"], as_index=False, dropna=False).agg(
-        steps=("step", "size"), samples=("samples", "sum"), block_s=("step_s", "sum")
-    )
-    blocks = by_rank.groupby(BLOCK_KEY, as_index=False, dropna=False).agg(
-        steps=("steps", "max"), samples=("samples", "sum"), block_s=("block_s", "max")
+    blocks = steps.rank_blocks.groupby(BLOCK_KEY, as_index=False, dropna=False).agg(
+        steps=("steps", "max"), samples=("samples", "sum"), block_s=("step_s", "max")
     )
     blocks["throughput_per_s"] = blocks["samples"] / blocks["block_s"]
     return blocks.sort_values(["launch", "turn", "arm"], ignore_index=True)
-
-
-def slowest_steps(steps: pd.DataFrame) -> pd.DataFrame:
-    """For each step the row of the rank that took longest."""
-    ordered = steps.sort_values(["step_s", "rank"], ascending=[False, True], kind="stable")
-    slowest = ordered.drop_duplicates(["launch", "arm", "turn", "step"])
-    return slowest.sort_values(["launch", "arm", "turn", "step"], ignore_index=True)
 
 
 def pair_blocks(plan: Plan, blocks: pd.DataFrame, candidate: str) -> pd.DataFrame:
@@ -145,6 +119,27 @@ def _paired_blocks(plan: Plan, blocks: pd.DataFrame) -> pd.DataFrame:
     if plan.measurement.mode != "interleaved":
         sync = _whole_launches(sync)
     return sync.drop_duplicates(["arm", "launch", "round"])
+
+
+def throughput_per_s(blocks: pd.DataFrame) -> float:
+    """Samples per second over all these blocks together.
+
+    Args:
+        blocks: synchronised ones of one arm, at least one (``tabulate_blocks``).
+    """
+    samples, seconds = blocks[THROUGHPUT].sum()
+    return float(samples / seconds)
+
+
+def throughput_interval(blocks: pd.DataFrame, *, confidence: float, seed: int) -> Interval | None:
+    """``throughput_per_s`` with a percentile bootstrap over launches and the blocks within each; None without blocks.
+
+    Args:
+        blocks: as for ``throughput_per_s``.
+        confidence: of the two-sided interval.
+        seed: of the bootstrap's draws.
+    """
+    return ratio_of_sums_interval(by_launch(blocks, THROUGHPUT), confidence=confidence, seed=seed)
 
 
 def phase_medians(slowest: pd.DataFrame) -> dict[str, float]:

@@ -79,7 +79,7 @@ def find_stalls(slowest: pd.DataFrame) -> pd.DataFrame:
     """The stalls among synchronised steps.
 
     Args:
-        slowest: each step's slowest rank (``reports.conclusions.blocks.slowest_steps``).
+        slowest: each step's slowest rank (``reports.conclusions.steps.Steps.slowest``).
 
     Returns:
         ``launch, arm, turn, step_s`` and ``stall_s``, the time beyond the launch's median step.

@@ -11,7 +11,7 @@ import pandas as pd
 from measurement.errors import RecordError
 from measurement.loader_record import LoaderRecord, LoaderTurn
 from measurement.results import ResultsFolder
-from reports.conclusions.blocks import read_steps, timed_steps
+from reports.conclusions.steps import read_steps
 from reports.estimate import Estimate
 
 
@@ -77,8 +77,7 @@ def read_demand(folder: Path, workload: str) -> LoaderDemand:
     others = {record.workload for record in records} - {workload}
     if others:
         raise RecordError(f"--against '{folder}' is of workload '{others.pop()}', not '{workload}'; give one of the same workload")
-    steps = timed_steps(records, read_steps(results, records))
-    sync = steps[steps["kind"] == "sync"]
+    sync = read_steps(results, records).that_count(records).where(kind="sync").rank_blocks
     if not len(sync):
         raise RecordError(f"--against '{folder}' holds no timed steps: no launch of it is ok; measure the training again")
     busy = sync.assign(busy_s=sync["step_s"] - sync["data_wait_s"]).groupby(["arm", "rank"])[["samples", "busy_s"]].sum()

@@ -4,8 +4,10 @@ Ranks wait for each other in the exchange, so their step times are nearly equal.
 without exchange or, where there are none, the phases that come before the exchange in every backend.
 
 A rank is named a straggler if it persistently holds the others up: of each launch its mean step without exchange is held against
-that of the other ranks. How much such a difference varies from launch to launch is pooled over all ranks and arms of a comparison:
-five launches alone tell it too badly, and identical processes differ by chance.
+that of the other ranks, and what is left of that when the median of the other arms, the floor among them, is taken away: a slow
+core is slow in all arms, and cores differ from launch to launch by more than ranks of one arm do. How much the rest varies is
+pooled over all ranks and arms of a comparison: five launches alone tell it too badly. A rank that is late in all arms is named,
+too.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import pandas as pd
 from scipy import special
 
 from measurement.record import PHASES, LaunchRecord
+from reports.conclusions.steps import means_by_rank
 from reports.schema import ByRank, HostFigures, RankFigures, Straggler
 
 SURE = 0.99
@@ -31,7 +34,7 @@ def summarise_ranks(records: Sequence[LaunchRecord], timed: pd.DataFrame, stragg
 
     Args:
         records: of the arm.
-        timed: its steps that count (``reports.conclusions.blocks.timed_steps``).
+        timed: its blocks that count, by rank (``reports.conclusions.steps.Steps.rank_blocks``).
         straggler: of ``find_stragglers``.
 
     Returns:
@@ -41,8 +44,9 @@ def summarise_ranks(records: Sequence[LaunchRecord], timed: pd.DataFrame, stragg
     hosts = {place.rank: place.host for record in records for place in record.ranks}
     if sync["rank"].nunique() < 2:
         return None
-    own = local.groupby("rank")["step_s"].mean() if len(local) else _before_exchange(sync)
-    by_rank = sync.groupby("rank").agg(samples=("samples", "sum"), total_s=("step_s", "sum"), step_s=("step_s", "mean"))
+    own = means_by_rank(local, ["step_s"], by=["rank"])["step_s"] if len(local) else _before_exchange(sync)
+    by_rank = sync.groupby("rank").agg(samples=("samples", "sum"), total_s=("step_s", "sum"), steps=("steps", "sum"))
+    by_rank = by_rank.assign(step_s=by_rank["total_s"] / by_rank["steps"]).drop(columns="steps")
     ranks = [
         RankFigures(rank=rank, host=hosts.get(rank, ""), throughput_per_s=samples / total_s, step_s=step_s, own_s=own_s)
         for rank, samples, total_s, step_s, own_s in by_rank.assign(own_s=own).reset_index().itertuples(index=False, name=None)
@@ -58,7 +62,7 @@ def summarise_ranks(records: Sequence[LaunchRecord], timed: pd.DataFrame, stragg
 
 
 def _before_exchange(sync: pd.DataFrame) -> pd.Series:
-    return sync.assign(own_s=sync["data_wait_s"] + sync["forward_s"]).groupby("rank")["own_s"].mean()
+    return means_by_rank(sync, ["data_wait_s", "forward_s"], by=["rank"]).sum(axis="columns")
 
 
 def _sums(ranks: Sequence[RankFigures]) -> list[HostFigures]:
@@ -79,47 +83,70 @@ def find_stragglers(records: Sequence[LaunchRecord], local: pd.DataFrame) -> dic
     """By arm, of those that have one.
 
     Args:
-        records: of all arms.
-        local: their steps without exchange that count (``reports.conclusions.blocks.timed_steps``).
+        records: of all arms, the floor among them.
+        local: their blocks without exchange that count, by rank (``reports.conclusions.steps.Steps.rank_blocks``).
     """
-    tables = {str(arm): lateness(own) for arm, own in local.groupby("arm") if own["rank"].nunique() > 1}
-    deviations = pd.concat([(table - table.mean()).stack() for table in tables.values()]) if tables else pd.Series(dtype="float64")
-    freedom = sum((len(table) - 1) * (table.shape[1] - 1) for table in tables.values())
-    if freedom < 1:
+    phases = [f"{phase}_s" for phase in PHASES]
+    late = {str(arm): lateness(own, ["step_s", *phases]) for arm, own in local.groupby("arm") if own["rank"].nunique() > 1}
+    whole = {arm: table["step_s"] for arm, table in late.items()}
+    launches = set.intersection(*(set(table.index) for table in whole.values())) if whole else set()
+    if len(launches) < 2:
         return {}
-    # Of R ranks' differences, each from the others' mean, R - 1 are free, which a sum over all of them allows for.
-    ranks = next(iter(tables.values())).shape[1]
-    variance = float(np.square(deviations.to_numpy(dtype=np.float64)).sum()) * (ranks - 1) / ranks / freedom
+    whole = {arm: table.loc[sorted(launches)] for arm, table in whole.items()}
     hosts = {place.rank: place.host for record in records for place in record.ranks}
-    steps = local.groupby("arm")["step_s"].mean().to_dict()
+    at_least = WORTH_NAMING * float(local["step_s"].sum() / local["steps"].sum())
+
+    def named(table: pd.DataFrame, error_s: float, freedom: int, of: Sequence[str], others: Sequence[str]) -> Straggler | None:
+        found = _slowest(table, error_s, freedom, at_least=at_least)
+        if found is None:
+            return None
+        rank, late_s, half = found
+        own, theirs = ({phase: _mean([late[arm][phase][rank] for arm in arms]) for phase in phases} for arms in (of, others))
+        worst = max(phases, key=lambda phase: own[phase] - theirs[phase]).removesuffix("_s")
+        bounds = {"ci_low": late_s - half, "ci_high": late_s + half}
+        return Straggler(rank=rank, host=hosts.get(rank, ""), phase=worst, late_s=late_s, **bounds)
+
+    number, ranks = len(launches), next(iter(whole.values())).shape[1]
+    common = pd.concat(whole.values()).groupby(level=0).mean()
+    everywhere = named(common, float(common.std().max()) / math.sqrt(number), number - 1, list(whole), [])
+    found: dict[str, Straggler | None] = dict.fromkeys(whole, everywhere)
+    excess = {
+        arm: table - _median_of([whole[other] for other in whole if other != arm]) for arm, table in whole.items() if len(whole) > 1
+    }
+    # Of R ranks, each held against the others, and A arms, (R - 1)(A - 1) are free in each launch.
+    squares = sum(float(np.square((table - table.mean()).to_numpy(dtype=np.float64)).sum()) for table in excess.values())
+    freedom = (number - 1) * (ranks - 1) * (len(whole) - 1)
+    for arm, table in excess.items():
+        error_s = math.sqrt(squares / len(excess) / ranks / (number - 1) / number)
+        others = [other for other in whole if other != arm]
+        found[arm] = named(table, error_s, freedom, [arm], others) or everywhere
+    return {arm: straggler for arm, straggler in found.items() if straggler is not None}
+
+
+def lateness(local: pd.DataFrame, names: Sequence[str]) -> dict[str, pd.DataFrame]:
+    """Seconds that each rank's mean of these times is longer than that of the others: launches down, ranks across; one arm's."""
+    means = means_by_rank(local, names)
     found = {}
-    for arm, table in tables.items():
-        straggler = _slowest(table, variance, freedom, at_least=WORTH_NAMING * steps[arm])
-        if straggler is not None:
-            rank, late_s, half = straggler
-            phase = _phase(local[local["arm"] == arm], rank)
-            found[arm] = Straggler(
-                rank=rank, host=hosts.get(rank, ""), phase=phase, late_s=late_s, ci_low=late_s - half, ci_high=late_s + half
-            )
+    for name in names:
+        table = means[name].unstack("rank").dropna()
+        ranks = table.shape[1]
+        found[name] = table.sub(table.mean(axis="columns"), axis="index") * ranks / (ranks - 1)
     return found
 
 
-def lateness(local: pd.DataFrame) -> pd.DataFrame:
-    """Seconds that each rank's mean step is longer than that of the others: launches down, ranks across; one arm's steps."""
-    means = local.groupby(["launch", "rank"])["step_s"].mean().unstack("rank").dropna()
-    ranks = means.shape[1]
-    return (means.sub(means.mean(axis="columns"), axis="index")) * ranks / (ranks - 1)
+def _median_of(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """By launch and rank."""
+    return pd.concat(tables).groupby(level=0).median()
 
 
-def _slowest(table: pd.DataFrame, variance: float, freedom: int, *, at_least: float) -> tuple[int, float, float] | None:
+def _mean(tables: Sequence[pd.Series]) -> float:
+    """Of launches and arms alike; 0 without any."""
+    return float(np.mean([table.mean() for table in tables])) if tables else 0.0
+
+
+def _slowest(table: pd.DataFrame, error_s: float, freedom: int, *, at_least: float) -> tuple[int, float, float] | None:
     """The slowest rank, by how much, and the half width of that: one-sided for each rank, all of them at once (Bonferroni)."""
     means = table.mean()
     rank, late_s = int(str(means.idxmax())), float(means.max())
-    half = float(special.stdtrit(freedom, 1 - (1 - SURE) / table.shape[1])) * math.sqrt(variance / len(table))
+    half = float(special.stdtrit(freedom, 1 - (1 - SURE) / table.shape[1])) * error_s
     return (rank, late_s, half) if late_s - half > 0 and late_s > at_least else None
-
-
-def _phase(local: pd.DataFrame, rank: int) -> str:
-    """The phase in which a rank is late by most."""
-    own, others = (local[(local["rank"] == rank) == is_own][[f"{phase}_s" for phase in PHASES]].mean() for is_own in (True, False))
-    return str((own - others).idxmax()).removesuffix("_s")

@@ -3,16 +3,20 @@
 Of mean seconds per optimizer step, from blocks of the same launch:
 
 =================  =====================================================================================================
-F, f               a step of the floor, which has no library and waits for nobody, and the data wait in it; mean over ranks
+F, f               a step of the floor, which has no library and waits for nobody, and the data wait in it
 L, l               the same of the arm's steps without exchange
 M                  of the same steps the slowest rank's, step by step
 S                  the synchronised step: the sum of the blocks' times, each its slowest rank's, over their steps
-compute            F - f; without a floor L - l, which then holds the library's overhead too
-data_wait          l
-library_overhead   (L - l) - (F - f): hooks, wrapper, threads that take the core
-imbalance          M - L: what is lost because ranks differ, even over a free network
+compute            F - f, mean over ranks; without a floor, L - l of the typical rank, which then holds the library's overhead too
+data_wait          l, mean over ranks
+library_overhead   (L - l) - (F - f) of the typical rank: hooks, wrapper, threads that take the core
+imbalance          M less the three: what is lost because ranks differ, even over a free network
 exposed_exchange   S - M: what exchange adds; negative where ranks come out of it faster than without
 =================  =====================================================================================================
+
+The typical rank is the one in the middle by its mean over all launches, the lower of two: with means over ranks, half of what one
+late rank of two takes would be overhead, and only the other half imbalance. Its floor is that of the same rank, so that a slow core
+is in both.
 
 That they add up proves nothing, since it follows from the definitions; that a planted cause moves its own term does.
 """
@@ -27,10 +31,14 @@ import pandas as pd
 
 from measurement.plan import FLOOR
 from measurement.record import LaunchRecord
-from reports.schema import Because, Estimate, RatioSummary, StepTerms, Term, ThreadFigures
+from reports.conclusions.ranks import find_stragglers
+from reports.conclusions.steps import Steps, means_by_rank
+from reports.schema import Because, Estimate, RatioSummary, StepTerms, Straggler, Term, ThreadFigures
 from reports.statistics.means import mean_interval
 
 TERMS: tuple[Term, ...] = get_args(Term)
+EXCEEDS = 0.8
+"""Confidence that the term named is the largest. The second is named beside it."""
 COUNTED = ["running_s", "runnable_s", "library_s"]
 """Of ``measurement.record.ThreadTimes``."""
 
@@ -38,13 +46,15 @@ COUNTED = ["running_s", "runnable_s", "library_s"]
 class Terms:
     """The terms of every arm of a comparison, and what its ranks' threads did meanwhile."""
 
-    def __init__(self, records: Sequence[LaunchRecord], timed: pd.DataFrame, *, confidence: float) -> None:
+    def __init__(self, records: Sequence[LaunchRecord], timed: Steps, *, confidence: float) -> None:
         """Take them from the records of all arms, the floor's among them, and their steps that count."""
         self._confidence = confidence
-        bare = timed[timed["arm"] == FLOOR]
-        by_arm = {str(arm): own for arm, own in timed[timed["case"].isna()].groupby("arm") if arm != FLOOR}
+        bare = timed.where(arm=FLOOR)
+        trained = timed.rank_blocks.loc[timed.rank_blocks["case"].isna(), "arm"]
+        by_arm = {str(arm): timed.where(arm=arm) for arm in trained.unique() if arm != FLOOR}
         own_steps = {record.arm for record in records for rank in record.ranks if rank.owns_step}
         self._terms = {arm: terms_by_launch(own, None if arm in own_steps else bare) for arm, own in by_arm.items()}
+        self._stragglers = find_stragglers(records, timed.where(kind="local").rank_blocks)
         self._threads = {arm: threads_by_launch([record for record in records if record.arm == arm]) for arm in by_arm}
 
     def of(self, arm: str) -> StepTerms | None:
@@ -57,6 +67,10 @@ class Terms:
             return {}
         found = {kind: thread_figures(self._threads[arm], kind, confidence=self._confidence) for kind in ("sync", "local")}
         return {kind: figures for kind, figures in found.items() if figures is not None}
+
+    def straggler_of(self, arm: str) -> Straggler | None:
+        """The rank that holds the others of an arm up, where one does."""
+        return self._stragglers.get(arm)
 
     def explain(self, result: RatioSummary, copies: Sequence[str]) -> None:
         """Set what the steps of a ratio's two arms differ by, and why the verdict is what it is.
@@ -79,54 +93,69 @@ class Terms:
             result.because = because(differences, slower=result.verdict == "slower", confidence=self._confidence)
 
 
-def terms_by_launch(timed: pd.DataFrame, floor: pd.DataFrame | None) -> pd.DataFrame:
+def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
     """The terms of an arm in every launch that has blocks of both kinds (and of the floor), and what they are made of.
 
     Args:
-        timed: its steps that count (``reports.conclusions.blocks.timed_steps``).
+        steps: the arm's that count.
         floor: those of the floor; None: there is none, or it cannot be held against this arm.
 
     Returns:
         By launch, seconds: ``TERMS`` (``library_overhead`` NaN without a floor) and ``step``; of the imbalance ``persistent``, what
-        the slowest rank's mean is above the mean of all; ``sync_data_wait``, the wait in synchronised steps; ``in_forward``, what
-        forward takes longer with exchange than without, where DDP broadcasts buffers.
+        comes from the slowest rank's mean, the rest changing from step to step; ``sync_data_wait``, the wait in synchronised steps;
+        ``in_forward``, what forward takes longer with exchange than without, where DDP broadcasts buffers.
     """
-    sync, local = timed[timed["kind"] == "sync"], timed[timed["kind"] == "local"]
-    own = _means_of_ranks(local)
-    slowest = local.groupby(["launch", "turn", "step"], as_index=False)["step_s"].max().groupby("launch")["step_s"].mean()
-    by_rank = local.groupby(["launch", "rank"])["step_s"].mean()
-    exchanged = _means_of_ranks(sync)
-    found = pd.DataFrame(
+    sync, local = steps.where(kind="sync"), steps.where(kind="local")
+    own, exchanged = _means_of_ranks(local), _means_of_ranks(sync)
+    slowest = local.slowest.groupby("launch")["step_s"].mean()
+    step = _block_steps(sync)
+    computing = _besides_waiting(local)
+    if floor is not None and len(floor):
+        bare = _besides_waiting(floor)
+        compute, overhead = bare.mean(axis="columns"), _of_typical_rank((computing - bare).dropna())
+    else:
+        compute, overhead = _of_typical_rank(computing), pd.Series(np.nan, index=computing.index)
+    alike = compute + own["data_wait_s"] + overhead.fillna(0.0)
+    longest = means_by_rank(local.rank_blocks, ["step_s"])["step_s"].groupby("launch").max()
+    return pd.DataFrame(
         {
-            "compute": own["step_s"] - own["data_wait_s"],
+            "compute": compute,
             "data_wait": own["data_wait_s"],
-            "library_overhead": np.nan,
-            "imbalance": slowest - own["step_s"],
-            "exposed_exchange": _block_steps(sync) - slowest,
-            "step": _block_steps(sync),
-            "persistent": by_rank.groupby("launch").max() - own["step_s"],
+            "library_overhead": overhead,
+            "imbalance": slowest - alike,
+            "exposed_exchange": step - slowest,
+            "step": step,
+            "persistent": longest - alike,
             "sync_data_wait": exchanged["data_wait_s"],
             "in_forward": exchanged["forward_s"] - own["forward_s"],
         }
-    ).dropna(subset=["compute", "step"])
-    if floor is None or not len(floor):
-        return found
-    means = _means_of_ranks(floor)
-    bare = (means["step_s"] - means["data_wait_s"]).reindex(found.index)
-    return found.assign(compute=bare, library_overhead=found["compute"] - bare).dropna(subset="compute")
+    ).dropna(subset=["imbalance", "exposed_exchange"])
 
 
-def _means_of_ranks(steps: pd.DataFrame) -> pd.DataFrame:
+def _besides_waiting(steps: Steps) -> pd.DataFrame:
+    """Mean seconds of a step less its wait for data: launches down, ranks across."""
+    means = means_by_rank(steps.rank_blocks, ["step_s", "data_wait_s"])
+    return (means["step_s"] - means["data_wait_s"]).unstack("rank")
+
+
+def _of_typical_rank(table: pd.DataFrame) -> pd.Series:
+    """By launch, of the rank in the middle by its mean over launches, the lower of two. ``table``: launches down, ranks across."""
+    if not table.size:
+        return pd.Series(dtype="float64")
+    typical = table.mean().sort_values(kind="stable").index[(table.shape[1] - 1) // 2]
+    found: pd.Series = table[typical]
+    return found
+
+
+def _means_of_ranks(steps: Steps) -> pd.DataFrame:
     """Mean seconds of a step by launch, each rank counting alike."""
-    times = ["step_s", "data_wait_s", "forward_s"]
-    return steps.groupby(["launch", "rank"])[times].mean().groupby("launch").mean()
+    return means_by_rank(steps.rank_blocks, ["step_s", "data_wait_s", "forward_s"]).groupby("launch").mean()
 
 
-def _block_steps(sync: pd.DataFrame) -> pd.Series:
-    """The mean step by launch, as throughput counts it."""
-    blocks = sync.groupby(["launch", "turn", "rank"])["step_s"].agg(["sum", "size"]).groupby(["launch", "turn"]).max()
-    sums = blocks.groupby("launch").sum()
-    return sums["sum"] / sums["size"]
+def _block_steps(sync: Steps) -> pd.Series:
+    """The mean step by launch, as throughput counts it: a block takes as long as its slowest rank."""
+    blocks = sync.rank_blocks.groupby(["launch", "turn"])[["step_s", "steps"]].max().groupby("launch").sum()
+    return blocks["step_s"] / blocks["steps"]
 
 
 def step_terms(by_launch: pd.DataFrame, *, confidence: float) -> StepTerms | None:
@@ -164,12 +193,12 @@ def _without_floor(table: pd.DataFrame) -> pd.DataFrame:
 def because(differences: pd.DataFrame, *, slower: bool, confidence: float) -> Because | None:
     """The term that makes an arm slower, or faster; None where none does by itself.
 
-    Its interval excludes 0, and so does that of what it exceeds the second one by, of those that point the same way.
+    Its interval excludes 0, and it exceeds the second one, of those that point the same way, with ``EXCEEDS`` confidence.
 
     Args:
         differences: of ``term_differences``.
         slower: which way the arm differs.
-        confidence: of either interval.
+        confidence: of the first's interval.
     """
     sign = 1 if slower else -1
     means = (sign * differences.mean()).sort_values(ascending=False)
@@ -179,7 +208,7 @@ def because(differences: pd.DataFrame, *, slower: bool, confidence: float) -> Be
     first = mean_interval(differences[same_way[0]], confidence=confidence)
     margins = [mean_interval(sign * differences[same_way[0]], confidence=confidence)]
     if len(same_way) > 1:
-        margins.append(mean_interval(sign * (differences[same_way[0]] - differences[same_way[1]]), confidence=confidence))
+        margins.append(mean_interval(sign * (differences[same_way[0]] - differences[same_way[1]]), confidence=EXCEEDS))
     if any(margin.ci_low is None or margin.ci_low <= 0 for margin in margins):
         return None
     return Because.model_validate(

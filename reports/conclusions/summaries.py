@@ -12,17 +12,14 @@ import pandas as pd
 from measurement.core_use import crowded_warning
 from measurement.plan import Plan
 from measurement.record import LaunchRecord, ParityResult, RankReport
-from reports.conclusions.blocks import (
-    phase_medians,
-    slowest_steps,
-)
+from reports.conclusions.blocks import phase_medians, throughput_interval
 from reports.conclusions.bottleneck import step_shares
 from reports.conclusions.cases import cases_of, summarise_cases
 from reports.conclusions.disturbances import summarise_load, summarise_stalls
 from reports.conclusions.links import summarise_links
-from reports.conclusions.ranks import find_stragglers, summarise_ranks
+from reports.conclusions.ranks import summarise_ranks
 from reports.conclusions.step_terms import Terms
-from reports.conclusions.throughput import throughput_interval
+from reports.conclusions.steps import Steps
 from reports.schema import ArmError, ArmSummary, Status
 
 SEVERITY: tuple[Status, ...] = ("not measured", "ok", "timeout", "failed", "wrong")
@@ -32,26 +29,25 @@ PERCENTILES = (5, 25, 50, 75, 95)
 def summarise_arms(
     plan: Plan,
     records: Sequence[LaunchRecord],
-    timed: pd.DataFrame,
+    timed: Steps,
     blocks: pd.DataFrame,
     stalls: pd.DataFrame,
     loads: pd.DataFrame,
     terms: Terms,
 ) -> list[ArmSummary]:
     """Every arm of the plan in its order, with those that failed or were never started."""
-    slowest = slowest_steps(timed)
-    stragglers = find_stragglers(records, timed[timed["kind"] == "local"]) if not cases_of(records) else {}
     arms = []
     for name in plan.all_arms():
         own = [record for record in records if record.arm == name]
-        summary = _arm(plan, name, own, slowest[slowest["arm"] == name], blocks)
+        steps = timed.where(arm=name)
+        summary = _arm(plan, name, own, steps.slowest, blocks)
         summary.load = summarise_load(loads[loads["arm"] == name])
         if not cases_of(records):
-            summary.by_rank = summarise_ranks(own, timed[timed["arm"] == name], stragglers.get(name))
+            summary.by_rank = summarise_ranks(own, steps.rank_blocks, terms.straggler_of(name))
             summary.links = summarise_links(plan, own) if summary.by_rank else []
             summary.stalls = summarise_stalls(name, stalls, blocks)
             summary.step_terms_s, summary.threads_s = terms.of(name), terms.threads_of(name)
-            sync = timed[(timed["arm"] == name) & (timed["kind"] == "sync")]
+            sync = steps.where(kind="sync").rank_blocks
             summary.step_shares = step_shares(sync, summary.step_terms_s) if len(sync) else None
         arms.append(summary)
     return arms

@@ -15,10 +15,10 @@ import pandas as pd
 
 from measurement.record import BlockRecord
 from measurement.training import EpochRecord, Figure
-from reports.conclusions.blocks import slowest_steps, tabulate_blocks
+from reports.conclusions.blocks import tabulate_blocks, throughput_per_s
 from reports.conclusions.bottleneck import data_wait_share
 from reports.conclusions.step_terms import terms_by_launch
-from reports.conclusions.throughput import throughput_per_s
+from reports.conclusions.steps import Steps
 
 EVENT_FILES = "events.out.tfevents.*"
 TAGS: Mapping[Figure, str] = {
@@ -49,7 +49,7 @@ class TensorboardLog:
         for step, rate in zip((first, first + record.steps - 1), record.learning_rates, strict=True):
             self._scalar("learning_rate", rate, step)
         figures = {TAGS[name]: value for name, value in record.figures().items() if name in TAGS}
-        self._add(figures | self._timing(_steps([block])), record.epoch + 1)
+        self._add(figures | self._timing(Steps.of(_steps([block]))), record.epoch + 1)
 
     def rounds(self, blocks: Sequence[BlockRecord]) -> None:
         """Write every round of a launch that is over and did not train to the end.
@@ -58,8 +58,9 @@ class TensorboardLog:
             blocks: all of one arm, at least one, with the steps of all ranks.
         """
         steps = _steps(blocks)
-        for number, own in steps.groupby("round"):
-            figures = self._timing(own[own["kind"] == "sync"])
+        for number, raw in steps.groupby("round"):
+            own = Steps.of(raw)
+            figures = self._timing(own.where(kind="sync"))
             terms = terms_by_launch(own, None)
             if len(terms):
                 figures["exposed_exchange/s"] = float(terms["exposed_exchange"].iloc[0])
@@ -69,14 +70,14 @@ class TensorboardLog:
         """Close the file; nothing more can be written."""
         self._writer.close()
 
-    def _timing(self, sync: pd.DataFrame) -> dict[str, float]:
+    def _timing(self, sync: Steps) -> dict[str, float]:
         """Of the synchronised steps of a round or epoch."""
         if not len(sync):
             return {}
         return {
             self._throughput: throughput_per_s(tabulate_blocks(sync)),
-            "step_time/median_s": float(slowest_steps(sync)["step_s"].median()),
-            "data_wait/share": data_wait_share(sync),
+            "step_time/median_s": float(sync.slowest["step_s"].median()),
+            "data_wait/share": data_wait_share(sync.rank_blocks),
         }
 
     def _add(self, figures: Mapping[str, float], step: int) -> None:

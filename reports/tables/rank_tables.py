@@ -13,6 +13,10 @@ EXPLANATION = (
     "more than 20% from a ring's need: small messages cost headers and negotiation, other algorithms (recursive halving or "
     "doubling, hierarchical) cross the link more or less often, lossy compression sends less, dropped packets are sent again"
 )
+MOST_RANKS = 64
+"""That all have a row of their own."""
+SLOWEST_SHOWN = 8
+"""Of each arm, where there are more."""
 LINK_TITLES = {
     "arm": "arm",
     "host": "host",
@@ -26,21 +30,31 @@ LINK_TITLES = {
 def rank_table(comparison: Comparison) -> Table:
     """Ranks down, then hosts, then skews; one column per arm, named like it, after columns ``/place`` and ``/host``.
 
-    No rows where no arm has figures by rank.
+    Of very many ranks only the slowest of each arm have a row. No rows where no arm has figures by rank.
     """
     arms = {arm.name: arm.by_rank for arm in comparison.arms if arm.by_rank}
-    places = dict(sorted({rank.rank: rank.host for found in arms.values() for rank in found.ranks}.items()))
+    all_places = dict(sorted({rank.rank: rank.host for found in arms.values() for rank in found.ranks}.items()))
+    places = all_places if len(all_places) <= MOST_RANKS else {rank: all_places[rank] for rank in _slowest(list(arms.values()))}
     skews = {name: f"step {found.step_skew:.2f}, own {found.own_skew:.2f}" for name, found in arms.items()}
     rows = [
         *(
             _row(f"rank {number}", host, {name: _rank(found, number) for name, found in arms.items()})
             for number, host in places.items()
         ),
-        *(_row("sum", host, {name: _host(found, host) for name, found in arms.items()}) for host in dict.fromkeys(places.values())),
+        *(
+            _row("sum", host, {name: _host(found, host) for name, found in arms.items()})
+            for host in dict.fromkeys(all_places.values())
+        ),
         *([_row("skew", "", skews)] if arms else []),
     ]
     columns = [Column(name="/place", title=""), Column(name="/host", title="host"), *(Column(name=arm, title=arm) for arm in arms)]
     return Table(columns=columns, rows=rows)
+
+
+def _slowest(arms: Sequence[ByRank]) -> list[int]:
+    """The ranks that take longest by themselves, of every arm ``SLOWEST_SHOWN``."""
+    ordered = [sorted(arm.ranks, key=lambda rank: rank.own_s, reverse=True) for arm in arms]
+    return sorted({rank.rank for ranks in ordered for rank in ranks[:SLOWEST_SHOWN]})
 
 
 def _row(place: str, host: str, by_arm: dict[str, str]) -> Row:
@@ -66,10 +80,13 @@ def _rate(value: float) -> str:
 
 def rank_caption(arms: Sequence[ArmSummary], unit: str) -> str:
     """What the table's figures mean."""
+    number = max((len(arm.by_rank.ranks) for arm in arms if arm.by_rank), default=0)
+    shown = f". Of {number} ranks the {SLOWEST_SHOWN} that take longest by themselves are shown, of each arm"
     ways = " or ".join(dict.fromkeys(arm.by_rank.own_time for arm in arms if arm.by_rank))
     return (
         f"{unit}/s, mean step time, and the rank's own time in a step ({ways}). Ranks wait for each other in the exchange, which "
         "levels their step times; a straggler shows in its own time. Skew: slowest over median rank"
+        + (shown if number > MOST_RANKS else "")
     )
 
 

@@ -113,13 +113,14 @@ def _figures() -> list[str]:
     return [
         "Throughput: all ranks' samples over the sum of the blocks' times, stalls included; its interval (percentile bootstrap "
         "over launches and the blocks within each) includes the machine's drift, which cancels in the ratio.",
-        "Why: of mean seconds a step, blocks with exchange (S: the sum of the blocks' times over their steps), without it (L: mean "
-        "over ranks; M: the slowest rank, step by step; l: the wait for data in L) and of the floor (F and f alike), which is the "
-        "same training on the same ranks with no library. Compute is F - f, data wait l, library overhead (L - l) - (F - f), "
-        "imbalance M - L, exposed exchange S - M; they add up to S by definition, whatever the library. Without a floor, overhead "
-        "is part of compute. Exposed exchange below 0 says that ranks step faster with exchange than without.",
+        "Why: of mean seconds a step, blocks with exchange (S: the sum of the blocks' times over their steps), without it (L; M: "
+        "the slowest rank's, step by step; l: the wait for data in L) and of the floor (F and f alike), which is the same training "
+        "on the same ranks with no library. Compute is F - f and data wait l, means over ranks; library overhead (L - l) - (F - f) "
+        "of the typical rank; imbalance M less these three; exposed exchange S - M. They add up to S by definition, whatever the "
+        "library. Without a floor, overhead is part of compute. Exposed exchange below 0 says that ranks step faster with exchange "
+        "than without.",
         "Because: the term whose difference from the baseline points the way of the verdict, excludes 0 and exceeds the second "
-        "such term, both by Student's t over launches; else no single cause is named.",
+        "such term (with 80% confidence), both by Student's t over launches; else no single cause is named.",
         "What holds training back: the share of the mean step that the rank which waits most spends waiting for data, and those of "
         f"the other terms. The largest is called the limit where it is {percent(LIMIT)} or more: without it, throughput would "
         "rise by a third at least. Where none is, computing takes most of the step.",

@@ -7,12 +7,12 @@ import pandas as pd
 from rich.table import Table
 
 from measurement.record import LaunchRecord
-from reports.conclusions.blocks import slowest_steps, tabulate_blocks, timed_steps
+from reports.conclusions.blocks import tabulate_blocks, throughput_per_s
 from reports.conclusions.bottleneck import data_wait_share, step_shares
 from reports.conclusions.cases import summarise_cases
 from reports.conclusions.step_terms import step_terms, terms_by_launch
+from reports.conclusions.steps import Steps
 from reports.conclusions.summaries import crowded_line
-from reports.conclusions.throughput import throughput_per_s
 from reports.wording.bottleneck import limit_sentence
 from reports.wording.formatting import bandwidth, duration, share, size_text
 
@@ -31,15 +31,16 @@ def throughput_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
     table = Table(title=title, title_justify="left")
     for name in ("host", "rank", f"{record.sample_unit}/s", "step ms (median)", "step ms (95%)", "waiting for data"):
         table.add_column(name, justify="left" if name == "host" else "right")
-    both = timed_steps([record], steps.assign(launch=record.launch, arm=record.arm))
-    timed = both[both["kind"] == "sync"]
+    both = Steps.of(steps.assign(launch=record.launch, arm=record.arm)).that_count([record])
+    timed = both.where(kind="sync")
+    raw = steps[steps["turn"].isin(timed.slowest["turn"])]
     for place in record.ranks:
-        own = timed[timed["rank"] == place.rank]
+        own = raw[raw["rank"] == place.rank]
         table.add_row(place.host, str(place.rank), *_figures(own["samples"].sum() / own["step_s"].sum(), own["step_s"], own))
     in_all = throughput_per_s(tabulate_blocks(timed))
     table.add_section()
-    table.add_row("all", str(record.world_size), *_figures(in_all, slowest_steps(timed)["step_s"], timed), style="bold")
-    shares = step_shares(timed, step_terms(terms_by_launch(both, None), confidence=CONFIDENCE))
+    table.add_row("all", str(record.world_size), *_figures(in_all, timed.slowest["step_s"], timed.rank_blocks), style="bold")
+    shares = step_shares(timed.rank_blocks, step_terms(terms_by_launch(both, None), confidence=CONFIDENCE))
     lines = [limit_sentence({record.arm: shares}, hosts=len(record.hosts)), crowded_line(record.ranks)]
     table.caption = "\n".join(line for line in lines if line)
     table.caption_justify, table.caption_style = "left", "none"
@@ -53,7 +54,7 @@ def cases_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
     table = Table(title=title, title_justify="left")
     for name in ("operation", "size", "latency", "algbw", "busbw"):
         table.add_column(name, justify="left" if name == "operation" else "right")
-    blocks = tabulate_blocks(steps.assign(launch=record.launch, arm=record.arm))
+    blocks = tabulate_blocks(Steps.of(steps.assign(launch=record.launch, arm=record.arm)))
     for case, found in zip(record.cases, summarise_cases([record], blocks, confidence=CONFIDENCE, seed=0), strict=True):
         figures = [duration(found.latency_s), bandwidth(found.algbw_bytes_per_s), bandwidth(found.busbw_bytes_per_s)]
         table.add_row(case.operation, size_text(case), *([found.not_offered, "", ""] if found.not_offered else figures))

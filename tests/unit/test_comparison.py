@@ -15,13 +15,11 @@ from reports import conclude
 from reports.comparison import compare, measured_minutes
 from reports.conclusions.blocks import (
     pair_blocks,
-    read_steps,
-    slowest_steps,
     tabulate_blocks,
-    timed_steps,
     total_tables,
     with_copies,
 )
+from reports.conclusions.steps import Steps, read_steps
 from reports.wording.comparison import apart_note
 from reports.wording.disturbances import restart_lines
 from tests.unit.results_factory import Truth, make_plan, write_results
@@ -270,10 +268,10 @@ def test_an_interrupted_launch_counts_as_far_as_it_got(tmp_path):
 def test_a_block_that_a_rank_did_not_finish_is_left_out(tmp_path):
     folder = write_results(tmp_path)
     records = folder.records()
-    steps = read_steps(folder, records)
+    steps = raw_steps(folder, records)
     last = (steps["arm"] == "horovod-gloo") & (steps["launch"] == 2) & (steps["rank"] == 1)
     steps = steps.drop(index=steps[last].index[-1])
-    found = compare(folder.read_plan(), records, steps)
+    found = compare(folder.read_plan(), records, Steps.of(steps))
     assert found.result("horovod-gloo").pairs == 35
     assert found.result("horovod-mpi").pairs == 36
 
@@ -306,9 +304,23 @@ def test_sequential_mode_pairs_whole_launches(tmp_path):
 def test_the_order_of_records_and_steps_does_not_matter(tmp_path):
     folder = write_results(tmp_path)
     plan, records = folder.read_plan(), folder.records()
-    steps = read_steps(folder, records)
-    shuffled = steps.sample(frac=1, random_state=3).reset_index(drop=True)
-    assert compare(plan, records, steps) == compare(plan, records[::-1], shuffled)
+    shuffled = raw_steps(folder, records).sample(frac=1, random_state=3).reset_index(drop=True)
+    assert compare(plan, records, read_steps(folder, records)) == compare(plan, records[::-1], Steps.of(shuffled))
+
+
+def test_parts_of_a_block_make_the_whole(tmp_path):
+    """Steps are read in parts, which end anywhere."""
+    folder = write_results(tmp_path)
+    records = folder.records()
+    raw, whole = raw_steps(folder, records), read_steps(folder, records)
+    parts = Steps.joined([Steps.of(raw.iloc[start : start + 7]) for start in range(0, len(raw), 7)])
+    pd.testing.assert_frame_equal(parts.rank_blocks, whole.rank_blocks)
+    pd.testing.assert_frame_equal(parts.slowest, whole.slowest)
+
+
+def test_of_ranks_that_take_equally_long_the_first_counts_as_the_slowest():
+    rows = [(0, "ddp", rank, 0, 0, 0, "sync", 0, 1, 1.0) for rank in (2, 0, 1)]
+    assert Steps.of(steps_by_hand(rows)).slowest["rank"].tolist() == [0]
 
 
 def test_records_of_another_plan_are_refused(tmp_path):
@@ -325,6 +337,10 @@ def test_a_folder_without_records_is_refused(tmp_path):
     folder.write_plan(make_plan())
     with pytest.raises(RecordError, match="holds no launch record yet"):
         conclude(folder)
+
+
+def raw_steps(folder, records):
+    return pd.concat([folder.steps(record).assign(launch=record.launch, arm=record.arm) for record in records], ignore_index=True)
 
 
 def steps_by_hand(rows):
@@ -344,12 +360,12 @@ def test_blocks_and_pairs_by_hand():
         for rank in (0, 1)
         for step, seconds in enumerate(times[rank])
     ]
-    blocks = tabulate_blocks(steps_by_hand(rows))
+    blocks = tabulate_blocks(Steps.of(steps_by_hand(rows)))
     assert blocks["block_s"].tolist() == [4.0, 2.0]
     assert blocks["throughput_per_s"].tolist() == [10.0, 20.0]
     pairs = pair_blocks(make_plan(), blocks, "horovod-gloo")
     assert pairs["log_ratio"].tolist() == pytest.approx([math.log(2)])
-    slowest = slowest_steps(steps_by_hand(rows))
+    slowest = Steps.of(steps_by_hand(rows)).slowest
     assert slowest["step_s"].tolist() == [1.0, 3.0, 1.0, 1.0]
     assert slowest["rank"].tolist() == [0, 1, 0, 0]
 
@@ -362,7 +378,7 @@ def test_a_candidate_is_held_against_both_copies_of_the_baseline():
         for number, seconds in enumerate(by_round)
         if seconds is not None
     ]
-    blocks = tabulate_blocks(steps_by_hand(rows))
+    blocks = tabulate_blocks(Steps.of(steps_by_hand(rows)))
     pairs = pair_blocks(make_plan(), blocks, "horovod-gloo")
     assert pairs["round"].tolist() == [0, 1]
     assert pairs["log_ratio"].tolist() == pytest.approx([math.log(2), math.log(4)]), "8 and 2 per second make 4; 2 alone stays 2"
@@ -385,6 +401,6 @@ def test_candidates_are_held_against_each_other_and_ties_are_named(tmp_path):
 def test_steps_of_launches_that_are_not_ok_do_not_count(tmp_path):
     folder = write_results(tmp_path, truth=Truth(statuses={("horovod-gloo", 0): "failed", ("horovod-mpi", 2): "wrong"}))
     records = folder.records()
-    timed = timed_steps(records, read_steps(folder, records))
+    timed = read_steps(folder, records).that_count(records).slowest
     assert set(timed.loc[timed["arm"] == "horovod-gloo", "launch"]) == {1, 2}
     assert "horovod-mpi" not in set(timed["arm"])

@@ -10,7 +10,8 @@ from measurement.results import ResultsFolder
 from reports import conclude, write_reports
 from reports.conclusions.links import ring_bytes, share_sent, summarise_links
 from reports.conclusions.ranks import skew, summarise_ranks
-from reports.tables.rank_tables import link_caption, rank_table
+from reports.conclusions.steps import Steps
+from reports.tables.rank_tables import link_caption, rank_caption, rank_table
 from runners.lab.link_shaping import link_counter, passed
 from tests.conftest import TINY
 from tests.unit.results_factory import Truth, make_plan, write_results
@@ -59,6 +60,10 @@ def test_links_are_counted_in_a_lab_with_frozen_arms_only():
     assert block.link_bytes == {}
 
 
+def rank_blocks(steps):
+    return Steps.of(steps.assign(launch=0, arm="ddp-gloo")).rank_blocks
+
+
 def test_a_straggler_shows_in_its_own_time_and_hosts_are_sums(tmp_path):
     plan = make_plan([], launches=1, rounds=4, local_every=2).model_copy(update={"world_size": 3})
     folder = write_results(tmp_path, plan=plan, truth=Truth(noise=0.0, drift=0.0))
@@ -69,7 +74,7 @@ def test_a_straggler_shows_in_its_own_time_and_hosts_are_sums(tmp_path):
     steps["step_s"] = 0.02
     steps.loc[steps["kind"] == "local", "step_s"] = 0.01
     steps.loc[(steps["kind"] == "local") & (steps["rank"] == 2), "step_s"] = 0.015
-    found = summarise_ranks([record], steps)
+    found = summarise_ranks([record], rank_blocks(steps))
     assert [rank.host for rank in found.ranks] == ["host1", "host1", "host2"]
     assert [rank.throughput_per_s for rank in found.ranks] == pytest.approx([plan.local_batch_size / 0.02] * 3)
     assert [rank.own_s for rank in found.ranks] == pytest.approx([0.01, 0.01, 0.015])
@@ -77,9 +82,10 @@ def test_a_straggler_shows_in_its_own_time_and_hosts_are_sums(tmp_path):
     assert [(host.host, host.ranks) for host in found.hosts] == [("host1", 2), ("host2", 1)]
     assert found.hosts[0].throughput_per_s == pytest.approx(2 * plan.local_batch_size / 0.02)
     sync = steps[steps["kind"] == "sync"].assign(data_wait_s=0.001, forward_s=0.002)
-    assert summarise_ranks([record], sync).own_time == "data wait and forward"
-    assert [rank.own_s for rank in summarise_ranks([record], sync).ranks] == pytest.approx([0.003] * 3)
-    assert summarise_ranks([record], steps[steps["rank"] == 0]) is None
+    alone = summarise_ranks([record], rank_blocks(sync))
+    assert alone.own_time == "data wait and forward"
+    assert [rank.own_s for rank in alone.ranks] == pytest.approx([0.003] * 3)
+    assert summarise_ranks([record], rank_blocks(steps[steps["rank"] == 0])) is None
 
 
 def test_skew_is_slowest_over_median():
@@ -98,3 +104,12 @@ def test_the_table_is_in_the_reports(tmp_path):
     assert "Ranks and hosts" in (tmp_path / "report.html").read_text()
     alone = write_results(tmp_path / "alone", plan=make_plan().model_copy(update={"world_size": 1}))
     assert not rank_table(conclude(ResultsFolder(alone.root))).rows
+
+
+def test_of_very_many_ranks_the_slowest_are_shown(tmp_path):
+    plan = make_plan([], launches=1, rounds=2, local_every=2, floor=False).model_copy(update={"world_size": 100})
+    comparison = conclude(write_results(tmp_path, plan=plan))
+    places = [line[0].text for line in rank_table(comparison).lines()]
+    assert 8 <= len([place for place in places if place.startswith("rank")]) <= 16
+    assert places[-2:] == ["sum", "skew"]
+    assert "Of 100 ranks the 8 that take longest" in rank_caption(comparison.arms, "images")

@@ -14,6 +14,7 @@ from measurement.results import ResultsFolder
 from reports import conclude, write_reports
 from reports.conclusions.ranks import lateness
 from reports.conclusions.step_terms import TERMS, terms_by_launch
+from reports.conclusions.steps import Steps
 from tests.unit.results_factory import SHARES, Truth, make_plan, write_results
 
 DATA = Path(__file__).parents[1] / "data"
@@ -30,7 +31,8 @@ def conclude_truth(tmp_path, *, ratios=("horovod-gloo",), measurement=None, **tr
 def steps_by_hand(rows):
     """Columns: kind, rank, turn, step, data wait, step time."""
     table = pd.DataFrame(rows, columns=["kind", "rank", "turn", "step", "data_wait_s", "step_s"])
-    return table.assign(launch=0, forward_s=table["step_s"] / 2)
+    rest = {"backward_s": 0.0, "optimizer_s": 0.0, "samples": 1, "round": 0, "block": 0, "case": None}
+    return Steps.of(table.assign(launch=0, arm="arm", forward_s=table["step_s"] / 2, **rest))
 
 
 def test_terms_are_those_of_the_definition_by_hand():
@@ -40,23 +42,37 @@ def test_terms_are_those_of_the_definition_by_hand():
             ("sync", 1, 0, 0, 1.0, 11.0),
             ("local", 0, 1, 0, 1.0, 6.0),
             ("local", 0, 1, 1, 1.0, 8.0),
-            ("local", 1, 1, 0, 3.0, 8.0),
-            ("local", 1, 1, 1, 3.0, 6.0),
+            ("local", 1, 1, 0, 1.0, 8.0),
+            ("local", 1, 1, 1, 1.0, 6.0),
         ]
     )
-    floor = steps_by_hand([("local", 0, 2, 0, 0.5, 4.0), ("local", 1, 2, 0, 0.5, 5.0)])
+    floor = steps_by_hand([("local", rank, 2, 0, 0.5, 4.5) for rank in (0, 1)])
     found = terms_by_launch(arm, floor).loc[0]
     assert found[list(TERMS)].to_dict() == {
         "compute": 4.0,  # 4.5 - 0.5
-        "data_wait": 2.0,
-        "library_overhead": 1.0,  # 7 - 2 less 4
-        "imbalance": 1.0,  # the slowest takes 8 in both steps, the mean is 7
+        "data_wait": 1.0,
+        "library_overhead": 2.0,  # 7 - 1 less 4
+        "imbalance": 1.0,  # the slowest takes 8 in both steps, of which 7 are in the terms above
         "exposed_exchange": 3.0,  # 11 - 8
     }
     assert found[list(TERMS)].sum() == found["step"] == 11.0
     assert found["persistent"] == 0.0
     alone = terms_by_launch(arm, None).loc[0]
-    assert (alone["compute"], pd.isna(alone["library_overhead"])) == (5.0, True)
+    assert (alone["compute"], pd.isna(alone["library_overhead"])) == (6.0, True)
+
+
+def test_what_one_rank_takes_longer_is_imbalance_and_what_all_take_is_overhead():
+    def terms(*local_s):
+        arm = [("sync", rank, 0, 0, 0.0, 12.0) for rank in (0, 1)]
+        arm += [("local", rank, 1, 0, 0.0, step_s) for rank, step_s in enumerate(local_s)]
+        floor = [("local", rank, 2, 0, 0.0, 4.0 + rank) for rank in (0, 1)]  # the second rank has a slow core
+        return terms_by_launch(steps_by_hand(arm), steps_by_hand(floor)).loc[0]
+
+    names = ["compute", "library_overhead", "imbalance"]
+    assert terms(4.0, 5.0)[names].tolist() == [4.5, 0.0, 0.5]
+    assert terms(6.0, 7.0)[names].tolist() == [4.5, 2.0, 0.5]
+    assert terms(4.0, 7.0)[names].tolist() == [4.5, 0.0, 2.5]
+    assert terms(6.0, 5.0)[names].tolist() == [4.5, 0.0, 1.5]
 
 
 def test_terms_recover_the_truth_and_add_up(tmp_path):
@@ -145,6 +161,12 @@ def test_a_rank_that_is_late_is_named_with_its_host_and_phase(tmp_path):
     )
 
 
+def test_a_rank_that_is_late_in_all_arms_is_named_in_all(tmp_path):
+    everywhere = [*make_plan(("horovod-gloo",)).all_arms(), FLOOR]
+    found = conclude_truth(tmp_path, late_s={(arm, 0): 0.002 for arm in everywhere})
+    assert [arm.by_rank.straggler.rank for arm in found.arms] == [0, 0, 0]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_rank_is_named_where_all_are_alike(tmp_path, seed):
     folder = write_results(tmp_path, truth=Truth(noise=0.03), plan=make_plan(rounds=24), seed=seed)
@@ -153,7 +175,7 @@ def test_no_rank_is_named_where_all_are_alike(tmp_path, seed):
 
 def test_lateness_is_against_the_mean_of_the_others():
     rows = [("local", rank, 0, 0, 0.0, seconds) for rank, seconds in enumerate([1.0, 1.0, 4.0])]
-    assert lateness(steps_by_hand(rows)).iloc[0].tolist() == pytest.approx([-1.5, -1.5, 3.0])
+    assert lateness(steps_by_hand(rows).rank_blocks, ["step_s"])["step_s"].iloc[0].tolist() == pytest.approx([-1.5, -1.5, 3.0])
 
 
 def test_every_report_shows_the_terms(tmp_path):

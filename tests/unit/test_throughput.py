@@ -10,7 +10,7 @@ from rich.console import Console
 from measurement.record import BlockRecord, RankSteps
 from measurement.results import ResultsFolder, steps_of
 from reports import conclude
-from reports.conclusions.throughput import throughput_interval, throughput_per_s
+from reports.conclusions.blocks import throughput_interval, throughput_per_s
 from reports.statistics.bootstrap import ratio_of_sums_interval
 from reports.tables.verdict_table import verdict_table
 from reports.wording.formatting import rate

@@ -11,10 +11,11 @@ import pytest
 
 from measurement.plan import Arm, Measurement, Plan
 from measurement.record import LaunchRecord
-from measurement.results import ResultsFolder, empty_steps
+from measurement.results import ResultsFolder
 from measurement.training import EpochRecord, TrainingSettings
 from reports import conclude, write_reports
 from reports.comparison import compare
+from reports.conclusions.steps import Steps
 from reports.conclusions.training import reference_of
 from reports.estimate import Estimate
 from reports.schema import Comparison
@@ -87,7 +88,7 @@ def conclude_from(plan, trainings, **changes):
         for arm, seeds in trainings.items()
         for launch, trained in enumerate(seeds)
     ]
-    return compare(plan, records, empty_steps().assign(launch=0, arm=""))
+    return compare(plan, records, Steps.joined([]))
 
 
 def ending_with(*answers, train_s=2.0):
