@@ -101,25 +101,28 @@ def find_stragglers(records: Sequence[LaunchRecord], local: pd.DataFrame) -> dic
         if found is None:
             return None
         rank, late_s, half = found
+        if _mean([whole[arm][rank] for arm in of]) < at_least:  # it is the other arms' other ranks that are late
+            return None
         own, theirs = ({phase: _mean([late[arm][phase][rank] for arm in arms]) for phase in phases} for arms in (of, others))
         worst = max(phases, key=lambda phase: own[phase] - theirs[phase]).removesuffix("_s")
         bounds = {"ci_low": late_s - half, "ci_high": late_s + half}
         return Straggler(rank=rank, host=hosts.get(rank, ""), phase=worst, late_s=late_s, **bounds)
 
     number, ranks = len(launches), next(iter(whole.values())).shape[1]
-    common = pd.concat(whole.values()).groupby(level=0).mean()
+    common = _median_of(list(whole.values()))
     everywhere = named(common, float(common.std().max()) / math.sqrt(number), number - 1, list(whole), [])
-    found: dict[str, Straggler | None] = dict.fromkeys(whole, everywhere)
-    excess = {
-        arm: table - _median_of([whole[other] for other in whole if other != arm]) for arm, table in whole.items() if len(whole) > 1
-    }
+    found: dict[str, Straggler | None] = {}
+    if len(whole) == 1:
+        return dict.fromkeys(whole, everywhere) if everywhere else {}
+    excess = {arm: table - _median_of([whole[other] for other in whole if other != arm]) for arm, table in whole.items()}
     # Of R ranks, each held against the others, and A arms, (R - 1)(A - 1) are free in each launch.
     squares = sum(float(np.square((table - table.mean()).to_numpy(dtype=np.float64)).sum()) for table in excess.values())
     freedom = (number - 1) * (ranks - 1) * (len(whole) - 1)
     for arm, table in excess.items():
         error_s = math.sqrt(squares / len(excess) / ranks / (number - 1) / number)
         others = [other for other in whole if other != arm]
-        found[arm] = named(table, error_s, freedom, [arm], others) or everywhere
+        is_late = everywhere is not None and float(whole[arm][everywhere.rank].mean()) >= at_least
+        found[arm] = named(table, error_s, freedom, [arm], others) or (everywhere if is_late else None)
     return {arm: straggler for arm, straggler in found.items() if straggler is not None}
 
 

@@ -44,17 +44,22 @@ class Diagnosis:
         """Name the cause after a rank or launcher has ended and the other ranks had time to report.
 
         Ranks that died without a report are the cause; those that report an error lost their peer. But a rank that met bad input,
-        such as a damaged file, is the cause itself: the launcher then ends the others before they can report.
+        such as a damaged file, or that on this host reported an error before the first one died, is the cause itself: the launcher
+        then ends the others before they can report.
         """
         gone = self._supervisors.gone(self._arm, self._launch)
         silent = {rank: at_s for rank, at_s in gone.items() if rank not in heard}
         told = {rank: reply for rank, reply in heard.items() if isinstance(reply, ErrorReply)}
-        if silent and not any(reply.cause == "bad input" for reply in told.values()):
+        if silent and not any(reply.cause == "bad input" or self._came_before(reply, silent) for reply in told.values()):
             return self._died(silent)
         raised = self.of_errors(told)
         if raised is None and self._processes.has_ended():
             return self.failed(f"the ranks did not report; {self._processes.fate()}")
         return raised
+
+    def _came_before(self, reply: ErrorReply, silent: Mapping[int, float]) -> bool:
+        """Whether an error was reported before the first of these ranks died; clocks of several hosts are not compared."""
+        return self._placement.is_local and reply.at_s < min(silent.values())
 
     def of_errors(self, told: Mapping[int, ErrorReply]) -> ArmFailed | None:
         """Name the cause among ranks that reported an error: bad input, else the first error. Its peers fail when they lose it."""

@@ -26,7 +26,7 @@ def queues():
 
 
 def write_plan(folder, **changes):
-    measurement = {"launches": 1, "rounds": 2, "block_steps": 2, "warmup_steps": 1, "local_every": 1, "control": False}
+    measurement = {**TINY["measurement"], "rounds": 2, "block_steps": 2, "warmup_steps": 1, "local_every": 1, "control": False}
     points = {"50mbit": {"link_rate": "50mbit"}, "unshaped": {"link_rate": "unshaped"}}
     content = {**TINY, "workload": "squeezenet1_1", "workload_options": {"image_size": 32, "num_classes": 2}, "local_batch_size": 2}
     content |= {"hosts": "host1:1,host2:1", "network_interface": "eth0", "arms": ARMS, "measurement": measurement, "points": points}
@@ -54,7 +54,7 @@ def test_a_slow_link_is_felt_and_its_bytes_are_a_rings(lab, tmp_path):
             for link in links:
                 assert link.sent_bytes == pytest.approx(link.needed_bytes, rel=0.2)
                 assert link.received_bytes == pytest.approx(link.needed_bytes, rel=0.2)
-    assert "Exposed communication of ddp, per step: " in done.stdout
+    assert "Exposed exchange of ddp, per step: " in done.stdout
     assert "## Bytes per link" in (tmp_path / "out" / "report.md").read_text()
 
 

@@ -88,6 +88,9 @@ def test_every_arm_of_the_plan_for_two_hosts(nothing_left, tmp_path):
     if len(os.sched_getaffinity(0)) == 2:
         assert "warning: host 'host1': 2 ranks share 1 core: " in " ".join(done.stderr.split())
     folder, records = ResultsFolder(tmp_path / "out"), records_of(tmp_path / "out")
+    floor = records.pop("floor")
+    assert floor.status == "ok", floor.error
+    assert [place.host for place in floor.ranks] == ["host1", "host1", "host2", "host2"]
     assert set(records) == {"ddp-gloo", "ddp-mpi", "horovod-gloo", "horovod-mpi"}
     for arm, record in records.items():
         assert record.status == "ok", record.error

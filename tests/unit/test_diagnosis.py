@@ -128,6 +128,16 @@ def test_bad_input_is_the_cause_even_where_others_died_without_a_word(scene):
     assert "died" not in failed.failure.message
 
 
+def test_who_raised_before_others_died_without_a_word_is_the_cause(scene):
+    """The launcher ended them, since a rank of theirs had failed."""
+    scene.launch("import time; time.sleep(60)")
+    scene.connect(0, 1)
+    scene.go(_0=12.4)
+    failed = scene.diagnosis.of_death({1: raised(NO_MORE, at_s=12.0)})
+    assert failed.failure.message.startswith("rank 1: ")
+    assert failed.failure.ranks == [1]
+
+
 def test_who_died_without_a_word_is_blamed_and_not_who_could_still_speak(scene):
     scene.launch("exit 9")
     scene.connect(0, 1, 2)
