@@ -21,6 +21,10 @@ class Estimate(BaseModel):
     ci_low: float | None = None
     ci_high: float | None = None
 
+    def excludes(self, value: float) -> bool:
+        """Whether there is an interval and it lies on one side of ``value``."""
+        return self.ci_low is not None and self.ci_high is not None and not self.ci_low <= value <= self.ci_high
+
     def times(self, factor: float) -> Estimate:
         """The estimate in another unit."""
         low, high = (None if bound is None else bound * factor for bound in (self.ci_low, self.ci_high))

@@ -206,10 +206,8 @@ def because(differences: pd.DataFrame, *, slower: bool, confidence: float) -> Be
     if len(differences) < 2 or not same_way:
         return None
     first = mean_interval(differences[same_way[0]], confidence=confidence)
-    margins = [mean_interval(sign * differences[same_way[0]], confidence=confidence)]
-    if len(same_way) > 1:
-        margins.append(mean_interval(sign * (differences[same_way[0]] - differences[same_way[1]]), confidence=EXCEEDS))
-    if any(margin.ci_low is None or margin.ci_low <= 0 for margin in margins):
+    lead = [mean_interval(differences[same_way[0]] - differences[name], confidence=EXCEEDS) for name in same_way[1:2]]
+    if not all(one.excludes(0.0) for one in (first, *lead)):
         return None
     return Because.model_validate(
         {"term": same_way[0], "difference_s": first.value, "ci_low": first.ci_low, "ci_high": first.ci_high}

@@ -56,7 +56,7 @@ class Interval:
 
     def excludes(self, value: float) -> bool:
         """Whether there is an interval and it lies on one side of ``value``."""
-        return self.low is not None and self.high is not None and not self.low <= value <= self.high
+        return self.as_estimate().excludes(value)
 
     def as_estimate(self) -> Estimate:
         """Value and bounds alone."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reports.schema import Estimate, RatioSummary, Term
-from reports.wording.formatting import milliseconds, with_interval
+from reports.wording.formatting import milliseconds
 
 TERM_NAMES: dict[Term, str] = {
     "compute": "computing",
@@ -26,15 +26,10 @@ def because_clause(result: RatioSummary) -> str:
     if cause is None:
         return "; no single cause stands out" if any(one.ci_low is not None for one in result.term_differences_s.values()) else ""
     first = Estimate(value=cause.difference_s, ci_low=cause.ci_low, ci_high=cause.ci_high)
-    rest = {name: one for name, one in result.term_differences_s.items() if name != cause.term and _is_known(one)}
+    rest = {name: one for name, one in result.term_differences_s.items() if name != cause.term and one.excludes(0.0)}
     second = max(rest, key=lambda name: abs(rest[name].value), default=None)
     besides = f"; it {_verb(result, second, rest[second], interval=False)}" if second is not None else ""
     return f", because {_subject(result, cause.term)} {_verb(result, cause.term, first, interval=True)}{besides}"
-
-
-def _is_known(difference: Estimate) -> bool:
-    """Whether its interval excludes 0."""
-    return difference.ci_low is not None and difference.ci_high is not None and not difference.ci_low <= 0 <= difference.ci_high
 
 
 def _threads_hold_up(result: RatioSummary, term: Term) -> bool:
@@ -72,8 +67,3 @@ def _bounds(difference: Estimate) -> str:
     assert difference.ci_low is not None and difference.ci_high is not None
     low, high = sorted((abs(difference.ci_low), abs(difference.ci_high)))
     return f" ({milliseconds(low)} to {milliseconds(high)})"
-
-
-def term_text(terms: Estimate | None) -> str:
-    """A term in milliseconds with its interval."""
-    return with_interval(terms, milliseconds)

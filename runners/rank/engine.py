@@ -169,9 +169,14 @@ def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelt
         step_precision = StepPrecision(precision=job.precision, max_gradient_norm=job.max_gradient_norm, device=device)
         workload = chosen.build(local_batch_size=job.local_batch_size, seed=job.seed)
         runner = Trainer(
-            workload=workload, backend=backend, world=counted, device=device, seed=job.seed, step_precision=step_precision
+            workload=workload,
+            backend=backend,
+            world=counted,
+            device=device,
+            seed=job.seed,
+            step_precision=step_precision,
+            threads=threads,
         )
-        runner.threads = threads
         if job.training:
             epochs = EpochRunner(runner, job.training, reference=job.workload, scale=job.learning_rate_scale)
         runner.build()

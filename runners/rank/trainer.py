@@ -64,8 +64,17 @@ class Trainer:
     """One rank's model, optimizer and batches."""
 
     def __init__(
-        self, *, workload: Workload, backend: Backend, world: World, device: torch.device, seed: int, step_precision: StepPrecision
+        self,
+        *,
+        workload: Workload,
+        backend: Backend,
+        world: World,
+        device: torch.device,
+        seed: int,
+        step_precision: StepPrecision,
+        threads: ThreadClock | None = None,
     ) -> None:
+        """``threads``: made before the backend was set up, so that it knows the library's; None: all are taken for torch's."""
         self.workload = workload
         self.step_precision = step_precision
         self.backend = backend
@@ -73,8 +82,7 @@ class Trainer:
         self.device = device
         self.seed = seed
         self.micro_steps = backend.micro_steps
-        self.threads = ThreadClock()
-        """Set to one that was made before the backend was set up, so that it knows the library's threads."""
+        self.threads = threads or ThreadClock()
         self.prepared: Prepared | None = None
         self.batches = self.new_batches()
         self._begun: Iterator[Any] | None = None
