@@ -340,7 +340,7 @@ def absent():
 
 @case
 def killed():
-    """The last rank is killed; the others raise, and leave with the code of an uncaught error."""
+    """The last rank is killed; the others raise, and the first of them ends the job by MPI_Abort."""
     rank, size = start(timeout=SHORT)
     dist.barrier()
     if rank == size - 1:
