@@ -114,7 +114,7 @@ def test_an_absent_rank_is_an_error_that_says_what_and_who():
 
 
 def test_a_killed_rank_makes_the_others_raise():
-    """By default mpirun would end the job at once; told to go on, it leaves the survivors to themselves. The first that raises may end the other."""
+    """By default mpirun ends the job at once; told to go on, it leaves the survivors alone: the first that raises ends both."""
     done = mpirun(3, "cases.py", "killed", options=("--mca", "orte_enable_recovery", "1"), timeout=90)
     raised = "all_reduce of float32 [1000] on rank {} of 3 over MPI: not all ranks came to it"
     assert any(raised.format(rank) in done.stderr for rank in (0, 1)), done.stderr[-3000:]
