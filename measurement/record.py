@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from measurement.host_use import HostUse
 from measurement.training import EpochRecord
 
 SCHEMA_VERSION = 4
@@ -194,7 +195,7 @@ class BlockRecord(Written):
     """One block: which it was, when it ran, and what its ranks timed. An epoch of training is a block, too.
 
     A rank makes it with its own steps in ``ranks``; ``joined`` puts those of all ranks together. On disk ``ranks`` become
-    ``steps.parquet`` (``rows``) and the rest stands in ``record.json``.
+    ``steps.parquet`` (``rows``), ``hosts`` become ``hosts.parquet``, and the rest stands in ``record.json``.
     """
 
     turn: int
@@ -219,7 +220,7 @@ class BlockRecord(Written):
     restarts: int = 0
     """The same."""
     link_bytes: dict[str, tuple[int, int]] = {}
-    """In a lab: bytes sent and received over each host's link while the block ran, untimed steps included."""
+    """Bytes each host sent and received over the plan's interface while the block ran, untimed steps included; not on one host."""
     foreign_share: float | None = None
     """What other processes took of the ranks' cores while the block ran; a little below 0 by the clock's ticks. None: not known."""
     steal_share: float | None = None
@@ -234,6 +235,8 @@ class BlockRecord(Written):
     """The mean over ranks; None where a rank has none."""
     ranks: list[RankSteps] = []
     """By rank; empty where it was read from a file."""
+    hosts: dict[str, HostUse] = {}
+    """What the arm's hosts did meanwhile; empty where it was read from a file, or could not be read, or nobody drove the run."""
 
     @classmethod
     def joined(cls, blocks: Sequence[BlockRecord], **measured: Any) -> BlockRecord:

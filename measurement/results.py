@@ -6,7 +6,7 @@ Older files are brought up to date in ``migrate`` and nowhere else.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from io import BytesIO
 from pathlib import Path
@@ -19,11 +19,14 @@ from pydantic import ValidationError
 
 from measurement.errors import RecordError
 from measurement.files import write_whole
+from measurement.host_use import HOST_COLUMNS
 from measurement.plan import ARM_NAME, Plan
 from measurement.plan_file import check_plan
 from measurement.record import SCHEMA_VERSION, STEP_COLUMNS, LaunchRecord, Manifest
 
 ROWS_AT_ONCE = 1 << 20
+HOSTS_FILE = "hosts.parquet"
+HOST_USE_TYPES: dict[str, Any] = {"launch": "int64", "arm": "string", **HOST_COLUMNS}
 
 
 def default_folder(name: str) -> Path:
@@ -99,12 +102,16 @@ class ResultsFolder:
         buffer = BytesIO()
         steps_of(record).to_parquet(buffer, index=False)
         write_whole(folder / "steps.parquet", buffer.getvalue())
+        if any(block.hosts for block in record.blocks):
+            buffer = BytesIO()
+            host_use_of(record).to_parquet(buffer, index=False)
+            write_whole(folder / HOSTS_FILE, buffer.getvalue())
         self.write_record(record)
 
     def write_record(self, record: LaunchRecord) -> None:
         """Replace a record; its steps stay as they are."""
         path = self.launch_folder(record.launch, record.arm) / "record.json"
-        write_whole(path, record.model_dump_json(indent=1, exclude={"blocks": {"__all__": {"ranks"}}}))
+        write_whole(path, record.model_dump_json(indent=1, exclude={"blocks": {"__all__": {"ranks", "hosts"}}}))
 
     def records(self) -> list[LaunchRecord]:
         """All records, by launch and arm; a damaged one is an error, never a hole.
@@ -134,6 +141,27 @@ class ResultsFolder:
         except (OSError, ValueError, KeyError) as error:
             raise RecordError(f"'{path}' cannot be read: {error}; remove its folder to measure that launch again") from error
 
+    def host_use(self, records: Sequence[LaunchRecord]) -> pd.DataFrame:
+        """What the hosts did during the blocks of these records: columns ``launch``, ``arm`` and ``HOST_COLUMNS``.
+
+        Raises:
+            RecordError: a table cannot be read. One that is missing has no rows: the run was not driven, or is older.
+        """
+        found = [no_host_use()]
+        for record in records:
+            path = self.launch_folder(record.launch, record.arm) / HOSTS_FILE
+            if path.is_file():
+                try:
+                    found.append(pd.read_parquet(path)[list(HOST_COLUMNS)].assign(launch=record.launch, arm=record.arm))
+                except (OSError, ValueError, KeyError) as error:
+                    raise RecordError(f"'{path}' cannot be read: {error}; remove it to report without it") from error
+        return pd.concat(found, ignore_index=True).astype(HOST_USE_TYPES)
+
+
+def no_host_use() -> pd.DataFrame:
+    """The table of ``ResultsFolder.host_use`` without rows."""
+    return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in HOST_USE_TYPES.items()})
+
 
 def empty_steps() -> pd.DataFrame:
     """A table of steps without rows."""
@@ -144,6 +172,19 @@ def steps_of(record: LaunchRecord) -> pd.DataFrame:
     """The raw steps of a record whose blocks still hold them (columns: ``STEP_COLUMNS``)."""
     table = pd.DataFrame([row for block in record.blocks for row in block.rows()])
     return table.astype(STEP_COLUMNS)[list(STEP_COLUMNS)] if len(table) else empty_steps()
+
+
+def host_use_of(record: LaunchRecord) -> pd.DataFrame:
+    """What the hosts did during a record's blocks, where these still know it (columns: ``HOST_COLUMNS``)."""
+    rows: list[tuple[int | None, str, str, str, float]] = []
+    cores: dict[tuple[str, int], float] = {}
+    for block in record.blocks:
+        for host, use in block.hosts.items():
+            rows += [(block.turn, host, measure, of, value) for measure, of, value in use.rows()]
+            for core, seconds in use.core_busy_s.items():
+                cores[host, core] = cores.get((host, core), 0.0) + seconds
+    rows += [(None, host, "core_busy_s", str(core), seconds) for (host, core), seconds in cores.items()]
+    return pd.DataFrame(rows, columns=list(HOST_COLUMNS)).astype(HOST_COLUMNS)
 
 
 def read_record(path: Path) -> LaunchRecord:

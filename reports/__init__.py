@@ -42,7 +42,8 @@ def conclude(folder: ResultsFolder) -> Comparison:
     records = folder.records()
     if not records:
         raise RecordError(f"'{folder.root}' holds no launch record yet; run 'ringside compare' with this folder first")
-    return compare(plan, records, read_steps(folder, records), manifest=_manifest(folder))
+    steps, host_use = read_steps(folder, records), folder.host_use(records)
+    return compare(plan, records, steps, host_use=host_use, manifest=_manifest(folder))
 
 
 def write_reports(folder: ResultsFolder) -> Comparison:

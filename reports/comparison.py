@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pandas as pd
+
 from measurement.errors import RecordError
 from measurement.plan import FLOOR, Plan
 from measurement.record import LaunchRecord, Manifest
+from measurement.results import no_host_use
 from reports.conclusions.blocks import columns, tabulate_blocks
 from reports.conclusions.cases import cases_of
 from reports.conclusions.disturbances import block_loads, find_stalls, summarise_load
+from reports.conclusions.machine import MACHINE_COLUMNS, machine_by_block
 from reports.conclusions.ratios import Evidence, fastest, summarise_ratios
 from reports.conclusions.step_terms import Terms
 from reports.conclusions.steps import Steps
@@ -28,13 +32,21 @@ from reports.wording.disturbances import floor_lines, load_sentence
 from reports.wording.training import NO_CONTROL, training_findings, training_headline, training_note, training_warnings
 
 
-def compare(plan: Plan, records: Sequence[LaunchRecord], steps: Steps, *, manifest: Manifest | None = None) -> Comparison:
+def compare(
+    plan: Plan,
+    records: Sequence[LaunchRecord],
+    steps: Steps,
+    *,
+    host_use: pd.DataFrame | None = None,
+    manifest: Manifest | None = None,
+) -> Comparison:
     """All that the reports show of a comparison.
 
     Args:
         plan: what was asked.
         records: every launch of every arm so far, in any order.
         steps: theirs (``reports.conclusions.steps.read_steps``).
+        host_use: what the hosts did meanwhile (``measurement.results.ResultsFolder.host_use``); None: not known.
         manifest: of the comparison, for the fairness table and where the time went; the figures do not depend on it.
 
     Raises:
@@ -51,7 +63,8 @@ def compare(plan: Plan, records: Sequence[LaunchRecord], steps: Steps, *, manife
     minutes = measured_minutes(plan, everything)
     stalls = find_stalls(timed.slowest)
     loads = block_loads(records)
-    arms = summarise_arms(plan, records, timed, blocks, stalls, loads, terms)
+    beside = no_host_use() if host_use is None else host_use
+    arms = summarise_arms(plan, records, timed, blocks, stalls, loads, beside, terms)
     looks = manifest.looks if manifest else []
     share = error_share(looks, until_decided=plan.measurement.until_decided)
     evidence = Evidence(
@@ -82,6 +95,7 @@ def compare(plan: Plan, records: Sequence[LaunchRecord], steps: Steps, *, manife
         fastest=leaders,
         arms=arms,
         cases=cases_of(records),
+        machine_table=columns(machine_by_block(beside[beside["arm"] != FLOOR], loads), MACHINE_COLUMNS),
         block_table=columns(blocks, ["launch", "turn", "round", "arm", "kind", "case", "throughput_per_s"]),
         **_asked(plan, records),
         **_manifest_fields(manifest, records),

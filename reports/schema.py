@@ -197,7 +197,36 @@ class LinkFigures(Stored):
     sent_bytes: float
     received_bytes: float
     needed_bytes: float
-    """Each way, of a ring all_reduce; see ``reports.conclusions.links``."""
+    """Each way, of a ring all_reduce; see ``reports.conclusions.machine``."""
+
+
+class NetworkFigures(Stored):
+    """What passed over one network interface of a host."""
+
+    sent_bytes_per_s: float
+    received_bytes_per_s: float
+    packets_per_s: float
+    """Both ways together."""
+
+
+class MachineFigures(Stored):
+    """What one host did while an arm's synchronised blocks ran, untimed steps included (``reports.conclusions.machine``)."""
+
+    host: str
+    busy_cores: float
+    """Mean number of cores that computed, whoever had them do so."""
+    core_shares: list[float]
+    """By core, the share of the time that it computed."""
+    memory_used_bytes: int
+    """The most, whoever used it."""
+    memory_bytes: int
+    network: dict[str, NetworkFigures]
+    """By interface."""
+    power_w: float | None = None
+    """Of processor packages and GPUs; null where neither RAPL nor NVML tells."""
+    gpu_utilisation: float | None = None
+    gpu_mhz: float | None = None
+    gpu_slowed_by: list[str] = []
 
 
 class ArmSummary(Stored):
@@ -257,7 +286,11 @@ class ArmSummary(Stored):
     by_rank: ByRank | None = None
     """None with a single rank."""
     links: list[LinkFigures] = []
-    """Of each host of a lab."""
+    """Of each host; empty on one host."""
+    machine: list[MachineFigures] = []
+    """Of each host; empty where nothing was read: in runs that stood alone, and of older versions."""
+    energy_per_sample_j: float | None = None
+    """Of all hosts together, whoever used it; null where a host does not tell."""
     cases: list[CaseFigures] = []
     """Of a micro-benchmark, in the order of its cases; an arm then has no figures of training steps."""
 
@@ -386,6 +419,9 @@ class Comparison(Stored):
     seconds: dict[str, float] = {}
     block_table: dict[str, list[Any]] = Field(default={}, repr=False)
     """The blocks, column by column: launch, turn, round, arm, kind, case (null where the workload is trained), throughput_per_s."""
+
+    machine_table: dict[str, list[Any]] = Field(default={}, repr=False)
+    """What the machine did, block by block, columns ``reports.conclusions.machine.MACHINE_COLUMNS``."""
 
     def arm(self, name: str) -> ArmSummary:
         """The arm of this name."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from measurement.record import PHASES
 from reports.charts.cases import busbw_chart, latency_chart
 from reports.charts.frame import Figure, arm_colour, arm_dash, arm_layout, base_layout, legend_above, padded
+from reports.charts.machine import machine_chart
 from reports.charts.pairs import pairs_chart
 from reports.charts.terms import difference_charts, terms_chart
 from reports.charts.training import curve_charts
@@ -22,6 +23,7 @@ def charts(comparison: Comparison) -> dict[str, Figure]:
         "throughput": throughput_chart,
         "step_time": step_time_chart,
         "pairs": pairs_chart,
+        "machine": machine_chart,
         "distribution": distribution_chart,
         "phases": phases_chart,
         "terms": terms_chart,

@@ -24,7 +24,7 @@ def pairs_chart(comparison: Comparison) -> Figure | None:
         return None
     every = pair_stride(comparison)
     low, high = _pair_range(shown)
-    offsets = _launch_offsets(shown)
+    offsets = launch_offsets(shown)
     layout = base_layout(HEAD_PX + PANEL_PX * len(shown), "turn (launches side by side)")
     layout["margin"] |= {"t": 30}
     layout["xaxis"] |= {"showticklabels": False, "zeroline": False, "showgrid": False, "anchor": f"y{len(shown)}"}
@@ -33,7 +33,7 @@ def pairs_chart(comparison: Comparison) -> Figure | None:
     for number, result in enumerate(shown, start=1):
         traces.append(_pair_points(comparison, result, number, offsets, every, (low, high)))
         _add_panel(layout, result, number, len(shown), (low, high))
-    _mark_launches(layout, offsets)
+    mark_launches(layout, offsets)
     return {"data": traces, "layout": layout}
 
 
@@ -51,7 +51,7 @@ def _pair_range(results: Sequence[RatioSummary]) -> Limits:
     return math.exp(low - room), math.exp(high + room)
 
 
-def _launch_offsets(results: Sequence[RatioSummary]) -> Offsets:
+def launch_offsets(results: Sequence[RatioSummary]) -> Offsets:
     """Where each launch begins on the common axis, and how long it is."""
     lengths: dict[int, int] = {}
     for result in results:
@@ -108,7 +108,8 @@ def _add_panel(layout: Figure, result: RatioSummary, number: int, panels: int, l
     layout["annotations"].append(label | {"text": text, "showarrow": False, "font": {"size": 12}})
 
 
-def _mark_launches(layout: Figure, offsets: Offsets) -> None:
+def mark_launches(layout: Figure, offsets: Offsets) -> None:
+    """Draw an edge between launches, and write each one's number above."""
     for index, (launch, (begin, length)) in enumerate(offsets.items()):
         if index:
             edge = {"type": "line", "xref": "x", "yref": "paper", "x0": begin, "x1": begin, "y0": 0, "y1": 1}

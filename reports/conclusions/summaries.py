@@ -16,7 +16,7 @@ from reports.conclusions.blocks import phase_medians, throughput_interval
 from reports.conclusions.bottleneck import step_shares
 from reports.conclusions.cases import cases_of, summarise_cases
 from reports.conclusions.disturbances import summarise_load, summarise_stalls
-from reports.conclusions.links import summarise_links
+from reports.conclusions.machine import energy_per_sample_j, summarise_links, summarise_machine
 from reports.conclusions.ranks import summarise_ranks
 from reports.conclusions.step_terms import Terms
 from reports.conclusions.steps import Steps
@@ -33,6 +33,7 @@ def summarise_arms(
     blocks: pd.DataFrame,
     stalls: pd.DataFrame,
     loads: pd.DataFrame,
+    host_use: pd.DataFrame,
     terms: Terms,
 ) -> list[ArmSummary]:
     """Every arm of the plan in its order, with those that failed or were never started."""
@@ -42,6 +43,8 @@ def summarise_arms(
         steps = timed.where(arm=name)
         summary = _arm(plan, name, own, steps.slowest, blocks)
         summary.load = summarise_load(loads[loads["arm"] == name])
+        summary.machine = summarise_machine(own, host_use[host_use["arm"] == name])
+        summary.energy_per_sample_j = energy_per_sample_j(summary.machine, summary.throughput_per_s)
         if not cases_of(records):
             summary.by_rank = summarise_ranks(own, steps.rank_blocks, terms.straggler_of(name))
             summary.links = summarise_links(plan, own) if summary.by_rank else []

@@ -23,6 +23,7 @@ from reports.conclusions.study import has_own_units
 from reports.schema import ArmSummary, Comparison
 from reports.study_schema import Study
 from reports.tables.case_tables import case_table, outcome_table
+from reports.tables.machine_table import machine_caption, machine_table
 from reports.tables.rank_tables import link_caption, link_table, rank_caption, rank_table
 from reports.tables.study_tables import points_table, results_table, study_link_caption, study_link_table
 from reports.tables.table import Table
@@ -56,6 +57,7 @@ class HtmlReport(Report):
             plotly=plotly_js(),
             stride=pair_stride(comparison),
             method=method(comparison),
+            machine_caption=machine_caption(comparison.arms),
             rank_caption=rank_caption(comparison.arms, comparison.sample_unit),
             link_caption=link_caption(comparison.arms),
             fairness=[fairness_row(entry) for entry in comparison.fairness],
@@ -71,6 +73,7 @@ class HtmlReport(Report):
 def _tables(comparison: Comparison) -> dict[str, Table]:
     """Those that this comparison has, by name."""
     made = {"ranks": rank_table(comparison), "links": link_table(comparison.arms), "conditions": conditions_table(comparison)}
+    made["machine"] = machine_table(comparison)
     if comparison.training:
         made["training"] = training_table(comparison.training)
     if comparison.cases:

@@ -10,6 +10,7 @@ from reports.base import Report
 from reports.schema import ArmSummary, Comparison
 from reports.study_schema import Study
 from reports.tables.case_tables import case_table, outcome_table
+from reports.tables.machine_table import machine_caption, machine_table
 from reports.tables.rank_tables import link_caption, link_table, rank_caption, rank_table
 from reports.tables.study_tables import points_table, results_table, study_link_caption, study_link_table
 from reports.tables.table import Table
@@ -36,6 +37,7 @@ class MarkdownReport(Report):
             *([f"- {escape(comparison.limit)}"] if comparison.limit else []),
             *(f"- Note: {escape(line)}" for line in comparison.warnings),
             *(_cases(comparison) if comparison.cases else _trained(comparison)),
+            *_machine(comparison),
             *_errors(comparison.arms),
             *_fairness(comparison),
             "\n## How it was measured\n",
@@ -92,6 +94,13 @@ def _cases(comparison: Comparison) -> list[str]:
     for operation, table in case_table(comparison).groups().items():
         lines += [f"\n## {escape(operation)}\n", *markdown_table(table)]
     return lines
+
+
+def _machine(comparison: Comparison) -> list[str]:
+    table = machine_table(comparison)
+    if not table.rows:
+        return []
+    return ["\n## The machine beside the ranks\n", f"{escape(machine_caption(comparison.arms))}.\n", *markdown_table(table)]
 
 
 def _steps(comparison: Comparison) -> list[str]:

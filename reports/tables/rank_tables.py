@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.conclusions.links import is_far_off
+from reports.conclusions.machine import is_far_off
 from reports.schema import ArmSummary, ByRank, Comparison, Estimate, LinkFigures, RankFigures
 from reports.tables.table import Column, Entry, Row, Table, texts
 from reports.wording.formatting import milliseconds, rate, significant

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from measurement.errors import LaunchError
+from measurement.host_use import HostCounters, HostUse
 from runners.driver.arm_processes import ArmProcesses
 from runners.driver.build_launch_job import as_record, build_launch_job
 from runners.driver.diagnosis import ArmFailed, Diagnosis
@@ -39,6 +41,18 @@ SETTLE_S = 1.0
 EXIT_TIMEOUT_S = 30.0
 SUPERVISOR_TIMEOUT_S = 10.0
 Expected = TypeVar("Expected", bound=Message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange(Generic[Expected]):
+    """What came of a command."""
+
+    replies: list[Expected]
+    """Every rank's, by rank."""
+    took_s: float
+    """From the command to the last reply."""
+    hosts: dict[str, HostUse]
+    """What the hosts did meanwhile; those are missing that cannot be read."""
 
 
 class ArmSession:
@@ -138,22 +152,30 @@ class ArmSession:
             self._endpoint.store.delete_key(key)
         return replies
 
-    def exchange(self, command: Command, expected: type[Expected], *, timeout_s: float) -> tuple[list[Expected], float]:
+    def exchange(self, command: Command, expected: type[Expected], *, timeout_s: float) -> Exchange[Expected]:
         """Thaw the ranks, give them a command, wait for all replies and freeze them again.
-
-        Returns:
-            Every rank's reply, by rank, and the seconds from the command to the last of them.
 
         Raises:
             ArmFailed: see ``receive``.
         """
+        before = self._counters()
         self.thaw()
         began = time.monotonic()
         self.send(command)
         replies = self.receive(expected, timeout_s=timeout_s)
         took_s = time.monotonic() - began
         self.freeze()
-        return replies, took_s
+        hosts = {host: after.since(before[host]) for host, after in self._counters().items() if host in before}
+        return Exchange(replies=replies, took_s=took_s, hosts=hosts)
+
+    def _counters(self) -> dict[str, HostCounters]:
+        """Of every host of the arm, read outside its ranks while they wait."""
+        if self._doomed is not None:
+            return {}
+        try:
+            return self._endpoint.supervisors.counters(self.name, self._launch)
+        except LaunchError as error:
+            raise self._diagnosis.failed(str(error)) from error
 
     def await_ready(self) -> list[StartedReply]:
         """Wait until all ranks have connected and built their model; return their first reports.

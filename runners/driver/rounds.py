@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from measurement.plan import Plan
 from measurement.record import BlockKind, BlockRecord, Failure
 from runners.driver.arm_launch import ArmLaunch, Clock, Say
-from runners.driver.arm_session import ArmFailed
-from runners.lab.link_shaping import link_counter, passed
+from runners.driver.arm_session import ArmFailed, Exchange
 from runners.protocol.messages import BlockCommand, BlockReply
 
 PROBE_STEPS = 4
@@ -54,7 +54,6 @@ class Rounds:
         self._rng, self._clock = rng, clock
         self._say, self._tick = say, tick
         self._turn = 0
-        self._link_bytes = link_counter(plan)
         steps = plan.measurement.block_steps
         self._sizes = {case: BlockSize(steps=steps) for case in self._cases} if steps else {}
 
@@ -135,10 +134,9 @@ class Rounds:
         """Run one block and keep what the ranks timed."""
         command = self._command(arm, kind=kind, case=case, size=self._sizes[case], number=number)
         self._turn += 1
-        before, started = self._link_bytes(), time.monotonic()
+        started = time.monotonic()
         block = self._exchange(arm, command)
-        measured = {"started_s": started - began, "wall_s": time.monotonic() - started}
-        arm.record.blocks.append(block.model_copy(update=measured | {"link_bytes": passed(before, self._link_bytes())}))
+        arm.record.blocks.append(block.model_copy(update={"started_s": started - began}))
 
     def _command(self, arm: ArmLaunch, *, kind: BlockKind, case: Case, size: BlockSize, number: int) -> BlockCommand:
         command = BlockCommand(
@@ -157,9 +155,9 @@ class Rounds:
         return command
 
     def _exchange(self, arm: ArmLaunch, command: BlockCommand) -> BlockRecord:
-        replies, took_s = arm.session.exchange(command, BlockReply, timeout_s=self._measure.block_timeout_s)
-        self._clock.measuring_s += took_s
-        block = BlockRecord.joined([reply.block for reply in replies])
+        done = arm.session.exchange(command, BlockReply, timeout_s=self._measure.block_timeout_s)
+        self._clock.measuring_s += done.took_s
+        block = BlockRecord.joined([reply.block for reply in done.replies], **measured_outside(done, self._plan))
         _raise_if_wrong(block)
         return block
 
@@ -169,6 +167,16 @@ def _raise_if_wrong(block: BlockRecord) -> None:
     wrong = next((steps for steps in block.ranks if steps.wrong), None)
     if wrong is not None:
         raise ArmFailed(Failure(message=f"rank {wrong.rank}: {wrong.wrong}", ranks=[wrong.rank]), status="wrong")
+
+
+def measured_outside(done: Exchange[Any], plan: Plan) -> dict[str, Any]:
+    """The fields of a ``BlockRecord`` that the driver knows, and no rank.
+
+    Where waiting arms are not stopped, bytes over the links are not told: theirs could not be told from what the block sends.
+    """
+    counted = plan.hosts is not None and plan.measurement.freeze
+    links = {host: use.link_bytes(plan.network_interface) for host, use in done.hosts.items()} if counted else {}
+    return {"wall_s": done.took_s, "hosts": done.hosts, "link_bytes": links}
 
 
 def shuffled(arms: Sequence[ArmLaunch], rng: random.Random) -> list[ArmLaunch]:

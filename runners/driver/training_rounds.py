@@ -14,8 +14,7 @@ from measurement.plan import Plan
 from measurement.record import BlockRecord
 from measurement.training import EpochRecord, TrainingSettings
 from runners.driver.arm_launch import ArmLaunch, Clock, Say
-from runners.driver.rounds import shuffled
-from runners.lab.link_shaping import link_counter, passed
+from runners.driver.rounds import measured_outside, shuffled
 from runners.protocol.epoch_records import combine
 from runners.protocol.messages import EpochCommand, EpochReply
 
@@ -35,7 +34,7 @@ class TrainingRounds:
         self._rng, self._clock = rng, clock
         self._say, self._count, self._note = say, count, note
         self._turn = 0
-        self._link_bytes = link_counter(plan)
+        self._plan = plan
 
     def run(self, arms: Sequence[ArmLaunch], *, seconds: float) -> None:
         """Train until every arm is done or has failed; ``seconds`` has no meaning here."""
@@ -62,16 +61,13 @@ class TrainingRounds:
         """Run one epoch and keep what the ranks report."""
         command = EpochCommand(turn=self._turn, epoch=epoch)
         self._turn += 1
-        before, started = self._link_bytes(), time.monotonic()
-        replies, took_s = arm.session.exchange(command, EpochReply, timeout_s=self._training.epoch_timeout_s)
-        self._clock.measuring_s += took_s
-        record = combine([reply.report for reply in replies], epoch=epoch)
-        block = BlockRecord.joined(
-            [reply.report.block for reply in replies],
-            started_s=started - began,
-            wall_s=time.monotonic() - started,
-            link_bytes=passed(before, self._link_bytes()),
-        )
+        started = time.monotonic()
+        done = arm.session.exchange(command, EpochReply, timeout_s=self._training.epoch_timeout_s)
+        self._clock.measuring_s += done.took_s
+        reports = [reply.report for reply in done.replies]
+        record = combine(reports, epoch=epoch)
+        outside = measured_outside(done, self._plan)
+        block = BlockRecord.joined([report.block for report in reports], started_s=started - began, **outside)
         arm.record.epochs.append(record)
         arm.record.blocks.append(block)
         self._note(arm, record, block)

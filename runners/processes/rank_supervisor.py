@@ -9,11 +9,13 @@ It stops, continues and kills the rank's whole process tree: loader workers too,
 Standard library only, run as a file with ``python -I -S``: it must start in milliseconds and never compete for the CPU.
 Each line from the driver is a word (``stop``, ``continue``, ``trace``, ``kill``), answered by the same word when it is done.
 If a process does not stop in time, the answer is ``failed stop`` and a sentence that says which.
+``counters`` is answered by the word and the host's counters in JSON; one supervisor of each host is asked, between blocks.
 The last line, ``gone SECONDS``, comes unasked: the time at which its rank ended, by this host's clock.
 """
 
 import contextlib
 import io
+import json
 import os
 import select
 import signal
@@ -29,6 +31,7 @@ STOPPED = ("T", "t", "Z", "X")
 """The kernel's letters for processes that do not run: stopped, traced, ended."""
 GONE = "gone"
 FAILED = "failed"
+COUNTERS = "counters"
 STOP_TIMEOUT_S = 5.0
 """Within which a process tree must be seen stopped. Longer than a process usually waits for a disk."""
 PR_SET_CHILD_SUBREAPER = 36
@@ -85,7 +88,27 @@ def watch(driver: str, token: str, arm: str, launch: str, rank: str, host: str, 
                 tree.kill()
                 return
             for word in words:
-                connection.sendall(f"{tree.obey(word)}\n".encode())
+                answer = read_counters() if word == COUNTERS else tree.obey(word)
+                connection.sendall(f"{answer}\n".encode())
+
+
+def read_counters() -> str:
+    """The host's counters in JSON, after the word that asks for them; or why they cannot be read."""
+    try:
+        return f"{COUNTERS} {json.dumps(_counters())}"
+    except Exception as error:  # noqa: BLE001 - it is there to stop ranks, whatever else cannot be done
+        return f"{FAILED} {COUNTERS} {type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _counters() -> dict[str, Any]:
+    if "runners" not in sys.modules:  # only here: a supervisor starts with the standard library alone
+        import site
+
+        site.main()
+        sys.path.append(str(Path(THIS_FILE).parents[2]))
+    from runners.processes.host_counters import read_counters as read_all
+
+    return read_all()
 
 
 def keep_alive(connection: socket.socket) -> None:

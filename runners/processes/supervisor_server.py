@@ -8,11 +8,15 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from pydantic import ValidationError
 
 from measurement.addresses import listen, with_port
 from measurement.errors import LaunchError
-from runners.processes.rank_supervisor import FAILED, GONE, keep_alive
+from measurement.host_use import HostCounters
+from runners.processes.rank_supervisor import COUNTERS, FAILED, GONE, keep_alive
 
 ACKNOWLEDGE_TIMEOUT_S = 10.0
 
@@ -29,6 +33,16 @@ class SupervisedRank:
     gone_at_s: float = math.inf
     """When its process ended, seconds since the epoch by its host's clock; infinite if its supervisor did not report it."""
     pending: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a supervisor answered to a word."""
+
+    rank: SupervisedRank
+    failed: bool
+    """The word could not be obeyed; ``text`` says why."""
+    text: str
 
 
 class SupervisorServer:
@@ -58,12 +72,39 @@ class SupervisorServer:
         Raises:
             LaunchError: a supervisor does not answer in time, or says that it could not.
         """
-        ranks = [one for one in self.of(arm, launch).values() if not one.is_gone]
+        answers = self._ask([one for one in self.of(arm, launch).values() if not one.is_gone], word)
+        failed = next((one for one in answers if one.failed), None)
+        if failed is not None:
+            raise LaunchError(f"rank {failed.rank.rank} on {failed.rank.host}: {failed.text}")
+
+    def counters(self, arm: str, launch: int) -> dict[str, HostCounters]:
+        """The counters of every host of an arm, by host; those are left out that cannot be read.
+
+        Raises:
+            LaunchError: a supervisor does not answer in time.
+        """
+        one_each: dict[str, SupervisedRank] = {}
+        for _, one in sorted(self.of(arm, launch).items()):
+            if not one.is_gone:
+                one_each.setdefault(one.host, one)
+        found = {}
+        for answer in self._ask(list(one_each.values()), COUNTERS):
+            if not answer.failed:
+                with contextlib.suppress(ValidationError):
+                    found[answer.rank.host] = HostCounters.model_validate_json(answer.text)
+        return found
+
+    def _ask(self, ranks: Sequence[SupervisedRank], word: str) -> list[Answer]:
+        """Send a word to these supervisors and wait for the answers of those whose ranks do not end meanwhile.
+
+        Raises:
+            LaunchError: one does not answer in time.
+        """
         for one in ranks:
             with contextlib.suppress(OSError):  # it has closed: the answer that is waited for tells
                 one.connection.sendall(f"{word}\n".encode())
-        for one in ranks:
-            self._await_word(one, word)
+        answers = [self._await_answer(one, word) for one in ranks]
+        return [answer for answer in answers if answer is not None]
 
     def gone(self, arm: str, launch: int) -> dict[int, float]:
         """Return the ended ranks of an arm in the order they ended, and when (``SupervisedRank.gone_at_s``). Does not wait."""
@@ -120,29 +161,25 @@ class SupervisorServer:
             ranks[int(rank)] = SupervisedRank(rank=int(rank), host=host, pid=int(pid), connection=connection)
 
     @staticmethod
-    def _await_word(one: SupervisedRank, word: str) -> None:
+    def _await_answer(one: SupervisedRank, word: str) -> Answer | None:
+        """None if its rank ends."""
         deadline = time.monotonic() + ACKNOWLEDGE_TIMEOUT_S
         while not one.is_gone and (answer := _take_answer(one, word)) is None:
             try:
                 _hear(one, timeout_s=max(0.01, deadline - time.monotonic()))
             except TimeoutError:
                 raise LaunchError(f"rank {one.rank} on {one.host} was not told to {word}: its supervisor does not answer") from None
-        if not one.is_gone and answer:
-            raise LaunchError(f"rank {one.rank} on {one.host}: {answer}")
+        return None if one.is_gone else answer
 
 
-def _take_answer(one: SupervisedRank, word: str) -> str | None:
-    """Take the answer to a word, and all before it, from what a supervisor said.
-
-    Returns:
-        Why the word could not be obeyed, empty if it was; None if there is no answer yet.
-    """
-    failed = f"{FAILED} {word} "
+def _take_answer(one: SupervisedRank, word: str) -> Answer | None:
+    """Take the answer to a word, and all before it, from what a supervisor said; None if there is none yet."""
     for line in one.pending.split(b"\n")[:-1]:
         text = line.decode()
-        if text == word or text.startswith(failed):
+        failed = text.startswith(f"{FAILED} {word} ")
+        if failed or text == word or text.startswith(f"{word} "):
             one.pending = one.pending.partition(line + b"\n")[2]
-            return text.removeprefix(failed).removeprefix(word)
+            return Answer(rank=one, failed=failed, text=text.removeprefix(f"{FAILED} ").removeprefix(word).strip())
     return None
 
 

@@ -44,6 +44,9 @@ def test_the_floor_has_no_library_and_no_exchange(tmp_path):
         assert record.ranks[0].backend["library"] == "torch"
         assert all(block.threads.library_s == 0 for block in record.blocks)
     horovod = [record for record in folder.records() if record.arm == "horovod"]
+    beside = folder.host_use(horovod)
+    assert set(beside["turn"].dropna()) == {block.turn for record in horovod for block in record.blocks}
+    assert set(beside["host"]) == {record.ranks[0].host for record in horovod}
     assert all(block.threads.library_s > 0 for record in horovod for block in record.blocks if block.kind == "sync")
     found = json.loads((folder.root / "comparison.json").read_text())
     assert [arm["name"] for arm in found["arms"]] == ["ddp", "horovod"]

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from measurement.plan_file import check_plan
-from measurement.record import BlockRecord
 from measurement.results import ResultsFolder
 from reports import conclude, write_reports
-from reports.conclusions.links import ring_bytes, share_sent, summarise_links
+from reports.conclusions.machine import ring_bytes, share_sent, summarise_links
 from reports.conclusions.ranks import skew, summarise_ranks
 from reports.conclusions.steps import Steps
 from reports.tables.rank_tables import link_caption, rank_caption, rank_table
-from runners.lab.link_shaping import link_counter, passed
-from tests.conftest import TINY
 from tests.unit.results_factory import Truth, make_plan, write_results
 
 GRADIENTS = 8_000_000
@@ -50,14 +46,6 @@ def test_bytes_per_step_are_what_blocks_with_exchange_send_more(tmp_path, factor
     assert "Bytes per link" in (tmp_path / "report.html").read_text()
     arms = conclude(folder).arms
     assert "ddp-gloo: more than 20% from a ring's need" in link_caption(arms), "one of the hosts sends too little"
-
-
-def test_links_are_counted_in_a_lab_with_frozen_arms_only():
-    assert link_counter(check_plan(TINY, source="test"))() == {}
-    assert link_counter(check_plan({**TINY, "hosts": "host1:1,host2:1"}, source="test"))() == {}
-    assert passed({"host1": (10, 20)}, {"host1": (15, 40), "host2": (1, 1)}) == {"host1": (5, 20)}
-    block = BlockRecord(turn=0, round=0, block=0, kind="sync", steps=1, started_s=0, wall_s=0, untimed_s=0)
-    assert block.link_bytes == {}
 
 
 def rank_blocks(steps):

@@ -152,7 +152,7 @@ def test_the_page_asks_the_network_for_nothing_and_stays_small(folder, page):
 
 
 def test_every_chart_is_drawn_where_there_is_data(comparison):
-    named = ["ratios", "throughput", "step_time", "pairs", "distribution", "phases", "terms", "difference-0"]
+    named = ["ratios", "throughput", "step_time", "pairs", "machine", "distribution", "phases", "terms", "difference-0"]
     assert list(charts(comparison)) == named
 
 

@@ -79,3 +79,13 @@ def test_a_supervisor_that_could_not_obey_is_an_error_that_says_why(supervisors)
     connection.sendall(b"kill\n")
     supervisors.tell("arm", 0, "kill")
     connection.close()
+
+
+@pytest.mark.parametrize("said", ["failed counters ImportError: no psutil", 'counters {"at_s": "NaN"}', "counters"])
+def test_counters_that_a_supervisor_cannot_read_are_left_out(supervisors, said):
+    connection = connect(supervisors, 0)
+    connection.sendall(f"{said}\n".encode())
+    assert supervisors.counters("arm", 0) == {}
+    connection.sendall(b"stop\n")
+    supervisors.tell("arm", 0, "stop")
+    connection.close()

@@ -1,0 +1,189 @@
+"""The machine beside the ranks: what each host did while an arm's synchronised blocks ran, whoever had it do so.
+
+Read outside the ranks before and after each block, so that it contains the block's untimed steps. Power times time is energy;
+divided by the throughput of the same blocks it is the energy of a sample.
+
+Bytes over each host's link in a step, as counted, beside what the algorithm needs: a whole block also builds the model anew and
+begins with untimed steps. A block without gradient exchange does the same but for the exchange, so what a synchronised block sends
+more, over all its steps, timed or not, is the exchange.
+
+Needed: in a ring all_reduce of S bytes among n ranks each rank sends 2(n-1)/n × S to the next (P. Patarasuk and X. Yuan, Bandwidth
+optimal all-reduce algorithms for clusters of workstations, J. Parallel Distrib. Comput. 69, 2009; no algorithm can do with less).
+A host's link carries that once for each of its ranks whose successor is on another host: with ranks placed host by host, once.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from measurement.host_use import SLOWED_BY
+from measurement.plan import Plan
+from measurement.record import BlockRecord, LaunchRecord
+from reports.schema import Estimate, LinkFigures, MachineFigures, NetworkFigures
+
+PLACE = ["launch", "turn"]
+MACHINE_COLUMNS = [*PLACE, "others", "memory_share", "sent_bytes_per_s"]
+
+
+HALVING = {"fp16", "bf16"}
+"""Values of DDP's ``comm_hook`` and Horovod's ``compression`` with which half of the bytes are exchanged."""
+FAR_OFF = 0.2
+"""Share of the need, in either direction, from which bytes are called far from it."""
+
+
+def summarise_machine(records: Sequence[LaunchRecord], host_use: pd.DataFrame) -> list[MachineFigures]:
+    """Every host of an arm, in the order of their names; empty where nothing was read.
+
+    Args:
+        records: of the arm.
+        host_use: the same arm's (``measurement.results.ResultsFolder.host_use``).
+    """
+    good = [record for record in records if record.status == "ok"]
+    sync = [(record.launch, block.turn) for record in good for block in record.blocks if block.kind == "sync"]
+    counted = host_use.merge(pd.DataFrame(sync, columns=PLACE).astype({"launch": "int64", "turn": "Int32"}), on=PLACE)
+    every = host_use[host_use["launch"].isin([record.launch for record in good])]
+    return [_host(str(host), own, _core_shares(every[every["host"] == host])) for host, own in counted.groupby("host")]
+
+
+def _core_shares(every: pd.DataFrame) -> list[float]:
+    """The share of the time that each core of a host was busy, by its number; of all blocks of an arm."""
+    cores = every[every["measure"] == "core_busy_s"]
+    wall_s = float(every.loc[every["measure"] == "wall_s", "value"].sum())
+    by_core = cores.assign(core=cores["of"].astype("int64")).groupby("core")["value"].sum()
+    return [float(seconds) / wall_s for seconds in by_core.sort_index()]
+
+
+def _host(host: str, own: pd.DataFrame, core_shares: list[float]) -> MachineFigures:
+    values = own.groupby(["measure", "of"])["value"]
+    sums, most, means = values.sum(), values.max(), values.mean().groupby("measure").mean()
+    wall_s = float(sums["wall_s", ""])
+    measured = set(own["measure"])
+    energy_j = sum(float(sums[name].sum()) for name in ("energy_j", "gpu_energy_j") if name in measured)
+
+    def per_second(name: str, interface: str) -> float:
+        return float(sums[name, interface]) / wall_s
+
+    interfaces = own.loc[own["measure"] == "sent_bytes", "of"].unique()
+    return MachineFigures(
+        host=host,
+        core_shares=core_shares,
+        busy_cores=float(sums["busy_s", ""]) / wall_s,
+        memory_used_bytes=int(most["memory_used_bytes", ""]),
+        memory_bytes=int(most["memory_bytes", ""]),
+        network={
+            str(name): NetworkFigures(
+                sent_bytes_per_s=per_second("sent_bytes", name),
+                received_bytes_per_s=per_second("received_bytes", name),
+                packets_per_s=per_second("sent_packets", name) + per_second("received_packets", name),
+            )
+            for name in interfaces
+        },
+        power_w=energy_j / wall_s if energy_j else None,
+        gpu_utilisation=_known(means, "gpu_utilisation"),
+        gpu_mhz=_known(means, "gpu_sm_mhz"),
+        gpu_slowed_by=_reasons(own.loc[own["measure"] == "gpu_slowed_by", "value"]),
+    )
+
+
+def _known(means: pd.Series, name: str) -> float | None:
+    return float(means[name]) if name in means else None
+
+
+def _reasons(bits: pd.Series) -> list[str]:
+    """Why GPUs were slower than they can be, after any block."""
+    return list(dict.fromkeys(why for bit, why in SLOWED_BY.items() if (bits.astype("int64") & bit).any()))
+
+
+def energy_per_sample_j(machine: Sequence[MachineFigures], throughput: Estimate | None) -> float | None:
+    """Joules that all hosts together take for a sample; None where one of them does not tell."""
+    powers = [host.power_w for host in machine]
+    if throughput is None or not powers or None in powers:
+        return None
+    return sum(power for power in powers if power is not None) / throughput.value
+
+
+def machine_by_block(host_use: pd.DataFrame, loads: pd.DataFrame) -> pd.DataFrame:
+    """What the machine did block by block, over all hosts: for the strips under the pairs.
+
+    Args:
+        host_use: of all arms.
+        loads: of ``reports.conclusions.disturbances.block_loads``.
+
+    Returns:
+        ``MACHINE_COLUMNS``, by launch and turn: ``others``, the share of the ranks' cores that others and other guests took;
+        ``memory_share`` of the fullest host; ``sent_bytes_per_s`` over all interfaces. NaN where not known.
+    """
+    others = loads.assign(others=(loads["foreign"] + loads["steal"]).clip(lower=0))[[*PLACE, "others"]]
+    blocks = host_use[host_use["turn"].notna()]
+    sums = blocks.groupby([*PLACE, "host", "measure"])["value"].sum().unstack("measure")
+    names = ["wall_s", "memory_used_bytes", "memory_bytes", "sent_bytes"]
+    sums = sums.reindex(columns=names).reset_index()
+    sums = sums.assign(
+        memory_share=sums["memory_used_bytes"] / sums["memory_bytes"],
+        sent_bytes_per_s=sums["sent_bytes"].fillna(0.0) / sums["wall_s"],
+    )
+    by_block = sums.groupby(PLACE).agg({"memory_share": "max", "sent_bytes_per_s": "sum"}).reset_index()
+    return others.merge(by_block.astype({"turn": "int64"}), on=PLACE, how="outer").sort_values(PLACE, ignore_index=True)
+
+
+def summarise_links(plan: Plan, records: Sequence[LaunchRecord]) -> list[LinkFigures]:
+    """An arm's bytes per step and host, averaged over all blocks that count.
+
+    Args:
+        plan: for the untimed steps of a block.
+        records: of the arm.
+
+    Returns:
+        Empty where no bytes were counted, no block was without exchange, or not every block built the model anew.
+    """
+    good = [record for record in records if record.status == "ok" and record.ranks]
+    blocks = [block for record in good for block in record.blocks if block.link_bytes]
+    if plan.measurement.rebuild_every != 1 or {block.kind for block in blocks} != {"sync", "local"}:
+        return []
+    ranks = {place.rank: place.host for place in good[0].ranks}
+    size = int(good[0].ranks[0].model.get("gradient_bytes", 0))
+    needed = ring_bytes([ranks[rank] for rank in sorted(ranks)], size * share_sent(good[0].options))
+    warmup = plan.measurement.warmup_steps
+    return [
+        LinkFigures(
+            host=host,
+            sent_bytes=_per_step(blocks, host, 0, warmup=warmup),
+            received_bytes=_per_step(blocks, host, 1, warmup=warmup),
+            needed_bytes=needed.get(host, 0.0),
+        )
+        for host in blocks[0].link_bytes
+    ]
+
+
+def ring_bytes(hosts: Sequence[str], size: float) -> dict[str, float]:
+    """What each host must send to others in a ring all_reduce.
+
+    Args:
+        hosts: of each rank, by rank.
+        size: bytes that every rank contributes.
+    """
+    number = len(hosts)
+    crossings = dict.fromkeys(hosts, 0)
+    for rank, host in enumerate(hosts):
+        crossings[host] += hosts[(rank + 1) % number] != host
+    return {host: count * 2 * (number - 1) / number * size for host, count in crossings.items()}
+
+
+def share_sent(options: Mapping[str, object]) -> float:
+    """The share of the gradients' bytes that an arm with these options exchanges: compression halves it."""
+    return 0.5 if HALVING & {options.get("comm_hook"), options.get("compression")} else 1.0
+
+
+def _per_step(blocks: Sequence[BlockRecord], host: str, way: int, *, warmup: int) -> float:
+    """Mean bytes per step of blocks with exchange less those of blocks without; ``way`` is 0 for sent, 1 for received."""
+    sync, local = ([block for block in blocks if block.kind == kind and host in block.link_bytes] for kind in ("sync", "local"))
+    nothing = statistics.fmean(block.link_bytes[host][way] for block in local)
+    return statistics.fmean((block.link_bytes[host][way] - nothing) / (block.steps + warmup) for block in sync)
+
+
+def is_far_off(link: LinkFigures) -> bool:
+    """Whether a host sends far more, or far less, than a ring all_reduce needs."""
+    return abs(link.sent_bytes - link.needed_bytes) > FAR_OFF * link.needed_bytes

@@ -1,0 +1,101 @@
+"""What is counted on this host: CPU time of each core, memory, network interfaces, energy, GPUs.
+
+A supervisor reads it when the driver asks, between blocks. ``measurement.host_use`` makes of two readings what happened meanwhile.
+NVML is read through nvidia-ml-py where that is installed; this has never run beside a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+POWERCAP = Path("/sys/class/powercap")
+IDLE = ("idle", "iowait", "steal", "guest", "guest_nice")
+"""Fields of a core's times that are no work of this machine, or counted within another field."""
+
+
+def read_counters() -> dict[str, Any]:
+    """The counters now, as ``measurement.host_use.HostCounters`` has them. Takes some milliseconds."""
+    memory = psutil.virtual_memory()
+    return {
+        "at_s": time.monotonic(),
+        "core_busy_s": dict(enumerate(map(_busy_s, psutil.cpu_times(percpu=True)))),
+        "memory_used_bytes": memory.total - memory.available,
+        "memory_bytes": memory.total,
+        "network": {
+            name: {
+                "sent_bytes": counted.bytes_sent,
+                "received_bytes": counted.bytes_recv,
+                "sent_packets": counted.packets_sent,
+                "received_packets": counted.packets_recv,
+            }
+            for name, counted in psutil.net_io_counters(pernic=True).items()
+        },
+        "energy_uj": _energy(),
+        "gpus": _gpus(),
+    }
+
+
+def _busy_s(times: Any) -> float:
+    spent: dict[str, float] = times._asdict()
+    return round(sum(seconds for name, seconds in spent.items() if name not in IDLE), 3)
+
+
+def _energy() -> dict[str, tuple[int, int]]:
+    """Microjoules that each processor package has taken, and where its counter begins anew (the kernel's powercap interface, RAPL).
+
+    Most kernels let only root read them.
+    """
+    found = {}
+    for zone in POWERCAP.glob("intel-rapl:*"):
+        with contextlib.suppress(OSError, ValueError):
+            name = (zone / "name").read_text().strip()
+            if name.startswith("package"):
+                found[name] = (int((zone / "energy_uj").read_text()), int((zone / "max_energy_range_uj").read_text()))
+    return found
+
+
+_NVML: list[Any] = []
+"""The library once it was loaded; None where there is none."""
+
+
+def _gpus() -> dict[int, dict[str, Any]]:
+    """Of each GPU of the host."""
+    nvml = _nvml()
+    if nvml is None:
+        return {}
+    found = {}
+    for number in range(nvml.nvmlDeviceGetCount()):
+        device = nvml.nvmlDeviceGetHandleByIndex(number)
+
+        def read(name: str, *arguments: Any, device: Any = device) -> Any:
+            try:
+                return getattr(nvml, name)(device, *arguments)
+            except nvml.NVMLError:  # this model does not tell
+                return None
+
+        rates, memory = read("nvmlDeviceGetUtilizationRates"), read("nvmlDeviceGetMemoryInfo")
+        found[number] = {
+            "energy_mj": read("nvmlDeviceGetTotalEnergyConsumption"),
+            "utilisation": None if rates is None else rates.gpu / 100,
+            "sm_mhz": read("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+            "memory_used_bytes": None if memory is None else memory.used,
+            "slowed_by": read("nvmlDeviceGetCurrentClocksThrottleReasons"),
+        }
+    return found
+
+
+def _nvml() -> Any:
+    if not _NVML:
+        try:
+            import pynvml  # type: ignore[import-untyped]
+
+            pynvml.nvmlInit()
+            _NVML.append(pynvml)
+        except Exception:  # noqa: BLE001 - not installed, or no driver: whatever it says, there is none
+            _NVML.append(None)
+    return _NVML[0]

@@ -1,0 +1,154 @@
+"""What hosts do beside the ranks: read by a real supervisor, written, and concluded from."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from measurement.host_use import GpuCounters, HostCounters, Traffic
+from measurement.plan_file import check_plan
+from reports import conclude, write_reports
+from reports.conclusions.machine import energy_per_sample_j
+from reports.schema import Estimate
+from runners.driver.arm_session import Exchange
+from runners.driver.rounds import measured_outside
+from runners.processes.host_counters import read_counters
+from tests.conftest import TINY
+from tests.unit.results_factory import make_plan, write_results
+from tests.unit.test_rank_supervisor import supervised, supervisors  # noqa: F401 - the latter is a fixture
+
+BEFORE = HostCounters(
+    at_s=10.0,
+    core_busy_s={0: 100.0, 1: 200.0},
+    memory_used_bytes=2**30,
+    memory_bytes=2**34,
+    network={"lo": Traffic(sent_bytes=5, received_bytes=5, sent_packets=1, received_packets=1)},
+    energy_uj={"package-0": (999_000_000, 1_000_000_000)},
+    gpus={0: GpuCounters(energy_mj=5_000, utilisation=0.1, sm_mhz=300, memory_used_bytes=0, slowed_by=0)},
+)
+NOTHING = Traffic(sent_bytes=0, received_bytes=0, sent_packets=0, received_packets=0)
+
+
+def later(**changes):
+    """Two seconds after ``BEFORE``."""
+    traffic = Traffic(sent_bytes=2_000_005, received_bytes=1_000_005, sent_packets=301, received_packets=101)
+    given = {
+        "at_s": 12.0,
+        "core_busy_s": {0: 101.5, 1: 200.5},
+        "memory_used_bytes": 2**31,
+        "network": {"lo": traffic, "eth0": traffic},
+        "energy_uj": {"package-0": (19_000_000, 1_000_000_000)},
+        "gpus": {0: GpuCounters(energy_mj=605_000, utilisation=0.9, sm_mhz=1900, memory_used_bytes=2**20, slowed_by=0x24)},
+    }
+    return BEFORE.model_copy(update=given | changes)
+
+
+def test_two_readings_make_what_happened_between_them():
+    use = later().since(BEFORE)
+    assert (use.wall_s, use.core_busy_s, use.memory_used_bytes) == (2.0, {0: 1.5, 1: 0.5}, 2**31)
+    assert use.network == {"lo": Traffic(sent_bytes=2_000_000, received_bytes=1_000_000, sent_packets=300, received_packets=100)}
+    assert use.energy_j == {"package-0": 20.0}, "its counter began anew"
+    assert (use.gpus[0].energy_j, use.gpus[0].sm_mhz) == (600.0, 1900)
+    assert later(network=BEFORE.network).since(BEFORE).network == {}, "nothing passed"
+
+
+def test_bytes_over_links_are_those_of_the_plans_interface_where_arms_are_frozen():
+    use = later(network={"lo": BEFORE.network["lo"], "eth0": later().network["eth0"], "eth1": later().network["eth0"]}).since(
+        BEFORE.model_copy(update={"network": {"lo": BEFORE.network["lo"], "eth0": NOTHING, "eth1": NOTHING}})
+    )
+    assert use.link_bytes("eth0") == (2_000_005, 1_000_005)
+    assert use.link_bytes(None) == (4_000_010, 2_000_010)
+    assert use.link_bytes("lo") == use.link_bytes("ib0") == (0, 0)
+    done = Exchange(replies=[], took_s=1.5, hosts={"host1": use})
+    across = {**TINY, "hosts": "host1:1,host2:1", "network_interface": "eth0"}
+    assert measured_outside(done, check_plan(across, source="test"))["link_bytes"] == {"host1": (2_000_005, 1_000_005)}
+    assert measured_outside(done, check_plan(TINY, source="test"))["link_bytes"] == {}
+    running = {**across, "measurement": {**TINY["measurement"], "freeze": False}}
+    assert measured_outside(done, check_plan(running, source="test"))["link_bytes"] == {}
+
+
+def test_a_supervisor_reads_the_counters_of_its_host(supervisors):  # noqa: F811
+    """It runs without site-packages, and computes and sends what is then counted."""
+    with (
+        supervised(supervisors, "; import time; time.sleep(600)"),
+        supervised(supervisors, "; import time; time.sleep(600)", rank=1),
+    ):
+        (before,) = supervisors.counters("arm", 0).values()
+        busy = time.process_time() + 0.5
+        while time.process_time() < busy:
+            pass
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as near:
+            far, _ = server.accept()
+            for _ in range(16):
+                near.sendall(bytes(1 << 16))
+                far.recv(1 << 16, socket.MSG_WAITALL)
+            far.close()
+        use = supervisors.counters("arm", 0)[socket.gethostname()].since(before)
+    assert sum(use.core_busy_s.values()) >= 0.4
+    assert len(use.core_busy_s) == psutil.cpu_count()
+    assert use.network["lo"].sent_bytes >= 1 << 20
+    assert 0 < use.memory_used_bytes < use.memory_bytes == psutil.virtual_memory().total
+
+
+def test_reading_takes_no_process_and_little_memory():
+    program = "import sys; from runners.processes.host_counters import read_counters; read_counters(); print(*sys.modules)"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "numpy", "pandas", "pydantic"} & set(said)
+    assert json.loads(json.dumps(read_counters()))
+
+
+def with_hosts(folder, *, power_w=None):
+    """The same records, as if two hosts had been read beside each block."""
+    for record in folder.records():
+        steps = folder.steps(record)
+        for block in record.blocks:
+            energy = {} if power_w is None else {"package-0": (int(999e6 + power_w * 2e6) % 10**9, 10**9)}
+            now = later(energy_uj=energy, gpus={}, network={"lo": later().network["lo"]})
+            block.hosts = {host: now.since(BEFORE.model_copy(update={"gpus": {}})) for host in ("host1", "host2")}
+        folder.write_launch(record)
+        path = folder.launch_folder(record.launch, record.arm)
+        steps.to_parquet(path / "steps.parquet", index=False)
+
+
+@pytest.mark.parametrize("power_w", [None, 40.0])
+def test_a_report_tells_of_each_host(tmp_path, power_w):
+    plan = make_plan(["horovod-mpi"], launches=2)
+    folder = write_results(tmp_path, plan=plan)
+    with_hosts(folder, power_w=power_w)
+    found = conclude(folder)
+    for arm in found.arms:
+        assert [host.host for host in arm.machine] == ["host1", "host2"]
+        host = arm.machine[0]
+        assert host.core_shares == pytest.approx([0.75, 0.25])
+        assert host.busy_cores == pytest.approx(1.0)
+        assert host.network["lo"].sent_bytes_per_s == pytest.approx(1e6)
+        assert host.network["lo"].packets_per_s == pytest.approx(200)
+        assert (host.power_w, arm.energy_per_sample_j is None) == (power_w, power_w is None)
+    if power_w:
+        assert found.arms[0].energy_per_sample_j == pytest.approx(80 / found.arms[0].throughput_per_s.value)
+    table = found.machine_table
+    assert len(table["turn"]) == len(found.block_table["turn"])
+    np.testing.assert_allclose(table["sent_bytes_per_s"], 2e6)
+    np.testing.assert_allclose(table["memory_share"], 1 / 8)
+    write_reports(folder)
+    text = (tmp_path / "report.md").read_text()
+    assert "## The machine beside the ranks" in text
+    assert "| 1.00 of 2 | 75% |" in text
+    assert ("J per sample" in text) == bool(power_w)
+    assert "The machine beside the ranks" in (tmp_path / "report.html").read_text()
+
+
+def test_without_readings_nothing_is_told(tmp_path):
+    folder = write_results(tmp_path, plan=make_plan(["horovod-mpi"], launches=2))
+    found = conclude(folder)
+    assert all(arm.machine == [] and arm.energy_per_sample_j is None for arm in found.arms)
+    write_reports(folder)
+    assert "beside the ranks" not in (tmp_path / "report.md").read_text()
+    assert energy_per_sample_j([], Estimate(value=1.0)) is None
