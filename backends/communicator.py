@@ -8,10 +8,17 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from measurement.communicator import Communicator, Pending
+from measurement.communicator import Communicator, Pending, ReduceOp
 
 Groups = Mapping[tuple[int, ...], Any]
 """Process groups by their ranks."""
+REDUCE_OPS: dict[ReduceOp, Any] = {
+    "sum": dist.ReduceOp.SUM,
+    "prod": dist.ReduceOp.PRODUCT,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+    "avg": dist.ReduceOp.AVG,
+}
 
 
 class TorchCommunicator(Communicator):
@@ -27,8 +34,11 @@ class TorchCommunicator(Communicator):
         self._group = group
         self._groups = groups or {}
 
-    def all_reduce(self, tensor: Tensor) -> None:
-        dist.all_reduce(tensor, group=self._group)
+    def all_reduce(self, tensor: Tensor, *, op: ReduceOp = "sum") -> None:
+        dist.all_reduce(tensor, op=REDUCE_OPS[op], group=self._group)
+
+    def reduce(self, tensor: Tensor, *, op: ReduceOp, root: int) -> None:
+        dist.reduce(tensor, dst=root, op=REDUCE_OPS[op], group=self._group)
 
     def broadcast(self, tensor: Tensor, *, root: int) -> None:
         dist.broadcast(tensor, src=root, group=self._group)
@@ -37,8 +47,22 @@ class TorchCommunicator(Communicator):
         dist.all_gather_into_tensor(out, tensor, group=self._group)
         return out
 
-    def reduce_scatter(self, tensor: Tensor, *, out: Tensor) -> Tensor:
-        dist.reduce_scatter_tensor(out, tensor, group=self._group)
+    all_gather_in_place = all_gather
+
+    def reduce_scatter(self, tensor: Tensor, *, out: Tensor, op: ReduceOp = "sum") -> Tensor:
+        dist.reduce_scatter_tensor(out, tensor, op=REDUCE_OPS[op], group=self._group)
+        return out
+
+    def gather(self, tensor: Tensor, *, root: int, out: Tensor) -> None:
+        parts = list(out.chunk(len(self.ranks))) if self.rank == root else None
+        dist.gather(tensor, gather_list=parts, dst=root, group=self._group)
+
+    def scatter(self, tensor: Tensor, *, root: int, out: Tensor) -> None:
+        parts = list(tensor.chunk(len(self.ranks))) if self.rank == root else None
+        dist.scatter(out, scatter_list=parts, src=root, group=self._group)
+
+    def all_to_all(self, tensor: Tensor, *, out: Tensor) -> Tensor:
+        dist.all_to_all_single(out, tensor, group=self._group)
         return out
 
     def send(self, tensor: Tensor, *, to: int) -> None:

@@ -7,10 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from measurement.communicator import Communicator
+from measurement.communicator import Communicator, ReduceOp
 
 ProcessSets = Mapping[tuple[int, ...], Any]
 """``hvd.ProcessSet`` by their ranks."""
+NEVER, NEVER_REDUCED = ("bfloat16",), ("int8", "uint8")
+"""Types of tensors that Horovod 0.28.1 takes nowhere, and not where it reduces."""
+HOROVOD_OPS: dict[ReduceOp, str] = {"sum": "Sum", "prod": "Product", "min": "Min", "max": "Max", "avg": "Average"}
 
 
 class HorovodCommunicator(Communicator):
@@ -29,24 +32,53 @@ class HorovodCommunicator(Communicator):
         self._among = {"process_set": process_sets[self.ranks]} if ranks is not None else {}
 
     def _name(self, operation: str, tensor: Tensor) -> str:
-        return f"{operation}.{tensor.numel()}.{len(self.ranks)}"
+        return f"{operation}.{tensor.numel()}.{tensor.dtype}.{len(self.ranks)}"
 
-    def all_reduce(self, tensor: Tensor) -> None:
-        self._hvd.allreduce_(tensor, op=self._hvd.Sum, name=self._name("all_reduce", tensor), **self._among)
+    def _op(self, op: ReduceOp) -> Any:
+        return getattr(self._hvd, HOROVOD_OPS[op])
+
+    def unsupported_type(self, operation: str, *, op: ReduceOp | None, dtype: str) -> str | None:
+        """What Horovod 0.28.1's torch binding refuses: it has no functions for these types, and no such reduce-scatter."""
+        if dtype in NEVER or (op is not None and dtype in NEVER_REDUCED):
+            return f"not offered by {self.library} for {dtype}"
+        if operation == "reduce_scatter" and op not in ("sum", "avg"):
+            return f"not offered by {self.library}, whose reducescatter sums and averages only"
+        return None
+
+    def all_reduce(self, tensor: Tensor, *, op: ReduceOp = "sum") -> None:
+        name = self._name(f"all_reduce.{op}", tensor)
+        self._hvd.allreduce_(tensor, op=self._op(op), name=name, **self._among)
+
+    def all_reduce_to(self, tensor: Tensor, *, op: ReduceOp, out: Tensor) -> Tensor:
+        """Reduce into a new tensor: Horovod allocates the result, and ``out`` is not used."""
+        name = self._name(f"all_reduce_to.{op}", tensor)
+        reduced: Tensor = self._hvd.allreduce(tensor, op=self._op(op), name=name, **self._among)
+        return reduced
 
     def broadcast(self, tensor: Tensor, *, root: int) -> None:
         self._hvd.broadcast_(tensor, root_rank=root, name=self._name("broadcast", tensor), **self._among)
+
+    def broadcast_to(self, tensor: Tensor, *, root: int, out: Tensor) -> Tensor:
+        """Broadcast into a new tensor: Horovod allocates the result, and ``out`` is not used."""
+        name = self._name("broadcast_to", tensor)
+        received: Tensor = self._hvd.broadcast(tensor, root_rank=root, name=name, **self._among)
+        return received
 
     def all_gather(self, tensor: Tensor, *, out: Tensor) -> Tensor:
         """Gather into a new tensor: Horovod allocates the result, and ``out`` is not used."""
         gathered: Tensor = self._hvd.allgather(tensor, name=self._name("all_gather", tensor), **self._among)
         return gathered
 
-    def reduce_scatter(self, tensor: Tensor, *, out: Tensor) -> Tensor:
+    def reduce_scatter(self, tensor: Tensor, *, out: Tensor, op: ReduceOp = "sum") -> Tensor:
         """Reduce and scatter into a new tensor: Horovod allocates the result, and ``out`` is not used."""
-        name = self._name("reduce_scatter", tensor)
-        share: Tensor = self._hvd.reducescatter(tensor, op=self._hvd.Sum, name=name, **self._among)
+        name = self._name(f"reduce_scatter.{op}", tensor)
+        share: Tensor = self._hvd.reducescatter(tensor, op=self._op(op), name=name, **self._among)
         return share
+
+    def all_to_all(self, tensor: Tensor, *, out: Tensor) -> Tensor:
+        """Exchange into a new tensor: Horovod allocates the result, and ``out`` is not used."""
+        received: Tensor = self._hvd.alltoall(tensor, name=self._name("all_to_all", tensor), **self._among)
+        return received
 
     def group(self, ranks: Sequence[int]) -> Communicator:
         """Return the communicator of a process set that was made when Horovod started."""

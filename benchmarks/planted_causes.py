@@ -8,7 +8,7 @@ thread     a thread of the library's takes 15% of the rank's core               
 twice      each bucket of gradients is exchanged twice                                 exposed exchange
 cycle      Horovod waits 5 ms longer before it looks for gradients to exchange         exposed exchange
 buckets    DDP exchanges each gradient by itself (buckets of 1 KiB)                    exposed exchange
-link       DDP exchanges buckets of 1 MiB in place of 25, over a slow link             exposed exchange
+link       DDP exchanges twice the bytes (float32 in place of float16), slow link      exposed exchange
 late       rank 1 computes longer in backward, by 5% of a step                         imbalance         rank 1
 =========  ==========================================================================  ================  ==========
 
@@ -89,7 +89,8 @@ CAUSES = {
     ),
     "link": Cause(
         term="exposed_exchange",
-        planted={"options": {"bucket_cap_mb": 1}},
+        baseline={**DDP, "options": {**DDP["options"], "comm_hook": "fp16"}},  # type: ignore[dict-item]
+        planted={"options": {"comm_hook": "none"}},
         workload=OVER_A_LINK,
         measurement={"seconds_per_launch": 24, "block_s": 1.0},
     ),

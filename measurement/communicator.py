@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+ReduceOp = Literal["sum", "prod", "min", "max", "avg"]
 
 
 class Pending(Protocol):
@@ -32,25 +35,64 @@ class Communicator(ABC):
         self.rank = rank
         self.ranks = tuple(ranks)
 
-    def unsupported_reason(self, operation: str) -> str | None:
-        """Why an operation, named as its method here, cannot be had; None where it can. Not collective."""
-        is_offered = getattr(type(self), operation) is not getattr(Communicator, operation)
-        return None if is_offered else f"not offered by {self.library}"
+    def unsupported_reason(self, operation: str, *, op: ReduceOp | None = None, dtype: str = "float32") -> str | None:
+        """Why an operation cannot be had; None where it can. Not collective, and the same on every rank.
 
-    def all_reduce(self, tensor: Tensor) -> None:
-        """The sum over all ranks, in place."""
+        Args:
+            operation: named as its method here.
+            op: that it reduces by; None: it reduces nothing.
+            dtype: such as ``bfloat16``.
+        """
+        if getattr(type(self), operation) is getattr(Communicator, operation):
+            return f"not offered by {self.library}"
+        return self.unsupported_type(operation, op=op, dtype=dtype)
+
+    def unsupported_type(self, operation: str, *, op: ReduceOp | None, dtype: str) -> str | None:
+        """The same of an operation that the library has as such."""
+        return None
+
+    def all_reduce(self, tensor: Tensor, *, op: ReduceOp = "sum") -> None:
+        """What all ranks' tensors come to, in place."""
+        raise NotImplementedError
+
+    def all_reduce_to(self, tensor: Tensor, *, op: ReduceOp, out: Tensor) -> Tensor:
+        """The same; ``tensor`` stays. In ``out`` where the library can write there, else in a tensor of its own."""
+        raise NotImplementedError
+
+    def reduce(self, tensor: Tensor, *, op: ReduceOp, root: int) -> None:
+        """The same on rank ``root`` only, in place there; other ranks' tensors are of no value afterwards."""
         raise NotImplementedError
 
     def broadcast(self, tensor: Tensor, *, root: int) -> None:
         """Rank ``root``'s, in place."""
         raise NotImplementedError
 
-    def all_gather(self, tensor: Tensor, *, out: Tensor) -> Tensor:
-        """All ranks' tensors, one after another: in ``out`` where the library can write there, else in a tensor of its own."""
+    def broadcast_to(self, tensor: Tensor, *, root: int, out: Tensor) -> Tensor:
+        """The same; ``tensor`` stays. ``out`` as in ``all_reduce_to``."""
         raise NotImplementedError
 
-    def reduce_scatter(self, tensor: Tensor, *, out: Tensor) -> Tensor:
-        """This rank's equal share of the sum over all ranks; ``out`` as in ``all_gather``."""
+    def all_gather(self, tensor: Tensor, *, out: Tensor) -> Tensor:
+        """All ranks' tensors, one after another; ``out`` as in ``all_reduce_to``."""
+        raise NotImplementedError
+
+    def all_gather_in_place(self, tensor: Tensor, *, out: Tensor) -> Tensor:
+        """The same where ``tensor`` is this rank's part of ``out`` already."""
+        raise NotImplementedError
+
+    def reduce_scatter(self, tensor: Tensor, *, out: Tensor, op: ReduceOp = "sum") -> Tensor:
+        """This rank's equal share of what all ranks' tensors come to; ``out`` as in ``all_reduce_to``."""
+        raise NotImplementedError
+
+    def gather(self, tensor: Tensor, *, root: int, out: Tensor) -> None:
+        """All ranks' tensors, one after another, in rank ``root``'s ``out``; other ranks' is not used."""
+        raise NotImplementedError
+
+    def scatter(self, tensor: Tensor, *, root: int, out: Tensor) -> None:
+        """This rank's equal share of rank ``root``'s tensor; other ranks' is not used."""
+        raise NotImplementedError
+
+    def all_to_all(self, tensor: Tensor, *, out: Tensor) -> Tensor:
+        """This rank's equal share of every rank's tensor, one after another; ``out`` as in ``all_reduce_to``."""
         raise NotImplementedError
 
     def send(self, tensor: Tensor, *, to: int) -> None:

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from measurement.errors import unknown_name
 from measurement.link_rate import parse_plan_rate
 from measurement.plan_digest import counting_values
+from measurement.speed import SpeedSettings
 from measurement.training import Precision, TrainingSettings
 
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
@@ -148,6 +149,8 @@ class Plan(Section):
     """``amp-fp16`` and ``amp-bf16``: PyTorch's automatic mixed precision, the former with a gradient scaler."""
     max_gradient_norm: float | None = Field(default=None, gt=0)
     """Gradients of a larger L2 norm, all parameters together and after the exchange, are scaled down to it."""
+    speed: SpeedSettings = SpeedSettings()
+    """``compile``, ``channels_last``, ``cudnn_benchmark`` and ``tf32``, in every arm alike."""
     world_size: int = Field(ge=1)
     """Ranks; in a file it may be left out where hosts are given: then all their slots are used."""
     hosts: Hosts | None = None

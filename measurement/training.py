@@ -19,7 +19,8 @@ class TrainingSettings(BaseModel):
 
     The learning rate of an optimizer step is the workload's × scale × warm-up × decay, the same in every arm:
 
-    - scale: the global batch over the local batch (ranks × micro-steps), or 1;
+    - scale: ``linear``, the global batch over the local batch (ranks × micro-steps); ``per-256``, the global batch over 256
+      samples, for which published rates are often meant (Goyal et al.); ``none``, 1;
     - warm-up: rises linearly from 1/scale to 1 over ``warmup_epochs``, step by step (Goyal et al. 2017, arXiv:1706.02677);
     - decay: ``decay_factor`` for every full ``decay_epochs`` epochs.
     """
@@ -32,7 +33,7 @@ class TrainingSettings(BaseModel):
     stop_at_target: bool = False
     """An arm is done once it has reached the target. Its final accuracy then is near the target whatever it could have reached,
     so that convergence is best compared without this: every arm trains all epochs, and its time to accuracy is noted on the way."""
-    learning_rate_scaling: Literal["linear", "none"] = "none"
+    learning_rate_scaling: Literal["linear", "per-256", "none"] = "none"
     warmup_epochs: float = Field(default=0.0, ge=0)
     decay_epochs: int = Field(default=30, ge=1)
     decay_factor: float = Field(default=0.1, gt=0, le=1)

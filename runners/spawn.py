@@ -1,5 +1,7 @@
 """``python -m runners.spawn --nproc-per-node 4 -m MODULE ARGUMENTS``: run a module on ranks of this host by torch.multiprocessing.
 
+The ranks are forked from one process that has imported PyTorch, and so start within a fraction of a second.
+
 For several hosts it is started once on each, by hand or by anything, with the same ``--nodes``, ``--master-addr`` and
 ``--master-port`` everywhere and ``--node-rank`` 0, 1, ...: the ranks meet at tcp://ADDR:PORT, which the first host serves::
 
@@ -10,6 +12,7 @@ For several hosts it is started once on each, by hand or by anything, with the s
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import runpy
 import socket
@@ -24,6 +27,9 @@ from runners.hosts.network import use_interface
 from runners.launchers.spawn import rank_environment
 
 DEFAULT_PORT = 29500
+IMPORTED_ONCE = ("torch", "torch._dynamo", "runners.rank.engine")
+"""Before ranks are forked, so that they share it: importing takes each of them two seconds of a core. The first optimizer imports
+the second. None of them starts a thread or touches a GPU, which a fork would not survive."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +56,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error(str(error))
     module, *arguments = given.module
 
+    for needed in IMPORTED_ONCE:
+        importlib.import_module(needed)
     import torch.multiprocessing
 
+    ranks = node.ranks[node.node_rank]
     try:
-        torch.multiprocessing.spawn(run_rank, args=(node, module, arguments), nprocs=node.ranks[node.node_rank])
+        torch.multiprocessing.start_processes(run_rank, args=(node, module, arguments), nprocs=ranks, start_method="fork")
     except (torch.multiprocessing.ProcessExitedException, torch.multiprocessing.ProcessRaisedException) as error:
         sys.exit(f"ringside: {error}")
 

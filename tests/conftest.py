@@ -109,11 +109,22 @@ def started_processes() -> list[psutil.Process]:
     return found
 
 
+def is_native(arm):
+    """Whether an arm runs under torchrun if its plan names no launcher."""
+    return arm.get("backend") in ("ddp", "naive", "fsdp2") and arm.get("transport") != "mpi"
+
+
 def write_plan(folder: Path, **changes) -> Path:
-    """A plan file made of ``TINY`` and changes; ``measurement`` is merged."""
+    """A plan file made of ``TINY`` and changes; ``measurement`` is merged.
+
+    PyTorch's own backends run under ``spawn`` where an arm names no launcher: its ranks share the import of torch, which is most
+    of what a small comparison takes.
+    """
     measurement = {**TINY["measurement"], **changes.pop("measurement", {})}
+    plan = {**TINY, **changes, "measurement": measurement}
+    arms = {name: {"launcher": "spawn", **arm} if is_native(arm) else arm for name, arm in plan["arms"].items()}
     path = folder / "plan.yaml"
-    path.write_text(yaml.safe_dump({**TINY, **changes, "measurement": measurement}, sort_keys=False))
+    path.write_text(yaml.safe_dump({**plan, "arms": arms}, sort_keys=False))
     return path
 
 

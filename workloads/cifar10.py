@@ -45,7 +45,8 @@ class Cifar10(SGDTrained):
     options: Cifar10Options
 
     def build_model(self) -> nn.Module:
-        return with_weights(build_classifier("resnet18", num_classes=NUM_CLASSES), self.options.pretrained)
+        model = build_classifier("resnet18", num_classes=NUM_CLASSES)
+        return with_weights(model, self.options.pretrained, new_head=self.options.new_head)
 
     def read_training_set(self) -> Dataset[Sample]:
         from torchvision.transforms import v2

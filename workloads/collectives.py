@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from measurement.communicator import Communicator
+from measurement.communicator import Communicator, ReduceOp
 from measurement.errors import PlanError, unknown_name
 from measurement.record import Case
 from workloads.micro_benchmark import MicroBenchmark, Repetition
-from workloads.operations import OPERATIONS, Idle, Operation
+from workloads.operations import BY_DEFAULT, OPERATIONS, Idle, Operation
 
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
@@ -38,6 +39,12 @@ def format_size(size: int) -> str:
     return f"{size // UNITS[unit]}{unit}"
 
 
+def _listed(value: object) -> object:
+    """A single name is a list of one."""
+    return (value,) if isinstance(value, str) else value
+
+
+DType = Literal["float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64"]
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=64, le=UNITS["GiB"])]
 
 
@@ -46,19 +53,78 @@ class CollectivesOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    operations: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """None: all operations that the plan's number of ranks allows."""
-    sizes: tuple[Size, ...] = Field(default=tuple(1 << bits for bits in range(10, 27, 2)), min_length=1)
-    """Message sizes, in bytes or as "64 KiB". By default 1 KiB to 64 MiB in powers of 4."""
-    dtype: Literal["float16", "float32", "float64", "int32", "int64"] = "float32"
+    operations: tuple[str, ...] | Literal["all"] | None = Field(default=None, min_length=1)
+    """None: the common ones (``workloads.operations.BY_DEFAULT``), ``all``: all; of both, those that the number of ranks allows."""
+    sizes: tuple[Size, ...] | None = Field(default=None, min_length=1)
+    """Message sizes, in bytes or as "64 KiB". None: as nccl-tests has it, ``first`` to ``last``, each ``factor`` times as large."""
+    first: Size = 1 << 10
+    last: Size = 1 << 26
+    factor: int = Field(default=4, ge=2)
+    dtype: Annotated[tuple[DType, ...], BeforeValidator(_listed)] = Field(default=("float32",), min_length=1)
+    """One, or several, each with cases of its own."""
+    op: Annotated[tuple[ReduceOp, ...], BeforeValidator(_listed)] = Field(default=("sum",), min_length=1)
+    """What reductions combine by: one, or several."""
+    root: int = Field(default=0, ge=0)
+    """The rank that sends, or receives, for all others in operations that have such a rank."""
+    in_place: bool | Literal["both"] | None = None
+    """Whether results take their input's place, where there are both variants. None: those of all_reduce and broadcast do."""
 
     @field_validator("operations")
     @classmethod
-    def _known(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        for name in names or ():
+    def _known(cls, names: tuple[str, ...] | str | None) -> tuple[str, ...] | str | None:
+        for name in names if isinstance(names, tuple) else ():
             if name not in OPERATIONS:
                 raise ValueError(unknown_name("operation", name, OPERATIONS))
         return names
+
+    @model_validator(mode="after")
+    def _one_way_to_say_sizes(self) -> CollectivesOptions:
+        if self.sizes is not None and self.model_fields_set & {"first", "last", "factor"}:
+            raise ValueError("sizes is given, and first, last or factor, too; leave one of them out")
+        if self.first > self.last:
+            raise ValueError(f"first {format_size(self.first)} is larger than last {format_size(self.last)}")
+        return self
+
+    def message_sizes(self) -> list[int]:
+        """The sizes in order, each once."""
+        if self.sizes is not None:
+            return sorted(set(self.sizes))
+        found = [self.first]
+        while found[-1] * self.factor <= self.last:
+            found.append(found[-1] * self.factor)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """An operation with what it combines by, its dtype and whether it is in place."""
+
+    operation: type[Operation]
+    dtype: DType
+    op: ReduceOp
+    in_place: bool
+
+    @property
+    def label(self) -> str:
+        """``all_reduce``, and what is not usual: ``all_reduce max bfloat16 out-of-place``."""
+        is_usual = self.in_place == self.operation.is_usually_in_place or not self._has_both
+        said = [
+            self.operation.name,
+            *([self.op] if self.operation.reduces and self.op != "sum" else []),
+            *([self.dtype] if self.dtype != "float32" else []),
+            *([] if is_usual else ["in-place" if self.in_place else "out-of-place"]),
+        ]
+        return " ".join(said)
+
+    @property
+    def _has_both(self) -> bool:
+        return all(self.operation.methods(in_place=way) for way in (True, False))
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """Of the tensors."""
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype
 
 
 class Collectives(MicroBenchmark):
@@ -67,54 +133,88 @@ class Collectives(MicroBenchmark):
     Options = CollectivesOptions
     options: CollectivesOptions
 
+    def __init__(self, *, seed: int, options: BaseModel | None = None) -> None:
+        super().__init__(seed=seed, options=options)
+        self._variants: dict[str, Variant] = {}
+        """By the operation that a case names; filled by ``cases``."""
+
     def cases(self, world_size: int) -> Sequence[Case]:
         """List the cases, operation by operation and in order of size."""
         if world_size < 2:
             raise PlanError(f"workload 'collectives' needs 2 ranks or more, and world_size is {world_size}")
-        sizes = sorted(set(self.options.sizes))
-        return [self._case(one, size, world_size) for one in self._operations(world_size) for size in sizes]
+        variants = [variant for one in self._operations(world_size) for variant in self._variants_of(one)]
+        self._variants = {variant.label: variant for variant in variants}
+        sizes = self.options.message_sizes()
+        return [self._case(variant, size, world_size) for variant in self._variants.values() for size in sizes]
 
     def _operations(self, world_size: int) -> list[type[Operation]]:
-        """Return the operations that the plan names, else all that ``world_size`` allows."""
-        asked = self.options.operations or [name for name, one in OPERATIONS.items() if world_size >= one.least_ranks]
+        """Return the operations that the plan names, else those of its choice that ``world_size`` allows."""
+        asked = self.options.operations
+        if asked is None or asked == "all":
+            choice = OPERATIONS if asked == "all" else BY_DEFAULT
+            asked = tuple(name for name in choice if world_size >= OPERATIONS[name].least_ranks)
         for name in asked:
             if world_size < OPERATIONS[name].least_ranks:
                 raise PlanError(
                     f"operation '{name}' needs {OPERATIONS[name].least_ranks} ranks or more, and world_size is {world_size}; "
                     "start more ranks, or leave it out of operations"
                 )
+            if OPERATIONS[name].has_root and self.options.root >= world_size:
+                raise PlanError(f"root {self.options.root} is no rank of world_size {world_size}; give 0 to {world_size - 1}")
         return [OPERATIONS[name] for name in dict.fromkeys(asked)]
 
-    def _case(self, one: type[Operation], size: int, world_size: int) -> Case:
+    def _variants_of(self, one: type[Operation]) -> list[Variant]:
+        """What the options ask of an operation, as far as it has such variants."""
+        asked = one.is_usually_in_place if self.options.in_place is None else self.options.in_place
+        ways = [True, False] if asked == "both" else [asked]
+        offered = [way for way in ways if one.methods(in_place=way)] or [way for way in (True, False) if one.methods(in_place=way)]
+        ops: tuple[ReduceOp, ...] = self.options.op if one.reduces else ("sum",)
+        return [
+            Variant(operation=one, dtype=dtype, op=op, in_place=way)
+            for dtype in dict.fromkeys(self.options.dtype)
+            for op in dict.fromkeys(ops)
+            for way in offered
+        ]
+
+    def _case(self, variant: Variant, size: int, world_size: int) -> Case:
         """Make a case, with its size rounded down to what the ranks can share evenly, as nccl-tests does."""
+        one = variant.operation
         ranks = len(one.group(world_size))
-        unit = self._dtype.itemsize * (ranks if one.in_shares else 1)
+        unit = variant.torch_dtype.itemsize * (ranks if one.in_shares else 1)
         return Case(
-            name=f"{one.name}/{format_size(size)}",
-            operation=one.name,
+            name=f"{variant.label}/{format_size(size)}",
+            operation=variant.label,
             message_bytes=max(size // unit, 1) * unit,
             messages=one.messages,
             busbw_factor=one.busbw_factor(ranks),
         )
 
-    @property
-    def _dtype(self) -> torch.dtype:
-        dtype: torch.dtype = getattr(torch, self.options.dtype)
-        return dtype
-
     def groups(self, world_size: int) -> Sequence[Sequence[int]]:
         """Return the ranks of each operation that runs in a subgroup."""
-        return [one.group(world_size) for one in self._operations(world_size) if "group" in one.needs]
+        return list(dict.fromkeys(tuple(one.group(world_size)) for one in self._operations(world_size) if "group" in one.needs))
 
     def unsupported_reason(self, case: Case, communicator: Communicator) -> str | None:
-        reasons = (communicator.unsupported_reason(name) for name in OPERATIONS[case.operation].needs)
+        variant = self._variants[case.operation]
+        op = variant.op if variant.operation.reduces else None
+        if op == "avg" and not variant.torch_dtype.is_floating_point:
+            return "the mean of whole numbers need not be one"
+        methods = variant.operation.methods(in_place=variant.in_place)
+        reasons = (communicator.unsupported_reason(name, op=op, dtype=variant.dtype) for name in methods)
         return next((reason for reason in reasons if reason), None)
 
     def repetition(self, case: Case, communicator: Communicator, *, device: torch.device) -> Repetition:
         """Return the operation on the ranks that take part, and ``Idle`` on the others."""
-        one = OPERATIONS[case.operation]
+        variant = self._variants[case.operation]
+        one = variant.operation
         ranks = one.group(len(communicator.ranks))
         if communicator.rank not in ranks:
             return Idle()
-        among = communicator.group(ranks) if "group" in one.needs else communicator
-        return one(among, elements=case.message_bytes // self._dtype.itemsize, dtype=self._dtype, device=device)
+        return one(
+            communicator.group(ranks) if "group" in one.needs else communicator,
+            elements=case.message_bytes // variant.torch_dtype.itemsize,
+            dtype=variant.torch_dtype,
+            device=device,
+            op=variant.op,
+            root=self.options.root if one.has_root else 0,
+            in_place=variant.in_place,
+        )

@@ -27,6 +27,8 @@ class DataOptions(InputOptions):
     """Folder of the data; relative to the folder in which the run was started."""
     pretrained: ExpandedPath | None = None
     """State dict to start from, as ``torch.save(model.state_dict(), path)`` writes it. Weights are never downloaded."""
+    new_head: bool = False
+    """Leave those of ``pretrained`` out that are there for another number of classes: the last layer then starts anew."""
 
 
 class FetchOptions(DataOptions):

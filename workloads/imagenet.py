@@ -43,7 +43,7 @@ class Imagenet(SGDTrained):
     def build_model(self) -> nn.Module:
         """Return a model with one output for each folder in ``train/``."""
         model = build_classifier(self.options.model, num_classes=len(self._classes()))
-        return with_weights(model, self.options.pretrained)
+        return with_weights(model, self.options.pretrained, new_head=self.options.new_head)
 
     def read_training_set(self) -> Dataset[Sample]:
         """Return the images of ``train/``: a random crop of each, resized, and flipped at random."""

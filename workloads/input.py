@@ -11,7 +11,7 @@ import itertools
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -34,6 +34,10 @@ class InputOptions(BaseModel):
     """Loader processes per rank. 0: the rank loads its batches itself."""
     prefetch_factor: int = Field(default=2, ge=1)
     """Batches that each loader process loads ahead."""
+    loader_start_method: Literal["fork", "forkserver", "spawn"] | None = None
+    """How loader processes come about. None: as Python does, by fork on Linux, which libraries with threads may not survive."""
+    pin_memory: bool | None = None
+    """Whether batches are put where a GPU copies from without waiting. None: where there is one."""
 
 
 class Transformed(Dataset[Sample]):
@@ -132,7 +136,8 @@ class Input:
             batch_size=self.local_batch_size,
             num_workers=self.options.loader_workers,
             prefetch_factor=self.options.prefetch_factor if has_workers else None,
-            pin_memory=self.device.type == "cuda",
+            multiprocessing_context=self.options.loader_start_method if has_workers else None,
+            pin_memory=self.device.type == "cuda" if self.options.pin_memory is None else self.options.pin_memory,
             generator=torch.Generator().manual_seed(self.seed),  # the default generator belongs to the model
             **how,
         )

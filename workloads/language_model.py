@@ -49,7 +49,7 @@ class LanguageModel(Supervised):
         """Return a model of 0.1 (nano), 0.8 (micro), 2.7 (mini) or 85 (gpt2-small) million parameters, besides the positions."""
         given = self.options
         model = Decoder(SIZES[given.size], vocabulary=BYTES, sequence_length=given.sequence_length)
-        return with_weights(model, given.pretrained)
+        return with_weights(model, given.pretrained, new_head=given.new_head)
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
         """Return AdamW, without weight decay for biases and norms."""

@@ -36,7 +36,7 @@ class Mnist(SGDTrained):
     options: MnistOptions
 
     def build_model(self) -> nn.Module:
-        return with_weights(ConvNet(), self.options.pretrained)
+        return with_weights(ConvNet(), self.options.pretrained, new_head=self.options.new_head)
 
     def read_training_set(self) -> Dataset[Sample]:
         return self._read("train")

@@ -19,19 +19,32 @@ UNREADABLE = (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.Unpi
 """What ``torch.load`` raises if a file is damaged, or holds more than tensors and plain values."""
 
 
-def with_weights(model: Model, path: Path | None) -> Model:
+def with_weights(model: Model, path: Path | None, *, new_head: bool = False) -> Model:
     """Load the weights of ``path`` into ``model`` and return it. Without a path, return it unchanged.
+
+    Args:
+        model: as it was initialised.
+        path: of the state dict.
+        new_head: tensors that differ in their first dimension only, which is the number of classes, stay as they were initialised.
 
     Raises:
         PlanError: the file is missing, holds no state dict, or holds that of another model.
     """
-    if path is not None:
-        weights = _read(path)
-        wrong = _mismatches(weights, model.state_dict())
-        if wrong:
-            raise PlanError(f"pretrained '{path}' holds the weights of another model: {'; '.join(wrong)}")
-        model.load_state_dict(weights)
+    if path is None:
+        return model
+    weights, wanted = _read(path), model.state_dict()
+    heads = {key for key, found in weights.items() if key in wanted and _is_other_head(found, wanted[key])}
+    wrong = _mismatches({key: wanted[key] if new_head and key in heads else found for key, found in weights.items()}, wanted)
+    if wrong:
+        remedy = "; say new_head: true if these are of another number of classes" if heads and not new_head else ""
+        raise PlanError(f"pretrained '{path}' holds the weights of another model: {'; '.join(wrong)}{remedy}")
+    model.load_state_dict({key: found for key, found in weights.items() if key not in heads}, strict=False)
     return model
+
+
+def _is_other_head(found: Tensor, wanted: Tensor) -> bool:
+    """Whether they differ in their first dimension, and in nothing else."""
+    return found.ndim == wanted.ndim > 0 and found.shape[0] != wanted.shape[0] and found.shape[1:] == wanted.shape[1:]
 
 
 @lru_cache(maxsize=1)

@@ -24,6 +24,7 @@ EVENT_FILES = "events.out.tfevents.*"
 TAGS: Mapping[Figure, str] = {
     "train_loss": "loss/train",
     "train_top1": "accuracy/train_top1",
+    "train_top5": "accuracy/train_top5",
     "held_out_loss": "loss/held_out",
     "held_out_top1": "accuracy/held_out_top1",
     "held_out_top5": "accuracy/held_out_top5",
@@ -41,10 +42,16 @@ class TensorboardLog:
         self._writer = EventFileWriter(str(folder))
         self._throughput = f"throughput/{sample_unit}_per_s"
 
-    def epoch(self, record: EpochRecord, block: BlockRecord) -> None:
-        """Write what is known of an epoch that is done; both are of all ranks."""
+    def losses(self, losses: Sequence[float], *, first: int) -> None:
+        """Write the losses of steps while their epoch goes on; ``first``: optimizer steps before them."""
+        for step, loss in enumerate(losses, start=first):
+            self._scalar("loss/step", loss, step)
+        self._writer.flush()
+
+    def epoch(self, record: EpochRecord, block: BlockRecord, *, steps_written: int = 0) -> None:
+        """Write what is known of an epoch that is done; both are of all ranks. ``steps_written``: by ``losses``, before."""
         first = record.epoch * record.steps
-        for step, loss in enumerate(record.step_losses, start=first):
+        for step, loss in enumerate(record.step_losses[steps_written:], start=first + steps_written):
             self._scalar("loss/step", loss, step)
         for step, rate in zip((first, first + record.steps - 1), record.learning_rates, strict=True):
             self._scalar("learning_rate", rate, step)

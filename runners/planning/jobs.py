@@ -32,6 +32,7 @@ def job_of(plan: Plan, name: str, arm: Arm, *, transport: str | None, launch: in
         device=plan.device,
         precision=plan.precision,
         max_gradient_norm=plan.max_gradient_norm,
+        speed=plan.speed,
         training=plan.training,
         learning_rate_scale=scaled_by.world_size * scaled_by.micro_steps if plan.training else None,
     )

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from measurement.record import BlockKind, BlockRecord, RankReport, RankSteps
+from measurement.speed import SpeedSettings
 from measurement.training import Precision, TrainingSettings
 
 
@@ -33,6 +34,7 @@ class Job(Message):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Precision = "fp32"
     max_gradient_norm: float | None = None
+    speed: SpeedSettings = SpeedSettings()
     training: TrainingSettings | None = None
     learning_rate_scale: int | None = None
     """What ``learning_rate_scaling: linear`` multiplies by; None: ranks × micro-steps. A single process beside arms of many ranks

@@ -32,8 +32,10 @@ from workloads import Workload
 from workloads.pretrained import UNREADABLE
 
 FORMAT = 1
-HOW_LOADED = ("data_dir", "download", "loader_workers", "prefetch_factor")
+HOW_LOADED = ("data_dir", "download", "loader_workers", "prefetch_factor", "loader_start_method", "pin_memory")
 """Workload options that may change when a training is resumed: they leave the samples as they are."""
+ADDED_LATER = {"label_smoothing": 0.0, "new_head": False}
+"""Workload options that older checkpoints do not name, and what they were."""
 LEARNING_RATE_RULES = ("learning_rate_scaling", "warmup_epochs", "decay_epochs", "decay_factor")
 
 
@@ -188,8 +190,23 @@ def restore(checkpoint: Checkpoint, runner: EpochRunner) -> None:
         torch.cuda.set_rng_state(mine["random_on_gpu"], trainer.device)
 
 
-def read(path: Path, *, trained: Mapping[str, Any]) -> Checkpoint:
+def load_model(checkpoint: Checkpoint, runner: EpochRunner) -> None:
+    """Build the model and load its weights and rank 0's buffers, to evaluate it. Collective."""
+    trainer = runner.trainer
+    trainer.release()
+    bare = trainer.build_bare()
+    bare.load_state_dict(checkpoint.model)
+    trainer.join(bare)
+    put(checkpoint.ranks[0]["buffers"], dict(bare.named_buffers()))
+
+
+def read(path: Path, *, trained: Mapping[str, Any], only_model: bool = False) -> Checkpoint:
     """Read and check a checkpoint. Nothing but tensors and plain values is unpickled.
+
+    Args:
+        path: of the file.
+        trained: what it must be a training of.
+        only_model: no more than the workload and the model must be the same.
 
     Raises:
         PlanError: it is missing or damaged, or another training's than ``trained``.
@@ -207,11 +224,9 @@ def read(path: Path, *, trained: Mapping[str, Any]) -> Checkpoint:
         raise PlanError(f"checkpoint '{path}' holds no training of this version; give a file that --checkpoint wrote")
     checkpoint = Checkpoint(**content)
     known = [*trained, *(name for name in checkpoint.trained if name not in trained)]
-    different = [
-        f"{name} {checkpoint.trained.get(name)!r}, not {trained.get(name)!r}"
-        for name in known
-        if checkpoint.trained.get(name) != trained.get(name)
-    ]
+    known = [name for name in known if not only_model or name in ("workload", "model")]
+    kept = {**ADDED_LATER, **checkpoint.trained}
+    different = [f"{name} {kept.get(name)!r}, not {trained.get(name)!r}" for name in known if kept.get(name) != trained.get(name)]
     if different:
         raise PlanError(
             f"checkpoint '{path}' is of another training: {'; '.join(different)}; resume it as it began, or give another file"

@@ -24,6 +24,7 @@ from measurement.fingerprint import fingerprint, usable_cores
 from measurement.plan_file import checked
 from measurement.record import BlockRecord, Case, RankReport
 from measurement.sources import digests, sources_of
+from measurement.speed import SpeedSettings
 from measurement.thread_times import ThreadClock
 from measurement.world import World
 from runners.planning.workload import WorkloadSetup, resolve_workload
@@ -152,6 +153,7 @@ def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelt
         backend.timeout = timeout
     device = resolve_device(job.device, local_rank=world.local_rank)
     check_precision(job.precision, device)
+    apply_speed(job.speed)
     benchmark = chosen.build_micro_benchmark(seed=job.seed)
     threads = ThreadClock()  # before the library has threads of its own
     backend.groups = benchmark.groups(job.world_size) if benchmark else ()
@@ -175,6 +177,7 @@ def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelt
             device=device,
             seed=job.seed,
             step_precision=step_precision,
+            speed=job.speed,
             threads=threads,
         )
         if job.training:
@@ -184,10 +187,19 @@ def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelt
     return Engine(job=job, world=world, backend=backend, runner=runner, epochs=epochs)
 
 
+def apply_speed(speed: SpeedSettings) -> None:
+    """Set what PyTorch keeps for the whole process."""
+    if speed.cudnn_benchmark:
+        torch.backends.cudnn.benchmark = True
+    if speed.tf32:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+
+
 def _check_benchmark(job: Job, chosen: WorkloadSetup) -> None:
     """Refuse training settings for a micro-benchmark, which has neither epochs nor gradients."""
     asked = [name for name in ("training", "max_gradient_norm") if getattr(job, name) is not None]
     asked += ["precision"] if job.precision != "fp32" else []
+    asked += ["speed"] if job.speed != SpeedSettings() else []
     if asked and not issubclass(chosen.workload, Workload):
         raise PlanError(
             f"workload '{job.workload}' is a micro-benchmark, for which {asked[0]} means nothing; leave it out, or train a model"

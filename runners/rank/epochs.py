@@ -7,9 +7,8 @@ and then its own again: evaluating does not change the training. The evaluation 
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -39,6 +38,8 @@ class EpochProgress:
     """One for each step."""
     hits: tuple[int, int] | None = (0, 0)
     """Labels ranked first, and among the first five; None: the workload does not tell."""
+    skipped_steps: int = 0
+    """Whose gradients overflowed in fp16."""
 
     def add_hits(self, more: tuple[int, int] | None) -> None:
         """Add the right answers of further steps."""
@@ -70,8 +71,14 @@ class EpochRunner:
     def note_rates(self) -> None:
         """Take the optimizer's learning rates, which are the workload's, as those that the schedule scales."""
         optimizer, beside = self.trainer.joined.optimizer, self.trainer.has_after_step
+        trainer = self.trainer
         self._rates = LearningRates(
-            self._training, optimizer, steps_per_epoch=self.steps, scale=self._scale, beside_schedule=beside
+            self._training,
+            optimizer,
+            steps_per_epoch=self.steps,
+            scale=self._scale,
+            global_batch_size=trainer.workload.local_batch_size * trainer.world.world_size * trainer.micro_steps,
+            beside_schedule=beside,
         )
 
     def run(
@@ -80,18 +87,18 @@ class EpochRunner:
         *,
         progress: EpochProgress | None = None,
         pause: Pause | None = None,
-        pause_every: int | None = None,
+        pause_every: Sequence[int] = (),
     ) -> EpochReport:
         """Train one epoch, or what is left of it, and evaluate. Collective.
 
         Args:
-            command: which epoch; the first builds the model.
+            command: which epoch; the first, and one that none came before, builds the model.
             progress: in this epoch before it was interrupted; those steps are not taken again.
-            pause: called after every ``pause_every`` steps of the epoch, but its last.
-            pause_every: None: never.
+            pause: called after every so many steps of the epoch, for each number in ``pause_every``, but after its last.
+            pause_every: numbers of steps.
         """
         epoch = command.epoch
-        if epoch == 0 and progress is None:
+        if progress is None and (epoch == 0 or self._rates is None):
             self.begin()
         progress = progress or EpochProgress()
         before, self.trainer.batches = self.trainer.batches, self._batches(epoch, len(progress.losses))
@@ -129,6 +136,7 @@ class EpochRunner:
         trainer, rates = self.trainer, self._rates
         assert rates is not None
         timer, outputs = StepTimer(trainer.device), StepOutputs()
+        scale = trainer.step_precision.scaler.get_scale()
         timer.start()
         for step in range(len(progress.losses), end):
             progress.learning_rates.append(rates.set(trainer.joined.optimizer, step=epoch * self.steps + step))
@@ -136,6 +144,7 @@ class EpochRunner:
         progress.phases_s += timer.read().tolist()
         progress.losses += outputs.losses(micro_steps=trainer.micro_steps)
         progress.add_hits(outputs.hits())
+        progress.skipped_steps += trainer.step_precision.skipped_since(scale)
 
     def _report(self, command: EpochCommand, progress: EpochProgress) -> EpochReport:
         synchronize_ranks(self.trainer.backend, self.trainer.device)
@@ -146,6 +155,7 @@ class EpochRunner:
             untimed_s=time.perf_counter() - began,
             samples=progress.samples,
             phases_s=progress.phases_s,
+            skipped_steps=progress.skipped_steps,
         )
         return EpochReport(
             block=command.record(steps),
@@ -183,9 +193,8 @@ def put(values: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
         tensor.copy_(values[name])
 
 
-def _stops(first: int, last: int, every: int | None) -> Iterator[int]:
-    """Yield the steps to pause at: each multiple of ``every``, and the last."""
-    if every is not None:
-        yield from itertools.takewhile(lambda step: step < last, itertools.count((first // every + 1) * every, every))
+def _stops(first: int, last: int, every: Sequence[int]) -> Iterator[int]:
+    """Yield the steps to pause at: each multiple of any of ``every``, and the last."""
+    yield from sorted({step for number in every for step in range((first // number + 1) * number, last, number)})
     if first < last:
         yield last

@@ -8,8 +8,13 @@ from torch.optim import Optimizer
 
 from measurement.training import TrainingSettings
 
+REFERENCE_BATCH = 256
+"""Samples for which rates of ``learning_rate_scaling: per-256`` are meant."""
 
-def learning_rate_factor(training: TrainingSettings, *, step: int, steps_per_epoch: int, scale: int) -> float:
+
+def learning_rate_factor(
+    training: TrainingSettings, *, step: int, steps_per_epoch: int, scale: int, global_batch_size: int = REFERENCE_BATCH
+) -> float:
     """Return the factor of the workload's learning rate.
 
     Args:
@@ -17,8 +22,9 @@ def learning_rate_factor(training: TrainingSettings, *, step: int, steps_per_epo
         step: optimizer steps before this one, since the training began.
         steps_per_epoch: of every epoch.
         scale: the global batch over the local batch: ranks × micro-steps.
+        global_batch_size: samples of a step.
     """
-    target = scale if training.learning_rate_scaling == "linear" else 1
+    target = {"linear": scale, "per-256": global_batch_size / REFERENCE_BATCH, "none": 1}[training.learning_rate_scaling]
     decay = training.decay_factor ** (step // steps_per_epoch // training.decay_epochs)
     warmup_steps = training.warmup_epochs * steps_per_epoch
     progress = min(1.0, step / warmup_steps) if warmup_steps else 1.0
@@ -33,6 +39,7 @@ class LearningRates:
         optimizer: as it was built.
         steps_per_epoch: of every epoch.
         scale: see ``learning_rate_factor``.
+        global_batch_size: the same.
         beside_schedule: the workload has a schedule of its own, so that a rate in force is multiplied by what the rules' factor has
             changed by, and is otherwise left alone. One that sets rates anew each step, as ``LambdaLR`` does, undoes the rules.
     """
@@ -44,10 +51,11 @@ class LearningRates:
         *,
         steps_per_epoch: int,
         scale: int,
+        global_batch_size: int = REFERENCE_BATCH,
         beside_schedule: bool = False,
     ) -> None:
         self._training = training
-        self._steps_per_epoch, self._scale = steps_per_epoch, scale
+        self._steps_per_epoch, self._scale, self._global_batch_size = steps_per_epoch, scale, global_batch_size
         self._beside_schedule = beside_schedule
         self._built_with: Sequence[float] = [float(group["lr"]) for group in optimizer.param_groups]
 
@@ -64,4 +72,10 @@ class LearningRates:
         return self._built_with[0] * factor
 
     def _factor(self, step: int) -> float:
-        return learning_rate_factor(self._training, step=step, steps_per_epoch=self._steps_per_epoch, scale=self._scale)
+        return learning_rate_factor(
+            self._training,
+            step=step,
+            steps_per_epoch=self._steps_per_epoch,
+            scale=self._scale,
+            global_batch_size=self._global_batch_size,
+        )

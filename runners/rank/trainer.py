@@ -18,6 +18,7 @@ from backends import Backend
 from backends.base import BuildOptimizer, Prepared
 from measurement.errors import PlanError
 from measurement.record import PHASES, RankSteps
+from measurement.speed import SpeedSettings
 from measurement.step_timer import StepTimer
 from measurement.thread_times import ThreadClock
 from measurement.world import World
@@ -72,11 +73,13 @@ class Trainer:
         device: torch.device,
         seed: int,
         step_precision: StepPrecision,
+        speed: SpeedSettings | None = None,
         threads: ThreadClock | None = None,
     ) -> None:
         """``threads``: made before the backend was set up, so that it knows the library's; None: all are taken for torch's."""
         self.workload = workload
         self.step_precision = step_precision
+        self.speed = speed or SpeedSettings()
         self.backend = backend
         self.world = world
         self.device = device
@@ -105,19 +108,23 @@ class Trainer:
             PlanError: there is none at all.
         """
         try:
-            return next(self.batches)
+            return self._laid_out(next(self.batches))
         except StopIteration:
             self.restarts += 1
             was_begun = self._begun is self.batches
             self.batches = self.new_batches()
             self._begun = self.batches if was_begun else self._begun
         try:
-            return next(self.batches)
+            return self._laid_out(next(self.batches))
         except StopIteration:
             raise PlanError(
                 f"batches() of workload '{type(self.workload).__name__}' gave none to rank {self.world.rank} of "
                 f"{self.world.world_size}; give each rank one batch of local_batch_size {self.workload.local_batch_size} at least"
             ) from None
+
+    def _laid_out(self, batch: Any) -> Any:
+        """Lay a batch's images out by pixels, if asked."""
+        return by_pixels(batch) if self.speed.channels_last else batch
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
         """Build the workload's optimizer, or its several ones as one. Not collective."""
@@ -131,7 +138,8 @@ class Trainer:
     def build_bare(self, *, seed: int | None = None, workload: Workload | None = None) -> nn.Module:
         """Build a model without wrapper, in training mode, on this rank's device; ``workload``: None: the one that is trained."""
         seed_generators(self.seed if seed is None else seed)
-        return (workload or self.workload).build_model().to(self.device).train()
+        model = (workload or self.workload).build_model().to(self.device).train()
+        return model.to(memory_format=torch.channels_last) if self.speed.channels_last else model
 
     def build(self, *, layout: int | None = None) -> None:
         """Build model, optimizer and wrapper anew. Collective.
@@ -164,6 +172,9 @@ class Trainer:
         self.step_precision.carry_over()
         prepared = self.backend.prepare(bare, build_optimizer or self.build_optimizer)
         self.step_precision.require_fit(prepared)
+        if self.speed.compile:
+            compiled: Any = torch.compile(prepared.model)
+            prepared.model = compiled
         self.prepared, self.steps_taken = prepared, 0
 
     @property
@@ -287,6 +298,16 @@ class Trainer:
             "optimizer": describe_optimizer(self.prepared.optimizer) if self.prepared else {},
             "model": describe_model(self.prepared.bare) | self.step_precision.describe() if self.prepared else {},
         }
+
+
+def by_pixels(batch: Any) -> Any:
+    """Lay images [batch, channels, height, width] out by pixels; ``batch``: a tensor, or a tuple, list or dict of such."""
+    if isinstance(batch, dict):
+        return {name: by_pixels(part) for name, part in batch.items()}
+    if isinstance(batch, tuple | list):
+        return type(batch)(map(by_pixels, batch))
+    is_image = isinstance(batch, Tensor) and batch.ndim == 4
+    return batch.contiguous(memory_format=torch.channels_last) if is_image else batch
 
 
 def synchronize_ranks(backend: Backend, device: torch.device) -> None:

@@ -41,7 +41,7 @@ from runners.rank.resources import take_resources, threads_of
 from runners.rank.told_error import tell
 from runners.rank.trainer import resolve_device
 from runners.standalone import flags
-from runners.standalone.flags import CheckpointOptions
+from runners.standalone.flags import CheckpointOptions, TrainingOptions
 from runners.standalone.rendezvous import rendezvous_store
 from runners.standalone.tables import cases_table, throughput_table
 from runners.standalone.throughput import LOCAL_EVERY, StandaloneSettings, measure
@@ -90,6 +90,10 @@ def command_line(backend: str) -> Callable[..., None]:
         no_local: flags.NoLocal = False,
         precision: flags.Precision = "fp32",
         max_gradient_norm: flags.MaxGradientNorm = None,
+        compiled: flags.Compile = False,
+        channels_last: flags.ChannelsLast = False,
+        cudnn_benchmark: flags.CudnnBenchmark = False,
+        tf32: flags.Tf32 = False,
         epochs: flags.Epochs = None,
         target_accuracy: flags.TargetAccuracy = None,
         learning_rate_scaling: flags.LearningRateScaling = None,
@@ -98,10 +102,18 @@ def command_line(backend: str) -> Callable[..., None]:
         data_dir: flags.DataDir = None,
         download: flags.Download = False,
         pretrained: flags.Pretrained = None,
+        new_head: flags.NewHead = False,
+        learning_rate: flags.LearningRate = None,
+        momentum: flags.Momentum = None,
+        weight_decay: flags.WeightDecay = None,
+        label_smoothing: flags.LabelSmoothing = None,
         workers: flags.Workers = None,
         checkpoint: flags.CheckpointFile = None,
         checkpoint_steps: flags.CheckpointSteps = None,
         resume: flags.Resume = False,
+        start_epoch: flags.StartEpoch = None,
+        print_every: flags.PrintEvery = None,
+        evaluate: flags.Evaluate = False,
         tensorboard: flags.TensorboardFolder = None,
         seed: flags.Seed = 1,
         device: flags.Device = "auto",
@@ -127,9 +139,22 @@ def command_line(backend: str) -> Callable[..., None]:
                 "--checkpoint": checkpoint,
                 "--checkpoint-steps": checkpoint_steps,
                 "--resume": resume,
+                "--start-epoch": start_epoch,
+                "--print-every": print_every,
+                "--evaluate": evaluate,
             },
         )
-        shorthands = {"--data-dir": data_dir, "--download": download, "--pretrained": pretrained, "--workers": workers}
+        shorthands = {
+            "--data-dir": data_dir,
+            "--download": download,
+            "--pretrained": pretrained,
+            "--new-head": new_head,
+            "--workers": workers,
+            "--learning-rate": learning_rate,
+            "--momentum": momentum,
+            "--weight-decay": weight_decay,
+            "--label-smoothing": label_smoothing,
+        }
         use_interface(network_interface)
         world = read_own_world()
         flags.require_own_local_rank(local_rank, world)
@@ -151,6 +176,7 @@ def command_line(backend: str) -> Callable[..., None]:
             "device": device,
             "precision": precision,
             "max_gradient_norm": max_gradient_norm,
+            "speed": {"compile": compiled, "channels_last": channels_last, "cudnn_benchmark": cudnn_benchmark, "tf32": tf32},
             "training": training.model_dump() if training else None,
             "threads": threads,
             "affinity": affinity,
@@ -163,7 +189,8 @@ def command_line(backend: str) -> Callable[..., None]:
         if world.rank == 0:
             require_new(folder)
         take_resources(world, threads=threads, affinity=affinity, freed_memory=freed_memory)
-        run(plan, world, measured, checkpointing=checkpointing, events=tensorboard, folder=folder)
+        options = TrainingOptions(start_epoch=start_epoch or 0, print_every=print_every, evaluates_only=evaluate)
+        run(plan, world, measured, options=options, checkpointing=checkpointing, events=tensorboard, folder=folder)
 
     return measure
 
@@ -200,6 +227,7 @@ def run(
     world: World,
     measured: StandaloneSettings,
     *,
+    options: TrainingOptions,
     checkpointing: CheckpointOptions | None = None,
     events: Path | None = None,
     folder: ResultsFolder,
@@ -212,7 +240,7 @@ def run(
         ParityError: on every rank, when gradients, or the results of operations, are wrong.
     """
     try:
-        _run(plan, world, measured, checkpointing=checkpointing, events=events, folder=folder)
+        _run(plan, world, measured, options=options, checkpointing=checkpointing, events=events, folder=folder)
     except RingsideError:
         raise
     except Exception as error:  # noqa: BLE001 - the edge of a rank that has no driver to tell
@@ -226,6 +254,7 @@ def _run(
     world: World,
     measured: StandaloneSettings,
     *,
+    options: TrainingOptions,
     checkpointing: CheckpointOptions | None,
     events: Path | None,
     folder: ResultsFolder,
@@ -243,12 +272,17 @@ def _run(
     try:
         log = TensorboardLog(events, sample_unit=engine.sample_unit) if events and engine.runner.world.rank == 0 else None
         training = (
-            TrainingRun(engine, job.training, checkpointing=checkpointing, say=_speaker(engine), events=log)
+            TrainingRun(engine, job.training, options=options, checkpointing=checkpointing, say=_speaker(engine), events=log)
             if job.training
             else None
         )
         record = _record(engine, plan, measured, comparison_id=folder.root.name)
         record.start_s = time.monotonic() - began
+        if training and options.evaluates_only:
+            training.evaluate()
+            engine.runner.release()
+            engine.backend.teardown()
+            return
         training.run(record) if training else measure(engine, record, measured)
         reports = engine.backend.all_gather_object((engine.report(allowed_environment(os.environ)), engine.peak_memory_bytes()))
         record.ranks = [report for report, _ in reports]

@@ -24,6 +24,10 @@ Workers = Annotated[int | None, typer.Option(help="Processes that load batches, 
 LocalBatchSize = Annotated[int, typer.Option(min=1, help="Samples per rank and micro-step.")]
 MicroSteps = Annotated[int, typer.Option(min=1, help="Backward passes per optimizer step.")]
 Precision = Annotated[str, typer.Option(help="fp32, amp-fp16 or amp-bf16.")]
+Compile = Annotated[bool, typer.Option("--compile", help="torch.compile of the model as the backend wrapped it.")]
+ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="Images and models of them lie in memory by pixels.")]
+CudnnBenchmark = Annotated[bool, typer.Option("--cudnn-benchmark", help="cuDNN tries its algorithms and takes the fastest.")]
+Tf32 = Annotated[bool, typer.Option("--tf32", help="TensorFloat-32 in matrix products and convolutions.")]
 MaxGradientNorm = Annotated[float | None, typer.Option(help="Larger averaged gradients are clipped to it.")]
 Seed = Annotated[int, typer.Option(min=0)]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
@@ -43,12 +47,22 @@ WarmupSteps = Annotated[int, typer.Option(min=0, help="Untimed steps before.")]
 ParitySteps = Annotated[int, typer.Option(min=0, help="Steps of the parity gate; 0: no gate.")]
 Epochs = Annotated[int | None, typer.Option(help="Train for so many, instead of measuring blocks.")]
 TargetAccuracy = Annotated[float | None, typer.Option(help="Held-out top-1 accuracy at which to stop.")]
-LearningRateScaling = Annotated[str | None, typer.Option(help="linear (by ranks and micro-steps) or none.")]
+LearningRateScaling = Annotated[
+    str | None, typer.Option(help="linear (by ranks and micro-steps), per-256 (the rate is meant for 256 samples) or none.")
+]
 WarmupEpochs = Annotated[float | None, typer.Option(help="Until the scaled learning rate is reached. [0]")]
 DecayEpochs = Annotated[int | None, typer.Option(help="The learning rate falls to a tenth after so many. [30]")]
 CheckpointFile = Annotated[Path | None, typer.Option(help="Keep the training in this file, after every epoch.")]
 CheckpointSteps = Annotated[int | None, typer.Option(min=1, help="And after every so many steps.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the training in the checkpoint.")]
+StartEpoch = Annotated[int | None, typer.Option(min=0, help="Begin as if so many epochs were done: schedule and order of samples.")]
+PrintEvery = Annotated[int | None, typer.Option(min=1, help="Print a line every so many steps.")]
+Evaluate = Annotated[bool, typer.Option("--evaluate", help="Train nothing: evaluate the checkpoint, or the weights to start from.")]
+LearningRate = Annotated[float | None, typer.Option("--learning-rate", "--lr", help="Of the workload's optimizer.")]
+Momentum = Annotated[float | None, typer.Option(help="The same.")]
+WeightDecay = Annotated[float | None, typer.Option(help="The same.")]
+LabelSmoothing = Annotated[float | None, typer.Option(help="Of the training loss.")]
+NewHead = Annotated[bool, typer.Option("--new-head", help="Leave out of --pretrained what does not fit the number of classes.")]
 TensorboardFolder = Annotated[Path | None, typer.Option(help="Write TensorBoard's event files into this folder.")]
 Timeout = Annotated[float, typer.Option(min=1, help="Seconds to wait for other ranks, to meet and in each exchange.")]
 LocalRank = Annotated[
@@ -90,8 +104,27 @@ def require_own_local_rank(given: int | None, world: World) -> None:
         )
 
 
-SHORTHANDS = {"--data-dir": "data_dir", "--download": "download", "--pretrained": "pretrained", "--workers": "loader_workers"}
+SHORTHANDS = {
+    "--data-dir": "data_dir",
+    "--download": "download",
+    "--pretrained": "pretrained",
+    "--new-head": "new_head",
+    "--workers": "loader_workers",
+    "--learning-rate": "learning_rate",
+    "--momentum": "momentum",
+    "--weight-decay": "weight_decay",
+    "--label-smoothing": "label_smoothing",
+}
 """Flags that stand for an option of the workload."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """What a training that stands alone is asked to do besides."""
+
+    start_epoch: int = 0
+    print_every: int | None = None
+    evaluates_only: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,12 +148,22 @@ def read_training(epochs: int | None, given: Mapping[str, Any]) -> TrainingSetti
         PlanError: a flag without ``--epochs``, or a value that is not accepted.
     """
     present = {flag: value for flag, value in given.items() if value is not None and value is not False}
+    if "--evaluate" in present:
+        idle = [flag for flag in ("--start-epoch", "--print-every", "--checkpoint-steps") if flag in present]
+        if epochs is not None or idle:
+            raise PlanError(f"--evaluate trains nothing; leave {idle[0] if idle else '--epochs'} out")
+        epochs = 1
     if epochs is None:
         for flag in present:
             raise PlanError(f"{flag} is for training to the end; say --epochs N with it, or leave it out to measure throughput")
         return None
     fields = {name: value for flag, value in present.items() if (name := _name(flag)) in TrainingSettings.model_fields}
     stop = {"stop_at_target": "target_accuracy" in fields}
+    if "--start-epoch" in present and present["--start-epoch"] >= epochs:
+        start = present["--start-epoch"]
+        raise PlanError(f"--start-epoch {start} leaves nothing to do with --epochs {epochs}; epochs are counted from 0")
+    if "--start-epoch" in present and "--resume" in present:
+        raise PlanError("--start-epoch and --resume are both given; the checkpoint knows its epoch: leave --start-epoch out")
     return checked(TrainingSettings, {"epochs": epochs, **fields, **stop}, source="training")
 
 

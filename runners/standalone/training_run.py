@@ -1,9 +1,13 @@
-"""Trains to the end without a driver: prints a line for each epoch and writes checkpoints if asked."""
+"""Trains to the end without a driver: prints a line for each epoch, more if asked, and writes checkpoints if asked."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from statistics import fmean
 
 from measurement.errors import PlanError
 from measurement.record import BlockRecord, LaunchRecord
@@ -16,7 +20,8 @@ from runners.rank import checkpoint
 from runners.rank.checkpoint import Checkpoint
 from runners.rank.engine import Engine
 from runners.rank.epochs import EpochProgress, EpochRunner
-from runners.standalone.flags import CheckpointOptions
+from runners.rank.trainer import DATA_WAIT
+from runners.standalone.flags import CheckpointOptions, TrainingOptions
 
 Say = Callable[[str], None]
 
@@ -29,6 +34,7 @@ class TrainingRun:
         engine: Engine,
         training: TrainingSettings,
         *,
+        options: TrainingOptions,
         checkpointing: CheckpointOptions | None,
         say: Say,
         events: TensorboardLog | None = None,
@@ -36,7 +42,7 @@ class TrainingRun:
         """``events`` are rank 0's."""
         assert engine.epochs is not None
         self._engine, self._training, self._runner = engine, training, engine.epochs
-        self._checkpointing, self._say, self._events = checkpointing, say, events
+        self._options, self._checkpointing, self._say, self._events = options, checkpointing, say, events
         self._rank = engine.runner.world.rank
         self._resumed = self._open() if checkpointing else None
 
@@ -65,8 +71,9 @@ class TrainingRun:
         assert self._checkpointing is not None
         path = self._checkpointing.path
         checkpoint.require_whole(self._engine.trainer.workload)
-        if self._checkpointing.resume:
-            return checkpoint.read(path, trained=checkpoint.what_is_trained(self._engine.job, self._runner))
+        if self._checkpointing.resume or self._options.evaluates_only:
+            trained = checkpoint.what_is_trained(self._engine.job, self._runner)
+            return checkpoint.read(path, trained=trained, only_model=self._options.evaluates_only)
         if path.exists():
             raise PlanError(f"checkpoint '{path}' exists already; say --resume to go on with it, or remove it to begin anew")
         checkpoint.require_place(path)
@@ -75,14 +82,30 @@ class TrainingRun:
     def run(self, record: LaunchRecord) -> None:
         """Train until the last epoch, or the target; the record gets epochs and blocks, on every rank."""
         began = time.monotonic()
+        first = self._resumed.epoch if self._resumed else self._options.start_epoch
         progress = self._begin(record)
-        for epoch in range(len(record.epochs), self._training.epochs):
+        for epoch in range(first, self._training.epochs):
             if self._has_reached(record):
                 break
             self._epoch(epoch, record, progress, began)
             progress = None
         record.measuring_s = time.monotonic() - began
         self._say(outcome(self._training, record.epochs))
+
+    def evaluate(self) -> None:
+        """Evaluate what the checkpoint holds, or the weights that a training would start from; rank 0 prints it."""
+        if self._resumed is not None:
+            checkpoint.load_model(self._resumed, self._runner)
+        else:
+            self._runner.begin()
+        began = time.monotonic()
+        found = self._engine.backend.all_gather_object(self._runner.evaluate())
+        sums = sum(found[1:], found[0])
+        if not sums.count:
+            raise PlanError("--evaluate: this workload holds no data out; leave it out, or give a workload that does")
+        figures = sums.metrics()
+        said = "  ".join(f"{name} {value:.4f}" if name == "loss" else f"{name} {value:.2%}" for name, value in figures.items())
+        self._say(f"held out: {said}  ({sums.count} in {time.monotonic() - began:.1f} s)")
 
     def _begin(self, record: LaunchRecord) -> EpochProgress | None:
         """Restore the checkpoint. Returns the progress in the epoch that was interrupted."""
@@ -100,13 +123,20 @@ class TrainingRun:
 
     def _epoch(self, epoch: int, record: LaunchRecord, progress: EpochProgress | None, began: float) -> None:
         started = time.monotonic()
+        told = Told(len(progress.losses) if progress else 0)
+        keep_every = self._checkpointing.every_steps if self._checkpointing else None
+        print_every = self._options.print_every
 
         def pause(epoch: int, progress: EpochProgress) -> None:
-            self._keep(record, epoch, progress)
+            done = len(progress.losses)
+            if keep_every and done % keep_every == 0:
+                self._keep(record, epoch, progress)
+            if print_every and done % print_every == 0:
+                self._tell(record, epoch, progress, told)
 
-        every = self._checkpointing.every_steps if self._checkpointing else None
         command = EpochCommand(turn=epoch, epoch=epoch)
-        report = self._runner.run(command, progress=progress, pause=pause if every else None, pause_every=every)
+        every = [number for number in (keep_every, print_every) if number]
+        report = self._runner.run(command, progress=progress, pause=pause, pause_every=every)
         reports = self._engine.backend.all_gather_object(report)
         done = combine(reports, epoch=epoch)
         measured = {"started_s": started - began, "wall_s": time.monotonic() - started}
@@ -116,15 +146,60 @@ class TrainingRun:
         self._say(line(done, epochs=self._training.epochs, unit=record.sample_unit))
         self._keep(record, epoch + 1, EpochProgress())
         if self._events is not None:
-            self._events.epoch(done, block)
+            self._events.epoch(done, block, steps_written=told.written)
+
+    def _tell(self, record: LaunchRecord, epoch: int, progress: EpochProgress, told: Told) -> None:
+        """Print how the steps went since the last line, over all ranks, and write their losses for TensorBoard."""
+        new = slice(told.steps, None)
+        own = (progress.losses[new], sum(progress.samples[new]), progress.phases_s[new])
+        ranks = self._engine.backend.all_gather_object(own)
+        losses = [fmean(of_ranks) for of_ranks in zip(*(losses for losses, _, _ in ranks), strict=True)]
+        seconds = max(sum(map(sum, phases)) for _, _, phases in ranks)
+        waited = max(sum(step[DATA_WAIT] for step in phases) for _, _, phases in ranks)
+        done = len(progress.losses)
+        left = (self._training.epochs - epoch) * self._runner.steps - done
+        self._say(
+            f"epoch {epoch + 1}/{self._training.epochs}  step {done}/{self._runner.steps}  loss {fmean(losses):.4f}  "
+            f"{sum(samples for _, samples, _ in ranks) / seconds:,.1f} {record.sample_unit}/s  data wait {waited / seconds:.0%}  "
+            f"{timedelta(seconds=round(left * seconds / len(losses)))} left"
+        )
+        if self._events is not None:
+            self._events.losses(losses, first=epoch * self._runner.steps + told.steps)
+            told.written = done
+        told.steps = done
 
     def _keep(self, record: LaunchRecord, epoch: int, progress: EpochProgress) -> None:
+        """Write the checkpoint; and beside it the best so far, where the epoch that ended is that."""
         if self._checkpointing is None:
             return
         runner: EpochRunner = self._runner
         found = checkpoint.capture(self._engine.job, runner, epoch=epoch, progress=progress, finished=record.epochs)
         if self._rank == 0:
             found.write(self._checkpointing.path)
+            if not progress.losses and is_best(record.epochs):
+                found.write(best_path(self._checkpointing.path))
+
+
+@dataclass
+class Told:
+    """How far an epoch's steps were told."""
+
+    steps: int
+    """Of which lines were printed."""
+    written: int = 0
+    """Of which the losses were written for TensorBoard."""
+
+
+def best_path(path: Path) -> Path:
+    """Where the best model of a training is kept: ``kept.pt`` has ``kept.best.pt`` beside it."""
+    return path.with_suffix(f".best{path.suffix}")
+
+
+def is_best(epochs: Sequence[EpochRecord]) -> bool:
+    """Whether the last epoch has the highest held-out accuracy of all so far, the first of equals."""
+    found = [epoch.figures().get("held_out_top1") for epoch in epochs]
+    known = [one for one in found if one is not None]
+    return bool(known) and found[-1] is not None and all(found[-1] > before for before in known[:-1])
 
 
 def line(epoch: EpochRecord, *, epochs: int, unit: str) -> str:

@@ -21,6 +21,7 @@ from runners.lab.ssh import AUTHORIZED, SERVER, host_key
 from tests.cluster.conftest import inside
 from tests.conftest import REPOSITORY, TINY, needs_horovod, wait_until
 from tests.dataset_files import write_data
+from tests.distributed.test_collectives import lacks
 
 MUTE = Path(__file__).parent / "plugins" / "mute.py"
 WRONG = REPOSITORY / "tests" / "distributed" / "plugins" / "wrong.py"
@@ -78,6 +79,31 @@ def test_data_that_one_host_lacks_is_refused_before_anything_starts(nothing_left
 
 def records_of(folder):
     return {record.arm: record for record in ResultsFolder(folder).records()}
+
+
+@needs_horovod
+def test_every_operation_works_between_hosts(nothing_left, tmp_path):
+    """The last rank is on another host than the first: so are the ends of ``send_recv_last`` and what the root sends."""
+    arms = {
+        "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"},
+        "ddp-mpi": {"backend": "ddp", "transport": "mpi", "launcher": "mpirun"},
+        "horovod": {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"},
+        "horovod-mpi": {"backend": "horovod", "transport": "mpi", "launcher": "horovodrun"},
+    }
+    options = {"operations": "all", "sizes": ["3 KiB"]}
+    changes = {
+        "workload": "collectives",
+        "workload_options": options,
+        "world_size": 3,
+        "hosts": ["host1:2", "host2:1"],
+        "arms": arms,
+    }
+    done = compare(write_plan(tmp_path, **changes, baseline="ddp", measurement={"rounds": 1}), tmp_path / "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for record in records_of(tmp_path / "out").values():
+        assert record.status == "ok" and record.parity.passed, record.error
+        assert {rank.rank: rank.host for rank in record.ranks} == {0: "host1", 1: "host1", 2: "host2"}
+        assert set(record.not_offered) == {case.name for case in record.cases if lacks(record.backend, case)}
 
 
 @needs_horovod

@@ -12,6 +12,7 @@ import pytest
 from measurement.results import ResultsFolder
 from tests.conftest import needs_horovod, ringside_here, write_plan
 from tests.distributed.test_standalone import HOROVODRUN, run
+from workloads.operations import OPERATIONS
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
 WRONG = Path(__file__).parent / "plugins" / "wrong_sums.py"
@@ -58,6 +59,38 @@ def test_every_operation_is_checked_measured_and_reported(tmp_path):
     assert REASON in (tmp_path / "out" / "report.md").read_text()
 
 
+EVERYTHING = {"operations": "all", "sizes": ["3 KiB"], "dtype": ["float32", "bfloat16"], "op": ["sum", "max", "avg"], "root": 1}
+IN_PLACE_ONLY = ("all_reduce", "broadcast")
+"""torch.distributed's are in place; https://docs.pytorch.org/docs/stable/distributed.html."""
+NOT_IN_HOROVOD = ("reduce", "gather", "scatter", "send_recv", "send_recv_last", "isend_irecv", "isend_irecv_last", "root_isend")
+"""https://horovod.readthedocs.io/en/stable/api.html#module-horovod.torch: collectives only, and no reduction to one rank."""
+
+
+def lacks(library, case):
+    """Whether a library's documentation says that it does not have a case."""
+    name, *more = case.operation.split()
+    if library == "ddp":
+        return name in IN_PLACE_ONLY and "out-of-place" in more
+    return name in NOT_IN_HOROVOD or "bfloat16" in more or "in-place" in more or (name == "reduce_scatter" and "max" in more)
+
+
+@needs_horovod
+def test_all_that_the_libraries_document_works_and_nothing_else_is_left_out(tmp_path):
+    arms = {
+        "ddp-mpi": {"backend": "ddp", "transport": "mpi", "launcher": "mpirun"},
+        "horovod": HOROVOD,
+        "horovod-mpi": {"backend": "horovod", "transport": "mpi", "launcher": "horovodrun"},
+    }
+    done, records = compare(tmp_path, arms=arms, options={**EVERYTHING, "in_place": "both"}, world_size=3)
+    assert done.returncode == 0, done.stderr + done.stdout
+    for record in records.values():
+        assert record.status == "ok" and record.parity.passed, record.error
+        missing = {case.name for case in record.cases if lacks(record.backend, case)}
+        assert set(record.not_offered) == missing, record.arm
+        assert {block.case for block in record.blocks} == {case.name for case in record.cases} - missing
+    assert {case.operation.split()[0] for case in records["ddp"].cases} == set(OPERATIONS)
+
+
 def test_a_wrong_value_makes_the_arm_wrong_before_its_time_counts(tmp_path):
     arms = {
         name.lower(): {"backend": f"{WRONG}:{name}", "transport": "gloo", "launcher": "spawn"} for name in ("Wrong", "WrongLater")
@@ -66,10 +99,10 @@ def test_a_wrong_value_makes_the_arm_wrong_before_its_time_counts(tmp_path):
     done, records = compare(tmp_path, arms=arms, options=options)
     assert done.returncode == 1, done.stderr
     assert records["ddp"].status == "ok"
-    assert "all_reduce/1KiB gives 2 where 1 is right" in records["wrong"].error.message
+    assert "all_reduce/1KiB gives 8 where 7 is right" in records["wrong"].error.message
     assert not records["wrong"].parity.passed
     assert records["wronglater"].parity.passed
-    assert "KiB gives 2 where 1 is right" in records["wronglater"].error.message
+    assert "KiB gives 8 where 7 is right" in records["wronglater"].error.message
     for arm in ("wrong", "wronglater"):
         assert (records[arm].status, records[arm].blocks) == ("wrong", [])
     found = json.loads((tmp_path / "out" / "comparison.json").read_text())

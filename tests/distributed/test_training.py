@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import statistics
 
 import pytest
+import torch
 
 from measurement.results import ResultsFolder
 from measurement.world import World
@@ -71,6 +74,50 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path, monkeypa
     (record,) = ResultsFolder(tmp_path / "resumed").records()
     assert [block.steps for block in record.blocks] == [13, 13], "those that ended in this run, each whole"
     assert len(ResultsFolder(tmp_path / "resumed").steps(record)) == 2 * 2 * 13
+
+
+def test_a_training_is_told_as_it_goes_and_its_best_is_kept_and_evaluated(tmp_path, uninterrupted):
+    events, kept = tmp_path / "events", tmp_path / "kept.pt"
+    done = train("ddp", tmp_path / "out", "--print-every", "5", "--checkpoint", kept, "--tensorboard", events)
+    assert done.returncode == 0, done.stderr
+    assert epochs_of(tmp_path / "out") == uninterrupted
+    told = re.findall(
+        r"^epoch (\d)/3  step (\d+)/13  loss ([\d.]+)  [\d,.]+ images/s  data wait \d+%  \d:\d\d:\d\d left$", done.stdout, re.M
+    )
+    assert [(epoch, step) for epoch, step, _ in told] == [(epoch, step) for epoch in "123" for step in ("5", "10")]
+    assert float(told[1][2]) == pytest.approx(statistics.fmean(uninterrupted[0]["step_losses"][5:10]), abs=1e-3)
+    assert list(written(events, "loss/step")) == list(range(39)), "each step once"
+    top1 = [epoch["held_out_top1"] for epoch in uninterrupted]
+    best = torch.load(tmp_path / "kept.best.pt", weights_only=True)
+    assert len(best["finished"]) == 1 + top1.index(max(top1))
+    evaluate = ["--workload", training.WORKLOAD, "--evaluate", "--parity-steps", "0"]
+    done = run(*TORCHRUN, "runners.ddp", *evaluate, "--checkpoint", tmp_path / "kept.best.pt", "-o", tmp_path / "evaluated")
+    assert done.returncode == 0, done.stderr
+    right = max(top1) / uninterrupted[0]["held_out_count"]
+    assert f"top1_accuracy {right:.2%}" in done.stdout
+    assert not (tmp_path / "evaluated").exists()
+
+
+def test_a_training_may_begin_at_a_later_epoch_and_be_gone_on_with(tmp_path, monkeypatch):
+    keep = ["--lr", "0.02", "--checkpoint", tmp_path / "kept.pt"]
+    monkeypatch.setenv(DIES_AT, "2:8")
+    assert train("ddp", tmp_path / "killed", "--start-epoch", "1", *keep).returncode != 0
+    monkeypatch.delenv(DIES_AT)
+    done = train("ddp", tmp_path / "resumed", *keep, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert "resumed at epoch 3, step 1 of 13" in done.stdout
+    first, last = epochs_of(tmp_path / "resumed")
+    assert (first["epoch"], last["epoch"]) == (1, 2)
+    assert last["learning_rates"] == pytest.approx([0.04, 0.04]), "two ranks, warmed up in the epochs that are left out, too"
+
+
+def written(folder, tag):
+    """A tag's values in TensorBoard's files, by step."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    found.Reload()
+    return {one.step: one.value for one in found.Scalars(tag)}
 
 
 def test_a_damaged_checkpoint_is_told_once_by_all_ranks_together(tmp_path):

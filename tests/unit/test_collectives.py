@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 
 import pytest
@@ -35,25 +36,60 @@ class Threads(Communicator):
         barrier.wait()
         return found
 
-    def all_reduce(self, tensor):
-        tensor.copy_(sum(self.exchange(tensor)))
+    def all_reduce(self, tensor, *, op):
+        tensor.copy_(self.combine(self.exchange(tensor), op))
+
+    def all_reduce_to(self, tensor, *, op, out):
+        return self.combine(self.exchange(tensor), op)
+
+    def reduce(self, tensor, *, op, root):
+        found = self.combine(self.exchange(tensor), op)
+        tensor.copy_(found if self.rank == root else found * 0)
 
     def broadcast(self, tensor, *, root):
         tensor.copy_(self.exchange(tensor)[self.ranks.index(root)])
 
+    def broadcast_to(self, tensor, *, root, out):
+        return self.exchange(tensor)[self.ranks.index(root)]
+
     def all_gather(self, tensor, *, out):
         return out.copy_(torch.cat(self.exchange(tensor)))
 
-    def reduce_scatter(self, tensor, *, out):
-        return sum(self.exchange(tensor)).chunk(len(self.ranks))[self.ranks.index(self.rank)]
+    all_gather_in_place = all_gather
+
+    def reduce_scatter(self, tensor, *, op, out):
+        return self.own_share(self.combine(self.exchange(tensor), op))
+
+    def gather(self, tensor, *, root, out):
+        found = torch.cat(self.exchange(tensor))
+        if self.rank == root:
+            out.copy_(found)
+
+    def scatter(self, tensor, *, root, out):
+        out.copy_(self.own_share(self.exchange(tensor)[self.ranks.index(root)]))
+
+    def all_to_all(self, tensor, *, out):
+        return torch.cat([self.own_share(one) for one in self.exchange(tensor)])
+
+    def combine(self, tensors, op):
+        return combined(tensors, op)
+
+    def own_share(self, whole):
+        return whole.chunk(len(self.ranks))[self.ranks.index(self.rank)]
 
     def group(self, ranks):
         return type(self)(rank=self.rank, ranks=ranks, tables=self.tables)
 
 
-def run(operation, *, size="1 KiB", world_size=2, dtype="float32", communicator=Threads):
+def combined(tensors, op):
+    two = {"sum": torch.add, "avg": torch.add, "prod": torch.mul, "min": torch.minimum, "max": torch.maximum}[op]
+    found = functools.reduce(two, tensors)
+    return found / len(tensors) if op == "avg" else found
+
+
+def run(operation, *, size="1 KiB", world_size=2, communicator=Threads, **options):
     """What each rank finds wrong."""
-    options = CollectivesOptions(operations=(operation,), sizes=(size,), dtype=dtype)
+    options = CollectivesOptions(operations=(operation,), sizes=(size,), **options)
     benchmark = Collectives(seed=1, options=options)
     (case,) = benchmark.cases(world_size)
     tables, found = {tuple(range(n)): (threading.Barrier(n, timeout=10), {}) for n in (world_size, world_size - 1) if n}, {}
@@ -75,15 +111,46 @@ def run(operation, *, size="1 KiB", world_size=2, dtype="float32", communicator=
     return found
 
 
-COLLECTIVES = ["all_reduce", "broadcast", "all_gather", "reduce_scatter"]
+COLLECTIVES = ["all_reduce", "broadcast", "all_gather", "reduce_scatter", "reduce", "gather", "scatter", "all_to_all"]
+GROUPED = ["group_all_reduce", "group_broadcast"]
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
-@pytest.mark.parametrize("operation", [*COLLECTIVES, "group_all_reduce"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32", "int8"])
+@pytest.mark.parametrize("operation", [*COLLECTIVES, *GROUPED])
 def test_right_results_pass(operation, dtype, world_size):
     if world_size >= OPERATIONS[operation].least_ranks:
         assert run(operation, world_size=world_size, dtype=dtype) == dict.fromkeys(range(world_size))
+
+
+@pytest.mark.parametrize("root", [0, 1, 2])
+@pytest.mark.parametrize("operation", [name for name in COLLECTIVES if OPERATIONS[name].has_root])
+def test_right_results_pass_from_any_root(operation, root):
+    assert run(operation, world_size=3, root=root) == dict.fromkeys(range(3))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int64", "uint8"])
+@pytest.mark.parametrize("op", ["sum", "prod", "min", "max", "avg"])
+@pytest.mark.parametrize("operation", [name for name in COLLECTIVES if OPERATIONS[name].reduces])
+def test_right_results_of_every_op_pass_and_another_ops_do_not(operation, op, dtype):
+    if op == "avg" and dtype in ("int64", "uint8"):
+        return
+    assert run(operation, world_size=5, op=op, dtype=dtype) == dict.fromkeys(range(5))
+    for other in {"sum", "prod", "min", "max"} - {op}:
+
+        class Confused(Threads):
+            """Reduces by another op."""
+
+            def combine(self, tensors, _, other=other):
+                return combined(tensors, other)
+
+        assert any(run(operation, world_size=5, op=op, dtype=dtype, communicator=Confused).values()), other
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "broadcast", "all_gather"])
+def test_both_places_of_a_result_pass(operation):
+    for in_place in (True, False):
+        assert run(operation, world_size=3, in_place=in_place) == dict.fromkeys(range(3))
 
 
 class LosesTheLast(Threads):
@@ -106,8 +173,8 @@ class Swaps(Threads):
 class Doubles(Threads):
     """The sum is twice the sum."""
 
-    def all_reduce(self, tensor):
-        super().all_reduce(tensor)
+    def all_reduce(self, tensor, *, op):
+        super().all_reduce(tensor, op=op)
         tensor *= 2
 
 
@@ -116,21 +183,23 @@ def test_one_lost_element_is_found(operation):
     assert any("element" in (wrong or "") for wrong in run(operation, communicator=LosesTheLast).values())
 
 
-@pytest.mark.parametrize("operation", ["broadcast", "all_gather"])
+@pytest.mark.parametrize("operation", ["broadcast", "all_gather", "gather", "scatter", "all_to_all"])
 def test_ranks_in_the_wrong_order_are_found(operation):
     assert any(run(operation, communicator=Swaps).values())
 
 
 def test_the_value_seen_and_the_right_one_are_told():
-    """Element 0 is 0 on rank 0 and 1 on rank 1: the sum is 1."""
-    assert run("all_reduce", communicator=Doubles)[0] == "2 where 1 is right (element 0; 256 of 256 elements are wrong)"
+    """Element 0 is 0 on rank 0 and 7 on rank 1: the sum is 7."""
+    assert run("all_reduce", communicator=Doubles)[0] == "14 where 7 is right (element 0; 256 of 256 elements are wrong)"
 
 
 def test_what_a_library_leaves_out_is_not_offered():
-    benchmark = Collectives(seed=1, options=CollectivesOptions(sizes=(1024,)))
+    benchmark = Collectives(seed=1, options=CollectivesOptions(sizes=(1024,), operations="all"))
     place = Threads(rank=0, ranks=range(2), tables={})
     reasons = {case.operation: benchmark.unsupported_reason(case, place) for case in benchmark.cases(2)}
-    assert reasons == dict.fromkeys(COLLECTIVES) | dict.fromkeys(("send_recv", "isend_irecv"), "not offered by threads")
+    assert reasons == dict.fromkeys(COLLECTIVES) | dict.fromkeys(
+        ("send_recv", "isend_irecv", "root_isend"), "not offered by threads"
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,6 +215,11 @@ def test_what_a_library_leaves_out_is_not_offered():
         ("send_recv", 4, 1.0),
         ("isend_irecv", 4, 1.0),
         ("group_all_reduce", 5, 1.5),
+        ("reduce", 4, 1.0),
+        ("gather", 4, 0.75),
+        ("scatter", 8, 0.875),
+        ("all_to_all", 4, 0.75),
+        ("root_isend", 4, 3.0),
     ],
 )
 def test_busbw_factors_by_hand(operation, ranks, factor):
@@ -159,13 +233,36 @@ def test_a_size_that_cannot_be_shared_is_rounded_down_and_keeps_its_name():
     assert [(case.name, case.message_bytes) for case in cases] == [("all_reduce/64KiB", 65536), ("all_gather/64KiB", 65532)]
 
 
-def test_the_default_is_every_operation_from_1_kib_to_64_mib():
+def test_operations_dtypes_and_places_are_multiplied_and_only_what_is_unusual_is_named():
+    options = CollectivesOptions(
+        operations=("all_reduce", "all_gather", "gather"),
+        sizes=(1024,),
+        dtype=["float32", "bfloat16"],
+        op=["sum", "max"],
+        in_place="both",
+    )
+    assert [case.operation for case in Collectives(seed=1, options=options).cases(2)] == [
+        *("all_reduce", "all_reduce out-of-place", "all_reduce max", "all_reduce max out-of-place"),
+        *("all_reduce bfloat16", "all_reduce bfloat16 out-of-place", "all_reduce max bfloat16"),
+        "all_reduce max bfloat16 out-of-place",
+        *("all_gather in-place", "all_gather", "all_gather bfloat16 in-place", "all_gather bfloat16"),
+        *("gather", "gather bfloat16"),
+    ]
+
+
+def test_sizes_as_nccl_tests_has_them():
+    asked = CollectivesOptions(first="1 KiB", last="20 KiB", factor=2)
+    assert asked.message_sizes() == [1024, 2048, 4096, 8192, 16384]
+    assert CollectivesOptions().message_sizes() == [1 << bits for bits in range(10, 27, 2)]
+
+
+def test_the_default_is_the_common_operations_from_1_kib_to_64_mib():
     two, three = (Collectives(seed=1).cases(ranks) for ranks in (2, 3))
     assert {case.operation for case in three} - {case.operation for case in two} == {"group_all_reduce"}
     assert [case.name for case in two[:9]] == [f"all_reduce/{1 << bits}KiB" for bits in (0, 2, 4, 6, 8)] + [
         f"all_reduce/{1 << bits}MiB" for bits in (0, 2, 4, 6)
     ]
-    assert Collectives(seed=1).groups(4) == [range(3)]
+    assert Collectives(seed=1).groups(4) == [(0, 1, 2)]
     assert Collectives(seed=1).groups(2) == []
 
 
@@ -190,7 +287,13 @@ def test_a_size_survives_its_own_text(size):
         ({"workload_options": {"sizes": []}}, "at least 1 item"),
         ({"workload_options": {"operations": ["all_redcue"]}}, "unknown operation 'all_redcue'; did you mean 'all_reduce'?"),
         ({"workload_options": {"operations": ["group_all_reduce"]}}, "needs 3 ranks or more, and world_size is 2"),
-        ({"workload_options": {"dtype": "bfloat16"}}, "'float32'"),
+        ({"workload_options": {"dtype": "bfloat17"}}, "'bfloat16'"),
+        ({"workload_options": {"dtype": []}}, "at least 1 item"),
+        ({"workload_options": {"op": "mean"}}, "'avg'"),
+        ({"workload_options": {"operations": ["reduce"], "root": 2}}, "root 2 is no rank of world_size 2; give 0 to 1"),
+        ({"workload_options": {"sizes": [1024], "first": 1024}}, "sizes is given, and first, last or factor, too"),
+        ({"workload_options": {"first": "1 MiB", "last": "1 KiB"}}, "first 1MiB is larger than last 1KiB"),
+        ({"workload_options": {"factor": 1}}, "greater than or equal to 2"),
         ({"world_size": 1}, "needs 2 ranks or more, and world_size is 1"),
         ({"world_size": 1, "arms": {"ddp": {"backend": "single"}}}, "backend 'single' offers no collectives"),
     ],

@@ -313,6 +313,37 @@ def test_weights_are_taken_from_a_file(tmp_path, name):
     assert all(torch.equal(found[key], tensor) for key, tensor in wanted.items())
 
 
+def test_a_new_head_takes_all_weights_but_those_of_the_classes(tmp_path):
+    write_mnist(tmp_path)
+    good = workload("mnist", tmp_path).build_model().state_dict()
+    other = {key: torch.full_like(tensor, 0.25) for key, tensor in good.items()}
+    other |= {"classify.weight": torch.zeros(1000, 1568), "classify.bias": torch.zeros(1000)}
+    torch.save(other, tmp_path / "weights.pt")
+    options = {"pretrained": str(tmp_path / "weights.pt")}
+    message = refusal(workload("mnist", tmp_path, **options))
+    assert "classify.bias [1000], not [10]; say new_head: true if these are of another number of classes" in message
+    torch.manual_seed(5)
+    fresh = workload("mnist", tmp_path).build_model().state_dict()
+    torch.manual_seed(5)
+    found = workload("mnist", tmp_path, **options, new_head=True).build_model().state_dict()
+    for key, tensor in found.items():
+        wanted = fresh[key] if key.startswith("classify") else other[key]
+        assert torch.equal(tensor, wanted), key
+    torch.save({**other, "more": torch.zeros(1)}, tmp_path / "more.pt")
+    assert "unexpected: more" in refusal(workload("mnist", tmp_path, pretrained=str(tmp_path / "more.pt"), new_head=True))
+
+
+def test_smoothed_labels_are_learnt_and_not_evaluated(tmp_path):
+    write_mnist(tmp_path)
+    plain, smoothed = (workload("mnist", tmp_path, label_smoothing=share) for share in (0.0, 0.1))
+    model = plain.build_model().eval()
+    batch = next(plain.batches(rank=0, world_size=1, device=torch.device("cpu")))
+    logits = model(batch[0]).log_softmax(dim=1)
+    wanted = -(0.9 * logits[range(len(batch[1])), batch[1]] + 0.1 * logits.mean(dim=1)).mean()
+    assert torch.allclose(smoothed.compute_loss(model, batch), wanted)
+    assert smoothed.evaluation_sums(model, batch) == plain.evaluation_sums(model, batch)
+
+
 def test_what_is_no_checkpoint_of_this_model_is_refused_with_its_name(tmp_path):
     write_mnist(tmp_path)
     path = tmp_path / "weights.pt"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -48,6 +49,14 @@ def test_an_epoch_gives_each_sample_to_one_rank_and_the_next_one_is_in_another_o
         seen = list(itertools.chain(*epoch))
         assert len(set(seen)) == 24
     assert first != second
+
+
+@pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
+def test_loader_processes_give_the_same_however_they_are_started(start_method):
+    options = InputOptions(loader_workers=1, loader_start_method=start_method, pin_memory=False)
+    mine = dataclasses.replace(share(0, 2), options=options).epochs(numbers(31)).batches(0)
+    wanted = share(0, 2).epochs(numbers(31)).batches(0)
+    assert [batch[0].tolist() for batch in mine] == [batch[0].tolist() for batch in wanted]
 
 
 @pytest.mark.parametrize(("rank", "world_size", "batch"), [(0, 1, 32), (1, 2, 16), (2, 3, 5)])

@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 import runners.rank.trainer
 from measurement.errors import PlanError
 from measurement.record import LaunchRecord
+from measurement.speed import SpeedSettings
 from measurement.step_timer import StepTimer
 from measurement.world import World
 from runners.processes.rank_supervisor import state
@@ -21,6 +22,7 @@ from runners.protocol.messages import Job
 from runners.rank.engine import settle_garbage, start_engine
 from runners.rank.parity import run_gate
 from runners.rank.precision import INITIAL_SCALE
+from runners.rank.trainer import by_pixels
 from runners.standalone.throughput import StandaloneSettings, measure
 from tests.conftest import REPOSITORY, wait_until
 
@@ -31,7 +33,45 @@ def engine():
     return start_engine(job, World())
 
 
+traced = torch.compile
 IDIOMS = REPOSITORY / "tests" / "outside" / "idioms.py"
+
+
+def test_images_and_models_can_lie_in_memory_by_pixels(engine):
+    job = engine.job.model_copy(update={"speed": SpeedSettings(channels_last=True)})
+    trainer, usual = start_engine(job, World()).trainer, engine.trainer
+    images, labels = trainer.next_batch()
+    assert (images.ndim, labels.ndim) == (4, 1)
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    weights = [one for one in trainer.joined.bare.parameters() if one.ndim == 4]
+    assert weights and all(one.is_contiguous(memory_format=torch.channels_last) for one in weights)
+    timers = [StepTimer(one.device) for one in (trainer, usual)]
+    for one, timer in zip((trainer, usual), timers, strict=True):
+        timer.start()
+        if one is usual:
+            one.next_batch()
+        one.step(timer)
+    for mine, wanted in zip(trainer.joined.bare.parameters(), usual.joined.bare.parameters(), strict=True):
+        assert torch.allclose(mine, wanted, rtol=1e-4, atol=1e-6)
+    nested = by_pixels({"pair": (torch.zeros(2, 3, 4, 5), [torch.zeros(2)]), "text": "as it is"})
+    assert nested["pair"][0].stride() == (60, 1, 15, 3)
+    assert nested["text"] == "as it is"
+
+
+def test_a_compiled_model_takes_the_same_steps(engine, monkeypatch):
+    """Traced as Inductor would have it, without the minutes of its compiler."""
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda model: compiled.append(model) or traced(model, backend="aot_eager"))
+    job = engine.job.model_copy(update={"speed": SpeedSettings(compile=True)})
+    trainer, usual = start_engine(job, World()).trainer, engine.trainer
+    assert compiled == [trainer.joined.bare]
+    for one in (trainer, usual):
+        timer = StepTimer(one.device)
+        timer.start()
+        for _ in range(2):
+            one.step(timer)
+    for mine, wanted in zip(trainer.joined.bare.parameters(), usual.joined.bare.parameters(), strict=True):
+        assert torch.allclose(mine, wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_micro_batches_of_unequal_sizes_can_weigh_as_one_batch_would():

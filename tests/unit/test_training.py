@@ -13,7 +13,8 @@ from torch.utils.data import TensorDataset
 from backends.base import Prepared
 from measurement.errors import PlanError
 from measurement.record import RankSteps
-from measurement.training import TrainingSettings
+from measurement.speed import SpeedSettings
+from measurement.training import EpochRecord, TrainingSettings
 from measurement.world import World
 from runners.planning.workload import resolve_workload, steps_per_epoch
 from runners.protocol.epoch_records import combine
@@ -24,6 +25,7 @@ from runners.rank.epochs import EpochProgress
 from runners.rank.learning_rate import LearningRates, learning_rate_factor
 from runners.rank.precision import StepPrecision
 from runners.standalone.flags import read_checkpoint_options, read_training, workload_options
+from runners.standalone.training_run import is_best
 from tests.conftest import REPOSITORY
 from tests.dataset_files import write_data
 from workloads.input import Augmented, Input, InputOptions
@@ -31,9 +33,10 @@ from workloads.input import Augmented, Input, InputOptions
 CPU = torch.device("cpu")
 
 
-def factors(steps, *, scale=4, steps_per_epoch=4, **rules):
+def factors(steps, *, scale=4, steps_per_epoch=4, global_batch_size=256, **rules):
     training = TrainingSettings(epochs=9, **rules)
-    return [learning_rate_factor(training, step=step, steps_per_epoch=steps_per_epoch, scale=scale) for step in steps]
+    given = {"steps_per_epoch": steps_per_epoch, "scale": scale, "global_batch_size": global_batch_size}
+    return [learning_rate_factor(training, step=step, **given) for step in steps]
 
 
 def test_the_learning_rate_rises_to_the_scale_and_decays_by_epochs():
@@ -43,6 +46,13 @@ def test_the_learning_rate_rises_to_the_scale_and_decays_by_epochs():
     assert factors([0, 5], learning_rate_scaling="linear") == [4, 4]
     assert factors([0, 1, 9], warmup_epochs=2) == [1, 1, 1], "from 1/1 to 1"
     assert factors([11, 12], decay_epochs=3, decay_factor=0.5) == [1, 0.5]
+
+
+def test_a_rate_may_be_meant_for_256_samples():
+    assert factors([0, 11], learning_rate_scaling="per-256", global_batch_size=64) == [0.25, 0.25]
+    assert factors([0, 4, 8], learning_rate_scaling="per-256", global_batch_size=1024, warmup_epochs=2) == [1, 2.5, 4]
+    rates = engine(training=TrainingSettings(epochs=1, learning_rate_scaling="per-256")).run_epoch(epoch(0)).learning_rates
+    assert rates == pytest.approx([0.01 * 300 / 256] * 2)
 
 
 def test_parameter_groups_keep_their_ratio():
@@ -200,7 +210,7 @@ def test_a_checkpoint_gives_the_same_next_steps(tmp_path, workload):
         kept.setdefault("bytes", path.read_bytes())
 
     first.run_epoch(epoch(0))
-    whole = first.epochs.run(epoch(1), pause=pause, pause_every=2)
+    whole = first.epochs.run(epoch(1), pause=pause, pause_every=[2])
     path.write_bytes(kept["bytes"])
     again = engine(workload=workload)
     read = checkpoint.read(path, trained=checkpoint.what_is_trained(again.job, again.epochs))
@@ -215,6 +225,36 @@ def test_a_checkpoint_gives_the_same_next_steps(tmp_path, workload):
     assert [file.name for file in tmp_path.iterdir()] == ["kept.pt"], "no temporary file is left"
 
 
+def test_a_training_pauses_at_every_interval_asked_for():
+    one, at = engine(local_batch_size=100), []
+    one.epochs.run(epoch(2), pause=lambda number, progress: at.append((number, len(progress.losses))), pause_every=[4, 6])
+    assert one.epochs.steps == 14
+    assert at == [(2, 4), (2, 6), (2, 8), (2, 12)], "it may begin at any epoch"
+
+
+def test_the_model_alone_can_be_taken_from_a_checkpoint_of_other_rules(tmp_path):
+    path, one = tmp_path / "kept.pt", engine()
+    one.run_epoch(epoch(0))
+    wanted = one.epochs.evaluate()
+    checkpoint.capture(one.job, one.epochs, epoch=1, progress=EpochProgress(), finished=[]).write(path)
+    other = engine(local_batch_size=100, training=TrainingSettings(epochs=1, decay_epochs=7))
+    trained = checkpoint.what_is_trained(other.job, other.epochs)
+    with pytest.raises(PlanError, match="local_batch_size 300, not 100; decay_epochs 30, not 7"):
+        checkpoint.read(path, trained=trained)
+    checkpoint.load_model(checkpoint.read(path, trained=trained, only_model=True), other.epochs)
+    assert other.epochs.evaluate() == wanted
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "best"), [([0.5], True), ([0.5, 0.6], True), ([0.5, 0.5], False), ([0.6, 0.7, 0.65], False)]
+)
+def test_the_first_of_the_highest_accuracies_is_the_best(accuracies, best):
+    place = {"steps": 1, "step_losses": [1.0], "learning_rates": [0.1, 0.1], "count": 10, "train_s": 1.0, "held_out_count": 100}
+    epochs = [EpochRecord(epoch=n, held_out_top1=round(100 * one), **place) for n, one in enumerate(accuracies)]
+    assert is_best(epochs) == best
+    assert not is_best([EpochRecord(epoch=0, **place | {"held_out_count": 0})])
+
+
 def test_a_checkpoint_that_does_not_fit_is_told_in_one_line(tmp_path):
     path, one = tmp_path / "kept.pt", engine()
     trained = checkpoint.what_is_trained(one.job, one.epochs)
@@ -227,6 +267,10 @@ def test_a_checkpoint_that_does_not_fit_is_told_in_one_line(tmp_path):
         "holds no training": (None, trained),
         "world_size 1, not 2; seed 1, not 3": (whole, {**trained, "world_size": 2, "seed": 3}),
     }
+    older = torch.load(path, weights_only=True)
+    older["trained"] = {name: value for name, value in older["trained"].items() if name not in checkpoint.ADDED_LATER}
+    torch.save(older, tmp_path / "older.pt")
+    assert checkpoint.read(tmp_path / "older.pt", trained=trained).epoch == 0
     for message, (content, expected) in wrong.items():
         path.unlink(missing_ok=True)
         if message == "holds no training":
@@ -254,7 +298,13 @@ def test_an_overflow_of_half_precision_skips_the_step_and_lowers_the_scale():
 
 
 @pytest.mark.parametrize(
-    "changes", [{"training": TrainingSettings(epochs=1)}, {"precision": "amp-bf16"}, {"max_gradient_norm": 1.0}]
+    "changes",
+    [
+        {"training": TrainingSettings(epochs=1)},
+        {"precision": "amp-bf16"},
+        {"max_gradient_norm": 1.0},
+        {"speed": SpeedSettings(compile=True)},
+    ],
 )
 def test_a_micro_benchmark_trains_nothing(changes):
     job = Job(arm="ddp", backend="ddp", workload="collectives", local_batch_size=1, world_size=2, seed=1, device="cpu", **changes)
@@ -278,6 +328,14 @@ def test_flags_ask_for_training():
     [
         (lambda: read_training(None, {"--warmup-epochs": 1.0}), "--warmup-epochs is for training to the end; say --epochs N"),
         (lambda: read_training(0, {}), "training: epochs = 0"),
+        (lambda: read_training(None, {"--print-every": 5}), "--print-every is for training to the end; say --epochs N"),
+        (lambda: read_training(3, {"--evaluate": True}), "--evaluate trains nothing; leave --epochs out"),
+        (
+            lambda: read_training(None, {"--evaluate": True, "--print-every": 5}),
+            "--evaluate trains nothing; leave --print-every out",
+        ),
+        (lambda: read_training(3, {"--start-epoch": 3}), "--start-epoch 3 leaves nothing to do with --epochs 3"),
+        (lambda: read_training(3, {"--start-epoch": 1, "--resume": True}), "leave --start-epoch out"),
         (lambda: read_training(2, {"--learning-rate-scaling": "linaer"}), "learning_rate_scaling = 'linaer'"),
         (lambda: read_checkpoint_options(None, every_steps=None, resume=True), "--resume needs --checkpoint FILE"),
         (lambda: read_checkpoint_options(None, every_steps=3, resume=False), "--checkpoint-steps needs --checkpoint FILE"),
