@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 
 
@@ -44,6 +45,28 @@ def shortened(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names[:3]) + more
 
 
+MOST_QUOTED = 100
+"""Characters of a value that a message repeats."""
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = MOST_QUOTED
+_REPR.maxlong = 40
+
+
+def quoted(value: object) -> str:
+    """A value as a message repeats it: what is long, or deep, is cut."""
+    try:
+        text = _REPR.repr(value)
+    except ValueError:  # a number of more digits than Python writes
+        text = "a number of thousands of digits"
+    return cut(text)
+
+
+def cut(text: str) -> str:
+    """The text on one line, its end left out where it is long."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= 3 * MOST_QUOTED else f"{flat[: 3 * MOST_QUOTED]}..."
+
+
 def unknown_name(
     kind: str, name: str, known: Iterable[str], *, remedy: str = "", elsewhere: Mapping[str, str] | None = None
 ) -> str:
@@ -57,6 +80,7 @@ def unknown_name(
         elsewhere: names that are known in another place, with the place, such as ``under 'measurement'``.
     """
     names, places = sorted(known), elsewhere or {}
+    name = name if len(name) <= MOST_QUOTED else f"{name[:MOST_QUOTED]}..."
     close = difflib.get_close_matches(name, dict.fromkeys([*names, *places]), n=1, cutoff=0.5)
     hint = f"; did you mean '{close[0]}'{'' if close[0] in names else f' {places[close[0]]}'}?" if close else ""
     return f"unknown {kind} '{name}'{hint} (known: {', '.join(names) or 'none'}){'; ' + remedy if remedy else ''}"

@@ -1,14 +1,44 @@
-"""Files that are never seen half-written: a temporary name beside the target, fsync, rename."""
+"""Files: those written are never seen half-written, and of those read no more is taken than they may have."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import socket
+import stat
 import tempfile
+import time
 from pathlib import Path
+from typing import IO
+
+LOCK_FILE = ".lock"
+MOST_BYTES = 4 << 20
+"""Of a plan or a hostfile. /dev/zero has more."""
+
+
+def read_text(path: Path, *, most: int = MOST_BYTES) -> str:
+    """A text file in UTF-8, with or without a byte order mark.
+
+    Args:
+        path: of the file.
+        most: bytes that it may have.
+
+    Raises:
+        OSError: it cannot be read, or is larger.
+        UnicodeDecodeError: it is no text.
+    """
+    with path.open("rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(f"it has more than {most >> 20} MiB")
+    return data.decode("utf-8-sig")
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """Write ``content`` to ``path`` so that a reader, or a crash, sees the old file or the new one, never a part."""
+    """Write ``content`` to ``path`` so that a reader, or a crash, sees the old file or the new one, never a part.
+
+    A file that is there keeps its permissions; a new one has those that the umask leaves.
+    """
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -17,8 +47,45 @@ def write_whole(path: Path, content: bytes | str) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-            os.fchmod(file.fileno(), 0o644)
+            os.fchmod(file.fileno(), _mode(path))
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+class LockedError(Exception):
+    """Another process has locked the folder; the message says which."""
+
+
+def lock_folder(folder: Path) -> IO[str]:
+    """Lock a folder for this process until the file that is returned is closed, or the process ends, however it does.
+
+    By a POSIX record lock, which holds between hosts on NFS, too. A file system without locks is taken for unlocked.
+
+    Raises:
+        LockedError: with who holds it.
+    """
+    file = (folder / LOCK_FILE).open("a+")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        file.seek(0)
+        holder = file.read(MOST_BYTES).strip() or "another process"
+        file.close()
+        raise LockedError(holder) from None
+    except OSError:
+        return file
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S %Z')}\n")
+    file.flush()
+    return file
+
+
+def _mode(path: Path) -> int:
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        mask = os.umask(0)  # there is no other way to ask for it
+        os.umask(mask)
+        return 0o666 & ~mask

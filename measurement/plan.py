@@ -14,13 +14,16 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from measurement.errors import unknown_name
+from measurement.errors import quoted, unknown_name
 from measurement.link_rate import parse_plan_rate
 from measurement.plan_digest import counting_values
 from measurement.speed import SpeedSettings
 from measurement.training import Precision, TrainingSettings
 
-ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+MOST_RANKS, MOST_RANKS_HERE = 1 << 16, 1 << 10
+"""Of an arm on any hosts, and on the machine that drives it."""
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HOROVOD = "horovod"
 """The backend that plans usually ask about."""
 CONTROL_SUFFIX = "control"
@@ -41,6 +44,13 @@ def _as_list(value: object) -> object:
     return ",".join(value) if isinstance(value, list) and all(isinstance(part, str) for part in value) else value
 
 
+def _are_variables(value: dict[str, str]) -> dict[str, str]:
+    for name, text in value.items():
+        if not VARIABLE.fullmatch(name) or "\0" in text:
+            raise ValueError(f"{quoted(name)} is no environment variable: letters, digits and _, and no NUL in its value")
+    return value
+
+
 def _is_link_rate(value: str) -> str:
     parse_plan_rate(value)
     return value
@@ -48,14 +58,14 @@ def _is_link_rate(value: str) -> str:
 
 Hosts = Annotated[str, BeforeValidator(_as_list)]
 LinkRate = Annotated[str, AfterValidator(_is_link_rate)]
-Environment = dict[str, Annotated[str, BeforeValidator(_as_text)]]
+Environment = Annotated[dict[str, Annotated[str, BeforeValidator(_as_text)]], AfterValidator(_are_variables)]
 """Environment variables; YAML's numbers and booleans are written as the text a shell would have."""
 
 
 class Section(BaseModel):
     """A frozen part of a plan that refuses keys it does not know."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Arm(Section):
@@ -151,7 +161,7 @@ class Plan(Section):
     """Gradients of a larger L2 norm, all parameters together and after the exchange, are scaled down to it."""
     speed: SpeedSettings = SpeedSettings()
     """``compile``, ``channels_last``, ``cudnn_benchmark`` and ``tf32``, in every arm alike."""
-    world_size: int = Field(ge=1)
+    world_size: int = Field(ge=1, le=MOST_RANKS)
     """Ranks; in a file it may be left out where hosts are given: then all their slots are used."""
     hosts: Hosts | None = None
     """Where the ranks run: ``host1:2,host2:2``, the first ranks on the first. None: on this machine. In a file,
@@ -165,7 +175,7 @@ class Plan(Section):
     link_rate: LinkRate | None = None
     """To which the links of the hosts are shaped while it is measured, such as 100mbit, or ``unshaped``; only in a lab
     (``ringside lab``). None: they stay as they are."""
-    seed: int = Field(default=1, ge=0)
+    seed: int = Field(default=1, ge=0, lt=1 << 32)
     """Seeds the weights, the batches and the order of the blocks."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int | None = Field(default=None, ge=1)
@@ -229,10 +239,20 @@ class Plan(Section):
         return self
 
     @model_validator(mode="after")
+    def _fits_on_one_machine(self) -> Plan:
+        if self.hosts is None and self.measurement.mode != "separate" and self.world_size > MOST_RANKS_HERE:
+            raise ValueError(
+                f"world_size {self.world_size} is more than {MOST_RANKS_HERE} ranks on one machine; name hosts, or use fewer"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _names_fit(self) -> Plan:
         for name in [self.name, *self.arms, *self.points]:
             if not ARM_NAME.fullmatch(name):
-                raise ValueError(f"name '{name}' may hold only letters, digits and . _ + - (it becomes a folder)")
+                raise ValueError(
+                    f"name {quoted(name)} may hold only letters, digits and . _ + -, at most 100 of them (it becomes a folder)"
+                )
         if self.baseline not in self.arms:
             raise ValueError(unknown_name("baseline arm", self.baseline, self.arms))
         if self.question is not None and not self.asked_arms():

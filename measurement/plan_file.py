@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from measurement.errors import PlanError, unknown_name
+from measurement.errors import PlanError, cut, quoted, unknown_name
+from measurement.files import read_text
 from measurement.plan import Plan
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -26,7 +27,7 @@ def read_content(path: Path, *, overrides: Iterable[str] = ()) -> dict[str, Any]
         PlanError: the file is missing, or not YAML (with line and column).
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except FileNotFoundError as error:
         raise PlanError(f"plan '{path}' does not exist; give a YAML file such as plans/local.yaml") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -42,13 +43,50 @@ def read_content(path: Path, *, overrides: Iterable[str] = ()) -> dict[str, Any]
 def parse_yaml(text: str, *, source: str) -> Any:
     """YAML to plain values; a syntax error is told with its line and column, a repeated key is refused."""
     try:
-        return yaml.load(text, Loader=_StrictLoader)
+        loader = _StrictLoader(text)
+        try:
+            node = loader.get_single_node()
+            return None if node is None else loader.construct_document(_of_bounded_size(node))
+        finally:
+            loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "unknown place"
-        raise PlanError(f"plan '{source}' is not valid YAML at {where}: {error.problem or error.context}") from error
-    except yaml.YAMLError as error:
-        raise PlanError(f"plan '{source}' is not valid YAML: {error}") from error
+        raise PlanError(f"plan '{source}' is not valid YAML at {where}: {cut(str(error.problem or error.context))}") from error
+    except RecursionError as error:
+        raise PlanError(f"plan '{source}' is nested too deeply; a plan has a few levels") from error
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the latter of dates and numbers that there are not
+        raise PlanError(f"plan '{source}' is not valid YAML: {cut(str(error))}") from error
+
+
+MOST_NODES = 100_000
+"""Values of a document, those behind an alias counted each time: nine lines of aliases of aliases are a thousand million."""
+
+
+def _of_bounded_size(root: yaml.Node) -> yaml.Node:
+    """The same node.
+
+    Raises:
+        ValueError: it has too many values, or contains itself.
+    """
+    sizes: dict[int, int] = {}
+    inside: set[int] = set()
+
+    def size(node: yaml.Node) -> int:
+        if id(node) in inside:
+            raise ValueError("a value contains itself by an alias")
+        if id(node) not in sizes:
+            inside.add(id(node))
+            parts = node.value if isinstance(node, yaml.CollectionNode) else []
+            flat = [part for pair in parts for part in pair] if isinstance(node, yaml.MappingNode) else parts
+            sizes[id(node)] = 1 + sum(map(size, flat))
+            inside.remove(id(node))
+        if sizes[id(node)] > MOST_NODES:
+            raise ValueError(f"it has more than {MOST_NODES:,} values, its aliases written out")
+        return sizes[id(node)]
+
+    size(root)
+    return root
 
 
 Elsewhere = Callable[[], Mapping[str, str]]
@@ -83,7 +121,7 @@ def _explain(model: type[BaseModel], issue: Any, elsewhere: Mapping[str, str]) -
     if issue["type"] == "missing":
         return f"'{place}' is missing"
     message = issue["msg"].removeprefix("Value error, ")
-    return f"{place} = {issue['input']!r}: {message}" if place else message
+    return f"{place} = {quoted(issue['input'])}: {cut(message)}" if place else cut(message)
 
 
 def _fields_at(model: type[BaseModel], path: Iterable[str | int]) -> list[str]:

@@ -6,25 +6,27 @@ Older files are brought up to date in ``migrate`` and nowhere else.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pandas as pd
-import yaml
 from pyarrow.parquet import ParquetFile
 from pydantic import ValidationError
 
-from measurement.errors import RecordError
-from measurement.files import write_whole
+from measurement.errors import RecordError, cut
+from measurement.files import LockedError, lock_folder, read_text, write_whole
 from measurement.host_use import HOST_COLUMNS
 from measurement.plan import ARM_NAME, Plan
-from measurement.plan_file import check_plan
+from measurement.plan_file import check_plan, parse_yaml
 from measurement.record import SCHEMA_VERSION, STEP_COLUMNS, LaunchRecord, Manifest
 
 ROWS_AT_ONCE = 1 << 20
+MOST_RECORD_BYTES = 1 << 30
+LEAST_ROOM_BYTES = 32 << 20
 HOSTS_FILE = "hosts.parquet"
 HOST_USE_TYPES: dict[str, Any] = {"launch": "int64", "arm": "string", **HOST_COLUMNS}
 
@@ -44,6 +46,7 @@ class ResultsFolder:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._lock: IO[str] | None = None
 
     @property
     def plan_path(self) -> Path:
@@ -67,9 +70,38 @@ class ResultsFolder:
         """Where TensorBoard's event files of one run of an arm are written."""
         return self.root / "tensorboard" / arm / run
 
+    def lock(self) -> None:
+        """Keep others from writing into the folder, which is made if need be, as long as this object is there.
+
+        Raises:
+            RecordError: another process does, with which.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._lock = lock_folder(self.root)
+        except LockedError as error:
+            raise RecordError(
+                f"'{self.root}' is being written by {error}; wait until it is done, or give another folder with -o"
+            ) from None
+        except OSError as error:
+            raise RecordError(f"'{self.root}' cannot be written: {error.strerror or error}; give another folder with -o") from error
+
+    def require_room(self) -> None:
+        """Refuse to measure what could not be written.
+
+        Raises:
+            RecordError: the disk is almost full.
+        """
+        free = shutil.disk_usage(self.root).free
+        if free < LEAST_ROOM_BYTES:
+            raise RecordError(
+                f"'{self.root}' lies on a disk with {free >> 20} MiB left, and a launch may need {LEAST_ROOM_BYTES >> 20}; make "
+                "room, and go on with the same command"
+            )
+
     def write_plan(self, plan: Plan) -> None:
         """Write the plan; the folder belongs to it from then on."""
-        write_whole(self.plan_path, plan.to_yaml())
+        write_result(self.plan_path, plan.to_yaml())
 
     def read_plan(self) -> Plan:
         """The plan this folder belongs to.
@@ -79,11 +111,15 @@ class ResultsFolder:
         """
         if not self.plan_path.is_file():
             raise RecordError(f"'{self.root}' holds no plan.yaml; give a folder that 'ringside compare' wrote")
-        return check_plan(migrate_plan(yaml.safe_load(self.plan_path.read_text())), source=str(self.plan_path))
+        try:
+            content = parse_yaml(read_text(self.plan_path), source=str(self.plan_path))
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecordError(f"'{self.plan_path}' cannot be read: {error}") from error
+        return check_plan(migrate_plan(content), source=str(self.plan_path))
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Replace the manifest."""
-        write_whole(self.manifest_path, manifest.model_dump_json(indent=1))
+        write_result(self.manifest_path, manifest.model_dump_json(indent=1))
 
     def read_manifest(self) -> Manifest:
         """The manifest, brought up to date.
@@ -101,17 +137,17 @@ class ResultsFolder:
         folder = self.launch_folder(record.launch, record.arm)
         buffer = BytesIO()
         steps_of(record).to_parquet(buffer, index=False)
-        write_whole(folder / "steps.parquet", buffer.getvalue())
+        write_result(folder / "steps.parquet", buffer.getvalue())
         if any(block.hosts for block in record.blocks):
             buffer = BytesIO()
             host_use_of(record).to_parquet(buffer, index=False)
-            write_whole(folder / HOSTS_FILE, buffer.getvalue())
+            write_result(folder / HOSTS_FILE, buffer.getvalue())
         self.write_record(record)
 
     def write_record(self, record: LaunchRecord) -> None:
         """Replace a record; its steps stay as they are."""
         path = self.launch_folder(record.launch, record.arm) / "record.json"
-        write_whole(path, record.model_dump_json(indent=1, exclude={"blocks": {"__all__": {"ranks", "hosts"}}}))
+        write_result(path, record.model_dump_json(indent=1, exclude={"blocks": {"__all__": {"ranks", "hosts"}}}))
 
     def records(self) -> list[LaunchRecord]:
         """All records, by launch and arm; a damaged one is an error, never a hole.
@@ -134,6 +170,11 @@ class ResultsFolder:
         """
         path = self.launch_folder(record.launch, record.arm) / "steps.parquet"
         if not path.is_file():
+            if record.blocks:
+                raise RecordError(
+                    f"'{path}' is missing, and the record beside it tells of {len(record.blocks)} blocks; remove its folder to "
+                    "measure that launch again"
+                )
             return
         try:
             for batch in ParquetFile(path).iter_batches(batch_size=ROWS_AT_ONCE):
@@ -161,6 +202,21 @@ class ResultsFolder:
 def no_host_use() -> pd.DataFrame:
     """The table of ``ResultsFolder.host_use`` without rows."""
     return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in HOST_USE_TYPES.items()})
+
+
+def write_result(path: Path, content: bytes | str) -> None:
+    """Write a file of a results folder, whole or not at all.
+
+    Raises:
+        RecordError: it cannot be written.
+    """
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise RecordError(
+            f"'{path}' cannot be written: {error.strerror or error}; what was written before is whole: make room, or make the "
+            "folder writable, and go on with the same command"
+        ) from error
 
 
 def empty_steps() -> pd.DataFrame:
@@ -252,11 +308,11 @@ def migrate(content: dict[str, Any], *, source: str) -> dict[str, Any]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(read_text(path, most=MOST_RECORD_BYTES))
     except FileNotFoundError as error:
         raise RecordError(f"'{path}' does not exist; give a folder that 'ringside compare' wrote") from error
-    except (OSError, ValueError) as error:
-        raise RecordError(f"'{path}' cannot be read: {error}; remove its folder to measure that launch again") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise RecordError(f"'{path}' cannot be read: {cut(str(error))}; remove its folder to measure that launch again") from error
     if not isinstance(content, dict):
         raise RecordError(f"'{path}' holds {type(content).__name__}, not an object")
     return migrate(content, source=str(path))

@@ -25,7 +25,7 @@ class TrainingSettings(BaseModel):
     - decay: ``decay_factor`` for every full ``decay_epochs`` epochs.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     epochs: int = Field(ge=1)
     target_accuracy: float | None = Field(default=None, gt=0, le=1)

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from measurement.errors import PlanError, RecordError
-from measurement.files import write_whole
 from measurement.record import Manifest
 from measurement.registry import Registry
-from measurement.results import ResultsFolder
+from measurement.results import ResultsFolder, write_result
 
 if TYPE_CHECKING:
     from reports.base import Report
@@ -56,7 +55,7 @@ def write_reports(folder: ResultsFolder) -> Comparison:
     comparison = conclude(folder)
     for report in make_reports(folder.read_plan().reports):
         if report.has_content(comparison):
-            write_whole(folder.root / report.file_name, report.render(comparison))
+            write_result(folder.root / report.file_name, report.render(comparison))
     return comparison
 
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 
 from measurement.errors import PlanError
 from measurement.fairness import fairness_table
-from measurement.files import write_whole
 from measurement.plan import Arm, Plan, Point
 from measurement.record import LaunchRecord
-from measurement.results import ResultsFolder
+from measurement.results import ResultsFolder, write_result
 from reports import make_reports
 from reports.base import Report
 from reports.comparison import compare
@@ -74,7 +73,7 @@ def _write(report: Report, found: Comparison | Study, folder: ResultsFolder) -> 
     else:
         content = report.render(found) if report.has_content(found) else None
     if content is not None:
-        write_whole(folder.root / report.file_name, content)
+        write_result(folder.root / report.file_name, content)
 
 
 def _comparison(

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from measurement.errors import RecordError
-from measurement.files import write_whole
 from measurement.plan import Plan
 from measurement.points import plan_at, world_size_at
 from measurement.record import Manifest
-from measurement.results import ResultsFolder
+from measurement.results import ResultsFolder, write_result
 from reports import conclude, make_reports, write_reports
 from reports.conclusions.study import WITHOUT_WRAPPER, scaling_base, with_scaling
 from reports.schema import ArmError, ArmSummary, Comparison, Status
@@ -31,7 +30,7 @@ def write_study(folder: ResultsFolder, *, points: bool = False) -> Study:
     for report in make_reports(folder.read_plan().reports):
         content = report.render_study(study)
         if content is not None:
-            write_whole(folder.root / report.file_name, content)
+            write_result(folder.root / report.file_name, content)
     return study
 
 

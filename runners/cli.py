@@ -11,7 +11,7 @@ import typer
 from measurement.errors import PlanError
 from measurement.registry import search_beside
 from runners.lab.commands import app as lab
-from runners.processes.process_exit import run_command
+from runners.processes.process_exit import interrupted_code, run_command
 
 if TYPE_CHECKING:
     from measurement.plan import Plan
@@ -22,7 +22,6 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 app.add_typer(lab, name="lab")
 
 EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
 
 
 @app.callback()
@@ -98,7 +97,7 @@ def run_study(chosen: Plan, folder: ResultsFolder, *, path: Path) -> bool:
 def interrupted_by_user(path: Path, folder: ResultsFolder) -> typer.Exit:
     """How to go on, told on stderr; what to raise."""
     print(f"ringside: interrupted; go on with: ringside compare {path} -o {folder.root}", file=sys.stderr)
-    return typer.Exit(EXIT_INTERRUPTED)
+    return typer.Exit(interrupted_code())
 
 
 @app.command()

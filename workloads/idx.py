@@ -16,6 +16,8 @@ from torch import Tensor
 from measurement.errors import PlanError
 
 UNSIGNED_BYTES = 0x08
+MOST_BYTES = 2 << 30
+"""Of a file, decompressed: EMNIST's largest has 0.5 GiB."""
 
 
 def read_idx(path: Path, *, dimensions: int) -> Tensor:
@@ -45,6 +47,11 @@ def _content(path: Path) -> bytearray:
     """Read the whole file, decompressed. A bytearray, because torch wants a writable buffer."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            return bytearray(file.read())
+            content = bytearray(file.read(MOST_BYTES + 1))
     except (OSError, EOFError, zlib.error) as error:
         raise PlanError(f"'{path}' cannot be read: {error}; fetch it again") from error
+    if len(content) > MOST_BYTES:
+        raise PlanError(
+            f"'{path}' holds more than {MOST_BYTES >> 20} MiB, decompressed, and MNIST's relatives hold less; fetch it again"
+        )
+    return content

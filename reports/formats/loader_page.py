@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from measurement.files import write_whole
 from measurement.loader_record import LoaderRecord
+from measurement.results import write_result
 from reports.charts.loaders import loading_chart
 from reports.conclusions.loaders import LoaderDemand
 from reports.formats.html import headline_parts, pages, plotly_js, script_json
@@ -15,8 +15,8 @@ from reports.wording.loaders import loader_sentences
 
 def write_loading(record: LoaderRecord, need: LoaderDemand | None, folder: Path) -> None:
     """Write ``io.json``, raw, and ``io.html``."""
-    write_whole(folder / "io.json", record.model_dump_json(indent=1))
-    write_whole(folder / "io.html", loading_page(record, need))
+    write_result(folder / "io.json", record.model_dump_json(indent=1))
+    write_result(folder / "io.html", loading_page(record, need))
 
 
 def loading_page(record: LoaderRecord, need: LoaderDemand | None) -> bytes:

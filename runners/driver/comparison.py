@@ -12,11 +12,11 @@ from pathlib import Path
 from measurement.core_use import BUSY_REMEDY, busy_warning, crowded_warning
 from measurement.errors import RecordError
 from measurement.fairness import fairness_table
-from measurement.files import write_whole
+from measurement.files import LOCK_FILE
 from measurement.fingerprint import fingerprint, git_state, usable_cores
 from measurement.plan import Plan
 from measurement.record import LaunchRecord, Manifest
-from measurement.results import ResultsFolder
+from measurement.results import ResultsFolder, write_result
 from measurement.sources import digests, require_same, sources_of
 from reports import conclude, make_reports, write_reports
 from reports.schema import Comparison
@@ -129,6 +129,7 @@ class ComparisonRun:
         try:
             with shaped_links(self.plan.link_rate), open_endpoint(self.inspection.placement) as endpoint:
                 for number in self._numbers(done):
+                    self.folder.require_room()
                     self._launch(number, endpoint)
                     if self._has_lost_hosts():
                         break
@@ -210,7 +211,7 @@ class ComparisonRun:
             require_same(manifest.sources, digests(sources), folder=self.folder.root)
             return manifest
         for name, path in sources.items():
-            write_whole(self.folder.root / "sources" / name, path.read_bytes())
+            write_result(self.folder.root / "sources" / name, path.read_bytes())
         return Manifest(
             comparison_id=self.folder.root.name,
             plan_digest=self.plan.digest(),
@@ -241,10 +242,10 @@ class ComparisonRun:
 
 
 def open_folder(folder: ResultsFolder, plan: Plan) -> None:
-    """Write the plan into the folder, or check that the folder holds the same plan.
+    """Lock the folder and write the plan into it, or check that it holds the same plan.
 
     Raises:
-        RecordError: it belongs to another plan, or holds something else.
+        RecordError: it belongs to another plan, holds something else, or another process writes into it.
     """
     if folder.plan_path.is_file():
         other = folder.read_plan()
@@ -253,8 +254,9 @@ def open_folder(folder: ResultsFolder, plan: Plan) -> None:
                 f"'{folder.root}' holds results of another plan ('{other.name}', digest {other.digest()}, not "
                 f"{plan.digest()}); give another folder with -o, or the plan as it was to go on measuring"
             )
-    elif folder.root.is_dir() and any(folder.root.iterdir()):
+    elif folder.root.is_dir() and any(entry.name != LOCK_FILE for entry in folder.root.iterdir()):
         raise RecordError(f"'{folder.root}' is not empty and holds no plan.yaml; give another folder with -o")
     elif folder.root.exists() and not folder.root.is_dir():
         raise RecordError(f"'{folder.root}' is a file; give a folder with -o")
+    folder.lock()
     folder.write_plan(plan)

@@ -6,9 +6,11 @@ A launch yields one record, one table of raw steps and one folder of TensorBoard
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from measurement.errors import RecordError
 from measurement.plan import Plan
 from measurement.record import BlockRecord, Case, LaunchRecord
 from measurement.results import ResultsFolder
@@ -23,6 +25,9 @@ from runners.driver.training_rounds import TrainingRounds
 from runners.planning.arms import ArmSetup
 from runners.planning.jobs import job_of, seed_of
 from runners.planning.workload import WorkloadSetup
+
+KEEP_EVERY_S = 30.0
+"""At most so much of what was measured is lost with the driver, and what a round or an epoch takes."""
 
 
 class Launch:
@@ -50,6 +55,7 @@ class Launch:
         self._rng = random.Random(f"{plan.seed}/{number}")
         self._rounds = self._new_rounds()
         self._events: dict[str, TensorboardLog] = {}
+        self._kept_at_s = time.monotonic()
         self.arms = [self._arm(setup, endpoint) for setup in arms]
 
     @property
@@ -61,7 +67,7 @@ class Launch:
         plan, rng, clock, say = self.plan, self._rng, self.clock, self._say
         if plan.training is None:
             names = [case.name for case in self._cases]
-            return Rounds(plan, cases=names, rng=rng, clock=clock, say=say, tick=self._progress.tick)
+            return Rounds(plan, cases=names, rng=rng, clock=clock, say=say, tick=self._tick)
         count = self._progress.epochs
         return TrainingRounds(plan, plan.training, rng=rng, clock=clock, say=say, count=count, note=self._note_epoch)
 
@@ -103,9 +109,37 @@ class Launch:
                 arm.record.complete = arm.record.complete and arm.record.status != "ok"
             raise
         finally:
-            for arm in self.arms:
-                arm.session.end()
+            self._end_all()
+
+    def _end_all(self) -> None:
+        """End every arm, then write every record, whatever goes wrong with one of them.
+
+        Raises:
+            RecordError: one cannot be written.
+        """
+        for arm in self.arms:
+            arm.session.end()
+        failed: RecordError | None = None
+        for arm in self.arms:
+            try:
                 self._write(arm)
+            except RecordError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def _keep(self) -> None:
+        """Write what was measured so far, if that was not done for a while: a driver that is killed leaves it."""
+        if time.monotonic() - self._kept_at_s < KEEP_EVERY_S:
+            return
+        for arm in self.arms:
+            if arm.is_running and arm.record.blocks:
+                self._folder.write_launch(arm.record.model_copy(update={"complete": False}))
+        self._kept_at_s = time.monotonic()
+
+    def _tick(self, seconds: float) -> None:
+        self._progress.tick(seconds)
+        self._keep()
 
     def _run_interleaved(self) -> None:
         ranks = sum(arm.record.world_size for arm in self.arms)
@@ -163,13 +197,17 @@ class Launch:
     def _write(self, arm: ArmLaunch) -> None:
         arm.record.exit_codes = arm.session.exit_codes
         self._folder.write_launch(arm.record)
-        if arm.record.blocks and not self._cases and self.plan.training is None:
-            self._tensorboard_log(arm).rounds(arm.record.blocks)
-        if arm.session.name in self._events:
-            self._events.pop(arm.session.name).close()
+        try:
+            if arm.record.blocks and not self._cases and self.plan.training is None:
+                self._tensorboard_log(arm).rounds(arm.record.blocks)
+            if arm.session.name in self._events:
+                self._events.pop(arm.session.name).close()
+        except OSError as error:  # the records are what counts
+            self._say(f"TensorBoard's events of {arm.session.name} cannot be written: {error.strerror or error}")
 
     def _note_epoch(self, arm: ArmLaunch, epoch: EpochRecord, block: BlockRecord) -> None:
         self._tensorboard_log(arm).epoch(epoch, block)
+        self._keep()
 
     def _tensorboard_log(self, arm: ArmLaunch) -> TensorboardLog:
         """The log of an arm, opened at its first use."""

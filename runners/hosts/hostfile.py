@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from measurement.errors import HostfileError
+from measurement.files import read_text
 from runners.launchers.base import HostSlots
 
 MAX_SLOTS = 4096
@@ -37,7 +38,7 @@ def read_hostfile(path: Path) -> tuple[HostSlots, ...]:
         HostfileError: it cannot be read, or a line of it is not accepted; file, line number and the text seen are told.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path)
     except FileNotFoundError:
         raise HostfileError(f"hostfile '{path}' does not exist; give a file such as hostfiles/two-hosts, or -H host1:4") from None
     except (OSError, ValueError) as error:

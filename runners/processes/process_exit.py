@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -38,9 +39,11 @@ def leave_in_order(code: int) -> NoReturn:
 
 
 def run_command(command: Callable[[], Any]) -> NoReturn:
-    """Run a command line and end this process with its exit code; SIGTERM interrupts it as Ctrl-C does."""
+    """Run a command line and end this process with its exit code; SIGTERM and SIGHUP interrupt it as Ctrl-C does."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # c10d reports each wait that times out, and the driver waits in turns
-    signal.signal(signal.SIGTERM, _interrupt)
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(name) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(name, _interrupt)
     leave_in_order(exit_code_of(command))
 
 
@@ -56,6 +59,21 @@ def exit_code_of(command: Callable[[], Any]) -> int:
     return 0
 
 
-def _interrupt(*_: object) -> NoReturn:
-    """Have SIGTERM end a comparison as Ctrl-C does: processes are ended and measurements kept."""
+PATIENCE_S = 10.0
+"""After an interruption others are ignored for so long: what was measured is being written."""
+_interruptions: list[tuple[float, int]] = []
+
+
+def interrupted_code() -> int:
+    """The exit code after an interruption: 128 and the signal's number."""
+    return 128 + (_interruptions[0][1] if _interruptions else signal.SIGINT)
+
+
+def _interrupt(number: int, _: object) -> None:
+    """Interrupt, once: processes are ended and measurements kept."""
+    now = time.monotonic()
+    if _interruptions and now - _interruptions[-1][0] < PATIENCE_S:
+        os.write(2, b"ringside: being interrupted: ending processes and keeping what was measured\n")
+        return
+    _interruptions.append((now, number))
     raise KeyboardInterrupt

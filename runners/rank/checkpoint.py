@@ -222,7 +222,12 @@ def read(path: Path, *, trained: Mapping[str, Any], only_model: bool = False) ->
         ) from error
     if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
         raise PlanError(f"checkpoint '{path}' holds no training of this version; give a file that --checkpoint wrote")
-    checkpoint = Checkpoint(**content)
+    try:
+        checkpoint = Checkpoint(**content)
+    except TypeError as error:
+        raise PlanError(
+            f"checkpoint '{path}' is damaged: {error}; give another file, or remove it and leave out --resume"
+        ) from error
     known = [*trained, *(name for name in checkpoint.trained if name not in trained)]
     known = [name for name in known if not only_model or name in ("workload", "model")]
     kept = {**ADDED_LATER, **checkpoint.trained}

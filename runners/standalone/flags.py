@@ -29,7 +29,7 @@ ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="Images and 
 CudnnBenchmark = Annotated[bool, typer.Option("--cudnn-benchmark", help="cuDNN tries its algorithms and takes the fastest.")]
 Tf32 = Annotated[bool, typer.Option("--tf32", help="TensorFloat-32 in matrix products and convolutions.")]
 MaxGradientNorm = Annotated[float | None, typer.Option(help="Larger averaged gradients are clipped to it.")]
-Seed = Annotated[int, typer.Option(min=0)]
+Seed = Annotated[int, typer.Option(min=0, max=(1 << 32) - 1)]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 BackendReference = Annotated[
     str | None, typer.Option("--backend", help="Your own, by module:Class or path/to/file.py:Class, in the place of this one.")

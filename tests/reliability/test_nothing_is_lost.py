@@ -1,0 +1,104 @@
+"""A comparison that is interrupted, killed or has no room: what was measured is on disk, and the same command goes on with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from measurement.results import ResultsFolder
+from tests.conftest import REPOSITORY, ringside_here, wait_until, write_plan
+
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+
+AT_EVERY_ROUND = "import runners.driver.launch as launch; launch.KEEP_EVERY_S = 0.0; from runners.cli import main; main()"
+WITHOUT_A_LOOK = "import measurement.results as results; results.LEAST_ROOM_BYTES = 0; from runners.cli import main; main()"
+LONG = {"rounds": 120, "control": False, "local_every": 0}
+
+
+@contextmanager
+def started(program, plan, folder):
+    """A comparison that goes on for minutes, in a process of its own."""
+    command = [sys.executable, "-c", program, "compare", str(plan), "-o", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def two_arms(folder, **measurement):
+    arms = {"ddp": {"backend": "ddp"}, "naive": {"backend": "naive"}}
+    return write_plan(folder, arms=arms, measurement=LONG | measurement)
+
+
+def measured(folder):
+    """Blocks on disk, by arm."""
+    return {record.arm: len(record.blocks) for record in ResultsFolder(folder).records()}
+
+
+def test_what_was_measured_is_on_disk_when_the_driver_is_killed(tmp_path):
+    out = tmp_path / "out"
+    with started(AT_EVERY_ROUND, two_arms(tmp_path), out) as process:
+        wait_until(lambda: min(measured(out).values(), default=0) >= 3, seconds=120)
+        process.send_signal(signal.SIGKILL)
+        process.wait(20)
+    folder = ResultsFolder(out)
+    for record in folder.records():
+        assert (record.status, record.complete) == ("ok", False)
+        assert folder.steps(record)["turn"].nunique() == len(record.blocks) >= 3
+    assert ringside_here("report", out).returncode == 0
+    done = ringside_here("compare", tmp_path / "plan.yaml", "-o", out)
+    assert done.returncode == 0, done.stderr
+    assert all(record.complete and len(record.blocks) == 120 for record in folder.records())
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
+def test_an_interruption_keeps_what_was_measured_and_another_changes_nothing(tmp_path, sent, code):
+    out = tmp_path / "out"
+    with started(AT_EVERY_ROUND, two_arms(tmp_path), out) as process:
+        wait_until(lambda: min(measured(out).values(), default=0) >= 2, seconds=120)
+        process.send_signal(sent)
+        process.send_signal(sent)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == code, told
+    assert f"ringside: interrupted; go on with: ringside compare {tmp_path / 'plan.yaml'} -o {out}" in told
+    assert "Traceback" not in told
+    assert all(record.blocks and not record.complete for record in ResultsFolder(out).records())
+    assert (out / "comparison.json").exists()
+
+
+@contextmanager
+def small_disk(folder, size):
+    """A file system of its own."""
+    folder.mkdir()
+    mounted = shutil.which("mount") and os.geteuid() == 0
+    if not mounted or subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=False).returncode:
+        pytest.skip("a file system can only be mounted by root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def test_a_disk_that_is_almost_full_is_told_before_anything_is_measured(tmp_path):
+    with small_disk(tmp_path / "disk", "8m") as disk:
+        done = ringside_here("compare", two_arms(tmp_path), "-o", disk / "out")
+        assert done.returncode == 2
+        assert "lies on a disk with " in done.stderr and "make room, and go on with the same command" in done.stderr
+        assert not list((disk / "out").glob("launch-*"))
+
+
+def test_a_disk_that_is_full_is_one_line_and_ends_every_arm(tmp_path):
+    with small_disk(tmp_path / "disk", "96k") as disk:
+        with started(WITHOUT_A_LOOK, two_arms(tmp_path, rounds=40), disk / "out") as process:
+            _, told = process.communicate(timeout=180)
+        assert process.returncode == 2, told
+        (line,) = [line for line in told.splitlines() if line.startswith("ringside: ")]
+        assert "cannot be written: No space left on device; what was written before is whole" in line
+        assert "Traceback" not in told
