@@ -99,8 +99,8 @@ def wait_for_line(process, *words):
     pytest.fail(f"it never said {words}")
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_comparison_keeps_its_blocks_and_resumes(tmp_path, sent):
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_comparison_keeps_its_blocks_and_resumes(tmp_path, sent, code):
     process = begin(tmp_path, arms={"ddp": {**SAYS_EACH_BLOCK, "launcher": "spawn"}})
     try:
         wait_for_blocks(tmp_path, "ddp", "ddp-control")
@@ -108,7 +108,7 @@ def test_an_interrupted_comparison_keeps_its_blocks_and_resumes(tmp_path, sent):
         _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130, errors
+    assert process.returncode == code, errors
     assert "interrupted; go on with" in errors
     records = ResultsFolder(tmp_path / "out").records()
     assert {record.arm for record in records} == {"ddp", "ddp-control"}

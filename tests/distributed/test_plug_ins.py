@@ -88,7 +88,7 @@ def test_readmes_plug_ins_are_compared(readme):
 
 
 def test_the_reports_that_the_plan_names_are_written_and_no_others(readme):
-    written = {path.name for path in (readme / "out").glob("*.*")}
+    written = {path.name for path in (readme / "out").glob("[!.]*.*")}
     assert written == {"plan.yaml", "manifest.json", "comparison.json", "report.html", "junit.xml", "one-line.txt"}
     headline = json.loads((readme / "out" / "comparison.json").read_text())["headline"]
     assert (readme / "out" / "one-line.txt").read_text() == f"{headline}\n"

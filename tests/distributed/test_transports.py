@@ -20,7 +20,7 @@ def test_all_transports_under_one_launcher_pass_the_gate(tmp_path):
     arms = {
         "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "mpirun"},
         "ddp-mpi": {"backend": "ddp", "transport": "mpi"},
-        "naive": {"backend": "naive", "transport": "gloo"},
+        "naive": {"backend": "naive", "transport": "gloo", "launcher": "torchrun"},
         "naive-mpi": {"backend": "naive", "transport": "mpi", "launcher": "horovodrun"},
         "horovod-gloo": {"backend": "horovod", "transport": "gloo", "launcher": "mpirun"},
     }

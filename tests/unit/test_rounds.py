@@ -9,6 +9,7 @@ import pytest
 from measurement.plan_file import check_plan
 from measurement.record import LaunchRecord, RankSteps
 from runners.driver.arm_launch import ArmLaunch, Clock
+from runners.driver.arm_session import Exchange
 from runners.driver.rounds import SLOWEST_BLOCK, Rounds
 
 PLAN = {
@@ -46,7 +47,7 @@ class Session:
         step = [0.0, 0.0, step_s, 0.0]
         wrong = self.wrong.get(command.case)
         own = [RankSteps(rank=r, untimed_s=0, samples=[1] * steps, phases_s=[step] * steps, wrong=wrong) for r in range(2)]
-        return [expected(block=command.record(steps)) for steps in own], steps * step_s
+        return Exchange(replies=[expected(block=command.record(steps)) for steps in own], took_s=steps * step_s, hosts={})
 
 
 def run(*, cases=(), step_s=0.01, steps_s=None, not_offered=None, wrong=None, **measurement):
