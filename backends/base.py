@@ -133,6 +133,8 @@ class Backend(ABC):
 
     interface_version: ClassVar[int]
     """The version of this interface that the backend is written for: ``interface_version = 2``."""
+    takes_all_ranks_batches: ClassVar[bool] = False
+    """Whether it is one process in the place of all ranks of a plan, with their global batch as its local one."""
     has_local_steps: ClassVar[bool] = True
     """Whether steps can be taken without gradient exchange (``Prepared.local_only``)."""
     Options: ClassVar[type[BaseModel]] = NoOptions
@@ -155,6 +157,15 @@ class Backend(ABC):
     @classmethod
     def check(cls, *, transport: str | None, options: BaseModel, micro_steps: int, world_size: int) -> None:
         """Refuse, when the plan is read, what cannot work. No I/O.
+
+        Raises:
+            PlanError: with what does work.
+        """
+        return
+
+    @classmethod
+    def check_device(cls, kind: str) -> None:
+        """Refuse a kind of device, ``cpu`` or ``cuda``, when the plan is read and when a rank starts. No I/O.
 
         Raises:
             PlanError: with what does work.
@@ -225,6 +236,16 @@ class Backend(ABC):
             build_optimizer: makes the workload's optimizer. Call it when the parameters are those that it shall step: after
                 sharding, if the library shards.
         """
+
+    def synchronize_batch_norm(self, model: nn.Module) -> nn.Module:
+        """Put the library's own synchronised batch norm in the place of each batch norm, with the same parameters and buffers.
+
+        Called before ``prepare`` if a plan asks for it (``speed.sync_batchnorm``), on GPUs only. Not collective.
+
+        Raises:
+            PlanError: the library has none.
+        """
+        raise PlanError(f"speed.sync_batchnorm: {type(self).__name__} has no synchronised batch norm; leave it out, or use 'ddp'")
 
     @abstractmethod
     def all_gather_object(self, value: Any) -> Sequence[Any]:

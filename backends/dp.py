@@ -9,14 +9,15 @@ import torch
 from pydantic import BaseModel
 from torch import nn
 
-from backends.base import BuildOptimizer, Prepared, Store
+from backends.base import BuildOptimizer, Prepared
 from backends.single import Single
 from measurement.errors import PlanError
-from measurement.world import World
 
 
 class DataParallel(Single):
-    """One process over all visible GPUs; ``local_batch_size`` is shared out among them."""
+    """One process over all visible GPUs. The batch of a plan's ranks, all together, is shared out among them."""
+
+    takes_all_ranks_batches = True
 
     @classmethod
     def check(cls, *, transport: str | None, options: BaseModel, micro_steps: int, world_size: int) -> None:
@@ -27,14 +28,18 @@ class DataParallel(Single):
                 "GPUs), or use 'ddp'"
             )
 
-    def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
-        """Nothing to connect, but there must be GPUs to share out."""
-        if device.type != "cuda":
+    @classmethod
+    def check_device(cls, kind: str) -> None:
+        """There must be GPUs to share out."""
+        if kind != "cuda":
             raise PlanError(
                 "backend 'dp' (nn.DataParallel) shares a batch out among the GPUs of one process, and this run is on the CPU; "
                 "use 'ddp' with one rank per core group, or 'single' for one process"
             )
-        return super().setup(world, device=device, store=store)
+
+    def synchronize_batch_norm(self, model: nn.Module) -> nn.Module:
+        """Refused: ``torch.nn.SyncBatchNorm`` wants a process for each GPU."""
+        raise PlanError("speed.sync_batchnorm: nn.DataParallel has no synchronised batch norm; leave it out, or leave out 'dp'")
 
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
         """Wrap the model for all visible GPUs; without any, the wrapper passes everything through."""

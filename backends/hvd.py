@@ -223,6 +223,18 @@ class Horovod(Backend):
             hvd.broadcast_optimizer_state(wrapped, root_rank=0)
         return HorovodPrepared(model, wrapped, original=optimizer, micro_steps=self.micro_steps, op=self.options.op)
 
+    def synchronize_batch_norm(self, model: nn.Module) -> nn.Module:
+        """``hvd.SyncBatchNorm``, module by module: Horovod has no conversion of its own."""
+        for name, module in model.named_children():
+            setattr(model, name, self.synchronize_batch_norm(module))
+        return self._synchronized(model) if isinstance(model, nn.modules.batchnorm._BatchNorm) else model
+
+    def _synchronized(self, norm: Any) -> nn.Module:
+        features, affine = norm.num_features, norm.affine
+        made: Any = self._hvd.SyncBatchNorm(features, norm.eps, norm.momentum, affine, norm.track_running_stats)
+        made._parameters, made._buffers, made.training = norm._parameters, norm._buffers, norm.training
+        return made  # type: ignore[no-any-return]
+
     def all_gather_object(self, value: Any) -> Sequence[Any]:
         """Every rank's value. Collective."""
         return list(self._hvd.allgather_object(value))

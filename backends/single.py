@@ -34,6 +34,10 @@ class Single(Backend):
         """Both as they are."""
         return Prepared(model, build_optimizer(model))
 
+    def synchronize_batch_norm(self, model: nn.Module) -> nn.Module:
+        """The one process sees the whole batch as it is."""
+        return model
+
     def all_gather_object(self, value: Any) -> Sequence[Any]:
         """The one rank's value."""
         return [value]

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from pydantic import BaseModel, ConfigDict
+from torch import nn
 
 from backends.base import Backend, Store
 from backends.communicator import TorchCommunicator, new_groups
@@ -71,6 +72,11 @@ class TorchDistributed(Backend):
         import backends.mpi_process_group  # noqa: F401 - the import registers it, and only this transport needs mpi4py
 
         return "mpi4py"
+
+    def synchronize_batch_norm(self, model: nn.Module) -> nn.Module:
+        """``torch.nn.SyncBatchNorm``."""
+        converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        return converted
 
     def all_gather_object(self, value: Any) -> Sequence[Any]:
         """Every rank's value. Collective."""

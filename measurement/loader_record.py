@@ -23,6 +23,28 @@ class LoaderTurn(BaseModel):
     seconds: float
 
 
+class FilesRead(BaseModel):
+    """Files that were read whole, by several readers side by side."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    files: int
+    bytes: int
+    seconds: float
+
+
+class StorageReads(BaseModel):
+    """What one host's file system reads of a data set that has a file for each sample, from where they are stored."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    readers: int
+    """Threads, as many as the host's ranks have loader workers at most."""
+    in_order: FilesRead
+    """By name, as far as file systems have an order."""
+    at_random: FilesRead
+
+
 class LoaderRecord(BaseModel):
     """The loaders of one workload on one set of ranks."""
 
@@ -41,5 +63,7 @@ class LoaderRecord(BaseModel):
     """Where batches end: ``cpu`` or ``cuda``, which pins them in memory first."""
     cores: dict[str, int]
     """That ranks may use, by host."""
+    storage: dict[str, StorageReads] = {}
+    """By host; empty where samples do not lie in files of their own."""
     turns: list[LoaderTurn]
     """In the order they were measured, rank by rank."""

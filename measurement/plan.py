@@ -18,7 +18,7 @@ from measurement.errors import quoted, unknown_name
 from measurement.link_rate import parse_plan_rate
 from measurement.plan_digest import counting_values
 from measurement.speed import SpeedSettings
-from measurement.training import Precision, TrainingSettings
+from measurement.training import LossScale, Precision, TrainingSettings
 
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 MOST_RANKS, MOST_RANKS_HERE = 1 << 16, 1 << 10
@@ -157,10 +157,12 @@ class Plan(Section):
     """Backward passes accumulated into one optimizer step, in every arm alike."""
     precision: Precision = "fp32"
     """``amp-fp16`` and ``amp-bf16``: PyTorch's automatic mixed precision, the former with a gradient scaler."""
+    loss_scale: LossScale = LossScale()
+    """Of ``amp-fp16``."""
     max_gradient_norm: float | None = Field(default=None, gt=0)
     """Gradients of a larger L2 norm, all parameters together and after the exchange, are scaled down to it."""
     speed: SpeedSettings = SpeedSettings()
-    """``compile``, ``channels_last``, ``cudnn_benchmark`` and ``tf32``, in every arm alike."""
+    """``compile``, ``channels_last``, ``cudnn_benchmark``, ``tf32`` and ``sync_batchnorm``, in every arm alike."""
     world_size: int = Field(ge=1, le=MOST_RANKS)
     """Ranks; in a file it may be left out where hosts are given: then all their slots are used."""
     hosts: Hosts | None = None
@@ -226,6 +228,12 @@ class Plan(Section):
         return {**content, "measurement": {**NOT_IN_TRAINING, **measurement}} if isinstance(measurement, dict) else content
 
     @model_validator(mode="after")
+    def _has_a_loss_to_scale(self) -> Plan:
+        if self.loss_scale != LossScale() and self.precision != "amp-fp16":
+            raise ValueError(f"loss_scale is for precision amp-fp16, and precision is {self.precision}; leave one of them out")
+        return self
+
+    @model_validator(mode="after")
     def _training_fits(self) -> Plan:
         if self.training is None:
             return self
@@ -234,8 +242,6 @@ class Plan(Section):
                 raise ValueError(f"measurement.{setting} means nothing with training, whose blocks are epochs; leave it out")
         if self.measurement.until_decided:
             raise ValueError("until_decided is for throughput, not for training; set measurement.launches, the number of seeds")
-        if self.points:
-            raise ValueError("points and training are both given; make a plan with training for each place")
         return self
 
     @model_validator(mode="after")
@@ -287,7 +293,8 @@ class Plan(Section):
     def has_floor(self) -> bool:
         """Whether an arm without any library runs beside the others (of a micro-benchmark it never does)."""
         measure = self.measurement
-        return measure.floor and measure.local_every > 0 and measure.mode != "separate" and self.training is None
+        is_blind = measure.mode == "separate" or self.training is not None or self.speed.sync_batchnorm
+        return measure.floor and measure.local_every > 0 and not is_blind
 
     def all_arms(self) -> dict[str, Arm]:
         """The arms that are compared: the baseline, its control if there is one, then the candidates."""

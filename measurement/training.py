@@ -10,8 +10,23 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Precision = Literal["fp32", "amp-fp16", "amp-bf16"]
-Figure = Literal["train_loss", "train_top1", "train_top5", "held_out_loss", "held_out_top1", "held_out_top5"]
+Quantity = Literal["train_loss", "train_top1", "train_top5", "held_out_loss", "held_out_top1", "held_out_top5"]
 """Means over an epoch's samples; top1 and top5 are shares of right answers."""
+
+
+class LossScale(BaseModel):
+    """How ``amp-fp16`` scales its loss: as ``torch.amp.GradScaler`` does, with its names and defaults."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    initial: float = Field(default=2.0**16, gt=0)
+    """If gradients overflow, the first steps are skipped until the scale is low enough."""
+    growth_factor: float = Field(default=2.0, gt=1)
+    """By which it grows after ``growth_interval`` steps without overflow."""
+    backoff_factor: float = Field(default=0.5, gt=0, lt=1)
+    """By which each overflow lowers it."""
+    growth_interval: int = Field(default=2000, ge=1)
+    """In optimizer steps."""
 
 
 class TrainingSettings(BaseModel):
@@ -86,9 +101,9 @@ class EpochRecord(BaseModel):
     held_out_count: int = 0
     """Every held-out sample once; 0: nothing is held out."""
 
-    def figures(self) -> dict[Figure, float]:
+    def figures(self) -> dict[Quantity, float]:
         """Mean losses and accuracies, those that are known."""
-        found: dict[Figure, float] = {}
+        found: dict[Quantity, float] = {}
         if self.step_losses:
             found["train_loss"] = math.fsum(self.step_losses) / len(self.step_losses)
         if self.count and self.top1 is not None:

@@ -10,7 +10,7 @@ from measurement.fairness import fairness_table
 from measurement.record import LaunchRecord, RankReport
 from reports.run_folders import Kind, Run
 
-QUESTION = ("workload", "workload_options", "precision", "max_gradient_norm", "speed", "training")
+QUESTION = ("workload", "workload_options", "precision", "loss_scale", "max_gradient_norm", "speed", "training")
 """Fields of a plan that define what is asked; the ranks report the rest."""
 NO_CONDITION = ("environment.OMP_NUM_THREADS",)
 """What ranks report and need not agree: how many threads are in force is reported by itself."""

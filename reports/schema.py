@@ -279,6 +279,8 @@ class ArmSummary(Stored):
     """Cores, or GPUs, that its ranks compute on: ranks that share cores share them here; null where it is not known."""
     cores_per_rank: int | None = None
     threads_per_rank: int | None = None
+    time_to_train_s: Estimate | None = None
+    """Of a study whose points train: seconds until the target accuracy or, without one, the end; see ``ArmTraining``."""
     scaling_efficiency: Estimate | None = None
     """Of a study: ``speed_up`` over how many times the compute units."""
     scaling_baseline: str | None = None

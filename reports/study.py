@@ -70,6 +70,7 @@ def study_of(
         baseline=plan.baseline,
         workload=plan.workload,
         sample_unit=some.sample_unit if some else "samples",
+        target_accuracy=plan.training.target_accuracy if plan.training else None,
         scaling=plan.scaling,
         confidence=plan.measurement.confidence,
         points=found,
@@ -113,7 +114,8 @@ def _point(plan: Plan, name: str, comparison: Comparison | None, manifest: Manif
 def _arm(plan: Plan, point: str, name: str, comparison: Comparison | None, cause: str | None) -> ArmSummary:
     """The arm as the point's comparison has it, without what only its own charts need; or why there is none."""
     if comparison and any(arm.name == name for arm in comparison.arms):
-        return comparison.arm(name).model_copy(update={"step_time_quantiles_s": []})
+        time = comparison.training.arm(name).time_to_train_s if comparison.training else None
+        return comparison.arm(name).model_copy(update={"step_time_quantiles_s": [], "time_to_train_s": time})
     asked = plan.all_arms()[name]
     ranks = world_size_at(plan, point)
     status: Status = "failed" if cause else "not measured"

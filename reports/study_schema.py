@@ -62,6 +62,8 @@ class Study(Stored):
     baseline: str
     workload: str
     sample_unit: str
+    target_accuracy: float | None = None
+    """That points train to; null: they train to the end of their epochs, or do not train."""
     scaling: Literal["weak", "strong"]
     confidence: float
     points: list[StudyPoint]

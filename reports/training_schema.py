@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict
 
-from measurement.training import TrainingSettings
+from measurement.training import Quantity, TrainingSettings
 from reports.estimate import Estimate
 
 Convergence = Literal["same", "differs", "undecided"]
 NoDifference = Literal["nothing held out", "no common seed", "few seeds"]
 """Why accuracies cannot be compared, or only without an interval."""
-Quantity = Literal["train_loss", "train_top1", "held_out_loss", "held_out_top1"]
-"""Means over an epoch's samples; top1 is a share of right answers."""
-QUANTITIES: tuple[Quantity, ...] = ("train_loss", "train_top1", "held_out_loss", "held_out_top1")
+QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
 
 
 class Stored(BaseModel):
@@ -78,6 +76,9 @@ class ArmTraining(Stored):
     seeds_reached: int = 0
     time_to_accuracy_s: float | None = None
     """Median over seeds; one that did not reach the target counts as later than all that did."""
+    time_to_train_s: Estimate | None = None
+    """Training seconds until the target accuracy or, where the plan has none, until the end: geometric mean over the seeds that
+    trained to their end; null where one of them did not reach the target."""
     time_ratio: Estimate | None = None
     """Time to accuracy over the baseline's: geometric mean of the ratios seed by seed; below 1 it is sooner.
 

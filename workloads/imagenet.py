@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -60,6 +61,10 @@ class Imagenet(SGDTrained):
         middle = [v2.Resize(round(size * BORDER), antialias=True), v2.CenterCrop(size)]
         return Transformed(self._folder("val"), v2.Compose([*middle, *_fixed()]))
 
+    def sample_files(self) -> list[Path]:
+        """List the images of ``train/``."""
+        return [Path(path) for path, _ in self._folder("train").samples]
+
     def _classes(self) -> list[str]:
         """List the folders in ``train/``; ``val/`` must have the same."""
         train, val = (self._names(part) for part in PARTS)
@@ -86,7 +91,7 @@ class Imagenet(SGDTrained):
             raise missing("imagenet", expected, folders=[self.options.data_dir, folder], remedy=remedy)
         return names
 
-    def _folder(self, part: str) -> Dataset[Sample]:
+    def _folder(self, part: str) -> Any:
         from torchvision.datasets import ImageFolder
 
         self._classes()
@@ -96,8 +101,7 @@ class Imagenet(SGDTrained):
         if empty:
             names = first_few(str(folder / found.classes[index]) for index in sorted(empty))
             raise PlanError(f"class folder without an image: {names}; put images there, or remove it from train/ and val/")
-        images: Dataset[Sample] = found
-        return images
+        return found
 
 
 def read_image(path: str) -> Any:

@@ -1,4 +1,7 @@
-"""The charts of a study as plain Plotly figures: speed-up beside the ideal line, ratios and exposed exchange by point."""
+"""The charts of a study as plain Plotly figures.
+
+Throughput, speed-up beside the ideal line and time to train against ranks; ratios and exposed exchange by point.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from reports.charts.frame import Figure, arm_colour, arm_dash, base_layout, lege
 from reports.conclusions.study import has_own_units, scaling_base, sorted_points
 from reports.schema import ArmSummary, Estimate
 from reports.study_schema import Study, StudyPoint
-from reports.wording.study import label
+from reports.wording.study import label, trained_to
 
 Read = Callable[[StudyPoint, ArmSummary], Estimate | None]
 HEIGHT_PX = 360
@@ -16,23 +19,43 @@ HEIGHT_PX = 360
 
 def study_charts(study: Study) -> dict[str, Figure]:
     """Every chart that has data, by name."""
-    made = {"speed_up": speed_up_chart(study), "ratios": ratios_chart(study), "exposed": exposed_chart(study)}
+    made = {
+        "throughput": _by_ranks(study, lambda _, arm: arm.throughput_per_s, f"{study.sample_unit}/s"),
+        "speed_up": speed_up_chart(study),
+        "time_to_train": _by_ranks(study, lambda _, arm: arm.time_to_train_s, f"seconds to {trained_to(study.target_accuracy)}"),
+        "ratios": ratios_chart(study),
+        "exposed": exposed_chart(study),
+    }
     return {name: figure for name, figure in made.items() if figure is not None}
 
 
 def speed_up_chart(study: Study) -> Figure | None:
     """Speed-up by ranks for each arm, and the ideal one where ranks have their own cores; None if all points have as many ranks."""
-    sizes = sorted({point.world_size for point in study.points})
+    figure = _by_ranks(study, lambda _, arm: arm.speed_up, "speed-up")
+    if figure and has_own_units(study.points):
+        figure["data"].insert(0, _ideal(study, figure["layout"]["xaxis"]["tickvals"]))
+    return figure
+
+
+def _by_ranks(study: Study, read: Read, title: str) -> Figure | None:
+    """A line for each arm against ranks, with hosts below where they are named; None if all points have as many ranks."""
     points = sorted(study.points, key=lambda point: point.world_size)
-    traces = [_line(study, name, points, lambda _, arm: arm.speed_up, lambda point: point.world_size) for name in study.arm_names]
+    traces = [_line(study, name, points, read, lambda point: point.world_size) for name in study.arm_names]
     traces = [trace for trace in traces if trace["x"]]
-    if len(sizes) < 2 or not traces:
+    ticks = {point.world_size: _ranks_and_hosts(point) for point in points}
+    if len(ticks) < 2 or not traces:
         return None
-    layout = _layout("ranks", "speed-up")
-    layout["xaxis"] |= {"tickvals": sizes}
+    layout = _layout("ranks", title)
+    layout["xaxis"] |= {"tickvals": list(ticks), "ticktext": list(ticks.values())}
     layout["yaxis"] |= {"rangemode": "tozero"}
-    ideal = [_ideal(study, sizes)] if has_own_units(study.points) else []
-    return {"data": [*ideal, *traces], "layout": layout}
+    return {"data": traces, "layout": layout}
+
+
+def _ranks_and_hosts(point: StudyPoint) -> str:
+    if point.hosts is None:
+        return str(point.world_size)
+    number = point.hosts.count(",") + 1
+    return f"{point.world_size}<br>{number} host{'' if number == 1 else 's'}"
 
 
 def _ideal(study: Study, sizes: list[int]) -> Figure:
@@ -108,7 +131,3 @@ def _layout(x: str, y: str) -> Figure:
     layout["margin"]["t"] = 40
     layout["yaxis"] |= {"title": {"text": y, "font": {"size": 12}}, "automargin": True}
     return layout
-
-
-def _exposed_ms(_: StudyPoint, arm: ArmSummary) -> Estimate | None:
-    return arm.exposed_exchange_s.times(1e3) if arm.exposed_exchange_s else None

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from measurement.training import Quantity
 from reports.charts.frame import Figure, arm_colour, base_layout, legend_above
 from reports.schema import Comparison
-from reports.training_schema import Band, MeanCurve, Quantity
+from reports.training_schema import Band, MeanCurve
 
 CURVE_TITLES: dict[Quantity, str] = {
-    "held_out_top1": "held-out accuracy",
+    "held_out_top1": "held-out accuracy (top-1)",
+    "held_out_top5": "held-out top-5 accuracy",
     "held_out_loss": "held-out loss",
-    "train_top1": "training accuracy",
+    "train_top1": "training accuracy (top-1)",
+    "train_top5": "training top-5 accuracy",
     "train_loss": "training loss",
 }
-SHARES: set[Quantity] = {"held_out_top1", "train_top1"}
+SHARES: set[Quantity] = {"held_out_top1", "held_out_top5", "train_top1", "train_top5"}
 """Drawn in percent."""
 AXES = {"epochs": "epochs", "time": "seconds of training"}
 HEIGHT = 320

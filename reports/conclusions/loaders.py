@@ -48,6 +48,18 @@ def _by_workers(turns: pd.DataFrame) -> dict[int, Estimate]:
     }
 
 
+def bytes_per_file(record: LoaderRecord) -> float | None:
+    """The mean size of the files that hold a sample each; None where there are none."""
+    reads = [read for storage in record.storage.values() for read in (storage.in_order, storage.at_random)]
+    files = sum(read.files for read in reads)
+    return sum(read.bytes for read in reads) / files if files else None
+
+
+def files_per_s(record: LoaderRecord) -> float:
+    """Files that all hosts together read at random, each from its own view of the file system."""
+    return sum(storage.at_random.files / storage.at_random.seconds for storage in record.storage.values())
+
+
 def slowest_ranks(rates: Rates) -> dict[int, float]:
     """Samples per second of the slowest rank, by number of workers: the others would wait for it."""
     ranks = [found for place, found in rates.items() if place.kind == "rank"]

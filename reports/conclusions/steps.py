@@ -74,13 +74,15 @@ class Steps:
         return cls(rank_blocks=sums.sort_values(key, ignore_index=True), slowest=slowest.reset_index(drop=True))
 
     def that_count(self, records: Sequence[LaunchRecord]) -> Steps:
-        """Those whose launch is ok, whose arm was never wrong, and of blocks that every rank finished."""
+        """Those whose launch is ok, whose arm was never wrong, and of blocks that every rank finished without a skipped step."""
         wrong = {record.arm for record in records if record.status == "wrong"}
         good = [record for record in records if record.status == "ok" and record.arm not in wrong]
         places = [(record.launch, record.arm, record.world_size) for record in good]
         counted = pd.DataFrame(places, columns=[*PLACE, "world_size"]).astype({"launch": "int64", "arm": str})
         key = [*PLACE, "turn"]
         turns = self.rank_blocks.groupby(key)["steps"].agg(["size", "min", "max"]).reset_index().merge(counted, on=PLACE)
+        skipping = {(record.launch, record.arm, block.turn) for record in good for block in record.blocks if block.skipped_steps}
+        turns = turns[[place not in skipping for place in turns[key].itertuples(index=False, name=None)]]
         whole = turns.loc[(turns["size"] == turns["world_size"]) & (turns["min"] == turns["max"]), key]
         return Steps(rank_blocks=self.rank_blocks.merge(whole, on=key), slowest=self.slowest.merge(whole, on=key))
 

@@ -16,8 +16,8 @@ from typing import Literal
 from reports.schema import ArmSummary, Estimate
 from reports.study_schema import StudyPoint
 
-WITHOUT_WRAPPER = ("single", "dp")
-"""Backends of a single process; they do not scale themselves."""
+WITHOUT_WRAPPER = ("single",)
+"""Backends of a single process that does not scale itself."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,11 +98,14 @@ def crowded_line(ranks: Sequence[RankReport]) -> str | None:
 
 
 def compute_units(ranks: Sequence[RankReport]) -> int | None:
-    """Cores that the ranks' threads can use, host by host; of ranks on GPUs one for each. None where the platform does not tell."""
+    """Cores that the ranks' threads can use, host by host; of ranks on GPUs one each, or as many as the backend says it uses.
+
+    None where the platform does not tell.
+    """
     if any(not rank.affinity for rank in ranks):
         return None
     if all(rank.fingerprint.get("gpus") and rank.device != "cpu" for rank in ranks):
-        return len(ranks)
+        return sum(int(rank.backend.get("gpus", 1)) for rank in ranks)
     hosts: dict[str, list[RankReport]] = {}
     for rank in ranks:
         hosts.setdefault(rank.host, []).append(rank)

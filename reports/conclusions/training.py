@@ -13,10 +13,10 @@ from fractions import Fraction
 
 from measurement.plan import Plan
 from measurement.record import LaunchRecord
-from measurement.training import EpochRecord, TrainingSettings
+from measurement.training import EpochRecord, Quantity, TrainingSettings
 from reports.estimate import Estimate
-from reports.statistics.seeds import FEWEST, converges, median_time, ratio_interval, t_interval
-from reports.training_schema import QUANTITIES, ArmTraining, Band, MeanCurve, Quantity, SeedCurve, TrainingSummary
+from reports.statistics.seeds import FEWEST, converges, geometric_mean, median_time, ratio_interval, t_interval
+from reports.training_schema import QUANTITIES, ArmTraining, Band, MeanCurve, SeedCurve, TrainingSummary
 
 EpochsByLaunch = dict[int, list[EpochRecord]]
 """By launch, which is by seed."""
@@ -61,6 +61,7 @@ def _arm(plan: Plan, training: TrainingSettings, name: str, epochs: dict[str, Ep
         times_to_accuracy_s=[times[launch] for launch in sorted(times)],
         seeds_reached=sum(time is not None for time in times.values()),
         time_to_accuracy_s=median_time(list(times.values())),
+        time_to_train_s=_time_to_train(training, list(own.values()), confidence),
         epoch_share=_epoch_share(training, own.values()),
         curve=_mean_curve(curves),
         by_seed=curves,
@@ -70,6 +71,15 @@ def _arm(plan: Plan, training: TrainingSettings, name: str, epochs: dict[str, Ep
     if name != reference:
         _compare_accuracies(arm, own, finished[reference], training.accuracy_margin, confidence)
     return arm
+
+
+def _time_to_train(training: TrainingSettings, trainings: Sequence[Sequence[EpochRecord]], confidence: float) -> Estimate | None:
+    if training.target_accuracy is None:
+        times: list[float | None] = [math.fsum(epoch.train_s for epoch in epochs) for epochs in trainings]
+    else:
+        times = [training.time_to_accuracy_s(epochs) for epochs in trainings]
+    known = [time for time in times if time is not None]
+    return geometric_mean(known, confidence=confidence) if len(known) == len(times) else None
 
 
 def _finished(training: TrainingSettings, trainings: EpochsByLaunch) -> EpochsByLaunch:

@@ -50,6 +50,7 @@ def _row(comparison: Comparison, arm: ArmSummary) -> dict[str, Any]:
         **term_columns(arm),
         "peak_memory_bytes": arm.peak_memory_bytes,
         **(training_columns(comparison.training.arm(arm.name)) if comparison.training else {}),
+        **estimate_columns("time_to_train_s", arm.time_to_train_s),
         "scaling_efficiency": arm.scaling_efficiency.value if arm.scaling_efficiency else None,
         "scaling_baseline": arm.scaling_baseline,
         "parity_passed": arm.parity.passed if arm.parity else None,

@@ -32,7 +32,7 @@ from reports.tables.training_table import training_table
 from reports.tables.verdict_table import conditions_table, verdict_table
 from reports.wording import formatting
 from reports.wording.method import method
-from reports.wording.study import bases, study_method
+from reports.wording.study import bases, study_method, trained_to
 
 
 class HtmlReport(Report):
@@ -159,6 +159,7 @@ def _study(study: Study) -> bytes:
         links_caption=study_link_caption(study),
         bases=bases(study),
         method=study_method(study.points),
+        trained_to=trained_to(study.target_accuracy),
         has_ideal=has_own_units(study.points),
         figures=figures,
         figures_json=script_json(figures),

@@ -9,7 +9,7 @@ from measurement.results import write_result
 from reports.charts.loaders import loading_chart
 from reports.conclusions.loaders import LoaderDemand
 from reports.formats.html import headline_parts, pages, plotly_js, script_json
-from reports.tables.loader_table import loader_table
+from reports.tables.loader_table import loader_table, storage_table
 from reports.wording.loaders import loader_sentences
 
 
@@ -29,6 +29,7 @@ def loading_page(record: LoaderRecord, need: LoaderDemand | None) -> bytes:
         headline=headline_parts(first),
         findings=others,
         table=loader_table(record, need),
+        storage=storage_table(record),
         seconds=min(turn.seconds for turn in record.turns),
         rounds=1 + max(turn.round for turn in record.turns),
         needed=need,

@@ -14,14 +14,14 @@ from pathlib import Path
 import pandas as pd
 
 from measurement.record import BlockRecord
-from measurement.training import EpochRecord, Figure
+from measurement.training import EpochRecord, Quantity
 from reports.conclusions.blocks import tabulate_blocks, throughput_per_s
 from reports.conclusions.bottleneck import data_wait_share
 from reports.conclusions.step_terms import terms_by_launch
 from reports.conclusions.steps import Steps
 
 EVENT_FILES = "events.out.tfevents.*"
-TAGS: Mapping[Figure, str] = {
+TAGS: Mapping[Quantity, str] = {
     "train_loss": "loss/train",
     "train_top1": "accuracy/train_top1",
     "train_top5": "accuracy/train_top5",

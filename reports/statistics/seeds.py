@@ -39,8 +39,12 @@ def t_interval(values: Sequence[float | Fraction], *, confidence: float) -> Esti
 
 def ratio_interval(numerators: Sequence[float], denominators: Sequence[float], *, confidence: float) -> Estimate | None:
     """The geometric mean of ratios pair by pair, with the t interval of their logarithms."""
-    logs = [math.log(ours / theirs) for ours, theirs in zip(numerators, denominators, strict=True)]
-    found = t_interval(logs, confidence=confidence)
+    return geometric_mean([ours / theirs for ours, theirs in zip(numerators, denominators, strict=True)], confidence=confidence)
+
+
+def geometric_mean(values: Sequence[float], *, confidence: float) -> Estimate | None:
+    """The geometric mean of positive values, with the t interval of their logarithms."""
+    found = t_interval([math.log(value) for value in values], confidence=confidence)
     if found is None:
         return None
     low, high = (None if bound is None else math.exp(bound) for bound in (found.ci_low, found.ci_high))

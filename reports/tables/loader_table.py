@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from measurement.loader_record import LoaderRecord
-from reports.conclusions.loaders import LoaderDemand, Place, loading_rates, slowest_ranks
+from measurement.loader_record import FilesRead, LoaderRecord, StorageReads
+from reports.conclusions.loaders import LoaderDemand, Place, bytes_per_file, loading_rates, slowest_ranks
 from reports.schema import Estimate
-from reports.tables.table import Column, Entry, Row, Table
+from reports.tables.table import Column, Entry, Row, Table, texts
 from reports.wording.formatting import NONE, rate, share
-from reports.wording.loaders import workers_words
+from reports.wording.loaders import megabytes, workers_words
 
 
 def loader_table(record: LoaderRecord, need: LoaderDemand | None) -> Table:
     """Ranks, hosts and all down, numbers of workers across; last, what share of its loader training needs.
 
-    Figures have two lines: the median, and the least and the greatest.
+    Figures have two lines: the median, and the least and the greatest. Where each sample is a file, a third has its megabytes.
     """
     rates = loading_rates(record)
     slowest = slowest_ranks(rates)
@@ -24,7 +24,8 @@ def loader_table(record: LoaderRecord, need: LoaderDemand | None) -> Table:
         Column(name="host", title="host"),
         *(Column(name=str(workers), title=workers_words(workers), numeric=True) for workers in slowest),
     ]
-    rows = [_row(place, {workers: _figures(one) for workers, one in found.items()}) for place, found in rates.items()]
+    size = bytes_per_file(record)
+    rows = [_row(place, {workers: _figures(one, size) for workers, one in found.items()}) for place, found in rates.items()]
     if need:
         shares = {workers: share(need.samples_per_s / loaded) for workers, loaded in slowest.items()}
         needs = Place(kind="all", name="training needs")
@@ -39,6 +40,31 @@ def _row(place: Place, by_workers: dict[int, str]) -> Row:
     return Row(entries={name: Entry(text=text) for name, text in by_name.items()}, group=group, is_total=place.kind == "all")
 
 
-def _figures(found: Estimate) -> str:
+def _figures(found: Estimate, bytes_per_sample: float | None) -> str:
     low, high = (rate(Estimate(value=bound)) if bound is not None else NONE for bound in (found.ci_low, found.ci_high))
-    return f"{rate(found)}\n{low}–{high}"
+    return f"{rate(found)}\n{low}–{high}" + (f"\n{megabytes(found.value * bytes_per_sample)}" if bytes_per_sample else "")
+
+
+def storage_table(record: LoaderRecord) -> Table:
+    """What the file system of each host reads of the files, in either order; no row where samples have no files of their own."""
+    columns = [
+        Column(name="host", title="host"),
+        Column(name="order", title="files read"),
+        Column(name="files", title="files/s", numeric=True),
+        Column(name="bytes", title="MB/s", numeric=True),
+        Column(name="read", title="read in all"),
+    ]
+    orders = [(host, storage, order) for host, storage in record.storage.items() for order in ("in_order", "at_random")]
+    return Table(columns=columns, rows=[_storage_row(host, storage, order) for host, storage, order in orders])
+
+
+def _storage_row(host: str, storage: StorageReads, order: str) -> Row:
+    read: FilesRead = getattr(storage, order)
+    entries = texts(
+        host=host,
+        order=f"{order.replace('_', ' ')}, {storage.readers} reader{'s' * (storage.readers > 1)}",
+        files=rate(Estimate(value=read.files / read.seconds)),
+        bytes=rate(Estimate(value=read.bytes / read.seconds / 1e6)),
+        read=f"{read.files} files, {read.bytes / 1e6:.3g} MB",
+    )
+    return Row(entries=entries, group=host)

@@ -10,7 +10,7 @@ from reports.tables.rank_tables import link_caption, link_table
 from reports.tables.table import Column, Entry, Row, Table, texts
 from reports.tables.verdict_table import arm_columns, arm_entries
 from reports.wording.formatting import NONE, with_interval
-from reports.wording.study import bases, cause_of
+from reports.wording.study import bases, cause_of, trained_to
 
 POINT = Column(name="point", title="point")
 SCALING = (Column(name="speed_up", title="speed-up", numeric=True), Column(name="efficiency", title="efficiency", numeric=True))
@@ -21,18 +21,21 @@ def results_table(study: Study) -> Table:
     status, throughput, *others = arm_columns(study.sample_unit, study.confidence)
     scaling = SCALING if bases(study) else ()
     arm, cause = Column(name="arm", title="arm"), Column(name="cause", title="cause", wraps=True)
-    columns = [POINT, arm, status, throughput, *scaling, *others, cause]
+    trained = any(arm.time_to_train_s for point in study.points for arm in point.arms)
+    time = [Column(name="time_to_train", title=f"seconds to {trained_to(study.target_accuracy)}", numeric=True)] if trained else []
+    columns = [POINT, arm, status, throughput, *scaling, *time, *others, cause]
     return Table(columns=columns, rows=[_result_row(point, arm) for point in study.points for arm in point.arms])
 
 
 def _result_row(point: StudyPoint, arm: ArmSummary) -> Row:
-    speed_up, efficiency = arm.speed_up, arm.scaling_efficiency
+    speed_up, efficiency, time = arm.speed_up, arm.scaling_efficiency, arm.time_to_train_s
     return Row(
         group=point.name,
         entries={
             **texts(point=point.name, arm=arm.name, cause=cause_of(arm)),
             **arm_entries(arm, point.result(arm.name)),
             "speed_up": Entry(text=with_interval(speed_up, "{:.2f}".format), short=f"{speed_up.value:.2f}" if speed_up else NONE),
+            "time_to_train": Entry(text=with_interval(time, "{:.3g}".format), short=f"{time.value:.3g}" if time else NONE),
             "efficiency": Entry(
                 text=with_interval(efficiency, "{:.0%}".format), short=f"{efficiency.value:.0%}" if efficiency else NONE
             ),

@@ -39,9 +39,10 @@ def _lengths(stalls: StallFigures) -> str:
 
 
 def skipped_lines(arms: Sequence[ArmSummary]) -> list[str]:
-    """One sentence for each arm that was timed while its optimizer took no step."""
+    """One sentence for each arm whose optimizer took no step in timed ones."""
     return [
-        f"{arm.name} skipped {arm.skipped_steps} timed steps, whose gradients overflowed in fp16: a skipped step is shorter"
+        f"{arm.name} skipped {arm.skipped_steps} timed steps, whose gradients overflowed in fp16: their blocks do not count, "
+        "since a skipped step is shorter"
         for arm in arms
         if arm.skipped_steps
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from measurement.loader_record import LoaderRecord
-from reports.conclusions.loaders import LoaderDemand, loading_rates, slowest_ranks
+from reports.conclusions.loaders import LoaderDemand, bytes_per_file, files_per_s, loading_rates, slowest_ranks
 from reports.schema import Estimate
 from reports.wording.formatting import rate, share
 
@@ -19,6 +19,14 @@ def loader_sentences(record: LoaderRecord, need: LoaderDemand | None) -> list[st
     said.append(f"Most: {_who_load(best)} {most}")
     if best and 0 in in_all:
         said[-1] += f"; {in_all[best].value / in_all[0].value:.1f} times what ranks load by themselves"
+    size = bytes_per_file(record)
+    if size:
+        stored, loaded = files_per_s(record), in_all[best].value
+        said.append(
+            f"Each sample is a file of {size / 1e3:.3g} kB on average: {megabytes(loaded * size)} are loaded, "
+            f"{share(loaded / stored)} of what the file system reads at random, {megabytes(stored * size)} or "
+            f"{rate(Estimate(value=stored))} files/s"
+        )
     return said
 
 
@@ -32,6 +40,11 @@ def need_sentence(need: LoaderDemand, slowest: dict[int, float], unit: str) -> s
     if enough:
         return f"{wanted}; {loaded}: enough, {part} of it is needed"
     return f"{wanted}; {loaded} at most: too few, {part} of it is needed, and training waits for data"
+
+
+def megabytes(bytes_per_s: float) -> str:
+    """Such as ``112 MB/s``; a megabyte is 10^6 bytes."""
+    return f"{rate(Estimate(value=bytes_per_s / 1e6))} MB/s"
 
 
 def _who_load(workers: int) -> str:

@@ -10,7 +10,7 @@ from reports.conclusions.study import ScalingBase, is_about_links, leaders, sort
 from reports.schema import ArmSummary
 from reports.study_schema import Study, StudyPoint
 from reports.wording.comparison import chance_lines, first_line
-from reports.wording.formatting import milliseconds, with_interval
+from reports.wording.formatting import milliseconds, percent, seconds, with_interval
 from reports.wording.separate_runs import run_lines
 
 NO_TIMING = "without timing"
@@ -79,10 +79,11 @@ def _capital(sentence: str, plan: Plan) -> str:
 
 
 def findings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
-    """One sentence per candidate on its verdicts, then one per arm on how it scales, then on what the links cost it."""
+    """One sentence per candidate on its verdicts, then on each arm: how it scales, how long it trains, what the links cost it."""
     candidates = [name for name in plan.arms if name != plan.baseline]
     said = [verdicts_sentence(points, name, plan.baseline) for name in candidates]
     said += [sentence for name in plan.arms if (sentence := scaling_sentence(points, name))]
+    said += [sentence for name in plan.arms if (sentence := training_sentence(points, name, plan))]
     if is_about_links(points):
         said += [sentence for name in plan.arms if (sentence := exposed_sentence(points, name))]
     return said
@@ -143,6 +144,24 @@ def _units(arm: ArmSummary, point: StudyPoint) -> str:
     number = units(arm, point)
     kind = "core" if point.device == "cpu" else "GPU"
     return f"{number} {kind}{'' if number == 1 else 's'}"
+
+
+def trained_to(target_accuracy: float | None) -> str:
+    """What training ends with, for which its time is told."""
+    return f"{percent(target_accuracy)} accuracy" if target_accuracy is not None else "the last epoch"
+
+
+def training_sentence(points: Sequence[StudyPoint], name: str, plan: Plan) -> str | None:
+    """How long an arm trained at each point, and where it did not reach the target; None where nothing was trained."""
+    if plan.training is None:
+        return None
+    target = plan.training.target_accuracy
+    times = {point.name: point.arm(name).time_to_train_s for point in points if point.arm(name).status == "ok"}
+    told = [f"{seconds(time.value)} at {place}" for place, time in times.items() if time]
+    missed = [place for place, time in times.items() if not time]
+    parts = [f"in {_list(told)}"] if told else []
+    parts += [f"not with every seed at {_list(missed)}"] if missed else []
+    return f"{name} trains to {trained_to(target)} {', '.join(parts)}" if parts else None
 
 
 def exposed_sentence(points: Sequence[StudyPoint], name: str) -> str | None:

@@ -94,7 +94,7 @@ class Launch:
             commands=session.commands_as_run(),
             cases=list(self._cases),
         )
-        has_local_steps = setup.backend.offers_local_steps(setup.options)
+        has_local_steps = setup.backend.offers_local_steps(setup.options) and not setup.plan.speed.sync_batchnorm
         return ArmLaunch(session=session, record=record, say=self._say, has_local_steps=has_local_steps)
 
     def run(self) -> None:

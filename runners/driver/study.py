@@ -78,12 +78,16 @@ def require_training(study: Plan) -> None:
 
 
 def point_plans(study: Plan) -> dict[str, Plan]:
-    """Return the plan of each point. Arms of a single process are left out where there are more ranks.
+    """Return the plan of each point.
+
+    Arms of a single process are left out where there are more ranks, unless they train: then they have the global batch.
 
     Raises:
         PlanError: a point makes no plan.
     """
-    alone = {name for name, arm in study.arms.items() if issubclass(backend_class(arm.backend), Single)}
+    is_timed = study.training is None
+    backends = {name: backend_class(arm.backend) for name, arm in study.arms.items() if is_timed}
+    alone = {name for name, cls in backends.items() if issubclass(cls, Single) and not cls.takes_all_ranks_batches}
     return {name: plan_at(study, name, without=alone if world_size_at(study, name) > 1 else ()) for name in study.points}
 
 

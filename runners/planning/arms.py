@@ -69,6 +69,9 @@ def floor_beside(baseline: ArmSetup) -> ArmSetup:
 def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSetup:
     """Resolve one arm, see ``resolve_arms``."""
     backend = backend_class(arm.backend)
+    kind = "cuda" if computes_on_gpu(plan.device) else "cpu"
+    backend.check_device(kind)
+    plan.speed.check_device(kind)
     plan = plan_of_arm(plan, backend)
     options = check_options(arm.backend, arm.options, source=f"options of arm '{name}'")
     transport = choose_transport(arm.backend, backend, arm.transport, device=plan.device)
@@ -94,10 +97,16 @@ def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSetup:
 def plan_of_arm(plan: Plan, backend: type[Backend]) -> Plan:
     """Return the plan as an arm of this backend runs it.
 
-    A single process that trains beside arms of many ranks is their reference, so its local batch is their global batch.
+    A single process that trains beside arms of many ranks is their reference, so its local batch is their global batch; so is that
+    of a process that takes the place of all ranks.
+
+    Raises:
+        PlanError: that process cannot take the place of ranks on several hosts.
     """
-    if plan.training is None or not issubclass(backend, Single):
+    if not backend.takes_all_ranks_batches and (plan.training is None or not issubclass(backend, Single)):
         return plan
+    if backend.takes_all_ranks_batches and len(planned_hosts(plan)) > 1:
+        raise PlanError(f"{backend.__name__} is one process and the plan has several hosts; leave it out, or compare on one host")
     alone = {"world_size": 1, "micro_steps": 1, "local_batch_size": plan.local_batch_size * plan.micro_steps * plan.world_size}
     return plan.model_copy(update=alone)
 

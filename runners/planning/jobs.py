@@ -31,6 +31,7 @@ def job_of(plan: Plan, name: str, arm: Arm, *, transport: str | None, launch: in
         seed=seed_of(plan, launch),
         device=plan.device,
         precision=plan.precision,
+        loss_scale=plan.loss_scale,
         max_gradient_norm=plan.max_gradient_norm,
         speed=plan.speed,
         training=plan.training,

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from measurement.record import BlockKind, BlockRecord, RankReport, RankSteps
 from measurement.speed import SpeedSettings
-from measurement.training import Precision, TrainingSettings
+from measurement.training import LossScale, Precision, TrainingSettings
 
 
 class Message(BaseModel):
@@ -33,6 +33,7 @@ class Job(Message):
     seed: int
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Precision = "fp32"
+    loss_scale: LossScale = LossScale()
     max_gradient_norm: float | None = None
     speed: SpeedSettings = SpeedSettings()
     training: TrainingSettings | None = None

@@ -153,6 +153,8 @@ def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelt
         backend.timeout = timeout
     device = resolve_device(job.device, local_rank=world.local_rank)
     check_precision(job.precision, device)
+    cls.check_device(device.type)
+    job.speed.check_device(device.type)
     apply_speed(job.speed)
     benchmark = chosen.build_micro_benchmark(seed=job.seed)
     threads = ThreadClock()  # before the library has threads of its own
@@ -168,7 +170,9 @@ def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelt
     if benchmark:
         runner = MicroBenchmarkRunner(benchmark=benchmark, backend=backend, world=counted, device=device)
     else:
-        step_precision = StepPrecision(precision=job.precision, max_gradient_norm=job.max_gradient_norm, device=device)
+        step_precision = StepPrecision(
+            precision=job.precision, max_gradient_norm=job.max_gradient_norm, device=device, loss_scale=job.loss_scale
+        )
         workload = chosen.build(local_batch_size=job.local_batch_size, seed=job.seed)
         runner = Trainer(
             workload=workload,

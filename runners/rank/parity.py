@@ -92,10 +92,10 @@ def run_gate(trainer: Trainer, *, steps: int) -> ParityReport:
         rounding=rounding,
         without_gradient=missing,
         calls=calls,
-        is_exact=trainer.backend.gradient_scale == 1.0 and trainer.backend.gradient_tolerance <= EXACT,
+        is_exact=trainer.gradient_scale == 1.0 and trainer.backend.gradient_tolerance <= EXACT,
         sizes={name: tensor.numel() for name, tensor in [*_floating(parameters), *optimizer_state.items()]},
         samples=digest.hexdigest(),
-        gradient_scale=trainer.backend.gradient_scale,
+        gradient_scale=trainer.gradient_scale,
         gradient_tolerance=tolerance,
     )
     trainer.batches = trainer.new_batches()

@@ -17,11 +17,9 @@ from torch import Tensor, nn
 
 from backends.base import Prepared
 from measurement.errors import PlanError
-from measurement.training import Precision
+from measurement.training import LossScale, Precision
 
 DTYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
-INITIAL_SCALE = 2.0**16
-"""PyTorch's default. If gradients overflow, the first steps are skipped until the scale is low enough."""
 GRADIENT_ERRORS = {"fp32": 0.0, "amp-fp16": 2e-3, "amp-bf16": 2e-2}
 """Relative L2 error by which two computations of the same gradient may differ, rounded to 11 (fp16) or 8 (bf16) bits."""
 
@@ -41,15 +39,32 @@ def check_precision(precision: Precision, device: torch.device) -> None:
 class StepPrecision:
     """Precision and clipping of one rank's steps. The scaler belongs to one model and one optimizer."""
 
-    def __init__(self, *, precision: Precision, max_gradient_norm: float | None, device: torch.device) -> None:
+    def __init__(
+        self,
+        *,
+        precision: Precision,
+        max_gradient_norm: float | None,
+        device: torch.device,
+        loss_scale: LossScale | None = None,
+    ) -> None:
+        """``loss_scale``: of ``amp-fp16``; None: PyTorch's defaults."""
         self.precision = precision
+        self.loss_scale = loss_scale or LossScale()
         self.max_gradient_norm = max_gradient_norm
         self.device = device
         self.start()
 
-    def start(self, *, initial_scale: float = INITIAL_SCALE) -> None:
-        """Make a new scaler that begins at a scale, for the first steps of a training."""
-        self.scaler = torch.amp.GradScaler(self.device.type, init_scale=initial_scale, enabled=self.precision == "amp-fp16")
+    def start(self, *, initial_scale: float | None = None) -> None:
+        """Make a new scaler that begins at a scale, for the first steps of a training; None: where ``loss_scale`` says."""
+        asked = self.loss_scale
+        self.scaler = torch.amp.GradScaler(
+            self.device.type,
+            init_scale=initial_scale or asked.initial,
+            growth_factor=asked.growth_factor,
+            backoff_factor=asked.backoff_factor,
+            growth_interval=asked.growth_interval,
+            enabled=self.precision == "amp-fp16",
+        )
 
     def carry_over(self) -> None:
         """Make a new scaler for a rebuilt model that goes on where the last one was.
@@ -72,11 +87,13 @@ class StepPrecision:
             self.scaler.load_state_dict(before)
 
     def skipped_since(self, scale: float) -> int:
-        """How many steps have been skipped, because gradients overflowed, since the scaler was at ``scale``: each halved it.
+        """How many steps have been skipped, because gradients overflowed, since the scaler was at ``scale``: each lowered it.
 
-        Exact unless the scale has grown meanwhile, as it does after 2000 steps without overflow.
+        Exact unless the scale has grown meanwhile, as it does after 2000 steps without overflow (``LossScale.growth_interval``).
         """
-        return max(0, round(math.log2(scale / self.scaler.get_scale()))) if self.scaler.is_enabled() else 0
+        if not self.scaler.is_enabled():
+            return 0
+        return max(0, round(math.log(self.scaler.get_scale() / scale, self.scaler.get_backoff_factor())))
 
     @property
     def gradient_error(self) -> float:

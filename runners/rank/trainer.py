@@ -170,12 +170,19 @@ class Trainer:
             build_optimizer: None: the workload's.
         """
         self.step_precision.carry_over()
+        if self.speed.sync_batchnorm:
+            bare = self.backend.synchronize_batch_norm(bare)
         prepared = self.backend.prepare(bare, build_optimizer or self.build_optimizer)
         self.step_precision.require_fit(prepared)
         if self.speed.compile:
             compiled: Any = torch.compile(prepared.model)
             prepared.model = compiled
         self.prepared, self.steps_taken = prepared, 0
+
+    @property
+    def gradient_scale(self) -> float | None:
+        """The backend's. Where batch norms see all ranks' batches, gradients are no linear function of the ranks' own."""
+        return None if self.speed.sync_batchnorm and self.world.world_size > 1 else self.backend.gradient_scale
 
     @property
     def joined(self) -> Prepared:

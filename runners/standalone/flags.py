@@ -28,6 +28,9 @@ Compile = Annotated[bool, typer.Option("--compile", help="torch.compile of the m
 ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="Images and models of them lie in memory by pixels.")]
 CudnnBenchmark = Annotated[bool, typer.Option("--cudnn-benchmark", help="cuDNN tries its algorithms and takes the fastest.")]
 Tf32 = Annotated[bool, typer.Option("--tf32", help="TensorFloat-32 in matrix products and convolutions.")]
+SyncBatchnorm = Annotated[bool, typer.Option("--sync-batchnorm", help="The library's own batch norm over all ranks; on GPUs.")]
+LossScale = Annotated[float | None, typer.Option(help="Of amp-fp16 at first. [65536]")]
+GrowthInterval = Annotated[int | None, typer.Option(help="Steps without overflow until the loss scale doubles. [2000]")]
 MaxGradientNorm = Annotated[float | None, typer.Option(help="Larger averaged gradients are clipped to it.")]
 Seed = Annotated[int, typer.Option(min=0, max=(1 << 32) - 1)]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
@@ -70,6 +73,11 @@ LocalRank = Annotated[
     typer.Option("--local-rank", "--local_rank", hidden=True, help="As torch.distributed.launch appends it; LOCAL_RANK says it."),
 ]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Results folder, a new one. [results/BACKEND-WORKLOAD-TIME]")]
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """Those values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def settings(given: Sequence[str] | None, flag: str) -> dict[str, Any]:

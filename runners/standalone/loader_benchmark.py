@@ -9,14 +9,14 @@ import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from backends import Backend, backend_class
 from measurement.errors import PlanError, WorldSizeMismatchError
 from measurement.fingerprint import usable_cores
-from measurement.loader_record import LoaderRecord, LoaderTurn
+from measurement.loader_record import LoaderRecord, LoaderTurn, StorageReads
 from measurement.needs import RENDEZVOUS
 from measurement.registry import search_beside
 from measurement.results import default_folder, folder_name
@@ -32,6 +32,17 @@ from runners.standalone import flags
 from runners.standalone.command import DEVICES
 from runners.standalone.loader_turns import Loaders, require_loader
 from runners.standalone.rendezvous import rendezvous_store
+from runners.standalone.storage import read_files
+
+
+class OfRank(NamedTuple):
+    """What a rank reports."""
+
+    turns: list[LoaderTurn]
+    cores: int
+    """That it may use."""
+    storage: StorageReads | None
+    """Read by one rank of each host, where there are files to read."""
 
 
 def measure(
@@ -116,18 +127,19 @@ def gather(job: Job, setup: WorkloadSetup, world: World, counts: list[int], *, r
     try:
         if counted.world_size != world.world_size:
             raise WorldSizeMismatchError(f"{counted.world_size} ranks met where {world.world_size} were started; use one launcher")
+        files = trained.sample_files() if world.local_rank == 0 else ()
+        readers = max(*counts, 1) * world.local_world_size
+        storage = read_files(files, readers=readers, seconds=seconds, seed=job.seed) if files else None
         turns = Loaders(trained, backend=backend, world=world, device=device).measure(counts, rounds=rounds, seconds=seconds)
-        everyone = backend.all_gather_object((turns, len(usable_cores())))
+        everyone = backend.all_gather_object(OfRank(turns, len(usable_cores()), storage))
         backend.barrier()
     finally:
         backend.teardown()
     return loading_record(job, trained.sample_unit, world, device.type, everyone) if world.rank == 0 else None
 
 
-def loading_record(
-    job: Job, unit: str, world: World, device: str, everyone: Sequence[tuple[list[LoaderTurn], int]]
-) -> LoaderRecord:
-    """Make the record of what every rank reported: its turns, and the cores that it may use."""
+def loading_record(job: Job, unit: str, world: World, device: str, everyone: Sequence[OfRank]) -> LoaderRecord:
+    """Make the record of what every rank reported."""
     return LoaderRecord(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         workload=job.workload,
@@ -137,20 +149,24 @@ def loading_record(
         launcher=world.launcher,
         world_size=world.world_size,
         device=device,
-        cores={turns[0].host: cores for turns, cores in everyone},
-        turns=[turn for turns_of_all in zip(*(turns for turns, _ in everyone), strict=True) for turn in turns_of_all],
+        cores={one.turns[0].host: one.cores for one in everyone},
+        storage={one.turns[0].host: one.storage for one in everyone if one.storage},
+        turns=[turn for turns_of_all in zip(*(one.turns for one in everyone), strict=True) for turn in turns_of_all],
     )
 
 
 def show(record: LoaderRecord, needed: Any, folder: Path) -> None:
     """Print the table and its conclusions, write ``io.json`` and ``io.html``."""
     from reports.formats.loader_page import write_loading
-    from reports.formats.terminal import loading_table, new_console
+    from reports.formats.terminal import loading_table, new_console, rich_table
+    from reports.tables.loader_table import storage_table
     from reports.wording.loaders import loader_sentences
 
     write_loading(record, needed, folder)
     console = new_console()
     console.print(loading_table(record, needed))
+    if record.storage:
+        console.print(rich_table(storage_table(record)))
     for line in loader_sentences(record, needed):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(f"page: {folder / 'io.html'}", markup=False, highlight=False, soft_wrap=True)

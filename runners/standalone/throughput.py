@@ -54,7 +54,8 @@ def measure(engine: Engine, record: LaunchRecord, settings: StandaloneSettings) 
         ParityError: on every rank, where a micro-benchmark's result was wrong.
     """
     began = time.monotonic()
-    local_every = 0 if record.cases or not engine.backend.offers_local_steps(engine.backend.options) else settings.local_every
+    has_local = engine.backend.offers_local_steps(engine.backend.options) and not engine.job.speed.sync_batchnorm
+    local_every = settings.local_every if has_local and not record.cases else 0
     mine: list[BlockRecord] = []
     for case, number, kind in _blocks(_cases(record), settings.blocks, local_every=local_every):
         started = time.monotonic()

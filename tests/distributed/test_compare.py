@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.conftest import needs_horovod, ringside, ringside_here, write_plan
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
 
+ALL_BATCHES = Path(__file__).parent / "plugins" / "all_batches.py"
 HOROVOD = {
     "horovod-gloo": {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"},
     "horovod-mpi": {"backend": "horovod", "transport": "mpi", "launcher": "horovodrun"},
@@ -116,6 +118,20 @@ def test_single_spawned_and_synthetic(tmp_path):
     done = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert {record.status for record in records_of(tmp_path / "out").values()} == {"ok"}
+
+
+def test_one_process_may_take_the_place_of_all_ranks(tmp_path):
+    """As ``dp`` does on GPUs: it trains on the batches of all of them, and its throughput counts all."""
+    arms = {"ddp": {"backend": "ddp", "launcher": "spawn"}, "all": {"backend": f"{ALL_BATCHES}:OneForAll", "launcher": "spawn"}}
+    plan = write_plan(tmp_path, arms=arms, measurement={"control": False, "rounds": 2, "local_every": 1})
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    records = {arm: record for (_, arm), record in records_of(tmp_path / "out").items()}
+    assert [(records[arm].status, records[arm].world_size) for arm in arms] == [("ok", 2), ("ok", 1)], done.stdout
+    assert {place.local_batch_size for place in records["all"].ranks} == {2 * records["ddp"].ranks[0].local_batch_size}
+    steps = {arm: ResultsFolder(tmp_path / "out").steps(records[arm]) for arm in arms}
+    a_step = {arm: table.groupby(["turn", "step"])["samples"].sum().unique().tolist() for arm, table in steps.items()}
+    assert a_step["ddp"] == a_step["all"]
 
 
 def test_a_finished_comparison_is_not_measured_again_and_its_reports_are_rebuilt(tmp_path):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import math
+from typing import get_args
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from measurement.results import ResultsFolder
+from measurement.training import Quantity
 from reports.schema import Comparison
 from tests.conftest import needs_horovod, ringside_here, write_plan
 
@@ -78,7 +80,7 @@ def _check_reports(folder, stdout):
         assert (arm.seeds, len(arm.curve.train_s), set(arm.curve.bands)) == (
             SEEDS,
             EPOCHS,
-            {"train_loss", "train_top1", "held_out_loss", "held_out_top1"},
+            set(get_args(Quantity)),
         )
         assert arm.pairs == (0 if arm.name == "single" else SEEDS)
     assert "single" in found.headline

@@ -35,6 +35,17 @@ def test_every_rank_loads_with_every_number_of_workers(tmp_path, launch, family)
     assert order[::2] == order[1::2], "all ranks have the same turn at the same time"
     assert all(words in done.stdout for words in ("no worker", "2 workers", "rank 1", "all", "images/s in all"))
     assert "Plotly" in (tmp_path / "out" / "io.html").read_text()
+    assert record.storage == {}, "its samples are in memory"
+
+
+def test_files_of_images_are_read_without_the_loaders_first(tmp_path):
+    options = write_data("imagenet", tmp_path / "data")
+    asked = ["--workload", "imagenet", "--data-dir", options["data_dir"], "--workers", "1", *SHORT, "-o", tmp_path / "out"]
+    done = run("python", "-m", "runners.spawn", "--nproc-per-node", "2", "-m", "runners.io", *asked)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (storage,) = LoaderRecord.model_validate_json((tmp_path / "out" / "io.json").read_text()).storage.values()
+    assert (storage.readers, storage.in_order.files + storage.at_random.files) == (2, 19)
+    assert "at random, 2 readers" in done.stdout
 
 
 def test_a_workload_without_a_loader_is_refused_in_one_line(tmp_path):

@@ -60,3 +60,25 @@ def test_one_and_two_ranks(tmp_path):
     other = ringside_here("compare", plan, "-o", tmp_path / "out", "--set", "points.two.world_size=1")
     assert other.returncode == 2
     assert "results of another plan" in other.stderr
+
+
+def test_time_to_train_by_ranks(tmp_path):
+    """The process without wrapper is the reference at every point, with the point's global batch."""
+    points = {"one": {"world_size": 1}, "two": {"world_size": 2}}
+    plan = write_plan(
+        tmp_path,
+        arms=ARMS,
+        points=points,
+        scaling="strong",
+        training={"epochs": 2},
+        measurement={"control": False, "local_every": 0},
+    )
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    for point in found["points"]:
+        assert {arm["name"]: arm["status"] for arm in point["arms"]} == {"ddp": "ok", "single": "ok"}
+        assert all(arm["time_to_train_s"]["value"] > 0 for arm in point["arms"])
+    assert any(line.startswith("ddp trains to the last epoch in ") for line in found["findings"])
+    assert "Time to train" in (tmp_path / "out" / "report.html").read_text()
+    assert "seconds to the last epoch" in (tmp_path / "out" / "report.md").read_text()

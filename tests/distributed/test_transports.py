@@ -9,8 +9,7 @@ from torch import nn
 from backends.dp import DataParallel
 from measurement.errors import PlanError
 from measurement.results import ResultsFolder
-from measurement.world import World
-from tests.conftest import needs_horovod, ringside_here, write_plan
+from tests.conftest import REPOSITORY, needs_horovod, ringside_here, write_plan
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
 
@@ -23,6 +22,7 @@ def test_all_transports_under_one_launcher_pass_the_gate(tmp_path):
         "naive": {"backend": "naive", "transport": "gloo", "launcher": "torchrun"},
         "naive-mpi": {"backend": "naive", "transport": "mpi", "launcher": "horovodrun"},
         "horovod-gloo": {"backend": "horovod", "transport": "gloo", "launcher": "mpirun"},
+        "server": {"backend": f"{REPOSITORY / 'plans' / 'parameter_server.py'}:ParameterServer", "launcher": "spawn"},
     }
     done = ringside_here("compare", write_plan(tmp_path, arms=arms, measurement={"control": False}), "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
@@ -32,18 +32,18 @@ def test_all_transports_under_one_launcher_pass_the_gate(tmp_path):
         assert (record.status, record.exit_codes) == ("ok", [0]), record.error
         assert record.parity.gradient_error < 1e-5
     described = {arm: record.ranks[1].backend for arm, record in records.items()}
-    assert [described[arm]["transport"] for arm in arms] == ["gloo", "mpi", "gloo", "mpi", "gloo"]
+    assert [described[arm]["transport"] for arm in arms] == ["gloo", "mpi", "gloo", "mpi", "gloo", "gloo"]
     for arm in ("ddp-mpi", "naive-mpi"):
         assert described[arm]["mpi_library"] == "mpi4py"
         assert "MPI" in described[arm]["mpi_version"]
     assert described["horovod-gloo"]["controller"] == "gloo"
-    assert [records[arm].launcher for arm in arms] == ["mpirun", "mpirun", "torchrun", "horovodrun", "mpirun"]
+    assert [records[arm].launcher for arm in arms] == ["mpirun", "mpirun", "torchrun", "horovodrun", "mpirun", "spawn"]
 
 
 def test_data_parallel_is_refused_without_a_gpu_and_passes_through():
     backend = DataParallel()
     with pytest.raises(PlanError, match="this run is on the CPU; use 'ddp'"):
-        backend.setup(World(), device=torch.device("cpu"))
+        backend.check_device("cpu")
     model = nn.Linear(3, 2)
     wrapped = backend.prepare(model, lambda model: torch.optim.SGD(model.parameters(), lr=0.1)).model
     assert isinstance(wrapped, nn.DataParallel)

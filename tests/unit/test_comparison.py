@@ -404,3 +404,20 @@ def test_steps_of_launches_that_are_not_ok_do_not_count(tmp_path):
     timed = read_steps(folder, records).that_count(records).slowest
     assert set(timed.loc[timed["arm"] == "horovod-gloo", "launch"]) == {1, 2}
     assert "horovod-mpi" not in set(timed["arm"])
+
+
+def test_blocks_with_a_skipped_step_do_not_count(tmp_path):
+    """A step that the optimizer does not take is shorter: one arm's overflows would make it faster."""
+    folder = write_results(tmp_path)
+    records = folder.records()
+    raw, arm = raw_steps(folder, records), "horovod-gloo"
+    skipping = [block for record in records if record.arm == arm for block in record.blocks if block.kind == "sync"][:5]
+    for block in skipping:
+        block.skipped_steps = 2
+    is_short = (raw["arm"] == arm) & raw["turn"].isin({block.turn for block in skipping}) & (raw["launch"] == 0)
+    raw.loc[is_short, [name for name in raw if name.endswith("_s")]] /= 100
+    found = compare(folder.read_plan(), records, Steps.of(raw))
+    assert found.arm(arm).skipped_steps == 10
+    assert found.result(arm).throughput_ratio == pytest.approx(1.1, rel=0.05)
+    assert found.result(arm).pairs == 36 - 5
+    assert any("skipped 10 timed steps" in line and "their blocks do not count" in line for line in found.warnings)

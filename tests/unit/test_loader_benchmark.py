@@ -8,12 +8,14 @@ import pytest
 from rich.console import Console
 
 from measurement.errors import PlanError, RecordError
-from measurement.loader_record import LoaderRecord, LoaderTurn
+from measurement.loader_record import FilesRead, LoaderRecord, LoaderTurn, StorageReads
 from reports.conclusions.loaders import LoaderDemand, loading_rates, read_demand, slowest_ranks
-from reports.formats.loader_page import write_loading
+from reports.formats.loader_page import loading_page, write_loading
 from reports.formats.terminal import loading_table
+from reports.tables.loader_table import loader_table, storage_table
 from reports.wording.loaders import loader_sentences
 from runners.standalone.loader_benchmark import worker_counts
+from runners.standalone.storage import read_files
 from tests.unit.results_factory import SHARES, Truth, write_results
 
 HOSTS = ("host1", "host1", "host2")
@@ -41,6 +43,20 @@ def make_record(workload="digits"):
         cores={"host1": 4, "host2": 2},
         turns=turns,
     )
+
+
+def with_files(record):
+    """Files of 50 kB: host1 reads 2,000 a second at random, host2 1,000; both twice as many in order."""
+    read = {"host1": 2000, "host2": 1000}
+    storage = {
+        host: StorageReads(
+            readers=2,
+            in_order=FilesRead(files=2 * files, bytes=2 * files * 50_000, seconds=1.0),
+            at_random=FilesRead(files=files, bytes=files * 50_000, seconds=1.0),
+        )
+        for host, files in read.items()
+    }
+    return record.model_copy(update={"storage": storage})
 
 
 def need(samples_per_s):
@@ -116,3 +132,28 @@ def test_numbers_of_workers_are_read_or_refused():
     for text in ("", "a", "1,1", "-1", "1.5", "0,,2", "1;2"):
         with pytest.raises(PlanError, match="no list of different whole numbers from 0 on; write it as 0,1,2,4"):
             worker_counts(text)
+
+
+def test_where_each_sample_is_a_file_megabytes_stand_beside_what_the_file_system_reads():
+    record = with_files(make_record())
+    in_all = next(row for row in loader_table(record, None).rows if row.is_total)
+    assert in_all.entries["2"].text.splitlines()[-1] == "40.5 MB/s", "810 images of 50 kB"
+    rows = [[row.entries[name].text for name in ("host", "order", "files", "bytes")] for row in storage_table(record).rows]
+    assert rows[:2] == [["host1", "in order, 2 readers", "4,000", "200"], ["host1", "at random, 2 readers", "2,000", "100"]]
+    assert loader_sentences(record, None)[-1] == (
+        "Each sample is a file of 50 kB on average: 40.5 MB/s are loaded, 27% of what the file system reads at random, 150 MB/s or "
+        "3,000 files/s"
+    )
+    assert "The file system alone" in loading_page(record, None).decode()
+    assert "The file system alone" not in loading_page(make_record(), None).decode()
+
+
+def test_every_file_is_read_once_or_less_in_either_order(tmp_path):
+    for number in range(40):
+        (tmp_path / f"{number}").write_bytes(bytes(1000 + number))
+    found = read_files(sorted(tmp_path.iterdir()), readers=3, seconds=30, seed=1)
+    assert (found.in_order.files, found.at_random.files, found.readers) == (20, 20, 3)
+    assert found.in_order.bytes + found.at_random.bytes == sum(1000 + number for number in range(40))
+    (tmp_path / "alone").write_bytes(b"1")
+    one = read_files([tmp_path / "alone"], readers=1, seconds=30, seed=1)
+    assert (one.in_order.files, one.at_random.files) == (1, 1)

@@ -76,7 +76,9 @@ def test_shipped_plans_resolve(path):
         ({"arms": {"ddp": {"backend": "ddp", "launcher": "torchrn"}}}, "unknown launcher 'torchrn'; did you mean 'torchrun'?"),
         ({"arms": {"ddp": {"backend": "ddp", "options": {"bucket_cap": 1}}}}, "did you mean 'bucket_cap_mb'?"),
         ({"arms": {"ddp": {"backend": "single"}}}, "'single' is one process, not 2"),
-        ({"arms": {"ddp": {"backend": "dp"}}}, "'dp' is one process for all GPUs, not 2"),
+        ({"arms": {"ddp": {"backend": "dp"}}}, "shares a batch out among the GPUs of one process, and this run is on the CPU"),
+        ({"speed": {"sync_batchnorm": True}}, "refuse that ('SyncBatchNorm expected input tensor to be on GPU'); leave it out"),
+        ({"loss_scale": {"initial": 1024}}, "loss_scale is for precision amp-fp16, and precision is fp32"),
         ({"arms": {"ddp": {"backend": "ddp", "launcher": "horovodrun"}}}, "use 'torchrun', 'mpirun', 'spawn'"),
         (
             {"arms": {"ddp": {"backend": "naive", "transport": "mpi", "launcher": "torchrun"}}},
@@ -184,7 +186,6 @@ def test_the_digest_ignores_only_how_long_is_measured():
         ({"measurement": {"control": True}}, "measurement.control means nothing with training, whose blocks are epochs; leave it"),
         ({"measurement": {"local_every": 4}}, "measurement.local_every means nothing with training"),
         ({"measurement": {"until_decided": True}}, "until_decided is for throughput, not for training"),
-        ({"points": {"a": {"local_batch_size": 8}}}, "points and training are both given"),
         ({"training": {"epochs": 0}}, "training.epochs = 0"),
         ({"training": {"epochs": 1, "stop_at_target": True}}, "needs a target_accuracy, such as 0.97"),
         ({"training": {"epochs": 1, "target_acuracy": 0.9}}, "did you mean 'target_accuracy'?"),

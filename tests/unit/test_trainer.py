@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import multiprocessing
 from datetime import timedelta
 from itertools import islice
@@ -12,16 +13,18 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import runners.rank.trainer
+from backends.base import Prepared
 from measurement.errors import PlanError
 from measurement.record import LaunchRecord
 from measurement.speed import SpeedSettings
 from measurement.step_timer import StepTimer
+from measurement.training import LossScale
 from measurement.world import World
 from runners.processes.rank_supervisor import state
 from runners.protocol.messages import Job
 from runners.rank.engine import settle_garbage, start_engine
 from runners.rank.parity import run_gate
-from runners.rank.precision import INITIAL_SCALE
+from runners.rank.precision import StepPrecision
 from runners.rank.trainer import by_pixels
 from runners.standalone.throughput import StandaloneSettings, measure
 from tests.conftest import REPOSITORY, wait_until
@@ -172,16 +175,34 @@ def test_after_a_rebuild_no_step_is_skipped_to_find_the_loss_scale_again(steep_e
     assert trainer.step_precision.scaler.get_scale() == scale
 
 
+def test_the_loss_scale_begins_backs_off_and_grows_as_asked():
+    asked = LossScale(initial=2.0**20, backoff_factor=0.125, growth_factor=4.0, growth_interval=3)
+    precision = StepPrecision(precision="amp-fp16", max_gradient_norm=None, device=torch.device("cpu"), loss_scale=asked)
+    parameter = torch.nn.Parameter(torch.ones(1))
+    prepared = Prepared(torch.nn.ParameterList([parameter]), torch.optim.SGD([parameter], lr=0.0))
+    for gradient in (math.inf, math.inf, 1.0):
+        prepared.zero_grad()
+        precision.backward(prepared, parameter * gradient)
+        precision.step(prepared)
+    assert precision.skipped_since(2.0**20) == 2
+    assert precision.scaler.get_scale() == 2.0**14
+    for _ in range(2):
+        prepared.zero_grad()
+        precision.backward(prepared, parameter * 1.0)
+        precision.step(prepared)
+    assert precision.scaler.get_scale() == 2.0**16, "after three steps without overflow"
+
+
 def test_steps_without_exchange_leave_the_loss_scale_as_it_was(steep_engine):
     """Each rank may find another one in them, and gradients of different scales have no mean."""
     trainer = steep_engine.trainer
     trainer.run_block(steps=4, warmup_steps=0, local=True, rebuild=True)
-    assert trainer.step_precision.scaler.get_scale() == INITIAL_SCALE
+    assert trainer.step_precision.scaler.get_scale() == LossScale().initial
 
 
 def test_the_gates_low_loss_scale_is_not_carried_over(steep_engine):
     steep_engine.run_gate(steps=2)
-    assert steep_engine.trainer.step_precision.scaler.get_scale() == INITIAL_SCALE
+    assert steep_engine.trainer.step_precision.scaler.get_scale() == LossScale().initial
 
 
 @pytest.fixture

@@ -9,17 +9,19 @@ from fractions import Fraction
 
 import pytest
 
-from measurement.plan import Arm, Measurement, Plan
+from measurement.plan import Arm, Measurement, Plan, Point
 from measurement.record import LaunchRecord
 from measurement.results import ResultsFolder
 from measurement.training import EpochRecord, TrainingSettings
 from reports import conclude, write_reports
+from reports.charts.study import study_charts
 from reports.comparison import compare
 from reports.conclusions.steps import Steps
 from reports.conclusions.training import reference_of
 from reports.estimate import Estimate
 from reports.schema import Comparison
 from reports.statistics.seeds import converges, median_time, ratio_interval, t_interval
+from reports.study import study_of
 from tests.unit.results_factory import COMPARISON_ID, STARTED
 
 HELD_OUT = 200
@@ -296,3 +298,29 @@ def test_reports_of_a_training(tmp_path):
     assert markdown.index("All arms reach the same accuracy") < markdown.index("## Convergence") < markdown.index("## Arms")
     assert page.index("<h2>Convergence</h2>") < page.index("<h2>Learning curves</h2>") < page.index("<h2>Speed</h2>")
     assert all(f'id="chart-curve_{q}_{a}"' in page for q in ("held_out_top1", "train_loss") for a in ("epochs", "time"))
+
+
+def test_a_study_tells_how_long_each_arm_trains_by_ranks():
+    plan = make_plan()
+    seeds = {name: ending_with(198, 196, 197, train_s=time) for name, time in (("single", 4.0), ("ddp", 2.0), ("horovod", 3.0))}
+    one = conclude_from(plan, seeds)
+    two = conclude_from(plan, seeds | {"horovod": [epochs([1, 1, 1, 1]), *ending_with(196, 197, train_s=3.0)]})
+    study = study_of(
+        plan.model_copy(update={"points": {"one": Point(world_size=2), "two": Point(world_size=4, hosts="a:2,b:2")}}),
+        {"one": one, "two": two},
+        comparison_id=COMPARISON_ID,
+    )
+    assert study.points[0].arm("ddp").time_to_train_s == Estimate(value=6.0, ci_low=6.0, ci_high=6.0)
+    assert study.points[0].arm("horovod").time_to_train_s.value == pytest.approx(9.0)
+    assert study.points[1].arm("horovod").time_to_train_s is None
+    assert "horovod trains to 97% accuracy in 9.00 s at one, not with every seed at two" in study.findings
+    figure = study_charts(study)["time_to_train"]
+    assert {line["name"]: line["x"] for line in figure["data"]} == {"ddp": [2, 4], "single": [2, 4], "horovod": [2]}
+    assert figure["layout"]["xaxis"]["ticktext"] == ["2", "4<br>2 hosts"]
+
+
+def test_without_a_target_it_is_the_time_to_the_last_epoch():
+    plan = make_plan(target_accuracy=None)
+    comparison = conclude_from(plan, {"ddp": ending_with(1, 2, 3), "single": [], "horovod": []})
+    assert comparison.training.arm("ddp").time_to_train_s.value == pytest.approx(8.0)
+    assert comparison.training.arm("single").time_to_train_s is None
