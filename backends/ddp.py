@@ -57,10 +57,13 @@ class DDPOptions(ProcessGroupOptions):
 class DDPPrepared(Prepared):
     """DDP's own ``no_sync`` for steps that exchange nothing: autograd hooks run, nothing is sent."""
 
+    def __init__(self, bare: nn.Module, optimizer: Optimizer, *, model: DistributedDataParallel) -> None:
+        super().__init__(bare, optimizer, model=model)
+        self._wrapped = model  # whose compiled version may take its place as ``model``
+
     def local_only(self) -> AbstractContextManager[None]:
         """``no_sync``."""
-        assert isinstance(self.model, DistributedDataParallel)
-        return self.model.no_sync()
+        return self._wrapped.no_sync()
 
     def accumulating(self) -> AbstractContextManager[None]:
         """``no_sync``."""

@@ -39,8 +39,8 @@ class OfRank(NamedTuple):
     """What a rank reports."""
 
     turns: list[LoaderTurn]
-    cores: int
-    """That it may use."""
+    cores: list[int]
+    """That it and its loaders may use."""
     storage: StorageReads | None
     """Read by one rank of each host, where there are files to read."""
 
@@ -131,7 +131,7 @@ def gather(job: Job, setup: WorkloadSetup, world: World, counts: list[int], *, r
         readers = max(*counts, 1) * world.local_world_size
         storage = read_files(files, readers=readers, seconds=seconds, seed=job.seed) if files else None
         turns = Loaders(trained, backend=backend, world=world, device=device).measure(counts, rounds=rounds, seconds=seconds)
-        everyone = backend.all_gather_object(OfRank(turns, len(usable_cores()), storage))
+        everyone = backend.all_gather_object(OfRank(turns, usable_cores(), storage))
         backend.barrier()
     finally:
         backend.teardown()
@@ -140,6 +140,9 @@ def gather(job: Job, setup: WorkloadSetup, world: World, counts: list[int], *, r
 
 def loading_record(job: Job, unit: str, world: World, device: str, everyone: Sequence[OfRank]) -> LoaderRecord:
     """Make the record of what every rank reported."""
+    cores: dict[str, set[int]] = {}
+    for one in everyone:
+        cores.setdefault(one.turns[0].host, set()).update(one.cores)
     return LoaderRecord(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         workload=job.workload,
@@ -149,7 +152,7 @@ def loading_record(job: Job, unit: str, world: World, device: str, everyone: Seq
         launcher=world.launcher,
         world_size=world.world_size,
         device=device,
-        cores={one.turns[0].host: one.cores for one in everyone},
+        cores={host: len(numbers) for host, numbers in cores.items()},
         storage={one.turns[0].host: one.storage for one in everyone if one.storage},
         turns=[turn for turns_of_all in zip(*(one.turns for one in everyone), strict=True) for turn in turns_of_all],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ def test_every_rank_loads_with_every_number_of_workers(tmp_path, launch, family)
     assert all(words in done.stdout for words in ("no worker", "2 workers", "rank 1", "all", "images/s in all"))
     assert "Plotly" in (tmp_path / "out" / "io.html").read_text()
     assert record.storage == {}, "its samples are in memory"
+    assert sum(record.cores.values()) >= min(2, len(os.sched_getaffinity(0))), "those of all ranks, not one rank's share"
 
 
 def test_files_of_images_are_read_without_the_loaders_first(tmp_path):
