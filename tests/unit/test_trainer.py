@@ -77,6 +77,20 @@ def test_a_compiled_model_takes_the_same_steps(engine, monkeypatch):
         assert torch.allclose(mine, wanted, rtol=1e-4, atol=1e-6)
 
 
+def test_a_compiled_ddp_takes_steps_without_exchange(monkeypatch):
+    """What it was asked of is its compiled version, which has no ``no_sync``."""
+    monkeypatch.setattr(torch, "compile", lambda model: traced(model, backend="eager"))
+    place = {"workload": "digits", "local_batch_size": 4, "world_size": 1, "seed": 1, "device": "cpu"}
+    job = Job(arm="ddp", backend="ddp", transport="gloo", speed=SpeedSettings(compile=True), **place)
+    engine = start_engine(job, World(), store=torch.distributed.HashStore())
+    try:
+        block = engine.trainer.run_block(steps=2, warmup_steps=1, local=True, rebuild=True)
+    finally:
+        engine.trainer.release()
+        engine.backend.teardown()
+    assert len(block.samples) == 2
+
+
 def test_micro_batches_of_unequal_sizes_can_weigh_as_one_batch_would():
     """Of one and of two samples."""
     job = Job(arm="single", backend="single", workload=f"{IDIOMS}:Uneven", local_batch_size=4, world_size=1, seed=1, device="cpu")
