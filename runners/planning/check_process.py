@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ import torch
 from pydantic import ValidationError
 
 from backends import backend_class, check_options
+from measurement.environment import forwarded_by_name
 from measurement.errors import LaunchError, PlanError, shortened
 from measurement.plan import Plan
 from measurement.registry import search_beside
@@ -107,7 +109,7 @@ def _facts(plan: Plan, host: str | None) -> WorkloadFacts:
     argv = remote.python("runners.planning.check_process", json.dumps(plan.model_dump(mode="json", include=set(wanted))))
     if host is not None:
         return _read(remote.run(host, argv, timeout_s=TIMEOUT_S).decode(errors="replace"), "")
-    environment = base_environment() | plan.environment
+    environment = base_environment() | forwarded_by_name(os.environ, plan.forward_environment) | plan.environment
     try:
         done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from measurement.environment import local_environment
 from runners.launchers import HostCommand, without_rank_variables
 from runners.processes.run_processes import RUN_ID
 
@@ -46,8 +47,8 @@ def search_path() -> str:
 
 
 def base_environment() -> dict[str, str]:
-    """Return the driver's environment without rank variables and with its own Python first on PATH."""
-    return without_rank_variables(os.environ) | {"PATH": search_path(), "PYTHONUNBUFFERED": "1"}
+    """Return what is handed on of the driver's environment, without rank variables and with its own Python first on PATH."""
+    return local_environment(without_rank_variables(os.environ)) | {"PATH": search_path(), "PYTHONUNBUFFERED": "1"}
 
 
 def end(process: subprocess.Popen[bytes], *, grace_s: float = TERM_GRACE_S) -> None:

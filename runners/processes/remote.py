@@ -8,8 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from measurement.environment import steering_environment
 from measurement.errors import LaunchError
-from measurement.fingerprint import allowed_environment
 from runners.launchers import HostCommand
 from runners.processes.local import base_environment
 from runners.processes.run_processes import RUN_ID
@@ -25,7 +25,7 @@ def forwarded_environment() -> dict[str, str]:
     """Return the variables that ranks on other hosts need to run as those here do."""
     own = base_environment()
     needed = {name: own[name] for name in NEEDED if name in own}
-    return needed | {name: value for name, value in allowed_environment(own).items() if name not in PER_HOST}
+    return needed | {name: value for name, value in steering_environment(own).items() if name not in PER_HOST}
 
 
 def command_line(argv: Sequence[str], *, folder: Path, environment: Mapping[str, str]) -> str:

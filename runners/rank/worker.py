@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from measurement.addresses import split_port
+from measurement.environment import steering_environment
 from measurement.errors import PlanError
-from measurement.fingerprint import allowed_environment
 from measurement.registry import search_beside
 from measurement.world import World
 from runners.launchers import make_launcher
@@ -158,7 +158,7 @@ class RankServer:
                 return EpochReply(report=engine.run_epoch(command))
             case FinishCommand():
                 reply = FinishedReply(
-                    report=engine.report(allowed_environment(os.environ)), peak_memory_bytes=engine.peak_memory_bytes()
+                    report=engine.report(steering_environment(os.environ)), peak_memory_bytes=engine.peak_memory_bytes()
                 )
                 engine.runner.release()
                 return reply
@@ -170,7 +170,7 @@ class RankServer:
 
         rendezvous = PrefixStore(f"{self._launch}/{self._arm}/rendezvous", self._store)
         self._engine = start_engine(self._job, self._world, store=rendezvous)
-        return StartedReply(report=self._engine.report(allowed_environment(os.environ)))
+        return StartedReply(report=self._engine.report(steering_environment(os.environ)))
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from typing import Any, get_args
 import typer
 
 from backends import backend_class, check_options
+from measurement.environment import steering_environment
 from measurement.errors import ParityError, PlanError, RingsideError
-from measurement.fingerprint import allowed_environment
 from measurement.plan import Plan
 from measurement.plan_file import check_plan
 from measurement.record import LaunchRecord
@@ -294,7 +294,7 @@ def _run(
             engine.backend.teardown()
             return
         training.run(record) if training else measure(engine, record, measured)
-        reports = engine.backend.all_gather_object((engine.report(allowed_environment(os.environ)), engine.peak_memory_bytes()))
+        reports = engine.backend.all_gather_object((engine.report(steering_environment(os.environ)), engine.peak_memory_bytes()))
         record.ranks = [report for report, _ in reports]
         record.peak_memory_bytes = [peak for _, peak in reports]
         record.hosts = sorted({report.host for report in record.ranks})

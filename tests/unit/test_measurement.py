@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from measurement.environment import forwarded_by_name, local_environment, steering_environment
 from measurement.errors import RecordError
 from measurement.files import write_whole
-from measurement.fingerprint import allowed_environment, fingerprint
+from measurement.fingerprint import fingerprint
 from measurement.plan_file import check_plan
 from measurement.record import PHASES, SCHEMA_VERSION, STEP_COLUMNS, BlockRecord, LaunchRecord, RankSteps
 from measurement.results import ResultsFolder
@@ -110,7 +111,14 @@ def test_a_folder_without_a_plan(tmp_path):
 
 def test_the_environment_is_allow_listed():
     given = {"OMP_NUM_THREADS": "1", "HOME": "/root", "HOROVOD_SECRET_KEY": "x", "HOROVOD_RANK": "1", "HOROVOD_CYCLE_TIME": "2"}
-    assert allowed_environment(given) == {"HOROVOD_CYCLE_TIME": "2", "OMP_NUM_THREADS": "1"}
+    assert steering_environment(given) == {"HOROVOD_CYCLE_TIME": "2", "OMP_NUM_THREADS": "1"}
+
+
+def test_secrets_are_not_handed_on():
+    given = {"HOME": "/root", "LC_ALL": "C", "HF_HOME": "/h", "TOKENIZERS_PARALLELISM": "0", "MYLAB_DATA": "/d", "OTHER": "1"}
+    secret = {"WANDB_API_KEY": "x", "HF_TOKEN": "x", "AWS_SECRET_ACCESS_KEY": "x", "OMP_PASSWORD": "x", "db_password": "x"}
+    assert set(local_environment(given | secret)) == {"HOME", "LC_ALL", "HF_HOME", "TOKENIZERS_PARALLELISM"}
+    assert forwarded_by_name(given, ["MYLAB_*", "NOT_SET"]) == {"MYLAB_DATA": "/d"}
 
 
 def test_the_fingerprint_knows_this_machine():

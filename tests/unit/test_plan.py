@@ -78,6 +78,9 @@ def test_shipped_plans_resolve(path):
         ({"arms": {"ddp": {"backend": "single"}}}, "'single' is one process, not 2"),
         ({"arms": {"ddp": {"backend": "dp"}}}, "shares a batch out among the GPUs of one process, and this run is on the CPU"),
         ({"speed": {"sync_batchnorm": True}}, "refuse that ('SyncBatchNorm expected input tensor to be on GPU'); leave it out"),
+        ({"environment": {"WANDB_API_KEY": "x"}}, "environment: 'WANDB_API_KEY' looks like a secret"),
+        ({"forward_environment": ["HF_TOKEN"]}, "forward_environment: 'HF_TOKEN' looks like a secret"),
+        ({"forward_environment": ["no such"]}, "names no environment variable"),
         ({"loss_scale": {"initial": 1024}}, "loss_scale is for precision amp-fp16, and precision is fp32"),
         ({"arms": {"ddp": {"backend": "ddp", "launcher": "horovodrun"}}}, "use 'torchrun', 'mpirun', 'spawn'"),
         (

@@ -136,11 +136,11 @@ def test_no_module_is_named_after_a_dependency_or_after_nothing():
 
 
 def test_only_launchers_know_rank_variables():
-    """horovod_rendezvous.py writes Horovod's in the place of its launcher, fingerprint.py leaves them out of records."""
+    """horovod_rendezvous.py writes Horovod's in the place of its launcher, environment.py leaves them out of records."""
     names = {"LOCAL_RANK", "WORLD_SIZE", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}
     for room in ROOMS:
         for path in (REPOSITORY / room).rglob("*.py"):
-            if path.parent.name == "launchers" or path.name in ("horovod_rendezvous.py", "fingerprint.py"):
+            if path.parent.name == "launchers" or path.name in ("horovod_rendezvous.py", "environment.py"):
                 continue
             text = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
             assert not names & text, path

@@ -1,0 +1,87 @@
+"""Which environment variables are handed on, and which are written down: by lists, so that nothing private goes with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+STEERING = (
+    "OMP_",
+    "MKL_",
+    "KMP_",
+    "MALLOC_",
+    "GLIBC_",
+    "HOROVOD_",
+    "NCCL_",
+    "GLOO_",
+    "OMPI_MCA_",
+    "TORCH_",
+    "CUDA_",
+    "UCX_",
+    "FI_",
+)
+"""Variables that begin so change how fast a rank is: they go to every host, and into records."""
+BESIDES = (
+    *(
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "TERM",
+        "TZ",
+        "LANG",
+        "LANGUAGE",
+        "LC_",
+        "TMPDIR",
+        "TEMP",
+        "TMP",
+        "XDG_",
+        "HOSTNAME",
+        "PWD",
+    ),
+    *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHON", "VIRTUAL_ENV", "CONDA_", "UV_", "SSH_AUTH_SOCK", "KRB5CCNAME"),
+    *("OMPI_", "PRTE_", "PMIX_", "OPAL_", "MPI", "PSM", "IBV_", "SHARP_", "SLURM_", "NVIDIA_", "ROCR_", "HIP_", "HSA_", "GPU_"),
+    *("TORCHINDUCTOR_", "PYTORCH_", "TRITON_", "GOMP_", "OPENBLAS_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "RINGSIDE_"),
+    *("LD_BIND_NOW", "TCMALLOC_", "MIMALLOC_", "SSL_CERT_", "REQUESTS_CA_BUNDLE", "MODULEPATH", "LOADEDMODULES", "LMOD_", "EB"),
+)
+"""What a process on this host needs besides: who and where it is, its libraries, MPI and devices."""
+PER_RANK = (
+    "HOROVOD_RANK",
+    "HOROVOD_LOCAL_RANK",
+    "HOROVOD_CROSS_RANK",
+    "HOROVOD_GLOO_RENDEZVOUS",
+    "HOROVOD_HOSTNAME",
+    "OMPI_MCA_ess",
+    "OMPI_MCA_orte",
+    "OMPI_MCA_pmix",
+    "OMPI_MCA_initial",
+    "OMPI_MCA_shmem",
+)
+SECRET = re.compile(r"SECRET|PASSWORD|PASSWD|CREDENTIAL|TOKEN(?!IZERS)|KEY", re.IGNORECASE)
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a variable's name says that its value is nobody else's business."""
+    return SECRET.search(name) is not None
+
+
+def steering_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that steer the frameworks, without secrets and without what differs from rank to rank anyway."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name.startswith(STEERING) and not name.startswith(PER_RANK) and not looks_secret(name)
+    }
+
+
+def local_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What processes on this host get of the driver's environment: no secrets, since some launchers show all of it in ``ps``."""
+    return {name: value for name, value in environment.items() if name.startswith(STEERING + BESIDES) and not looks_secret(name)}
+
+
+def forwarded_by_name(environment: Mapping[str, str], asked: Sequence[str]) -> dict[str, str]:
+    """Variables that a plan names (``forward_environment``), ``MYLAB_*`` for all that begin so; no secrets, nor those not set."""
+    exact = {one for one in asked if not one.endswith("*")}
+    begins = tuple(one[:-1] for one in asked if one.endswith("*"))
+    named = {name: value for name, value in environment.items() if name in exact or (begins and name.startswith(begins))}
+    return {name: value for name, value in named.items() if not looks_secret(name)}
