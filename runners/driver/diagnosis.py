@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Mapping, Sequence
 
@@ -14,6 +15,12 @@ from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import ErrorReply, Reply
 
 TRACE_S = 0.3
+LOST_PEER = re.compile(
+    r"(closed|reset) by peer|broken pipe|remote process exited|pair closure|has been shut down"
+    r"|connection (refused|lost|closed)|network error|no route to host|timed? ?out",
+    re.IGNORECASE,
+)
+"""What Gloo, NCCL, Horovod and sockets say of a peer that has gone: these errors follow from another."""
 
 
 class ArmFailed(Exception):  # noqa: N818 - an outcome that the driver records, not an error of its own
@@ -43,27 +50,31 @@ class Diagnosis:
     def of_death(self, heard: Mapping[int, Reply]) -> ArmFailed | None:
         """Name the cause after a rank or launcher has ended and the other ranks had time to report.
 
-        Ranks that died without a report are the cause; those that report an error lost their peer. But a rank that met bad input,
-        such as a damaged file, or that on this host reported an error before the first one died, is the cause itself: the launcher
-        then ends the others before they can report.
+        Ranks that died without a report are the cause of errors that tell of a lost peer, whichever was seen first: a busy host may
+        learn of the death after the peer has. Any other error is a cause of its own, for which the launcher ends the other ranks
+        before they can report; on one host only if it came before the first death.
         """
         gone = self._supervisors.gone(self._arm, self._launch)
         silent = {rank: at_s for rank, at_s in gone.items() if rank not in heard}
         told = {rank: reply for rank, reply in heard.items() if isinstance(reply, ErrorReply)}
-        if silent and not any(reply.cause == "bad input" or self._came_before(reply, silent) for reply in told.values()):
+        if silent and not any(self._is_a_cause(reply, silent) for reply in told.values()):
             return self._died(silent)
         raised = self.of_errors(told)
         if raised is None and self._processes.has_ended():
             return self.failed(f"the ranks did not report; {self._processes.fate()}")
         return raised
 
-    def _came_before(self, reply: ErrorReply, silent: Mapping[int, float]) -> bool:
-        """Whether an error was reported before the first of these ranks died; clocks of several hosts are not compared."""
-        return self._placement.is_local and reply.at_s < min(silent.values())
+    def _is_a_cause(self, reply: ErrorReply, silent: Mapping[int, float]) -> bool:
+        """Whether an error does not follow from the death of these ranks; clocks of several hosts are not compared."""
+        if reply.cause == "bad input":
+            return True
+        came_before = not self._placement.is_local or reply.at_s < min(silent.values())
+        return came_before and not LOST_PEER.search(reply.message)
 
     def of_errors(self, told: Mapping[int, ErrorReply]) -> ArmFailed | None:
-        """Name the cause among ranks that reported an error: bad input, else the first error. Its peers fail when they lose it."""
+        """Name the cause among ranks that reported an error: bad input, else the first error that tells of no lost peer."""
         told = {rank: reply for rank, reply in told.items() if reply.cause == "bad input"} or told
+        told = {rank: reply for rank, reply in told.items() if not LOST_PEER.search(reply.message)} or told
         if not told:
             return None
         first = min(told, key=lambda rank: told[rank].at_s)

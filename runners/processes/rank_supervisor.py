@@ -36,6 +36,8 @@ STOP_TIMEOUT_S = 5.0
 """Within which a process tree must be seen stopped. Longer than a process usually waits for a disk."""
 PR_SET_CHILD_SUBREAPER = 36
 THIS_FILE = str(Path(__file__).resolve())
+LONGEST_WORD = 64
+"""Bytes of a line from the driver."""
 LOSS_S = 20
 """After this long without an answer, the other host counts as gone."""
 
@@ -43,13 +45,24 @@ LOSS_S = 20
 def start(driver: str, token: str, arm: str, launch: int, rank: int) -> None:
     """Start this process's supervisor. A rank calls it before anything else."""
     keep_orphans()
-    told = [driver, token, arm, str(launch), str(rank), socket.gethostname(), str(os.getpid())]
+    own = open_process(os.getpid())
+    told = [driver, token, arm, str(launch), str(rank), socket.gethostname(), str(os.getpid()), str(own)]
     subprocess.Popen(
         [sys.executable, "-I", "-S", THIS_FILE, *told],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
+        pass_fds=[own] if own is not None else [],
     )
+    if own is not None:
+        os.close(own)
+
+
+def open_process(pid: int) -> int | None:
+    """Return a descriptor of a process, which no other process can take the place of; None where the kernel has none to give."""
+    with contextlib.suppress(OSError, AttributeError):  # ENOSYS, or EPERM of a container
+        return os.pidfd_open(pid)
+    return None
 
 
 def keep_orphans() -> None:
@@ -60,11 +73,18 @@ def keep_orphans() -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def watch(driver: str, token: str, arm: str, launch: str, rank: str, host: str, pid: str) -> None:
-    """Obey the driver until it or the rank has ended."""
+def watch(driver: str, token: str, arm: str, launch: str, rank: str, host: str, pid: str, opened: str) -> None:
+    """Obey the driver until it or the rank has ended. If this process is told to end, its rank goes first."""
     rank_pid = int(pid)
     tree = ProcessTree(rank_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def end_both(*_: object) -> None:
+        tree.kill()
+        os._exit(1)
+
+    for sent in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sent, end_both)
     address, _, port = driver.rpartition(":")
     try:
         connection = socket.create_connection((address.strip("[]"), int(port)), timeout=60)
@@ -74,22 +94,32 @@ def watch(driver: str, token: str, arm: str, launch: str, rank: str, host: str, 
     except OSError as error:
         tree.kill()
         sys.exit(f"ringside: the supervisor of rank {rank} on {host} cannot reach the driver at {driver}: {error}")
-    gone = os.pidfd_open(rank_pid) if hasattr(os, "pidfd_open") else None
+    gone = None if opened == "None" else int(opened)
     listening: list[Any] = [connection] if gone is None else [connection, gone]
+    heard = b""
     while True:
-        ready, _, _ = select.select(listening, [], [], 1.0 if gone is None else None)
+        ready, _, _ = select.select(listening, [], [], 0.2 if gone is None else None)
         if gone in ready or (gone is None and not is_alive(rank_pid)):
             with contextlib.suppress(OSError):  # the driver may have gone as well
                 connection.sendall(f"{GONE} {time.time()}\n".encode())
             return
         if connection in ready:
-            words = receive(connection)
-            if not words:
+            received = receive(connection)
+            *lines, heard = (heard + received).split(b"\n")
+            if not received or len(heard) > LONGEST_WORD or not answer(connection, lines, tree):
                 tree.kill()
                 return
-            for word in words:
-                answer = read_counters() if word == COUNTERS else tree.obey(word)
-                connection.sendall(f"{answer}\n".encode())
+
+
+def answer(connection: socket.socket, lines: Sequence[bytes], tree: "ProcessTree") -> bool:
+    """Do as each line says and answer it. Returns whether the driver could be told."""
+    try:
+        for word in (line.decode(errors="replace") for line in lines):
+            done = read_counters() if word == COUNTERS else tree.obey(word)
+            connection.sendall(f"{done}\n".encode())
+    except OSError:
+        return False
+    return True
 
 
 def read_counters() -> str:
@@ -125,12 +155,12 @@ def keep_alive(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def receive(connection: socket.socket) -> list[str]:
-    """Return the words received; none if the driver has gone."""
+def receive(connection: socket.socket) -> bytes:
+    """Return what was received, perhaps half a line; nothing if the driver has gone."""
     try:
-        return connection.recv(4096).decode().split()
+        return connection.recv(4096)
     except OSError:
-        return []
+        return b""
 
 
 class ProcessTree:

@@ -150,6 +150,32 @@ def test_who_died_without_a_word_is_blamed_and_not_who_could_still_speak(scene):
     assert failed.failure.log_tail == {log_name(2): "last words"}
 
 
+def test_an_error_that_tells_of_a_lost_peer_is_not_the_cause_though_it_was_heard_first(scene):
+    """A busy host's supervisor learns of the death when the peer has told of it already."""
+    scene.launch("exec sleep 60")
+    scene.connect(0, 1)
+    scene.go(r0=12.5)
+    horovod = "HorovodInternalError: Horovod has been shut down. This was caused by an exception on one of the ranks"
+    for words in (str(LOST_PEER), horovod, "DistBackendError: NCCL error: remote process exited or there was a network error"):
+        failed = scene.diagnosis.of_death({1: raised(RuntimeError(words), at_s=12.4)})
+        assert failed.failure.message.startswith("rank 0 died without a word; "), words
+
+
+def test_an_error_of_its_own_is_the_cause_though_another_tells_of_a_lost_peer_before(scene):
+    """By clocks that differ."""
+    failed = scene.diagnosis.of_errors({0: raised(LOST_PEER, at_s=11.9), 1: raised(NO_MORE, at_s=12.0)})
+    assert failed.failure.message == "rank 1: ValueError: no more"
+
+
+def test_across_hosts_who_raised_an_error_of_its_own_is_the_cause_of_others_that_the_launcher_killed(two_hosts):
+    two_hosts.processes.exit_codes = [0]
+    two_hosts.processes.unreachable.clear()
+    two_hosts.connect(0, 1)
+    two_hosts.go(r0=11.0)
+    failed = two_hosts.diagnosis.of_death({1: raised(NO_MORE, at_s=12.0)})
+    assert failed.failure.message.startswith("rank 1 on host1: ValueError: no more")
+
+
 def test_of_several_silent_ranks_the_first_is_the_cause_and_the_others_follow(scene):
     scene.launch("exec sleep 60")
     scene.connect(0, 1, 2)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -119,6 +123,51 @@ def test_a_rank_is_stopped_without_other_ranks_and_their_supervisors(supervisors
         tree.go_on()
         supervisors.tell("arm", 0, "stop")
         assert states() == {first.pid: "T", second.pid: "T"}
+
+
+SLEEPS = "; import time; time.sleep(600)"
+
+
+def test_half_a_word_is_waited_for(supervisors):
+    with supervised(supervisors, SLEEPS) as rank:
+        connection = supervisors.of("arm", 0)[0].connection
+        connection.sendall(b"sto")
+        time.sleep(0.3)
+        assert rank_supervisor.state(rank.pid) == "S"
+        connection.sendall(b"p\ncont")
+        wait_until(lambda: rank_supervisor.state(rank.pid) == "T")
+        connection.sendall(b"inue\n")
+        wait_until(lambda: rank_supervisor.state(rank.pid) == "S")
+
+
+def test_a_connection_that_is_reset_after_stop_leaves_no_frozen_rank(supervisors):
+    with supervised(supervisors, SLEEPS) as rank:
+        one = supervisors.of("arm", 0)[0]
+        one.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        one.connection.sendall(b"stop\n" * 50)
+        one.connection.close()
+        assert rank.wait(20) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
+def test_a_supervisor_that_is_told_to_end_takes_its_frozen_rank_with_it(supervisors, sent):
+    with supervised(supervisors, SLEEPS) as rank:
+        supervisors.tell("arm", 0, "stop")
+        (own,) = [process.pid for process in started_processes() if rank_supervisor.is_supervisor(process.pid)]
+        os.kill(own, sent)
+        assert rank.wait(20) == -signal.SIGKILL
+
+
+def test_where_the_kernel_has_no_descriptor_of_processes_the_end_of_a_rank_is_told_all_the_same(supervisors):
+    refused = "; import os; os.pidfd_open = None"
+    begin = f"from runners.processes import rank_supervisor; rank_supervisor.open_process = lambda pid: None{refused}"
+    told = f"{[supervisors.address, supervisors.token]}, 'arm', 0, 0"
+    program = f"{begin}; rank_supervisor.start(*{told}); import time; time.sleep(0.5)"
+    with subprocess.Popen([sys.executable, "-c", program], cwd=REPOSITORY):
+        wait_until(lambda: 0 in supervisors.of("arm", 0))
+    wait_until(lambda: 0 in supervisors.gone("arm", 0))
+    assert math.isfinite(supervisors.gone("arm", 0)[0])
+    supervisors.release("arm", 0)
 
 
 def test_a_process_that_does_not_stop_is_named(tmp_path, monkeypatch):
