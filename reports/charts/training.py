@@ -54,7 +54,7 @@ def _chart(comparison: Comparison, quantity: Quantity, axis: str) -> Figure | No
     layout["yaxis"] |= {"title": {"text": CURVE_TITLES[quantity], "font": {"size": 12}, "standoff": 8}, "automargin": True}
     layout["xaxis"] |= {"rangemode": "tozero"}
     if quantity in SHARES:
-        layout["yaxis"] |= {"tickformat": ".0%"}
+        layout["yaxis"] |= {"tickformat": ".1~%"}
     if quantity == "held_out_top1" and comparison.training.settings.target_accuracy is not None:
         layout["shapes"] = [_target(comparison.training.settings.target_accuracy)]
     return {"data": traces, "layout": layout}

@@ -82,7 +82,8 @@ class Steps:
         key = [*PLACE, "turn"]
         turns = self.rank_blocks.groupby(key)["steps"].agg(["size", "min", "max"]).reset_index().merge(counted, on=PLACE)
         skipping = {(record.launch, record.arm, block.turn) for record in good for block in record.blocks if block.skipped_steps}
-        turns = turns[[place not in skipping for place in turns[key].itertuples(index=False, name=None)]]
+        takes_all = np.array([place not in skipping for place in turns[key].itertuples(index=False, name=None)], dtype=bool)
+        turns = turns.loc[takes_all]
         whole = turns.loc[(turns["size"] == turns["world_size"]) & (turns["min"] == turns["max"]), key]
         return Steps(rank_blocks=self.rank_blocks.merge(whole, on=key), slowest=self.slowest.merge(whole, on=key))
 

@@ -153,7 +153,7 @@ def _study(study: Study) -> bytes:
     text = page.render(
         s=study,
         headline=headline_parts(study.headline),
-        results=results_table(study).narrowed("throughput"),
+        results=results_table(study).narrowed("throughput", "speed_up", "efficiency"),
         points=points_table(study),
         links=study_link_table(study),
         links_caption=study_link_caption(study),
