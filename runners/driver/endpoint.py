@@ -7,21 +7,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
 
 from measurement.addresses import listen, with_port
 from runners.hosts.placement import Placement
+from runners.processes.key_file import shared_key
 from runners.processes.supervisor_server import SupervisorServer
+from runners.protocol.sealed_store import SealedStore
 
 
 @dataclass(frozen=True, kw_only=True)
 class DriverEndpoint:
     """Where the ranks of all arms find the driver."""
 
-    store: Any
-    """The ``TCPStore`` that the driver serves."""
+    store: SealedStore
+    """Upon the ``TCPStore`` that the driver serves."""
     store_address: str
     supervisors: SupervisorServer
+    key_file: Path
+    """Of the comparison's key, on every host."""
     run_id: str
     placement: Placement
 
@@ -32,24 +36,26 @@ def open_endpoint(placement: Placement) -> Iterator[DriverEndpoint]:
     from torch.distributed import TCPStore
 
     address = placement.driver_address
-    supervisors = SupervisorServer(address=address)
-    listening = listen(address)
-    port = listening.getsockname()[1]
-    store = TCPStore(
-        address,
-        port,
-        is_master=True,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=30),
-        master_listen_fd=listening.detach(),
-    )
-    try:
-        yield DriverEndpoint(
-            store=store,
-            store_address=with_port(address, port),
-            supervisors=supervisors,
-            run_id=secrets.token_hex(6),
-            placement=placement,
+    with shared_key(placement.remote) as key_file:
+        supervisors = SupervisorServer(address=address, key=key_file.key)
+        listening = listen(address)
+        port = listening.getsockname()[1]
+        store = TCPStore(
+            address,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=30),
+            master_listen_fd=listening.detach(),
         )
-    finally:
-        supervisors.close()
+        try:
+            yield DriverEndpoint(
+                store=SealedStore(store, key=key_file.key),
+                store_address=with_port(address, port),
+                supervisors=supervisors,
+                key_file=key_file.path,
+                run_id=secrets.token_hex(6),
+                placement=placement,
+            )
+        finally:
+            supervisors.close()

@@ -14,6 +14,7 @@ The last line, ``gone SECONDS``, comes unasked: the time at which its rank ended
 """
 
 import contextlib
+import hmac
 import io
 import json
 import os
@@ -36,17 +37,18 @@ STOP_TIMEOUT_S = 5.0
 """Within which a process tree must be seen stopped. Longer than a process usually waits for a disk."""
 PR_SET_CHILD_SUBREAPER = 36
 THIS_FILE = str(Path(__file__).resolve())
+GREETING_S = 60
 LONGEST_WORD = 64
 """Bytes of a line from the driver."""
 LOSS_S = 20
 """After this long without an answer, the other host counts as gone."""
 
 
-def start(driver: str, token: str, arm: str, launch: int, rank: int) -> None:
-    """Start this process's supervisor. A rank calls it before anything else."""
+def start(driver: str, key_file: str, arm: str, launch: int, rank: int) -> None:
+    """Start this process's supervisor. A rank calls it before anything else; ``key_file``: see ``greet``."""
     keep_orphans()
     own = open_process(os.getpid())
-    told = [driver, token, arm, str(launch), str(rank), socket.gethostname(), str(os.getpid()), str(own)]
+    told = [driver, key_file, arm, str(launch), str(rank), socket.gethostname(), str(os.getpid()), str(own)]
     subprocess.Popen(
         [sys.executable, "-I", "-S", THIS_FILE, *told],
         stdin=subprocess.DEVNULL,
@@ -73,7 +75,7 @@ def keep_orphans() -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def watch(driver: str, token: str, arm: str, launch: str, rank: str, host: str, pid: str, opened: str) -> None:
+def watch(driver: str, key_file: str, arm: str, launch: str, rank: str, host: str, pid: str, opened: str) -> None:
     """Obey the driver until it or the rank has ended. If this process is told to end, its rank goes first."""
     rank_pid = int(pid)
     tree = ProcessTree(rank_pid)
@@ -87,10 +89,8 @@ def watch(driver: str, token: str, arm: str, launch: str, rank: str, host: str, 
         signal.signal(sent, end_both)
     address, _, port = driver.rpartition(":")
     try:
-        connection = socket.create_connection((address.strip("[]"), int(port)), timeout=60)
-        connection.settimeout(None)
+        connection = greet((address.strip("[]"), int(port)), Path(key_file).read_text(), [arm, launch, rank, host, pid])
         keep_alive(connection)
-        connection.sendall(f"{token} {arm} {launch} {rank} {host} {pid}\n".encode())
     except OSError as error:
         tree.kill()
         sys.exit(f"ringside: the supervisor of rank {rank} on {host} cannot reach the driver at {driver}: {error}")
@@ -109,6 +109,51 @@ def watch(driver: str, token: str, arm: str, launch: str, rank: str, host: str, 
             if not received or len(heard) > LONGEST_WORD or not answer(connection, lines, tree):
                 tree.kill()
                 return
+
+
+def greet(address: tuple[str, int], key: str, who: Sequence[str]) -> socket.socket:
+    """Connect to the driver and say who this is, with the proof that it is one of the comparison's own.
+
+    Args:
+        address: of the driver's supervisor server.
+        key: of the comparison.
+        who: arm, launch, rank, host and process id.
+
+    Raises:
+        OSError: the driver cannot be reached, or does not answer.
+    """
+    deadline = time.monotonic() + GREETING_S
+    while True:
+        connection = socket.create_connection(address, timeout=GREETING_S)
+        with contextlib.suppress(ConnectionError):  # closed at once: others press in, who may be strangers
+            challenge = receive_line(connection)
+            connection.sendall(f"{' '.join(who)} {prove(key, challenge, *who)}\n".encode())
+            connection.settimeout(None)
+            return connection
+        connection.close()
+        if time.monotonic() > deadline:
+            raise ConnectionError("it closes the connection")
+        time.sleep(0.05)
+
+
+def receive_line(connection: socket.socket, *, most: int = 256) -> str:
+    """Return the line that comes next, of so many bytes at most; nothing behind it is taken.
+
+    Raises:
+        ConnectionError: the connection ends before, or the line is longer.
+    """
+    line = b""
+    while not line.endswith(b"\n"):
+        received = connection.recv(1)
+        if not received or len(line) > most:
+            raise ConnectionError("no line came")
+        line += received
+    return line.decode(errors="replace").strip()
+
+
+def prove(key: str, *words: str) -> str:
+    """Return what only who has the key can make of these words (HMAC-SHA-256, hexadecimal)."""
+    return hmac.new(key.encode(), " ".join(words).encode(), "sha256").hexdigest()
 
 
 def answer(connection: socket.socket, lines: Sequence[bytes], tree: "ProcessTree") -> bool:

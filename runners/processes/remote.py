@@ -50,8 +50,8 @@ def start(command: HostCommand, *, run_id: str, log: Path) -> subprocess.Popen[b
         )
 
 
-def run(host: str, argv: Sequence[str], *, timeout_s: float) -> bytes:
-    """Run a command on a host to its end.
+def run(host: str, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> bytes:
+    """Run a command on a host to its end, with this standard input.
 
     Returns:
         Its standard output.
@@ -61,7 +61,7 @@ def run(host: str, argv: Sequence[str], *, timeout_s: float) -> bytes:
     """
     line = command_line(argv, folder=Path.cwd(), environment=forwarded_environment())
     try:
-        done = subprocess.run(_ssh(host, line), stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False)
+        done = subprocess.run(_ssh(host, line), input=stdin, capture_output=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
         raise LaunchError(f"host '{host}' did not answer within {timeout_s:g} s; try: ssh {host} true") from None
     if done.returncode:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import math
 import secrets
 import socket
@@ -16,9 +17,12 @@ from pydantic import ValidationError
 from measurement.addresses import listen, with_port
 from measurement.errors import LaunchError
 from measurement.host_use import HostCounters
-from runners.processes.rank_supervisor import COUNTERS, FAILED, GONE, keep_alive
+from runners.processes.rank_supervisor import COUNTERS, FAILED, GONE, keep_alive, prove, receive_line
 
 ACKNOWLEDGE_TIMEOUT_S = 10.0
+GREETING_TIMEOUT_S = 5.0
+MOST_GREETINGS = 128
+"""Connections that have not said yet who they are; others are closed at once, and supervisors come again."""
 
 
 @dataclass(kw_only=True)
@@ -48,8 +52,10 @@ class Answer:
 class SupervisorServer:
     """Serves the supervisors of all ranks of a comparison. A thread accepts connections; the driver's thread talks to them."""
 
-    def __init__(self, *, address: str) -> None:
-        self.token = secrets.token_hex(16)
+    def __init__(self, *, address: str, key: str) -> None:
+        """``key``: of the comparison; who cannot prove to have it is let go."""
+        self._key = key
+        self._greetings = threading.BoundedSemaphore(MOST_GREETINGS)
         self._server = listen(address)
         self._address = address
         self._ranks: dict[tuple[str, int], dict[int, SupervisedRank]] = {}
@@ -136,29 +142,34 @@ class SupervisorServer:
                 connection, _ = self._server.accept()
             except OSError:
                 return
-            threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
+            if self._greetings.acquire(blocking=False):
+                threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
+            else:
+                connection.close()
 
     def _greet(self, connection: socket.socket) -> None:
-        connection.settimeout(ACKNOWLEDGE_TIMEOUT_S)
-        line = b""
+        """Hear who it is; one that cannot prove it, is a rank's second or takes its time is let go."""
+        closing = threading.Timer(GREETING_TIMEOUT_S, _shut, [connection])
+        closing.start()
         try:
-            while not line.endswith(b"\n") and len(line) < 1024:
-                received = connection.recv(1)
-                if not received:
-                    raise ConnectionError("closed before it said who it is")
-                line += received
-            token, arm, launch, rank, host, pid = line.decode().split()
+            challenge = secrets.token_hex(16)
+            connection.sendall(f"{challenge}\n".encode())
+            *who, proof = receive_line(connection, most=1024).split()
+            if not hmac.compare_digest(proof.encode(), prove(self._key, challenge, *who).encode()):
+                raise ConnectionError("it does not have the key")
+            arm, launch, rank, host, pid = who
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(connection)
+            one = SupervisedRank(rank=int(rank), host=host, pid=int(pid), connection=connection)
+            with self._lock:
+                known = self._ranks.setdefault((arm, int(launch)), {}).setdefault(one.rank, one)
+            if known is not one:
+                raise ConnectionError("its rank has a supervisor")
         except (OSError, ValueError):
             connection.close()
-            return
-        if not secrets.compare_digest(token, self.token):
-            connection.close()
-            return
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        keep_alive(connection)
-        with self._lock:
-            ranks = self._ranks.setdefault((arm, int(launch)), {})
-            ranks[int(rank)] = SupervisedRank(rank=int(rank), host=host, pid=int(pid), connection=connection)
+        finally:
+            closing.cancel()
+            self._greetings.release()
 
     @staticmethod
     def _await_answer(one: SupervisedRank, word: str) -> Answer | None:
@@ -170,6 +181,12 @@ class SupervisorServer:
             except TimeoutError:
                 raise LaunchError(f"rank {one.rank} on {one.host} was not told to {word}: its supervisor does not answer") from None
         return None if one.is_gone else answer
+
+
+def _shut(connection: socket.socket) -> None:
+    """End whoever waits for this connection's other side."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _take_answer(one: SupervisedRank, word: str) -> Answer | None:

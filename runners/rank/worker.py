@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 from measurement.addresses import split_port
 from measurement.environment import steering_environment
@@ -49,6 +49,7 @@ from runners.protocol.messages import (
     job_key,
     reply_key,
 )
+from runners.protocol.sealed_store import SealedStore
 from runners.rank.resources import take_resources
 from runners.rank.told_error import ToldError
 
@@ -61,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = _arguments().parse_args(argv)
     search_beside(Path.cwd())
     world = read_world(os.environ, make_launcher(given.launcher).rank_variables)
-    rank_supervisor.start(given.supervisors, given.token, given.arm, given.launch, world.rank)
+    rank_supervisor.start(given.supervisors, given.key_file, given.arm, given.launch, world.rank)
     folder = Path(given.log_folder) if given.log_folder else remote_results.folder_of(os.environ[RUN_ID])
     redirect_output(folder / remote_results.log_name(world.rank))
     faulthandler.register(signal.SIGUSR1)
@@ -70,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from torch.distributed import TCPStore
 
     host, port = split_port(given.driver)
-    store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=FOREVER)
+    bare = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=FOREVER)
+    store = SealedStore(bare, key=Path(given.key_file).read_text())
     RankServer(store=store, arm=given.arm, launch=given.launch, world=world, kept_in=None if given.log_folder else folder).serve()
     leave(0)  # torn down in order; Gloo in torch 2.15 may still abort when the interpreter takes the rest apart
 
@@ -79,7 +81,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m runners.rank.worker", description=__doc__)
     parser.add_argument("--driver", required=True, help="host:port of the driver's store")
     parser.add_argument("--supervisors", required=True, help="host:port of the driver's supervisor server")
-    parser.add_argument("--token", required=True)
+    parser.add_argument("--key-file", required=True, help="of the comparison's key, which only its user can read")
     parser.add_argument("--arm", required=True)
     parser.add_argument("--launcher", required=True, help="that started this rank; its class knows the variables to read")
     parser.add_argument("--launch", type=int, required=True)
@@ -119,20 +121,19 @@ def error_reply(error: Exception) -> ErrorReply:
 class RankServer:
     """Answers the driver's commands, one after another."""
 
-    def __init__(self, *, store: Any, arm: str, launch: int, world: World, kept_in: Path | None) -> None:
+    def __init__(self, *, store: SealedStore, arm: str, launch: int, world: World, kept_in: Path | None) -> None:
         self._store = store
         self._kept_in = kept_in
         self._arm, self._launch = arm, launch
         self._world = world
-        self._job = Job.model_validate_json(store.get(job_key(arm, launch)))
 
     def serve(self) -> None:
         """Answer commands until ``finish``."""
         number, done = 0, False
         while not done:
-            command = decode_command(self._store.get(command_key(self._arm, self._launch, number)))
             place = reply_key(self._arm, self._launch, number, self._world.rank)
             try:
+                command = decode_command(self._store.get(command_key(self._arm, self._launch, number)))
                 reply = self._answer(command)
             except Exception as error:  # noqa: BLE001 - the worker's edge: whatever it was, the driver must hear of it
                 self._store.set(place, encode(error_reply(error)))
@@ -168,8 +169,9 @@ class RankServer:
 
         from runners.rank.engine import start_engine
 
-        rendezvous = PrefixStore(f"{self._launch}/{self._arm}/rendezvous", self._store)
-        self._engine = start_engine(self._job, self._world, store=rendezvous)
+        job = Job.model_validate_json(self._store.get(job_key(self._arm, self._launch)))
+        rendezvous = PrefixStore(f"{self._launch}/{self._arm}/rendezvous", self._store.bare)
+        self._engine = start_engine(job, self._world, store=rendezvous)
         return StartedReply(report=self._engine.report(steering_environment(os.environ)))
 
 

@@ -1,20 +1,26 @@
-"""What launchers show of the driver's environment: with Horovod's own, all of it stood in the command line of a shell."""
+"""What other users of a host see and can do: read ``ps``, and write into the driver's store, whose port they find there."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
+from datetime import timedelta
+from pathlib import Path
 
 import psutil
 import pytest
+from torch.distributed import TCPStore
 
 from measurement.results import ResultsFolder
 from runners.processes.run_processes import RUN_ID
-from tests.conftest import REPOSITORY, needs_horovod, started_processes, write_plan
+from tests.conftest import REPOSITORY, needs_horovod, started_processes, wait_until, write_plan
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
 SECRET = "hunter2-hunter2"
+OTHERS = [65534] if os.geteuid() == 0 else []
+"""Users that only root can act for."""
 ARMS = {
     "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"},
     "horovod": {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"},
@@ -29,19 +35,70 @@ def test_no_process_shows_or_has_a_secret_of_the_drivers_environment(tmp_path, m
     plan = write_plan(tmp_path, arms=ARMS, forward_environment=["SITE_*"], measurement={"control": False, "rounds": 1})
     command = [sys.executable, "-m", "runners.cli", "compare", str(plan), "-o", str(tmp_path / "out")]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    seen, with_folder = set(), set()
+    seen, with_folder, keys, tried, read_by_others = set(), set(), {}, set(), set()
     while process.poll() is None:
         for one in started_processes():
             with contextlib.suppress(psutil.Error):
                 shown, held = " ".join(one.cmdline()), one.environ()
-                if SECRET in shown or (RUN_ID in held and SECRET in held.values()):
-                    seen.add(shown)
+                keys |= {name: Path(name).read_text() for name in one.cmdline() if name.endswith("/key") and Path(name).is_file()}
+                for secret in (SECRET, *keys.values()):
+                    if secret in shown or (RUN_ID in held and secret in held.values()):
+                        seen.add(shown)
+                for name in keys.keys() - tried:
+                    tried.add(name)
+                    read_by_others |= {name for user in OTHERS if reads(name, user=user)}
                 if held.get("SITE_FOLDER") and "runners.rank.worker" in one.cmdline():
                     with_folder |= {arm for arm in ARMS if arm in one.cmdline()}
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 0, said
     assert {record.status for record in ResultsFolder(tmp_path / "out").records()} == {"ok"}
     assert seen == set()
+    assert len(keys) == 1
+    assert read_by_others == set()
+    assert not any(Path(name).parent.exists() for name in keys), "the key goes with the comparison"
     assert with_folder == set(ARMS), "what the plan names, all ranks have"
-    kept = [path for path in (tmp_path / "out").rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
-    assert kept == []
+    written = [path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert not any(secret.encode() in content for secret in (SECRET, *keys.values()) for content in written)
+
+
+def reads(name, *, user):
+    """Whether another user reads a file."""
+    return subprocess.run(["cat", name], user=user, group=user, extra_groups=[], capture_output=True, check=False).returncode == 0
+
+
+EVIL = """
+from pathlib import Path
+Path({mark!r}).touch()
+from workloads.digits import Digits
+class C(Digits): pass
+"""
+
+
+def test_who_overwrites_a_job_in_the_drivers_store_has_nothing_imported(tmp_path):
+    """The port stands in the ranks' command lines, and they read their job seconds after they were started."""
+    (tmp_path / "evil.py").write_text(EVIL.format(mark=str(tmp_path / "imported")))
+    arms = {name: {"backend": name, "transport": "gloo", "launcher": "spawn"} for name in ("ddp", "naive")}
+    plan = write_plan(tmp_path, arms=arms, measurement={"control": False, "rounds": 1})
+    command = [sys.executable, "-m", "runners.cli", "compare", str(plan), "-o", str(tmp_path / "out")]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wait_until(lambda: drivers_port() or process.poll() is not None, seconds=60)
+    store = TCPStore("127.0.0.1", drivers_port(), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=20))
+    store.wait(["0/naive/job"])
+    job = store.get("0/naive/job").decode().partition(" ")[2]
+    store.set("0/naive/job", job.replace('"workload":"digits"', f'"workload":"{tmp_path}/evil.py:C"'))
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 1, said
+    records = {record.arm: record for record in ResultsFolder(tmp_path / "out").records()}
+    assert records["ddp"].status == "ok"
+    assert "'0/naive/job' in the driver's store was not written by this comparison" in records["naive"].error.message
+    assert not (tmp_path / "imported").exists()
+
+
+def drivers_port():
+    """Of the store, as everybody sees it."""
+    for one in started_processes():
+        with contextlib.suppress(psutil.Error):
+            words = one.cmdline()
+            if "--driver" in words:
+                return int(words[words.index("--driver") + 1].rpartition(":")[2])
+    return None

@@ -15,7 +15,7 @@ from runners.driver.arm_processes import LAUNCHER_LOG, ArmProcesses
 from runners.driver.diagnosis import Diagnosis
 from runners.hosts.placement import Placement
 from runners.launchers import HERE, HostCommand, HostSlots
-from runners.processes.rank_supervisor import GONE
+from runners.processes.rank_supervisor import GONE, greet
 from runners.processes.remote_results import log_name
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import CheckReport, GateReply
@@ -43,7 +43,7 @@ class Scene:
     def __init__(self, folder, hosts):
         self.folder = folder
         self.placement = Placement(hosts=hosts, cores={entry.host: 2 for entry in hosts}, here=frozenset({HERE, "host1"}))
-        self.supervisors = SupervisorServer(address="127.0.0.1")
+        self.supervisors = SupervisorServer(address="127.0.0.1", key="k")
         self.ranks: dict[int, socket.socket] = {}
         self.processes = ArmProcesses([], run_id="test-of-diagnosis", folder=folder, placement=self.placement)
 
@@ -62,8 +62,7 @@ class Scene:
         """Supervisors report, from hosts of their own names."""
         address, _, port = self.supervisors.address.rpartition(":")
         for rank in ranks:
-            connection = self.ranks[rank] = socket.create_connection((address, int(port)), timeout=10)
-            connection.sendall(f"{self.supervisors.token} {ARM} {LAUNCH} {rank} vm {1000 + rank}\n".encode())
+            self.ranks[rank] = greet((address, int(port)), "k", [ARM, str(LAUNCH), str(rank), "vm", str(1000 + rank)])
             wait_until(lambda rank=rank: rank in self.supervisors.of(ARM, LAUNCH))
 
     def go(self, **at_s):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,9 +65,19 @@ os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0,
 """A process in the kernel's hands: it waits until its child has begun its program, and that waits for a writer to a pipe."""
 
 
+KEY_FILE = Path(tempfile.mkdtemp()) / "key"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _key_file():
+    KEY_FILE.write_text("k")
+    yield
+    shutil.rmtree(KEY_FILE.parent)
+
+
 @pytest.fixture
 def supervisors():
-    served = SupervisorServer(address="127.0.0.1")
+    served = SupervisorServer(address="127.0.0.1", key="k")
     yield served
     served.close()
 
@@ -73,7 +85,7 @@ def supervisors():
 @contextmanager
 def supervised(supervisors, program, *, rank=0):
     """A process that starts its supervisor as a rank does, and then runs a program."""
-    begin = f"from runners.processes import rank_supervisor; rank_supervisor.start(*{[supervisors.address, supervisors.token]}"
+    begin = f"from runners.processes import rank_supervisor; rank_supervisor.start(*{[supervisors.address, str(KEY_FILE)]}"
     with subprocess.Popen([sys.executable, "-c", f"{begin}, 'arm', 0, {rank}){program}"], cwd=REPOSITORY) as process:
         try:
             wait_until(lambda: rank in supervisors.of("arm", 0))
@@ -161,7 +173,7 @@ def test_a_supervisor_that_is_told_to_end_takes_its_frozen_rank_with_it(supervis
 def test_where_the_kernel_has_no_descriptor_of_processes_the_end_of_a_rank_is_told_all_the_same(supervisors):
     refused = "; import os; os.pidfd_open = None"
     begin = f"from runners.processes import rank_supervisor; rank_supervisor.open_process = lambda pid: None{refused}"
-    told = f"{[supervisors.address, supervisors.token]}, 'arm', 0, 0"
+    told = f"{[supervisors.address, str(KEY_FILE)]}, 'arm', 0, 0"
     program = f"{begin}; rank_supervisor.start(*{told}); import time; time.sleep(0.5)"
     with subprocess.Popen([sys.executable, "-c", program], cwd=REPOSITORY):
         wait_until(lambda: 0 in supervisors.of("arm", 0))

@@ -8,26 +8,29 @@ from contextlib import suppress
 import pytest
 
 from measurement.errors import LaunchError
-from runners.processes.supervisor_server import SupervisorServer
+from runners.processes import supervisor_server
+from runners.processes.rank_supervisor import greet, prove, receive_line
+from runners.processes.supervisor_server import MOST_GREETINGS, SupervisorServer
 from tests.conftest import wait_until
+
+KEY = "the comparison's"
 
 
 @pytest.fixture
 def supervisors():
-    served = SupervisorServer(address="127.0.0.1")
+    served = SupervisorServer(address="127.0.0.1", key=KEY)
     yield served
     served.close()
 
 
 def connect(supervisors, rank):
     host, _, port = supervisors.address.rpartition(":")
-    connection = socket.create_connection((host, int(port)), timeout=10)
-    connection.sendall(f"{supervisors.token} arm 0 {rank} vm {1000 + rank}\n".encode())
+    connection = greet((host, int(port)), KEY, ["arm", "0", str(rank), "vm", str(1000 + rank)])
     wait_until(lambda: rank in supervisors.of("arm", 0))
     return connection
 
 
-@pytest.mark.parametrize("said", [b"", b"half a li", b"not our token arm 0 0 vm 1\n"])
+@pytest.mark.parametrize("said", [b"", b"half a li", b"arm 0 0 vm 1 " + b"0" * 64 + b"\n", b"\xff\n", bytes(5000)])
 def test_a_stranger_is_let_go_and_a_supervisor_is_served_after_it(supervisors, said):
     """A connection that closed before its line was whole kept a thread of the driver busy for ever."""
     before = set(threading.enumerate())
@@ -38,6 +41,40 @@ def test_a_stranger_is_let_go_and_a_supervisor_is_served_after_it(supervisors, s
     connect(supervisors, 0).close()
     wait_until(lambda: set(threading.enumerate()) <= before)
     assert list(supervisors.of("arm", 0)) == [0]
+
+
+def test_nobody_takes_the_place_of_a_ranks_supervisor(supervisors):
+    """Not even with the key: what it was told would no longer reach the rank."""
+    first = connect(supervisors, 0)
+    known = supervisors.of("arm", 0)[0]
+    host, _, port = supervisors.address.rpartition(":")
+    with greet((host, int(port)), KEY, ["arm", "0", "0", "vm", "77"]) as second:
+        assert second.recv(1) == b""
+    assert supervisors.of("arm", 0)[0] is known
+    first.close()
+
+
+def test_an_answer_that_was_heard_on_another_connection_proves_nothing(supervisors):
+    host, _, port = supervisors.address.rpartition(":")
+    who = ["arm", "0", "0", "vm", "77"]
+    with socket.create_connection((host, int(port)), timeout=10) as heard:
+        answered = f"{' '.join(who)} {prove(KEY, receive_line(heard), *who)}\n".encode()
+    with socket.create_connection((host, int(port)), timeout=10) as stranger:
+        receive_line(stranger)
+        stranger.sendall(answered)
+        assert stranger.recv(1) == b""
+    assert supervisors.of("arm", 0) == {}
+
+
+def test_strangers_that_say_nothing_do_not_keep_a_supervisor_out(supervisors, monkeypatch):
+    monkeypatch.setattr(supervisor_server, "GREETING_TIMEOUT_S", 0.5)
+    before = threading.active_count()
+    host, _, port = supervisors.address.rpartition(":")
+    strangers = [socket.create_connection((host, int(port)), timeout=10) for _ in range(300)]
+    assert threading.active_count() <= before + 2 * MOST_GREETINGS
+    connect(supervisors, 0).close()
+    for stranger in strangers:
+        stranger.close()
 
 
 def test_ranks_that_went_are_told_in_the_order_of_their_going(supervisors):

@@ -1,0 +1,62 @@
+"""The key of a comparison, by which its driver, supervisors and ranks prove to each other who they are.
+
+It reaches them as a file that only the user can read: never in a command line or a shell's environment, which ``ps`` shows to all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from measurement.errors import LaunchError
+from runners.processes import remote
+
+PUT = 'umask 077 && mkdir -p -- "$1" && cat > "$1/key"'
+REMOVE = 'rm -rf -- "$1"'
+TIMEOUT_S = 20.0
+AT_ONCE = 32
+"""Hosts that are reached side by side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyFile:
+    """A key, and where it lies on every host."""
+
+    key: str = field(repr=False)
+    """32 random bytes in hexadecimal digits."""
+    path: Path
+
+
+@contextmanager
+def shared_key(hosts: Sequence[str]) -> Iterator[KeyFile]:
+    """Make a key that lies here and on other hosts while the context lasts. The folder's name is random, and new.
+
+    Raises:
+        LaunchError: a host cannot be reached.
+    """
+    made = KeyFile(key=secrets.token_hex(32), path=Path(tempfile.mkdtemp(prefix="ringside-key-")) / "key")
+    try:
+        with os.fdopen(os.open(made.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(made.key)
+        _everywhere(hosts, PUT, made)
+        yield made
+    finally:
+        with contextlib.suppress(LaunchError):  # a host that has gone keeps the key of a comparison that is over
+            _everywhere(hosts, REMOVE, made)
+        shutil.rmtree(made.path.parent, ignore_errors=True)
+
+
+def _everywhere(hosts: Sequence[str], script: str, key: KeyFile) -> None:
+    def run(host: str) -> None:
+        remote.run(host, ["sh", "-c", script, "sh", str(key.path.parent)], timeout_s=TIMEOUT_S, stdin=key.key.encode())
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(run, hosts))
