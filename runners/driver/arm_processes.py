@@ -11,6 +11,7 @@ from pathlib import Path
 from subprocess import Popen
 
 from measurement.errors import LaunchError
+from measurement.files import write_whole
 from runners.hosts.placement import Placement
 from runners.launchers import HostCommand
 from runners.processes import local, remote, remote_results
@@ -126,8 +127,7 @@ class ArmProcesses:
     def _keep_logs(self, files: Mapping[str, bytes]) -> None:
         for name, content in files.items():
             if re.fullmatch(r"rank-\d+\.log", name):
-                self._folder.mkdir(parents=True, exist_ok=True)
-                (self._folder / name).write_bytes(content)
+                write_whole(self._folder / name, content)  # in the place of a link, not through it
 
 
 def _tail(path: Path) -> str:

@@ -5,29 +5,65 @@ had finished it: each rank keeps its reply here before it sends it.
 
 ``python -m runners.processes.remote_results RUN_ID [--end]`` on a host sends its files as a tar archive on standard output;
 with ``--end``, whatever is left of the run there is killed first, and the folder removed after.
+
+The folder lies in /tmp, where others write, too: it is the user's own, closed to all others, and of it only files under the names
+that ranks use are sent, never what a link leads to.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
+import re
 import shutil
 import socket
+import stat
 import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from measurement.errors import LaunchError
 from runners.processes.run_processes import end_run
 
 MAX_BYTES = 4 * 2**20
 """Only the end of each file is sent, so that a rank that floods its log does not hold up the driver."""
 
+NAME = re.compile(r"rank-[0-9]{1,9}\.(log|jsonl)")
+"""Of a file that is fetched; nothing else is."""
+
 
 def folder_of(run_id: str) -> Path:
     """Return this host's folder for a run. Hosts that share /tmp have one each."""
     return Path(tempfile.gettempdir()) / f"ringside-{run_id}" / socket.gethostname()
+
+
+def make_folder(run_id: str) -> Path:
+    """Make this host's folder for a run, which other ranks may have made; nobody else can read it, or put anything into it.
+
+    Raises:
+        LaunchError: what is there under its name is somebody else's, open to others, or no folder.
+    """
+    folder = folder_of(run_id)
+    for part in (folder.parent, folder):
+        with contextlib.suppress(FileExistsError):
+            part.mkdir(mode=0o700)
+        if not _is_own(part):
+            raise LaunchError(
+                f"'{part}' on {socket.gethostname()} is no folder of this user alone, and ranks would leave their logs there; see "
+                "who made it (ls -ld), remove it, or set TMPDIR to a folder of your own"
+            )
+    return folder
+
+
+def _is_own(folder: Path) -> bool:
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
 
 
 def log_name(rank: int) -> str:
@@ -42,7 +78,8 @@ def timings_name(rank: int) -> str:
 
 def append(folder: Path, rank: int, number: int, reply: str) -> None:
     """Keep a rank's reply (JSON) to its ``number``-th command."""
-    with (folder / timings_name(rank)).open("a") as file:
+    path = folder / timings_name(rank)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), "w") as file:
         file.write(f"{number} {reply}\n")
 
 
@@ -70,13 +107,15 @@ def pack(run_id: str, *, end: bool) -> bytes:
     if end:
         end_run(run_id)
     folder, archive = folder_of(run_id), io.BytesIO()
+    is_own = _is_own(folder.parent) and _is_own(folder)
     with tarfile.open(fileobj=archive, mode="w") as tar:
-        for file in sorted(folder.glob("rank-*")):
-            content = _end_of(file)
-            entry = tarfile.TarInfo(file.name)
-            entry.size = len(content)
-            tar.addfile(entry, io.BytesIO(content))
-    if end:
+        for file in sorted(folder.iterdir()) if is_own else ():
+            content = _end_of(file) if NAME.fullmatch(file.name) else None
+            if content is not None:
+                entry = tarfile.TarInfo(file.name)
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
+    if end and is_own:
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):
             folder.parent.rmdir()  # unless another host shares it and is not done
@@ -84,19 +123,29 @@ def pack(run_id: str, *, end: bool) -> bytes:
 
 
 def unpack(archive: bytes) -> Mapping[str, bytes]:
-    """The files of an archive by name."""
+    """The files of an archive by name: those that ranks leave, and no links."""
     found = {}
-    with contextlib.suppress(tarfile.TarError), tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+    with contextlib.suppress(tarfile.TarError), tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
         for entry in tar:
-            content = tar.extractfile(entry)
-            found[Path(entry.name).name] = content.read() if content else b""
+            content = tar.extractfile(entry) if entry.isreg() and NAME.fullmatch(entry.name) else None
+            if content is not None:
+                found[entry.name] = content.read(MAX_BYTES)
     return found
 
 
-def _end_of(file: Path) -> bytes:
-    with file.open("rb") as opened:
-        opened.seek(max(0, file.stat().st_size - MAX_BYTES))
-        return opened.read(MAX_BYTES)
+def _end_of(file: Path) -> bytes | None:
+    """The end of a file; None of what is a link, or has another name elsewhere, or is no file."""
+    try:
+        opened = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(opened)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            return None
+        return os.pread(opened, MAX_BYTES, max(0, found.st_size - MAX_BYTES))
+    finally:
+        os.close(opened)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     search_beside(Path.cwd())
     world = read_world(os.environ, make_launcher(given.launcher).rank_variables)
     rank_supervisor.start(given.supervisors, given.key_file, given.arm, given.launch, world.rank)
-    folder = Path(given.log_folder) if given.log_folder else remote_results.folder_of(os.environ[RUN_ID])
+    folder = Path(given.log_folder) if given.log_folder else remote_results.make_folder(os.environ[RUN_ID])
     redirect_output(folder / remote_results.log_name(world.rank))
     faulthandler.register(signal.SIGUSR1)
     take_resources(world, threads=given.threads, affinity=given.affinity, freed_memory=given.freed_memory)
@@ -97,7 +97,7 @@ def _arguments() -> argparse.ArgumentParser:
 def redirect_output(path: Path) -> None:
     """Send everything that this process prints, C++ libraries included, to the rank's log."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(log, 1)

@@ -156,7 +156,7 @@ def test_the_driver_is_reached_by_its_interface_or_route(tmp_path):
 
 def test_a_block_is_made_whole_only_if_every_rank_finished_it(tmp_path, monkeypatch):
     monkeypatch.setattr(remote_results, "folder_of", lambda run_id: tmp_path / run_id)
-    (tmp_path / "m").mkdir()
+    remote_results.make_folder("m")
     for rank in (0, 1):
         remote_results.append(tmp_path / "m", rank, 4, f'{{"rank": {rank}}}')
     remote_results.append(tmp_path / "m", 0, 5, "{}")
