@@ -6,6 +6,8 @@ import difflib
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 
+from measurement.text import printable
+
 
 class RingsideError(Exception):
     """Base of all errors that are the user's to mend; the command line prints them as one message and exits with 2."""
@@ -63,7 +65,7 @@ def quoted(value: object) -> str:
 
 def cut(text: str) -> str:
     """The text on one line, its end left out where it is long."""
-    flat = " ".join(text.split())
+    flat = " ".join(printable(text).split())
     return flat if len(flat) <= 3 * MOST_QUOTED else f"{flat[: 3 * MOST_QUOTED]}..."
 
 

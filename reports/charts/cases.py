@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Callable
 
@@ -60,14 +61,14 @@ def _add_panel(
     suffix = str(number + 1) if number else ""
     left, right = column / COLUMNS + 0.05 * column, (column + 1) / COLUMNS - 0.05 * (COLUMNS - 1 - column)
     top, bottom = 1 - row / rows - 0.16 / rows, 1 - (row + 1) / rows + 0.08 / rows
-    ticks = {"tickvals": [case.message_bytes for case in cases], "ticktext": [size_text(case) for case in cases]}
+    ticks = {"tickvals": [case.message_bytes for case in cases], "ticktext": [html.escape(size_text(case)) for case in cases]}
     log = {"type": "log", "zeroline": False}
     layout[f"xaxis{suffix}"] = frames["x"] | log | ticks | {"domain": [left, right], "anchor": f"y{suffix}", "tickangle": 0}
     layout[f"yaxis{suffix}"] = (
         frames["y"] | log | {"domain": [bottom, top], "anchor": f"x{suffix}", "dtick": 1, "ticksuffix": f" {unit}"}
     )
     place = {"xref": "paper", "yref": "paper", "x": left, "y": top, "xanchor": "left", "yanchor": "bottom", "showarrow": False}
-    layout["annotations"].append(place | {"text": f"<b>{operation}</b>", "font": {"size": 12}})
+    layout["annotations"].append(place | {"text": f"<b>{html.escape(operation)}</b>", "font": {"size": 12}})
 
 
 def _line(comparison: Comparison, arm: ArmSummary, cases: list[Case], read: Read) -> Figure:
@@ -79,7 +80,9 @@ def _line(comparison: Comparison, arm: ArmSummary, cases: list[Case], read: Read
         "legendgroup": arm.name,
         "x": [case.message_bytes for case, _, _ in shown],
         "y": [found.value for _, _, found in shown],
-        "customdata": [[size_text(case), duration(own.latency_s), bandwidth(own.busbw_bytes_per_s)] for case, own, _ in shown],
+        "customdata": [
+            [html.escape(size_text(case)), duration(own.latency_s), bandwidth(own.busbw_bytes_per_s)] for case, own, _ in shown
+        ],
         "line": {"color": arm_colour(comparison, arm.name), "width": 2, "dash": arm_dash(arm)},
         "marker": {"size": 6},
         "hovertemplate": f"{arm.name}, %{{customdata[0]}}: %{{customdata[1]}}, bus %{{customdata[2]}}<extra></extra>",

@@ -5,6 +5,7 @@ Throughput, speed-up beside the ideal line and time to train against ranks; rati
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable
 
 from reports.charts.frame import Figure, arm_colour, arm_dash, base_layout, legend_above
@@ -20,7 +21,7 @@ HEIGHT_PX = 360
 def study_charts(study: Study) -> dict[str, Figure]:
     """Every chart that has data, by name."""
     made = {
-        "throughput": _by_ranks(study, lambda _, arm: arm.throughput_per_s, f"{study.sample_unit}/s"),
+        "throughput": _by_ranks(study, lambda _, arm: arm.throughput_per_s, f"{html.escape(study.sample_unit)}/s"),
         "speed_up": speed_up_chart(study),
         "time_to_train": _by_ranks(study, lambda _, arm: arm.time_to_train_s, f"seconds to {trained_to(study.target_accuracy)}"),
         "ratios": ratios_chart(study),

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
+from measurement.text import in_report
 from reports.base import Report
 from reports.charts.comparison import charts
 from reports.charts.pairs import pair_stride
@@ -93,8 +95,14 @@ def pages() -> Environment:
     page = Environment(
         loader=PackageLoader("reports.formats"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    page.finalize = _as_text
     page.globals |= {"q": formatting}
     return page
+
+
+def _as_text(value: Any) -> Any:
+    """What a page shows of a value; markup of our own stays as it is."""
+    return in_report(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 class HeadlinePiece(NamedTuple):
@@ -113,8 +121,16 @@ def headline_parts(headline: str) -> list[HeadlinePiece]:
 
 def script_json(value: Any) -> str:
     """JSON for a script element; no text in it can end that element."""
-    text = json.dumps(value, separators=(",", ":"))
+    text = json.dumps(_in_figures(value), separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _in_figures(value: Any) -> Any:
+    if isinstance(value, str):
+        return in_report(value)
+    if isinstance(value, dict):
+        return {key: _in_figures(part) for key, part in value.items()}
+    return [_in_figures(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def fairness_row(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+from measurement.text import in_report
 from reports.base import Report
 from reports.schema import ArmSummary, Comparison, RatioSummary
 from reports.study_schema import Study
@@ -32,6 +33,9 @@ class JunitReport(Report):
 def _document(name: str, *suites: ElementTree.Element) -> bytes:
     root = ElementTree.Element("testsuites", name=name)
     root.extend(suites)
+    for element in root.iter():
+        element.attrib = {name: in_report(value) for name, value in element.attrib.items()}
+        element.text = in_report(element.text) if element.text else None
     ElementTree.indent(root)
     return bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 
@@ -63,11 +67,6 @@ def _case(suite: str, arm: ArmSummary, result: RatioSummary | None) -> ElementTr
         ElementTree.SubElement(case, "skipped", message=arm.status)
     elif arm.status != "ok":
         failure = ElementTree.SubElement(case, "failure", type=arm.status)
-        failure.set("message", _xml_text(arm.errors[0].message if arm.errors else arm.status))
-        failure.text = _xml_text("\n".join(text for error in arm.errors for text in error.log_tail.values()))
+        failure.set("message", arm.errors[0].message if arm.errors else arm.status)
+        failure.text = "\n".join(text for error in arm.errors for text in error.log_tail.values())
     return case
-
-
-def _xml_text(text: str) -> str:
-    """Replace the control characters that XML 1.0 cannot hold."""
-    return "".join(char if char in "\t\n\r" or char >= " " else "\ufffd" for char in text)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from measurement.text import in_report
 from reports.base import Report
 from reports.schema import ArmSummary, Comparison
 from reports.study_schema import Study
@@ -21,7 +22,7 @@ from reports.wording.formatting import NONE, gibibytes, milliseconds, step_share
 from reports.wording.method import method
 from reports.wording.study import bases, study_method
 
-SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#"})
+SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#&~$"})
 
 
 class MarkdownReport(Report):
@@ -52,7 +53,8 @@ class MarkdownReport(Report):
 
 def escape(text: object) -> str:
     """Text that Markdown shows as it is, on one line."""
-    return " ".join(str(text).split()).translate(SPECIAL)
+    flat = " ".join(in_report(str(text)).split()).translate(SPECIAL)
+    return flat.replace("://", ":\\/\\/")
 
 
 def markdown_table(table: Table) -> list[str]:

@@ -10,6 +10,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from measurement.loader_record import LoaderRecord
+from measurement.text import printable
 from reports.conclusions.loaders import LoaderDemand
 from reports.schema import Comparison
 from reports.study_schema import Study
@@ -75,7 +76,7 @@ def _cases(comparison: Comparison) -> Group:
     controls = [arm.name for arm in comparison.arms if arm.role == "control"]
     latencies = _by_operation(case_table(comparison).without(*controls))
     reasons = dict.fromkeys(figures.not_offered for arm in comparison.arms for figures in arm.cases if figures.not_offered)
-    below = [Text(line) for line in (*comparison.beside_headline, *(f"–: {reason}" for reason in reasons))]
+    below = [shown(line) for line in (*comparison.beside_headline, *(f"–: {reason}" for reason in reasons))]
     return Group(rich_table(outcome_table(comparison).without("runs_as")), Text(), latencies, *below)
 
 
@@ -84,12 +85,12 @@ def _by_operation(table: Table) -> RichTable:
     first, *arms = table.columns
     made = _frame()
     for title in ("latency", *(column.title for column in arms)):
-        made.add_column(Text(title))
+        made.add_column(shown(title))
     for operation, sizes in table.groups().items():
         made.add_section()
-        made.add_row(Text(operation, style="bold"))
+        made.add_row(shown(operation, style="bold"))
         for row in sizes.rows:
-            made.add_row(Text(f"  {row.entries[first.name].text}"), *(_text(row.entries[column.name]) for column in arms))
+            made.add_row(shown(f"  {row.entries[first.name].text}"), *(_text(row.entries[column.name]) for column in arms))
     return made
 
 
@@ -103,7 +104,7 @@ def loading_table(record: LoaderRecord, need: LoaderDemand | None = None) -> Ric
     """What the loaders alone deliver."""
     ranks = f"{record.world_size} rank{'s' if record.world_size > 1 else ''}"
     made = rich_table(loader_table(record, need))
-    made.title, made.title_justify = Text(f"Loaders of {record.workload} alone, {ranks}: {record.sample_unit}/s"), "left"
+    made.title, made.title_justify = shown(f"Loaders of {record.workload} alone, {ranks}: {record.sample_unit}/s"), "left"
     return made
 
 
@@ -119,7 +120,7 @@ def rich_table(table: Table, *, once_per_group: str | None = None, wraps: bool =
     for column in table.columns:
         folds = wraps and column.wraps
         made.add_column(
-            Text(column.title),
+            shown(column.title),
             justify="right" if column.numeric else "left",
             no_wrap=not folds,
             overflow="fold" if folds else "ellipsis",
@@ -141,12 +142,16 @@ def _frame() -> RichTable:
 
 
 def _text(entry: Entry) -> Text:
-    """``Text`` and not ``str``, since names and messages may hold what looks like markup."""
-    return Text(entry.narrow, style=STYLES.get(entry.kind, ""))
+    return shown(entry.narrow, style=STYLES.get(entry.kind, ""))
+
+
+def shown(text: str, *, style: str = "") -> Text:
+    """``Text`` and not ``str``, since names and messages may hold what looks like markup, or what a terminal obeys."""
+    return Text(printable(text), style=style)
 
 
 def _with_lines(table: RichTable, lines: list[str]) -> RichTable:
     """The table with sentences below it."""
     if lines:
-        table.caption, table.caption_justify = Text("\n".join(lines), style="none"), "left"
+        table.caption, table.caption_justify = shown("\n".join(lines), style="none"), "left"
     return table

@@ -18,6 +18,8 @@ from runners.processes import local, remote, remote_results
 from runners.processes.run_processes import end_run
 
 LOG_LINES = 30
+LINE_CHARACTERS = 2000
+MOST_LOG_BYTES = 1 << 20
 SPOOL_TIMEOUT_S = 15.0
 LAUNCHER_LOG = "launcher.log"
 
@@ -131,8 +133,11 @@ class ArmProcesses:
 
 
 def _tail(path: Path) -> str:
+    """The last lines of a log that may have any size, and lines of any length."""
     try:
-        lines = path.read_text(errors="replace").splitlines()
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - MOST_LOG_BYTES))
+            lines = file.read(MOST_LOG_BYTES).decode(errors="replace").splitlines()
     except OSError:
         return ""
-    return "\n".join(lines[-LOG_LINES:])
+    return "\n".join(line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]}..." for line in lines[-LOG_LINES:])

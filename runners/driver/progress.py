@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from measurement.text import printable
+
 LINE_EVERY_S = 15.0
 
 
@@ -27,7 +29,7 @@ class Progress:
         self._started_at = self._last_line = time.monotonic()
         self._launch_s: float | None = None
         self._training_at: float | None = None
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"))
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[left]}"))
         self._bar = Bar(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
         self._task = self._bar.add_task("", total=1.0, left="")
         self._title = ""
@@ -59,6 +61,7 @@ class Progress:
 
     def say(self, what: str) -> None:
         """Show what is being done now."""
+        what = printable(what)
         self._bar.update(self._task, description=f"{self._title}: {what}")
         if not self._console.is_terminal:
             self._line(f"{self._title}: {what}" if self._title else what)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from measurement.errors import RingsideError
+from measurement.text import printable
 
 EXIT_BAD_INPUT = 2
 
@@ -52,7 +53,7 @@ def exit_code_of(command: Callable[[], Any]) -> int:
     try:
         command()
     except RingsideError as error:
-        print(f"ringside: {error}", file=sys.stderr)
+        print(f"ringside: {printable(str(error))}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0

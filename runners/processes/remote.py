@@ -10,6 +10,7 @@ from pathlib import Path
 
 from measurement.environment import steering_environment
 from measurement.errors import LaunchError
+from measurement.text import printable
 from runners.launchers import HostCommand
 from runners.processes.local import base_environment
 from runners.processes.run_processes import RUN_ID
@@ -89,4 +90,4 @@ def ssh_command(host: str, command: str) -> list[str]:
 
 def last_line(text: str) -> str:
     """Return the last line that is not blank, or an empty text."""
-    return text.strip().rpartition("\n")[2].strip()
+    return printable(text).strip().rpartition("\n")[2].strip()

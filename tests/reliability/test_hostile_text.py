@@ -1,0 +1,159 @@
+"""Names, messages and logs that hold markup, quotes, escape sequences or very much: every report shows them as text."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from measurement.errors import PlanError
+from measurement.record import Case
+from measurement.text import printable
+from reports import write_reports
+from reports.formats.terminal import comparison_table
+from runners.driver.progress import Progress
+from runners.processes.process_exit import exit_code_of
+from tests.unit.results_factory import Truth, make_manifest, make_plan, write_results
+
+EVIL = "</script><script>alert('1')</script><img src=x onerror=\"alert(1)\">[red]{{7*7}}`*_|[a](https://evil.example)&lt;"
+TERMINAL = "\x1b[2J\x1b]0;title\x07\x1b]52;c;aGk=\x1b\\\x9b31m\x00\x08\r\u202egnp\x7f"
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff\ufffe]")
+
+
+def written(root, text, *, has_cases):
+    """A folder whose records hold a text wherever they hold any that is free, with its reports; and the comparison."""
+    cases = [Case(name=f"{text}/{size}", operation=text, message_bytes=size) for size in (1024, 2048)] if has_cases else []
+    truth = Truth(statuses={("horovod-mpi", 0): "failed"}, message=text, log=text, cases=cases)
+    plan = make_plan(launches=2).model_copy(update={"reports": ["html", "markdown", "junit", "csv"]})
+    folder = write_results(root / "results", plan=plan, truth=truth)
+    fairness = [{"field": text, "values": {"ddp-gloo": text, text: [text]}, "asked": False}]
+    told = {"notes": [text], "driver": {"host": text, "cpu": text}, "fairness": fairness}
+    folder.write_manifest(make_manifest(plan).model_copy(update=told))
+    for record in folder.records():
+        path = folder.launch_folder(record.launch, record.arm) / "record.json"
+        content = json.loads(path.read_text())
+        content |= {"hosts": [text], "sample_unit": text, "options": {text: text}}
+        for rank in content["ranks"]:
+            rank |= {"host": text, "device": text, "backend": {text: text}, "environment": {text: text}}
+            rank["fingerprint"] |= {"cpu": text, "host": text}
+        if content["error"]:
+            content["error"] |= {"hosts": [text], "excerpt": [text], "log_tail": {text: text}}
+        content["parity"] |= {"notes": [text], "failures": [text]}
+        path.write_text(json.dumps(content))
+    return folder, write_reports(folder)
+
+
+class Shape(HTMLParser):
+    """The elements of a page with the names of their attributes; scripts by their kind."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.elements = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, tuple(name for name, _ in attributes)))
+
+
+def figures_of(page):
+    return json.loads(re.search(r'<script type="application/json" id="figures">(.*?)</script>', page, re.DOTALL)[1])
+
+
+def texts_in(value):
+    if isinstance(value, str):
+        yield value
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from texts_in(part)
+
+
+@pytest.fixture(scope="module", params=["trained", "cases"])
+def hostile(request, tmp_path_factory):
+    """The folder and the comparison of a hostile text, and the page of a harmless one."""
+    root, has_cases = tmp_path_factory.mktemp("hostile"), request.param == "cases"
+    plain, _ = written(root / "plain", "harmless", has_cases=has_cases)
+    folder, comparison = written(root / "evil", EVIL + TERMINAL, has_cases=has_cases)
+    return folder.root, comparison, (plain.root / "report.html").read_text()
+
+
+def test_a_page_has_the_elements_that_it_has_with_harmless_text(hostile):
+    root, _, plain = hostile
+    page = (root / "report.html").read_text()
+    assert Shape(page).elements == Shape(plain).elements
+    assert "alert(" in page and not CONTROL.search(page)
+    assert "49" not in page.split("<title>")[1].split("</title>")[0], "no template in a template"
+
+
+def test_figures_hold_no_markup_but_our_own(hostile):
+    root, _, _ = hostile
+    found = list(texts_in(figures_of((root / "report.html").read_text())))
+    assert found
+    assert {tag for text in found for tag in re.findall("<[^>]*>", text)} <= {"<extra>", "</extra>", "<b>", "</b>", "<br>"}
+    assert not any(CONTROL.search(text) for text in found)
+
+
+def test_markdown_shows_its_characters(hostile):
+    root, _, _ = hostile
+    text = (root / "report.md").read_text()
+    assert "alert" in text and not CONTROL.search(text)
+    assert not re.search(r"(?<!\\)[<\[`]", text), "each is escaped"
+    assert "https://evil" not in text, "no link is made of it"
+
+
+def test_junit_is_xml(hostile):
+    root, _, _ = hostile
+    text = (root / "junit.xml").read_text()
+    assert not CONTROL.search(text)
+    assert {element.tag for element in ElementTree.fromstring(text).iter()} <= {
+        *("testsuites", "testsuite", "testcase", "properties", "property", "failure", "skipped")
+    }
+
+
+def test_a_terminal_is_sent_our_own_colours_only(hostile):
+    _, comparison, _ = hostile
+    out = io.StringIO()
+    Console(file=out, force_terminal=True, width=200, color_system="truecolor").print(comparison_table(comparison))
+    assert not CONTROL.search(re.sub("\x1b\\[[0-9;]*m", "", out.getvalue()))
+
+
+def test_nothing_is_written_outside_the_folder(hostile):
+    root, _, _ = hostile
+    assert [path.name for path in root.parent.iterdir()] == ["results"]
+
+
+def test_what_is_said_on_the_way_is_not_obeyed(capsys):
+    def refuse():
+        raise PlanError(f"a name {EVIL}{TERMINAL}")
+
+    assert exit_code_of(refuse) == 2
+    with Progress(seconds_per_launch=1.0) as progress:
+        progress.say(f"failed: {EVIL}[/nothing]{TERMINAL}")
+        progress._console = Console(file=sys.stderr, force_terminal=True)
+        progress.say(f"failed: {EVIL}[/nothing]{TERMINAL}")
+    told = capsys.readouterr().err
+    assert told.count("ringside: a name </script>") == 1 and told.count("[/nothing") == 2
+    assert not CONTROL.search(re.sub("\x1b\\[[0-9;]*m", "", told))
+
+
+def test_a_bar_shows_brackets_as_they_are(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with Progress(seconds_per_launch=1.0) as progress:
+        progress.say("starting [/nothing]")
+        progress._bar.refresh()
+    assert "[/nothing]" in capsys.readouterr().err
+
+
+def test_escape_sequences_are_left_out_and_the_rest_is_seen():
+    text = "a\x1b[2Jb\x1b]0;title\x07c\x1b]52;c;aGk=\x1b\\d\x9b31m\x00\r\u202e\x7f\ud800\uffff\x1b(B \u00e9\t\n"
+    assert printable(text) == "abcd\ufffd31m" + 6 * "\ufffd" + " \u00e9\t\n"
+
+
+def test_very_much_text_is_no_longer_a_report(tmp_path):
+    folder, _ = written(tmp_path, "x<" * 200_000, has_cases=False)
+    sizes = {name: (folder.root / name).stat().st_size for name in ("report.html", "report.md", "junit.xml")}
+    assert sum(sizes.values()) < 4 << 20, sizes
