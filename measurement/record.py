@@ -348,6 +348,16 @@ class LaunchRecord(Written):
     """Of a plan with ``training``: each is also a block."""
 
 
+class Elsewhere(Written):
+    """Launches that were measured in another environment than the first ones, since a user asked for it."""
+
+    launches: list[int] = []
+    differences: list[str]
+    """What was another, in words, as in ``torch: 2.14.0 -> 2.15.0``."""
+    environment: dict[str, Any]
+    """See ``measurement.same_environment``."""
+
+
 class Manifest(Written):
     """What holds for the whole comparison."""
 
@@ -362,7 +372,9 @@ class Manifest(Written):
     """By name, of a plan that names hosts: fingerprint, MPI, interfaces, and ``clock_offset_s`` ± ``clock_error_s``, how far
     its clock was ahead of the driver's."""
     sources: dict[str, str] = {}
-    """Digests of the files that a user's workload is made of; their copies lie in ``sources/``."""
+    """Digests of the files that a user's workload, backends and launchers are made of; their copies lie in ``sources/``."""
+    elsewhere: list[Elsewhere] = []
+    """Environments that a user went on in (``--resume-elsewhere``); copies of the first one's sources lie in ``sources-1/``."""
     notes: list[str] = []
     """What a trial of the workload showed that readers should know."""
     warnings: list[str] = []

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from measurement.errors import RecordError
 from measurement.users_code import is_users
 
 
@@ -27,20 +26,15 @@ def sources_of(cls: type) -> dict[str, Path]:
     return {str(path.relative_to(root)): path for path in found}
 
 
+def sources_of_all(classes: Iterable[type]) -> dict[str, Path]:
+    """The same of several classes. Where two folders have a file of one name, the later one's has its class's name before it."""
+    found: dict[str, Path] = {}
+    for cls in classes:
+        for name, path in sources_of(cls).items():
+            found[name if found.get(name, path) == path else f"{cls.__name__}/{name}"] = path
+    return found
+
+
 def digests(files: Mapping[str, Path]) -> dict[str, str]:
     """The first 16 hexadecimal digits of each file's SHA-256."""
     return {name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for name, path in files.items()}
-
-
-def require_same(before: Mapping[str, str], now: Mapping[str, str], *, folder: Path) -> None:
-    """Refuse to go on with a comparison whose workload has changed since.
-
-    Raises:
-        RecordError: with the files.
-    """
-    changed = sorted(name for name in before.keys() & now.keys() if before[name] != now[name])
-    if changed:
-        raise RecordError(
-            f"'{folder}' was measured with another {', '.join(changed)} (its copy lies in {folder / 'sources'}); launches of both "
-            "would be mixed: give another folder with -o, or the file as it was"
-        )

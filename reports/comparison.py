@@ -14,6 +14,7 @@ from measurement.errors import RecordError
 from measurement.plan import FLOOR, Plan
 from measurement.record import LaunchRecord, Manifest
 from measurement.results import no_host_use
+from measurement.same_environment import elsewhere_lines
 from reports.conclusions.blocks import columns, tabulate_blocks
 from reports.conclusions.cases import cases_of
 from reports.conclusions.disturbances import block_loads, find_stalls, summarise_load
@@ -85,10 +86,12 @@ def compare(
     sentences = _sentences(plan, results, arms, training, looks, leaders, summarise_load(loads), hosts)
     crowded = crowded_line(max((record.ranks for record in records), key=len, default=[]))
     first = [*floor_lines(everything), *([crowded] if crowded else [])]
-    told = [*first, *sentences.get("warnings", []), *(manifest.notes if manifest else [])]
+    elsewhere = elsewhere_lines(manifest) if manifest else []
+    told = [*elsewhere, *first, *sentences.get("warnings", []), *(manifest.notes if manifest else [])]
     sentences["warnings"] = told
     return Comparison(
         **sentences,
+        elsewhere=elsewhere,
         training=training,
         measured_minutes=minutes,
         results=results,

@@ -415,6 +415,8 @@ class Comparison(Stored):
     fairness: list[dict[str, Any]] = []
     environment: list[dict[str, Any]] = []
     """One fingerprint per host that ranks ran on."""
+    elsewhere: list[str] = []
+    """A sentence on the launches of each other environment (``--resume-elsewhere``); among the warnings, too."""
     driver: dict[str, Any] = {}
     runs: dict[str, list[str]] = {}
     """Of runs that people started themselves: their folders by arm, in the order of their start."""

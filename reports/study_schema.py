@@ -27,6 +27,8 @@ class StudyPoint(Stored):
     device: str = "cpu"
     headline: str | None = None
     """The point's own answer."""
+    elsewhere: list[str] = Field(default=[])
+    """See ``Comparison``."""
     arms: list[ArmSummary]
     """All arms of the plan, in the same order at every point: also those that failed, or do not run here."""
     results: list[RatioSummary]

@@ -42,6 +42,9 @@ def compare(
     ] = None,
     until_decided: Annotated[bool, typer.Option("--until-decided", help="Add launches until no verdict is undecided.")] = False,
     max_minutes: Annotated[float | None, typer.Option(help="With --until-decided: no new launch after this long.")] = None,
+    resume_elsewhere: Annotated[
+        bool, typer.Option("--resume-elsewhere", help="Go on with a folder though versions, machine or sources are others now.")
+    ] = False,
 ) -> None:
     """Run a plan: measure its arms interleaved, print the verdicts, write the reports."""
     from measurement.results import ResultsFolder, default_folder
@@ -54,17 +57,18 @@ def compare(
         overrides.append(f"measurement.max_minutes={max_minutes}")
     chosen = read_plan_or_study(plan, overrides=overrides)
     folder = ResultsFolder(output or default_folder(chosen.name))
-    if not (run_study if chosen.points else run_comparison)(chosen, folder, path=plan):
+    run = run_study if chosen.points else run_comparison
+    if not run(chosen, folder, path=plan, resume_elsewhere=resume_elsewhere):
         raise typer.Exit(EXIT_FAILED)
 
 
-def run_comparison(chosen: Plan, folder: ResultsFolder, *, path: Path) -> bool:
+def run_comparison(chosen: Plan, folder: ResultsFolder, *, path: Path, resume_elsewhere: bool = False) -> bool:
     """Measure and show; returns whether every arm is ok. On Ctrl-C what was measured is shown, and how to go on."""
     from runners.driver.comparison import ComparisonRun
     from runners.driver.progress import Progress
 
     with Progress(seconds_per_launch=chosen.measurement.seconds_per_launch) as progress:
-        run = ComparisonRun(chosen, folder, progress=progress)
+        run = ComparisonRun(chosen, folder, progress=progress, resume_elsewhere=resume_elsewhere)
         run.prepare()
         try:
             comparison = run.run()
@@ -78,11 +82,11 @@ def run_comparison(chosen: Plan, folder: ResultsFolder, *, path: Path) -> bool:
     return all(arm.status == "ok" for arm in comparison.arms)
 
 
-def run_study(chosen: Plan, folder: ResultsFolder, *, path: Path) -> bool:
+def run_study(chosen: Plan, folder: ResultsFolder, *, path: Path, resume_elsewhere: bool = False) -> bool:
     """The same at every point of the plan."""
     from runners.driver.study import StudyRun
 
-    run = StudyRun(chosen, folder)
+    run = StudyRun(chosen, folder, resume_elsewhere=resume_elsewhere)
     run.prepare()
     try:
         study = run.run()
@@ -207,10 +211,10 @@ def show_study(study: Study, folder: Path) -> None:
 
 
 def _show(headline: str, table: Any, folder: Path) -> None:
-    from reports.formats.terminal import new_console
+    from reports.formats.terminal import new_console, shown
 
     console = new_console()
-    console.print(headline, markup=False, highlight=False, soft_wrap=True)
+    console.print(shown(headline), soft_wrap=True)
     console.print(table)
     console.print(f"report: {folder / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
 

@@ -174,7 +174,8 @@ def exposed_sentence(points: Sequence[StudyPoint], name: str) -> str | None:
 def warnings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
     """What a reader must know before believing the figures."""
     compared = [point.results for point in points if any(result.throughput_ratio is not None for result in point.results)]
-    said = [f"{point.name}: {first_line(point.cause)}" for point in points if point.cause]
+    said = [f"{point.name}: {line}" for point in points for line in point.elsewhere]
+    said += [f"{point.name}: {first_line(point.cause)}" for point in points if point.cause]
     for point in points:
         failed = [arm for arm in point.arms if arm.status in ("failed", "wrong", "timeout") and arm.errors and not point.cause]
         said += [f"{point.name}: {arm.name} is {arm.status}: {first_line(arm.errors[0].message)}" for arm in failed]

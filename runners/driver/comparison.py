@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -15,9 +15,10 @@ from measurement.fairness import fairness_table
 from measurement.files import LOCK_FILE
 from measurement.fingerprint import fingerprint, git_state, usable_cores
 from measurement.plan import Plan
-from measurement.record import LaunchRecord, Manifest
+from measurement.record import Elsewhere, LaunchRecord, Manifest
 from measurement.results import ResultsFolder, write_result
-from measurement.sources import digests, require_same, sources_of
+from measurement.same_environment import changes_since, environment_of, place_among, told
+from measurement.sources import digests, sources_of_all
 from reports import conclude, make_reports, write_reports
 from reports.schema import Comparison
 from reports.statistics.looks import next_look
@@ -53,9 +54,10 @@ class Seconds:
 class ComparisonRun:
     """Runs a plan into a folder."""
 
-    def __init__(self, plan: Plan, folder: ResultsFolder, *, progress: Progress) -> None:
+    def __init__(self, plan: Plan, folder: ResultsFolder, *, progress: Progress, resume_elsewhere: bool = False) -> None:
         self.plan = plan
         self.folder = folder
+        self.resume_elsewhere = resume_elsewhere
         self.progress = progress
         self.arms = resolve_arms(plan)
         self.workload = resolve_workload(plan.workload, plan.workload_options)
@@ -72,7 +74,9 @@ class ComparisonRun:
         Raises:
             PlanError, RecordError, LaunchError: what cannot work, and what can.
         """
+        require_same_plan(self.folder, self.plan)
         self.check_hosts()
+        refuse_another_environment(self.folder, self.changes())
         self.require_data()
         self.check_workload()
         open_folder(self.folder, self.plan)
@@ -86,6 +90,17 @@ class ComparisonRun:
         require_executables(self.arms)
         require_lab(self.plan)
         self.inspection = inspect(self.plan)
+
+    def changes(self) -> list[str]:
+        """What is not as it was when the folder's launches were measured, in words; nothing where a user goes on all the same.
+
+        Known after ``check_hosts``.
+        """
+        manifest = self._manifest_on_disk()
+        now = self._new_manifest()
+        if self.resume_elsewhere or (manifest and place_among(manifest.elsewhere, now)):
+            return []
+        return told(changes_since(manifest, self.folder.records(), now))
 
     def require_data(self) -> None:
         """Read the data once on every host that ranks run on.
@@ -186,6 +201,7 @@ class ComparisonRun:
 
     def _launch(self, number: int, endpoint: DriverEndpoint) -> None:
         self.progress.launch(number)
+        self._note_environment(number)
         launch = Launch(
             self.plan,
             [*self.arms.values(), *([self.floor] if self.floor else [])],
@@ -204,14 +220,33 @@ class ComparisonRun:
             self._seconds.training += launch.clock.measuring_s
         self.progress.launch_done()
 
+    def _manifest_on_disk(self) -> Manifest | None:
+        return self.folder.read_manifest() if self.folder.manifest_path.is_file() else None
+
     def _manifest(self) -> Manifest:
-        sources = sources_of(self.workload.workload)
-        if self.folder.manifest_path.is_file():
-            manifest = self.folder.read_manifest()
-            require_same(manifest.sources, digests(sources), folder=self.folder.root)
-            return manifest
-        for name, path in sources.items():
-            write_result(self.folder.root / "sources" / name, path.read_bytes())
+        """The folder's manifest, or a new one; ``_elsewhere`` says if this is another environment than the first."""
+        now, known = self._new_manifest(), self._manifest_on_disk()
+        changes = changes_since(known, self.folder.records(), now)
+        manifest = known or now
+        if known is None:
+            self._keep_sources("sources")
+        self._elsewhere: Elsewhere | None = None
+        if changes:
+            new = Elsewhere(differences=told(changes), environment=environment_of(now))
+            self._elsewhere = place_among(manifest.elsewhere, now) or new
+        return manifest
+
+    def _keep_sources(self, folder: str) -> None:
+        for name, path in self._sources.items():
+            write_result(self.folder.root / folder / name, path.read_bytes())
+
+    @property
+    def _sources(self) -> dict[str, Path]:
+        arms = self.arms.values()
+        classes = [self.workload.workload, *(arm.backend for arm in arms), *(type(arm.launcher) for arm in arms)]
+        return sources_of_all(dict.fromkeys(classes))
+
+    def _new_manifest(self) -> Manifest:
         return Manifest(
             comparison_id=self.folder.root.name,
             plan_digest=self.plan.digest(),
@@ -219,10 +254,21 @@ class ComparisonRun:
             ringside_version=version("ringside"),
             driver=fingerprint() | git_state(Path(__file__).parent),
             hosts={host: dict(found) for host, found in self.inspection.facts.items()},
-            sources=digests(sources),
+            sources=digests(self._sources),
             notes=self._notes,
             warnings=list(self.inspection.warnings),
         )
+
+    def _note_environment(self, number: int) -> None:
+        """Write down where a launch is measured before it is."""
+        for other in self.manifest.elsewhere:
+            other.launches = [launch for launch in other.launches if launch != number]
+        if self._elsewhere:
+            self._elsewhere.launches.append(number)
+            if self._elsewhere not in self.manifest.elsewhere:
+                self.manifest.elsewhere = [*self.manifest.elsewhere, self._elsewhere]
+                self._keep_sources(f"sources-{len(self.manifest.elsewhere)}")
+        self._write_manifest()
 
     def _write_manifest(self) -> None:
         self._seconds.total = time.monotonic() - self._seconds.began
@@ -241,11 +287,11 @@ class ComparisonRun:
         }
 
 
-def open_folder(folder: ResultsFolder, plan: Plan) -> None:
-    """Lock the folder and write the plan into it, or check that it holds the same plan.
+def require_same_plan(folder: ResultsFolder, plan: Plan) -> None:
+    """Refuse a folder that is not this plan's. One that is not there yet is anybody's.
 
     Raises:
-        RecordError: it belongs to another plan, holds something else, or another process writes into it.
+        RecordError: it belongs to another plan, or holds something else.
     """
     if folder.plan_path.is_file():
         other = folder.read_plan()
@@ -258,5 +304,28 @@ def open_folder(folder: ResultsFolder, plan: Plan) -> None:
         raise RecordError(f"'{folder.root}' is not empty and holds no plan.yaml; give another folder with -o")
     elif folder.root.exists() and not folder.root.is_dir():
         raise RecordError(f"'{folder.root}' is a file; give a folder with -o")
+
+
+def refuse_another_environment(folder: ResultsFolder, changes: Sequence[str]) -> None:
+    """Refuse to mix launches of two environments that nobody asked to be mixed.
+
+    Raises:
+        RecordError: with every change.
+    """
+    if changes:
+        raise RecordError(
+            f"'{folder.root}' was measured in another environment ({'; '.join(changes)}), and launches of both would be mixed; "
+            "give another folder with -o, bring back what was there (copies of sources lie in the folder), or go on all the same "
+            "with --resume-elsewhere: the report will say so"
+        )
+
+
+def open_folder(folder: ResultsFolder, plan: Plan) -> None:
+    """Lock the folder and write the plan into it, or check that it holds the same plan.
+
+    Raises:
+        RecordError: it belongs to another plan, holds something else, or another process writes into it.
+    """
+    require_same_plan(folder, plan)
     folder.lock()
     folder.write_plan(plan)

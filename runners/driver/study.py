@@ -23,7 +23,7 @@ from measurement.record import Manifest
 from measurement.results import ResultsFolder
 from reports.study import write_study
 from reports.study_schema import Study
-from runners.driver.comparison import ComparisonRun, open_folder
+from runners.driver.comparison import ComparisonRun, open_folder, refuse_another_environment, require_same_plan
 from runners.driver.progress import Progress
 from runners.hosts.placement import with_hosts
 from runners.planning.workload import resolve_workload
@@ -94,8 +94,9 @@ def point_plans(study: Plan) -> dict[str, Plan]:
 class StudyRun:
     """Runs every point of a plan into a folder."""
 
-    def __init__(self, study: Plan, folder: ResultsFolder) -> None:
+    def __init__(self, study: Plan, folder: ResultsFolder, *, resume_elsewhere: bool = False) -> None:
         require_training(study)
+        self._resume_elsewhere = resume_elsewhere
         self.study = study
         self.folder = folder
         self.runs = self._runs(point_plans(study))
@@ -108,7 +109,9 @@ class StudyRun:
             title = f"{name} ({number} of {len(plans)})"
             progress = Progress(seconds_per_launch=plan.measurement.seconds_per_launch, point=title, later_launches=later)
             with named(name):
-                runs[name] = ComparisonRun(plan, self.folder.point(name), progress=progress)
+                runs[name] = ComparisonRun(
+                    plan, self.folder.point(name), progress=progress, resume_elsewhere=self._resume_elsewhere
+                )
         return runs
 
     def prepare(self) -> None:
@@ -117,9 +120,18 @@ class StudyRun:
         Raises:
             RingsideError: see ``ComparisonRun.prepare``.
         """
+        require_same_plan(self.folder, self.study)
+        changes: dict[str, list[str]] = {}
         for name, run in self.runs.items():
             with named(name):
                 run.check_hosts()
+                for change in run.changes():
+                    changes.setdefault(change, []).append(name)
+        points = len(self.runs)
+        refuse_another_environment(
+            self.folder,
+            [change if len(at) == points else f"{change} at {', '.join(at)}" for change, at in changes.items()],
+        )
         first = next((run for run in self.runs.values() if run.has_ranks_here), None)
         if first is not None:
             first.require_data()  # all points train on the same

@@ -1,0 +1,156 @@
+"""A comparison that goes on where versions, machine or sources are others: refused, or told in its report."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from measurement.results import ResultsFolder
+from tests.conftest import ringside, write_plan
+
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+
+WORKLOAD = """
+import torch
+from torch import nn
+
+from helper import SIZE
+from workloads.base import Workload
+
+
+class Small(Workload):
+    def build_model(self):
+        return nn.Linear(SIZE, 2)
+
+    def build_optimizer(self, model):
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def batches(self, *, rank, world_size, device):
+        generator = torch.Generator().manual_seed(rank)
+        while True:
+            yield torch.randn(self.local_batch_size, SIZE, generator=generator)
+
+    def count_samples(self, batch):
+        return len(batch)
+
+    def compute_loss(self, model, batch):
+        return model(batch).square().mean()
+"""
+FLAT = """
+from backends.naive import Naive
+
+
+class Flat(Naive):
+    pass
+"""
+SHORT = {"rounds": 2, "block_steps": 2, "control": False, "local_every": 0}
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A comparison of a workload and a backend in files of the user's: its plan and its folder."""
+    (tmp_path / "small.py").write_text(WORKLOAD)
+    (tmp_path / "helper.py").write_text("SIZE = 3\n")
+    (tmp_path / "plugin").mkdir()
+    (tmp_path / "plugin" / "flat.py").write_text(FLAT)
+    arms = {"ddp": {"backend": "ddp"}, "flat": {"backend": f"{tmp_path / 'plugin' / 'flat.py'}:Flat", "launcher": "spawn"}}
+    return write_plan(tmp_path, workload=f"{tmp_path / 'small.py'}:Small", arms=arms, measurement=SHORT), tmp_path / "out"
+
+
+def compared(plan, out, *more, launches):
+    """In a process of its own, which imports the files as they are now."""
+    return ringside("compare", plan, "-o", out, "--set", f"measurement.launches={launches}", *more)
+
+
+def rewritten(path, change):
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def launches_of(out):
+    return sorted({record.launch for record in ResultsFolder(out).records()})
+
+
+def test_it_is_refused_with_every_difference_and_goes_on_if_asked(small):
+    plan, out = small
+    first = compared(plan, out, launches=1)
+    assert first.returncode == 0, first.stderr
+
+    def older(manifest):
+        manifest["driver"] |= {"torch": "2.0.1", "cpu": "Another CPU", "mpi4py": None}
+        manifest["ringside_version"] = "0.0.9"
+
+    rewritten(out / "manifest.json", older)
+    for name in ("helper.py", "plugin/flat.py"):
+        path = plan.parent / name
+        path.write_text(f"{path.read_text()}\nMORE = 1\n")
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    refused = compared(plan, out, launches=2)
+    assert refused.returncode == 2
+    (message,) = refused.stderr.splitlines()
+    assert message.startswith(f"ringside: '{out}' was measured in another environment (ringside: 0.0.9 -> ")
+    for difference in ("torch: 2.0.1 -> ", "cpu: Another CPU -> ", "ringside: 0.0.9 -> ", "helper.py: ", "flat.py: "):
+        assert difference in message
+    assert "cores: " not in message
+    assert "give another folder with -o" in message and "--resume-elsewhere" in message
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+    asked = compared(plan, out, "--resume-elsewhere", launches=3)
+    assert asked.returncode == 0, asked.stderr
+    manifest = ResultsFolder(out).read_manifest()
+    assert [other.launches for other in manifest.elsewhere] == [[1, 2]]
+    assert launches_of(out) == [0, 1, 2]
+    assert (out / "sources" / "helper.py").read_text() == "SIZE = 3\n"
+    assert "MORE" in (out / "sources-1" / "helper.py").read_text()
+    (warning,) = [line for line in json.loads((out / "comparison.json").read_text())["warnings"] if "--resume-elsewhere" in line]
+    assert warning.startswith("Launches 1, 2 (counted from 0) ran in another environment than the rest")
+    assert "torch: 2.0.1 -> " in warning and "flat.py: " in warning
+    assert "Launches 1, 2" in (out / "report.html").read_text() and "Launches 1, 2" in (out / "report.md").read_text()
+
+    known = compared(plan, out, launches=4)
+    assert known.returncode == 0, known.stderr
+    assert [other.launches for other in ResultsFolder(out).read_manifest().elsewhere] == [[1, 2, 3]]
+
+
+def test_records_tell_where_there_is_no_manifest_and_what_tells_nothing_goes_on_as_before(small):
+    plan, out = small
+    assert compared(plan, out, launches=1).returncode == 0
+    (out / "manifest.json").unlink()
+
+    def older(record):
+        for rank in record["ranks"]:
+            rank["fingerprint"] |= {"torch": "2.0.1"}
+
+    def silent(record):
+        for rank in record["ranks"]:
+            rank |= {"fingerprint": {}, "sources": {}}
+
+    rewritten(out / "launch-000" / "ddp" / "record.json", older)
+    refused = compared(plan, out, launches=2)
+    assert refused.returncode == 2
+    assert "(torch: 2.0.1 -> " in refused.stderr
+    for path in out.glob("launch-*/*/record.json"):
+        rewritten(path, silent)
+    done = compared(plan, out, launches=2)
+    assert done.returncode == 0, done.stderr
+    assert launches_of(out) == [0, 1]
+
+
+def test_a_study_is_refused_at_each_point(tmp_path):
+    arms = {"ddp": {"backend": "ddp"}, "naive": {"backend": "naive"}}
+    points = {"one": {"world_size": 1}, "two": {"world_size": 2}}
+    plan, out = write_plan(tmp_path, arms=arms, points=points, measurement=SHORT), tmp_path / "out"
+    first = compared(plan, out, launches=1)
+    assert first.returncode == 0, first.stderr
+    rewritten(out / "points" / "two" / "manifest.json", lambda manifest: manifest["driver"].update(torch="2.0.1"))
+    refused = compared(plan, out, launches=2)
+    assert refused.returncode == 2
+    assert "(torch: 2.0.1 -> " in refused.stderr and " at two), and launches of both would be mixed" in refused.stderr
+    assert launches_of(out / "points" / "one") == [0]
+    asked = compared(plan, out, "--resume-elsewhere", launches=2)
+    assert asked.returncode == 0, asked.stderr
+    warnings = json.loads((out / "comparison.json").read_text())["warnings"]
+    assert any(line.startswith("two: Launch 1 (counted from 0) ran in another environment") for line in warnings)
+    assert not any(line.startswith("one: Launch") for line in warnings)
