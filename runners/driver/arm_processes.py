@@ -19,7 +19,8 @@ from runners.processes.run_processes import end_run
 
 LOG_LINES = 30
 LINE_CHARACTERS = 2000
-MOST_LOG_BYTES = 1 << 20
+MOST_LOG_BYTES = 64 << 10
+"""At most so much of a log's end is read: a rank that floods it must not flood the record, too."""
 SPOOL_TIMEOUT_S = 15.0
 LAUNCHER_LOG = "launcher.log"
 

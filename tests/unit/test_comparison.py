@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from measurement.errors import RecordError
+from measurement.record import Failure
 from measurement.results import ResultsFolder
 from reports import conclude
 from reports.comparison import compare, measured_minutes
@@ -404,6 +405,15 @@ def test_steps_of_launches_that_are_not_ok_do_not_count(tmp_path):
     timed = read_steps(folder, records).that_count(records).slowest
     assert set(timed.loc[timed["arm"] == "horovod-gloo", "launch"]) == {1, 2}
     assert "horovod-mpi" not in set(timed["arm"])
+
+
+def test_where_every_arm_failed_after_some_blocks_there_is_still_a_conclusion(tmp_path):
+    folder = write_results(tmp_path)
+    for record in folder.records():
+        folder.write_record(record.model_copy(update={"status": "failed", "error": Failure(message="rank 1 died")}))
+    found = conclude(folder)
+    assert {arm.status for arm in found.arms} == {"failed"}
+    assert found.block_table["arm"] == []
 
 
 def test_blocks_with_a_skipped_step_do_not_count(tmp_path):

@@ -1,0 +1,71 @@
+"""Whatever goes wrong, at whatever stage: does the comparison end, name the cause, keep what was measured and leave nothing?
+
+    python benchmarks/fault_matrix.py [--cells N] [--seed S] [--only FAULT ...] [--stage STAGE ...] [--kind KIND ...]
+
+Runs the cells of ``tests/reliability/faults.py``, which says what they are and how they are judged: all of them, or N drawn by a
+seed, first one of each fault. Prints each cell as it was judged, then a table: tried -> held, by fault and stage. Run it from the
+repository. Without root a full disk and a read-only folder are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.reliability import faults
+from tests.reliability.faults import FAULTS, KINDS, STAGES, Cell
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cells", type=int, help="so many of them [all]")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="+", choices=FAULTS, default=list(FAULTS), metavar="FAULT")
+    parser.add_argument("--stage", nargs="+", choices=STAGES, default=list(STAGES))
+    parser.add_argument("--kind", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--together", type=int, default=4, help="cells of arms that share a comparison [4]")
+    parser.add_argument("--output", type=Path, help="keep the comparisons here [a temporary folder]")
+    given = parser.parse_args()
+    wanted = [cell for cell in faults.feasible(given.kind) if cell.fault in given.only and cell.stage in given.stage]
+    if not faults.can_mount():
+        print("left out, since only root may mount: disk-full, read-only")
+        wanted = [cell for cell in wanted if cell.fault not in faults.NEED_MOUNTS]
+    chosen = faults.draw(wanted, number=given.cells, seed=given.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        broken = run(chosen, given.output or Path(folder), together=given.together)
+    print_table(chosen, broken)
+    sys.exit(1 if broken else 0)
+
+
+def run(cells: Sequence[Cell], folder: Path, *, together: int) -> dict[Cell, list[str]]:
+    """Run them and say how each was judged; returns those that did not hold."""
+    broken: dict[Cell, list[str]] = {}
+    for number, group in enumerate(faults.trials(cells, together=together)):
+        trial = faults.plant(group, folder / f"trial-{number:03d}")
+        broken |= trial.broken
+        for cell in group:
+            told = "; ".join(trial.broken.get(cell, ["held"]))
+            print(f"{trial.folder.name} {trial.seconds:5.1f} s  {cell}: {told}", flush=True)
+    return broken
+
+
+def print_table(cells: Sequence[Cell], broken: Mapping[Cell, list[str]]) -> None:
+    """Tried -> held, of each fault at each stage."""
+    print(f"\n{'':15}" + "".join(f"{stage:>10}" for stage in (*STAGES, "all")))
+    for fault in FAULTS:
+        found = [cell for cell in cells if cell.fault == fault]
+        if found:
+            at = [*([cell for cell in found if cell.stage == stage] for stage in STAGES), found]
+            print(f"{fault:15}" + "".join(f"{_count(some, broken):>10}" for some in at))
+    print(f"{'all':15}" + " " * 10 * len(STAGES) + f"{_count(cells, broken):>10}")
+
+
+def _count(cells: Sequence[Cell], broken: Mapping[Cell, list[str]]) -> str:
+    return f"{len(cells)} -> {sum(cell not in broken for cell in cells)}" if cells else ""
+
+
+if __name__ == "__main__":
+    main()

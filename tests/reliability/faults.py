@@ -1,0 +1,484 @@
+"""The fault matrix: what can go wrong, at each stage of a comparison, under each kind of arm.
+
+``feasible`` lists the cells, ``draw`` chooses among them by a seed, ``plant`` runs a comparison in which they happen and judges it.
+Cells of one arm share a comparison, each in an arm of its own beside one that is well; what befalls the driver or its disk has a
+comparison to itself. All are judged alike:
+
+- the comparison ends in bounded time;
+- the failed arm's record names the cause: the rank, the launcher's exit code, the exception;
+- the arm that is well finishes all its rounds;
+- rounds measured before are on disk and counted; after a killed driver or a full disk, the same command goes on with them;
+- nothing is left: no process, stopped or not, no file in /dev/shm or in the temporary folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from measurement.record import LaunchRecord
+from measurement.results import ResultsFolder
+from runners.processes.run_processes import RUN_ID
+
+REPOSITORY = Path(__file__).parent.parent.parent
+PLUGIN = Path(__file__).parent / "plugins" / "faulty.py"
+STAGES = ("start", "gates", "block", "rebuild", "waiting", "finish", "report")
+ROUNDS = 4
+MEASURED = 2
+"""Rounds that are over when the third begins, in which faults of blocks happen."""
+BLOCK_TIMEOUT_S = 8
+START_TIMEOUT_S = 40
+STOPPED_S = 4.0
+ENDS_S = 120.0
+"""Within which a comparison ends, beside what its time-outs allow."""
+LEAVES_S = 15.0
+LONGEST_RECORD_BYTES = 1 << 20
+MARK = "RINGSIDE_FAULTS_RUN"
+AT_EVERY_ROUND = "import runners.driver.launch as launch; launch.KEEP_EVERY_S = 0.0; from runners.cli import main; main()"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of arm."""
+
+    backend: str
+    transport: str
+    launcher: str
+
+    def arm(self, fault: str, stage: str, folder: Path) -> dict[str, Any]:
+        """As it stands in a plan. Faults from outside are planted while a rank is held at the stage."""
+        launcher: str = self.launcher
+        if fault in LAUNCHERS:
+            launcher = f"{PLUGIN}:{self.launcher.capitalize()}{LAUNCHERS[fault]}"
+        in_rank = fault if fault in IN_RANK else "hold"
+        held = "none" if stage == "waiting" else stage
+        environment = {"RINGSIDE_FAULT": f"{in_rank}.{held}", "RINGSIDE_FAULTS": str(folder)}
+        return {
+            "backend": f"{PLUGIN}:{self.backend}",
+            "transport": self.transport,
+            "launcher": launcher,
+            "environment": environment,
+        }
+
+
+KINDS = {
+    "ddp-gloo": Kind(backend="FaultyDDP", transport="gloo", launcher="spawn"),
+    "ddp-mpi": Kind(backend="FaultyDDP", transport="mpi", launcher="mpirun"),
+    "horovod-gloo": Kind(backend="FaultyHorovod", transport="gloo", launcher="horovodrun"),
+    "horovod-mpi": Kind(backend="FaultyHorovod", transport="mpi", launcher="horovodrun"),
+}
+LAUNCHERS = {"exits-at-once": "ExitsAtOnce", "never-starts": "NeverStarts"}
+IN_RANK = ("raise", "lock", "out-of-memory", "nan", "flood")
+OF_DRIVER = ("kill-driver", "stop-driver", "disk-full", "read-only")
+NEED_MOUNTS = ("disk-full", "read-only")
+GOES_ON = ("kill-driver", *NEED_MOUNTS)
+"""After these the same command is given again."""
+HUNG = ("stop-rank", "lock", "never-starts")
+"""The driver has to wait for a time-out."""
+
+_RUNNING = (*STAGES[:4], "finish")
+FAULTS: dict[str, tuple[str, ...]] = {
+    "kill-rank": STAGES[:6],
+    "kill-launcher": STAGES[:6],
+    "stop-rank": STAGES[:6],
+    "raise": _RUNNING,
+    "lock": _RUNNING,
+    "out-of-memory": _RUNNING,
+    "flood": _RUNNING,
+    "nan": ("gates", "block"),
+    "exits-at-once": ("start",),
+    "never-starts": ("start",),
+    "kill-driver": STAGES,
+    "stop-driver": STAGES,
+    "disk-full": STAGES,
+    "read-only": STAGES,
+}
+"""At which stages each can happen."""
+
+CAUSES = {
+    "kill-rank": ("failed", r"^rank 1 died without a word"),
+    "kill-launcher": ("failed", r"launcher ended with code (-9|137)"),
+    "stop-rank": ("timeout", r"^no answer from ranks? .*1"),
+    "raise": ("failed", r"^rank 1: ValueError: planted"),
+    "lock": ("timeout", r"^no answer from ranks? .*1"),
+    "out-of-memory": ("failed", r"^rank 1: MemoryError"),
+    "flood": ("failed", r"^rank 1 died without a word"),
+    "nan": ("wrong|failed", r"(?i)nan|finite"),
+    "exits-at-once": ("failed", r"^the ranks did not report; the launcher ended with code 0"),
+    "never-starts": ("timeout", r"^no answer from ranks 0, 1 within"),
+}
+"""Status and message of the arm's record."""
+HARMLESS = {("stop-rank", "waiting"), ("nan", "block")}
+"""A waiting rank is stopped anyway, and goes on with its arm; steps take as long whatever their loss is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A fault at a stage of an arm."""
+
+    fault: str
+    stage: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.fault}.{self.stage}.{self.kind}"
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it needs a comparison to itself."""
+        return self.fault in OF_DRIVER
+
+    @property
+    def blocks(self) -> set[int]:
+        """How many blocks its arm can have measured."""
+        if (self.fault, self.stage) in HARMLESS or self.stage in ("finish", "report"):
+            return {ROUNDS}
+        if self.stage == "waiting":
+            return {MEASURED, MEASURED + 1}
+        before = MEASURED if self.stage in ("block", "rebuild") else 0
+        return {before, before + 1} if self.fault == "kill-launcher" else {before}  # its ranks may end their block first
+
+
+@dataclass(kw_only=True)
+class Trial:
+    """A comparison and what became of its cells."""
+
+    cells: Sequence[Cell]
+    folder: Path
+    broken: dict[Cell, list[str]] = field(default_factory=dict)
+    """By cell: the invariants that did not hold."""
+    seconds: float = 0.0
+
+    def find(self, cell: Cell | None, what: str) -> None:
+        """Write down that an invariant is broken, of a cell or of all."""
+        for one in [cell] if cell else self.cells:
+            self.broken.setdefault(one, []).append(what)
+
+
+def feasible(kinds: Sequence[str] = tuple(KINDS)) -> list[Cell]:
+    """Every cell there can be."""
+    return [Cell(fault=f, stage=s, kind=k) for (f, stages), k in itertools.product(FAULTS.items(), kinds) for s in stages]
+
+
+def draw(cells: Sequence[Cell], *, number: int | None, seed: int) -> list[Cell]:
+    """So many of the cells, by a seed: first one of each fault, then of each fault and stage, then any. None: all of them."""
+    order = random.Random(seed).sample(list(cells), k=len(cells))
+    seen: dict[tuple[str, ...], int] = {}
+    rank = {}
+    for cell in order:
+        for place, key in enumerate([(cell.fault,), (cell.fault, cell.stage)]):
+            if key not in seen:
+                seen[key] = 1
+                rank.setdefault(cell, place)
+    order.sort(key=lambda cell: rank.get(cell, 2))
+    return order[:number]
+
+
+def trials(cells: Sequence[Cell], *, together: int) -> list[list[Cell]]:
+    """Which cells share a comparison. Those that hang at the start make the time-out of the start count, and keep to themselves."""
+    alone = [[cell] for cell in cells if cell.is_alone]
+    hung = [cell for cell in cells if cell.fault in HUNG and cell.stage == "start"]
+    rest = [cell for cell in cells if not cell.is_alone and cell not in hung]
+    groups = [many[at : at + together] for many in (hung, rest) for at in range(0, len(many), together)]
+    return groups + alone
+
+
+def plant(cells: Sequence[Cell], folder: Path) -> Trial:
+    """Run a comparison in which these cells happen, and judge it. ``folder`` is made anew."""
+    trial = Trial(cells=list(cells), folder=folder)
+    began = time.monotonic()
+    with _surroundings(trial) as environment:
+        code, said = _run(trial, environment)
+        _judge(trial, code, said)
+        if not trial.broken and trial.cells[0].fault in GOES_ON:
+            _go_on(trial, environment)
+    trial.seconds = time.monotonic() - began
+    return trial
+
+
+# --- the comparison
+
+
+def _plan(trial: Trial) -> dict[str, Any]:
+    """One arm for each cell, and one that is well; in it a rank is held where a fault befalls waiting arms, or the driver."""
+    cells = trial.cells
+    kind = KINDS["ddp-gloo"]
+    arms = {"well": kind.arm("none", "block" if any(cell.stage == "waiting" for cell in cells) else "none", _control(trial, None))}
+    for cell in cells:
+        arms[str(cell)] = KINDS[cell.kind].arm(cell.fault, cell.stage, _control(trial, cell))
+    hangs = any(cell.fault in HUNG and cell.stage == "start" for cell in cells)
+    timeouts = {"block_timeout_s": BLOCK_TIMEOUT_S, "start_timeout_s": START_TIMEOUT_S if hangs else 4 * START_TIMEOUT_S}
+    measurement = {"launches": 1, "rounds": ROUNDS, "block_steps": 2, "local_every": 0, "floor": False, "control": False} | timeouts
+    reports = {"reports": ["markdown", f"{PLUGIN}:HoldsTheReports"]} if any(cell.stage == "report" for cell in cells) else {}
+    plan = {"name": "faults", "workload": "digits", "local_batch_size": 16, "world_size": 2, "baseline": "well"}
+    return {**plan, **reports, "arms": arms, "measurement": measurement}
+
+
+def _control(trial: Trial, cell: Cell | None) -> Path:
+    """The folder in which rank and planter leave messages for each other."""
+    return trial.folder / "control" / (str(cell) if cell else "well")
+
+
+def _results(trial: Trial) -> Path:
+    return trial.folder / "disk" / "out"
+
+
+@contextlib.contextmanager
+def _surroundings(trial: Trial) -> Iterator[dict[str, str]]:
+    """Folders, a disk of its own for what needs one, and a temporary folder; judged and removed afterwards."""
+    shutil.rmtree(trial.folder, ignore_errors=True)
+    for cell in (None, *trial.cells):
+        _control(trial, cell).mkdir(parents=True)
+    (trial.folder / "disk").mkdir()
+    temporary = Path(tempfile.mkdtemp(prefix="rf"))  # short: Open MPI makes sockets in it
+    (trial.folder / "plan.yaml").write_text(yaml.safe_dump(_plan(trial), sort_keys=False))
+    first = str(_control(trial, trial.cells[0]))
+    environment = {**os.environ, MARK: secrets.token_hex(8), "TMPDIR": str(temporary), "RINGSIDE_FAULTS": first}
+    shared = _shared_memory()
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, temporary, ignore_errors=True)
+        if any(cell.fault == "disk-full" for cell in trial.cells):
+            stack.enter_context(_mounted("-t", "tmpfs", "-o", "size=48m", "tmpfs", trial.folder / "disk"))
+        stack.callback(_unmount, _results(trial))
+        yield environment
+        _find_what_is_left(trial, environment, temporary, shared)
+
+
+@contextlib.contextmanager
+def _mounted(*arguments: str | Path) -> Iterator[None]:
+    subprocess.run(["mount", *arguments], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", arguments[-1]], check=True)
+
+
+def _unmount(folder: Path) -> None:
+    if f" {folder} " in Path("/proc/self/mounts").read_text():  # os.path.ismount does not know one that is bound to itself
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def can_mount() -> bool:
+    """Whether this user may mount, which a full disk and a read-only one need."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], check=False, capture_output=True)
+        return done.returncode == 0 and subprocess.run(["umount", folder], check=False).returncode == 0
+
+
+def _run(trial: Trial, environment: dict[str, str]) -> tuple[int | None, str]:
+    """Run it, plant what comes from outside, and return the exit code (None: it did not end) and what it said."""
+    log = trial.folder / "driver.log"
+    waits = sum(BLOCK_TIMEOUT_S if cell.stage != "start" else START_TIMEOUT_S for cell in trial.cells if cell.fault in HUNG)
+    deadline = time.monotonic() + ENDS_S + waits
+    command = [sys.executable, "-c", AT_EVERY_ROUND, "compare", str(trial.folder / "plan.yaml"), "-o", str(_results(trial))]
+    with log.open("ab") as output:
+        driver = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=output, stderr=output, start_new_session=True)
+    try:
+        while driver.poll() is None and time.monotonic() < deadline:
+            _plant_where_held(trial, psutil.Process(driver.pid))
+            time.sleep(0.02)
+        if driver.poll() is None:
+            trial.find(None, f"did not end within {ENDS_S + waits:g} s")
+    finally:
+        driver.kill()
+        code = driver.wait()
+    return code, log.read_text(errors="replace")
+
+
+def _plant_where_held(trial: Trial, driver: psutil.Process) -> None:
+    """At each stage that a rank or the driver is held at: do what comes from outside, then let it go on."""
+    for cell in (None, *trial.cells):
+        folder = _control(trial, cell)
+        if not (folder / "reached").exists() or (folder / "planted").exists():
+            continue
+        for one in [cell] if cell else [one for one in trial.cells if one.stage == "waiting"]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                PLANTED[one.fault](trial, one, driver)
+        (folder / "planted").touch()
+
+
+def _rank(trial: Trial, cell: Cell) -> psutil.Process:
+    return psutil.Process(int((_control(trial, cell) / "rank-1.pid").read_text()))
+
+
+def _launcher(cell: Cell, driver: psutil.Process) -> psutil.Process:
+    return next(child for child in driver.children() if child.environ().get(RUN_ID, "").endswith(f"-{cell}"))
+
+
+def _stop_for_a_while(driver: psutil.Process) -> None:
+    driver.suspend()
+    time.sleep(STOPPED_S)
+    driver.resume()
+
+
+def _fill_disk(trial: Trial) -> None:
+    with contextlib.suppress(OSError), (trial.folder / "disk" / "full").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+def _make_read_only(trial: Trial) -> None:
+    """Of a mount that is written to that cannot be said; so the folder is mounted over itself."""
+    subprocess.run(["mount", "--bind", _results(trial), _results(trial)], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", _results(trial)], check=True)
+
+
+PLANTED: dict[str, Callable[[Trial, Cell, psutil.Process], None]] = {
+    "kill-rank": lambda trial, cell, driver: _rank(trial, cell).kill(),
+    "stop-rank": lambda trial, cell, driver: _rank(trial, cell).suspend(),
+    "kill-launcher": lambda trial, cell, driver: _launcher(cell, driver).kill(),
+    "kill-driver": lambda trial, cell, driver: driver.kill(),
+    "stop-driver": lambda trial, cell, driver: _stop_for_a_while(driver),
+    "disk-full": lambda trial, cell, driver: _fill_disk(trial),
+    "read-only": lambda trial, cell, driver: _make_read_only(trial),
+}
+
+
+# --- the judgement
+
+
+def _judge(trial: Trial, code: int | None, said: str) -> None:
+    if trial.broken:  # it did not end
+        return
+    if trial.cells[0].is_alone:
+        _judge_driver(trial, trial.cells[0], code, said)
+        return
+    records = {record.arm: record for record in ResultsFolder(_results(trial)).records()}
+    harmless = all((cell.fault, cell.stage) in HARMLESS for cell in trial.cells)
+    if code != (0 if harmless else 1):
+        trial.find(None, f"exit code {code}: {said[-300:]}")
+    if not (_results(trial) / "comparison.json").exists():
+        trial.find(None, "there is no report")
+        return
+    told = {arm["name"]: arm for arm in json.loads((_results(trial) / "comparison.json").read_text())["arms"]}
+    for cell in trial.cells:
+        if str(cell) not in records or str(cell) not in told:
+            trial.find(cell, "no record, or not in the report")
+        else:
+            _judge_arm(trial, cell, records[str(cell)], told[str(cell)])
+    _judge_well(trial, records)
+
+
+def _judge_well(trial: Trial, records: dict[str, LaunchRecord]) -> None:
+    well = records.get("well")
+    if well is None or well.status != "ok" or not well.complete or len(well.blocks) != ROUNDS:
+        trial.find(None, f"the arm that is well did not finish: {well and (well.status, well.error, len(well.blocks))}")
+    else:
+        _judge_steps(trial, None, well)
+
+
+def _judge_arm(trial: Trial, cell: Cell, record: LaunchRecord, told: dict[str, Any]) -> None:
+    """A failed arm: its record names the cause, and what it measured before is there."""
+    if record.status != told["status"]:
+        trial.find(cell, f"the record says {record.status}, the report {told['status']}")
+    if (cell.fault, cell.stage) in HARMLESS:
+        if record.status != "ok":
+            trial.find(cell, f"failed: {record.error}")
+    else:
+        status, message = CAUSES[cell.fault]
+        found = record.error.message if record.error else ""
+        if not re.fullmatch(status, record.status) or not re.search(message, found):
+            trial.find(cell, f"named as {record.status}: {found[:300]}")
+    if len(record.blocks) not in cell.blocks:
+        trial.find(cell, f"{len(record.blocks)} blocks are on disk, not {cell.blocks}")
+    _judge_steps(trial, cell, record)
+    size = (ResultsFolder(_results(trial)).launch_folder(0, record.arm) / "record.json").stat().st_size
+    if size > LONGEST_RECORD_BYTES:
+        trial.find(cell, f"record.json has {size} bytes")
+
+
+def _judge_steps(trial: Trial, cell: Cell | None, record: LaunchRecord) -> None:
+    turns = ResultsFolder(_results(trial)).steps(record)["turn"].nunique()
+    if turns != len(record.blocks):
+        trial.find(cell, f"{record.arm}: steps of {turns} blocks are on disk, the record tells of {len(record.blocks)}")
+
+
+def _judge_driver(trial: Trial, cell: Cell, code: int | None, said: str) -> None:
+    """What befalls the driver or its disk: it ends as it should, and goes on with what is on disk."""
+    expected = {"kill-driver": -signal.SIGKILL, "stop-driver": 0}.get(cell.fault, 2)
+    lines = [line for line in said.splitlines() if line.startswith("ringside: ")]
+    if code != expected or "Traceback" in said or len(lines) != (1 if expected == 2 else 0):
+        trial.find(cell, f"exit code {code}, {lines}, not {expected}: {said[-400:]}")
+    (trial.folder / "disk" / "full").unlink(missing_ok=True)
+    _unmount(_results(trial))
+    kept = [record for record in _records(trial) if record.status == "ok"]
+    least = min((len(record.blocks) for record in kept), default=0) if len(kept) == 2 else 0
+    wanted = {"waiting": MEASURED, "block": MEASURED, "rebuild": MEASURED, "finish": ROUNDS, "report": ROUNDS}.get(cell.stage, 0)
+    if least < (ROUNDS if cell.fault == "stop-driver" else wanted):
+        trial.find(cell, f"{least} rounds of {[record.arm for record in kept]} are on disk, not {wanted}")
+    for record in kept:
+        _judge_steps(trial, cell, record)
+
+
+def _go_on(trial: Trial, environment: dict[str, str]) -> None:
+    """The same command again, when the fault is over: it comes to a good end."""
+    (trial.folder / "driver.log").rename(trial.folder / "driver-before.log")
+    code, said = _run(trial, environment)
+    done = [record.arm for record in _records(trial) if record.complete and len(record.blocks) == ROUNDS]
+    if code != 0 or len(done) != 2:
+        trial.find(None, f"the same command does not go on: exit code {code}, complete: {done}: {said[-400:]}")
+
+
+def _records(trial: Trial) -> list[LaunchRecord]:
+    return ResultsFolder(_results(trial)).records()
+
+
+def _find_what_is_left(trial: Trial, environment: dict[str, str], temporary: Path, shared: set[str]) -> None:
+    """Processes, and files where processes leave them. What is left is ended, so that the next trial is not blamed for it."""
+    deadline = time.monotonic() + LEAVES_S
+    while (left := _processes_of(environment[MARK])) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if left:
+        trial.find(None, f"left: {[(one.status(), one.cmdline()[:6]) for one in left if one.is_running()]}")
+    for one in left:
+        with contextlib.suppress(psutil.Error):
+            one.kill()
+    files = sorted(str(path.relative_to(temporary)) for path in temporary.rglob("*") if not path.is_dir())
+    folders = [path.name for path in temporary.glob("ringside-*")]
+    if files or folders:
+        trial.find(None, f"left in the temporary folder: {files[:8]} {folders}")
+    new = _shared_memory() - shared
+    unused = sorted(new - _mapped_by_anybody(new)) if new else []
+    if unused:
+        trial.find(None, f"left in /dev/shm: {unused[:8]}")
+
+
+def _processes_of(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def _shared_memory() -> set[str]:
+    return {path.name for path in Path("/dev/shm").iterdir()}
+
+
+def _mapped_by_anybody(names: set[str]) -> set[str]:
+    """Which files of /dev/shm a live process uses, ours or another's."""
+    found = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            text = maps.read_text()
+            found |= {name for name in names if f"/dev/shm/{name}" in text}
+    return found

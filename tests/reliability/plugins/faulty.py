@@ -1,0 +1,182 @@
+"""Backends, launchers and a report that go wrong at a stage that their plan names. Named by path in plans of ``faults.py``.
+
+``hold`` only waits there, until whoever planted something from outside writes ``planted`` into the arm's folder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import resource
+import signal
+import threading
+import time
+from pathlib import Path
+
+import torch
+
+from backends.ddp import DDP
+from backends.hvd import Horovod
+from reports.base import Report
+from runners.launchers.horovodrun import Horovodrun
+from runners.launchers.mpirun import Mpirun
+from runners.launchers.spawn import Spawn
+
+GATES, THIRD_ROUND = 2, 6
+"""Which ``prepare`` it is: those for the start, the gate and the trial that sets the blocks' length come first."""
+HOLD_S = 60.0
+MEMORY_BYTES = 256 << 20
+FLOOD_BYTES = 32 << 20
+
+
+def hold(folder: Path) -> None:
+    """Say that the stage is reached, and wait until the fault is planted."""
+    (folder / "reached").touch()
+    deadline = time.monotonic() + HOLD_S
+    while not (folder / "planted").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def take_all_memory() -> None:
+    """Until the limit of the process is reached. What was taken stays: the exception's traceback keeps it."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES, resource.RLIM_INFINITY))
+    kept = []
+    for size in (1 << 24, 1 << 20, 1 << 16):
+        try:
+            while True:
+                kept.append(bytearray(size))
+        except MemoryError:
+            continue
+    kept.append(bytearray(1 << 24))
+
+
+def spin_in_a_lock() -> None:
+    """Wait for ever for a lock that this thread holds."""
+    lock = threading.Lock()
+    with lock, lock:
+        pass
+
+
+def flood() -> None:
+    """Print without line ends what is not UTF-8, and die of it."""
+    for _ in range(FLOOD_BYTES >> 20):
+        os.write(1, b"\xff\xfe" * (1 << 19))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail() -> None:
+    """An exception of the user's."""
+    raise ValueError("planted")
+
+
+IN_RANK = {"raise": fail, "lock": spin_in_a_lock, "out-of-memory": take_all_memory, "flood": flood}
+
+
+class Faults:
+    """What the backends below share: rank 1 counts what it is asked for, and at one stage its fault happens, once."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.fault, self.stage = os.environ.get("RINGSIDE_FAULT", "none.none").split(".")
+        self.folder = Path(os.environ.get("RINGSIDE_FAULTS", "."))
+        self.rank, self.prepared, self.described = 0, 0, 0
+        self.is_done = False
+
+    def come_to(self, stage):
+        if self.rank != 1 or self.is_done or stage != self.stage:
+            return
+        self.is_done = True
+        if self.fault == "hold":
+            hold(self.folder)
+        elif self.fault in IN_RANK:
+            print(f"last words at {stage}", flush=True)
+            IN_RANK[self.fault]()
+
+    def setup(self, world, *, device, store=None):
+        self.rank = world.rank
+        (self.folder / f"rank-{world.rank}.pid").write_text(str(os.getpid()))
+        self.come_to("start")
+        return super().setup(world, device=device, store=store)
+
+    def prepare(self, model, build_optimizer):
+        self.prepared += 1
+        stage = {GATES: "gates", THIRD_ROUND: "block"}.get(self.prepared)
+        if self.prepared == THIRD_ROUND:
+            self.come_to("rebuild")
+        prepared = super().prepare(model, build_optimizer)
+        if stage is None or stage != self.stage:
+            return prepared
+        if self.fault == "nan":
+            prepared.model.register_forward_hook(lambda _module, _inputs, output: output * torch.nan)
+        elif stage == "gates":
+            self.come_to(stage)
+        else:
+            prepared.model.register_forward_pre_hook(lambda *_: self.come_to(stage))
+        return prepared
+
+    def describe(self):
+        self.described += 1
+        if self.described == 2:  # the first is the report of the start
+            self.come_to("finish")
+        return super().describe()
+
+
+class FaultyDDP(Faults, DDP):
+    """DDP."""
+
+
+class FaultyHorovod(Faults, Horovod):
+    """Horovod."""
+
+
+def _running(commands, *argv):
+    return tuple(dataclasses.replace(command, argv=argv) for command in commands)
+
+
+class ExitsAtOnce:
+    """Exit code 0, and no rank was started."""
+
+    def commands(self, job):
+        return _running(super().commands(job), "true")
+
+
+class NeverStarts:
+    """It runs and starts no rank."""
+
+    def commands(self, job):
+        return _running(super().commands(job), "sleep", "3600")
+
+
+class SpawnExitsAtOnce(ExitsAtOnce, Spawn):
+    pass
+
+
+class SpawnNeverStarts(NeverStarts, Spawn):
+    pass
+
+
+class MpirunExitsAtOnce(ExitsAtOnce, Mpirun):
+    pass
+
+
+class MpirunNeverStarts(NeverStarts, Mpirun):
+    pass
+
+
+class HorovodrunExitsAtOnce(ExitsAtOnce, Horovodrun):
+    pass
+
+
+class HorovodrunNeverStarts(NeverStarts, Horovodrun):
+    pass
+
+
+class HoldsTheReports(Report):
+    """Holds the driver while it writes reports."""
+
+    file_name = "held.txt"
+
+    def render(self, comparison):
+        hold(Path(os.environ["RINGSIDE_FAULTS"]))
+        return b"held"
