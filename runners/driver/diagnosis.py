@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -51,25 +52,32 @@ class Diagnosis:
         """Name the cause after a rank or launcher has ended and the other ranks had time to report.
 
         Ranks that died without a report are the cause of errors that tell of a lost peer, whichever was seen first: a busy host may
-        learn of the death after the peer has. Any other error is a cause of its own, for which the launcher ends the other ranks
-        before they can report; on one host only if it came before the first death.
+        learn of the death after the peer has. Any other error that came before the first death is a cause of its own, for which the
+        launcher ends the other ranks before they can report; so is bad input, such as a damaged file. Nothing that a rank saw comes
+        before the loss of a host.
         """
         gone = self._supervisors.gone(self._arm, self._launch)
-        silent = {rank: at_s for rank, at_s in gone.items() if rank not in heard}
+        silent = {rank: self._at(rank, at_s) for rank, at_s in gone.items() if rank not in heard}
         told = {rank: reply for rank, reply in heard.items() if isinstance(reply, ErrorReply)}
-        if silent and not any(self._is_a_cause(reply, silent) for reply in told.values()):
-            return self._died(silent)
+        if silent and not any(reply.cause == "bad input" for reply in told.values()):
+            own = [self._at(rank, reply.at_s) for rank, reply in told.items() if not LOST_PEER.search(reply.message)]
+            if min(own, default=math.inf) >= min(silent.values()) or self._lost(silent):
+                return self._died(silent)
         raised = self.of_errors(told)
         if raised is None and self._processes.has_ended():
             return self.failed(f"the ranks did not report; {self._processes.fate()}")
         return raised
 
-    def _is_a_cause(self, reply: ErrorReply, silent: Mapping[int, float]) -> bool:
-        """Whether an error does not follow from the death of these ranks; clocks of several hosts are not compared."""
-        if reply.cause == "bad input":
-            return True
-        came_before = not self._placement.is_local or reply.at_s < min(silent.values())
-        return came_before and not LOST_PEER.search(reply.message)
+    def _at(self, rank: int, at_s: float) -> float:
+        """A time of a rank's host by the clock that all are compared by."""
+        return at_s if self._placement.is_local else self._supervisors.driver_time(self._arm, self._launch, rank, at_s)
+
+    def _lost(self, silent: Mapping[int, float]) -> bool:
+        """Whether a rank went without its supervisor, or a host does not answer when it is asked for its logs."""
+        if self._placement.is_local:
+            return False
+        self._processes.log_tails(list(silent))
+        return math.inf in silent.values() or bool(self._processes.unreachable)
 
     def of_errors(self, told: Mapping[int, ErrorReply]) -> ArmFailed | None:
         """Name the cause among ranks that reported an error: bad input, else the first error that tells of no lost peer."""
@@ -77,7 +85,7 @@ class Diagnosis:
         told = {rank: reply for rank, reply in told.items() if not LOST_PEER.search(reply.message)} or told
         if not told:
             return None
-        first = min(told, key=lambda rank: told[rank].at_s)
+        first = min(told, key=lambda rank: self._at(rank, told[rank].at_s))
         return self.failed(f"{self._who([first])}: {told[first].message}", ranks=[first], excerpt=told[first].excerpt)
 
     def of_silence(self, silent: Sequence[int], *, timeout_s: float) -> ArmFailed:

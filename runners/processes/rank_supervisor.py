@@ -2,7 +2,8 @@
 
 A stopped rank cannot receive commands, and launchers do not stop their ranks. So each rank starts a supervisor before anything
 else. It holds a connection to the driver and does what it is told. If the connection ends, whatever the reason, it kills its rank
-and ends, so that no rank is left behind, frozen or not. If the rank ends, it reports when.
+and ends, so that no rank is left behind, frozen or not. If the rank ends, it reports when. If the supervisor itself ends, the
+kernel kills the rank (Linux), which may be frozen and could do nothing about it.
 
 It stops, continues and kills the rank's whole process tree: loader workers too, and what they started.
 
@@ -10,10 +11,12 @@ Standard library only, run as a file with ``python -I -S``: it must start in mil
 Each line from the driver is a word (``stop``, ``continue``, ``trace``, ``kill``), answered by the same word when it is done.
 If a process does not stop in time, the answer is ``failed stop`` and a sentence that says which.
 ``counters`` is answered by the word and the host's counters in JSON; one supervisor of each host is asked, between blocks.
-The last line, ``gone SECONDS``, comes unasked: the time at which its rank ended, by this host's clock.
+The last line, ``gone SECONDS``, comes unasked: the time at which its rank ended, by this host's clock. The first one says who it is
+and what this host's clock shows. Only whole lines count, on both sides.
 """
 
 import contextlib
+import fcntl
 import hmac
 import io
 import json
@@ -47,24 +50,25 @@ LOSS_S = 20
 def start(driver: str, key_file: str, arm: str, launch: int, rank: int) -> None:
     """Start this process's supervisor. A rank calls it before anything else; ``key_file``: see ``greet``."""
     keep_orphans()
-    own = open_process(os.getpid())
-    told = [driver, key_file, arm, str(launch), str(rank), socket.gethostname(), str(os.getpid()), str(own)]
+    told = [driver, key_file, arm, str(launch), str(rank), socket.gethostname(), str(os.getpid())]
+    end, held = os.pipe()
+    die_when_closed(end)
     subprocess.Popen(
         [sys.executable, "-I", "-S", THIS_FILE, *told],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
-        pass_fds=[own] if own is not None else [],
+        pass_fds=[held],
     )
-    if own is not None:
-        os.close(own)
+    os.close(held)
 
 
-def open_process(pid: int) -> int | None:
-    """Return a descriptor of a process, which no other process can take the place of; None where the kernel has none to give."""
-    with contextlib.suppress(OSError, AttributeError):  # ENOSYS, or EPERM of a container
-        return os.pidfd_open(pid)
-    return None
+def die_when_closed(end: int) -> None:
+    """Have the kernel kill this process, stopped or not, when nobody holds the other end of a pipe any more (Linux)."""
+    if sys.platform == "linux":
+        fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | fcntl.FASYNC)
 
 
 def keep_orphans() -> None:
@@ -75,49 +79,42 @@ def keep_orphans() -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def watch(driver: str, key_file: str, arm: str, launch: str, rank: str, host: str, pid: str, opened: str) -> None:
+def watch(driver: str, key_file: str, arm: str, launch: str, rank: str, host: str, pid: str) -> None:
     """Obey the driver until it or the rank has ended. If this process is told to end, its rank goes first."""
     rank_pid = int(pid)
     tree = ProcessTree(rank_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def end_both(*_: object) -> None:
-        tree.kill()
+        kill_rank(tree)
         os._exit(1)
 
     for sent in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(sent, end_both)
+    ended = open_pidfd(rank_pid)  # of the rank, if that is the parent afterwards: its pid was not another's meanwhile
     address, _, port = driver.rpartition(":")
     try:
         connection = greet((address.strip("[]"), int(port)), Path(key_file).read_text(), [arm, launch, rank, host, pid])
         keep_alive(connection)
     except OSError as error:
-        tree.kill()
+        kill_rank(tree)
         sys.exit(f"ringside: the supervisor of rank {rank} on {host} cannot reach the driver at {driver}: {error}")
-    gone = None if opened == "None" else int(opened)
-    listening: list[Any] = [connection] if gone is None else [connection, gone]
-    heard = b""
-    while True:
-        ready, _, _ = select.select(listening, [], [], 0.2 if gone is None else None)
-        if gone in ready or (gone is None and not is_alive(rank_pid)):
-            with contextlib.suppress(OSError):  # the driver may have gone as well
-                connection.sendall(f"{GONE} {time.time()}\n".encode())
-            return
-        if connection in ready:
-            received = receive(connection)
-            *lines, heard = (heard + received).split(b"\n")
-            if not received or len(heard) > LONGEST_WORD or not answer(connection, lines, tree):
-                tree.kill()
-                return
+    try:
+        obey_until_the_end(connection, tree, ended=ended)
+    except OSError:  # a reset: the driver has gone
+        pass
+    finally:
+        kill_rank(tree)
 
 
-def greet(address: tuple[str, int], key: str, who: Sequence[str]) -> socket.socket:
+def greet(address: tuple[str, int], key: str, who: Sequence[str], *, clock: Callable[[], float] = time.time) -> socket.socket:
     """Connect to the driver and say who this is, with the proof that it is one of the comparison's own.
 
     Args:
         address: of the driver's supervisor server.
         key: of the comparison.
         who: arm, launch, rank, host and process id.
+        clock: of this host, seconds since the epoch, which is told besides.
 
     Raises:
         OSError: the driver cannot be reached, or does not answer.
@@ -127,7 +124,8 @@ def greet(address: tuple[str, int], key: str, who: Sequence[str]) -> socket.sock
         connection = socket.create_connection(address, timeout=GREETING_S)
         with contextlib.suppress(ConnectionError):  # closed at once: others press in, who may be strangers
             challenge = receive_line(connection)
-            connection.sendall(f"{' '.join(who)} {prove(key, challenge, *who)}\n".encode())
+            said = [*who, str(clock())]
+            connection.sendall(f"{' '.join(said)} {prove(key, challenge, *said)}\n".encode())
             connection.settimeout(None)
             return connection
         connection.close()
@@ -156,15 +154,46 @@ def prove(key: str, *words: str) -> str:
     return hmac.new(key.encode(), " ".join(words).encode(), "sha256").hexdigest()
 
 
-def answer(connection: socket.socket, lines: Sequence[bytes], tree: "ProcessTree") -> bool:
-    """Do as each line says and answer it. Returns whether the driver could be told."""
+def obey_until_the_end(connection: socket.socket, tree: "ProcessTree", *, ended: int | None) -> None:
+    """Obey the driver until it closes the connection, or the rank has ended, which is reported.
+
+    Raises:
+        OSError: the connection broke.
+    """
+    listening: list[Any] = [connection] if ended is None else [connection, ended]
+    pending = b""
+    while True:
+        ready, _, _ = select.select(listening, [], [], 0.2 if ended is None else None)
+        if not is_parent(tree.root):
+            connection.sendall(f"{GONE} {time.time()}\n".encode())
+            return
+        if connection in ready:
+            received = connection.recv(4096)
+            *lines, pending = (pending + received).split(b"\n")
+            if not received or len(pending) > LONGEST_WORD:
+                return
+            for word in (line.decode(errors="replace") for line in lines):
+                answer = read_counters() if word == COUNTERS else tree.obey(word)
+                connection.sendall(f"{answer}\n".encode())
+
+
+def kill_rank(tree: "ProcessTree") -> None:
+    """Kill the rank's process tree, unless the rank has ended: its pid may be another's by now."""
+    if is_parent(tree.root):
+        tree.kill()
+
+
+def is_parent(pid: int) -> bool:
+    """Whether the process that started this one still runs. A process that ends loses its children at once."""
+    return os.getppid() == pid
+
+
+def open_pidfd(pid: int) -> int | None:
+    """Return a descriptor that becomes readable when a process ends; None where there are none, or it has ended."""
     try:
-        for word in (line.decode(errors="replace") for line in lines):
-            done = read_counters() if word == COUNTERS else tree.obey(word)
-            connection.sendall(f"{done}\n".encode())
-    except OSError:
-        return False
-    return True
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):  # not Linux; an older kernel (ENOSYS), a filter that forbids it (EPERM)
+        return None
 
 
 def read_counters() -> str:
@@ -198,14 +227,6 @@ def keep_alive(connection: socket.socket) -> None:
     for name, value in wanted:
         if hasattr(socket, name):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def receive(connection: socket.socket) -> bytes:
-    """Return what was received, perhaps half a line; nothing if the driver has gone."""
-    try:
-        return connection.recv(4096)
-    except OSError:
-        return b""
 
 
 class ProcessTree:
@@ -341,15 +362,6 @@ def read(path: str) -> str:
             return file.readall().decode(errors="replace")
     except OSError:
         return ""
-
-
-def is_alive(pid: int) -> bool:
-    """Whether the process exists."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 if __name__ == "__main__":

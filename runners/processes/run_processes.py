@@ -8,6 +8,8 @@ import time
 
 import psutil
 
+from runners.processes.open_mpi_files import remove_open_mpi_files
+
 RUN_ID = "RINGSIDE_RUN"
 """The variable that every process of a run inherits."""
 
@@ -21,7 +23,9 @@ def end_run(run_id: str, *, wait_s: float = 2.0) -> list[int]:
     deadline = time.monotonic() + wait_s
     while any(_is_alive(process) for process in left) and time.monotonic() < deadline:
         time.sleep(0.01)
-    return [process.pid for process in left]
+    pids = [process.pid for process in left]
+    remove_open_mpi_files(pids)
+    return pids
 
 
 def run_processes_left(run_id: str) -> list[psutil.Process]:

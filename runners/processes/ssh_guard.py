@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from runners.processes.rank_supervisor import open_pidfd
 from runners.processes.run_processes import RUN_ID, end_run
 
 CANNOT_START = 127
@@ -39,11 +40,11 @@ def main(argv: Sequence[str]) -> int:
 
 def wait(process: subprocess.Popen[bytes]) -> None:
     """Wait until the process has ended or standard input is closed; nothing is sent over it."""
-    ended = os.pidfd_open(process.pid)
-    ready: list[int] = []
-    while ended not in ready:
+    ended = open_pidfd(process.pid)
+    while process.poll() is None:
         try:
-            ready, _, _ = select.select([ended, sys.stdin.fileno()], [], [])
+            listening = [sys.stdin.fileno(), *([] if ended is None else [ended])]
+            ready, _, _ = select.select(listening, [], [], 0.5 if ended is None else None)
             if sys.stdin.fileno() in ready and not os.read(sys.stdin.fileno(), 1):
                 return
         except OSError:

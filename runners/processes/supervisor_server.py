@@ -33,6 +33,8 @@ class SupervisedRank:
     host: str
     pid: int
     connection: socket.socket
+    clock_behind_s: float
+    """What the driver's clock showed more than its host's when it reported, the time that took included."""
     is_gone: bool = False
     gone_at_s: float = math.inf
     """When its process ended, seconds since the epoch by its host's clock; infinite if its supervisor did not report it."""
@@ -121,6 +123,13 @@ class SupervisorServer:
                     _hear(one, timeout_s=0)
         return {one.rank: one.gone_at_s for one in sorted(ranks, key=lambda one: one.gone_at_s) if one.is_gone}
 
+    def driver_time(self, arm: str, launch: int, rank: int, at_s: float) -> float:
+        """Convert a time of a rank's host to the driver's clock, seconds since the epoch, by its quickest report."""
+        ranks = self.of(arm, launch)
+        if rank not in ranks:
+            return at_s
+        return at_s + min(one.clock_behind_s for one in ranks.values() if one.host == ranks[rank].host)
+
     def release(self, arm: str, launch: int) -> None:
         """Close an arm's connections; supervisors then kill ranks that still run."""
         with self._lock:
@@ -157,10 +166,11 @@ class SupervisorServer:
             *who, proof = receive_line(connection, most=1024).split()
             if not hmac.compare_digest(proof.encode(), prove(self._key, challenge, *who).encode()):
                 raise ConnectionError("it does not have the key")
-            arm, launch, rank, host, pid = who
+            arm, launch, rank, host, pid, at_s = who
+            behind_s = time.time() - float(at_s)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keep_alive(connection)
-            one = SupervisedRank(rank=int(rank), host=host, pid=int(pid), connection=connection)
+            one = SupervisedRank(rank=int(rank), host=host, pid=int(pid), connection=connection, clock_behind_s=behind_s)
             with self._lock:
                 known = self._ranks.setdefault((arm, int(launch)), {}).setdefault(one.rank, one)
             if known is not one:
@@ -217,6 +227,6 @@ def _hear(one: SupervisedRank, *, timeout_s: float) -> None:
     one.pending += data
     if not data:
         one.is_gone = True
-        said = one.pending.decode().split()
-        if GONE in said[:-1]:
-            one.gone_at_s = float(said[said.index(GONE) + 1])
+        for line in one.pending.decode(errors="replace").split("\n")[:-1]:
+            if line.startswith(f"{GONE} "):
+                one.gone_at_s = float(line.removeprefix(GONE))

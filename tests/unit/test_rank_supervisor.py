@@ -170,16 +170,41 @@ def test_a_supervisor_that_is_told_to_end_takes_its_frozen_rank_with_it(supervis
         assert rank.wait(20) == -signal.SIGKILL
 
 
-def test_where_the_kernel_has_no_descriptor_of_processes_the_end_of_a_rank_is_told_all_the_same(supervisors):
-    refused = "; import os; os.pidfd_open = None"
-    begin = f"from runners.processes import rank_supervisor; rank_supervisor.open_process = lambda pid: None{refused}"
-    told = f"{[supervisors.address, str(KEY_FILE)]}, 'arm', 0, 0"
-    program = f"{begin}; rank_supervisor.start(*{told}); import time; time.sleep(0.5)"
-    with subprocess.Popen([sys.executable, "-c", program], cwd=REPOSITORY):
-        wait_until(lambda: 0 in supervisors.of("arm", 0))
-    wait_until(lambda: 0 in supervisors.gone("arm", 0))
-    assert math.isfinite(supervisors.gone("arm", 0)[0])
-    supervisors.release("arm", 0)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_rank_does_not_outlive_its_supervisor(supervisors, frozen):
+    with supervised(supervisors, SLEEPS) as rank:
+        if frozen:
+            supervisors.tell("arm", 0, "stop")
+        (supervisor,) = (one for one in psutil.Process(rank.pid).children() if rank_supervisor.is_supervisor(one.pid))
+        supervisor.kill()
+        assert rank.wait(20) == -signal.SIGKILL
+
+
+WITHOUT_PIDFDS = """
+import errno, os
+def pidfd_open(*_):
+    raise OSError(errno.ENOSYS, "Function not implemented")
+os.pidfd_open = pidfd_open
+from runners.processes import rank_supervisor
+rank_supervisor.watch({address!r}, {key_file!r}, "arm", "0", "0", "vm", str(os.getppid()))
+"""
+
+
+def test_a_rank_is_supervised_where_the_kernel_has_no_pidfds(supervisors):
+    """Its supervisor ended with a traceback. The rank's parent, this process, does not reap it until its end was seen."""
+    watches = WITHOUT_PIDFDS.format(address=supervisors.address, key_file=str(KEY_FILE))
+    argv = f"[sys.executable, '-c', {watches!r}, {rank_supervisor.THIS_FILE!r}]"
+    starts = f"import subprocess, sys, time; subprocess.Popen({argv}); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", starts], cwd=REPOSITORY) as rank:
+        try:
+            wait_until(lambda: 0 in supervisors.of("arm", 0))
+            supervisors.tell("arm", 0, "stop")
+            assert rank_supervisor.state(rank.pid) == "T"
+            supervisors.tell("arm", 0, "continue")
+            rank.kill()
+            wait_until(lambda: supervisors.gone("arm", 0).get(0, math.inf) < math.inf)
+        finally:
+            rank.kill()
 
 
 def test_a_process_that_does_not_stop_is_named(tmp_path, monkeypatch):

@@ -56,7 +56,7 @@ def test_nobody_takes_the_place_of_a_ranks_supervisor(supervisors):
 
 def test_an_answer_that_was_heard_on_another_connection_proves_nothing(supervisors):
     host, _, port = supervisors.address.rpartition(":")
-    who = ["arm", "0", "0", "vm", "77"]
+    who = ["arm", "0", "0", "vm", "77", "1.5"]
     with socket.create_connection((host, int(port)), timeout=10) as heard:
         answered = f"{' '.join(who)} {prove(KEY, receive_line(heard), *who)}\n".encode()
     with socket.create_connection((host, int(port)), timeout=10) as stranger:
@@ -86,6 +86,16 @@ def test_ranks_that_went_are_told_in_the_order_of_their_going(supervisors):
     wait_until(lambda: len(supervisors.gone("arm", 0)) == 3)
     assert list(supervisors.gone("arm", 0).items()) == [(3, 12.25), (1, 12.5), (0, math.inf)]
     connections[2].close()
+
+
+def test_half_a_line_is_no_time_at_which_a_rank_went(supervisors):
+    """A connection that broke in the middle of it made its rank the first to go."""
+    connections = [connect(supervisors, rank) for rank in range(2)]
+    for connection, last in zip(connections, [b"gone 12.5\n", b"gone 1"], strict=True):
+        connection.sendall(last)
+        connection.close()
+    wait_until(lambda: len(supervisors.gone("arm", 0)) == 2)
+    assert supervisors.gone("arm", 0) == {0: 12.5, 1: math.inf}
 
 
 def test_a_rank_may_go_right_after_it_did_as_told(supervisors):
