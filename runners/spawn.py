@@ -15,8 +15,10 @@ import argparse
 import importlib
 import os
 import runpy
+import signal
 import socket
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
@@ -147,7 +149,10 @@ def _port(method: SplitResult) -> int | None:
 
 
 def run_rank(local_rank: int, node: Node, module: str, arguments: list[str]) -> None:
-    """One rank: torchrun's variables, then the module as ``__main__``."""
+    """One rank: torchrun's variables, then the module as ``__main__``.
+
+    It tells of an exception itself: torch (2.15) would leave a file of it in the temporary folder.
+    """
     os.environ |= rank_environment(
         local_rank,
         node_rank=node.node_rank,
@@ -155,7 +160,13 @@ def run_rank(local_rank: int, node: Node, module: str, arguments: list[str]) -> 
         master=node.master,
     )
     sys.argv = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except Exception:  # noqa: BLE001 - whatever the module raises, it is printed as Python prints it
+        traceback.print_exc()
+        sys.exit(1)
 
 
 if __name__ == "__main__":

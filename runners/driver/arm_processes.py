@@ -15,6 +15,7 @@ from measurement.files import write_whole
 from runners.hosts.placement import Placement
 from runners.launchers import HostCommand
 from runners.processes import local, remote, remote_results
+from runners.processes.open_mpi_files import remove_open_mpi_files
 from runners.processes.run_processes import end_run
 
 LOG_LINES = 30
@@ -95,6 +96,7 @@ class ArmProcesses:
             end_run(self._run_id)
         else:
             self._keep_logs(self._fetch(end=True))
+        remove_open_mpi_files(process.pid for process in self._launchers)
         self._is_over = True
 
     def log_tails(self, ranks: Iterable[int]) -> dict[str, str]:

@@ -1,0 +1,61 @@
+"""Files that libraries leave where their processes end otherwise than they meant to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from runners.processes import local
+from runners.processes.open_mpi_files import SHARED_MEMORY
+from runners.processes.run_processes import RUN_ID, end_run
+from tests.conftest import REPOSITORY, started_processes, wait_until
+
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+
+WAITS = (
+    "from mpi4py import MPI; import time, pathlib, sys; pathlib.Path(sys.argv[1], str(MPI.COMM_WORLD.rank)).touch(); time.sleep(60)"
+)
+
+
+def test_a_rank_that_raises_leaves_no_file(tmp_path):
+    (tmp_path / "raises.py").write_text("raise ValueError('planted')")
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    command = [sys.executable, "-m", "runners.spawn", "--nproc-per-node", "2", "-m", "raises"]
+    environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "ValueError: planted" in done.stderr
+    assert list(temporary.glob("pytorch-errorfile-*")) == []
+
+
+def test_a_killed_mpirun_leaves_neither_shared_memory_nor_a_session(tmp_path, monkeypatch):
+    """Its ranks' run is ended as by a driver whose horovodrun was killed: mpirun is one of its processes."""
+    mpirun = local.find_program("mpirun")
+    if mpirun is None:
+        pytest.skip("Open MPI is not installed here")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = set(SHARED_MEMORY.glob("vader_segment.*"))
+    environment = {**os.environ, "TMPDIR": str(tmp_path), RUN_ID: tmp_path.name, "OMPI_ALLOW_RUN_AS_ROOT": "1"}
+    environment |= {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl": "vader,self"}
+    started = tmp_path / "started"
+    started.mkdir()
+    command = [mpirun, "--oversubscribe", "-np", "2", sys.executable, "-c", WAITS, str(started)]
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    try:
+        wait_until(lambda: len(list(started.iterdir())) == 2, seconds=60)
+        assert list(tmp_path.glob("ompi.*/pid.*"))
+        assert len(set(SHARED_MEMORY.glob("vader_segment.*")) - before) >= 2
+        for one in [psutil.Process(process.pid), *started_processes()]:
+            one.suspend()  # so that no rank sees another go
+        assert process.pid in end_run(tmp_path.name)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait(20)
+    assert not list(tmp_path.glob("ompi.*"))
+    assert not [path for path in set(SHARED_MEMORY.glob("vader_segment.*")) - before if f".{os.getuid()}." in path.name]
