@@ -1,10 +1,12 @@
 """Whatever goes wrong, at whatever stage: does the comparison end, name the cause, keep what was measured and leave nothing?
 
     python benchmarks/fault_matrix.py [--cells N] [--seed S] [--only FAULT ...] [--stage STAGE ...] [--kind KIND ...]
+    python benchmarks/fault_matrix.py --lab ...
 
 Runs the cells of ``tests/reliability/faults.py``, which says what they are and how they are judged: all of them, or N drawn by a
 seed, first one of each fault. Prints each cell as it was judged, then a table: tried -> held, by fault and stage. Run it from the
-repository. Without root a full disk and a read-only folder are left out.
+repository. Without root a full disk and a read-only folder are left out. ``--lab`` runs the cells of
+``tests/reliability/lost_hosts.py`` in their place, in labs that it makes and removes: ssh is lost, a host is gone.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.reliability import faults
-from tests.reliability.faults import FAULTS, KINDS, STAGES, Cell
+from tests.reliability import faults, lost_hosts
+from tests.reliability.faults import KINDS, STAGES, Cell, Trial
+
+FAULTS = (*faults.FAULTS, *lost_hosts.FAULTS)
 
 
 def main() -> None:
@@ -26,11 +30,13 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=FAULTS, default=list(FAULTS), metavar="FAULT")
     parser.add_argument("--stage", nargs="+", choices=STAGES, default=list(STAGES))
     parser.add_argument("--kind", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--lab", action="store_true", help="the faults that need two hosts")
     parser.add_argument("--together", type=int, default=4, help="cells of arms that share a comparison [4]")
     parser.add_argument("--output", type=Path, help="keep the comparisons here [a temporary folder]")
     given = parser.parse_args()
-    wanted = [cell for cell in faults.feasible(given.kind) if cell.fault in given.only and cell.stage in given.stage]
-    if not faults.can_mount():
+    listed = lost_hosts.feasible(given.kind) if given.lab else faults.feasible(given.kind)
+    wanted = [cell for cell in listed if cell.fault in given.only and cell.stage in given.stage]
+    if not given.lab and not faults.can_mount():
         print("left out, since only root may mount: disk-full, read-only")
         wanted = [cell for cell in wanted if cell.fault not in faults.NEED_MOUNTS]
     chosen = faults.draw(wanted, number=given.cells, seed=given.seed)
@@ -44,12 +50,16 @@ def run(cells: Sequence[Cell], folder: Path, *, together: int) -> dict[Cell, lis
     """Run them and say how each was judged; returns those that did not hold."""
     broken: dict[Cell, list[str]] = {}
     for number, group in enumerate(faults.trials(cells, together=together)):
-        trial = faults.plant(group, folder / f"trial-{number:03d}")
+        trial = _plant(group, folder / f"trial-{number:03d}")
         broken |= trial.broken
         for cell in group:
             told = "; ".join(trial.broken.get(cell, ["held"]))
             print(f"{trial.folder.name} {trial.seconds:5.1f} s  {cell}: {told}", flush=True)
     return broken
+
+
+def _plant(cells: Sequence[Cell], folder: Path) -> Trial:
+    return lost_hosts.plant(cells[0], folder) if cells[0].fault in lost_hosts.FAULTS else faults.plant(cells, folder)
 
 
 def print_table(cells: Sequence[Cell], broken: Mapping[Cell, list[str]]) -> None:

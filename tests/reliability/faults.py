@@ -144,7 +144,7 @@ class Cell:
     @property
     def is_alone(self) -> bool:
         """Whether it needs a comparison to itself."""
-        return self.fault in OF_DRIVER
+        return self.fault not in FAULTS or self.fault in OF_DRIVER
 
     @property
     def blocks(self) -> set[int]:
@@ -221,9 +221,9 @@ def _plan(trial: Trial) -> dict[str, Any]:
     """One arm for each cell, and one that is well; in it a rank is held where a fault befalls waiting arms, or the driver."""
     cells = trial.cells
     kind = KINDS["ddp-gloo"]
-    arms = {"well": kind.arm("none", "block" if any(cell.stage == "waiting" for cell in cells) else "none", _control(trial, None))}
+    arms = {"well": kind.arm("none", "block" if any(cell.stage == "waiting" for cell in cells) else "none", control(trial, None))}
     for cell in cells:
-        arms[str(cell)] = KINDS[cell.kind].arm(cell.fault, cell.stage, _control(trial, cell))
+        arms[str(cell)] = KINDS[cell.kind].arm(cell.fault, cell.stage, control(trial, cell))
     hangs = any(cell.fault in HUNG and cell.stage == "start" for cell in cells)
     timeouts = {"block_timeout_s": BLOCK_TIMEOUT_S, "start_timeout_s": START_TIMEOUT_S if hangs else 4 * START_TIMEOUT_S}
     measurement = {"launches": 1, "rounds": ROUNDS, "block_steps": 2, "local_every": 0, "floor": False, "control": False} | timeouts
@@ -232,12 +232,12 @@ def _plan(trial: Trial) -> dict[str, Any]:
     return {**plan, **reports, "arms": arms, "measurement": measurement}
 
 
-def _control(trial: Trial, cell: Cell | None) -> Path:
+def control(trial: Trial, cell: Cell | None) -> Path:
     """The folder in which rank and planter leave messages for each other."""
     return trial.folder / "control" / (str(cell) if cell else "well")
 
 
-def _results(trial: Trial) -> Path:
+def results(trial: Trial) -> Path:
     return trial.folder / "disk" / "out"
 
 
@@ -246,18 +246,18 @@ def _surroundings(trial: Trial) -> Iterator[dict[str, str]]:
     """Folders, a disk of its own for what needs one, and a temporary folder; judged and removed afterwards."""
     shutil.rmtree(trial.folder, ignore_errors=True)
     for cell in (None, *trial.cells):
-        _control(trial, cell).mkdir(parents=True)
+        control(trial, cell).mkdir(parents=True)
     (trial.folder / "disk").mkdir()
     temporary = Path(tempfile.mkdtemp(prefix="rf"))  # short: Open MPI makes sockets in it
     (trial.folder / "plan.yaml").write_text(yaml.safe_dump(_plan(trial), sort_keys=False))
-    first = str(_control(trial, trial.cells[0]))
+    first = str(control(trial, trial.cells[0]))
     environment = {**os.environ, MARK: secrets.token_hex(8), "TMPDIR": str(temporary), "RINGSIDE_FAULTS": first}
     shared = _shared_memory()
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
         if any(cell.fault == "disk-full" for cell in trial.cells):
             stack.enter_context(_mounted("-t", "tmpfs", "-o", "size=48m", "tmpfs", trial.folder / "disk"))
-        stack.callback(_unmount, _results(trial))
+        stack.callback(_unmount, results(trial))
         yield environment
         _find_what_is_left(trial, environment, temporary, shared)
 
@@ -288,7 +288,7 @@ def _run(trial: Trial, environment: dict[str, str]) -> tuple[int | None, str]:
     log = trial.folder / "driver.log"
     waits = sum(BLOCK_TIMEOUT_S if cell.stage != "start" else START_TIMEOUT_S for cell in trial.cells if cell.fault in HUNG)
     deadline = time.monotonic() + ENDS_S + waits
-    command = [sys.executable, "-c", AT_EVERY_ROUND, "compare", str(trial.folder / "plan.yaml"), "-o", str(_results(trial))]
+    command = [sys.executable, "-c", AT_EVERY_ROUND, "compare", str(trial.folder / "plan.yaml"), "-o", str(results(trial))]
     with log.open("ab") as output:
         driver = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=output, stderr=output, start_new_session=True)
     try:
@@ -306,7 +306,7 @@ def _run(trial: Trial, environment: dict[str, str]) -> tuple[int | None, str]:
 def _plant_where_held(trial: Trial, driver: psutil.Process) -> None:
     """At each stage that a rank or the driver is held at: do what comes from outside, then let it go on."""
     for cell in (None, *trial.cells):
-        folder = _control(trial, cell)
+        folder = control(trial, cell)
         if not (folder / "reached").exists() or (folder / "planted").exists():
             continue
         for one in [cell] if cell else [one for one in trial.cells if one.stage == "waiting"]:
@@ -316,7 +316,7 @@ def _plant_where_held(trial: Trial, driver: psutil.Process) -> None:
 
 
 def _rank(trial: Trial, cell: Cell) -> psutil.Process:
-    return psutil.Process(int((_control(trial, cell) / "rank-1.pid").read_text()))
+    return psutil.Process(int((control(trial, cell) / "rank-1.pid").read_text()))
 
 
 def _launcher(cell: Cell, driver: psutil.Process) -> psutil.Process:
@@ -337,8 +337,8 @@ def _fill_disk(trial: Trial) -> None:
 
 def _make_read_only(trial: Trial) -> None:
     """Of a mount that is written to that cannot be said; so the folder is mounted over itself."""
-    subprocess.run(["mount", "--bind", _results(trial), _results(trial)], check=True)
-    subprocess.run(["mount", "-o", "remount,bind,ro", _results(trial)], check=True)
+    subprocess.run(["mount", "--bind", results(trial), results(trial)], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", results(trial)], check=True)
 
 
 PLANTED: dict[str, Callable[[Trial, Cell, psutil.Process], None]] = {
@@ -361,14 +361,14 @@ def _judge(trial: Trial, code: int | None, said: str) -> None:
     if trial.cells[0].is_alone:
         _judge_driver(trial, trial.cells[0], code, said)
         return
-    records = {record.arm: record for record in ResultsFolder(_results(trial)).records()}
+    records = {record.arm: record for record in ResultsFolder(results(trial)).records()}
     harmless = all((cell.fault, cell.stage) in HARMLESS for cell in trial.cells)
     if code != (0 if harmless else 1):
         trial.find(None, f"exit code {code}: {said[-300:]}")
-    if not (_results(trial) / "comparison.json").exists():
+    if not (results(trial) / "comparison.json").exists():
         trial.find(None, "there is no report")
         return
-    told = {arm["name"]: arm for arm in json.loads((_results(trial) / "comparison.json").read_text())["arms"]}
+    told = {arm["name"]: arm for arm in json.loads((results(trial) / "comparison.json").read_text())["arms"]}
     for cell in trial.cells:
         if str(cell) not in records or str(cell) not in told:
             trial.find(cell, "no record, or not in the report")
@@ -382,7 +382,7 @@ def _judge_well(trial: Trial, records: dict[str, LaunchRecord]) -> None:
     if well is None or well.status != "ok" or not well.complete or len(well.blocks) != ROUNDS:
         trial.find(None, f"the arm that is well did not finish: {well and (well.status, well.error, len(well.blocks))}")
     else:
-        _judge_steps(trial, None, well)
+        judge_steps(trial, None, well)
 
 
 def _judge_arm(trial: Trial, cell: Cell, record: LaunchRecord, told: dict[str, Any]) -> None:
@@ -399,14 +399,14 @@ def _judge_arm(trial: Trial, cell: Cell, record: LaunchRecord, told: dict[str, A
             trial.find(cell, f"named as {record.status}: {found[:300]}")
     if len(record.blocks) not in cell.blocks:
         trial.find(cell, f"{len(record.blocks)} blocks are on disk, not {cell.blocks}")
-    _judge_steps(trial, cell, record)
-    size = (ResultsFolder(_results(trial)).launch_folder(0, record.arm) / "record.json").stat().st_size
+    judge_steps(trial, cell, record)
+    size = (ResultsFolder(results(trial)).launch_folder(0, record.arm) / "record.json").stat().st_size
     if size > LONGEST_RECORD_BYTES:
         trial.find(cell, f"record.json has {size} bytes")
 
 
-def _judge_steps(trial: Trial, cell: Cell | None, record: LaunchRecord) -> None:
-    turns = ResultsFolder(_results(trial)).steps(record)["turn"].nunique()
+def judge_steps(trial: Trial, cell: Cell | None, record: LaunchRecord) -> None:
+    turns = ResultsFolder(results(trial)).steps(record)["turn"].nunique()
     if turns != len(record.blocks):
         trial.find(cell, f"{record.arm}: steps of {turns} blocks are on disk, the record tells of {len(record.blocks)}")
 
@@ -418,14 +418,14 @@ def _judge_driver(trial: Trial, cell: Cell, code: int | None, said: str) -> None
     if code != expected or "Traceback" in said or len(lines) != (1 if expected == 2 else 0):
         trial.find(cell, f"exit code {code}, {lines}, not {expected}: {said[-400:]}")
     (trial.folder / "disk" / "full").unlink(missing_ok=True)
-    _unmount(_results(trial))
+    _unmount(results(trial))
     kept = [record for record in _records(trial) if record.status == "ok"]
     least = min((len(record.blocks) for record in kept), default=0) if len(kept) == 2 else 0
     wanted = {"waiting": MEASURED, "block": MEASURED, "rebuild": MEASURED, "finish": ROUNDS, "report": ROUNDS}.get(cell.stage, 0)
     if least < (ROUNDS if cell.fault == "stop-driver" else wanted):
         trial.find(cell, f"{least} rounds of {[record.arm for record in kept]} are on disk, not {wanted}")
     for record in kept:
-        _judge_steps(trial, cell, record)
+        judge_steps(trial, cell, record)
 
 
 def _go_on(trial: Trial, environment: dict[str, str]) -> None:
@@ -438,13 +438,13 @@ def _go_on(trial: Trial, environment: dict[str, str]) -> None:
 
 
 def _records(trial: Trial) -> list[LaunchRecord]:
-    return ResultsFolder(_results(trial)).records()
+    return ResultsFolder(results(trial)).records()
 
 
 def _find_what_is_left(trial: Trial, environment: dict[str, str], temporary: Path, shared: set[str]) -> None:
     """Processes, and files where processes leave them. What is left is ended, so that the next trial is not blamed for it."""
     deadline = time.monotonic() + LEAVES_S
-    while (left := _processes_of(environment[MARK])) and time.monotonic() < deadline:
+    while (left := processes_of(environment[MARK])) and time.monotonic() < deadline:
         time.sleep(0.1)
     if left:
         trial.find(None, f"left: {[(one.status(), one.cmdline()[:6]) for one in left if one.is_running()]}")
@@ -461,7 +461,7 @@ def _find_what_is_left(trial: Trial, environment: dict[str, str], temporary: Pat
         trial.find(None, f"left in /dev/shm: {unused[:8]}")
 
 
-def _processes_of(mark: str) -> list[psutil.Process]:
+def processes_of(mark: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
