@@ -1,4 +1,4 @@
-"""One cell for each fault of the matrix; all of them: ``python benchmarks/fault_matrix.py``."""
+"""One cell for each fault of the matrix but a launcher that never starts, whose time-out is long; all cells: ``python benchmarks/fault_matrix.py``."""
 
 from __future__ import annotations
 
