@@ -42,6 +42,7 @@ from runners.rank.told_error import tell
 from runners.rank.trainer import resolve_device
 from runners.standalone import flags
 from runners.standalone.flags import CheckpointOptions, TrainingOptions
+from runners.standalone.kept_blocks import KeptBlocks
 from runners.standalone.rendezvous import rendezvous_store
 from runners.standalone.tables import cases_table, throughput_table
 from runners.standalone.throughput import LOCAL_EVERY, StandaloneSettings, measure
@@ -279,6 +280,8 @@ def _run(
             print(f"note: {note}", flush=True)
     store = rendezvous_store(job, world, timeout=measured.timeout)
     engine = start_engine(job, world, store=store, timeout=measured.timeout)
+    record: LaunchRecord | None = None
+    kept = KeptBlocks(folder, plan, rank=engine.runner.world.rank)
     try:
         log = TensorboardLog(events, sample_unit=engine.sample_unit) if events and engine.runner.world.rank == 0 else None
         training = (
@@ -293,7 +296,7 @@ def _run(
             engine.runner.release()
             engine.backend.teardown()
             return
-        training.run(record) if training else measure(engine, record, measured)
+        training.run(record) if training else measure(engine, record, measured, keep=kept.add)
         reports = engine.backend.all_gather_object((engine.report(steering_environment(os.environ)), engine.peak_memory_bytes()))
         record.ranks = [report for report, _ in reports]
         record.peak_memory_bytes = [peak for _, peak in reports]
@@ -305,10 +308,15 @@ def _run(
         if engine.runner.world.rank == 0:
             folder.write_plan(plan)
             _write_and_print(record, folder)
+        kept.remove()
         engine.runner.release()
         engine.backend.barrier()
     except RingsideError:
+        kept.remove()
         engine.backend.teardown()
+        raise
+    except BaseException as error:
+        kept.write_record(record, error)
         raise
     engine.backend.teardown()
 
@@ -338,6 +346,8 @@ def _record(engine: Engine, plan: Plan, measured: StandaloneSettings, *, compari
         record.parity, record.not_offered = judge_gate(reports, steps=measured.parity_steps)
         if not record.parity.passed:
             raise ParityError(f"backend '{job.backend}' computes wrongly, nothing was timed: " + "; ".join(record.parity.failures))
+    record.ranks = list(engine.backend.all_gather_object(engine.report(steering_environment(os.environ))))
+    record.hosts = sorted({report.host for report in record.ranks})
     return record
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -47,8 +47,14 @@ class StandaloneSettings:
         }
 
 
-def measure(engine: Engine, record: LaunchRecord, settings: StandaloneSettings) -> None:
+def measure(engine: Engine, record: LaunchRecord, settings: StandaloneSettings, *, keep: Callable[[BlockRecord], None]) -> None:
     """Time the blocks; on every rank the record gets those of all ranks. Collective.
+
+    Args:
+        engine: this rank's.
+        record: to be filled.
+        settings: as asked for.
+        keep: called with each of this rank's blocks when it is over.
 
     Raises:
         ParityError: on every rank, where a micro-benchmark's result was wrong.
@@ -71,6 +77,7 @@ def measure(engine: Engine, record: LaunchRecord, settings: StandaloneSettings) 
         )
         block = engine.run_block(command)
         mine.append(block.model_copy(update={"started_s": started - began, "wall_s": time.monotonic() - started}))
+        keep(mine[-1])
     record.measuring_s = time.monotonic() - began
     everyone = engine.backend.all_gather_object(mine)
     record.blocks = [BlockRecord.joined(blocks) for blocks in zip(*everyone, strict=True)]

@@ -1,0 +1,48 @@
+"""Backends whose rank 1 fails in some way once blocks have been measured. Named by path on command lines."""
+
+import os
+import signal
+import time
+
+from backends.ddp import DDP
+from backends.hvd import Horovod
+
+AFTER_STEPS = 20
+
+
+class Fails:
+    """What the backends below share."""
+
+    def setup(self, world, *, device, store=None):
+        self.rank, self.steps = world.rank, 0
+        return super().setup(world, device=device, store=store)
+
+    def prepare(self, model, build_optimizer):
+        prepared = super().prepare(model, build_optimizer)
+        prepared.model.register_forward_pre_hook(self.count)
+        return prepared
+
+    def count(self, *_):
+        self.steps += 1
+        if self.rank == 1 and self.steps > AFTER_STEPS:
+            self.fail()
+
+
+class KilledDDP(Fails, DDP):
+    def fail(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class KilledHorovod(Fails, Horovod):
+    def fail(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class RaisingDDP(Fails, DDP):
+    def fail(self):
+        raise ValueError("no more steps from me")
+
+
+class HangingDDP(Fails, DDP):
+    def fail(self):
+        time.sleep(600)

@@ -1,0 +1,85 @@
+"""Runs without a driver whose rank 1 dies, raises or hangs, or whose user has enough: they end, and what was measured is kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from measurement.results import ResultsFolder
+from tests.conftest import BIN, REPOSITORY, needs_horovod, ringside, wait_until
+
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+PLUGIN = Path(__file__).parent / "plugins" / "fails_later.py"
+LAUNCHERS = {
+    "torchrun": ["torchrun", "--standalone", "--nproc-per-node", "2", "-m"],
+    "spawn": ["python", "-m", "runners.spawn", "--nproc-per-node", "2", "-m"],
+    "mpirun": ["mpirun", "-np", "2", "--oversubscribe", "python", "-m"],
+    "horovodrun": ["horovodrun", "--gloo", "-np", "2", "-H", "localhost:2", "python", "-m"],
+}
+MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+STEPS = ["--transport", "gloo", "--local-batch-size", "16", "--block-steps", "3", "--warmup-steps", "1", "--no-local"]
+ENDS_S = 150
+CELLS = [
+    ("torchrun", "KilledDDP"),
+    ("spawn", "KilledDDP"),
+    ("mpirun", "KilledDDP"),
+    pytest.param("horovodrun", "KilledHorovod", marks=needs_horovod),
+    ("spawn", "RaisingDDP"),
+    ("spawn", "HangingDDP"),
+]
+
+
+def start(launcher, backend, folder):
+    """A run with more blocks than there is time for; with a ``backend`` rank 1 fails after some."""
+    runner = "hvd" if launcher == "horovodrun" else "ddp"
+    failing = ["--backend", f"{PLUGIN}:{backend}", "--timeout", "6"] if backend else []
+    command = [*LAUNCHERS[launcher], f"runners.{runner}", *STEPS, "--blocks", "100000", *failing, "-o", str(folder)]
+    environment = {**os.environ, **MPI_AS_ROOT, "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]])}
+    with (folder.parent / "said").open("w") as output:
+        return subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=output, stderr=output, start_new_session=True)
+
+
+def kept(folder):
+    """The record, whose blocks and steps agree."""
+    (record,) = ResultsFolder(folder).records()
+    assert len(record.blocks) > 0 and not record.complete
+    assert ResultsFolder(folder).steps(record)["block"].nunique() == len(record.blocks)
+    assert len(record.ranks) == 2
+    return record
+
+
+@pytest.mark.parametrize(("launcher", "backend"), CELLS)
+def test_a_run_whose_peer_fails_ends_and_keeps_its_blocks(tmp_path, launcher, backend):
+    process = start(launcher, backend, tmp_path / "run")
+    try:
+        assert process.wait(ENDS_S) != 0
+    finally:
+        process.kill()
+    record, said = kept(tmp_path / "run"), (tmp_path / "said").read_text()
+    assert record.status == "failed", said
+    if backend == "RaisingDDP":
+        assert "rank 1 on " in said and "ValueError: no more steps from me" in said
+    done = ringside("report", tmp_path / "run", "-o", tmp_path / "report")
+    assert done.returncode == 0, done.stderr
+    assert "failed" in (tmp_path / "report" / "report.md").read_text()
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "spawn", "mpirun", pytest.param("horovodrun", marks=needs_horovod)])
+def test_an_interrupted_run_ends_and_keeps_its_blocks(tmp_path, launcher):
+    process = start(launcher, None, tmp_path / "run")
+    try:
+        wait_until(lambda: all(len(blocks(tmp_path / "run", rank)) > 3 for rank in (0, 1)), seconds=ENDS_S)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        assert process.wait(ENDS_S) != 0
+    finally:
+        process.kill()
+    kept(tmp_path / "run")
+
+
+def blocks(folder, rank):
+    found = list(folder.glob(f"launch-000/*/rank-{rank}.jsonl"))
+    return found[0].read_text().splitlines() if found else []
