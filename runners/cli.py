@@ -68,9 +68,10 @@ def run_comparison(chosen: Plan, folder: ResultsFolder, *, path: Path, resume_el
     from runners.driver.progress import Progress
 
     with Progress(seconds_per_launch=chosen.measurement.seconds_per_launch) as progress:
-        run = ComparisonRun(chosen, folder, progress=progress, resume_elsewhere=resume_elsewhere)
-        run.prepare()
+        run: ComparisonRun | None = None
         try:
+            run = ComparisonRun(chosen, folder, progress=progress, resume_elsewhere=resume_elsewhere)
+            run.prepare()
             comparison = run.run()
         except KeyboardInterrupt:
             interrupted = getattr(run, "comparison", None)
@@ -86,12 +87,13 @@ def run_study(chosen: Plan, folder: ResultsFolder, *, path: Path, resume_elsewhe
     """The same at every point of the plan."""
     from runners.driver.study import StudyRun
 
-    run = StudyRun(chosen, folder, resume_elsewhere=resume_elsewhere)
-    run.prepare()
+    run: StudyRun | None = None
     try:
+        run = StudyRun(chosen, folder, resume_elsewhere=resume_elsewhere)
+        run.prepare()
         study = run.run()
     except KeyboardInterrupt:
-        if run.report is not None:
+        if run is not None and run.report is not None:
             show_study(run.report, folder.root)
         raise interrupted_by_user(path, folder) from None
     show_study(study, folder.root)

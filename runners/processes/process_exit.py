@@ -45,7 +45,8 @@ def run_command(command: Callable[[], Any]) -> NoReturn:
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(name) is not signal.SIG_IGN:  # as nohup has it
             signal.signal(name, _interrupt)
-    leave_in_order(exit_code_of(command))
+    code = exit_code_of(command)
+    leave_in_order(interrupted_code() if _interruptions else code)  # typer knows of Ctrl-C only
 
 
 def exit_code_of(command: Callable[[], Any]) -> int:

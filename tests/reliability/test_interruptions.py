@@ -1,0 +1,37 @@
+"""Interruptions before a comparison measures: the signal's exit code, and how to go on."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import REPOSITORY, wait_until, write_plan
+
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+
+SLOW_TO_LOAD = """
+import time
+from pathlib import Path
+
+Path(__file__).with_suffix(".loading").touch()
+time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_an_interruption_before_the_first_launch_has_its_exit_code_and_its_line(tmp_path, sent, code):
+    (tmp_path / "slow.py").write_text(SLOW_TO_LOAD)
+    plan = write_plan(tmp_path, workload=f"{tmp_path / 'slow.py'}:Slow")
+    command = [sys.executable, "-m", "runners.cli", "compare", str(plan), "-o", str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
+        try:
+            wait_until((tmp_path / "slow.loading").exists, seconds=120)
+            process.send_signal(sent)
+            _, told = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == code, told
+    assert told.splitlines() == [f"ringside: interrupted; go on with: ringside compare {plan} -o {tmp_path / 'out'}"]
