@@ -120,7 +120,7 @@ CAUSES = {
     "raise": ("failed", r"^rank 1: ValueError: planted"),
     "lock": ("timeout", r"^no answer from ranks? .*1"),
     "out-of-memory": ("failed", r"^rank 1: MemoryError"),
-    "flood": ("failed", r"^rank 1 died without a word"),
+    "flood": ("failed", r"^rank 1: ValueError: planted"),
     "nan": ("wrong|failed", r"(?i)nan|finite"),
     "exits-at-once": ("failed", r"^the ranks did not report; the launcher ended with code 0"),
     "never-starts": ("timeout", r"^no answer from ranks 0, 1 within"),

@@ -1,4 +1,7 @@
-"""One cell for each fault of the matrix but a launcher that never starts, whose time-out is long; all cells: ``python benchmarks/fault_matrix.py``."""
+"""One cell for each fault of the matrix, but for a launcher that never starts ranks, whose time-out is long.
+
+All cells: ``python benchmarks/fault_matrix.py``.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ TOGETHER = [
     "raise.finish.ddp-gloo",
     "lock.block.ddp-gloo",
     "out-of-memory.block.ddp-gloo",
-    "flood.gates.ddp-gloo",
+    "flood.start.ddp-gloo",
     "nan.gates.ddp-gloo",
     "exits-at-once.start.ddp-mpi",
 ]
