@@ -12,6 +12,7 @@ repository. Without root a full disk and a read-only folder are left out. ``--la
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=4, help="cells of arms that share a comparison [4]")
     parser.add_argument("--output", type=Path, help="keep the comparisons here [a temporary folder]")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the comparison that runs, too
     listed = lost_hosts.feasible(given.kind) if given.lab else faults.feasible(given.kind)
     wanted = [cell for cell in listed if cell.fault in given.only and cell.stage in given.stage]
     if not given.lab and not faults.can_mount():

@@ -474,7 +474,7 @@ def processes_of(mark: str) -> list[psutil.Process]:
 
 
 def _shared_memory() -> set[str]:
-    """Without semaphores of ``multiprocessing``: nothing says whose they are, and other tests, which run beside these, leave some."""
+    """Without semaphores of ``multiprocessing``: nothing says whose they are, and other tests, run beside these, leave some."""
     return {path.name for path in Path("/dev/shm").iterdir() if not path.name.startswith("sem.mp-")}
 
 
