@@ -69,6 +69,17 @@ def cut(text: str) -> str:
     return flat if len(flat) <= 3 * MOST_QUOTED else f"{flat[: 3 * MOST_QUOTED]}..."
 
 
+MOST_LISTED = 450
+"""Characters of a list in a message; one part may be longer."""
+
+
+def joined(parts: Sequence[str]) -> str:
+    """The parts as a list, as many as a message has room for, and how many more there are."""
+    shown = [part for index, part in enumerate(parts) if sum(map(len, parts[: index + 1])) <= MOST_LISTED] or list(parts[:1])
+    more = f"; and {len(parts) - len(shown)} more" if len(shown) < len(parts) else ""
+    return "; ".join(shown) + more
+
+
 def unknown_name(
     kind: str, name: str, known: Iterable[str], *, remedy: str = "", elsewhere: Mapping[str, str] | None = None
 ) -> str:

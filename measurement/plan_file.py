@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from measurement.errors import PlanError, cut, quoted, unknown_name
+from measurement.errors import PlanError, cut, joined, quoted, unknown_name
 from measurement.files import read_text
 from measurement.plan import Plan
 
@@ -102,9 +102,11 @@ def checked(model: type[Model], content: Mapping[str, Any], *, source: str, else
     """``model`` made from ``content``, or one PlanError that tells every unknown key (with the closest known) and bad value."""
     try:
         return model.model_validate(content)
+    except UnicodeError as error:
+        raise PlanError(f"{source}: a text holds half of a character (\\ud800 to \\udfff), which is none; write it out") from error
     except ValidationError as error:
         places = elsewhere()
-        raise PlanError(f"{source}: " + "; ".join(_explain(model, issue, places) for issue in error.errors())) from error
+        raise PlanError(f"{source}: {joined([_explain(model, issue, places) for issue in error.errors()])}") from error
 
 
 def _inside(model: type[BaseModel]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import pandas as pd
 from pyarrow.parquet import ParquetFile
 from pydantic import ValidationError
@@ -178,9 +179,13 @@ class ResultsFolder:
             return
         try:
             for batch in ParquetFile(path).iter_batches(batch_size=ROWS_AT_ONCE):
-                yield migrate_steps(batch.to_pandas())
-        except (OSError, ValueError, KeyError) as error:
-            raise RecordError(f"'{path}' cannot be read: {error}; remove its folder to measure that launch again") from error
+                table = migrate_steps(batch.to_pandas()).astype(STEP_COLUMNS)
+                require_steps_of(record, table)
+                yield table
+        except (OSError, ValueError, KeyError, TypeError, ArithmeticError, NotImplementedError) as error:
+            raise RecordError(
+                f"'{path}' cannot be read: {cut(str(error))}; remove its folder to measure that launch again"
+            ) from error
 
     def host_use(self, records: Sequence[LaunchRecord]) -> pd.DataFrame:
         """What the hosts did during the blocks of these records: columns ``launch``, ``arm`` and ``HOST_COLUMNS``.
@@ -195,8 +200,27 @@ class ResultsFolder:
                 try:
                     found.append(pd.read_parquet(path)[list(HOST_COLUMNS)].assign(launch=record.launch, arm=record.arm))
                 except (OSError, ValueError, KeyError) as error:
-                    raise RecordError(f"'{path}' cannot be read: {error}; remove it to report without it") from error
+                    raise RecordError(f"'{path}' cannot be read: {cut(str(error))}; remove it to report without it") from error
         return pd.concat(found, ignore_index=True).astype(HOST_USE_TYPES)
+
+
+def require_steps_of(record: LaunchRecord, table: pd.DataFrame) -> None:
+    """Raise a ``ValueError`` where steps are not those of a record's blocks, or no times at all.
+
+    Args:
+        record: the blocks and ranks that there are.
+        table: columns ``STEP_COLUMNS``; of each block its first row is looked at, and of all rows the numbers.
+    """
+    blocks = {(block.turn, block.round, block.block, block.kind, block.case or None) for block in record.blocks}
+    first = table.drop_duplicates("turn")[["turn", "round", "block", "kind", "case"]].astype(object)
+    found = {tuple(None if pd.isna(value) else value for value in row) for row in first.itertuples(index=False, name=None)}
+    if found - blocks:
+        raise ValueError(f"it has steps of {len(found - blocks)} blocks that the record beside it does not have")
+    times = table[[name for name, dtype in STEP_COLUMNS.items() if dtype == "float64"]].to_numpy()
+    if not (np.isfinite(times) & (times >= 0)).all():
+        raise ValueError("it has times that are negative or no numbers")
+    if not table["rank"].between(0, record.world_size - 1).all() or not (table["samples"] >= 0).all():
+        raise ValueError("it has ranks or numbers of samples that there are not")
 
 
 def no_host_use() -> pd.DataFrame:

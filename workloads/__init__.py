@@ -37,7 +37,12 @@ def workload_class(reference: str) -> tuple[type[Workload] | type[MicroBenchmark
     Raises:
         PlanError: the reference is unknown, cannot be loaded, or is neither a Workload nor a MicroBenchmark.
     """
-    if ":" not in reference and reference not in REGISTRY.names() and reference in _torchvision_models():
+    if (
+        isinstance(reference, str)
+        and ":" not in reference
+        and reference not in REGISTRY.names()
+        and reference in _torchvision_models()
+    ):
         return workload_class("synthetic")[0], {"model": reference}
     found = REGISTRY.resolve(reference)
     if not issubclass(found, Workload | MicroBenchmark):

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from measurement.errors import HostfileError
 from measurement.files import read_text
+from measurement.text import printable
 from runners.launchers.base import HostSlots
 
 MAX_SLOTS = 4096
@@ -184,4 +185,6 @@ def _at_least_one(hosts: dict[str, HostSlots], source: str) -> tuple[HostSlots, 
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    """On one line; of a long text the beginning."""
+    flat = " ".join(printable(text[: 2 * _SHOWN]).split())
+    return flat if len(text) <= _SHOWN else f"{flat[:_SHOWN]}…"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from measurement.errors import LaunchError
+from measurement.errors import LaunchError, cut, quoted
 from measurement.needs import RENDEZVOUS
 from measurement.world import World
 
@@ -49,7 +50,9 @@ class RankVariables:
                 gives=self.gives | ({RENDEZVOUS} if "MASTER_ADDR" in environment else set()),
             )
         except ValueError as error:
-            raise LaunchError(f"the variables of {self.name} do not fit together: {error}; start with one launcher") from error
+            raise LaunchError(
+                f"the variables of {self.name} do not fit together: {cut(str(error))}; start with one launcher"
+            ) from error
 
     def belong(self, name: str) -> bool:
         """Whether a variable is one of a rank's own."""
@@ -101,7 +104,7 @@ def _refuse_several(environment: Mapping[str, str], launcher: UnknownLauncher) -
     size = next((name for name in launcher.size if name in environment), None)
     if size is not None and environment[size].strip() == "1":
         return
-    told = f"{size}={environment[size]}" if size else f"{marker}={environment[marker]}"
+    told = f"{size or marker}={cut(environment[size or marker])}"
     raise LaunchError(
         f"{launcher.name} started this process as one of several ({told}), and Ringside does not read its variables: each would be "
         "a world of 1; start the ranks with horovodrun or mpirun inside the job, or with torchrun, once per host"
@@ -110,7 +113,7 @@ def _refuse_several(environment: Mapping[str, str], launcher: UnknownLauncher) -
 
 def _is_special_step(environment: Mapping[str, str], marker: str) -> bool:
     value = environment[marker]
-    return marker == "SLURM_STEP_ID" and (not value.isdigit() or int(value) >= FIRST_SPECIAL_STEP)
+    return marker == "SLURM_STEP_ID" and (re.fullmatch("[0-9]{1,10}", value) is None or int(value) >= FIRST_SPECIAL_STEP)
 
 
 def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
@@ -120,4 +123,6 @@ def _number(environment: Mapping[str, str], name: str, default: int | None = Non
     try:
         return int(text or "")
     except ValueError:
-        raise LaunchError(f"environment variable {name} is {text!r}; a whole number is expected: start with one launcher") from None
+        raise LaunchError(
+            f"environment variable {name} is {quoted(text)}; a whole number is expected: start with one launcher"
+        ) from None

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from measurement.errors import PlanError
+from measurement.errors import PlanError, cut, joined, quoted
 from measurement.files import write_whole
 from measurement.training import EpochRecord
 from runners.protocol.messages import Job
@@ -60,6 +60,20 @@ class Checkpoint:
     def epochs(self) -> list[EpochRecord]:
         """The epochs that ended."""
         return [EpochRecord.model_validate(epoch) for epoch in self.finished]
+
+    def require_form(self) -> None:
+        """Raise a ``TypeError`` or ``ValueError`` where a part is not of the form that it was written in."""
+        parts: dict[str, type] = {"trained": dict, "epoch": int, "finished": list, "model": dict, "optimizer": dict, "ranks": list}
+        for name, kind in parts.items():
+            if not isinstance(getattr(self, name), kind):
+                raise TypeError(f"{name} is {quoted(getattr(self, name))}, not of type {kind.__name__}")
+        if not self.ranks or self.epoch < 0 or not all(isinstance(name, str) for name in self.trained):
+            raise ValueError("it tells of no rank, no epoch or no training")
+        self.epochs()
+        for rank in range(len(self.ranks)):
+            progress = self.progress(rank)
+            if not all(isinstance(part, list) for part in (progress.samples, progress.phases_s, progress.losses)):
+                raise TypeError(f"the progress of rank {rank} is no list of steps")
 
     def progress(self, rank: int) -> EpochProgress:
         """A rank's progress in the epoch that was interrupted; empty if the interruption came between two epochs."""
@@ -190,6 +204,14 @@ def restore(checkpoint: Checkpoint, runner: EpochRunner) -> None:
         torch.cuda.set_rng_state(mine["random_on_gpu"], trainer.device)
 
 
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two plain values are equal; a tensor, which a damaged file may hold instead, is equal to none."""
+    try:
+        return not isinstance(one, torch.Tensor) and bool(one == other)
+    except RuntimeError:
+        return False
+
+
 def load_model(checkpoint: Checkpoint, runner: EpochRunner) -> None:
     """Build the model and load its weights and rank 0's buffers, to evaluate it. Collective."""
     trainer = runner.trainer
@@ -224,16 +246,19 @@ def read(path: Path, *, trained: Mapping[str, Any], only_model: bool = False) ->
         raise PlanError(f"checkpoint '{path}' holds no training of this version; give a file that --checkpoint wrote")
     try:
         checkpoint = Checkpoint(**content)
-    except TypeError as error:
+        checkpoint.require_form()
+    except UNREADABLE as error:
         raise PlanError(
-            f"checkpoint '{path}' is damaged: {error}; give another file, or remove it and leave out --resume"
+            f"checkpoint '{path}' is damaged: {cut(str(error))}; give another file, or remove it and leave out --resume"
         ) from error
     known = [*trained, *(name for name in checkpoint.trained if name not in trained)]
     known = [name for name in known if not only_model or name in ("workload", "model")]
     kept = {**ADDED_LATER, **checkpoint.trained}
-    different = [f"{name} {kept.get(name)!r}, not {trained.get(name)!r}" for name in known if kept.get(name) != trained.get(name)]
+    different = [name for name in known if not _is_same(kept.get(name), trained.get(name))]
     if different:
         raise PlanError(
-            f"checkpoint '{path}' is of another training: {'; '.join(different)}; resume it as it began, or give another file"
+            f"checkpoint '{path}' is of another training: "
+            + joined([f"{name} {quoted(kept.get(name))}, not {quoted(trained.get(name))}" for name in different])
+            + "; resume it as it began, or give another file"
         )
     return checkpoint

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,7 +20,10 @@ from measurement.files import lock_folder, write_whole
 from measurement.plan_file import check_plan, parse_yaml, read_content
 from measurement.results import ResultsFolder
 from reports import conclude
-from runners.hosts.hostfile import parse_hostfile, read_hostfile
+from runners.driver.study import read_plan_or_study
+from runners.hosts.hostfile import parse_hostfile, parse_hosts, read_hostfile
+from runners.launchers import known_rank_variables
+from runners.launchers.rank_variables import read_world
 from runners.rank import checkpoint
 from tests.conftest import REPOSITORY, TINY, ringside_here, write_plan
 from tests.unit.results_factory import make_plan, write_results
@@ -137,6 +141,109 @@ def test_steps_that_are_missing_are_never_a_hole(tmp_path):
 def test_a_checkpoint_of_nothing_is_told(tmp_path):
     torch.save({"format": checkpoint.FORMAT}, tmp_path / "kept.pt")
     assert "is damaged" in refusal(PlanError, lambda: checkpoint.read(tmp_path / "kept.pt", trained={}))
+
+
+WHOLE = {
+    "format": checkpoint.FORMAT,
+    "trained": {"workload": "digits"},
+    "epoch": 1,
+    "finished": [],
+    "model": {},
+    "optimizer": {},
+    "scaler": {},
+    "ranks": [{"seen": {"samples": [], "phases_s": [], "losses": []}}],
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ranks": [{}]}, "is damaged: 'seen'"),
+        ({"ranks": [{"seen": {"seconds": []}}]}, "unexpected keyword argument 'seconds'"),
+        ({"ranks": [{"seen": {"losses": 1}}]}, "the progress of rank 0 is no list of steps"),
+        ({"ranks": []}, "it tells of no rank, no epoch or no training"),
+        ({"finished": [{"epoch": -1}]}, "is damaged: "),
+        ({"epoch": "2"}, "epoch is '2', not of type int"),
+        ({"trained": None}, "trained is None, not of type dict"),
+        ({"trained": {"workload": torch.zeros(3)}}, "is of another training: workload tensor(["),
+        ({"trained": {"workload": "x" * 5000}}, "is of another training: workload 'xxx"),
+    ],
+)
+def test_a_checkpoint_of_another_form_is_told(tmp_path, changes, message):
+    torch.save(WHOLE | changes, tmp_path / "kept.pt")
+    assert message in refusal(PlanError, lambda: checkpoint.read(tmp_path / "kept.pt", trained={"workload": "digits"}))
+
+
+def test_a_workload_that_is_no_name_is_told(tmp_path):
+    path = tmp_path / "plan.yaml"
+    path.write_text("name: x\nworkload: []\nbaseline: a\narms: {a: {backend: ddp}}\nnone: 1\n")
+    assert "workload = []: " in refusal(PlanError, lambda: read_plan_or_study(path))
+
+
+def test_a_line_end_in_a_list_of_hosts_is_told_in_one_line():
+    assert "slots=4 is no whole number" in refusal(HostfileError, lambda: parse_hosts("host1:\n4"))
+
+
+def test_half_a_character_is_told(tmp_path):
+    path = tmp_path / "plan.yaml"
+    path.write_text(
+        'name: x\nworkload: digits\nworld_size: 2\nlocal_batch_size: 8\nbaseline: "\\ud978"\narms: {a: {backend: ddp}}\n'
+    )
+    assert "a text holds half of a character" in refusal(PlanError, lambda: read_plan_or_study(path))
+
+
+def test_of_many_mistakes_a_message_tells_the_first():
+    changes = {name: [{"x" * 90: "y" * 90}] for name in ("name", "seed", "world_size", "local_batch_size", "threads", "device")}
+    message = refusal(PlanError, lambda: check_plan({**TINY, **changes}, source="test"))
+    assert len(message) < 600
+    assert message.endswith(" more")
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("data_wait_s", "", "could not convert string to float"),
+        ("round", None, "cannot be read: "),
+        ("rank", 7, "it has ranks or numbers of samples that there are not"),
+        ("turn", 1000, "it has steps of 1 blocks that the record beside it does not have"),
+        ("kind", "other", "blocks that the record beside it does not have"),
+        ("step_s", float("inf"), "it has times that are negative or no numbers"),
+        ("step_s", -1.0, "it has times that are negative or no numbers"),
+    ],
+)
+def test_steps_that_are_none_are_told(tmp_path, column, value, message):
+    folder = write_results(tmp_path, plan=make_plan(["horovod-mpi"], launches=1, rounds=2))
+    path = folder.launch_folder(0, "ddp-gloo") / "steps.parquet"
+    table = pd.read_parquet(path)
+    table[column] = [value] * len(table)
+    table.to_parquet(path, index=False)
+    found = refusal(RecordError, lambda: conclude(folder))
+    assert found.startswith(f"'{path}' cannot be read: ") and message in found
+
+
+def test_what_arrow_says_of_a_damaged_table_is_one_line(tmp_path):
+    folder = write_results(tmp_path, plan=make_plan(["horovod-mpi"], launches=1))
+    path = folder.launch_folder(0, "ddp-gloo") / "steps.parquet"
+    content = path.read_bytes()
+    end = int.from_bytes(content[-8:-4], "little") + 8
+    path.write_bytes(content[:-end] + b"\x11" * (end - 8) + content[-8:])
+    assert f"'{path}' cannot be read: " in refusal(RecordError, lambda: conclude(folder))
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"SLURM_STEP_ID": "²"}, ""),
+        ({"SLURM_STEP_ID": "1" * 5000}, ""),
+        ({"PALS_RANKID": "1", "PMI_SIZE": "2\n3"}, "(PMI_SIZE=2 3)"),
+        ({"RANK": "9" * 4000, "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, "the variables of torchrun do not fit together: rank 999"),
+        ({"RANK": "x" * 4000, "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, "environment variable RANK is 'xxx"),
+    ],
+)
+def test_variables_of_launchers_that_hold_anything(variables, message):
+    said_of = said(lambda: read_world(variables, known_rank_variables()))
+    assert message in said_of if message else not said_of
+    assert "\n" not in said_of and len(said_of) < 600
 
 
 def test_what_a_compressed_file_holds_is_bounded(tmp_path, monkeypatch):

@@ -1,0 +1,456 @@
+"""Input that nobody means, made by hypothesis: for each reader a strategy, and what takes it.
+
+Whatever comes, it is accepted, or refused by a ``RingsideError`` of one line that is not long, soon. ``judge`` says what is wrong
+otherwise. Used by ``test_generated_input.py`` with a few hundred inputs, and by ``benchmarks/bad_input.py`` with many.
+"""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import io
+import json
+import pickle
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+import torchvision.models  # noqa: F401 - which takes seconds, and not of the first plan
+import yaml
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from measurement.errors import RingsideError
+from measurement.results import ResultsFolder
+from reports import conclude
+from reports.formats.html import HtmlReport
+from reports.formats.junit import JunitReport
+from reports.formats.markdown import MarkdownReport
+from runners.driver.study import point_plans, read_plan_or_study
+from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
+from runners.launchers import known_rank_variables
+from runners.launchers.rank_variables import UNKNOWN_LAUNCHERS, read_world
+from runners.planning.arms import resolve_arms
+from runners.planning.workload import resolve_cases, resolve_workload
+from runners.rank import checkpoint
+from tests.conftest import REPOSITORY, TINY
+from tests.dataset_files import cifar_batch, idx
+from tests.unit.results_factory import Truth, make_plan, write_results
+from workloads.cifar_batches import read_batch
+from workloads.idx import read_idx
+
+MOST_CHARACTERS = 600
+"""Of a message, without the path of the folder that the test lies in."""
+MOST_S = 5.0
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 40),
+    st.sampled_from([-1, 2**31, 2**63, 2**64, -(2**63), 10**30, 10**400]),
+    st.floats(),
+    st.sampled_from(
+        ["", "\x00", "../..", "a" * 3000, "\x1b[2J", "NaN", "1e999", "ddp", "horovod", "mpi", "cuda", "\u202e", "é" * 40]
+    ),
+    st.text(max_size=12),
+)
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A reader of input."""
+
+    name: str
+    inputs: SearchStrategy[Any]
+    take: Callable[[Any, Path], object]
+    """Reads an input, in a folder that it may write to."""
+    cost: int = 1
+    """How much slower than the others it is: it gets so much fewer inputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What became of an input."""
+
+    refused: bool
+    seconds: float
+    """Of this process on its cores."""
+    wrong: str | None = None
+    """Why it should not have been so, and where."""
+
+
+def judge(target: Target, value: Any, folder: Path) -> Judgement:
+    """Hand an input to its reader."""
+    began, refused, wrong = time.process_time(), False, None
+    try:
+        target.take(value, folder)
+    except RingsideError as error:
+        message, refused = str(error).replace(str(folder), ""), True
+        if "\n" in message:
+            wrong = f"a message of several lines: {message!r}"
+        elif len(message) > MOST_CHARACTERS:
+            wrong = f"a message of {len(message)} characters: {message}"
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        ours = [at for at in traceback.extract_tb(error.__traceback__) if REPOSITORY.as_posix() in at.filename]
+        places = " <- ".join(f"{Path(at.filename).name}:{at.lineno}" for at in [frame, *reversed(ours[-3:])])
+        wrong = f"{type(error).__name__} at {places}: {str(error)[:200]}"
+    seconds = time.process_time() - began
+    return Judgement(refused=refused, seconds=seconds, wrong=wrong or (f"it took {seconds:.1f} s" if seconds > MOST_S else None))
+
+
+def edited(content: bytes) -> SearchStrategy[bytes]:
+    """The bytes with some of them replaced, left out, repeated or put in."""
+    place = st.integers(0, len(content))
+    edit = st.tuples(place, st.integers(0, 40), st.binary(max_size=12))
+
+    def apply(edits: list[tuple[int, int, bytes]], end: int) -> bytes:
+        found = bytearray(content)
+        for at, length, new in edits:
+            found[at : at + length] = new
+        return bytes(found[:end] if end < len(content) // 3 else found)
+
+    return st.builds(apply, st.lists(edit, max_size=4), place)
+
+
+def altered(content: Any) -> SearchStrategy[Any]:
+    """Plain values with one to three of them replaced, left out or added."""
+    places = list(_places(content))
+    edit = st.tuples(st.sampled_from(places), st.sampled_from(["replace", "replace", "remove", "add"]), VALUES, st.text(max_size=8))
+
+    def apply(edits: list[tuple[tuple[Any, ...], str, Any, str]]) -> Any:
+        found = copy.deepcopy(content)
+        for path, what, value, key in edits:
+            _edit(found, path, what, value, key)
+        return found
+
+    return st.builds(apply, st.lists(edit, min_size=1, max_size=3))
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> Any:
+    parts = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
+    for key, part in parts:
+        yield (*path, key)
+        yield from _places(part, (*path, key))
+
+
+def _edit(content: Any, path: tuple[Any, ...], what: str, value: Any, key: str) -> None:
+    """Edits before this one may have taken the place away."""
+    try:
+        for part in path[:-1]:
+            content = content[part]
+        if what == "remove":
+            del content[path[-1]]
+        elif what == "add" and isinstance(content, dict):
+            content[key] = value
+        else:
+            content[path[-1]] = value
+    except (KeyError, IndexError, TypeError):
+        pass
+
+
+# Plans
+
+
+def plan_texts() -> SearchStrategy[bytes]:
+    """Plans that are altered as values or as text, and any text."""
+    plans = [path.read_bytes() for path in sorted((REPOSITORY / "plans").glob("*.yaml"))]
+    contents = [TINY, *(yaml.safe_load(plan) for plan in plans)]
+    values = st.one_of([altered(content) for content in contents]).map(_as_yaml)
+    return st.one_of(
+        values, values, *(edited(plan) for plan in plans), st.text(max_size=200).map(str.encode), st.binary(max_size=60)
+    )
+
+
+def _as_yaml(content: Any) -> bytes:
+    try:
+        return yaml.safe_dump(content, sort_keys=False).encode("utf-8", "replace")
+    except ValueError:  # a number of more digits than Python writes
+        return b"{"
+
+
+def take_plan(content: bytes, folder: Path) -> None:
+    """As ``ringside compare`` does before it looks at hosts and data."""
+    path = folder / "plan.yaml"
+    path.write_bytes(content)
+    plan = read_plan_or_study(path)
+    for one in point_plans(plan).values() if plan.points else [plan]:
+        resolve_cases(one, resolve_workload(one.workload, one.workload_options), resolve_arms(one))
+
+
+def overrides() -> SearchStrategy[str]:
+    """What stands behind ``--set``."""
+    keys = st.sampled_from([*TINY, "measurement.launches", "arms.ddp.options", "arms.new.backend", "points.a", "hosts", "hostfile"])
+    values = VALUES.map(lambda value: json.dumps(value) if not isinstance(value, int) or abs(value) < 1 << 70 else "1" * 5000)
+    return st.builds("{}={}".format, keys | st.text(max_size=20), values | st.text(max_size=30)) | st.text(max_size=40)
+
+
+def take_override(text: str, folder: Path) -> None:
+    """Beside a plan that is right."""
+    path = folder / "plan.yaml"
+    path.write_text(yaml.safe_dump(TINY))
+    read_plan_or_study(path, overrides=[text])
+
+
+# Hosts
+
+HOST_WORDS = [
+    "host1",
+    "host2.example",
+    ":",
+    "4",
+    " slots=",
+    "max-slots=4",
+    ",",
+    "\n",
+    "#",
+    "[fe80::1]",
+    "::",
+    "%eth0",
+    "@",
+    "-o",
+    "\r",
+    "\x00",
+]
+
+
+def host_texts() -> SearchStrategy[str]:
+    """Words of hostfiles in any order, and any text."""
+    right = st.sampled_from([b"host1 slots=4\nhost2\n", b"host1:4,host2:4", b"[fe80::1]:2"])
+    near = right.flatmap(edited).map(lambda content: content.decode("latin-1"))
+    words = st.sampled_from(HOST_WORDS) | st.text(max_size=5)
+    return (
+        near
+        | st.lists(words, max_size=12).map("".join)
+        | st.text(max_size=100)
+        | st.sampled_from(["h" * 5000, "1.2.3.4:" + "9" * 5000])
+    )
+
+
+def take_hostfile(text: str, folder: Path) -> None:
+    """A file and the ranks on its hosts."""
+    path = folder / "hostfile"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    place_ranks(read_hostfile(path), 2)
+
+
+def take_hosts(text: str, folder: Path) -> None:
+    """The list behind ``-H``."""
+    place_ranks(parse_hosts(text), 2)
+
+
+# Results
+
+
+@cache
+def results(folder: Path) -> ResultsFolder:
+    """A small comparison, written once."""
+    plan = make_plan(["horovod-mpi"], launches=1, rounds=2, block_steps=2, local_every=2)
+    return write_results(folder / "results", plan=plan, truth=Truth(statuses={("horovod-mpi", 0): "failed"}))
+
+
+@cache
+def stored(name: str) -> bytes:
+    """A file of such a comparison."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        return (results(Path(folder)).root / name).read_bytes()
+
+
+RECORD = "launch-000/ddp-gloo/record.json"
+STEPS = "launch-000/ddp-gloo/steps.parquet"
+MANIFEST = "manifest.json"
+
+
+def json_files(name: str) -> SearchStrategy[bytes]:
+    """A file of JSON, altered as values or as text."""
+    content = stored(name)
+    return st.one_of(altered(json.loads(content)).map(_as_json), altered(json.loads(content)).map(_as_json), edited(content))
+
+
+def _as_json(content: Any) -> bytes:
+    try:
+        return json.dumps(content).encode("utf-8", "replace")
+    except ValueError:
+        return b'{"schema_version": ' + b"1" * 5000
+
+
+def take_results(name: str) -> Callable[[bytes, Path], None]:
+    """As ``ringside report`` does, without writing."""
+
+    def take(content: bytes, folder: Path) -> None:
+        found = results(folder)
+        path, before = found.root / name, stored(name)
+        path.write_bytes(content)
+        try:
+            comparison = conclude(found)
+            for report in (MarkdownReport(), JunitReport(), HtmlReport()):
+                report.render(comparison)
+            comparison.model_dump_json()
+        finally:
+            path.write_bytes(before)
+
+    return take
+
+
+def parquet_files() -> SearchStrategy[bytes]:
+    """A table of steps, altered as bytes or as a table."""
+    content = stored(STEPS)
+    table = pd.read_parquet(io.BytesIO(content))
+    column = st.sampled_from(list(table.columns))
+    cells = st.sampled_from([None, -1, 0, 2**31 - 1, 2**62, float("nan"), float("inf"), -1.0, 1e300, "x", "", True, b"\xff"])
+
+    def change(name: str, what: str, value: Any, rows: int) -> bytes:
+        found = table.copy()
+        if what == "drop":
+            found = found.drop(columns=name)
+        elif what == "rows":
+            found = found.iloc[:rows] if rows else found.iloc[:0]
+        elif what == "repeat":
+            found = pd.concat([found, found.iloc[: rows + 1]])
+        elif what == "cell":
+            found[name] = found[name].astype(object)
+            found.iloc[rows % len(found), found.columns.get_loc(name)] = value
+        else:
+            found[name] = [value] * len(found)
+        written = io.BytesIO()
+        try:
+            found.to_parquet(written, index=False)
+        except Exception:  # noqa: BLE001 - what Arrow does not write, nobody reads
+            return content
+        return written.getvalue()
+
+    kinds = st.sampled_from(["drop", "rows", "repeat", "cell", "cell", "column"])
+    return st.builds(change, column, kinds, cells, st.integers(0, 9)) | edited(content)
+
+
+# Checkpoints
+
+TRAINED = {"workload": "digits", "world_size": 1, "model": "4 numbers in 1 tensors, 0"}
+
+
+def _checkpoint() -> dict[str, Any]:
+    seen = {"samples": [4], "phases_s": [[0.1] * 4], "losses": [0.5], "learning_rates": [0.1], "hits": (1, 2), "skipped_steps": 0}
+    return {
+        "format": checkpoint.FORMAT,
+        "trained": dict(TRAINED),
+        "epoch": 1,
+        "finished": [],
+        "model": {"weight": torch.zeros(4)},
+        "optimizer": {"state": {}, "param_groups": []},
+        "scaler": {},
+        "ranks": [{"buffers": {}, "random": torch.zeros(2, dtype=torch.uint8), "random_on_gpu": None, "seen": seen}],
+        "workload": {},
+    }
+
+
+def _saved(content: Any) -> bytes:
+    written = io.BytesIO()
+    try:
+        torch.save(content, written)
+    except Exception:  # noqa: BLE001 - what torch does not write, nobody reads
+        return b""
+    return written.getvalue()
+
+
+def checkpoints() -> SearchStrategy[bytes]:
+    """A checkpoint, altered as values or as bytes."""
+    return altered(_checkpoint()).map(_saved) | edited(_saved(_checkpoint())) | edited(pickle.dumps({"format": 1}))
+
+
+def take_checkpoint(content: bytes, folder: Path) -> None:
+    """What ``--resume`` reads before it builds a model."""
+    path = folder / "run.pt"
+    path.write_bytes(content)
+    found = checkpoint.read(path, trained=TRAINED)
+    found.epochs()
+    found.progress(0)
+
+
+# Data sets
+
+
+def idx_files() -> SearchStrategy[tuple[str, bytes]]:
+    """Raw and compressed files of images, altered before or after compression."""
+    content = idx(np.zeros((3, 4, 4), dtype=np.uint8))
+    raw = edited(content).map(lambda data: ("images", data))
+    inside = edited(content).map(lambda data: ("images.gz", gzip.compress(data)))
+    return raw | inside | edited(gzip.compress(content)).map(lambda data: ("images.gz", data))
+
+
+def take_idx(given: tuple[str, bytes], folder: Path) -> None:
+    """A file of images, or of labels."""
+    name, content = given
+    path = folder / name
+    path.write_bytes(content)
+    read_idx(path, dimensions=3 if len(content) % 5 else 1)
+
+
+def cifar_files() -> SearchStrategy[bytes]:
+    """Pickled batches, altered as values or as bytes."""
+    batch = cifar_batch(0, 2)
+    plain = {key: value for key, value in batch.items() if not isinstance(value, np.ndarray)}
+    whole = [pickle.dumps(batch, protocol=protocol) for protocol in (0, 2, 4, 5)]
+    arrays = st.sampled_from([np.zeros((2, 3072), np.uint8), np.zeros((0, 3072), np.uint8), np.zeros(3072), np.zeros((), object)])
+    values = st.builds(lambda given, data: pickle.dumps({**given, "data": data}), altered(plain), arrays | VALUES)
+    return values | st.one_of([edited(content) for content in whole]) | st.binary(max_size=40)
+
+
+def take_cifar(content: bytes, folder: Path) -> None:
+    """A batch."""
+    path = folder / "data_batch_1"
+    path.write_bytes(content)
+    read_batch(path)
+
+
+# Environment variables
+
+
+def environments() -> SearchStrategy[dict[str, str]]:
+    """Any of the variables that launchers set, with what they hold and what they do not."""
+    families = known_rank_variables()
+    own = [
+        name for one in families for name in (one.rank, one.world_size, one.local_rank, one.local_world_size, one.node_rank) if name
+    ]
+    others = [name for one in UNKNOWN_LAUNCHERS for name in (*one.rank, *one.size)]
+    values = (
+        st.integers(-2, 5).map(str)
+        | st.sampled_from(["", " 1 ", "²", "1" * 5000, "0x1", "1_0", "٣", "4294967280"])
+        | st.text(max_size=8)
+    )
+    names = st.sampled_from(sorted({*own, *others, "MASTER_ADDR"}))
+    whole = st.one_of(
+        [st.fixed_dictionaries({one.rank: values, one.world_size: values, one.local_rank: values}) for one in families]
+    )
+    return whole | st.dictionaries(names, values, max_size=8)
+
+
+def take_environment(variables: dict[str, str], folder: Path) -> None:
+    """As every rank does first."""
+    read_world(variables, known_rank_variables())
+
+
+def targets() -> list[Target]:
+    """All readers."""
+    return [
+        Target(name="plan", inputs=plan_texts(), take=take_plan, cost=2),
+        Target(name="set", inputs=overrides(), take=take_override),
+        Target(name="hostfile", inputs=host_texts(), take=take_hostfile),
+        Target(name="hosts", inputs=host_texts(), take=take_hosts),
+        Target(name="record", inputs=json_files(RECORD), take=take_results(RECORD), cost=20),
+        Target(name="manifest", inputs=json_files(MANIFEST), take=take_results(MANIFEST), cost=20),
+        Target(name="parquet", inputs=parquet_files(), take=take_results(STEPS), cost=20),
+        Target(name="checkpoint", inputs=checkpoints(), take=take_checkpoint),
+        Target(name="idx", inputs=idx_files(), take=take_idx),
+        Target(name="cifar", inputs=cifar_files(), take=take_cifar),
+        Target(name="environment", inputs=environments(), take=take_environment),
+    ]

@@ -1,0 +1,26 @@
+"""Every reader with input that hypothesis makes: accepted, or refused in one line, soon. Many more: ``benchmarks/bad_input.py``."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.reliability.bad_input import judge, targets
+
+INPUTS = 60
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda target: target.name)
+def test_any_input_is_accepted_or_refused_in_one_line(target, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("input")
+
+    @settings(max_examples=max(12, INPUTS // target.cost), deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @given(target.inputs)
+    def take(value):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert judge(target, value, folder).wrong is None
+
+    take()
