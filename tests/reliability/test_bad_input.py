@@ -204,7 +204,7 @@ def test_of_many_mistakes_a_message_tells_the_first():
     [
         ("data_wait_s", "", "could not convert string to float"),
         ("round", None, "cannot be read: "),
-        ("rank", 7, "it has ranks or numbers of samples that there are not"),
+        ("rank", -1, "it has ranks, steps or samples below 0"),
         ("turn", 1000, "it has steps of 1 blocks that the record beside it does not have"),
         ("kind", "other", "blocks that the record beside it does not have"),
         ("step_s", float("inf"), "it has times that are negative or no numbers"),
