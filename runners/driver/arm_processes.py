@@ -143,4 +143,5 @@ def _tail(path: Path) -> str:
             lines = file.read(MOST_LOG_BYTES).decode(errors="replace").splitlines()
     except OSError:
         return ""
-    return "\n".join(line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]}..." for line in lines[-LOG_LINES:])
+    half = LINE_CHARACTERS // 2
+    return "\n".join(line if len(line) <= LINE_CHARACTERS else f"{line[:half]}...{line[-half:]}" for line in lines[-LOG_LINES:])

@@ -1,6 +1,6 @@
 """One cell for each fault of the matrix, but for a launcher that never starts ranks, whose time-out is long.
 
-All cells: ``python benchmarks/fault_matrix.py``.
+A killed driver and a full disk are in ``test_nothing_is_lost``. All cells: ``python benchmarks/fault_matrix.py``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOGETHER = [
     "exits-at-once.start.ddp-mpi",
 ]
 """Faults of arms, in one comparison."""
-ALONE = ["kill-driver.rebuild.ddp-gloo", "stop-driver.block.ddp-gloo", "disk-full.block.ddp-gloo", "read-only.finish.ddp-gloo"]
+ALONE = ["stop-driver.block.ddp-gloo", "read-only.finish.ddp-gloo"]
 
 
 def cell(text):

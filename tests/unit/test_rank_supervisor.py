@@ -68,18 +68,14 @@ os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0,
 KEY_FILE = Path(tempfile.mkdtemp()) / "key"
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _key_file():
-    KEY_FILE.write_text("k")
-    yield
-    shutil.rmtree(KEY_FILE.parent)
-
-
 @pytest.fixture
 def supervisors():
+    KEY_FILE.parent.mkdir(exist_ok=True)
+    KEY_FILE.write_text("k")
     served = SupervisorServer(address="127.0.0.1", key="k")
     yield served
     served.close()
+    shutil.rmtree(KEY_FILE.parent)
 
 
 @contextmanager
