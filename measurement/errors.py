@@ -93,7 +93,7 @@ def unknown_name(
         elsewhere: names that are known in another place, with the place, such as ``under 'measurement'``.
     """
     names, places = sorted(known), elsewhere or {}
-    name = name if len(name) <= MOST_QUOTED else f"{name[:MOST_QUOTED]}..."
+    name = cut(name if len(name) <= MOST_QUOTED else f"{name[:MOST_QUOTED]}...")
     close = difflib.get_close_matches(name, dict.fromkeys([*names, *places]), n=1, cutoff=0.5)
     hint = f"; did you mean '{close[0]}'{'' if close[0] in names else f' {places[close[0]]}'}?" if close else ""
     return f"unknown {kind} '{name}'{hint} (known: {', '.join(names) or 'none'}){'; ' + remedy if remedy else ''}"

@@ -147,7 +147,7 @@ def _override(content: dict[str, Any], override: str) -> None:
         section = section.setdefault(parent, {})
         if not isinstance(section, dict):
             raise PlanError(f"--set {override!r}: '{parent}' is a value, not a section of the plan")
-    section[last] = parse_yaml(value, source=f"--set {key}")
+    section[last] = parse_yaml(value, source=f"--set {cut(key)}")
 
 
 class _StrictLoader(yaml.SafeLoader):

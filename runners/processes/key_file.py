@@ -9,6 +9,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +17,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from measurement.errors import LaunchError
 from runners.processes import remote
 
+PREFIX = "ringside-key-"
 PUT = 'umask 077 && mkdir -p -- "$1" && cat > "$1/key"'
 REMOVE = 'rm -rf -- "$1"'
 TIMEOUT_S = 20.0
@@ -39,10 +43,14 @@ class KeyFile:
 def shared_key(hosts: Sequence[str]) -> Iterator[KeyFile]:
     """Make a key that lies here and on other hosts while the context lasts. The folder's name is random, and new.
 
+    A driver that was killed has left its own, a key to nothing, which is removed here.
+
     Raises:
         LaunchError: a host cannot be reached.
     """
-    made = KeyFile(key=secrets.token_hex(32), path=Path(tempfile.mkdtemp(prefix="ringside-key-")) / "key")
+    _remove_orphans()
+    prefix = f"{PREFIX}{socket.gethostname()}-{os.getpid()}-"
+    made = KeyFile(key=secrets.token_hex(32), path=Path(tempfile.mkdtemp(prefix=prefix)) / "key")
     try:
         with os.fdopen(os.open(made.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(made.key)
@@ -52,6 +60,17 @@ def shared_key(hosts: Sequence[str]) -> Iterator[KeyFile]:
         with contextlib.suppress(LaunchError):  # a host that has gone keeps the key of a comparison that is over
             _everywhere(hosts, REMOVE, made)
         shutil.rmtree(made.path.parent, ignore_errors=True)
+
+
+def _remove_orphans() -> None:
+    """Remove keys of this user's drivers on this host that have ended."""
+    start = f"{PREFIX}{socket.gethostname()}-"
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        pid = folder.name.removeprefix(start).partition("-")[0]
+        with contextlib.suppress(OSError):
+            is_own = folder.name.startswith(start) and folder.lstat().st_uid == os.getuid()
+            if is_own and pid.isdecimal() and not psutil.pid_exists(int(pid)):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _everywhere(hosts: Sequence[str], script: str, key: KeyFile) -> None:

@@ -22,6 +22,7 @@ import yaml
 
 from measurement.results import ResultsFolder
 from runners.lab import namespaces
+from runners.processes.key_file import PREFIX
 from tests.reliability.faults import (
     AT_EVERY_ROUND,
     ENDS_S,
@@ -134,4 +135,4 @@ def _processes(host: str) -> set[int]:
 
 
 def _spools() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("ringside-*"))
+    return {path for path in Path(tempfile.gettempdir()).glob("ringside-*") if not path.name.startswith(PREFIX)}

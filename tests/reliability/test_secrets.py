@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 from torch.distributed import TCPStore
 
 from measurement.results import ResultsFolder
+from runners.processes.key_file import PREFIX, shared_key
 from runners.processes.run_processes import RUN_ID
 from tests.conftest import REPOSITORY, needs_horovod, started_processes, wait_until, write_plan
 
@@ -102,3 +105,17 @@ def drivers_port():
             if "--driver" in words:
                 return int(words[words.index("--driver") + 1].rpartition(":")[2])
     return None
+
+
+def test_the_key_of_a_driver_that_was_killed_goes_with_the_next_comparison(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    host = socket.gethostname()
+    names = [f"{PREFIX}{host}-{ended.pid}-x", f"{PREFIX}{host}-{os.getppid()}-x", f"{PREFIX}another-{ended.pid}-x", "ringside-1"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    with shared_key([]) as made:
+        assert made.path.read_text() == made.key
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[1:], made.path.parent.name])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[1:])

@@ -107,6 +107,7 @@ def test_shipped_plans_resolve(path):
         ),
         ({"arms": {"ddp": {"backend": "ddp", "options": {"comm_hook": "powersgd"}}}}, "set bucket_cap_mb: 100"),
         ({"arms": {"../x": {"backend": "ddp"}}, "baseline": "../x"}, "may hold only letters"),
+        ({"two\nlines": 1}, "unknown option 'two lines'"),
         ({"arms": {}}, "arms = {}"),
     ],
 )
