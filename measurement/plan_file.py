@@ -140,13 +140,13 @@ def _fields_at(model: type[BaseModel], path: Iterable[str | int]) -> list[str]:
 def _override(content: dict[str, Any], override: str) -> None:
     key, equals, value = override.partition("=")
     if not equals or not key.strip():
-        raise PlanError(f"--set {override!r} is not of the form key=value, for instance --set measurement.launches=5")
+        raise PlanError(f"--set {quoted(override)} is not of the form key=value, for instance --set measurement.launches=5")
     *parents, last = key.strip().split(".")
     section = content
     for parent in parents:
         section = section.setdefault(parent, {})
         if not isinstance(section, dict):
-            raise PlanError(f"--set {override!r}: '{parent}' is a value, not a section of the plan")
+            raise PlanError(f"--set {quoted(override)}: {quoted(parent)} is a value, not a section of the plan")
     section[last] = parse_yaml(value, source=f"--set {cut(key)}")
 
 

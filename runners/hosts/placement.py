@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from measurement.addresses import LOOPBACK
-from measurement.errors import PlanError
+from measurement.errors import PlanError, quoted
 from measurement.plan import Plan
 from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
 from runners.launchers.base import HERE, HostSlots
@@ -72,7 +72,7 @@ def with_hosts(content: Mapping[str, Any]) -> dict[str, Any]:
         if content.get("hosts") is not None:
             raise PlanError("hosts and hostfile are both given; leave one of them out")
         if not isinstance(hostfile, str):
-            raise PlanError(f"hostfile = {hostfile!r}: give a path, such as hostfiles/two-hosts")
+            raise PlanError(f"hostfile = {quoted(hostfile)}: give a path, such as hostfiles/two-hosts")
         content["hosts"] = ",".join(map(str, read_hostfile(Path(hostfile))))
     listed = content.get("hosts")
     if isinstance(listed, list) and all(isinstance(part, str) for part in listed):
