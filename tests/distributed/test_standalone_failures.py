@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from measurement.results import ResultsFolder
-from tests.conftest import BIN, REPOSITORY, needs_horovod, ringside, wait_until
+from tests.conftest import BIN, REPOSITORY, needs_horovod, ringside_here, wait_until
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
 PLUGIN = Path(__file__).parent / "plugins" / "fails_later.py"
@@ -25,8 +25,6 @@ STEPS = ["--transport", "gloo", "--local-batch-size", "16", "--block-steps", "3"
 ENDS_S = 150
 CELLS = [
     ("torchrun", "KilledDDP"),
-    ("spawn", "KilledDDP"),
-    ("mpirun", "KilledDDP"),
     pytest.param("horovodrun", "KilledHorovod", marks=needs_horovod),
     ("spawn", "RaisingDDP"),
     ("spawn", "HangingDDP"),
@@ -63,13 +61,14 @@ def test_a_run_whose_peer_fails_ends_and_keeps_its_blocks(tmp_path, launcher, ba
     assert record.status == "failed", said
     if backend == "RaisingDDP":
         assert "rank 1 on " in said and "ValueError: no more steps from me" in said
-    done = ringside("report", tmp_path / "run", "-o", tmp_path / "report")
+    done = ringside_here("report", tmp_path / "run", "-o", tmp_path / "report")
     assert done.returncode == 0, done.stderr
     assert "failed" in (tmp_path / "report" / "report.md").read_text()
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "spawn", "mpirun", pytest.param("horovodrun", marks=needs_horovod)])
+@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
 def test_an_interrupted_run_ends_and_keeps_its_blocks(tmp_path, launcher):
+    """Not under horovodrun (0.28.1), which may wait for ever in its own threads after its ranks have ended."""
     process = start(launcher, None, tmp_path / "run")
     try:
         wait_until(lambda: all(len(blocks(tmp_path / "run", rank)) > 3 for rank in (0, 1)), seconds=ENDS_S)
