@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -29,6 +29,9 @@ BuildOptimizer = Callable[[nn.Module], Optimizer]
 """Makes the workload's optimizer for a model."""
 Store = Any
 """A ``torch.distributed.Store``; Any, because stock builds without distributed lack the name."""
+
+
+Told = TypeVar("Told")
 
 
 class NoOptions(BaseModel):
@@ -128,7 +131,7 @@ class Backend(ABC):
     """Joins models and optimizers of all ranks.
 
     Life: ``__init__`` (every rank, also in the driver for checking) → ``setup`` → any number of ``prepare`` → ``teardown``.
-    ``setup``, ``prepare``, ``all_gather_object``, ``barrier`` and ``teardown`` are collective: every rank must call them.
+    ``setup``, ``prepare``, ``all_gather_*``, ``broadcast_*``, ``barrier`` and ``teardown`` are collective: every rank calls them.
     """
 
     interface_version: ClassVar[int]
@@ -248,12 +251,28 @@ class Backend(ABC):
         raise PlanError(f"speed.sync_batchnorm: {type(self).__name__} has no synchronised batch norm; leave it out, or use 'ddp'")
 
     @abstractmethod
-    def all_gather_object(self, value: Any) -> Sequence[Any]:
-        """Every rank's value, by rank, on every rank; any picklable value. Collective."""
+    def all_gather_bytes(self, data: bytes) -> Sequence[bytes]:
+        """Every rank's bytes, by rank, on every rank; at least one byte of each, not equally many. Collective."""
 
-    def broadcast_object(self, value: Any) -> Any:
-        """Rank 0's value on every rank; what the others give is not looked at. Collective."""
-        return self.all_gather_object(value)[0]
+    def broadcast_bytes(self, data: bytes) -> bytes:
+        """Rank 0's bytes on every rank; of the others any will do. Collective."""
+        return self.all_gather_bytes(data)[0]
+
+    def all_gather_object(self, value: Told, kind: Any) -> list[Told]:
+        """Every rank's value, by rank, on every rank. It goes as JSON, never as a pickle, which could call anything. Collective.
+
+        Args:
+            value: plain values, Pydantic models or dataclasses.
+            kind: its type, the same on every rank, such as ``list[int]``: what arrives is checked by it.
+        """
+        values = _json(kind)
+        return [values.validate_json(told)[0] for told in self.all_gather_bytes(values.dump_json([value]))]
+
+    def broadcast_object(self, value: Told, kind: Any) -> Told:
+        """Rank 0's value on every rank, as ``all_gather_object`` has it; what the others give is not looked at. Collective."""
+        values = _json(kind)
+        found: list[Told] = values.validate_json(self.broadcast_bytes(values.dump_json([value])))
+        return found[0]
 
     @abstractmethod
     def barrier(self) -> None:
@@ -287,3 +306,18 @@ class Backend(ABC):
     def gradient_tolerance(self) -> float:
         """Relative L2 error the synchronised gradient of a tensor may have."""
         return EXACT
+
+
+def _json(kind: Any) -> TypeAdapter[list[Any]]:
+    """Reads and writes a list of these; in a list, since the way of numbers that are none can be said of that for every type."""
+    return TypeAdapter(list[kind], config=ConfigDict(ser_json_inf_nan="constants"))
+
+
+def tensor_of(data: bytes) -> Tensor:
+    """Return ``uint8[number of bytes]`` on the CPU; at least one byte is needed."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    """The reverse, from any device."""
+    return tensor.cpu().numpy().tobytes()

@@ -1,4 +1,4 @@
-"""Where Horovod's ranks meet over Gloo when ``mpirun`` started them: it sets none of the variables that ``horovodrun`` does.
+"""Where Horovod's ranks meet over Gloo when ``mpirun`` or ``srun`` started them: these set no variables as ``horovodrun`` does.
 
 Horovod 0.28.1 has a way of its own for this, the MPI controller with ``HOROVOD_CPU_OPERATIONS=gloo``, and ends in a segmentation
 fault at the first allreduce (its process sets get a Gloo context from the Gloo controller only). So rank 0 serves the rendezvous
@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 from backends.base import Store
 from measurement.world import World
 
 KEY = "horovod/rendezvous"
+
+
+def is_without_rendezvous(environment: Mapping[str, str]) -> bool:
+    """Whether nobody has told this rank what ``horovodrun`` tells its own."""
+    return "HOROVOD_RANK" not in environment
 
 
 def rendezvous_over_gloo(world: World, store: Store) -> Any:

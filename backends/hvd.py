@@ -14,15 +14,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 from torch.optim import Optimizer
 
-from backends.base import Backend, BuildOptimizer, Prepared, Store
+from backends.base import Backend, BuildOptimizer, Prepared, Store, bytes_of, tensor_of
 from backends.communicator_horovod import HorovodCommunicator
 from backends.horovod_knobs import knobs_asked_for, knobs_in_force
-from backends.horovod_rendezvous import rendezvous_over_gloo
+from backends.horovod_rendezvous import is_without_rendezvous, rendezvous_over_gloo
 from backends.mpi_library import find_wheel
 from backends.optimizer_hooks import STATE_HOOKS, STEP_HOOKS, require_no_hooks, require_own_methods, share_attributes, share_hooks
 from measurement.communicator import Communicator
 from measurement.errors import LaunchError, PlanError, shortened
-from measurement.needs import HOROVOD, MPI
+from measurement.needs import HOROVOD, MPI, RENDEZVOUS
 from measurement.world import World
 
 NEVER = 2**30
@@ -101,7 +101,7 @@ class Horovod(Backend):
     _rendezvous: Any = None
     """The server that rank 0 keeps for the others, where ``horovodrun`` does not."""
     transports = ("gloo", "mpi", "nccl")
-    customary_launchers = ("horovodrun", "mpirun")
+    customary_launchers = ("horovodrun", "mpirun", "srun")
 
     @classmethod
     def check(cls, *, transport: str | None, options: BaseModel, micro_steps: int, world_size: int) -> None:
@@ -185,7 +185,9 @@ class Horovod(Backend):
         if HOROVOD not in world.gives:  # one rank without a launcher: MPI would look for one
             os.environ.setdefault("HOROVOD_CONTROLLER", "gloo")
             os.environ.setdefault("HOROVOD_CPU_OPERATIONS", "gloo")
-        if MPI in world.gives and self.transport == "gloo" and world.world_size > 1:
+        if self.transport == "mpi":
+            os.environ.setdefault("HOROVOD_CONTROLLER", "mpi")  # under srun it would not look for MPI by itself
+        elif self.transport == "gloo" and RENDEZVOUS in world.gives and is_without_rendezvous(os.environ) and world.world_size > 1:
             self._rendezvous = rendezvous_over_gloo(world, store)
         process_sets = [hvd.ProcessSet(list(ranks)) for ranks in self.groups]
         hvd.init(process_sets=process_sets)
@@ -235,13 +237,17 @@ class Horovod(Backend):
         made._parameters, made._buffers, made.training = norm._parameters, norm._buffers, norm.training
         return made  # type: ignore[no-any-return]
 
-    def all_gather_object(self, value: Any) -> Sequence[Any]:
-        """Every rank's value. Collective."""
-        return list(self._hvd.allgather_object(value))
+    def all_gather_bytes(self, data: bytes) -> Sequence[bytes]:
+        """Horovod gathers tensors of unequal lengths; which is whose is asked for besides. Collective."""
+        lengths = self._hvd.allgather(torch.tensor([len(data)]), name="ringside.lengths")
+        everyone = self._hvd.allgather(tensor_of(data), name="ringside.bytes")
+        return [bytes_of(one) for one in everyone.split(lengths.tolist())]
 
-    def broadcast_object(self, value: Any) -> Any:
-        """Rank 0's value. Collective."""
-        return self._hvd.broadcast_object(value, root_rank=0, name="ringside.value")
+    def broadcast_bytes(self, data: bytes) -> bytes:
+        """After their number. Collective."""
+        length = self._hvd.broadcast(torch.tensor([len(data)]), root_rank=0, name="ringside.length")
+        mine = tensor_of(data) if self._hvd.rank() == 0 else torch.empty(int(length), dtype=torch.uint8)
+        return bytes_of(self._hvd.broadcast(mine, root_rank=0, name="ringside.broadcast"))
 
     def barrier(self) -> None:
         """Collective."""

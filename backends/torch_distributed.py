@@ -15,7 +15,7 @@ import torch.distributed as dist
 from pydantic import BaseModel, ConfigDict
 from torch import nn
 
-from backends.base import Backend, Store
+from backends.base import Backend, Store, bytes_of, tensor_of
 from backends.communicator import TorchCommunicator, new_groups
 from measurement.communicator import Communicator
 from measurement.errors import PlanError
@@ -39,7 +39,7 @@ class TorchDistributed(Backend):
     Options = ProcessGroupOptions
     options: ProcessGroupOptions
     transports = ("gloo", "nccl", "mpi")
-    customary_launchers = ("torchrun", "mpirun", "spawn", "torchrun-c10d", "mpiexec-mpich", "horovodrun")
+    customary_launchers = ("torchrun", "mpirun", "spawn", "torchrun-c10d", "mpiexec-mpich", "horovodrun", "srun")
 
     @classmethod
     def needs(cls, transport: str | None) -> frozenset[str]:
@@ -78,17 +78,27 @@ class TorchDistributed(Backend):
         converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         return converted
 
-    def all_gather_object(self, value: Any) -> Sequence[Any]:
-        """Every rank's value. Collective."""
-        values: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(values, value)
-        return values
+    def all_gather_bytes(self, data: bytes) -> Sequence[bytes]:
+        """Padded to the longest, after all have told how many they have. Collective."""
+        world_size = dist.get_world_size()
+        own = torch.tensor([len(data)], device=self._device)
+        lengths = [torch.empty_like(own) for _ in range(world_size)]
+        dist.all_gather(lengths, own)
+        padded = torch.zeros(int(max(lengths)), dtype=torch.uint8, device=self._device)
+        padded[: len(data)] = tensor_of(data)
+        everyone = [torch.empty_like(padded) for _ in range(world_size)]
+        dist.all_gather(everyone, padded)
+        return [bytes_of(one[: int(length)]) for one, length in zip(everyone, lengths, strict=True)]
 
-    def broadcast_object(self, value: Any) -> Any:
-        """Rank 0's value. Collective."""
-        values = [value if dist.get_rank() == 0 else None]
-        dist.broadcast_object_list(values, src=0)
-        return values[0]
+    def broadcast_bytes(self, data: bytes) -> bytes:
+        """After their number. Collective."""
+        length = torch.tensor([len(data)], device=self._device)
+        dist.broadcast(length, src=0)
+        found = torch.empty(int(length), dtype=torch.uint8, device=self._device)
+        if dist.get_rank() == 0:
+            found.copy_(tensor_of(data))
+        dist.broadcast(found, src=0)
+        return bytes_of(found)
 
     def barrier(self) -> None:
         """Collective."""

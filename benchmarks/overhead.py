@@ -87,7 +87,7 @@ def rank_main(backend: str, seconds: float, seed: int, output: Path) -> None:
     while True:
         order = rng.sample(sorted(kinds), k=2)
         mine = {kind: kinds[kind]() for kind in order}
-        everyone = engine.backend.all_gather_object((mine, time.monotonic() - began > seconds))
+        everyone = engine.backend.all_gather_object((mine, time.monotonic() - began > seconds), tuple[dict[str, float], bool])
         slowest = {kind: max(times[kind] for times, _ in everyone) for kind in kinds}
         pairs.append((slowest["ringside"], slowest["bare"]))
         if everyone[0][1]:

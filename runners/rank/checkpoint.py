@@ -11,7 +11,6 @@ be rounded in another order: DDP arranges its buckets anew in its second step, H
 from __future__ import annotations
 
 import hashlib
-import io
 import random
 import tempfile
 from collections.abc import Mapping
@@ -27,6 +26,7 @@ from measurement.files import write_whole
 from measurement.training import EpochRecord
 from runners.protocol.messages import Job
 from runners.rank.epochs import EpochProgress, EpochRunner, put
+from runners.rank.tensor_bytes import read_tensors, write_tensors
 from runners.rank.trainer import Trainer
 from workloads import Workload
 from workloads.pretrained import UNREADABLE
@@ -79,16 +79,32 @@ class Checkpoint:
         """A rank's progress in the epoch that was interrupted; empty if the interruption came between two epochs."""
         return EpochProgress(**self.ranks[rank]["seen"])
 
+    def content(self) -> bytes:
+        """Of its file."""
+        return write_tensors({"format": FORMAT, **{part.name: getattr(self, part.name) for part in fields(self)}})
+
+    @classmethod
+    def of(cls, content: Any) -> Checkpoint:
+        """Make it of what its file holds.
+
+        Raises:
+            PlanError: it is none of this version.
+            Exception: of ``UNREADABLE``, where parts are not of the form that they were written in.
+        """
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise PlanError("it holds no training of this version; give a file that --checkpoint wrote")
+        found = cls(**{name: value for name, value in content.items() if name != "format"})
+        found.require_form()
+        return found
+
     def write(self, path: Path) -> None:
         """Write the whole file, or nothing.
 
         Raises:
             PlanError: nothing can be written there.
         """
-        content = io.BytesIO()
-        torch.save({"format": FORMAT, **{part.name: getattr(self, part.name) for part in fields(self)}}, content)
         try:
-            write_whole(path, content.getvalue())
+            write_whole(path, self.content())
         except OSError as error:
             raise _cannot_write(path, error) from error
 
@@ -156,7 +172,7 @@ def capture(job: Job, runner: EpochRunner, *, epoch: int, progress: EpochProgres
         model=trainer.joined.full_parameters(),
         optimizer=trainer.joined.full_optimizer_state(),
         scaler=trainer.step_precision.scaler.state_dict(),
-        ranks=list(trainer.backend.all_gather_object(_of_this_rank(trainer, progress))),
+        ranks=[read_tensors(told) for told in trainer.backend.all_gather_bytes(write_tensors(_of_this_rank(trainer, progress)))],
         workload=trainer.workload.state_dict(),
     )
 
@@ -242,11 +258,10 @@ def read(path: Path, *, trained: Mapping[str, Any], only_model: bool = False) ->
             f"checkpoint '{path}' cannot be read ({type(error).__name__}): it is damaged, or no checkpoint; give another "
             "file, or remove it and leave out --resume"
         ) from error
-    if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
-        raise PlanError(f"checkpoint '{path}' holds no training of this version; give a file that --checkpoint wrote")
     try:
-        checkpoint = Checkpoint(**content)
-        checkpoint.require_form()
+        checkpoint = Checkpoint.of(content)
+    except PlanError as error:
+        raise PlanError(f"checkpoint '{path}': {error}") from error
     except UNREADABLE as error:
         raise PlanError(
             f"checkpoint '{path}' is damaged: {cut(str(error))}; give another file, or remove it and leave out --resume"

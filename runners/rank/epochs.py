@@ -22,6 +22,7 @@ from measurement.training import TrainingSettings
 from runners.planning.workload import steps_per_epoch
 from runners.protocol.messages import EpochCommand, EpochReport
 from runners.rank.learning_rate import LearningRates
+from runners.rank.tensor_bytes import read_tensors, write_tensors
 from runners.rank.trainer import StepOutputs, Trainer, synchronize_ranks
 from workloads.evaluation import EvaluationSums, shard_sums
 from workloads.seeding import seed_generators
@@ -179,7 +180,7 @@ class EpochRunner:
     @contextmanager
     def _rank_0s_buffers(self, buffers: dict[str, Tensor]) -> Iterator[None]:
         own = {name: buffer.detach().cpu().clone() for name, buffer in buffers.items()}
-        put(self.trainer.backend.broadcast_object(own), buffers)
+        put(read_tensors(self.trainer.backend.broadcast_bytes(write_tensors(own))), buffers)
         try:
             yield
         finally:

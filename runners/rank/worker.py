@@ -6,6 +6,7 @@ It starts its supervisor, redirects its output to a log, connects to the driver'
 from __future__ import annotations
 
 import argparse
+import contextlib
 import faulthandler
 import gc
 import os
@@ -134,14 +135,14 @@ class RankServer:
             place = reply_key(self._arm, self._launch, number, self._world.rank)
             try:
                 command = decode_command(self._store.get(command_key(self._arm, self._launch, number)))
-                reply = self._answer(command)
+                text = encode(reply := self._answer(command))
+                if isinstance(reply, BlockReply) and self._kept_in:
+                    remote_results.append(self._kept_in, self._world.rank, number, text)
+                self._store.set(place, text)
             except Exception as error:  # noqa: BLE001 - the worker's edge: whatever it was, the driver must hear of it
-                self._store.set(place, encode(error_reply(error)))
+                with contextlib.suppress(RuntimeError):  # the way to the driver is cut: the log is what is left
+                    self._store.set(place, encode(error_reply(error)))
                 end_with(error)
-            text = encode(reply)
-            if isinstance(reply, BlockReply) and self._kept_in:
-                remote_results.append(self._kept_in, self._world.rank, number, text)
-            self._store.set(place, text)
             number, done = number + 1, isinstance(command, FinishCommand)
         self._engine.backend.teardown()
 

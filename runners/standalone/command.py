@@ -19,9 +19,10 @@ import typer
 from backends import backend_class, check_options
 from measurement.environment import steering_environment
 from measurement.errors import ParityError, PlanError, RingsideError
+from measurement.needs import HOROVOD, MPI
 from measurement.plan import Plan
 from measurement.plan_file import check_plan
-from measurement.record import LaunchRecord
+from measurement.record import LaunchRecord, RankReport
 from measurement.registry import search_beside
 from measurement.results import ResultsFolder, default_folder, folder_name, steps_of
 from measurement.training import Precision
@@ -36,6 +37,7 @@ from runners.planning.jobs import job_of
 from runners.planning.workload import resolve_workload
 from runners.processes.process_exit import leave, run_command
 from runners.protocol.gate_verdict import judge_gate
+from runners.protocol.messages import CheckReport, ParityReport
 from runners.rank.engine import Engine, start_engine
 from runners.rank.resources import take_resources, threads_of
 from runners.rank.told_error import tell
@@ -213,6 +215,8 @@ def resolve_plan(backend: str, asked: Mapping[str, Any], world: World, *, transp
         PlanError: the launcher does not give what the backend needs, or the backend cannot do what is asked.
     """
     name, cls = folder_name(backend), backend_class(backend)
+    if transport is None and world.launcher == "srun" and HOROVOD in cls.needs(None):
+        transport = "mpi" if MPI in world.gives else "gloo"  # Horovod would look for variables of horovodrun's or mpirun's
     if world.world_size > 1:
         require_given(world.gives, launcher=world.launcher, backend=backend, transport=transport)
     arm = {"backend": backend, "transport": transport, "options": options}
@@ -297,7 +301,8 @@ def _run(
             engine.backend.teardown()
             return
         training.run(record) if training else measure(engine, record, measured, keep=kept.add)
-        reports = engine.backend.all_gather_object((engine.report(steering_environment(os.environ)), engine.peak_memory_bytes()))
+        own = (engine.report(steering_environment(os.environ)), engine.peak_memory_bytes())
+        reports = engine.backend.all_gather_object(own, tuple[RankReport, int])
         record.ranks = [report for report, _ in reports]
         record.peak_memory_bytes = [peak for _, peak in reports]
         record.hosts = sorted({report.host for report in record.ranks})
@@ -342,11 +347,11 @@ def _record(engine: Engine, plan: Plan, measured: StandaloneSettings, *, compari
         commands=[{"host": socket.gethostname(), "argv": sys.orig_argv}],
     )
     if measured.parity_steps or record.cases:
-        reports = engine.backend.all_gather_object(engine.run_gate(steps=measured.parity_steps))
+        reports = engine.backend.all_gather_object(engine.run_gate(steps=measured.parity_steps), ParityReport | CheckReport)
         record.parity, record.not_offered = judge_gate(reports, steps=measured.parity_steps)
         if not record.parity.passed:
             raise ParityError(f"backend '{job.backend}' computes wrongly, nothing was timed: " + "; ".join(record.parity.failures))
-    record.ranks = list(engine.backend.all_gather_object(engine.report(steering_environment(os.environ))))
+    record.ranks = engine.backend.all_gather_object(engine.report(steering_environment(os.environ)), RankReport)
     record.hosts = sorted({report.host for report in record.ranks})
     return record
 

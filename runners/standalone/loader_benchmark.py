@@ -131,7 +131,7 @@ def gather(job: Job, setup: WorkloadSetup, world: World, counts: list[int], *, r
         readers = max(*counts, 1) * world.local_world_size
         storage = read_files(files, readers=readers, seconds=seconds, seed=job.seed) if files else None
         turns = Loaders(trained, backend=backend, world=world, device=device).measure(counts, rounds=rounds, seconds=seconds)
-        everyone = backend.all_gather_object(OfRank(turns, usable_cores(), storage))
+        everyone = backend.all_gather_object(OfRank(turns, usable_cores(), storage), OfRank)
         backend.barrier()
     finally:
         backend.teardown()

@@ -19,6 +19,7 @@ from measurement.addresses import holder_of, with_port
 from measurement.errors import LaunchError
 from measurement.needs import MPI, RENDEZVOUS
 from measurement.world import World
+from runners.launchers import meeting_place
 from runners.launchers.spawn import MEETING_FILE
 from runners.protocol.messages import Job
 
@@ -48,8 +49,10 @@ def rendezvous_store(job: Job, world: World, *, timeout: timedelta = Backend.tim
         return HashStore()
     if MEETING_FILE in os.environ:
         return _when_all_came(FileStore(os.environ[MEETING_FILE], world.world_size), world, timeout)
-    if "MASTER_ADDR" in os.environ:
-        return _when_all_came(_served_store(world, os.environ, timeout), world, timeout) if RENDEZVOUS in needs else None
+    place = meeting_place(os.environ)
+    if "MASTER_ADDR" in place:
+        meets = RENDEZVOUS in needs or RENDEZVOUS in world.gives
+        return _when_all_came(_served_store(world, {**os.environ, **place}, timeout), world, timeout) if meets else None
     return open_store(load_mpi().COMM_WORLD, timeout=timeout) if MPI in world.gives else None
 
 

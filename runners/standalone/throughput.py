@@ -79,7 +79,7 @@ def measure(engine: Engine, record: LaunchRecord, settings: StandaloneSettings, 
         mine.append(block.model_copy(update={"started_s": started - began, "wall_s": time.monotonic() - started}))
         keep(mine[-1])
     record.measuring_s = time.monotonic() - began
-    everyone = engine.backend.all_gather_object(mine)
+    everyone = engine.backend.all_gather_object(mine, list[BlockRecord])
     record.blocks = [BlockRecord.joined(blocks) for blocks in zip(*everyone, strict=True)]
     wrong = [f"rank {steps.rank}: {steps.wrong}" for block in record.blocks for steps in block.ranks if steps.wrong]
     if wrong:

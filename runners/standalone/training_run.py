@@ -15,13 +15,17 @@ from measurement.training import EpochRecord, TrainingSettings
 from reports.formats.tensorboard_log import TensorboardLog
 from runners.processes.process_exit import EXIT_BAD_INPUT
 from runners.protocol.epoch_records import combine
-from runners.protocol.messages import EpochCommand
+from runners.protocol.messages import EpochCommand, EpochReport
 from runners.rank import checkpoint
 from runners.rank.checkpoint import Checkpoint
 from runners.rank.engine import Engine
 from runners.rank.epochs import EpochProgress, EpochRunner
+from runners.rank.tensor_bytes import read_tensors
 from runners.rank.trainer import DATA_WAIT
 from runners.standalone.flags import CheckpointOptions, TrainingOptions
+from workloads.evaluation import EvaluationSums
+
+NO_CHECKPOINT = b"-"
 
 Say = Callable[[str], None]
 
@@ -60,12 +64,14 @@ class TrainingRun:
                 found = self._find()
             except PlanError as refused:
                 error = refused
-        found, refusal = self._engine.backend.broadcast_object((found, str(error) if error else None))
+        backend = self._engine.backend
+        is_refused = backend.broadcast_object(error is not None, bool)
         if error is not None:
             raise error
-        if refusal is not None:
+        if is_refused:
             raise SystemExit(EXIT_BAD_INPUT)
-        return found
+        content = backend.broadcast_bytes(found.content() if found else NO_CHECKPOINT)
+        return Checkpoint.of(read_tensors(content)) if content != NO_CHECKPOINT else None
 
     def _find(self) -> Checkpoint | None:
         assert self._checkpointing is not None
@@ -99,7 +105,7 @@ class TrainingRun:
         else:
             self._runner.begin()
         began = time.monotonic()
-        found = self._engine.backend.all_gather_object(self._runner.evaluate())
+        found = self._engine.backend.all_gather_object(self._runner.evaluate(), EvaluationSums)
         sums = sum(found[1:], found[0])
         if not sums.count:
             raise PlanError("--evaluate: this workload holds no data out; leave it out, or give a workload that does")
@@ -137,7 +143,7 @@ class TrainingRun:
         command = EpochCommand(turn=epoch, epoch=epoch)
         every = [number for number in (keep_every, print_every) if number]
         report = self._runner.run(command, progress=progress, pause=pause, pause_every=every)
-        reports = self._engine.backend.all_gather_object(report)
+        reports = self._engine.backend.all_gather_object(report, EpochReport)
         done = combine(reports, epoch=epoch)
         measured = {"started_s": started - began, "wall_s": time.monotonic() - started}
         block = BlockRecord.joined([each.block for each in reports], **measured)
@@ -152,7 +158,7 @@ class TrainingRun:
         """Print how the steps went since the last line, over all ranks, and write their losses for TensorBoard."""
         new = slice(told.steps, None)
         own = (progress.losses[new], sum(progress.samples[new]), progress.phases_s[new])
-        ranks = self._engine.backend.all_gather_object(own)
+        ranks = self._engine.backend.all_gather_object(own, tuple[list[float], int, list[list[float]]])
         losses = [fmean(of_ranks) for of_ranks in zip(*(losses for losses, _, _ in ranks), strict=True)]
         seconds = max(sum(map(sum, phases)) for _, _, phases in ranks)
         waited = max(sum(step[DATA_WAIT] for step in phases) for _, _, phases in ranks)

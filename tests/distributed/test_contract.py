@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -99,7 +100,8 @@ def test_a_local_step_exchanges_nothing_and_the_next_one_does_again(lives, one):
 @pytest.mark.parametrize("one", EVERY)
 def test_values_are_gathered_by_rank_and_rank_zeros_is_everybodys(lives, one):
     for rank in lives[one]:
-        assert rank["gathered"] == [{"rank": number} for number in range(len(lives[one]))]
+        assert rank["gathered"] == [{"rank": number, "not a number": math.inf} for number in range(len(lives[one]))]
+        assert rank["told"] == [1 + 5 * number for number in range(len(lives[one]))]
         assert rank["broadcast"] == "from 0"
 
 

@@ -62,7 +62,7 @@ def test_a_run_whose_peer_fails_ends_and_keeps_its_blocks(tmp_path, launcher, ba
     if backend == "RaisingDDP":
         assert "rank 1 on " in said and "ValueError: no more steps from me" in said
     done = ringside_here("report", tmp_path / "run", "-o", tmp_path / "report")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     assert "failed" in (tmp_path / "report" / "report.md").read_text()
 
 

@@ -30,7 +30,7 @@ class HasLocalOnly(Single):
 
 class SaysNothing(Backend):
     def prepare(self, model, build_optimizer): ...
-    setup = all_gather_object = barrier = describe = teardown = prepare
+    setup = all_gather_bytes = barrier = describe = teardown = prepare
 
 class OfTheFuture(Single):
     interface_version = 3

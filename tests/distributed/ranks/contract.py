@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from contextlib import nullcontext
@@ -102,8 +103,9 @@ def life(reference: str, transport: str | None, world, store) -> dict[str, objec
     seen |= {
         "synced": again.step(local=False),
         "described": backend.describe(),
-        "gathered": list(backend.all_gather_object({"rank": world.rank})),
-        "broadcast": backend.broadcast_object(f"from {world.rank}"),
+        "gathered": backend.all_gather_object({"rank": world.rank, "not a number": math.inf}, dict[str, float]),
+        "told": [len(told) for told in backend.all_gather_bytes(b"x" * (1 + 5 * world.rank))],
+        "broadcast": backend.broadcast_object(f"from {world.rank}", str),
     }
     backend.barrier()
     del first, again

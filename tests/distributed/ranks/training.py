@@ -17,9 +17,10 @@ from measurement.training import TrainingSettings
 from runners.launchers import read_own_world
 from runners.processes.process_exit import leave_in_order
 from runners.protocol.gate_verdict import judge_gate
-from runners.protocol.messages import EpochCommand, Job
+from runners.protocol.messages import CheckReport, EpochCommand, Job, ParityReport
 from runners.rank.engine import start_engine
 from runners.standalone.rendezvous import rendezvous_store
+from workloads.evaluation import EvaluationSums
 
 WORKLOAD = "tests.distributed.ranks.interrupted:Interrupted"
 LOCAL_BATCH_SIZE = 8
@@ -61,7 +62,7 @@ def held_out(engine) -> dict[str, float]:
         for buffer in engine.trainer.joined.bare.buffers():
             buffer.fill_(1 + 3 * engine.world.rank)
     own = [buffer.clone() for buffer in engine.trainer.joined.bare.buffers()]
-    sums = engine.backend.all_gather_object(engine.epochs.evaluate())
+    sums = engine.backend.all_gather_object(engine.epochs.evaluate(), EvaluationSums)
     assert all(torch.equal(a, b) for a, b in zip(own, engine.trainer.joined.bare.buffers(), strict=True)), "its own again"
     return vars(sum(sums[1:], start=sums[0]))
 
@@ -79,7 +80,7 @@ def clipped(engine) -> list[float]:
 
 def trained(engine) -> dict[str, object]:
     """The gate's verdict, and the losses of an epoch and of a local block after it."""
-    gate, _ = judge_gate(engine.backend.all_gather_object(engine.run_gate(steps=2)), steps=2)
+    gate, _ = judge_gate(engine.backend.all_gather_object(engine.run_gate(steps=2), ParityReport | CheckReport), steps=2)
     report = engine.run_epoch(EpochCommand(turn=0, epoch=0))
     engine.trainer.run_block(steps=1, warmup_steps=0, local=engine.backend.has_local_steps, rebuild=False)
     return {"gate": gate.failures, "losses": report.losses}
