@@ -142,10 +142,10 @@ def receive_line(connection: socket.socket, *, most: int = 256) -> str:
     """
     line = b""
     while not line.endswith(b"\n"):
-        received = connection.recv(1)
-        if not received or len(line) > most:
+        waiting = connection.recv(most, socket.MSG_PEEK)
+        line += connection.recv((waiting.find(b"\n") + 1) or len(waiting))
+        if not waiting or len(line) > most:
             raise ConnectionError("no line came")
-        line += received
     return line.decode(errors="replace").strip()
 
 

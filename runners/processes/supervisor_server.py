@@ -23,6 +23,10 @@ ACKNOWLEDGE_TIMEOUT_S = 10.0
 GREETING_TIMEOUT_S = 5.0
 MOST_GREETINGS = 128
 """Connections that have not said yet who they are; others are closed at once, and supervisors come again."""
+REFUSED_S = 5.0
+"""How long one that was let go counts among them."""
+FULL_S = 0.05
+"""How long the driver then accepts nobody. Both keep who floods it from taking a core of the measured ranks."""
 
 
 @dataclass(kw_only=True)
@@ -155,6 +159,7 @@ class SupervisorServer:
                 threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
             else:
                 connection.close()
+                time.sleep(FULL_S)
 
     def _greet(self, connection: socket.socket) -> None:
         """Hear who it is; one that cannot prove it, is a rank's second or takes its time is let go."""
@@ -177,6 +182,8 @@ class SupervisorServer:
                 raise ConnectionError("its rank has a supervisor")
         except (OSError, ValueError):
             connection.close()
+            closing.cancel()
+            time.sleep(REFUSED_S)
         finally:
             closing.cancel()
             self._greetings.release()

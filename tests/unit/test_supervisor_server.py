@@ -31,8 +31,9 @@ def connect(supervisors, rank):
 
 
 @pytest.mark.parametrize("said", [b"", b"half a li", b"arm 0 0 vm 1 " + b"0" * 64 + b"\n", b"\xff\n", bytes(5000)])
-def test_a_stranger_is_let_go_and_a_supervisor_is_served_after_it(supervisors, said):
+def test_a_stranger_is_let_go_and_a_supervisor_is_served_after_it(supervisors, said, monkeypatch):
     """A connection that closed before its line was whole kept a thread of the driver busy for ever."""
+    monkeypatch.setattr(supervisor_server, "REFUSED_S", 0.2)
     before = set(threading.enumerate())
     host, _, port = supervisors.address.rpartition(":")
     for _ in range(3):

@@ -1,0 +1,61 @@
+"""A host that nobody invited: scans another's ports, says garbage to whatever listens there, and says again what it heard.
+
+``python neighbour.py HOST SECONDS`` prints one line of JSON: how often which port was open, and what lines of text it was told.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import sys
+import time
+
+FIRST, LAST, AT_ONCE = 1024, 65535, 512
+GARBAGE = b"\xff\x00garbage from a neighbour\r\n" * 8
+
+
+def knock(host: str, ports: range) -> list[socket.socket]:
+    """Connect to all at once; returns the connections that stand."""
+    selector, standing = selectors.DefaultSelector(), []
+    for port in ports:
+        one = socket.socket()
+        one.setblocking(False)
+        one.connect_ex((host, port))
+        selector.register(one, selectors.EVENT_WRITE)
+    deadline = time.monotonic() + 1
+    while selector.get_map() and time.monotonic() < deadline:
+        for key, _ in selector.select(timeout=0.1):
+            one = key.fileobj
+            selector.unregister(one)
+            if one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+                standing.append(one)
+            else:
+                one.close()
+    for key in list(selector.get_map().values()):
+        key.fileobj.close()
+    return standing
+
+
+def main() -> None:
+    host, seconds = sys.argv[1], float(sys.argv[2])
+    deadline = time.monotonic() + seconds
+    opened: dict[int, int] = {}
+    heard: dict[int, str] = {}
+    while time.monotonic() < deadline:
+        for first in range(FIRST, LAST, AT_ONCE):
+            for one in knock(host, range(first, min(first + AT_ONCE, LAST + 1))):
+                with one:
+                    try:
+                        port = one.getpeername()[1]
+                        opened[port] = opened.get(port, 0) + 1
+                        one.settimeout(0.2)
+                        one.sendall(heard[port].encode() if port in heard else GARBAGE)
+                        heard[port] = one.recv(4096).decode(errors="replace")
+                    except OSError:
+                        continue
+    print(json.dumps({"opened": opened, "heard": heard}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""A comparison on one host, while another scans its ports, says garbage to all that listens, and replays what it heard."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from measurement.results import ResultsFolder
+from tests.cluster.conftest import inside
+from tests.conftest import REPOSITORY, TINY
+
+pytestmark = pytest.mark.cluster
+
+NEIGHBOUR = Path(__file__).parent / "plugins" / "neighbour.py"
+ARMS = {name: {"backend": name, "transport": "gloo", "launcher": "spawn"} for name in ("ddp", "naive")}
+
+
+def test_a_neighbour_who_scans_and_talks_garbage_changes_nothing(lab, tmp_path):
+    measurement = {"launches": 1, "rounds": 40, "block_steps": 3, "local_every": 0, "control": False, "floor": False}
+    plan = {**TINY, "hosts": "host1:2", "network_interface": "eth0", "arms": ARMS, "baseline": "ddp", "measurement": measurement}
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
+    command = [sys.executable, "-m", "runners.cli", "lab", "run", "--host", "host2", "--", sys.executable, NEIGHBOUR, "host1", "20"]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as neighbour:
+        done = inside("host1", "ringside", "compare", tmp_path / "plan.yaml", "-o", tmp_path / "out")
+        said = json.loads(neighbour.communicate(timeout=60)[0])
+    assert done.returncode == 0, done.stderr
+    records = ResultsFolder(tmp_path / "out").records()
+    assert [(record.arm, record.status, len(record.blocks)) for record in records] == [("ddp", "ok", 40), ("naive", "ok", 40)]
+    challenged = [port for port, line in said["heard"].items() if len(line.strip()) == 32]
+    assert challenged, "it found the supervisors' port"
