@@ -371,6 +371,8 @@ class Manifest(Written):
     hosts: dict[str, dict[str, Any]] = {}
     """By name, of a plan that names hosts: fingerprint, MPI, interfaces, and ``clock_offset_s`` ± ``clock_error_s``, how far
     its clock was ahead of the driver's."""
+    slurm_job: str | None = None
+    """The job whose nodes these are; a later one, which goes on, may have others of the same kind."""
     sources: dict[str, str] = {}
     """Digests of the files that a user's workload, backends and launchers are made of; their copies lie in ``sources/``."""
     elsewhere: list[Elsewhere] = []

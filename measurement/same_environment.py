@@ -1,7 +1,8 @@
 """Whether a comparison goes on where it was measured before: the same versions, the same machines, the same source files.
 
-An environment is flat: ``torch``, ``cpu``, ``cores`` and the like, with `` on HOST`` behind where a plan names hosts, ``ringside``,
-and ``source NAME`` with a digest. A field that was not recorded then, by an older Ringside, is not compared.
+An environment is flat: ``torch``, ``cpu``, ``cores`` and the like, with `` on HOST`` behind where a plan names hosts and
+`` on node 1`` where they are a Slurm job's, ``ringside``, and ``source NAME`` with a digest. A field that was not recorded then, by
+an older Ringside, is not compared.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ Change = tuple[Any, Any]
 def environment_of(manifest: Manifest) -> Environment:
     """The environment that a manifest tells of."""
     found: Environment = {"ringside": manifest.ringside_version}
-    for host, facts in (manifest.hosts or {"": manifest.driver}).items():
-        found |= _fields(facts, host)
+    for number, (host, facts) in enumerate((manifest.hosts or {"": manifest.driver}).items(), start=1):
+        if manifest.slurm_job:  # which nodes of a kind Slurm gives does not matter
+            found |= _fields(facts, f"node {number}", without=("host",))
+        else:
+            found |= _fields(facts, host)
     return found | {f"{SOURCE}{name}": digest for name, digest in manifest.sources.items()}
 
 

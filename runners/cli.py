@@ -12,14 +12,18 @@ from measurement.errors import PlanError
 from measurement.registry import search_beside
 from runners.lab.commands import app as lab
 from runners.processes.process_exit import interrupted_code, run_command
+from runners.submission.commands import status, submit
 
 if TYPE_CHECKING:
     from measurement.plan import Plan
     from measurement.results import ResultsFolder
+    from reports.schema import Comparison
     from reports.study_schema import Study
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(lab, name="lab")
+app.command()(submit)
+app.command()(status)
 
 EXIT_FAILED = 1
 
@@ -79,8 +83,7 @@ def run_comparison(chosen: Plan, folder: ResultsFolder, *, path: Path, resume_el
             if interrupted is not None:
                 show(interrupted, folder.root)
             raise interrupted_by_user(path, folder) from None
-    show(comparison, folder.root)
-    return all(arm.status == "ok" for arm in comparison.arms)
+    return show(comparison, folder.root)
 
 
 def run_study(chosen: Plan, folder: ResultsFolder, *, path: Path, resume_elsewhere: bool = False) -> bool:
@@ -96,8 +99,7 @@ def run_study(chosen: Plan, folder: ResultsFolder, *, path: Path, resume_elsewhe
         if run is not None and run.report is not None:
             show_study(run.report, folder.root)
         raise interrupted_by_user(path, folder) from None
-    show_study(study, folder.root)
-    return all(arm.status in ("ok", "not at this point") and not point.cause for point in study.points for arm in point.arms)
+    return show_study(study, folder.root)
 
 
 def interrupted_by_user(path: Path, folder: ResultsFolder) -> typer.Exit:
@@ -125,19 +127,21 @@ def report(
 
     results = ResultsFolder(folders[0])
     if len(folders) > 1 or not results.plan_path.is_file() or is_separate(results):
-        report_runs(folders, baseline=baseline, output=output, allow=allow or [])
-        return
-    for flag, value in (("--baseline", baseline), ("-o", output), ("--allow", allow)):
-        if value:
-            raise PlanError(f"{flag} is for runs that you started yourself; '{results.root}' is a comparison: leave it out")
-    if results.read_plan().points:
-        show_study(write_study(results, points=True), results.root)
+        is_ok = report_runs(folders, baseline=baseline, output=output, allow=allow or [])
     else:
-        show(write_reports(results), results.root)
+        for flag, value in (("--baseline", baseline), ("-o", output), ("--allow", allow)):
+            if value:
+                raise PlanError(f"{flag} is for runs that you started yourself; '{results.root}' is a comparison: leave it out")
+        if results.read_plan().points:
+            is_ok = show_study(write_study(results, points=True), results.root)
+        else:
+            is_ok = show(write_reports(results), results.root)
+    if not is_ok:
+        raise typer.Exit(EXIT_FAILED)
 
 
-def report_runs(folders: list[Path], *, baseline: str | None, output: Path | None, allow: list[str]) -> None:
-    """Compare runs that people started themselves; write and show the reports."""
+def report_runs(folders: list[Path], *, baseline: str | None, output: Path | None, allow: list[str]) -> bool:
+    """Compare runs that people started themselves; write and show the reports. Returns whether every run is ok."""
     from measurement.results import ResultsFolder, default_folder
     from reports.run_folders import read_runs
     from reports.separate_runs import conclude_runs, write_runs
@@ -149,9 +153,8 @@ def report_runs(folders: list[Path], *, baseline: str | None, output: Path | Non
     found = conclude_runs(read_runs(folders), name=where.root.name, baseline=baseline, allowed=allow)
     write_runs(found, where)
     if isinstance(found.summary, Study):
-        show_study(found.summary, where.root)
-    else:
-        show(found.summary, where.root)
+        return show_study(found.summary, where.root)
+    return show(found.summary, where.root)
 
 
 @app.command()
@@ -198,18 +201,20 @@ def hosts(
         raise typer.Exit(EXIT_FAILED)
 
 
-def show(comparison: Any, folder: Path) -> None:
-    """The verdict table on stdout, and where the reports are."""
+def show(comparison: Comparison, folder: Path) -> bool:
+    """The verdict table on stdout, and where the reports are. Returns whether every arm is ok."""
     from reports.formats.terminal import comparison_table
 
     _show(comparison.headline, comparison_table(comparison), folder)
+    return all(arm.status == "ok" for arm in comparison.arms)
 
 
-def show_study(study: Study, folder: Path) -> None:
+def show_study(study: Study, folder: Path) -> bool:
     """The same of a study, a row for each arm at each point."""
     from reports.formats.terminal import study_table
 
     _show(study.headline, study_table(study), folder)
+    return all(arm.status in ("ok", "not at this point") and not point.cause for point in study.points for arm in point.arms)
 
 
 def _show(headline: str, table: Any, folder: Path) -> None:

@@ -121,9 +121,10 @@ def build_findings() -> list[Finding]:
 
 
 def test_findings() -> list[Finding]:
-    """What only ringside's own tests need: hosts in network namespaces, and a browser."""
+    """What only ringside's own tests need: hosts in network namespaces, a browser, Slurm."""
     note = "only for ringside's own tests: apt-get install"
-    packages = {"sshd": "openssh-server", "ip": "iproute2", "chromium": "chromium"}
+    slurm = "slurmctld slurmd slurm-client munge libpmix-dev"
+    packages = {"sshd": "openssh-server", "ip": "iproute2", "chromium": "chromium", "slurmctld": slurm}
     return [program_finding("tests", name, f"{note} {package}", status="warning") for name, package in packages.items()]
 
 

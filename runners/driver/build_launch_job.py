@@ -14,6 +14,7 @@ from runners.hosts.host_facts import FREE_PORT
 from runners.hosts.placement import Placement
 from runners.launchers import HostCommand, LaunchJob
 from runners.launchers.base import interface_environment
+from runners.launchers.slurm_job import slurm_job
 from runners.planning.arms import ArmSetup
 from runners.processes import remote
 from runners.processes.run_processes import RUN_ID
@@ -48,7 +49,8 @@ def build_launch_job(
     }
     forwarded = {} if placement.is_local else remote.forwarded_environment() | {RUN_ID: run_id}
     named = forwarded_by_name(os.environ, plan.forward_environment)
-    own = named | {"OMP_NUM_THREADS": arguments["--threads"]} | plan.environment | setup.environment
+    steps = {"SLURM_OVERLAP": "1"} if slurm_job(os.environ) else {}  # of mpirun's daemons, too: arms share the job's cores
+    own = named | steps | {"OMP_NUM_THREADS": arguments["--threads"]} | plan.environment | setup.environment
     return LaunchJob(
         world_size=plan.world_size,
         hosts=placement.hosts,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +27,7 @@ from reports.statistics.looks import next_look
 from runners.driver.endpoint import DriverEndpoint, open_endpoint
 from runners.driver.launch import Launch
 from runners.driver.progress import Progress
+from runners.hosts.placement import SLURM
 from runners.hosts.preflight import inspect
 from runners.hosts.ssh_probe import probe_hosts
 from runners.lab.link_shaping import require_lab, shaped_links
@@ -254,6 +257,7 @@ class ComparisonRun:
             ringside_version=version("ringside"),
             driver=fingerprint() | git_state(Path(__file__).parent),
             hosts={host: dict(found) for host, found in self.inspection.facts.items()},
+            slurm_job=os.environ.get("SLURM_JOB_ID") if self.plan.hosts == SLURM else None,
             sources=digests(self._sources),
             notes=self._notes,
             warnings=list(self.inspection.warnings),
@@ -287,6 +291,10 @@ class ComparisonRun:
         }
 
 
+BEFORE_THE_PLAN = re.compile(rf"{re.escape(LOCK_FILE)}|submit\.sh|slurm-jobs|slurm-[0-9]+\.log")
+"""What a folder may hold that nothing was measured in yet: the lock, and what ``ringside submit`` and its job leave."""
+
+
 def require_same_plan(folder: ResultsFolder, plan: Plan) -> None:
     """Refuse a folder that is not this plan's. One that is not there yet is anybody's.
 
@@ -300,7 +308,7 @@ def require_same_plan(folder: ResultsFolder, plan: Plan) -> None:
                 f"'{folder.root}' holds results of another plan ('{other.name}', digest {other.digest()}, not "
                 f"{plan.digest()}); give another folder with -o, or the plan as it was to go on measuring"
             )
-    elif folder.root.is_dir() and any(entry.name != LOCK_FILE for entry in folder.root.iterdir()):
+    elif folder.root.is_dir() and not all(BEFORE_THE_PLAN.fullmatch(entry.name) for entry in folder.root.iterdir()):
         raise RecordError(f"'{folder.root}' is not empty and holds no plan.yaml; give another folder with -o")
     elif folder.root.exists() and not folder.root.is_dir():
         raise RecordError(f"'{folder.root}' is a file; give a folder with -o")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,14 +16,18 @@ from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
 from runners.hosts.port_reach import REMEDY, unreached
 from runners.hosts.ssh_probe import HostStatus, is_here, probe_hosts
 from runners.launchers.base import HostSlots
+from runners.launchers.slurm_job import slurm_job
 
 
 def named_hosts(path: Path | None, listed: str | None) -> tuple[HostSlots, ...]:
-    """The hosts of a hostfile or of a ``-H`` list.
+    """The hosts of a hostfile, of a ``-H`` list or, where neither is given, of the Slurm job that this runs in.
 
     Raises:
         HostfileError: neither or both are given, or what is given is not accepted.
     """
+    job = slurm_job(os.environ)
+    if path is None and listed is None and job is not None:
+        return job.hosts
     if (path is None) == (listed is None):
         raise HostfileError("give a hostfile (such as hostfiles/two-hosts) or a list (-H host1:4,host2:4), and not both")
     return read_hostfile(path) if path is not None else parse_hosts(listed or "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +13,10 @@ from measurement.errors import PlanError, quoted
 from measurement.plan import Plan
 from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
 from runners.launchers.base import HERE, HostSlots
+from runners.launchers.slurm_job import slurm_job
+
+SLURM = "slurm"
+"""In a plan's ``hosts``: the nodes of the job. What the job is given may be others when it is submitted again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +73,9 @@ def with_hosts(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return a plan's content with ``hosts`` in place of ``hostfile``, and with ``world_size`` if only the slots say it."""
     content = dict(content)
     hostfile = content.pop("hostfile", None)
+    job = slurm_job(os.environ)
+    if job is not None and len(job.hosts) > 1 and not hostfile and not content.get("hosts") and not content.get("points"):
+        content["hosts"] = SLURM
     if hostfile is not None:
         if content.get("hosts") is not None:
             raise PlanError("hosts and hostfile are both given; leave one of them out")
@@ -77,9 +85,24 @@ def with_hosts(content: Mapping[str, Any]) -> dict[str, Any]:
     listed = content.get("hosts")
     if isinstance(listed, list) and all(isinstance(part, str) for part in listed):
         listed = ",".join(listed)
-    if isinstance(listed, str):
-        content.setdefault("world_size", sum(entry.slots for entry in parse_hosts(listed, source="hosts")))
+    if isinstance(listed, str) and "world_size" not in content:
+        content["world_size"] = sum(entry.slots for entry in named_hosts(listed))
     return content
+
+
+def named_hosts(listed: str) -> tuple[HostSlots, ...]:
+    """The hosts of a plan: ``host1:2,host2:2``, or ``slurm``, the nodes of the job that this process runs in.
+
+    Raises:
+        HostfileError: the list is not accepted.
+        PlanError: there is no job.
+    """
+    if listed != SLURM:
+        return parse_hosts(listed, source="hosts")
+    job = slurm_job(os.environ)
+    if job is None:
+        raise PlanError("hosts: slurm stands for the nodes of a Slurm job, and this process is in none; begin one (salloc, sbatch)")
+    return job.hosts
 
 
 def planned_hosts(plan: Plan) -> tuple[HostSlots, ...]:
@@ -91,7 +114,7 @@ def planned_hosts(plan: Plan) -> tuple[HostSlots, ...]:
     """
     if plan.hosts is None:
         return (HostSlots(host=HERE, slots=plan.world_size),)
-    placed = place_ranks(parse_hosts(plan.hosts, source="hosts"), plan.world_size)
+    placed = place_ranks(named_hosts(plan.hosts), plan.world_size)
     hosts = tuple(HostSlots(host=host, slots=len(ranks)) for host, ranks in placed.items() if ranks)
     local = [entry.host for entry in hosts if entry.host.lower() == HERE or entry.host.startswith("127.")]
     if local and len(hosts) > 1:

@@ -21,7 +21,7 @@ from typing import Literal
 import psutil
 
 from measurement.errors import LaunchError
-from runners.processes.remote import last_line, ssh_command
+from runners.processes.remote import host_command, last_line
 
 Status = Literal[
     "ok",
@@ -114,7 +114,7 @@ class Probe:
             address = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
         except (OSError, UnicodeError):
             return self.told(host, "unresolved")
-        argv = ["sh", "-c", self.command()] if is_here(address) else ssh_command(host, self.command())
+        argv = ["sh", "-c", self.command()] if is_here(address) else host_command(host, self.command())
         environment = {**os.environ, "LC_ALL": "C"}
         try:
             done = subprocess.run(

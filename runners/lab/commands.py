@@ -16,6 +16,7 @@ def up(
     hosts: Annotated[int, typer.Option(help="Up to 16: host1, host2, ...")] = 2,
     rate: Annotated[str | None, typer.Option(help="Of each link, each way: 1gbit, 100mbit. [not shaped]")] = None,
     delay: Annotated[str | None, typer.Option(help="From each host to the switch: 1ms. [none]")] = None,
+    slurm: Annotated[bool, typer.Option("--slurm", help="With a Slurm of their own: sbatch, salloc and srun in host1.")] = False,
 ) -> None:
     """Make the hosts and join them by a switch. Needs root."""
     from runners.lab.cluster import up as make
@@ -26,6 +27,7 @@ def up(
         hosts=hosts,
         rate_bits_per_s=None if rate is None else parse_rate(rate),
         delay_us=None if delay is None else parse_delay(delay),
+        slurm=slurm,
     )
     make(settings)
     print(f"{', '.join(settings.names)} are up; run in host1: ringside lab run -- COMMAND; remove them: ringside lab down")

@@ -1,10 +1,12 @@
 """The first process of a lab's host, and PID 1 in it: gives it a name, cores and places of its own, starts sshd, reaps orphans.
 
-Run by its path, in new namespaces, as ``python -I -S host_init.py NAME CORES ETC SSHD ARGUMENTS...``; standard library only. Says
-"ready" on its standard output once sshd takes connections, and lives until it is killed, which kills all else in the host.
+Run by its path, in new namespaces, as ``python -I -S host_init.py NAME CORES ETC DAEMONS SSHD ARGUMENTS...``; standard library
+only. Says "ready" on its standard output once sshd takes connections and the daemons (a JSON list of commands) are started, and
+lives until it is killed, which kills all else in the host.
 """
 
 import contextlib
+import json
 import os
 import pwd
 import socket
@@ -18,12 +20,14 @@ START_S = 15.0
 
 def main() -> None:
     """Set the host up, then wait for ever."""
-    name, cores, etc, *sshd = sys.argv[1:]
+    name, cores, etc, daemons, *sshd = sys.argv[1:]
     os.sched_setaffinity(0, map(int, cores.split(",")))
     socket.sethostname(name)
     make_own_places(Path(etc))
     server = subprocess.Popen(sshd, stdin=subprocess.DEVNULL, stdout=sys.stderr)
     wait_until_listening(server)
+    for command in json.loads(daemons):
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
     print("ready", flush=True)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     reap_for_ever()
@@ -34,7 +38,7 @@ def make_own_places(etc: Path) -> None:
     mount("-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/dev/shm")
     mount("-t", "tmpfs", "-o", "mode=0755", "tmpfs", "/run")
     mount("-t", "sysfs", "sysfs", "/sys")
-    for folder in ("sshd", "lock"):
+    for folder in ("sshd", "lock", "munge"):
         Path("/run", folder).mkdir()
     if (users := Path(pwd.getpwuid(0).pw_dir, ".ssh")).is_dir():  # whose settings would go before the lab's
         mount("-t", "tmpfs", "-o", "mode=0700", "tmpfs", str(users))

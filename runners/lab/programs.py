@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from measurement.errors import LabError
@@ -40,14 +41,18 @@ def require_root() -> None:
         )
 
 
-def require_programs() -> None:
+def require_programs(more: Mapping[str, str] | None = None) -> None:
     """Refuse to go on where a program, or the right to make namespaces, is missing.
+
+    Args:
+        more: programs that are needed besides, to their packages.
 
     Raises:
         LabError: with all that is missing, and the packages that bring it.
     """
-    if missing := [name for name in PACKAGES if find_program(name) is None]:
-        packages = " ".join(sorted({PACKAGES[name] for name in missing}))
+    needed = {**PACKAGES, **(more or {})}
+    if missing := [name for name in needed if find_program(name) is None]:
+        packages = " ".join(sorted({needed[name] for name in missing}))
         raise LabError(f"a lab needs {', '.join(missing)}, not found on this machine; Debian, Ubuntu: apt-get install {packages}")
     try:
         run("unshare", "--net", "--mount", "--pid", "--fork", "true")

@@ -22,6 +22,7 @@ SSH = STATE / "ssh"
 ETC = STATE / "etc"
 """Files that the hosts see in place of the machine's, at the same name in /etc."""
 LOGS = STATE / "logs"
+SLURM = STATE / "slurm"
 SETTINGS = STATE / "lab.json"
 """Written last: where it is missing, the making was interrupted."""
 
@@ -43,6 +44,8 @@ class LabSettings:
     """Of each link, in each direction; None: as fast as the kernel copies."""
     delay_us: int | None = None
     """Of each link, from its host to the switch; a packet and its answer pass two such links."""
+    slurm: bool = False
+    """Whether its hosts are nodes of a Slurm of its own."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.hosts <= MAX_HOSTS:

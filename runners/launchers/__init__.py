@@ -22,6 +22,7 @@ REGISTRY = Registry(
         "mpirun": "runners.launchers.mpirun:Mpirun",
         "mpiexec-mpich": "runners.launchers.mpiexec_mpich:MpichMpiexec",
         "spawn": "runners.launchers.spawn:Spawn",
+        "srun": "runners.launchers.srun:Srun",
     },
 )
 
@@ -54,6 +55,13 @@ def read_own_world() -> World:
         LaunchError: see ``read_world``.
     """
     return read_world(os.environ, known_rank_variables())
+
+
+def meeting_place(environment: Mapping[str, str]) -> dict[str, str]:
+    """MASTER_ADDR and MASTER_PORT by which the ranks of a run without a driver meet; nothing where their launcher says none."""
+    given = {name: environment[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in environment}
+    family = next((family for family in known_rank_variables() if family.are_set(environment)), None)
+    return (family.meeting_place(environment) if family else {}) | given
 
 
 def without_rank_variables(environment: Mapping[str, str]) -> dict[str, str]:

@@ -59,6 +59,10 @@ class RankVariables:
         own = (self.rank, self.world_size, self.local_rank, self.local_world_size, self.node_rank)
         return name in own or name.startswith(self.others or ("\0",))
 
+    def meeting_place(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """MASTER_ADDR and MASTER_PORT, where they follow from this launcher's variables; nothing where it sets them, or cannot."""
+        return {}
+
 
 @dataclass(frozen=True, kw_only=True)
 class UnknownLauncher:
@@ -99,7 +103,7 @@ def read_world(environment: Mapping[str, str], families: Iterable[RankVariables]
 def _refuse_several(environment: Mapping[str, str], launcher: UnknownLauncher) -> None:
     """Each of several processes would take itself for a world of one."""
     marker = next((name for name in launcher.rank if name in environment), None)
-    if marker is None or _is_special_step(environment, marker):
+    if marker is None or (marker == "SLURM_STEP_ID" and not is_slurm_task(environment)):
         return
     size = next((name for name in launcher.size if name in environment), None)
     if size is not None and environment[size].strip() == "1":
@@ -111,9 +115,10 @@ def _refuse_several(environment: Mapping[str, str], launcher: UnknownLauncher) -
     )
 
 
-def _is_special_step(environment: Mapping[str, str], marker: str) -> bool:
-    value = environment[marker]
-    return marker == "SLURM_STEP_ID" and (re.fullmatch("[0-9]{1,10}", value) is None or int(value) >= FIRST_SPECIAL_STEP)
+def is_slurm_task(environment: Mapping[str, str]) -> bool:
+    """Whether this process is a task of an ``srun``, not a batch script or a shell of ``salloc``."""
+    step = environment.get("SLURM_STEP_ID", "")
+    return re.fullmatch("[0-9]{1,10}", step) is not None and int(step) < FIRST_SPECIAL_STEP
 
 
 def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:

@@ -51,4 +51,6 @@ def require_given(gives: AbstractSet[str], *, launcher: str, backend: str, trans
     names = [f"'{name}'" for name in usable_launchers(cls, transport)]
     listed = " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
     remedy = f"use {listed}" if names else "use a launcher that does"
+    if launcher == "srun" and MPI in missing:
+        remedy = "start it with srun --mpi=pmix (srun --mpi=list tells whether this Slurm has it), or by mpirun inside the job"
     raise PlanError(f"launcher '{launcher}' cannot start backend '{backend}'{over} ({reason(missing)}); {remedy}")

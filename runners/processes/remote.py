@@ -1,7 +1,11 @@
-"""Runs commands on other hosts over the user's own ssh: never asks, checks host keys as usual, quotes every word."""
+"""Runs commands on other hosts: over the user's own ssh, or by steps of a Slurm job.
+
+ssh never asks, and checks host keys as usual. Every word is quoted.
+"""
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -12,12 +16,14 @@ from measurement.environment import steering_environment
 from measurement.errors import LaunchError
 from measurement.text import printable
 from runners.launchers import HostCommand
+from runners.launchers.slurm_job import slurm_job
+from runners.launchers.srun import step_command
 from runners.processes.local import base_environment
 from runners.processes.run_processes import RUN_ID
 
 CONNECT_TIMEOUT_S = 5
-NOTICE_LOSS = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")
-"""Ends the connection half a minute after the host stopped answering."""
+NOTICE_LOSS = ("-o", "ServerAliveInterval=8", "-o", "ServerAliveCountMax=2")
+"""Ends the connection three intervals, 24 s, after the host stopped answering."""
 NEEDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PYTHONUNBUFFERED", "TMPDIR")
 PER_HOST = ("CUDA_VISIBLE_DEVICES",)
 
@@ -46,8 +52,9 @@ def start(command: HostCommand, *, run_id: str, log: Path) -> subprocess.Popen[b
     environment = forwarded_environment() | dict(command.environment) | {RUN_ID: run_id}
     line = command_line(python("runners.processes.ssh_guard", *command.argv), folder=Path.cwd(), environment=environment)
     with log.open("ab") as output:
+        argv, own = _reached(command.host, line)
         return subprocess.Popen(
-            _ssh(command.host, line), stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            argv, env=own, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
 
 
@@ -61,31 +68,48 @@ def run(host: str, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"")
         LaunchError: the host, what it or ssh said, and what to try.
     """
     line = command_line(argv, folder=Path.cwd(), environment=forwarded_environment())
+    command, own = _reached(host, line)
     try:
-        done = subprocess.run(_ssh(host, line), input=stdin, capture_output=True, timeout=timeout_s, check=False)
+        done = subprocess.run(command, env=own, input=stdin, capture_output=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
-        raise LaunchError(f"host '{host}' did not answer within {timeout_s:g} s; try: ssh {host} true") from None
+        raise LaunchError(f"host '{host}' did not answer within {timeout_s:g} s; {try_by_hand(host)}") from None
     if done.returncode:
         said = last_line(done.stderr.decode(errors="replace")) or f"exit code {done.returncode}"
-        raise LaunchError(f"host '{host}': {said}; try: ssh {host} true")
+        raise LaunchError(f"host '{host}': {said}; {try_by_hand(host)}")
     return done.stdout
 
 
 def converse(host: str | None, argv: Sequence[str]) -> subprocess.Popen[str]:
     """Start a command on a host, or here for None, to speak with it line by line."""
     line = command_line(argv, folder=Path.cwd(), environment=forwarded_environment())
-    command = ["sh", "-c", line] if host is None else _ssh(host, line)
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command, own = (["sh", "-c", line], None) if host is None else _reached(host, line)
+    return subprocess.Popen(command, env=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def _ssh(host: str, line: str) -> list[str]:
-    ssh, *rest = ssh_command(host, line)
-    return [ssh, *NOTICE_LOSS, *rest]
+def _reached(host: str, line: str) -> tuple[list[str], dict[str, str] | None]:
+    """The argv that runs a line of shell on a host, and the environment to start it with; None: this process's own."""
+    command = host_command(host, line)
+    if command[0] == "srun":  # which hands its environment on
+        return command, base_environment()
+    return [command[0], *NOTICE_LOSS, *command[1:]], None
 
 
-def ssh_command(host: str, command: str) -> list[str]:
-    """Return the argv that runs a command line on ``host`` and never asks the user anything."""
-    return ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}", "--", host, command]
+def host_command(host: str, line: str) -> list[str]:
+    """Return the argv that runs a line of shell on ``host`` and never asks the user anything: a step of the job, or ssh."""
+    if is_by_step(host):
+        return step_command(host, line)
+    return ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}", "--", host, line]
+
+
+def is_by_step(host: str) -> bool:
+    """Whether a host is reached by a step of the Slurm job that this process runs in."""
+    job = slurm_job(os.environ)
+    return job is not None and job.has(host)
+
+
+def try_by_hand(host: str) -> str:
+    """What a user types to see whether a host is reached."""
+    return f"try: srun --overlap -N1 -n1 -w {host} true" if is_by_step(host) else f"try: ssh {host} true"
 
 
 def last_line(text: str) -> str:

@@ -10,22 +10,27 @@ from pathlib import Path
 import pytest
 
 from measurement.errors import LabError
-from runners.lab import namespaces
+from runners.lab import namespaces, slurm
 from runners.lab.programs import program, require_programs, require_root
 from runners.lab.state import STATE
 from tests.conftest import ringside
 
 
-@pytest.fixture(scope="session")
-def lab_tools():
-    """Skip where no lab can be made; fail where it is required. A lab of the user's own is left alone."""
+def require(more=None):
+    """Skip where no lab can be made; fail where it is required."""
     try:
         require_root()
-        require_programs()
+        require_programs(more)
     except LabError as error:
         if "cluster" in os.environ.get("RINGSIDE_REQUIRE", ""):
             pytest.fail(str(error))
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def lab_tools():
+    """A lab of the user's own is left alone."""
+    require()
     if STATE.exists():
         pytest.fail("a lab is up, or was left behind, and the tests make their own; remove it: ringside lab down")
 
@@ -47,6 +52,20 @@ def lab(lab_tools):
     assert done.returncode == 0, done.stderr
     try:
         yield before
+    finally:
+        remove()
+    assert machine() == before
+
+
+@pytest.fixture(scope="module")
+def slurm_lab(lab_tools):
+    """Two hosts that are nodes of a Slurm."""
+    require(slurm.PACKAGES)
+    before = machine()
+    done = ringside("lab", "up", "--hosts", "2", "--slurm")
+    assert done.returncode == 0, done.stderr
+    try:
+        yield
     finally:
         remove()
     assert machine() == before

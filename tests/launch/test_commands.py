@@ -27,6 +27,7 @@ from runners.launchers import (
 )
 from runners.launchers.base import interface_environment
 from runners.launchers.rank_variables import read_world
+from runners.launchers.srun import pmix_environment
 from runners.launchers.torchrun import Torchrun
 from runners.planning.arms import resolve_arms
 from runners.planning.compatibility import default_launcher
@@ -52,6 +53,7 @@ TORCHRUN = (
     *("torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nnodes", "1", "--nproc-per-node", "2"),
     *("--max-restarts", "0", "-m", "runners.rank.worker", "--arm", "a b;$(c)"),
 )
+SRUN = ("srun", "--overlap", "--export=ALL", "--cpu-bind=none", "--quiet", "--kill-on-bad-exit=1", "--input=none")
 COMMANDS = {
     "torchrun": (TORCHRUN, {}),
     "torchrun-c10d": (TORCHRUN, {}),
@@ -71,6 +73,7 @@ COMMANDS = {
         ("python3", "-m", "runners.spawn", "--nproc-per-node", "2", "-m", "runners.rank.worker", "--arm", "a b;$(c)"),
         {},
     ),
+    "srun": ((*SRUN, "--mpi=none", "--nodes", "1", "--ntasks", "2", *RUN), {}),
 }
 
 
@@ -113,6 +116,9 @@ MPI_ON_ETH0 = {"OMPI_MCA_oob_tcp_if_include": "eth0", "OMPI_MCA_btl_tcp_if_inclu
 WORKER = ("-m", "runners.rank.worker", "--arm", "a b;$(c)")
 FORWARDED = ("-x", "OMP_NUM_THREADS", "-x", "GLOO_SOCKET_IFNAME", "-x", "NCCL_SOCKET_IFNAME", "-x", "HOROVOD_GLOO_IFACE")
 HOROVODRUN = ("-np", "6", "-H", "host1:3,host2:3", "--disable-cache", "--start-timeout", "120", "--network-interfaces", "eth0")
+
+
+SRUN_ON_TWO = ("--nodelist", "host1,host2", "--ntasks-per-node", "3", "--distribution=block")
 
 
 def torchrun_on(*rendezvous):
@@ -163,6 +169,7 @@ ON_TWO_HOSTS = {
         {},
     ),
     "spawn": ([("host1", spawn_on(0)), ("host2", spawn_on(1))], {}),
+    "srun": ([("localhost", (*SRUN, "--mpi=none", "--nodes", "2", "--ntasks", "6", *SRUN_ON_TWO, *RUN))], {}),
 }
 
 
@@ -194,7 +201,7 @@ def test_without_an_interface_libraries_find_their_own():
     for name in REGISTRY.table:
         for command in make_launcher(name).commands(two_hosts(network_interface=None, environment={"A": "1"}, transport="mpi")):
             assert "eth0" not in " ".join(command.argv)
-            assert command.environment == {"A": "1"}
+            assert command.environment == {"A": "1"} | (pmix_environment() if name == "srun" else {})
 
 
 def test_hosts_of_unlike_size_and_ipv6():
@@ -234,6 +241,14 @@ HOROVOD_RANK = {
     "HOROVOD_CROSS_RANK": "1",
 }
 MPICH_RANK = {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
+SRUN_RANK = {
+    "SLURM_STEP_ID": "2",
+    "SLURM_STEP_NUM_TASKS": "8",
+    "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
+    "SLURM_PROCID": "5",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+}
 RANKS = {
     "torchrun": {None: (TORCHRUN_RANK, {RENDEZVOUS})},
     "torchrun-c10d": {None: (TORCHRUN_RANK, {RENDEZVOUS})},
@@ -241,6 +256,7 @@ RANKS = {
     "horovodrun": {"gloo": (HOROVOD_RANK, {HOROVOD}), "mpi": (OPENMPI_RANK, {RENDEZVOUS, MPI, HOROVOD})},
     "mpirun": {None: (OPENMPI_RANK, {RENDEZVOUS, MPI, HOROVOD})},
     "mpiexec-mpich": {None: (MPICH_RANK, {RENDEZVOUS, MPI, HOROVOD})},
+    "srun": {None: (SRUN_RANK, {RENDEZVOUS, HOROVOD}), "mpi": ({**SRUN_RANK, "PMIX_RANK": "5"}, {RENDEZVOUS, MPI, HOROVOD})},
 }
 """By launcher and transport: what rank 5 of 8 finds, and what it can count on."""
 
@@ -325,16 +341,16 @@ LIKE_TORCHRUN, GIVES_NOTHING = f"{__file__}:LikeTorchrun", f"{__file__}:GivesNot
             "horovod",
             "gloo",
             "torchrun",
-            r"\(no HOROVOD_\* variables: each rank would be a world of 1\); use 'horovodrun' or 'mpirun'",
+            r"\(no HOROVOD_\* variables: each rank would be a world of 1\); use 'horovodrun', 'mpirun' or 'srun'",
         ),
         ("horovod", "gloo", LIKE_TORCHRUN, r"\(no HOROVOD_\* variables: each rank would be a world of 1\)"),
         (
             "horovod",
             "mpi",
             "spawn",
-            r"over 'mpi' \(it starts no MPI: each rank would be a world of 1\); use 'horovodrun' or 'mpirun'",
+            r"over 'mpi' \(it starts no MPI: each rank would be a world of 1\); use 'horovodrun', 'mpirun' or 'srun'",
         ),
-        ("ddp", "mpi", LIKE_TORCHRUN, "it starts no MPI.*use 'mpirun', 'mpiexec-mpich' or 'horovodrun'"),
+        ("ddp", "mpi", LIKE_TORCHRUN, "it starts no MPI.*use 'mpirun', 'mpiexec-mpich', 'horovodrun' or 'srun'"),
         ("ddp", "gloo", "horovodrun", r"no address to meet at \(MASTER_ADDR and MASTER_PORT\)\); use 'torchrun', 'mpirun'"),
         ("naive", "gloo", GIVES_NOTHING, "no address to meet at"),
         ("ddp", "gloo", LIKE_TORCHRUN, None),

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from install import cache
-from runners.doctor import machine, software
+from runners.doctor import machine, slurm, software
 from runners.doctor.command import Finding, diagnose, print_findings
 from runners.processes import local
 
@@ -120,3 +120,31 @@ def test_nothing_missing_is_said() -> None:
     text = io.StringIO()
     print_findings([Finding(topic="a", name="b", status="ok", detail="c")], Console(file=text, width=80))
     assert "Nothing is missing." in text.getvalue()
+
+
+JOB = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "answers", "name"),
+    [
+        ({}, {"scontrol": "JobId=5 OverSubscribe=OK"}, "nodes"),
+        ({"SLURM_JOB_CPUS_PER_NODE": "4,8"}, {}, "kinds of node"),
+        ({}, {"sinfo": "4 cores, 100 MB, (null), a\n8 cores, 100 MB, (null), b\n"}, "kinds of node"),
+        ({"SLURM_CPUS_PER_TASK": "4"}, {}, "cores per task"),
+        ({"SLURM_GPUS_PER_TASK": "1"}, {}, "GPUs per task"),
+        ({"SLURM_EXPORT_ENV": "NONE"}, {}, "environment"),
+        ({}, {"sh": "MPI plugin types are...\nnone\npmi2\n"}, "srun and MPI"),
+        ({"SLURM_TASKS_PER_NODE": "2"}, {}, "job"),
+    ],
+)
+def test_what_a_job_lacks_is_told_with_its_remedy(changes, answers, name) -> None:
+    """What Slurm's programs print, as ``tests/cluster/test_slurm.py`` has it from them."""
+    usual = {"scontrol": "JobId=5 OverSubscribe=NO", "sinfo": "4 cores, 100 MB, (null), a\n", "sh": "none\npmix_v4\npmix\n"}
+    found = slurm.findings_of(JOB | changes, lambda argv: (usual | answers)[argv[0]])
+    assert [finding.name for finding in found if finding.status != "ok"] == [name]
+    assert all(finding.remedy for finding in found if finding.status != "ok")
+
+
+def test_outside_of_a_job_nothing_is_told_of_slurm() -> None:
+    assert slurm.findings_of({}, lambda argv: None) == []

@@ -17,7 +17,7 @@ from measurement.errors import HostfileError, LaunchError
 from runners.hosts.hostfile import MAX_SLOTS, parse_hostfile, parse_hosts, place_ranks, read_hostfile
 from runners.hosts.ssh_probe import TOLD, Probe, is_here, meaning, require_reachable
 from runners.launchers.base import HostSlots
-from runners.processes.remote import ssh_command
+from runners.processes.remote import host_command
 from tests.conftest import REPOSITORY
 
 
@@ -121,7 +121,9 @@ def test_files_that_cannot_be_read(tmp_path):
     assert [entry.host for entry in read_hostfile(tmp_path / "from-windows")] == ["host1", "host2"]
 
 
-@pytest.mark.parametrize("path", sorted((REPOSITORY / "hostfiles").iterdir()), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted(path for path in (REPOSITORY / "hostfiles").iterdir() if path.is_file()), ids=lambda path: path.name
+)
 def test_shipped_hostfiles_are_read_and_say_when_to_use_them(path):
     assert read_hostfile(path)
     assert path.read_text().startswith("# ")
@@ -246,7 +248,7 @@ def test_folders_are_quoted(tmp_path, folder):
     place.mkdir()
     (python := place / "my python; #").symlink_to("/bin/echo")
     command = Probe(folder=place, python=str(python)).command()
-    assert ssh_command("host1", command)[-3:] == ["--", "host1", command]
+    assert host_command("host1", command)[-3:] == ["--", "host1", command]
     for shell in ("sh", "bash"):
         done = subprocess.run([shell, "-c", command], capture_output=True, text=True, timeout=20, cwd=tmp_path)
         assert done.returncode == 0, done.stderr

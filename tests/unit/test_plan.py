@@ -45,7 +45,10 @@ def test_a_workloads_option_at_the_top_of_a_plan_is_told_its_place(tmp_path):
 
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "plans").glob("*.yaml")), ids=lambda path: path.name)
-def test_shipped_plans_resolve(path):
+def test_shipped_plans_resolve(path, monkeypatch):
+    if path.name == "slurm.yaml":
+        for name, value in {"JOB_ID": "1", "JOB_NODELIST": "n[1-2]", "TASKS_PER_NODE": "1(x2)"}.items():
+            monkeypatch.setenv(f"SLURM_{name}", value)
     if path.name == "hugging-face.yaml":
         pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed; it is the user's own")
     plan = read_plan_or_study(path)
@@ -86,12 +89,12 @@ def test_shipped_plans_resolve(path):
         (
             {"arms": {"ddp": {"backend": "naive", "transport": "mpi", "launcher": "torchrun"}}},
             "launcher 'torchrun' cannot start backend 'naive' over 'mpi' (it starts no MPI: each rank would be a world of 1); "
-            "use 'mpirun', 'mpiexec-mpich' or 'horovodrun'",
+            "use 'mpirun', 'mpiexec-mpich', 'horovodrun' or 'srun'",
         ),
         (
             {"arms": {"ddp": {"backend": "horovod", "launcher": "torchrun"}}},
             "launcher 'torchrun' cannot start backend 'horovod' (no HOROVOD_* variables: each rank would be a world of 1); "
-            "use 'horovodrun' or 'mpirun'",
+            "use 'horovodrun', 'mpirun' or 'srun'",
         ),
         (
             {"arms": {"ddp": {"backend": "horovod", "environment": {"HOROVOD_AUTOTUNE": "1"}}}},

@@ -1,0 +1,112 @@
+"""The Slurm job that a process runs in, read from its environment; nothing is called.
+
+Inside one (``salloc``, ``sbatch``) its nodes are reached by steps of the job (``srun --overlap``): many sites forbid ssh.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from measurement.errors import LaunchError, quoted
+from runners.launchers.base import HostSlots
+
+MOST_NODES = 65536
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmJob:
+    """Nodes and tasks of a job."""
+
+    job_id: str
+    hosts: tuple[HostSlots, ...]
+    """Its nodes, with as many slots as tasks (``--ntasks-per-node``), or as cores where it asked for no tasks."""
+
+    def has(self, host: str) -> bool:
+        """Whether a host is one of its nodes."""
+        return any(entry.host == host for entry in self.hosts)
+
+    @property
+    def host_list(self) -> str:
+        """``node1:4,node2:4``."""
+        return ",".join(map(str, self.hosts))
+
+
+def slurm_job(environment: Mapping[str, str]) -> SlurmJob | None:
+    """Read the job; None outside of any.
+
+    Raises:
+        LaunchError: a variable of Slurm's cannot be read.
+    """
+    job_id, nodes = environment.get("SLURM_JOB_ID"), environment.get("SLURM_JOB_NODELIST")
+    if not job_id or not nodes:
+        return None
+    names = expand_nodes(nodes)
+    tasks = environment.get("SLURM_TASKS_PER_NODE") or environment.get("SLURM_JOB_CPUS_PER_NODE") or f"1(x{len(names)})"
+    slots = expand_counts(tasks)
+    if len(slots) != len(names):
+        raise LaunchError(f"Slurm's variables do not fit together: {len(names)} nodes in SLURM_JOB_NODELIST, tasks on {len(slots)}")
+    return SlurmJob(job_id=job_id, hosts=tuple(HostSlots(host=name, slots=count) for name, count in zip(names, slots, strict=True)))
+
+
+def expand_nodes(text: str) -> list[str]:
+    """Return the names in a list such as ``gpu[01-03,7],login,rack[1-2]n[1-2]``, in its order.
+
+    Raises:
+        LaunchError: it is none, or one of more than 65,536 nodes.
+    """
+    found: list[str] = []
+    for part in _split(text):
+        found += _expanded(part, text)
+        if len(found) > MOST_NODES:
+            raise _no_list(text)
+    return found
+
+
+def expand_counts(text: str) -> list[int]:
+    """Return the number for each node in a list such as ``4(x2),1``.
+
+    Raises:
+        LaunchError: it is none.
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        read = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,5})\))?", part)
+        if read is None or not 0 < int(read[2] or 1) + len(found) <= MOST_NODES:
+            raise LaunchError(f"{quoted(text)} is no list of numbers as Slurm writes it, such as '4(x2),1'")
+        found += [int(read[1])] * int(read[2] or 1)
+    return found
+
+
+def _split(text: str) -> Iterator[str]:
+    """At commas outside brackets."""
+    return (part for part in re.split(r",(?![^\[]*\])", text) if part)
+
+
+def _expanded(part: str, text: str) -> list[str]:
+    read = re.fullmatch(r"([^\[\]]*)(?:\[([0-9,-]+)\](.*))?", part)
+    if read is None or (read[2] is None and not part):
+        raise _no_list(text)
+    if read[2] is None:
+        return [part]
+    rest = _expanded(read[3], text) if read[3] else [""]
+    numbers = [number for span in read[2].split(",") for number in _numbers(span, text)]
+    if len(numbers) * len(rest) > MOST_NODES:
+        raise _no_list(text)
+    return [f"{read[1]}{number}{after}" for number in numbers for after in rest]
+
+
+def _numbers(span: str, text: str) -> list[str]:
+    """``01-03`` is 01, 02, 03."""
+    read = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", span)
+    if read is None:
+        raise _no_list(text)
+    first, last = int(read[1]), int(read[2] or read[1])
+    if not 0 <= last - first < MOST_NODES:
+        raise _no_list(text)
+    return [f"{number:0{len(read[1])}d}" for number in range(first, last + 1)]
+
+
+def _no_list(text: str) -> LaunchError:
+    return LaunchError(f"{quoted(text)} is no list of nodes as Slurm writes it, such as 'node[01-04,7]'")

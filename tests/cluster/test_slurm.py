@@ -1,0 +1,165 @@
+"""Slurm, as users have it: a real controller with two nodes. Runs that stand alone under srun, and comparisons in jobs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import time
+
+import psutil
+import pytest
+import yaml
+
+from measurement.results import ResultsFolder
+from runners.lab import namespaces
+from tests.cluster.conftest import inside
+from tests.conftest import TINY, needs_horovod, wait_until
+
+SHORT = "--workload digits --local-batch-size 16 --blocks 2 --block-steps 3 --warmup-steps 1"
+ARMS = {
+    "torchrun": {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"},
+    "srun": {"backend": "ddp", "transport": "gloo", "launcher": "srun"},
+    "horovod-mpi": {"backend": "horovod", "transport": "mpi", "launcher": "srun"},
+    "horovod-gloo": {"backend": "horovod", "transport": "gloo", "launcher": "srun"},
+}
+ENDS_S = 180
+pytestmark = [pytest.mark.cluster, needs_horovod]
+
+
+@pytest.fixture(scope="module")
+def nodes(slurm_lab):
+    """Their processes before any job."""
+    return {host: len(processes_of(host)) for host in ("host1", "host2")}
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(nodes):
+    """No job in the queue, no process on a node."""
+    yield
+    wait_until(lambda: inside("host1", "squeue", "-h").stdout == "", seconds=60)
+    for host, number in nodes.items():
+        wait_until(lambda host=host, number=number: len(processes_of(host)) <= number, seconds=30)
+
+
+def processes_of(host):
+    return set(namespaces.processes_in([namespaces.networks()[host]]))
+
+
+def in_job(line, *, tasks=2):
+    """A line of shell inside an allocation of both nodes, as ``salloc`` gives it."""
+    return inside("host1", "salloc", "-Q", "-N2", f"--ntasks-per-node={tasks}", "bash", "-c", line)
+
+
+def write_plan(folder, **changes):
+    measurement = {"launches": 1, "rounds": 3, "block_steps": 3, "local_every": 0, "control": False, "floor": False}
+    content = {name: value for name, value in TINY.items() if name != "world_size"} | {"arms": ARMS, "baseline": "torchrun"}
+    path = folder / "plan.yaml"
+    changed = {**measurement, **changes.pop("measurement", {})}
+    path.write_text(yaml.safe_dump({**content, **changes, "measurement": changed}, sort_keys=False))
+    return path
+
+
+def submit(plan, out, *more):
+    done = inside("host1", "ringside", "submit", plan, "--nodes", "2", "--ntasks-per-node", "1", "-o", out, *more)
+    assert done.returncode == 0, done.stderr
+    return re.fullmatch(r"job (\d+); see how it stands: ringside status .*\n", done.stdout)[1]
+
+
+def wait_for(job_id):
+    wait_until(
+        lambda: inside("host1", "squeue", "-h", "-j", job_id, "-t", "all", "-o", "%T").stdout.strip() in ENDED, seconds=ENDS_S
+    )
+
+
+ENDED = {"", "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL"}
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (f"srun -n 4 python -m runners.ddp --transport gloo {SHORT}", ("ddp", "gloo")),
+        (f"srun --mpi=pmix -n 4 python -m runners.hvd {SHORT}", ("horovod", "mpi")),
+        (f"srun -n 4 python -m runners.hvd {SHORT}", ("horovod", "gloo")),
+        (f"mpirun --bind-to none -np 4 python -m runners.hvd {SHORT}", ("horovod", "mpi")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_ranks_that_stand_alone_are_one_world(tmp_path, command, expected):
+    done = in_job(f"{command} -o {shlex.quote(str(tmp_path / 'run'))}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 ranks on 2 hosts" in done.stdout
+    (record,) = ResultsFolder(tmp_path / "run").records()
+    assert (record.backend, record.transport, record.world_size) == (*expected, 4)
+    assert [place.host for place in record.ranks] == ["host1", "host1", "host2", "host2"]
+
+
+def test_horovod_over_mpi_without_pmix_is_refused_with_the_remedy(tmp_path):
+    done = in_job(f"srun -n 4 python -m runners.hvd --transport mpi {SHORT} -o {tmp_path / 'run'}")
+    assert done.returncode != 0
+    assert "launcher 'srun' cannot start backend 'horovod' over 'mpi' (it starts no MPI" in done.stderr
+    assert "srun --mpi=pmix" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_doctor_and_the_hosts_of_a_job():
+    told = in_job("ringside doctor; ringside hosts").stdout
+    assert re.search(r"slurm +job +ok +\d+: host1:2,host2:2", told)
+    assert re.search(r"nodes +warning +other jobs may run on them", told)
+    assert re.search(r"srun and MPI +ok +--mpi=pmix", told)
+    assert "for horovodrun and mpirun: -H host1:2,host2:2" in told
+
+
+def test_a_comparison_is_submitted_and_measured_without_ssh(tmp_path):
+    for host in ("host1", "host2"):  # sites forbid it
+        for pid in processes_of(host):
+            if psutil.Process(pid).name() == "sshd":
+                psutil.Process(pid).kill()
+    out = tmp_path / "out"
+    job_id = submit(write_plan(tmp_path), out)
+    wait_for(job_id)
+    log = (out / f"slurm-{job_id}.log").read_text()
+    records = {record.arm: record for record in ResultsFolder(out).records()}
+    assert {arm: record.status for arm, record in records.items()} == dict.fromkeys(ARMS, "ok"), log
+    assert all(record.hosts == ["host1", "host2"] for record in records.values())
+    assert [result["candidate"] for result in json.loads((out / "comparison.json").read_text())["results"]] == list(ARMS)[1:]
+    told = inside("host1", "ringside", "status", out).stdout
+    assert f"job {job_id}: not in the queue: it has ended" in told and "1 of 1 launches are measured" in told
+
+
+def test_a_job_that_is_stopped_keeps_what_it_measured_and_is_gone_on_with(tmp_path):
+    """As at its time limit, before which Slurm sends the same signal."""
+    arms = {name: ARMS[name] for name in ("torchrun", "srun")}
+    plan, out = write_plan(tmp_path, arms=arms, measurement={"launches": 2, "rounds": 30}), tmp_path / "out"
+    job_id = submit(plan, out)
+    wait_until(lambda: any(record.launch == 0 and record.complete for record in ResultsFolder(out).records()), seconds=ENDS_S)
+    time.sleep(3)
+    assert "RUNNING" in inside("host1", "ringside", "status", out).stdout
+    inside("host1", "scancel", "--batch", "--signal=TERM", job_id)
+    wait_for(job_id)
+    assert "interrupted; go on with: ringside compare" in (out / f"slurm-{job_id}.log").read_text()
+    assert (out / "report.md").exists()
+    done = inside("host1", "ringside", "submit", "--resume", out)
+    assert done.returncode == 0, done.stderr
+    wait_for(done.stdout.split()[1].strip(";"))
+    records = ResultsFolder(out).records()
+    assert sorted((record.launch, record.arm, record.complete) for record in records) == [
+        (launch, arm, True) for launch in (0, 1) for arm in ("srun", "torchrun")
+    ]
+
+
+def test_a_lost_node_is_named_and_what_was_measured_kept(tmp_path):
+    """The last test here: the node does not come back."""
+    arms = {name: ARMS[name] for name in ("torchrun", "srun")}
+    plan, out = write_plan(tmp_path, arms=arms, measurement={"launches": 2, "rounds": 2000}), tmp_path / "out"
+    job_id = submit(plan, out, "--sbatch=--no-kill")
+    wait_until(
+        lambda: (out / f"slurm-{job_id}.log").exists() and "measuring" in (out / f"slurm-{job_id}.log").read_text(), seconds=120
+    )
+    time.sleep(5)
+    psutil.Process(namespaces.init_of("host2")).kill()
+    wait_for(job_id)
+    records = {record.arm: record for record in ResultsFolder(out).records()}
+    assert {record.status for record in records.values()} == {"failed"}
+    assert all("host2" in record.error.message for record in records.values())
+    assert all(len(record.blocks) > 0 for record in records.values())

@@ -1,0 +1,120 @@
+"""A Slurm job as its environment tells it: nodes, tasks, and a task's place."""
+
+from __future__ import annotations
+
+import pytest
+
+from measurement.errors import LaunchError
+from measurement.needs import HOROVOD, MPI, RENDEZVOUS
+from measurement.record import Manifest
+from measurement.same_environment import changes_since, told
+from runners.launchers import known_rank_variables, meeting_place, without_rank_variables
+from runners.launchers.base import HostSlots, LaunchJob
+from runners.launchers.rank_variables import read_world
+from runners.launchers.slurm_job import expand_counts, expand_nodes, slurm_job
+from runners.launchers.srun import Srun
+
+JOB = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_TASKS_PER_NODE": "2,1"}
+TASK = {
+    **JOB,
+    "SLURM_STEP_ID": "3",
+    "SLURM_STEP_NODELIST": "node[1-2]",
+    "SLURM_STEP_NUM_TASKS": "3",
+    "SLURM_STEP_TASKS_PER_NODE": "2,1",
+    "SLURM_PROCID": "2",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "1",
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        ("host1", ["host1"]),
+        ("node[01-03,7],login", ["node01", "node02", "node03", "node7", "login"]),
+        ("r[1-2]n[08-09]", ["r1n08", "r1n09", "r2n08", "r2n09"]),
+        ("a-b[9-10].site,c", ["a-b9.site", "a-b10.site", "c"]),
+    ],
+)
+def test_a_list_of_nodes(text, nodes):
+    assert expand_nodes(text) == nodes
+
+
+@pytest.mark.parametrize("text", ["n[", "n[1-", "n[a]", "n]1[", "n[1-999999999]", "n[3-1]", "[[1]]", "n[1-60000][1-60000]"])
+def test_what_is_no_list_of_nodes_is_refused_and_takes_no_memory(text):
+    with pytest.raises(LaunchError, match="is no list of nodes as Slurm writes it"):
+        expand_nodes(text)
+
+
+def test_numbers_for_nodes():
+    assert expand_counts("4(x2),1") == [4, 4, 1]
+    for text in ("", "4(x", "4(x0)", "x", "1(x99999999)"):
+        with pytest.raises(LaunchError, match="no list of numbers"):
+            expand_counts(text)
+
+
+def test_a_job():
+    assert slurm_job({}) is None
+    job = slurm_job(JOB)
+    assert job is not None and job.hosts == (HostSlots(host="node1", slots=2), HostSlots(host="node2", slots=1))
+    with pytest.raises(LaunchError, match="2 nodes in SLURM_JOB_NODELIST, tasks on 1"):
+        slurm_job({**JOB, "SLURM_TASKS_PER_NODE": "2"})
+
+
+def test_a_task_knows_its_place_and_where_to_meet():
+    world = read_world(TASK, known_rank_variables())
+    assert (world.rank, world.world_size, world.local_rank, world.local_world_size, world.node_rank) == (2, 3, 0, 1, 1)
+    assert (world.launcher, world.gives) == ("srun", {RENDEZVOUS, HOROVOD})
+    assert MPI in read_world({**TASK, "PMIX_RANK": "2"}, known_rank_variables()).gives
+    place = meeting_place(TASK)
+    assert place["MASTER_ADDR"] == "node1" and 20_000 <= int(place["MASTER_PORT"]) < 30_000
+    assert meeting_place({**TASK, "MASTER_PORT": "1234"})["MASTER_PORT"] == "1234"
+
+
+@pytest.mark.parametrize("step", ["4294967291", "4294967290", None])
+def test_a_batch_script_and_a_shell_of_salloc_are_no_tasks(step):
+    environment = {**TASK, "SLURM_STEP_ID": step} if step else {k: v for k, v in TASK.items() if k != "SLURM_STEP_ID"}
+    assert read_world(environment, known_rank_variables()).world_size == 1
+    assert meeting_place(environment) == {}
+
+
+def test_a_torchrun_inside_a_task_goes_before_it():
+    inner = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    assert read_world({**TASK, **inner}, known_rank_variables()).launcher == "torchrun"
+
+
+def test_what_a_driver_hands_on_makes_nobody_a_task():
+    left = without_rank_variables(TASK)
+    assert left == JOB
+    assert read_world(left, known_rank_variables()).world_size == 1
+
+
+def test_ranks_fill_the_nodes_in_order():
+    def argv(*slots, transport=None):
+        hosts = tuple(HostSlots(host=f"node{number}", slots=count) for number, count in enumerate(slots, start=1))
+        (command,) = Srun().commands(LaunchJob(world_size=sum(slots), hosts=hosts, module="m", transport=transport))
+        return " ".join(command.argv)
+
+    assert "--mpi=none --nodes 2 --ntasks 4 --nodelist node1,node2 --ntasks-per-node 2" in argv(2, 2)
+    assert "--mpi=pmix --nodes 2 --ntasks 3 --nodelist node1*2,node2*1 --distribution=arbitrary" in argv(2, 1, transport="mpi")
+
+
+def test_outside_a_job_it_starts_nothing(monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert "this process is in none; begin one (salloc, sbatch" in Srun().refuses([HostSlots(host="node1", slots=1)])
+    for name, value in JOB.items():
+        monkeypatch.setenv(name, value)
+    assert Srun().refuses([HostSlots(host="node1", slots=1)]) is None
+    assert "'node9' is no node of job 77 (node1:2,node2:1); leave hosts out" in Srun().refuses([HostSlots(host="node9", slots=1)])
+
+
+def of_a_job(**hosts):
+    facts = {host: {"host": host, "cpu": cpu, "cores": 8} for host, cpu in hosts.items()}
+    told_by = {"comparison_id": "x", "plan_digest": "1", "created_at": "now", "ringside_version": "0"}
+    return Manifest(**told_by, hosts=facts, slurm_job="77")
+
+
+def test_a_job_that_is_given_other_nodes_of_the_same_kind_goes_on():
+    began = of_a_job(node1="EPYC", node2="EPYC")
+    assert changes_since(began, [], of_a_job(node5="EPYC", node9="EPYC")) == {}
+    assert told(changes_since(began, [], of_a_job(node5="EPYC", node9="Xeon"))) == ["cpu on node 2: EPYC -> Xeon"]
