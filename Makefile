@@ -8,7 +8,13 @@ HOROVOD_OPERATIONS ?= auto
 WORKERS ?= 2
 # More arguments for pytest, such as PYTEST_ARGS="tests/unit -x".
 PYTEST_ARGS ?=
+# Of `make versions`.
+PYTHONS ?= python3.11 python3.12 python3.13
+TORCHES ?= oldest newest
+VERSIONS_TESTS ?= tests/unit tests/launch $(addprefix tests/distributed/test_,contract.py transports.py mpi_process_group.py compare.py standalone.py)
 
+# The exact versions that are installed, and where.
+CONSTRAINTS := install/constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
@@ -19,7 +25,7 @@ BUILD_HOROVOD := $(BIN)/python -m install.build_horovod --operations $(HOROVOD_O
 INSTALL_SOURCES := $(filter-out install/__init__.py,$(wildcard install/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compare test check format clean
+.PHONY: help setup compare test check versions format clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf 'make %-9s %s\n' "$$name" "$$text"; done
@@ -27,13 +33,13 @@ help: ## list the commands
 setup: $(STAMP) ## create .venv: torch, Open MPI, Horovod, everything pinned
 	@if $(NO_HOROVOD); then $(BUILD_HOROVOD) --retry-only || $(NO_HOROVOD); fi
 
-$(STAMP): pyproject.toml install/constraints.txt $(INSTALL_SOURCES)
+$(STAMP): pyproject.toml $(CONSTRAINTS) $(INSTALL_SOURCES)
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Ringside needs Python 3.11 or newer; $(PYTHON) is " + sys.version.split()[0] + ". Name another one: make setup PYTHON=python3.12")'
 	@echo "Setting up $(VENV): the first time takes a few minutes, most of them compiling Horovod"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint install/constraints.txt uv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) uv
 	@echo "Installing torch and the other packages"
-	@$(UV) pip install --compile-bytecode --python $(BIN)/python --constraint install/constraints.txt --build-constraint install/constraints.txt --editable '.[mpi,build,dev]'
+	@$(UV) pip install --compile-bytecode --python $(BIN)/python --constraint $(CONSTRAINTS) --build-constraint $(CONSTRAINTS) --editable '.[mpi,build,dev]'
 	@$(BUILD_HOROVOD) || $(NO_HOROVOD)
 	@touch $@
 
@@ -48,10 +54,28 @@ check: setup ## lint, formatting, types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
+versions: .versions/oldest.txt .versions/newest.txt ## test the oldest torch of pyproject.toml and the newest on each Python that is here (PYTHONS, TORCHES)
+	@failed=; for torch in $(TORCHES); do for python in $(PYTHONS); do \
+	  venv=.versions/$$python-$$torch; \
+	  $$python -c '' 2>/dev/null || { echo "== $$python is not here: skipped"; continue; }; \
+	  $(MAKE) --no-print-directory setup VENV=$$venv PYTHON=$$python CONSTRAINTS=.versions/$$torch.txt && \
+	  echo "== $$($$venv/bin/python -V), torch $$($$venv/bin/python -c 'import torch; print(torch.__version__)')" && \
+	  $$venv/bin/python -m pytest -q --numprocesses $(WORKERS) --no-loadscope-reorder $(VERSIONS_TESTS) || failed="$$failed $$python-$$torch"; \
+	done; done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+
+.versions/newest.txt: install/constraints.txt
+	@mkdir -p $(@D)
+	@cp $< $@
+
+.versions/oldest.txt: pyproject.toml install/constraints.txt
+	@mkdir -p $(@D)
+	@grep -vE '^(torch|torchvision|triton|nvidia-.*|cuda-.*)==' install/constraints.txt >$@
+	@sed -nE 's/^ *"(torch|torchvision)>=([^"]*)",/\1==\2/p' pyproject.toml >>$@
+
 format: setup ## let ruff format the sources
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
 clean: ## remove .venv and caches in the checkout; results and the cache of Horovod wheels stay
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) .versions .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

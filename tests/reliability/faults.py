@@ -86,7 +86,7 @@ KINDS = {
     "horovod-mpi": Kind(backend="FaultyHorovod", transport="mpi", launcher="horovodrun"),
 }
 LAUNCHERS = {"exits-at-once": "ExitsAtOnce", "never-starts": "NeverStarts"}
-IN_RANK = ("raise", "lock", "out-of-memory", "nan", "flood")
+IN_RANK = ("raise", "lock", "out-of-memory", "nan", "flood", "cut-store")
 OF_DRIVER = ("kill-driver", "stop-driver", "disk-full", "read-only")
 NEED_MOUNTS = ("disk-full", "read-only")
 GOES_ON = ("kill-driver", *NEED_MOUNTS)
@@ -103,6 +103,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "lock": _RUNNING,
     "out-of-memory": _RUNNING,
     "flood": _RUNNING,
+    "cut-store": _RUNNING,
     "nan": ("gates", "block"),
     "exits-at-once": ("start",),
     "never-starts": ("start",),
@@ -122,6 +123,7 @@ CAUSES = {
     "out-of-memory": ("failed", r"^rank 1: MemoryError"),
     "flood": ("failed", r"^rank 1: ValueError: planted"),
     "nan": ("wrong|failed", r"(?i)nan|finite"),
+    "cut-store": ("failed", r"^rank 1 died without a word"),
     "exits-at-once": ("failed", r"^the ranks did not report; the launcher ended with code 0"),
     "never-starts": ("timeout", r"^no answer from ranks 0, 1 within"),
 }
@@ -425,7 +427,7 @@ def _judge_driver(trial: Trial, cell: Cell, code: int | None, said: str) -> None
     kept = [record for record in _records(trial) if record.status == "ok"]
     least = min((len(record.blocks) for record in kept), default=0) if len(kept) == 2 else 0
     wanted = {"waiting": MEASURED, "block": MEASURED, "rebuild": MEASURED, "finish": ROUNDS, "report": ROUNDS}.get(cell.stage, 0)
-    if least < (ROUNDS if cell.fault == "stop-driver" else wanted):
+    if least < (ROUNDS if expected == 0 else wanted):
         trial.find(cell, f"{least} rounds of {[record.arm for record in kept]} are on disk, not {wanted}")
     for record in kept:
         judge_steps(trial, cell, record)

@@ -1,4 +1,5 @@
-"""The faults of the matrix that need two hosts: ssh is lost, or a host is gone, while a rank there is held at a stage.
+"""The faults of the matrix that need two hosts: ssh is lost, or a host is gone, while a rank there is held at a stage; the port at
+which ranks are to meet is taken.
 
 Every arm has a rank on the lost host, so that all fail. Each cell makes a lab of its own, since the host does not come back.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -30,6 +32,7 @@ from tests.reliability.faults import (
     LEAVES_S,
     MARK,
     MEASURED,
+    PLUGIN,
     REPOSITORY,
     ROUNDS,
     Cell,
@@ -41,17 +44,20 @@ from tests.reliability.faults import (
 )
 
 LOST = "host2"
-STAGES = ("gates", "block", "rebuild")
-FAULTS = ("ssh-lost", "host-gone")
+NOTICED_S = 30.0
+"""Within which a lost host is told of."""
+FAULTS = {"ssh-lost": ("gates", "block", "rebuild"), "host-gone": ("gates", "block", "rebuild"), "port-taken": ("start",)}
+"""At which stages each can happen; another arm waits at each but the start."""
 
 
 def feasible(kinds: Sequence[str] = tuple(KINDS)) -> list[Cell]:
-    """Every cell there can be; another arm waits at each stage but the start."""
-    return [Cell(fault=fault, stage=stage, kind=kind) for fault in FAULTS for stage in STAGES for kind in kinds]
+    """Every cell there can be. Of our launchers only those of ``ddp-gloo`` are given a port to meet at."""
+    cells = [Cell(fault=fault, stage=stage, kind=kind) for fault, stages in FAULTS.items() for stage in stages for kind in kinds]
+    return [cell for cell in cells if cell.fault != "port-taken" or cell.kind == "ddp-gloo"]
 
 
 def plant(cell: Cell, folder: Path) -> Trial:
-    """Run a comparison over two hosts, of which one is lost, and judge it."""
+    """Run a comparison over two hosts, in which this happens, and judge it."""
     trial = Trial(cells=[cell], folder=folder)
     began = time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
@@ -59,6 +65,8 @@ def plant(cell: Cell, folder: Path) -> Trial:
         control(trial, one).mkdir(parents=True)
     arms = {"well": KINDS["ddp-gloo"].arm("none", "none", control(trial, None))}
     arms[str(cell)] = KINDS[cell.kind].arm("hold", cell.stage, control(trial, cell))
+    if cell.fault == "port-taken":
+        arms[str(cell)] |= {"launcher": f"{PLUGIN}:PortTaken"}
     measurement = {"launches": 1, "rounds": ROUNDS, "block_steps": 2, "local_every": 0, "floor": False, "control": False}
     plan = {"name": "lost", "workload": "digits", "local_batch_size": 16, "hosts": ["host1:1", f"{LOST}:1"], "baseline": "well"}
     plan |= {"network_interface": "eth0", "arms": arms, "measurement": measurement}
@@ -84,17 +92,26 @@ def _run(trial: Trial) -> None:
     with log.open("wb") as output:
         command = [sys.executable, "-m", "runners.cli", "lab", "run", "--", *driver]
         process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=output, stderr=output)
-    deadline = time.monotonic() + ENDS_S
+    deadline, lost_s, noticed_s = time.monotonic() + ENDS_S, 0.0, 0.0
     while process.poll() is None and time.monotonic() < deadline:
         if (control(trial, cell) / "reached").exists() and not (control(trial, cell) / "planted").exists():
             _lose_host() if cell.fault == "host-gone" else _lose_ssh()
             (control(trial, cell) / "planted").touch()
-            deadline = time.monotonic() + ENDS_S
+            lost_s = time.monotonic()
+            deadline = lost_s + ENDS_S
+        if lost_s and not noticed_s and b" failed: " in log.read_bytes():
+            noticed_s = time.monotonic()
         time.sleep(0.02)
+    if noticed_s - lost_s > NOTICED_S:
+        trial.find(None, f"told of after {noticed_s - lost_s:.0f} s")
     if process.poll() is None:
         trial.find(None, f"did not end within {ENDS_S:g} s")
         process.kill()
-    _judge(trial, process.wait(), log.read_text(errors="replace"))
+    code, said = process.wait(), log.read_text(errors="replace")
+    if cell.fault == "port-taken":
+        _judge_port(trial, code, said)
+    else:
+        _judge(trial, code, said)
     deadline = time.monotonic() + LEAVES_S
     while (left := [*processes_of(environment[MARK]), *(_processes("host1") - before)]) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -128,6 +145,16 @@ def _judge(trial: Trial, code: int, said: str) -> None:
         if len(record.blocks) < (0 if trial.cells[0].stage == "gates" else MEASURED):
             trial.find(None, f"{record.arm}: {len(record.blocks)} blocks are on disk")
         judge_steps(trial, None, record)
+
+
+def _judge_port(trial: Trial, code: int, said: str) -> None:
+    """The arm fails with the library's words; the other one is as good as ever."""
+    records = {record.arm: record for record in ResultsFolder(results(trial)).records()}
+    well, taken = records.get("well"), records.get(str(trial.cells[0]))
+    if code != 1 or "Traceback" in said or well is None or well.status != "ok" or len(well.blocks) != ROUNDS:
+        trial.find(None, f"exit code {code}, {well and (well.status, well.error)}: {said[-300:]}")
+    if taken is None or taken.error is None or not re.search("EADDRINUSE|address already in use", str(taken.error), re.IGNORECASE):
+        trial.find(None, f"named as {taken and (taken.status, taken.error)}")
 
 
 def _processes(host: str) -> set[int]:

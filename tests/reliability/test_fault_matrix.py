@@ -22,6 +22,7 @@ TOGETHER = [
     "out-of-memory.block.ddp-gloo",
     "flood.start.ddp-gloo",
     "nan.gates.ddp-gloo",
+    "cut-store.rebuild.ddp-gloo",
     "exits-at-once.start.ddp-mpi",
 ]
 """Faults of arms, in one comparison."""

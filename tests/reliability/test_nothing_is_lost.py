@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_lef
 
 AT_EVERY_ROUND = "import runners.driver.launch as launch; launch.KEEP_EVERY_S = 0.0; from runners.cli import main; main()"
 WITHOUT_A_LOOK = "import measurement.results as results; results.LEAST_ROOM_BYTES = 0; from runners.cli import main; main()"
-LONG = {"rounds": 120, "control": False, "local_every": 0}
+LONG = {"rounds": 40, "control": False, "local_every": 0}
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def test_what_was_measured_is_on_disk_when_the_driver_is_killed(tmp_path):
     assert ringside_here("report", out).returncode == 0
     done = ringside_here("compare", tmp_path / "plan.yaml", "-o", out)
     assert done.returncode == 0, done.stderr
-    assert all(record.complete and len(record.blocks) == 120 for record in folder.records())
+    assert all(record.complete and len(record.blocks) == 40 for record in folder.records())
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])

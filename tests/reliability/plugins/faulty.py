@@ -8,10 +8,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import resource
+import socket
+import sys
 import threading
 import time
 from pathlib import Path
 
+import psutil
 import torch
 
 from backends.ddp import DDP
@@ -69,7 +72,16 @@ def fail() -> None:
     raise ValueError("planted")
 
 
-IN_RANK = {"raise": fail, "lock": spin_in_a_lock, "out-of-memory": take_all_memory, "flood": flood}
+def cut_the_store() -> None:
+    """End this process's connections to the driver's store, as a firewall between them does."""
+    address = sys.argv[sys.argv.index("--driver") + 1]
+    for connection in psutil.Process().net_connections("tcp"):
+        if connection.raddr and connection.raddr.port == int(address.rpartition(":")[2]):
+            with socket.socket(fileno=os.dup(connection.fd)) as cut:
+                cut.shutdown(socket.SHUT_RDWR)
+
+
+IN_RANK = {"raise": fail, "lock": spin_in_a_lock, "out-of-memory": take_all_memory, "flood": flood, "cut-store": cut_the_store}
 
 
 class Faults:
@@ -145,6 +157,14 @@ class NeverStarts:
 
     def commands(self, job):
         return _running(super().commands(job), "sleep", "3600")
+
+
+class PortTaken(Spawn):
+    """Somebody else listens where its ranks are told to meet."""
+
+    def commands(self, job):
+        self.squatter = socket.create_server(("", job.master_port))
+        return super().commands(job)
 
 
 class SpawnExitsAtOnce(ExitsAtOnce, Spawn):
