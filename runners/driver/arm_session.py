@@ -14,7 +14,7 @@ from measurement.errors import LaunchError
 from measurement.host_use import HostCounters, HostUse
 from runners.driver.arm_processes import ArmProcesses
 from runners.driver.build_launch_job import as_record, build_launch_job
-from runners.driver.diagnosis import ArmFailed, Diagnosis
+from runners.driver.diagnosis import SETTLE_S, ArmFailed, Diagnosis
 from runners.driver.endpoint import DriverEndpoint
 from runners.planning.arms import ArmSetup
 from runners.processes.remote_results import kept_replies, log_name
@@ -36,8 +36,6 @@ from runners.protocol.messages import (
 )
 
 POLL = timedelta(milliseconds=500)
-SETTLE_S = 1.0
-"""How long the driver waits, after a rank has died, for the other ranks to say what they saw."""
 EXIT_TIMEOUT_S = 30.0
 SUPERVISOR_TIMEOUT_S = 10.0
 Expected = TypeVar("Expected", bound=Message)
@@ -235,10 +233,11 @@ class ArmSession:
         """Let every rank go on.
 
         Raises:
-            ArmFailed: none does, see ``receive``.
+            ArmFailed: none does, see ``receive``; or their launcher has ended.
         """
         if self._doomed is not None:
             raise self._doomed
+        _raise(self._diagnosis.of_lost_launcher())
         if self._frozen:
             self._frozen = False
             self._tell("continue")

@@ -15,6 +15,8 @@ from runners.hosts.placement import Placement
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import ErrorReply, Reply
 
+SETTLE_S = 1.0
+"""How long the driver waits, after a rank or launcher has ended, for the others to say what they saw."""
 TRACE_S = 0.3
 LOST_PEER = re.compile(
     r"(closed|reset) by peer|broken pipe|remote process exited|pair closure|has been shut down"
@@ -67,6 +69,15 @@ class Diagnosis:
         if raised is None and self._processes.has_ended():
             return self.failed(f"the ranks did not report; {self._processes.fate()}")
         return raised
+
+    def of_lost_launcher(self) -> ArmFailed | None:
+        """Name a launcher that has ended before its ranks, which may go on without it for a while; None where a rank went, too."""
+        if not self._processes.has_ended():
+            return None
+        time.sleep(SETTLE_S)
+        if self._supervisors.gone(self._arm, self._launch):
+            return None
+        return self.failed(f"{self._processes.fate()}, before its ranks")
 
     def _at(self, rank: int, at_s: float) -> float:
         """A time of a rank's host by the clock that all are compared by."""

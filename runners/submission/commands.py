@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from measurement.errors import PlanError
 from runners.submission.script import JobRequest
+
+if TYPE_CHECKING:
+    from measurement.results import ResultsFolder
 
 
 def submit(
@@ -87,9 +91,8 @@ def status(folder: Annotated[Path, typer.Argument(help="That 'ringside submit' w
     if not (folder / JOBS).is_file():
         raise PlanError(f"'{folder}' holds no {JOBS}; give the folder that 'ringside submit PLAN -o FOLDER' wrote")
     jobs = (folder / JOBS).read_text().split()
-    queued = {
-        line.partition(" ")[0]: line.partition(" ")[2] for line in slurm("squeue", "-h", "-o", "%i %T %M of %l %R").splitlines()
-    }
+    listed = slurm("squeue", "-h", "-u", str(os.getuid()), "-o", "%i %T %M of %l %R")
+    queued = {job_id: stands for job_id, _, stands in (line.partition(" ") for line in listed.splitlines())}
     for job_id in jobs:
         print(f"job {job_id}: {queued.get(job_id, 'not in the queue: it has ended')}")
     results = ResultsFolder(folder)
@@ -105,10 +108,7 @@ def status(folder: Annotated[Path, typer.Argument(help="That 'ringside submit' w
         print(*_last_lines(log), sep="\n")
 
 
-def _tell(results: object, planned: int, *, of: str) -> None:
-    from measurement.results import ResultsFolder
-
-    assert isinstance(results, ResultsFolder)
+def _tell(results: ResultsFolder, planned: int, *, of: str) -> None:
     records = results.records()
     complete = {record.launch for record in records} - {record.launch for record in records if not record.complete}
     print(f"{of}{len(complete)} of {planned} launches are measured")

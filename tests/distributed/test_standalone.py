@@ -207,7 +207,7 @@ def test_torchrun_cannot_start_horovod():
     done = run("torchrun", "--standalone", "--nproc-per-node", "2", "-m", "runners.hvd", *SHORT)
     assert done.returncode != 0
     assert "ringside: launcher 'torchrun' cannot start backend 'horovod' (no HOROVOD_* variables" in done.stderr
-    assert "each rank would be a world of 1); use 'horovodrun' or 'mpirun'" in done.stderr
+    assert "each rank would be a world of 1); use 'horovodrun', 'mpirun' or 'srun'" in done.stderr
 
 
 @pytest.mark.parametrize(

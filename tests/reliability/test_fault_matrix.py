@@ -15,7 +15,7 @@ pytestmark = pytest.mark.distributed
 
 TOGETHER = [
     "kill-rank.waiting.horovod-gloo",
-    "kill-launcher.block.ddp-mpi",
+    "kill-launcher.block.horovod-mpi",
     "stop-rank.rebuild.ddp-gloo",
     "raise.finish.ddp-gloo",
     "lock.block.ddp-gloo",

@@ -328,14 +328,14 @@ def absent():
     store = dist.distributed_c10d._get_default_store()
     quiet = dist.new_group(timeout=SHORT)
     if rank == 0:
-        store.wait(["raised"], LONG)
+        store.wait(["raised on 1", "raised on 2"], LONG)
     else:
         work = dist.all_reduce(torch.ones(4, 3), async_op=True)
         queued = dist.broadcast(torch.ones(2), 0, async_op=True)
         print(message_of(work.wait), message_of(work.get_future().wait), message_of(queued.wait), sep="\n")
         print(message_of(dist.barrier, group=quiet), message_of(dist.all_reduce, torch.ones(1)), sep="\n")
         sys.stdout.flush()
-        store.set("raised", "")
+        store.set(f"raised on {rank}", "")
 
 
 @case
