@@ -45,6 +45,7 @@ def pytest_configure(config):
     """A shell's background job ignores SIGINT, and what it starts inherits that: comparisons would not hear their Ctrl-C."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # as our commands do, of which some run in this process
+    os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")  # tests side by side have more ranks than cores
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -130,7 +130,7 @@ def test_a_comparison_is_submitted_and_measured_without_ssh(tmp_path):
 def test_a_job_that_is_stopped_keeps_what_it_measured_and_is_gone_on_with(tmp_path):
     """As at its time limit, before which Slurm sends the same signal."""
     arms = {name: ARMS[name] for name in ("torchrun", "srun")}
-    plan, out = write_plan(tmp_path, arms=arms, measurement={"launches": 2, "rounds": 30}), tmp_path / "out"
+    plan, out = write_plan(tmp_path, arms=arms, measurement={"launches": 2, "rounds": 5}), tmp_path / "out"
     job_id = submit(plan, out)
     wait_until(lambda: any(record.launch == 0 and record.complete for record in ResultsFolder(out).records()), seconds=ENDS_S)
     time.sleep(3)
