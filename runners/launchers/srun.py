@@ -98,11 +98,11 @@ STEP = ("--overlap", "--export=ALL", "--cpu-bind=none", "--quiet")
 
 
 def _placed(hosts: Sequence[HostSlots]) -> tuple[str, ...]:
-    """Ranks fill the hosts in their order."""
+    """Ranks fill the hosts in their order; unlike numbers are told by a host's name once for each rank."""
     if len({entry.slots for entry in hosts}) == 1:
         nodes = ",".join(entry.host for entry in hosts)
         return ("--nodelist", nodes, "--ntasks-per-node", str(hosts[0].slots), "--distribution=block")
-    return ("--nodelist", ",".join(f"{entry.host}*{entry.slots}" for entry in hosts), "--distribution=arbitrary")
+    return ("--nodelist", ",".join(entry.host for entry in hosts for _ in range(entry.slots)), "--distribution=arbitrary")
 
 
 def pmix_environment() -> dict[str, str]:

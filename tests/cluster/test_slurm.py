@@ -128,10 +128,10 @@ def test_a_comparison_is_submitted_and_measured_without_ssh(tmp_path):
 
 
 def test_a_job_that_is_stopped_keeps_what_it_measured_and_is_gone_on_with(tmp_path):
-    """As at its time limit, before which Slurm sends the same signal."""
-    arms = {name: ARMS[name] for name in ("torchrun", "srun")}
-    plan, out = write_plan(tmp_path, arms=arms, measurement={"launches": 2, "rounds": 5}), tmp_path / "out"
-    job_id = submit(plan, out)
+    """As at its time limit, before which Slurm sends the same signal; the nodes have unlike numbers of ranks."""
+    arms, hosts = {name: ARMS[name] for name in ("torchrun", "srun")}, "host1:2,host2:1"
+    plan, out = write_plan(tmp_path, arms=arms, hosts=hosts, measurement={"launches": 2, "rounds": 5}), tmp_path / "out"
+    job_id = submit(plan, out, "--ntasks-per-node", "2")
     wait_until(lambda: any(record.launch == 0 and record.complete for record in ResultsFolder(out).records()), seconds=ENDS_S)
     time.sleep(3)
     assert "RUNNING" in inside("host1", "ringside", "status", out).stdout
@@ -146,6 +146,7 @@ def test_a_job_that_is_stopped_keeps_what_it_measured_and_is_gone_on_with(tmp_pa
     assert sorted((record.launch, record.arm, record.complete) for record in records) == [
         (launch, arm, True) for launch in (0, 1) for arm in ("srun", "torchrun")
     ]
+    assert {tuple(place.host for place in record.ranks) for record in records} == {("host1", "host1", "host2")}
 
 
 def test_a_lost_node_is_named_and_what_was_measured_kept(tmp_path):

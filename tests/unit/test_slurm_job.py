@@ -96,7 +96,7 @@ def test_ranks_fill_the_nodes_in_order():
         return " ".join(command.argv)
 
     assert "--mpi=none --nodes 2 --ntasks 4 --nodelist node1,node2 --ntasks-per-node 2" in argv(2, 2)
-    assert "--mpi=pmix --nodes 2 --ntasks 3 --nodelist node1*2,node2*1 --distribution=arbitrary" in argv(2, 1, transport="mpi")
+    assert "--mpi=pmix --nodes 2 --ntasks 3 --nodelist node1,node1,node2 --distribution=arbitrary" in argv(2, 1, transport="mpi")
 
 
 def test_outside_a_job_it_starts_nothing(monkeypatch):
