@@ -64,6 +64,35 @@ def test_no_process_shows_or_has_a_secret_of_the_drivers_environment(tmp_path, m
     assert not any(secret.encode() in content for secret in (SECRET, *keys.values()) for content in written)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["torchrun", "--standalone", "--nproc-per-node", "2", "-m", "runners.ddp"],
+        pytest.param(["mpirun", "-np", "2", "--allow-run-as-root", "python", "-m", "runners.hvd"], marks=needs_horovod),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_run_that_stands_alone_neither_shows_nor_writes_a_secret(tmp_path, monkeypatch, command):
+    """horovodrun, which its user starts, writes its whole environment into command lines; CONTRIBUTING says so."""
+    monkeypatch.setenv("SITE_API_KEY", SECRET)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    short = ["--local-batch-size", "16", "--blocks", "2", "--block-steps", "3", "-o", str(tmp_path / "run")]
+    process = subprocess.Popen([*command, *short], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    shown, ranks = set(), set()
+    while process.poll() is None:
+        for one in started_processes():
+            with contextlib.suppress(psutil.Error):
+                line = " ".join(one.cmdline())
+                shown |= {line} if SECRET in line else set()
+                ranks |= {one.pid} if "runners." in line else set()
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert len(ranks) >= 2
+    assert shown == set()
+    assert SECRET not in said
+    assert not any(SECRET.encode() in path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())
+
+
 def reads(name, *, user):
     """Whether another user reads a file."""
     return subprocess.run(["cat", name], user=user, group=user, extra_groups=[], capture_output=True, check=False).returncode == 0
