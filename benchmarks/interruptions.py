@@ -36,6 +36,7 @@ from measurement.results import ResultsFolder
 from tests.reliability.faults import AT_EVERY_ROUND, MARK, processes_of
 
 MOST_S = 10.0
+ENDS_S = 60.0
 LONGEST_PAUSE_S = 2.0
 """Between two signals."""
 KINDS = {
@@ -109,7 +110,9 @@ def try_moment(kind: str, plan: Path, out: Path, *, at_s: float, again_s: float 
         if is_twice:
             time.sleep(again_s)
             process.send_signal(sent)
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=ENDS_S)
+    except subprocess.TimeoutExpired:
+        return Outcome(at_s=at_s, took_s=ENDS_S, faults=[f"it did not end within {ENDS_S:g} s"])
     finally:
         process.kill()
     took_s = time.monotonic() - began
@@ -172,6 +175,9 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
+    for sent, _ in KINDS.values():  # a shell has those that it starts in the background ignore SIGINT, and nohup SIGHUP
+        if sent != signal.SIGKILL:
+            signal.signal(sent, signal.SIG_DFL)
     chosen.output.mkdir(parents=True)
     plan, like = chosen.output / "plan.yaml", chosen.output / "whole"
     plan.write_text(yaml.safe_dump(PLAN))

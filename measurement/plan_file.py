@@ -115,10 +115,10 @@ def _inside(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _explain(model: type[BaseModel], issue: Any, elsewhere: Mapping[str, str]) -> str:
-    place = ".".join(str(part) for part in issue["loc"])
+    place = cut(".".join(str(part) for part in issue["loc"]))
     if issue["type"] == "extra_forbidden":
         *section, name = issue["loc"]
-        where = f" in '{'.'.join(map(str, section))}'" if section else ""
+        where = f" in '{cut('.'.join(map(str, section)))}'" if section else ""
         return unknown_name("option", str(name), _fields_at(model, section), elsewhere=elsewhere) + where
     if issue["type"] == "missing":
         return f"'{place}' is missing"

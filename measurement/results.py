@@ -204,6 +204,10 @@ class ResultsFolder:
         return pd.concat(found, ignore_index=True).astype(HOST_USE_TYPES)
 
 
+SHORTEST_STEP_S, LONGEST_STEP_S = 1e-9, 3e9
+"""What a step can take; of what lies beyond, ratios are no numbers."""
+
+
 def require_steps_of(record: LaunchRecord, table: pd.DataFrame) -> None:
     """Raise a ``ValueError`` where steps are not those of a record's blocks, or no times at all.
 
@@ -219,6 +223,8 @@ def require_steps_of(record: LaunchRecord, table: pd.DataFrame) -> None:
     times = table[[name for name, dtype in STEP_COLUMNS.items() if dtype == "float64"]].to_numpy()
     if not (np.isfinite(times) & (times >= 0)).all():
         raise ValueError("it has times that are negative or no numbers")
+    if len(table) and not table["step_s"].between(SHORTEST_STEP_S, LONGEST_STEP_S).all():
+        raise ValueError("it has steps that take less than a nanosecond or more than a century")
     if (table[["rank", "step", "samples"]] < 0).any(axis=None):
         raise ValueError("it has ranks, steps or samples below 0")
 

@@ -5,10 +5,13 @@ The format: A. Krizhevsky, https://www.cs.toronto.edu/~kriz/cifar.html, "Dataset
 
 from __future__ import annotations
 
+import io
 import pickle
+import struct
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,6 +23,8 @@ from workloads.labels import check_labels
 NUM_CLASSES = 10
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
+MOST_BYTES = 256 << 20
+"""Of a file: a batch of 10,000 images has 31 MB."""
 
 ARRAY_CONSTRUCTORS = {
     *((f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")),
@@ -40,14 +45,30 @@ DAMAGE = (
     MemoryError,
     OSError,
     RuntimeError,
+    struct.error,
     TypeError,
     ValueError,
 )
 """What ``pickle`` raises on damaged bytes."""
 
 
-class ArraysOnly(pickle.Unpickler):
-    """Refuses every class and function but those that make numpy arrays, since a pickle may call any function."""
+class ArraysOnly(pickle._Unpickler):
+    """Refuses every class and function but those that make numpy arrays, since a pickle may call any function.
+
+    It is the pure-Python unpickler: the other makes room for whatever number of values a damaged file promises (a file of 10
+    bytes took 2.7 GB), and this one for one kind only, which it reads as below.
+    """
+
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+    read: Callable[[int], bytes]
+    append: Callable[[object], None]
+
+    def load_bytearray8(self) -> None:
+        """As many bytes as there are, where the file promises more."""
+        (size,) = struct.unpack("<Q", self.read(8))
+        self.append(bytearray(self.read(size)))
+
+    dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ARRAY_CONSTRUCTORS:
@@ -63,7 +84,8 @@ def read_batch(path: Path) -> tuple[Tensor, Tensor]:
     """
     try:
         with path.open("rb") as file:
-            content = ArraysOnly(file, encoding="latin1").load()
+            written = file.read(MOST_BYTES)
+        content = ArraysOnly(io.BytesIO(written), encoding="latin1").load()
     except DAMAGE as error:
         raise PlanError(f"'{path}' cannot be read as a CIFAR batch: {_reason(error)}; fetch it again") from error
     images = content.get("data") if isinstance(content, dict) else None

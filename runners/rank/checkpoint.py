@@ -273,7 +273,7 @@ def read(path: Path, *, trained: Mapping[str, Any], only_model: bool = False) ->
     if different:
         raise PlanError(
             f"checkpoint '{path}' is of another training: "
-            + joined([f"{name} {quoted(kept.get(name))}, not {quoted(trained.get(name))}" for name in different])
+            + joined([f"{cut(str(name))} {quoted(kept.get(name))}, not {quoted(trained.get(name))}" for name in different])
             + "; resume it as it began, or give another file"
         )
     return checkpoint

@@ -64,7 +64,7 @@ def plant(cell: Cell, folder: Path) -> Trial:
     for one in (None, cell):
         control(trial, one).mkdir(parents=True)
     arms = {"well": KINDS["ddp-gloo"].arm("none", "none", control(trial, None))}
-    arms[str(cell)] = KINDS[cell.kind].arm("hold", cell.stage, control(trial, cell))
+    arms[str(cell)] = KINDS[cell.kind].arm("none" if cell.fault == "port-taken" else "hold", cell.stage, control(trial, cell))
     if cell.fault == "port-taken":
         arms[str(cell)] |= {"launcher": f"{PLUGIN}:PortTaken"}
     measurement = {"launches": 1, "rounds": ROUNDS, "block_steps": 2, "local_every": 0, "floor": False, "control": False}
@@ -94,7 +94,8 @@ def _run(trial: Trial) -> None:
         process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=output, stderr=output)
     deadline, lost_s, noticed_s = time.monotonic() + ENDS_S, 0.0, 0.0
     while process.poll() is None and time.monotonic() < deadline:
-        if (control(trial, cell) / "reached").exists() and not (control(trial, cell) / "planted").exists():
+        held = cell.fault != "port-taken" and (control(trial, cell) / "reached").exists()
+        if held and not (control(trial, cell) / "planted").exists():
             _lose_host() if cell.fault == "host-gone" else _lose_ssh()
             (control(trial, cell) / "planted").touch()
             lost_s = time.monotonic()
@@ -148,12 +149,13 @@ def _judge(trial: Trial, code: int, said: str) -> None:
 
 
 def _judge_port(trial: Trial, code: int, said: str) -> None:
-    """The arm fails with the library's words; the other one is as good as ever."""
+    """The arm fails with the library's words or the launcher's; the other one is as good as ever."""
     records = {record.arm: record for record in ResultsFolder(results(trial)).records()}
     well, taken = records.get("well"), records.get(str(trial.cells[0]))
     if code != 1 or "Traceback" in said or well is None or well.status != "ok" or len(well.blocks) != ROUNDS:
         trial.find(None, f"exit code {code}, {well and (well.status, well.error)}: {said[-300:]}")
-    if taken is None or taken.error is None or not re.search("EADDRINUSE|address already in use", str(taken.error), re.IGNORECASE):
+    in_use = "EADDRINUSE|address already in use|port [0-9]+ of host1 is in use"
+    if taken is None or taken.error is None or not re.search(in_use, str(taken.error), re.IGNORECASE):
         trial.find(None, f"named as {taken and (taken.status, taken.error)}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gzip
 import pickle
+import resource
 import shutil
 
 import numpy as np
@@ -27,6 +28,7 @@ from tests.dataset_files import (
     write_python2_pickle,
     write_text,
 )
+from workloads.cifar_batches import read_batch
 from workloads.decoder import SIZES, Decoder
 
 CPU = torch.device("cpu")
@@ -230,6 +232,25 @@ def test_a_pickle_that_is_no_cifar_batch(tmp_path, monkeypatch, content, said):
     assert f"'{path}' " in message
     assert said in message
     assert not (tmp_path / "was-run").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x02]r" + (1 << 26).to_bytes(4, "little") + b".",  # a place of a value, far away
+        b"\x80\x05\x96" + (1 << 30).to_bytes(8, "little") + b"few.",  # bytes that are not there
+        b"\x80\x05\x8e" + (1 << 30).to_bytes(8, "little") + b"few.",
+        b"\x80\x05\x95" + (1 << 30).to_bytes(8, "little") + b"N.",
+    ],
+    ids=["place", "bytearray", "bytes", "frame"],
+)
+def test_a_pickle_that_promises_much_takes_little_memory(tmp_path, content):
+    path = tmp_path / "data_batch_1"
+    path.write_bytes(content)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(PlanError, match="CIFAR"):
+        read_batch(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 
 
 def test_damage_anywhere_in_a_pickle_is_told_in_one_line(tmp_path):
