@@ -5,6 +5,7 @@ Older files are brought up to date in ``migrate`` and nowhere else.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -134,8 +135,9 @@ class ResultsFolder:
             raise RecordError(f"'{self.manifest_path}' is not a manifest: {error.error_count()} values do not fit") from error
 
     def write_launch(self, record: LaunchRecord) -> None:
-        """Write one launch of one arm: steps first, so that a record never lacks them."""
+        """Write one launch of one arm: steps first, so that a record never lacks them, nor has those of another attempt."""
         folder = self.launch_folder(record.launch, record.arm)
+        _remove_earlier(folder / "record.json", record)
         buffer = BytesIO()
         steps_of(record).to_parquet(buffer, index=False)
         write_result(folder / "steps.parquet", buffer.getvalue())
@@ -179,7 +181,7 @@ class ResultsFolder:
             return
         try:
             for batch in ParquetFile(path).iter_batches(batch_size=ROWS_AT_ONCE):
-                table = migrate_steps(batch.to_pandas()).astype(STEP_COLUMNS)
+                table = with_record(record, migrate_steps(batch.to_pandas()).astype(STEP_COLUMNS))
                 require_steps_of(record, table)
                 yield table
         except (OSError, ValueError, KeyError, TypeError, ArithmeticError, NotImplementedError) as error:
@@ -198,10 +200,29 @@ class ResultsFolder:
             path = self.launch_folder(record.launch, record.arm) / HOSTS_FILE
             if path.is_file():
                 try:
-                    found.append(pd.read_parquet(path)[list(HOST_COLUMNS)].assign(launch=record.launch, arm=record.arm))
+                    use = with_record(record, pd.read_parquet(path)[list(HOST_COLUMNS)])
+                    found.append(use.assign(launch=record.launch, arm=record.arm))
                 except (OSError, ValueError, KeyError) as error:
                     raise RecordError(f"'{path}' cannot be read: {cut(str(error))}; remove it to report without it") from error
         return pd.concat(found, ignore_index=True).astype(HOST_USE_TYPES)
+
+
+def with_record(record: LaunchRecord, table: pd.DataFrame) -> pd.DataFrame:
+    """Leave out rows of blocks that came after an incomplete record: the driver was killed between two files, or still writes."""
+    if record.complete:
+        return table
+    return table[table["turn"].isna() | table["turn"].isin({block.turn for block in record.blocks})]
+
+
+def _remove_earlier(path: Path, record: LaunchRecord) -> None:
+    """Remove the record of an earlier attempt at the same launch, whose steps are about to be replaced."""
+    try:
+        is_same = path.is_file() and read_record(path).started_at == record.started_at
+    except RecordError:
+        is_same = False
+    if not is_same:
+        with contextlib.suppress(OSError):  # the steps cannot be written then, either, which is told
+            path.unlink(missing_ok=True)
 
 
 SHORTEST_STEP_S, LONGEST_STEP_S = 1e-9, 3e9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -12,7 +13,9 @@ from contextlib import contextmanager
 import pytest
 
 from measurement.results import ResultsFolder
-from tests.conftest import REPOSITORY, ringside_here, wait_until, write_plan
+from reports import conclude
+from tests.conftest import REPOSITORY, TINY, ringside_here, wait_until, write_plan
+from tests.unit.results_factory import make_plan, write_results
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
 
@@ -71,6 +74,50 @@ def test_an_interruption_keeps_what_was_measured_and_another_changes_nothing(tmp
     assert "Traceback" not in told
     assert all(record.blocks and not record.complete for record in ResultsFolder(out).records())
     assert (out / "comparison.json").exists()
+
+
+def test_steps_that_are_newer_than_their_record_cost_nothing(tmp_path):
+    """A driver that was killed between its two files, and one that still writes."""
+    folder = write_results(tmp_path, plan=make_plan(["horovod-mpi"], launches=2))
+    record = next(record for record in folder.records() if record.arm == "ddp-gloo")
+    blocks = record.blocks
+    folder.write_record(record.model_copy(update={"blocks": blocks[:-1], "complete": False}))
+    (kept,) = [one for one in folder.records() if one.arm == record.arm and one.launch == record.launch]
+    assert set(folder.steps(kept)["turn"]) == {block.turn for block in blocks[:-1]}
+    assert conclude(folder).arms
+
+
+def test_steps_are_never_read_with_the_record_of_an_earlier_attempt(tmp_path, monkeypatch):
+    folder = write_results(tmp_path, plan=make_plan(["horovod-mpi"], launches=1))
+    record = folder.records()[0]
+    again = record.model_copy(update={"started_at": "2099-01-01T00:00:00+00:00"})
+    monkeypatch.setattr(ResultsFolder, "write_record", lambda self, record: None)  # killed before
+    folder.write_launch(again)
+    assert record.arm not in {one.arm for one in folder.records()}
+
+
+def test_the_epochs_of_an_interrupted_training_are_kept_and_drawn_and_do_not_count(tmp_path):
+    out, arms = tmp_path / "out", {"ddp": {"backend": "ddp"}, "naive": {"backend": "naive"}}
+    trained = {**TINY, "arms": arms, "training": {"epochs": 500, "target_accuracy": 0.999}, "measurement": {"launches": 1}}
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(json.dumps(trained))
+
+    def epochs():
+        return {record.arm: len(record.epochs) for record in ResultsFolder(out).records()}
+
+    with started(AT_EVERY_ROUND, plan, out) as process:
+        wait_until(lambda: min(epochs().values(), default=0) >= 2, seconds=120)
+        seen = epochs()
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 143, told
+    kept = epochs()
+    assert all(kept[arm] >= count for arm, count in seen.items())
+    assert not any(record.complete for record in ResultsFolder(out).records())
+    arms = json.loads((out / "comparison.json").read_text())["training"]["arms"]
+    curves = {arm["name"]: [(len(curve["train_s"]), curve["finished"]) for curve in arm["by_seed"]] for arm in arms}
+    assert curves == {arm: [(count, False)] for arm, count in kept.items()}
+    assert all(arm["seeds"] == 0 for arm in arms)
 
 
 @contextmanager
