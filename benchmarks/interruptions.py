@@ -45,8 +45,6 @@ KINDS = {
     for times in ("once", "twice")
 }
 KINDS["SIGKILL"] = (signal.SIGKILL, False)
-BEFORE_OUR_HANDLERS_S = 1.5
-"""Python starts and imports; a signal then ends it as it ends any program."""
 PLAN = {
     "name": "interrupted",
     "workload": "digits",
@@ -105,7 +103,8 @@ def try_moment(kind: str, plan: Path, out: Path, *, at_s: float, again_s: float 
     try:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(at_s)
-        before, has_ended, began = blocks(out), process.poll() is not None, time.monotonic()
+        has_begun, before, has_ended = out.exists(), blocks(out), process.poll() is not None
+        began = time.monotonic()
         process.send_signal(sent)
         if is_twice:
             time.sleep(again_s)
@@ -116,7 +115,8 @@ def try_moment(kind: str, plan: Path, out: Path, *, at_s: float, again_s: float 
     finally:
         process.kill()
     took_s = time.monotonic() - began
-    faults = [] if sent == signal.SIGKILL or has_ended else faults_of_end(process.returncode, said, sent, took_s=took_s, at_s=at_s)
+    is_early = not has_begun and process.returncode == -sent  # while Python imports, a signal ends it as it ends any program
+    faults = [] if sent == signal.SIGKILL or has_ended or is_early else faults_of_end(process.returncode, said, sent, took_s=took_s)
     faults += [f"process {pid} is left" for pid in left(mark)]
     after = blocks(out)
     faults += [
@@ -132,11 +132,10 @@ def try_moment(kind: str, plan: Path, out: Path, *, at_s: float, again_s: float 
     return Outcome(at_s=at_s, took_s=took_s, faults=faults)
 
 
-def faults_of_end(code: int, said: str, sent: signal.Signals, *, took_s: float, at_s: float) -> list[str]:
+def faults_of_end(code: int, said: str, sent: signal.Signals, *, took_s: float) -> list[str]:
     """What was wrong with the end of an interrupted comparison."""
-    is_early = at_s < BEFORE_OUR_HANDLERS_S and code == -sent
-    found = [] if code in (0, 128 + sent) or is_early else [f"exit code {code}"]
-    if "Traceback" in said and not is_early:
+    found = [] if code in (0, 128 + sent) else [f"exit code {code}"]
+    if "Traceback" in said:
         found.append(f"a traceback: {said[-2000:]}")
     return found + ([f"it took {took_s:.1f} s to end"] if took_s > MOST_S else [])
 
