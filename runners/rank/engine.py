@@ -30,6 +30,7 @@ from measurement.world import World
 from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.protocol.messages import BlockCommand, CheckReport, EpochCommand, EpochReport, Job, ParityReport
 from runners.rank.epochs import EpochRunner
+from runners.rank.loader_processes import make_forks_safe
 from runners.rank.micro_benchmark_runner import MicroBenchmarkRunner
 from runners.rank.parity import run_gate
 from runners.rank.precision import StepPrecision, check_precision
@@ -157,6 +158,7 @@ def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelt
     job.speed.check_device(device.type)
     apply_speed(job.speed)
     benchmark = chosen.build_micro_benchmark(seed=job.seed)
+    make_forks_safe()
     threads = ThreadClock()  # before the library has threads of its own
     backend.groups = benchmark.groups(job.world_size) if benchmark else ()
     counted = backend.setup(world, device=device, store=store)

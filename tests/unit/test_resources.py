@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import subprocess
+import sys
+import threading
+
 import pytest
 
 from measurement.fingerprint import core_count
 from measurement.world import World
+from runners.rank import loader_processes
 from runners.rank.resources import threads_of
 
 ALONE = World(launcher="torchrun")
@@ -29,3 +35,36 @@ BY_TORCHRUN = {"TORCHELASTIC_RUN_ID": "x"}
 def test_threads(world, asked, environment, threads):
     """torchrun's own OMP_NUM_THREADS=1 does not count; a user's does."""
     assert threads_of(world, asked=asked, environment=environment) == threads
+
+
+def test_a_fork_waits_for_a_native_thread_that_runs(monkeypatch):
+    monkeypatch.setattr(loader_processes, "LONGEST_WAIT_S", 60.0)
+    began, much = threading.Event(), bytes(300_000_000)
+
+    def work():
+        began.set()
+        hashlib.sha256(much)  # without the interpreter's lock
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    began.wait()
+    loader_processes.wait_for_native_threads()
+    thread.join(timeout=loader_processes.LOOK_EVERY_S)
+    assert not thread.is_alive()
+
+
+def test_a_fork_waits_for_a_thread_that_always_runs_but_a_moment(monkeypatch):
+    monkeypatch.setattr(loader_processes, "_others_run", lambda: True)
+    loader_processes.wait_for_native_threads()
+
+
+@pytest.mark.parametrize(("version", "waits"), [((3, 11, 9), True), ((3, 11, 10), False), ((3, 13, 0), False)])
+def test_only_a_cpython_with_the_defect_waits(version, waits):
+    script = (
+        f"import os, sys; sys.version_info = {version}; sys.path.insert(0, '')\n"
+        "from runners.rank import loader_processes\n"
+        "hooks = []; os.register_at_fork = lambda **hook: hooks.append(hook)\n"
+        "loader_processes.make_forks_safe(); loader_processes.make_forks_safe(); print(len(hooks))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == [str(int(waits))]
