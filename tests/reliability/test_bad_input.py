@@ -20,6 +20,7 @@ from measurement.files import lock_folder, write_whole
 from measurement.plan_file import check_plan, parse_yaml, read_content
 from measurement.results import ResultsFolder
 from reports import conclude
+from reports.formats.html import HtmlReport
 from runners.driver.study import read_plan_or_study
 from runners.hosts.hostfile import parse_hostfile, parse_hosts, read_hostfile
 from runners.launchers import known_rank_variables
@@ -219,6 +220,13 @@ def test_steps_that_are_none_are_told(tmp_path, column, value, message):
     table.to_parquet(path, index=False)
     found = refusal(RecordError, lambda: conclude(folder))
     assert found.startswith(f"'{path}' cannot be read: ") and message in found
+
+
+def test_a_page_shows_a_manifest_whose_commit_is_anything(tmp_path):
+    folder = write_results(tmp_path, plan=make_plan(["horovod-mpi"], launches=1))
+    manifest = folder.read_manifest()
+    folder.write_manifest(manifest.model_copy(update={"driver": manifest.driver | {"git_commit": {"<b>": 1}}}))
+    assert "commit {&#39;" in HtmlReport().render(conclude(folder)).decode()
 
 
 def test_what_arrow_says_of_a_damaged_table_is_one_line(tmp_path):
