@@ -30,11 +30,11 @@ class ThreadClock:
 
     def __init__(self) -> None:
         self._training = threading.get_native_id()
-        self._own = frozenset(_threads())
+        self._own = frozenset(own_threads())
 
     def read(self) -> ThreadReading | None:
         """Read the counters; None where the kernel does not keep them. Takes some 10 microseconds for each thread."""
-        found = {thread: times for thread in _threads() if (times := _schedstat(thread)) is not None}
+        found = {thread: times for thread in own_threads() if (times := _schedstat(thread)) is not None}
         return ThreadReading(found) if self._training in found else None
 
     def between(self, before: ThreadReading | None, after: ThreadReading | None) -> ThreadTimes | None:
@@ -56,7 +56,8 @@ class ThreadClock:
         )
 
 
-def _threads() -> list[int]:
+def own_threads() -> list[int]:
+    """Return the ids of this process' threads; empty where there is no /proc."""
     try:
         return [int(entry.name) for entry in os.scandir(TASKS)]
     except OSError:

@@ -11,7 +11,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+
+from measurement.thread_times import own_threads
+from runners.processes.rank_supervisor import state
 
 FORKS_SAFELY = (3, 11, 10)
 LONGEST_WAIT_S = 0.05
@@ -62,11 +64,4 @@ def _send(pids: list[int], sent: signal.Signals) -> None:
 
 def _others_run() -> bool:
     own = threading.get_native_id()
-    return any(_state(task) in RUNNING for task in Path("/proc/self/task").iterdir() if int(task.name) != own)
-
-
-def _state(task: Path) -> str:
-    """The letter for what a thread does, which follows its name in brackets; empty if it has ended."""
-    with suppress(OSError):
-        return (task / "stat").read_text().rpartition(") ")[2][:1]
-    return ""
+    return any(state(thread) in RUNNING for thread in own_threads() if thread != own)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from measurement.fingerprint import usable_cores
+from measurement.thread_times import own_threads
 from measurement.world import World
 
 BINDING_LAUNCHERS = ("mpirun", "mpiexec", "orte", "prte")
@@ -52,8 +53,7 @@ def pin(cores: list[int]) -> None:
     """Let every thread of this process run on these cores only. Does nothing where the platform cannot."""
     if not cores or not hasattr(os, "sched_setaffinity"):
         return
-    threads = [int(entry.name) for entry in Path("/proc/self/task").glob("*")] or [0]
-    for thread in threads:
+    for thread in own_threads() or [0]:
         with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
             os.sched_setaffinity(thread, cores)
 

@@ -53,7 +53,7 @@ def test_a_fork_waits_for_a_native_thread_that_runs(monkeypatch):
     assert not thread.is_alive()
 
 
-def test_a_fork_waits_for_a_thread_that_always_runs_but_a_moment(monkeypatch):
+def test_a_fork_waits_only_a_moment_for_a_thread_that_always_runs(monkeypatch):
     monkeypatch.setattr(loader_processes, "_others_run", lambda: True)
     loader_processes.wait_for_native_threads()
 
@@ -61,8 +61,9 @@ def test_a_fork_waits_for_a_thread_that_always_runs_but_a_moment(monkeypatch):
 @pytest.mark.parametrize(("version", "waits"), [((3, 11, 9), True), ((3, 11, 10), False), ((3, 13, 0), False)])
 def test_only_a_cpython_with_the_defect_waits(version, waits):
     script = (
-        f"import os, sys; sys.version_info = {version}; sys.path.insert(0, '')\n"
+        "import os, sys; sys.path.insert(0, '')\n"
         "from runners.rank import loader_processes\n"
+        f"sys.version_info = {version}\n"
         "hooks = []; os.register_at_fork = lambda **hook: hooks.append(hook)\n"
         "loader_processes.make_forks_safe(); loader_processes.make_forks_safe(); print(len(hooks))"
     )
