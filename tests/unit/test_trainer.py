@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import multiprocessing
+import sys
 from datetime import timedelta
 from itertools import islice
 
@@ -22,6 +23,7 @@ from measurement.training import LossScale
 from measurement.world import World
 from runners.processes.rank_supervisor import state
 from runners.protocol.messages import Job
+from runners.rank import loader_processes
 from runners.rank.engine import settle_garbage, start_engine
 from runners.rank.parity import run_gate
 from runners.rank.precision import StepPrecision
@@ -228,6 +230,13 @@ def loading_engine():
     yield engine
     engine.trainer.batches = iter(())
     gc.collect()
+
+
+def test_a_rank_looks_at_its_threads_before_it_forks_loaders(loading_engine, monkeypatch):
+    looks = []
+    monkeypatch.setattr(loader_processes, "_others_run", lambda: looks.append(True))
+    loading_engine.trainer.run_block(steps=1, warmup_steps=0, local=False, rebuild=False)
+    assert bool(looks) == (sys.version_info < loader_processes.FORKS_SAFELY and multiprocessing.get_start_method() == "fork")
 
 
 def test_loader_processes_fill_no_queue_while_a_block_is_rebuilt(loading_engine, monkeypatch):
