@@ -10,27 +10,23 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from io import BytesIO
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-import numpy as np
-import pandas as pd
-from pyarrow.parquet import ParquetFile
 from pydantic import ValidationError
 
 from measurement.errors import RecordError, cut
 from measurement.files import LockedError, lock_folder, read_text, write_whole
-from measurement.host_use import HOST_COLUMNS
 from measurement.plan import ARM_NAME, Plan
 from measurement.plan_file import check_plan, parse_yaml
-from measurement.record import SCHEMA_VERSION, STEP_COLUMNS, LaunchRecord, Manifest
+from measurement.record import SCHEMA_VERSION, LaunchRecord, Manifest
 
-ROWS_AT_ONCE = 1 << 20
+if TYPE_CHECKING:
+    import pandas as pd
+
 MOST_RECORD_BYTES = 1 << 30
 LEAST_ROOM_BYTES = 32 << 20
 HOSTS_FILE = "hosts.parquet"
-HOST_USE_TYPES: dict[str, Any] = {"launch": "int64", "arm": "string", **HOST_COLUMNS}
 
 
 def default_folder(name: str) -> Path:
@@ -136,15 +132,13 @@ class ResultsFolder:
 
     def write_launch(self, record: LaunchRecord) -> None:
         """Write one launch of one arm: steps first, so that a record never lacks them, nor has those of another attempt."""
+        from measurement import step_tables
+
         folder = self.launch_folder(record.launch, record.arm)
         _remove_earlier(folder / "record.json", record)
-        buffer = BytesIO()
-        steps_of(record).to_parquet(buffer, index=False)
-        write_result(folder / "steps.parquet", buffer.getvalue())
+        write_result(folder / "steps.parquet", step_tables.parquet(step_tables.steps_of(record)))
         if any(block.hosts for block in record.blocks):
-            buffer = BytesIO()
-            host_use_of(record).to_parquet(buffer, index=False)
-            write_result(folder / HOSTS_FILE, buffer.getvalue())
+            write_result(folder / HOSTS_FILE, step_tables.parquet(step_tables.host_use_of(record)))
         self.write_record(record)
 
     def write_record(self, record: LaunchRecord) -> None:
@@ -163,14 +157,18 @@ class ResultsFolder:
 
     def steps(self, record: LaunchRecord) -> pd.DataFrame:
         """The raw steps of a launch (columns: ``STEP_COLUMNS``); no rows where nothing was timed."""
-        return pd.concat([empty_steps(), *self.parts_of_steps(record)], ignore_index=True).astype(STEP_COLUMNS)
+        from measurement import step_tables
+
+        return step_tables.joined_steps(self.parts_of_steps(record))
 
     def parts_of_steps(self, record: LaunchRecord) -> Iterator[pd.DataFrame]:
-        """Yield the same in parts of at most ``ROWS_AT_ONCE`` rows, since a thousand ranks write tens of millions.
+        """Yield the same in parts of at most ``step_tables.ROWS_AT_ONCE`` rows, since a thousand ranks write tens of millions.
 
         Raises:
             RecordError: they cannot be read.
         """
+        from measurement import step_tables
+
         path = self.launch_folder(record.launch, record.arm) / "steps.parquet"
         if not path.is_file():
             if record.blocks:
@@ -180,10 +178,7 @@ class ResultsFolder:
                 )
             return
         try:
-            for batch in ParquetFile(path).iter_batches(batch_size=ROWS_AT_ONCE):
-                table = with_record(record, migrate_steps(batch.to_pandas()).astype(STEP_COLUMNS))
-                require_steps_of(record, table)
-                yield table
+            yield from step_tables.read_steps(path, record)
         except (OSError, ValueError, KeyError, TypeError, ArithmeticError, NotImplementedError) as error:
             raise RecordError(
                 f"'{path}' cannot be read: {cut(str(error))}; remove its folder to measure that launch again"
@@ -195,23 +190,17 @@ class ResultsFolder:
         Raises:
             RecordError: a table cannot be read. One that is missing has no rows: the run was not driven, or is older.
         """
-        found = [no_host_use()]
+        from measurement import step_tables
+
+        found: list[pd.DataFrame] = []
         for record in records:
             path = self.launch_folder(record.launch, record.arm) / HOSTS_FILE
             if path.is_file():
                 try:
-                    use = with_record(record, pd.read_parquet(path)[list(HOST_COLUMNS)])
-                    found.append(use.assign(launch=record.launch, arm=record.arm))
+                    found.append(step_tables.read_host_use(path, record))
                 except (OSError, ValueError, KeyError) as error:
                     raise RecordError(f"'{path}' cannot be read: {cut(str(error))}; remove it to report without it") from error
-        return pd.concat(found, ignore_index=True).astype(HOST_USE_TYPES)
-
-
-def with_record(record: LaunchRecord, table: pd.DataFrame) -> pd.DataFrame:
-    """Leave out rows of blocks that came after an incomplete record: the driver was killed between two files, or still writes."""
-    if record.complete:
-        return table
-    return table[table["turn"].isna() | table["turn"].isin({block.turn for block in record.blocks})]
+        return step_tables.joined_host_use(found)
 
 
 def _remove_earlier(path: Path, record: LaunchRecord) -> None:
@@ -223,36 +212,6 @@ def _remove_earlier(path: Path, record: LaunchRecord) -> None:
     if not is_same:
         with contextlib.suppress(OSError):  # the steps cannot be written then, either, which is told
             path.unlink(missing_ok=True)
-
-
-SHORTEST_STEP_S, LONGEST_STEP_S = 1e-9, 3e9
-"""What a step can take; of what lies beyond, ratios are no numbers."""
-
-
-def require_steps_of(record: LaunchRecord, table: pd.DataFrame) -> None:
-    """Raise a ``ValueError`` where steps are not those of a record's blocks, or no times at all.
-
-    Args:
-        record: the blocks that there are.
-        table: columns ``STEP_COLUMNS``; of each block its first row is looked at, and of all rows the numbers.
-    """
-    blocks = {(block.turn, block.round, block.block, block.kind, block.case or None) for block in record.blocks}
-    first = table.drop_duplicates("turn")[["turn", "round", "block", "kind", "case"]].astype(object)
-    found = {tuple(None if pd.isna(value) else value for value in row) for row in first.itertuples(index=False, name=None)}
-    if found - blocks:
-        raise ValueError(f"it has steps of {len(found - blocks)} blocks that the record beside it does not have")
-    times = table[[name for name, dtype in STEP_COLUMNS.items() if dtype == "float64"]].to_numpy()
-    if not (np.isfinite(times) & (times >= 0)).all():
-        raise ValueError("it has times that are negative or no numbers")
-    if len(table) and not table["step_s"].between(SHORTEST_STEP_S, LONGEST_STEP_S).all():
-        raise ValueError("it has steps that take less than a nanosecond or more than a century")
-    if (table[["rank", "step", "samples"]] < 0).any(axis=None):
-        raise ValueError("it has ranks, steps or samples below 0")
-
-
-def no_host_use() -> pd.DataFrame:
-    """The table of ``ResultsFolder.host_use`` without rows."""
-    return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in HOST_USE_TYPES.items()})
 
 
 def write_result(path: Path, content: bytes | str) -> None:
@@ -270,30 +229,6 @@ def write_result(path: Path, content: bytes | str) -> None:
         ) from error
 
 
-def empty_steps() -> pd.DataFrame:
-    """A table of steps without rows."""
-    return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in STEP_COLUMNS.items()})
-
-
-def steps_of(record: LaunchRecord) -> pd.DataFrame:
-    """The raw steps of a record whose blocks still hold them (columns: ``STEP_COLUMNS``)."""
-    table = pd.DataFrame([row for block in record.blocks for row in block.rows()])
-    return table.astype(STEP_COLUMNS)[list(STEP_COLUMNS)] if len(table) else empty_steps()
-
-
-def host_use_of(record: LaunchRecord) -> pd.DataFrame:
-    """What the hosts did during a record's blocks, where these still know it (columns: ``HOST_COLUMNS``)."""
-    rows: list[tuple[int | None, str, str, str, float]] = []
-    cores: dict[tuple[str, int], float] = {}
-    for block in record.blocks:
-        for host, use in block.hosts.items():
-            rows += [(block.turn, host, measure, of, value) for measure, of, value in use.rows()]
-            for core, seconds in use.core_busy_s.items():
-                cores[host, core] = cores.get((host, core), 0.0) + seconds
-    rows += [(None, host, "core_busy_s", str(core), seconds) for (host, core), seconds in cores.items()]
-    return pd.DataFrame(rows, columns=list(HOST_COLUMNS)).astype(HOST_COLUMNS)
-
-
 def read_record(path: Path) -> LaunchRecord:
     """One record, brought up to date.
 
@@ -309,12 +244,6 @@ def read_record(path: Path) -> LaunchRecord:
 def migrate_plan(content: Any) -> Any:
     """Bring a stored plan, which says everything, up to date; what does not say it was measured before freed memory was kept."""
     return {"freed_memory": "return", **content} if isinstance(content, dict) else content
-
-
-def migrate_steps(table: pd.DataFrame) -> pd.DataFrame:
-    """Bring a stored table of steps up to date: version 1 knew no cases, version 2 wrote "" where there were none."""
-    cases = table["case"].replace("", None) if "case" in table else None
-    return table.assign(case=pd.Series(cases, index=table.index, dtype=STEP_COLUMNS["case"]))[list(STEP_COLUMNS)]
 
 
 def _blocks_have_cases(content: dict[str, Any]) -> dict[str, Any]:

@@ -13,8 +13,8 @@ import pandas as pd
 from measurement.errors import RecordError
 from measurement.plan import FLOOR, Plan
 from measurement.record import LaunchRecord, Manifest
-from measurement.results import no_host_use
 from measurement.same_environment import elsewhere_lines
+from measurement.step_tables import no_host_use
 from reports.conclusions.blocks import columns, tabulate_blocks
 from reports.conclusions.cases import cases_of
 from reports.conclusions.disturbances import block_loads, find_stalls, summarise_load

@@ -12,6 +12,7 @@ For several hosts it is started once on each, by hand or by anything, with the s
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import os
 import runpy
@@ -58,10 +59,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error(str(error))
     module, *arguments = given.module
 
+    gc.disable()  # importing torch leaves no garbage, and looking for it takes long
     for needed in IMPORTED_ONCE:
         importlib.import_module(needed)
     import torch.multiprocessing
 
+    gc.enable()
     ranks = node.ranks[node.node_rank]
     try:
         torch.multiprocessing.start_processes(run_rank, args=(node, module, arguments), nprocs=ranks, start_method="fork")

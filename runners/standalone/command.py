@@ -1,6 +1,6 @@
 """A run without a driver: takes the gate, then measures throughput or trains to the end. Rank 0 prints and writes the record.
 
-``python -m runners.ddp``, ``hvd``, ``single`` and ``dp`` call ``serve`` with their backend, under whatever launcher started them.
+Typer makes the command line of ``command_line(backend)``; ``start.py`` is where a process begins.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, get_args
-
-import typer
+from typing import TYPE_CHECKING, Any, get_args
 
 from backends import backend_class, check_options
 from measurement.environment import steering_environment
@@ -24,18 +22,16 @@ from measurement.plan import Plan
 from measurement.plan_file import check_plan
 from measurement.record import LaunchRecord, RankReport
 from measurement.registry import search_beside
-from measurement.results import ResultsFolder, default_folder, folder_name, steps_of
+from measurement.results import ResultsFolder, default_folder, folder_name
 from measurement.training import Precision
 from measurement.world import World
-from reports.formats.tensorboard_log import TensorboardLog
-from reports.formats.terminal import new_console
 from runners.hosts.network import use_interface
 from runners.launchers import read_own_world
 from runners.planning.check_process import is_to_check, require_workable_here
 from runners.planning.compatibility import require_given
 from runners.planning.jobs import job_of
 from runners.planning.workload import resolve_workload
-from runners.processes.process_exit import leave, run_command
+from runners.processes.process_exit import leave
 from runners.protocol.gate_verdict import judge_gate
 from runners.protocol.messages import CheckReport, ParityReport
 from runners.rank.engine import Engine, start_engine
@@ -46,19 +42,14 @@ from runners.standalone import flags
 from runners.standalone.flags import CheckpointOptions, TrainingOptions
 from runners.standalone.kept_blocks import KeptBlocks
 from runners.standalone.rendezvous import rendezvous_store
-from runners.standalone.tables import cases_table, throughput_table
 from runners.standalone.throughput import LOCAL_EVERY, StandaloneSettings, measure
 from runners.standalone.training_run import TrainingRun
 from workloads import REGISTRY
 
+if TYPE_CHECKING:
+    from reports.formats.tensorboard_log import TensorboardLog
+
 DEVICES = ("auto", "cpu", "cuda")
-
-
-def serve(backend: str) -> None:
-    """Be ``python -m runners.<backend>``; ends this process."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=epilog(backend))(command_line(backend))
-    run_command(app)
 
 
 def epilog(backend: str) -> str:
@@ -287,7 +278,7 @@ def _run(
     record: LaunchRecord | None = None
     kept = KeptBlocks(folder, plan, rank=engine.runner.world.rank)
     try:
-        log = TensorboardLog(events, sample_unit=engine.sample_unit) if events and engine.runner.world.rank == 0 else None
+        log = _log(events, engine) if events and engine.runner.world.rank == 0 else None
         training = (
             TrainingRun(engine, job.training, options=options, checkpointing=checkpointing, say=_speaker(engine), events=log)
             if job.training
@@ -356,6 +347,12 @@ def _record(engine: Engine, plan: Plan, measured: StandaloneSettings, *, compari
     return record
 
 
+def _log(events: Path, engine: Engine) -> TensorboardLog:
+    from reports.formats.tensorboard_log import TensorboardLog  # with pandas and scipy, which no other rank needs
+
+    return TensorboardLog(events, sample_unit=engine.sample_unit)
+
+
 def _speaker(engine: Engine) -> Callable[[str], None]:
     """Return a function that prints on rank 0, unbuffered although the output goes to a launcher."""
 
@@ -367,6 +364,10 @@ def _speaker(engine: Engine) -> Callable[[str], None]:
 
 
 def _write_and_print(record: LaunchRecord, folder: ResultsFolder) -> None:
+    from measurement.step_tables import steps_of  # with pandas and scipy, which no other rank needs
+    from reports.formats.terminal import new_console
+    from runners.standalone.tables import cases_table, throughput_table
+
     folder.write_launch(record)
     steps = steps_of(record)
     console = new_console(plain=record.world_size > 1)  # mpirun gives ranks a terminal, whatever its own output is

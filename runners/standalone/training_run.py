@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from measurement.errors import PlanError
 from measurement.record import BlockRecord, LaunchRecord
 from measurement.training import EpochRecord, TrainingSettings
-from reports.formats.tensorboard_log import TensorboardLog
 from runners.processes.process_exit import EXIT_BAD_INPUT
 from runners.protocol.epoch_records import combine
 from runners.protocol.messages import EpochCommand, EpochReport
@@ -24,6 +24,9 @@ from runners.rank.tensor_bytes import read_tensors
 from runners.rank.trainer import DATA_WAIT
 from runners.standalone.flags import CheckpointOptions, TrainingOptions
 from workloads.evaluation import EvaluationSums
+
+if TYPE_CHECKING:
+    from reports.formats.tensorboard_log import TensorboardLog
 
 NO_CHECKPOINT = b"-"
 
