@@ -1,6 +1,6 @@
 """Where records lie and how they are read and written: ``ResultsFolder`` is the one owner of the paths.
 
-Older files are brought up to date in ``migrate`` and nowhere else.
+Older files are brought up to date in ``migrate``, tables in ``step_tables.migrate_steps``, and nowhere else.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
+import pandas as pd
 from pydantic import ValidationError
 
+from measurement import step_tables
 from measurement.errors import RecordError, cut
 from measurement.files import LockedError, lock_folder, read_text, write_whole
 from measurement.plan import ARM_NAME, Plan
 from measurement.plan_file import check_plan, parse_yaml
 from measurement.record import SCHEMA_VERSION, LaunchRecord, Manifest
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MOST_RECORD_BYTES = 1 << 30
 LEAST_ROOM_BYTES = 32 << 20
@@ -132,8 +131,6 @@ class ResultsFolder:
 
     def write_launch(self, record: LaunchRecord) -> None:
         """Write one launch of one arm: steps first, so that a record never lacks them, nor has those of another attempt."""
-        from measurement import step_tables
-
         folder = self.launch_folder(record.launch, record.arm)
         _remove_earlier(folder / "record.json", record)
         write_result(folder / "steps.parquet", step_tables.parquet(step_tables.steps_of(record)))
@@ -157,8 +154,6 @@ class ResultsFolder:
 
     def steps(self, record: LaunchRecord) -> pd.DataFrame:
         """The raw steps of a launch (columns: ``STEP_COLUMNS``); no rows where nothing was timed."""
-        from measurement import step_tables
-
         return step_tables.joined_steps(self.parts_of_steps(record))
 
     def parts_of_steps(self, record: LaunchRecord) -> Iterator[pd.DataFrame]:
@@ -167,8 +162,6 @@ class ResultsFolder:
         Raises:
             RecordError: they cannot be read.
         """
-        from measurement import step_tables
-
         path = self.launch_folder(record.launch, record.arm) / "steps.parquet"
         if not path.is_file():
             if record.blocks:
@@ -190,8 +183,6 @@ class ResultsFolder:
         Raises:
             RecordError: a table cannot be read. One that is missing has no rows: the run was not driven, or is older.
         """
-        from measurement import step_tables
-
         found: list[pd.DataFrame] = []
         for record in records:
             path = self.launch_folder(record.launch, record.arm) / HOSTS_FILE

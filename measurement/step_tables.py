@@ -1,7 +1,4 @@
-"""The tables beside a record, as ``pandas`` has them: raw steps, and what the hosts did meanwhile.
-
-Apart from ``measurement/results.py`` since ranks that write nothing need not wait for pandas.
-"""
+"""The tables beside a record, as ``pandas`` has them: raw steps, and what the hosts did meanwhile."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from measurement.plan_file import check_plan
 from measurement.record import LaunchRecord, RankReport
 from measurement.registry import search_beside
 from measurement.results import ResultsFolder, default_folder, folder_name
+from measurement.step_tables import steps_of
 from measurement.training import Precision
 from measurement.world import World
 from runners.hosts.network import use_interface
@@ -348,7 +349,7 @@ def _record(engine: Engine, plan: Plan, measured: StandaloneSettings, *, compari
 
 
 def _log(events: Path, engine: Engine) -> TensorboardLog:
-    from reports.formats.tensorboard_log import TensorboardLog  # with pandas and scipy, which no other rank needs
+    from reports.formats.tensorboard_log import TensorboardLog  # with scipy, which no other rank needs
 
     return TensorboardLog(events, sample_unit=engine.sample_unit)
 
@@ -364,8 +365,7 @@ def _speaker(engine: Engine) -> Callable[[str], None]:
 
 
 def _write_and_print(record: LaunchRecord, folder: ResultsFolder) -> None:
-    from measurement.step_tables import steps_of  # with pandas and scipy, which no other rank needs
-    from reports.formats.terminal import new_console
+    from reports.formats.terminal import new_console  # with scipy, which no other rank needs
     from runners.standalone.tables import cases_table, throughput_table
 
     folder.write_launch(record)

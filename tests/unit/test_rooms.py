@@ -105,7 +105,8 @@ def test_launchers_and_hosts_import_no_torch():
 def test_ranks_import_nothing_that_only_reports_need():
     script = "import sys, runners.rank.engine, runners.standalone.command, runners.standalone.training_run\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, timeout=60, check=True, capture_output=True, text=True)
-    assert not {"pandas", "scipy", "tensorboard", "rich", "jinja2", "plotly"} & set(done.stdout.split())
+    # pandas is imported: a rank whose peer has failed writes its blocks, and launchers leave it little time
+    assert not {"scipy", "tensorboard", "rich", "jinja2", "plotly"} & set(done.stdout.split())
 
 
 def modules_of_reports() -> dict[str, Path]:
