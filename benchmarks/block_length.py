@@ -1,0 +1,95 @@
+"""Does the answer depend on how long a block is, or on how old the wrapper in it is? Long blocks of a plan, cut up afterwards.
+
+    python benchmarks/block_length.py plans/local.yaml --output FOLDER [--launches 8] [--rounds 4] [--block-s 8]
+
+Model, optimizer and wrapper are built anew before each block, as in every comparison. Printed for each arm is its throughput over
+the baseline's, mean over launches with its 95% interval: as blocks of 0.15 to 8 s would have given it, which are the first steps of
+the long ones; and by the wrapper's age, in steps since it was built (DDP's reducer, for one, times its first ten). Beside each
+stands by how much it is above that of all steps, with the interval of this difference within launches. Run it on an otherwise idle
+machine. An existing FOLDER is read, or continued.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from measurement.plan import Measurement
+from measurement.results import ResultsFolder
+from reports.conclusions.steps import read_steps
+from reports.statistics.means import mean_interval
+
+BLOCKS_S = (0.15, 0.5, 1.0, 2.0, 4.0, 8.0)
+AGES = ((3, 10), (11, 20), (21, 50), (51, None))
+
+
+def measure(plan: Path, output: Path, *, launches: int, rounds: int, block_s: float) -> None:
+    """Compare with blocks of so many seconds, without what tells why."""
+    wanted = yaml.safe_load(plan.read_text())
+    alone = {"control": False, "floor": False, "local_every": 0, "block_timeout_s": 120 + 10 * block_s}
+    wanted["measurement"] = {"launches": launches, "rounds": rounds, "block_s": block_s, **alone}
+    path = output.with_suffix(".yaml")
+    path.write_text(yaml.safe_dump(wanted))
+    subprocess.run([sys.executable, "-m", "runners.cli", "compare", str(path), "-o", str(output)], check=True, stdout=sys.stderr)
+
+
+def step_times(output: Path) -> pd.DataFrame:
+    """Return the slowest rank's seconds of each step, by launch, arm, turn and the wrapper's age in steps, warm-up included."""
+    folder = ResultsFolder(output)
+    records = folder.records()
+    slowest = read_steps(folder, records).that_count(records).where(kind="sync").slowest
+    return slowest.assign(age=slowest["step"] + 1 + Measurement().warmup_steps)
+
+
+def log_speeds(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return the logarithm of steps per second: a row for each launch, a column for each arm."""
+    return -np.log(steps.groupby(["launch", "arm"])["step_s"].mean().unstack("arm"))
+
+
+def first_seconds(steps: pd.DataFrame, seconds: float) -> pd.DataFrame:
+    """Return the first steps of each block: as many, the same in all arms, as take about this time."""
+    return steps[steps["step"] < max(1, round(seconds / steps["step_s"].mean()))]
+
+
+def tell(what: str, some: pd.DataFrame, every: pd.DataFrame, baseline: str) -> None:
+    """Print the ratios of some steps, and by how much they are above those of all."""
+    speeds, usual = log_speeds(some), log_speeds(every)
+    for arm in speeds.columns.drop(baseline):
+        ratio, whole = speeds[arm] - speeds[baseline], usual[arm] - usual[baseline]
+        print(f"{what:22} {arm:16} {_percent(ratio)}   above all steps' by {_percent(ratio - whole, less=1)}")
+
+
+def _percent(logs: Sequence[float] | pd.Series, *, less: float = 0) -> str:
+    mean = mean_interval(logs, confidence=0.95)
+    low, high = (np.exp(np.nan if bound is None else bound) - less for bound in (mean.ci_low, mean.ci_high))
+    return f"{np.exp(mean.value) - less:8.2%} ({low:.2%} to {high:.2%})"
+
+
+def main() -> None:
+    """Measure unless that is done, and print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--launches", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--block-s", type=float, default=BLOCKS_S[-1])
+    given = parser.parse_args()
+    measure(given.plan, given.output, launches=given.launches, rounds=given.rounds, block_s=given.block_s)
+    steps, baseline = step_times(given.output), str(yaml.safe_load(given.plan.read_text())["baseline"])
+    for seconds in BLOCKS_S:
+        if seconds < given.block_s:
+            tell(f"blocks of {seconds:g} s", first_seconds(steps, seconds), steps, baseline)
+    for youngest, oldest in AGES:
+        of_age = steps[steps["age"].between(youngest, oldest or np.inf)]
+        tell(f"steps {youngest} to {oldest}" if oldest else f"steps {youngest} and later", of_age, steps, baseline)
+
+
+if __name__ == "__main__":
+    main()
