@@ -148,9 +148,9 @@ def run_here(command) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess([], code, out.getvalue(), err.getvalue())
 
 
-def wait_until(condition, *, seconds=20):
+def wait_until(condition, *, seconds=20, every_s=0.02):
     """Fails where it does not become true in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        time.sleep(every_s)

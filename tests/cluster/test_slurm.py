@@ -24,6 +24,8 @@ ARMS = {
     "horovod-gloo": {"backend": "horovod", "transport": "gloo", "launcher": "srun"},
 }
 ENDS_S = 180
+LOOK_EVERY_S = 1.0
+"""At the queue: each look starts Python and enters a host, which is felt by what is waited for."""
 pytestmark = [pytest.mark.cluster, needs_horovod]
 
 
@@ -37,7 +39,7 @@ def nodes(slurm_lab):
 def nothing_left(nodes):
     """No job in the queue, no process on a node."""
     yield
-    wait_until(lambda: inside("host1", "squeue", "-h").stdout == "", seconds=60)
+    wait_until(lambda: inside("host1", "squeue", "-h").stdout == "", seconds=60, every_s=LOOK_EVERY_S)
     for host, number in nodes.items():
         wait_until(lambda host=host, number=number: len(processes_of(host)) <= number, seconds=30)
 
@@ -67,9 +69,8 @@ def submit(plan, out, *more):
 
 
 def wait_for(job_id):
-    wait_until(
-        lambda: inside("host1", "squeue", "-h", "-j", job_id, "-t", "all", "-o", "%T").stdout.strip() in ENDED, seconds=ENDS_S
-    )
+    command = ("squeue", "-h", "-j", job_id, "-t", "all", "-o", "%T")
+    wait_until(lambda: inside("host1", *command).stdout.strip() in ENDED, seconds=ENDS_S, every_s=LOOK_EVERY_S)
 
 
 ENDED = {"", "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL"}
@@ -132,7 +133,9 @@ def test_a_job_that_is_stopped_keeps_what_it_measured_and_is_gone_on_with(tmp_pa
     arms, hosts = {name: ARMS[name] for name in ("torchrun", "srun")}, "host1:2,host2:1"
     plan, out = write_plan(tmp_path, arms=arms, hosts=hosts, measurement={"launches": 2, "rounds": 5}), tmp_path / "out"
     job_id = submit(plan, out, "--ntasks-per-node", "2")
-    wait_until(lambda: any(record.launch == 0 and record.complete for record in ResultsFolder(out).records()), seconds=ENDS_S)
+    wait_until(
+        lambda: any(record.launch == 0 and record.complete for record in ResultsFolder(out).records()), seconds=ENDS_S, every_s=0.2
+    )
     time.sleep(3)
     assert "RUNNING" in inside("host1", "ringside", "status", out).stdout
     inside("host1", "scancel", "--batch", "--signal=TERM", job_id)

@@ -99,35 +99,6 @@ def wait_for_line(process, *words):
     pytest.fail(f"it never said {words}")
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_comparison_keeps_its_blocks_and_resumes(tmp_path, sent, code):
-    process = begin(tmp_path, arms={"ddp": {**SAYS_EACH_BLOCK, "launcher": "spawn"}})
-    try:
-        wait_for_blocks(tmp_path, "ddp", "ddp-control")
-        process.send_signal(sent)
-        _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == code, errors
-    assert "interrupted; go on with" in errors
-    records = ResultsFolder(tmp_path / "out").records()
-    assert {record.arm for record in records} == {"ddp", "ddp-control"}
-    for record in records:
-        assert not record.complete
-        assert record.status == "ok"
-        assert record.blocks
-    assert (tmp_path / "out" / "report.html").is_file()
-
-
-def test_a_killed_driver_leaves_nothing_behind(tmp_path):
-    """Not even frozen ranks: their supervisors see the driver go. The fixture counts what is left."""
-    process = begin(tmp_path, arms={"ddp": SAYS_EACH_BLOCK})
-    wait_for_blocks(tmp_path, "ddp", "ddp-control")
-    assert len(started_processes()) > 6
-    process.kill()
-    process.communicate(timeout=10)
-
-
 @needs_horovod
 def test_a_killed_horovod_rank_is_told_with_its_launcher(tmp_path):
     horovod = {"backend": "horovod", "transport": "gloo"}

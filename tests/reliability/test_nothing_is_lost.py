@@ -14,7 +14,7 @@ import pytest
 
 from measurement.results import ResultsFolder
 from reports import conclude
-from tests.conftest import REPOSITORY, TINY, ringside_here, wait_until, write_plan
+from tests.conftest import REPOSITORY, TINY, no_process_stays, ringside_here, started_processes, wait_until, write_plan
 from tests.unit.results_factory import make_plan, write_results
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
@@ -46,9 +46,11 @@ def measured(folder):
 
 
 def test_what_was_measured_is_on_disk_when_the_driver_is_killed(tmp_path):
-    out = tmp_path / "out"
-    with started(AT_EVERY_ROUND, two_arms(tmp_path), out) as process:
+    """And nothing of it lives: neither frozen ranks, whose supervisors see the driver go, nor a torchrun."""
+    out, arms = tmp_path / "out", {"ddp": {"backend": "ddp", "launcher": "torchrun"}, "naive": {"backend": "naive"}}
+    with no_process_stays(), started(AT_EVERY_ROUND, write_plan(tmp_path, arms=arms, measurement=LONG), out) as process:
         wait_until(lambda: min(measured(out).values(), default=0) >= 3, seconds=120)
+        assert len(started_processes()) > 6
         process.send_signal(signal.SIGKILL)
         process.wait(20)
     folder = ResultsFolder(out)
@@ -72,8 +74,9 @@ def test_an_interruption_keeps_what_was_measured_and_another_changes_nothing(tmp
     assert process.returncode == code, told
     assert f"ringside: interrupted; go on with: ringside compare {tmp_path / 'plan.yaml'} -o {out}" in told
     assert "Traceback" not in told
-    assert all(record.blocks and not record.complete for record in ResultsFolder(out).records())
-    assert (out / "comparison.json").exists()
+    for record in ResultsFolder(out).records():
+        assert record.blocks and (record.status, record.complete) == ("ok", False)
+    assert all((out / name).exists() for name in ("comparison.json", "report.html"))
 
 
 def test_steps_that_are_newer_than_their_record_cost_nothing(tmp_path):
