@@ -99,6 +99,27 @@ def wait_for_line(process, *words):
     pytest.fail(f"it never said {words}")
 
 
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_comparison_keeps_its_blocks_and_resumes(tmp_path, sent, code):
+    """Also the rounds since the last half minute's write: nothing but the interruption writes so soon."""
+    process = begin(tmp_path, arms={"ddp": {**SAYS_EACH_BLOCK, "launcher": "spawn"}})
+    try:
+        wait_for_blocks(tmp_path, "ddp", "ddp-control")
+        process.send_signal(sent)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == code, errors
+    assert "interrupted; go on with" in errors
+    records = ResultsFolder(tmp_path / "out").records()
+    assert {record.arm for record in records} == {"ddp", "ddp-control"}
+    for record in records:
+        assert not record.complete
+        assert record.status == "ok"
+        assert record.blocks
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
 @needs_horovod
 def test_a_killed_horovod_rank_is_told_with_its_launcher(tmp_path):
     horovod = {"backend": "horovod", "transport": "gloo"}

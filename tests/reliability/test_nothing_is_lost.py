@@ -74,6 +74,7 @@ def test_an_interruption_keeps_what_was_measured_and_another_changes_nothing(tmp
     assert process.returncode == code, told
     assert f"ringside: interrupted; go on with: ringside compare {tmp_path / 'plan.yaml'} -o {out}" in told
     assert "Traceback" not in told
+    assert set(measured(out)) == {"ddp", "naive"}
     for record in ResultsFolder(out).records():
         assert record.blocks and (record.status, record.complete) == ("ok", False)
     assert all((out / name).exists() for name in ("comparison.json", "report.html"))
