@@ -47,8 +47,8 @@ class DDPOptions(ProcessGroupOptions):
     """Compression of the exchanged gradients; fp16 and bf16 as the hooks of those names, powersgd with ``powersgd_rank``."""
     powersgd_rank: int = Field(default=1, ge=1)
     powersgd_start_step: int = Field(default=10, ge=2)
-    """Steps of plain all_reduce before PowerSGD begins; counted anew after each rebuild, so below ``measurement.warmup_steps``
-    when a block shall hold nothing else."""
+    """Steps of plain all_reduce before PowerSGD begins. They are counted from the model's first; a model that is built anew
+    (``measurement.rebuild_every``) takes them again, so warm-up shall hold them then."""
     zero_redundancy_optimizer: bool = False
     """Each rank keeps the optimizer state of a share of the parameters and broadcasts them after the step
     (``torch.distributed.optim.ZeroRedundancyOptimizer``)."""

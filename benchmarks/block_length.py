@@ -2,7 +2,7 @@
 
     python benchmarks/block_length.py plans/local.yaml --output FOLDER [--launches 8] [--rounds 4] [--block-s 8]
 
-Model, optimizer and wrapper are built anew before each block, as in every comparison. Printed for each arm is its throughput over
+Model, optimizer and wrapper are built anew before each block. Printed for each arm is its throughput over
 the baseline's, mean over launches with its 95% interval: as blocks of 0.15 to 8 s would have given it, which are the first steps of
 the long ones; and by the wrapper's age, in steps since it was built (DDP's reducer, for one, times its first ten). Beside each
 stands by how much it is above that of all steps, with the interval of this difference within launches. Run it on an otherwise idle
@@ -33,7 +33,7 @@ AGES = ((3, 10), (11, 20), (21, 50), (51, None))
 def measure(plan: Path, output: Path, *, launches: int, rounds: int, block_s: float) -> None:
     """Compare with blocks of so many seconds, without what tells why."""
     wanted = yaml.safe_load(plan.read_text())
-    alone = {"control": False, "floor": False, "local_every": 0, "block_timeout_s": 120 + 10 * block_s}
+    alone = {"control": False, "floor": False, "local_every": 0, "rebuild_every": 1, "block_timeout_s": 120 + 10 * block_s}
     wanted["measurement"] = {"launches": launches, "rounds": rounds, "block_s": block_s, **alone}
     path = output.with_suffix(".yaml")
     path.write_text(yaml.safe_dump(wanted))

@@ -28,18 +28,19 @@ from reports import conclude
 DDP = {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"}
 MEASUREMENT = {"launches": 2, "seconds_per_launch": 20, "local_every": 0}
 LARGE_BATCH = {"local_batch_size": 128, "measurement": {"block_s": 0.4}}
-NEVER_REBUILT = {"rebuild_every": 100_000}
+REBUILT = {"rebuild_every": 1}
 CHOICES: dict[str, dict[str, Any]] = {
     "default": {},
     "blocks-0.05s": {"measurement": {"block_s": 0.05}},
     "blocks-0.5s": {"measurement": {"block_s": 0.5}},
     "free-placement": {"affinity": "none"},
-    "returned-memory": {"freed_memory": "return"},
+    "kept-memory": {"freed_memory": "keep"},
     "large-batch": LARGE_BATCH,
-    "large-batch-returned-memory": {**LARGE_BATCH, "freed_memory": "return"},
-    "never-rebuilt": {"measurement": NEVER_REBUILT},
-    "never-rebuilt-returned-memory": {"measurement": NEVER_REBUILT, "freed_memory": "return"},
-    "large-batch-never-rebuilt": LARGE_BATCH | {"measurement": {"block_s": 0.4, **NEVER_REBUILT}},
+    "large-batch-kept-memory": {**LARGE_BATCH, "freed_memory": "keep"},
+    "rebuilt": {"measurement": REBUILT},
+    "rebuilt-kept-memory": {"measurement": REBUILT, "freed_memory": "keep"},
+    "large-batch-rebuilt": LARGE_BATCH | {"measurement": {"block_s": 0.4, **REBUILT}},
+    "large-batch-rebuilt-kept-memory": LARGE_BATCH | {"measurement": {"block_s": 0.4, **REBUILT}, "freed_memory": "keep"},
     "never-frozen": {"measurement": {"freeze": False}},
 }
 

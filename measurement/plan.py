@@ -109,8 +109,10 @@ class Measurement(Section):
     """Timed steps per block; replaces ``block_s``."""
     warmup_steps: int = Field(default=2, ge=0)
     """Untimed steps at the start of each block."""
-    rebuild_every: int = Field(default=1, ge=1)
-    """Model, optimizer and wrapper are built anew every this many blocks."""
+    rebuild_every: int | None = Field(default=None, ge=1)
+    """Model, optimizer and wrapper are built anew every this many blocks. None: they are built once in each launch, as in a user's
+    training. What is built anew lies where the last one was freed, so that a rank no longer faults in as many pages as one in
+    which training goes on undisturbed: launches vary less, and their ratio is another."""
     local_every: int = Field(default=4, ge=0)
     """Every this many rounds, each arm also runs a block without gradient exchange; 0: never (then nothing tells why)."""
     parity_steps: int = Field(default=3, ge=1)
@@ -193,9 +195,10 @@ class Plan(Section):
     affinity: Literal["spread", "none"] = "spread"
     """``spread`` pins each local rank to its equal share of the cores, where there is at least one for each;
     ``none`` leaves placement to the kernel, which gave wider intervals in trials on a shared machine."""
-    freed_memory: Literal["keep", "return"] = "keep"
-    """``keep``: memory that a rank frees stays its own (glibc's malloc, by its environment). ``return``: as glibc has it, which
-    gives large blocks back to the kernel and faults them in again in the next step, or does not: that is each launch's luck."""
+    freed_memory: Literal["keep", "return"] = "return"
+    """``return``: as glibc's malloc has it, which gives large blocks back to the kernel and faults them in again in the next step,
+    or does not: that is each launch's luck, and what a user's own run has. ``keep``: memory that a rank frees stays its own (by
+    glibc's environment variables), which narrows intervals on CPUs, but is no longer what other runs have."""
     environment: Environment = {}
     """Set in every rank of every arm."""
     forward_environment: list[Annotated[str, AfterValidator(_is_forwarded)]] = []
@@ -339,8 +342,6 @@ class Plan(Section):
         content = counting_values(self)
         unused = [*(() if self.hosts else _ACROSS_HOSTS), *(() if self.points else ("points", "scaling"))]
         content = {name: value for name, value in content.items() if name not in unused}
-        if self.freed_memory != "return":  # older plans did not say it, and meant that
-            content["freed_memory"] = self.freed_memory
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def to_yaml(self) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-NEVER_DIGESTED = {"launches", "until_decided", "max_minutes", "reports", "question", "freed_memory"}
-"""How long is measured and what is written may change when a comparison is resumed; ``freed_memory`` has a rule of its own."""
+NEVER_DIGESTED = {"launches", "until_decided", "max_minutes", "reports", "question"}
+"""How long is measured and what is written may change when a comparison is resumed."""
 FIRST_FIELDS: Mapping[str, frozenset[str]] = {
     "Plan": frozenset(
         [

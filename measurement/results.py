@@ -112,7 +112,7 @@ class ResultsFolder:
             content = parse_yaml(read_text(self.plan_path), source=str(self.plan_path))
         except (OSError, UnicodeDecodeError) as error:
             raise RecordError(f"'{self.plan_path}' cannot be read: {error}") from error
-        return check_plan(migrate_plan(content), source=str(self.plan_path))
+        return check_plan(content, source=str(self.plan_path))
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Replace the manifest."""
@@ -230,11 +230,6 @@ def read_record(path: Path) -> LaunchRecord:
         return LaunchRecord.model_validate(_read_json(path))
     except ValidationError as error:
         raise RecordError(f"'{path}' is not a launch record: {error.error_count()} values do not fit") from error
-
-
-def migrate_plan(content: Any) -> Any:
-    """Bring a stored plan, which says everything, up to date; what does not say it was measured before freed memory was kept."""
-    return {"freed_memory": "return", **content} if isinstance(content, dict) else content
 
 
 def _blocks_have_cases(content: dict[str, Any]) -> dict[str, Any]:

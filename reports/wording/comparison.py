@@ -275,7 +275,7 @@ def headline(
 
 def warnings(plan: Plan, arms: Sequence[ArmSummary], results: Sequence[RatioSummary], looks: Sequence[int] = ()) -> list[str]:
     """What a reader must know before believing the figures. ``looks``: see ``measurement.record.Manifest``."""
-    found = [f"{arm.name} was interrupted; what it had measured counts" for arm in arms if not arm.complete]
+    found = [f"{arm.name} was interrupted; what it had measured counts{_ungated(arm)}" for arm in arms if not arm.complete]
     for arm in arms:
         if arm.status not in ("ok", "not measured") and arm.launches:
             lost = len({error.launch for error in arm.errors})
@@ -294,6 +294,10 @@ def warnings(plan: Plan, arms: Sequence[ArmSummary], results: Sequence[RatioSumm
     found += chance_lines(results, comparisons=len(cases), kind="cases", confidence=plan.measurement.confidence)
     cautions = dict.fromkeys(CAUTIONS[result.caution] for result in results if result.caution)
     return [*found, *run_lines(results), *_looks(looks, plan), *cautions]
+
+
+def _ungated(arm: ArmSummary) -> str:
+    return ", though no launch of it came to the parity gate" if arm.parity is None else ""
 
 
 def chance_lines(

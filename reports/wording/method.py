@@ -42,11 +42,19 @@ def _turns(comparison: Comparison) -> str:
 def _blocks(comparison: Comparison) -> str:
     asked = comparison.measurement
     length = f"{asked['block_steps']} steps" if asked["block_steps"] else f"about {asked['block_s']:g} s"
-    often = "every block" if asked["rebuild_every"] == 1 else f"every {asked['rebuild_every']} blocks"
     return (
         f"A block is {length} of one arm, the same number of steps in every arm, after {asked['warmup_steps']} untimed ones. "
-        f"Model, optimizer and wrapper were built anew for {often}, since identical processes otherwise differ by where "
-        "their memory lies. A block's time is its slowest rank's."
+        f"{_building(asked['rebuild_every'])} A block's time is its slowest rank's."
+    )
+
+
+def _building(often: int | None) -> str:
+    if often is None:
+        return "Model, optimizer and wrapper were built once in each launch, as in a training of their own."
+    blocks = "every block" if often == 1 else f"every {often} blocks"
+    return (
+        f"Model, optimizer and wrapper were built anew for {blocks}, so that launches differ less by where their memory lies, and "
+        "fault in fewer of its pages than a training that goes on undisturbed."
     )
 
 
@@ -62,7 +70,7 @@ def _control(asked: dict[str, Any]) -> str:
 
 def _parity(asked: dict[str, Any]) -> str:
     return (
-        "Before its timing counts, an arm's averaged gradients must equal the float64 mean of all ranks' local gradients, "
+        "For its timing to count, an arm's averaged gradients must equal the float64 mean of all ranks' local gradients, "
         f"and all ranks' parameters must agree after {asked['parity_steps']} optimizer steps. In these, arms of as many ranks must "
         "have called forward, backward, the optimizer's step and the workload's own hooks as often, and have come to the "
         "same parameters, buffers and optimizer state, up to rounding; batch statistics stay each rank's own."

@@ -1,8 +1,12 @@
-"""What an arm must pass before it is timed: correct gradients, and the same conditions as the other arms."""
+"""What an arm must pass for its timing to count: the same conditions as the other arms, correct gradients, the same work.
+
+The parity gate builds models of its own. What they leave in the process's memory makes the ranks' page faults fewer than those of a
+user's training (CONTRIBUTING.md), so blocks are timed first, and the gate is taken when they are over. Before an arm trains to the
+end, or a micro-benchmark's cases, it comes first: hours may be lost there, and which cases an arm offers must be known.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from measurement.fairness import unasked_differences
@@ -15,58 +19,65 @@ from runners.protocol.messages import GateCommand, GateReply, ParityReport
 from runners.protocol.same_work import compare_calls, compare_state, drops_step_hooks
 
 
-def open_gates(arms: Sequence[ArmLaunch], *, known: Sequence[ArmLaunch] | None, measurement: Measurement, say: Say) -> None:
-    """Let each arm take the parity gate, then compare conditions; what fails is not timed.
+def open_gates(
+    arms: Sequence[ArmLaunch], *, known: Sequence[ArmLaunch], measurement: Measurement, after_blocks: bool, say: Say
+) -> None:
+    """Let each arm take the parity gate, then compare what the arms did in it; what fails does not count.
 
     Args:
         arms: those that have not passed yet.
-        known: all arms whose conditions are to be equal, ``arms`` among them; None: ``arms``.
+        known: all arms that are to have done the same, ``arms`` among them.
         measurement: the plan's.
+        after_blocks: whether the arms have been timed.
         say: tells the user what is being done.
     """
 
     def pass_gate(arm: ArmLaunch) -> None:
-        _pass_gate(arm, measurement)
+        _pass_gate(arm, measurement, after_blocks=after_blocks)
 
     for arm in arms:
         if arm.is_running:
             say(f"checking {arm.session.name}")
         arm.run_unless_failed(pass_gate)
-    _compare_conditions(known or arms, steps=measurement.parity_steps)
+    for first, arm in _with_reference(known):
+        if first.record.world_size == arm.record.world_size:
+            _compare_work(first, arm, steps=measurement.parity_steps)
 
 
-def _pass_gate(arm: ArmLaunch, measurement: Measurement) -> None:
+def compare_conditions(arms: Sequence[ArmLaunch]) -> None:
+    """Fail each arm whose versions, cores, threads or seeds are other than the first one's, unless the plan asked for that."""
+    for first, arm in _with_reference(arms):
+        differences = unasked_differences(first.record, arm.record)
+        if differences:
+            message = f"not comparable with {first.record.arm}: " + "; ".join(differences)
+            arm.fail(Failure(message=message), status="failed")
+
+
+def _pass_gate(arm: ArmLaunch, measurement: Measurement, *, after_blocks: bool) -> None:
     session, record = arm.session, arm.record
     session.thaw()
-    session.send(GateCommand(steps=measurement.parity_steps))
+    session.send(GateCommand(steps=measurement.parity_steps, after_blocks=after_blocks))
     replies = session.receive(GateReply, timeout_s=measurement.block_timeout_s)
     reports = [reply.report for reply in replies]
     record.parity, record.not_offered = judge_gate(reports, steps=measurement.parity_steps)
     arm.gate = reports[0] if isinstance(reports[0], ParityReport) else None
-    record.start_s = time.monotonic() - session.started_s
     session.freeze()
     if not record.parity.passed:
         raise ArmFailed(Failure(message="; ".join(record.parity.failures)), status="wrong")
 
 
-def _compare_conditions(arms: Sequence[ArmLaunch], *, steps: int) -> None:
-    """Compare every arm with the first one that is ok and runs the optimizer's hooks, the baseline if possible.
+def _with_reference(arms: Sequence[ArmLaunch]) -> list[tuple[ArmLaunch, ArmLaunch]]:
+    """Every arm that is ok, after the one it is held against: the first that runs the optimizer's hooks, the baseline if possible.
 
-    An arm with another number of ranks is compared with the first of as many ranks as itself, since these must agree in more.
+    An arm with another number of ranks is held against the first of as many ranks as itself, since these must agree in more.
     """
     standing = sorted((arm for arm in arms if arm.record.status == "ok"), key=_is_worse_reference)
     firsts: dict[int, ArmLaunch] = {}
+    pairs = []
     for arm in standing:
         first = firsts.setdefault(arm.record.world_size, arm)
-        if first is not arm:
-            _compare_work(first, arm, steps=steps)
-        else:
-            first = standing[0]
-        if first is not arm and arm.record.status == "ok":
-            differences = unasked_differences(first.record, arm.record)
-            if differences:
-                message = f"not comparable with {first.record.arm}: " + "; ".join(differences)
-                arm.fail(Failure(message=message), status="failed")
+        pairs.append((standing[0] if first is arm else first, arm))
+    return [(first, arm) for first, arm in pairs if first is not arm]
 
 
 def _is_worse_reference(arm: ArmLaunch) -> tuple[bool, bool]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from measurement.errors import RecordError
@@ -18,7 +19,7 @@ from measurement.training import EpochRecord
 from reports.formats.tensorboard_log import EVENT_FILES, TensorboardLog
 from runners.driver.arm_launch import ArmLaunch, Clock, with_first_optimizer
 from runners.driver.arm_session import ArmSession, DriverEndpoint
-from runners.driver.gates import open_gates
+from runners.driver.gates import compare_conditions, open_gates
 from runners.driver.progress import Progress
 from runners.driver.rounds import Rounds, shuffled
 from runners.driver.training_rounds import TrainingRounds
@@ -164,11 +165,20 @@ class Launch:
             self._finish_all([arm])
 
     def _measure(self, arms: Sequence[ArmLaunch], *, known: Sequence[ArmLaunch] | None = None, seconds: float) -> None:
-        """Open the gates, then measure the arms that passed."""
-        held = None if known is None else [arm for arm in known if not arm.is_floor]
-        open_gates([arm for arm in arms if not arm.is_floor], known=held, measurement=self.measure, say=self._say)
+        """Measure these arms and open their gates; ``known``: those they are held against, themselves too; None: each other."""
+        held = [arm for arm in known or arms if not arm.is_floor]
+        compare_conditions(held)
+        compared = [arm for arm in arms if not arm.is_floor]
+        gates_come_first = bool(self._cases) or self.plan.training is not None  # see gates.py
+        open_gates_now = partial(
+            open_gates, compared, known=held, measurement=self.measure, after_blocks=not gates_come_first, say=self._say
+        )
+        if gates_come_first:
+            open_gates_now()
         self.clock.starting_s += self.clock.elapsed_s - self.clock.starting_s - self.clock.measuring_s
         self._rounds.run(arms, seconds=seconds)
+        if not gates_come_first:
+            open_gates_now()
 
     def _start(self, arm: ArmLaunch) -> None:
         setup = arm.session.setup
@@ -179,6 +189,7 @@ class Launch:
         replies = arm.session.await_ready()
         arm.record.ranks = [reply.report for reply in replies]
         arm.record.hosts = sorted({rank.host for rank in arm.record.ranks})
+        arm.record.start_s = time.monotonic() - arm.session.started_s
         arm.session.freeze()
 
     def _finish_all(self, arms: Sequence[ArmLaunch]) -> None:

@@ -1,4 +1,4 @@
-"""Checks a workload in a process of its own, so that nothing of it stays in the driver.
+"""Checks a workload in a process of its own, so that nothing of it stays in the driver, or in the memory of a rank without one.
 
 ``python -m runners.planning.check_process JSON`` prints what it found as its last line.
 """
@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -60,9 +60,9 @@ def require_workable(plan: Plan, arms: Iterable[ArmSetup], *, host: str | None) 
     return [*facts.notes, *arm_notes(facts, arms)]
 
 
-def require_workable_here(setup: WorkloadSetup, job: Job, *, device: torch.device) -> list[str]:
-    """The same in this process, for a run that has no driver; its one arm is the job's."""
-    facts = check_workload(setup, local_batch_size=job.local_batch_size, seed=job.seed, world_size=job.world_size, device=device)
+def require_workable_here(plan: Plan, job: Job) -> list[str]:
+    """The same beside a rank that has no driver, in its environment; its one arm is the job's."""
+    facts = _facts_here(plan, os.environ)
     require_sound(facts, job.workload, max_gradient_norm=job.max_gradient_norm)
     backend = backend_class(job.backend)
     options = check_options(job.backend, job.options, source=f"options of backend '{job.backend}'")
@@ -105,13 +105,19 @@ def arm_notes(facts: WorkloadFacts, arms: Iterable[ArmSetup]) -> list[str]:
 
 
 def _facts(plan: Plan, host: str | None) -> WorkloadFacts:
-    wanted = ("workload", "workload_options", "local_batch_size", "seed", "device", "world_size")
-    argv = remote.python("runners.planning.check_process", json.dumps(plan.model_dump(mode="json", include=set(wanted))))
     if host is not None:
-        return _read(remote.run(host, argv, timeout_s=TIMEOUT_S).decode(errors="replace"), "")
-    environment = base_environment() | forwarded_by_name(os.environ, plan.forward_environment) | plan.environment
+        return _read(remote.run(host, _argv(plan), timeout_s=TIMEOUT_S).decode(errors="replace"), "")
+    return _facts_here(plan, base_environment() | forwarded_by_name(os.environ, plan.forward_environment) | plan.environment)
+
+
+def _argv(plan: Plan) -> list[str]:
+    wanted = ("workload", "workload_options", "local_batch_size", "seed", "device", "world_size")
+    return remote.python("runners.planning.check_process", json.dumps(plan.model_dump(mode="json", include=set(wanted))))
+
+
+def _facts_here(plan: Plan, environment: Mapping[str, str]) -> WorkloadFacts:
     try:
-        done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(_argv(plan), env=dict(environment), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         return WorkloadFacts(notes=[f"the workload was not checked: one step of 2 samples took longer than {TIMEOUT_S:g} s"])
     return _read(done.stdout, f"exit code {done.returncode}; {last_line(done.stderr)}")

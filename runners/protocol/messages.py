@@ -85,6 +85,8 @@ class GateCommand(Message):
 
     do: Literal["gate"] = "gate"
     steps: int
+    after_blocks: bool
+    """Whether the last report is due before it, while the model that was measured is there."""
 
 
 class StartCommand(Message):
@@ -201,7 +203,7 @@ class EpochReply(Message):
 
 
 class FinishedReply(Message):
-    """The rank's last report: it ends now."""
+    """The rank's last report, of what was measured: it ends now."""
 
     kind: Literal["finished"] = "finished"
     report: RankReport

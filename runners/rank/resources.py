@@ -1,4 +1,4 @@
-"""What a rank has of its host: cores, threads, and memory that it keeps. Shared out alike under every launcher.
+"""What a rank has of its host: cores, threads, and the memory it frees. Shared out alike under every launcher.
 
 The worker of a driver and a run that stands alone call the same functions, so that neither is given more than the other.
 """
@@ -27,7 +27,7 @@ SET_BY_TORCHRUN = "1"
 """torchrun sets OMP_NUM_THREADS to this in its ranks where it is not set."""
 
 
-def take_resources(world: World, *, threads: int, affinity: str = "spread", freed_memory: str = "keep") -> None:
+def take_resources(world: World, *, threads: int, affinity: str = "spread", freed_memory: str = "return") -> None:
     """Give this rank what a plan says of the same names. Before torch computes anything, so that its threads are made with it."""
     if affinity == "spread":
         spread(world)

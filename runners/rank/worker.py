@@ -127,6 +127,8 @@ class RankServer:
         self._kept_in = kept_in
         self._arm, self._launch = arm, launch
         self._world = world
+        self._measured: FinishedReply | None = None
+        """What was measured, as the rank told of it before a gate that came after."""
 
     def serve(self) -> None:
         """Answer commands until ``finish``."""
@@ -153,17 +155,20 @@ class RankServer:
         engine = self._engine
         match command:
             case GateCommand():
+                self._measured = self._report_finished() if command.after_blocks else None
                 return GateReply(report=engine.run_gate(steps=command.steps))
             case BlockCommand():
                 return BlockReply(block=engine.run_block(command))
             case EpochCommand():
                 return EpochReply(report=engine.run_epoch(command))
             case FinishCommand():
-                reply = FinishedReply(
-                    report=engine.report(steering_environment(os.environ)), peak_memory_bytes=engine.peak_memory_bytes()
-                )
+                reply = self._measured or self._report_finished()
                 engine.runner.release()
                 return reply
+
+    def _report_finished(self) -> FinishedReply:
+        engine = self._engine
+        return FinishedReply(report=engine.report(steering_environment(os.environ)), peak_memory_bytes=engine.peak_memory_bytes())
 
     def _start(self) -> StartedReply:
         from torch.distributed import PrefixStore

@@ -38,7 +38,6 @@ from runners.protocol.messages import CheckReport, ParityReport
 from runners.rank.engine import Engine, start_engine
 from runners.rank.resources import take_resources, threads_of
 from runners.rank.told_error import tell
-from runners.rank.trainer import resolve_device
 from runners.standalone import flags
 from runners.standalone.flags import CheckpointOptions, TrainingOptions
 from runners.standalone.kept_blocks import KeptBlocks
@@ -81,7 +80,7 @@ def command_line(backend: str) -> Callable[..., None]:
         parity_steps: flags.ParitySteps = 3,
         threads: flags.Threads = None,
         affinity: flags.Affinity = "spread",
-        freed_memory: flags.FreedMemory = "keep",
+        freed_memory: flags.FreedMemory = "return",
         no_local: flags.NoLocal = False,
         precision: flags.Precision = "fp32",
         loss_scale: flags.LossScale = None,
@@ -272,7 +271,7 @@ def _run(
     job = job_of(plan, plan.baseline, arm, transport=arm.transport)
     chosen = resolve_workload(job.workload, job.workload_options)
     if world.rank == 0 and is_to_check(chosen):
-        for note in require_workable_here(chosen, job, device=resolve_device(job.device, local_rank=world.local_rank)):
+        for note in require_workable_here(plan, job):
             print(f"note: {note}", flush=True)
     store = rendezvous_store(job, world, timeout=measured.timeout)
     engine = start_engine(job, world, store=store, timeout=measured.timeout)
@@ -285,7 +284,8 @@ def _run(
             if job.training
             else None
         )
-        record = _record(engine, plan, measured, comparison_id=folder.root.name)
+        record = _record(engine, plan, comparison_id=folder.root.name)
+        _take_gate(engine, record, measured, before=True)
         record.start_s = time.monotonic() - began
         if training and options.evaluates_only:
             training.evaluate()
@@ -294,6 +294,7 @@ def _run(
             return
         training.run(record) if training else measure(engine, record, measured, keep=kept.add)
         own = (engine.report(steering_environment(os.environ)), engine.peak_memory_bytes())
+        _take_gate(engine, record, measured, before=False)
         reports = engine.backend.all_gather_object(own, tuple[RankReport, int])
         record.ranks = [report for report, _ in reports]
         record.peak_memory_bytes = [peak for _, peak in reports]
@@ -318,8 +319,8 @@ def _run(
     engine.backend.teardown()
 
 
-def _record(engine: Engine, plan: Plan, measured: StandaloneSettings, *, comparison_id: str) -> LaunchRecord:
-    """Take the gate and return the record that is to be filled. Collective."""
+def _record(engine: Engine, plan: Plan, *, comparison_id: str) -> LaunchRecord:
+    """Return the record that is to be filled. Collective."""
     job = engine.job
     record = LaunchRecord(
         comparison_id=comparison_id,
@@ -338,14 +339,27 @@ def _record(engine: Engine, plan: Plan, measured: StandaloneSettings, *, compari
         cases=list(engine.cases.values()),
         commands=[{"host": socket.gethostname(), "argv": sys.orig_argv}],
     )
-    if measured.parity_steps or record.cases:
-        reports = engine.backend.all_gather_object(engine.run_gate(steps=measured.parity_steps), ParityReport | CheckReport)
-        record.parity, record.not_offered = judge_gate(reports, steps=measured.parity_steps)
-        if not record.parity.passed:
-            raise ParityError(f"backend '{job.backend}' computes wrongly, nothing was timed: " + "; ".join(record.parity.failures))
     record.ranks = engine.backend.all_gather_object(engine.report(steering_environment(os.environ)), RankReport)
     record.hosts = sorted({report.host for report in record.ranks})
     return record
+
+
+def _take_gate(engine: Engine, record: LaunchRecord, measured: StandaloneSettings, *, before: bool) -> None:
+    """Take the parity gate, if it is now that it is due: before a training or a micro-benchmark, or after blocks. Collective.
+
+    As under a driver, see ``runners.driver.gates``. A micro-benchmark's gate also tells what the backend offers.
+
+    Raises:
+        ParityError: on every rank, where it is not passed.
+    """
+    comes_first = engine.job.training is not None or bool(record.cases)
+    if before != comes_first or not (measured.parity_steps or record.cases):
+        return
+    reports = engine.backend.all_gather_object(engine.run_gate(steps=measured.parity_steps), ParityReport | CheckReport)
+    record.parity, record.not_offered = judge_gate(reports, steps=measured.parity_steps)
+    if not record.parity.passed:
+        failures = "; ".join(record.parity.failures)
+        raise ParityError(f"backend '{record.backend}' computes wrongly, so that no timing of it counts: {failures}")
 
 
 def _log(events: Path, engine: Engine) -> TensorboardLog:

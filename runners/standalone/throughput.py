@@ -39,7 +39,6 @@ class StandaloneSettings:
             "rounds": self.blocks,
             "block_steps": self.block_steps,
             "warmup_steps": self.warmup_steps,
-            "rebuild_every": self.blocks,
             "local_every": self.local_every,
             "parity_steps": max(1, self.parity_steps),
             "control": False,
@@ -73,7 +72,7 @@ def measure(engine: Engine, record: LaunchRecord, settings: StandaloneSettings, 
             case=case,
             steps=settings.block_steps,
             warmup_steps=settings.warmup_steps if number == 0 else 0,
-            rebuild=number == 0,
+            rebuild=False,
         )
         block = engine.run_block(command)
         mine.append(block.model_copy(update={"started_s": started - began, "wall_s": time.monotonic() - started}))

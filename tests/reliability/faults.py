@@ -40,7 +40,7 @@ from runners.processes.run_processes import RUN_ID
 
 REPOSITORY = Path(__file__).parent.parent.parent
 PLUGIN = Path(__file__).parent / "plugins" / "faulty.py"
-STAGES = ("start", "gates", "block", "rebuild", "waiting", "finish", "report")
+STAGES = ("start", "block", "rebuild", "finish", "gates", "waiting", "report")
 ROUNDS = 4
 MEASURED = 2
 """Rounds that are over when the third begins, in which faults of blocks happen."""
@@ -95,7 +95,7 @@ GOES_ON = ("kill-driver", *NEED_MOUNTS)
 HUNG = ("stop-rank", "lock", "never-starts")
 """The driver has to wait for a time-out."""
 
-_RUNNING = (*STAGES[:4], "finish")
+_RUNNING = STAGES[:5]
 FAULTS: dict[str, tuple[str, ...]] = {
     "kill-rank": STAGES[:6],
     "kill-launcher": STAGES[:6],
@@ -152,7 +152,7 @@ class Cell:
     @property
     def blocks(self) -> set[int]:
         """How many blocks its arm can have measured."""
-        if (self.fault, self.stage) in HARMLESS or self.stage in ("finish", "report"):
+        if (self.fault, self.stage) in HARMLESS or self.stage in ("finish", "gates", "report"):
             return {ROUNDS}
         if self.stage == "waiting":
             return {MEASURED, MEASURED + 1}
@@ -230,6 +230,7 @@ def _plan(trial: Trial) -> dict[str, Any]:
     hangs = any(cell.fault in HUNG and cell.stage == "start" for cell in cells)
     timeouts = {"block_timeout_s": BLOCK_TIMEOUT_S, "start_timeout_s": START_TIMEOUT_S if hangs else 4 * START_TIMEOUT_S}
     measurement = {"launches": 1, "rounds": ROUNDS, "block_steps": 2, "local_every": 0, "floor": False, "control": False} | timeouts
+    measurement["rebuild_every"] = 1
     reports = {"reports": ["markdown", f"{PLUGIN}:HoldsTheReports"]} if any(cell.stage == "report" for cell in cells) else {}
     plan = {"name": "faults", "workload": "digits", "local_batch_size": 16, "world_size": 2, "baseline": "well"}
     return {**plan, **reports, "arms": arms, "measurement": measurement}
@@ -431,7 +432,7 @@ def _judge_driver(trial: Trial, cell: Cell, code: int | None, said: str) -> None
     _unmount(results(trial))
     kept = [record for record in _records(trial) if record.status == "ok"]
     least = min((len(record.blocks) for record in kept), default=0) if len(kept) == 2 else 0
-    wanted = {"waiting": MEASURED, "block": MEASURED, "rebuild": MEASURED, "finish": ROUNDS, "report": ROUNDS}.get(cell.stage, 0)
+    wanted = {"start": 0, "waiting": MEASURED, "block": MEASURED, "rebuild": MEASURED}.get(cell.stage, ROUNDS)
     if least < (ROUNDS if expected == 0 else wanted):
         trial.find(cell, f"{least} rounds of {[record.arm for record in kept]} are on disk, not {wanted}")
     for record in kept:

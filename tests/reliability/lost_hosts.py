@@ -68,6 +68,7 @@ def plant(cell: Cell, folder: Path) -> Trial:
     if cell.fault == "port-taken":
         arms[str(cell)] |= {"launcher": f"{PLUGIN}:PortTaken"}
     measurement = {"launches": 1, "rounds": ROUNDS, "block_steps": 2, "local_every": 0, "floor": False, "control": False}
+    measurement["rebuild_every"] = 1
     plan = {"name": "lost", "workload": "digits", "local_batch_size": 16, "hosts": ["host1:1", f"{LOST}:1"], "baseline": "well"}
     plan |= {"network_interface": "eth0", "arms": arms, "measurement": measurement}
     (folder / "plan.yaml").write_text(yaml.safe_dump(plan, sort_keys=False))
@@ -143,7 +144,7 @@ def _judge(trial: Trial, code: int, said: str) -> None:
         told = record.error
         if record.status != "failed" or told is None or told.hosts != [LOST] or f"host '{LOST}'" not in told.message:
             trial.find(None, f"{record.arm} is {record.status}: {told and (told.message[:200], told.hosts)}")
-        if len(record.blocks) < (0 if trial.cells[0].stage == "gates" else MEASURED):
+        if len(record.blocks) < (ROUNDS if trial.cells[0].stage == "gates" else MEASURED):
             trial.find(None, f"{record.arm}: {len(record.blocks)} blocks are on disk")
         judge_steps(trial, None, record)
 

@@ -266,6 +266,14 @@ def test_an_interrupted_launch_counts_as_far_as_it_got(tmp_path):
     assert "ddp-gloo was interrupted; what it had measured counts" in found.warnings
 
 
+def test_what_was_interrupted_before_any_gate_counts_and_says_so(tmp_path):
+    folder = write_results(tmp_path, truth=Truth(cut={(arm, 2): 5 for arm in make_plan().all_arms()}))
+    for record in folder.records():
+        folder.write_record(record.model_copy(update={"parity": None}))
+    counts = "ddp-gloo was interrupted; what it had measured counts, though no launch of it came to the parity gate"
+    assert counts in conclude(folder).warnings
+
+
 def test_a_block_that_a_rank_did_not_finish_is_left_out(tmp_path):
     folder = write_results(tmp_path)
     records = folder.records()

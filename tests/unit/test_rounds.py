@@ -66,9 +66,16 @@ def run(*, cases=(), step_s=0.01, steps_s=None, not_offered=None, wrong=None, **
 
 
 def test_training_keeps_the_order_it_always_had():
-    told, _ = run()
+    told, _ = run(rebuild_every=1)
     assert [f"{arm}-{command.kind}-{command.steps}-{command.layout}" for arm, command in told] == AS_BEFORE.split()
     assert {(command.case, command.repetitions) for _, command in told} == {(None, 1)}
+
+
+def test_a_model_is_built_anew_only_where_the_plan_says_so():
+    assert {(command.rebuild, command.layout) for _, command in run()[0]} == {(False, None)}
+    second = [command.rebuild for arm, command in run(rebuild_every=2, rounds=4, local_every=0)[0] if arm == "a"]
+    assert second == [True, False, True, False, True]
+    assert all(command.rebuild for _, command in run(cases=CASES)[0])
 
 
 def test_in_training_a_far_slower_arm_shortens_all_blocks():

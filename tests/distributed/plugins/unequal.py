@@ -41,12 +41,24 @@ class DropsHooks(DDP):
 
 
 class ForgetsWeightDecay(DDP):
-    """Its gradients are right, its steps are not."""
+    """Its gradients are right and so are its optimizer's settings, its steps are not."""
 
     def prepare(self, model, build_optimizer):
         prepared = super().prepare(model, build_optimizer)
-        for group in prepared.optimizer.param_groups:
-            group["weight_decay"] = 0.0
+        optimizer = prepared.optimizer
+        step = optimizer.step
+
+        def step_without_weight_decay(*args, **kwargs):
+            settings = [group["weight_decay"] for group in optimizer.param_groups]
+            for group in optimizer.param_groups:
+                group["weight_decay"] = 0.0
+            try:
+                return step(*args, **kwargs)
+            finally:
+                for group, setting in zip(optimizer.param_groups, settings, strict=True):
+                    group["weight_decay"] = setting
+
+        optimizer.step = step_without_weight_decay
         return prepared
 
 

@@ -24,8 +24,8 @@ from runners.launchers.horovodrun import Horovodrun
 from runners.launchers.mpirun import Mpirun
 from runners.launchers.spawn import Spawn
 
-GATES, THIRD_ROUND = 2, 6
-"""Which ``prepare`` it is: those for the start, the gate and the trial that sets the blocks' length come first."""
+THIRD_ROUND, GATES = 5, 7
+"""Which ``prepare`` it is: those for the start and the trial that sets the blocks' length come first, then one for each round."""
 HOLD_S = 60.0
 MEMORY_BYTES = 256 << 20
 FLOOD_BYTES = 32 << 20
@@ -128,7 +128,7 @@ class Faults:
 
     def describe(self):
         self.described += 1
-        if self.described == 2:  # the first is the report of the start
+        if self.described == 2:  # the first is the report of the start, this one comes when all blocks are over
             self.come_to("finish")
         return super().describe()
 

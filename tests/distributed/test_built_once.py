@@ -1,0 +1,61 @@
+"""What is timed is the first model of its process, as in a user's own training: what an earlier one leaves makes it faster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import defaultdict
+
+import pytest
+
+from measurement.results import ResultsFolder
+from tests.conftest import REPOSITORY, ringside_here, write_plan
+from tests.distributed.plugins.told_builds import FILE
+
+pytestmark = pytest.mark.distributed
+WORKLOAD = f"{REPOSITORY}/tests/distributed/plugins/told_builds.py:ToldBuilds"
+
+
+def steps_before_builds(told):
+    """By process: how many steps it had taken at each ``build_model``."""
+    found = defaultdict(list)
+    for line in told.read_text().splitlines():
+        process, steps = line.split()
+        found[process].append(int(steps))
+    return list(found.values())
+
+
+def require_built_once(told, *, ranks, steps):
+    """Each rank took all of its steps between its first build and the next, which is the gate's."""
+    trained = [builds for builds in steps_before_builds(told) if builds[-1] >= steps]
+    assert len(trained) == ranks
+    assert [sum(before < steps for before in builds) for builds in trained] == [1] * ranks
+
+
+def test_under_a_driver(tmp_path):
+    told = tmp_path / "builds"
+    plan = write_plan(tmp_path, workload=WORKLOAD, environment={FILE: str(told)}, measurement={"control": True})
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr + done.stdout
+    records = ResultsFolder(tmp_path / "out").records()
+    assert [record.role for record in records] == ["baseline", "control"]
+    for record in records:
+        assert record.parity.passed and len(record.blocks) == 4
+        assert record.ranks[0].kept_bytes["parameters"], "the last report is of the model that was timed"
+    trial, warmup = 4, 2
+    require_built_once(told, ranks=4, steps=warmup + trial + 4 * (warmup + 3))
+
+
+def test_without_a_driver(tmp_path):
+    told = tmp_path / "builds"
+    ranks = [sys.executable, "-m", "runners.spawn", "--nproc-per-node", "2", "-m", "runners.ddp", "--workload", WORKLOAD]
+    short = ["--local-batch-size", "16", "--blocks", "4", "--block-steps", "3", "--warmup-steps", "1"]
+    command = [*ranks, *short, "-o", str(tmp_path / "out")]
+    environment = {**os.environ, FILE: str(told)}
+    done = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    (record,) = ResultsFolder(tmp_path / "out").records()
+    assert record.parity.passed and len(record.blocks) == 5
+    assert record.ranks[0].kept_bytes["parameters"]
+    require_built_once(told, ranks=2, steps=1 + 5 * 3)
