@@ -103,7 +103,7 @@ def test_two_runs_that_a_user_started_make_a_report(run_once, tmp_path):
 
 def test_one_rank_has_the_same_share_of_the_host_under_every_launcher(tmp_path):
     """torchrun sets OMP_NUM_THREADS=1, and mpirun binds a rank to one core."""
-    asked = ["-m", "runners.ddp", *SHORT, "--parity-steps", "0", "--no-local"]
+    asked = ["-m", "runners.ddp", *SHORT, "--parity-steps", "0", "--no-local", "--freed-memory", "keep"]
     commands = {
         "torchrun": ["torchrun", "--standalone", "--nproc-per-node", "1", *asked],
         "mpirun": ["mpirun", "-np", "1", "python", *asked],

@@ -71,7 +71,7 @@ class SameInputsInside(DDP):
 
 
 class Misbehaves(DDP):
-    """Rank 1 does something in its n-th ``prepare``, that is in the n-th block after the gate."""
+    """Rank 1 does something in its n-th ``prepare``: that of a block, where models are built anew for each, the trial first."""
 
     after = 6
 
@@ -126,7 +126,7 @@ class Unfair(DDP):
 
 
 class SaysEachBlock(DDP):
-    """Computes rightly. A rank's log has a line for each ``prepare``, of which each block begins with one."""
+    """Computes rightly. A rank's log has a line for each ``prepare``, with which blocks begin that build the model anew."""
 
     def prepare(self, model, build_optimizer):
         print("prepared", flush=True)
