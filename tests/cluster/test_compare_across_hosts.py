@@ -164,7 +164,7 @@ def begin(folder):
     plan = write_plan(folder, arms=BOTH, baseline="gloo", measurement=measurement)
     argv = [sys.executable, "-m", "runners.cli", "lab", "run", "--", "ringside", "compare", str(plan), "-o", str(folder / "out")]
     process = subprocess.Popen(argv, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: process.poll() is not None or all(prepared(arm) >= 4 for arm in BOTH), seconds=120)
+    wait_until(lambda: process.poll() is not None or all(prepared(arm) >= 6 for arm in BOTH), seconds=120)
     assert process.poll() is None, process.stderr.read()
     return process
 

@@ -21,7 +21,7 @@ ARMS = {name: {"backend": name, "transport": "gloo", "launcher": "spawn"} for na
 
 
 def test_a_neighbour_who_scans_and_talks_garbage_changes_nothing(lab, tmp_path):
-    measurement = {"launches": 1, "rounds": 100, "block_steps": 12, "local_every": 0, "control": False, "floor": False}
+    measurement = {"launches": 1, "rounds": 60, "block_steps": 8, "local_every": 0, "control": False, "floor": False}
     plan = {**TINY, "hosts": "host1:2", "network_interface": "eth0", "arms": ARMS, "baseline": "ddp", "measurement": measurement}
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
     command = [sys.executable, "-m", "runners.cli", "lab", "run", "--host", "host2", "--", sys.executable, NEIGHBOUR, "host1", "20"]
@@ -30,6 +30,6 @@ def test_a_neighbour_who_scans_and_talks_garbage_changes_nothing(lab, tmp_path):
         said = json.loads(neighbour.communicate(timeout=60)[0])
     assert done.returncode == 0, done.stderr
     records = ResultsFolder(tmp_path / "out").records()
-    assert [(record.arm, record.status, len(record.blocks)) for record in records] == [("ddp", "ok", 100), ("naive", "ok", 100)]
+    assert [(record.arm, record.status, len(record.blocks)) for record in records] == [("ddp", "ok", 60), ("naive", "ok", 60)]
     challenged = [port for port, line in said["heard"].items() if len(line.strip()) == 32]
     assert challenged, "it found the supervisors' port"

@@ -1,4 +1,4 @@
-"""The parity gate and the fairness manifest, on real ranks: what computes wrongly is reported as wrong and gets no timing."""
+"""The parity gate and the fairness manifest, on real ranks: what computes wrongly is wrong, and its timing counts for nothing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from measurement.results import ResultsFolder
+from reports.schema import Comparison
 from tests.conftest import no_process_stays, ringside_here, write_plan
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
@@ -50,11 +51,16 @@ def test_the_right_one_is_timed(gated):
 
 
 @pytest.mark.parametrize("name", WRONGLY)
-def test_every_wrong_backend_is_caught_and_not_timed(gated, name):
+def test_every_wrong_backend_is_caught_and_its_timing_counts_for_nothing(gated, name):
+    """Its steps are kept, for whoever wants to look."""
     record = record_of(gated, name.lower())
     assert record.status == "wrong", record.error
     assert WRONGLY[name] in record.error.message
-    assert len(gated[1].steps(record)) == 0
+    assert len(gated[1].steps(record)) > 0
+    found = Comparison.model_validate_json((gated[1].root / "comparison.json").read_text())
+    (arm,) = [arm for arm in found.arms if arm.name == record.arm]
+    assert (arm.status, arm.throughput_per_s) == ("wrong", None)
+    assert found.result(record.arm).throughput_ratio is None
 
 
 def test_an_unasked_difference_is_an_error(gated):
