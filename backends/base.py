@@ -66,8 +66,8 @@ class Prepared:
         """Set before a step whose gradients will be read: a library that clears them in ``step`` keeps a copy then."""
 
     def zero_grad(self) -> None:
-        """Drop the gradients of the last step."""
-        self.model.zero_grad(set_to_none=True)
+        """Drop the gradients of the last step, as training loops do: through the model, module by module, it takes longer."""
+        self.optimizer.zero_grad()
 
     def backward(self, loss: Tensor) -> None:
         """Compute gradients. Collective in the last micro-step of libraries that exchange meanwhile, unless local."""

@@ -59,6 +59,13 @@ class HorovodPrepared(Prepared):
         self._micro_steps, self._op = micro_steps, op
         self._is_local = False
 
+    def zero_grad(self) -> None:
+        """As ``DistributedOptimizer.zero_grad`` (0.28.1), which first refuses while gradients are exchanged.
+
+        It takes what steps without exchange leave in its table for such an exchange.
+        """
+        Optimizer.zero_grad(self._wrapped)
+
     @contextmanager
     def local_only(self) -> Iterator[None]:
         """The gradient hooks run, no exchange is begun and ``step()`` waits for none."""
