@@ -1,12 +1,17 @@
 """Does the answer depend on how long a block is, or on how old the wrapper in it is? Long blocks of a plan, cut up afterwards.
 
-    python benchmarks/block_length.py plans/local.yaml --output FOLDER [--launches 8] [--rounds 4] [--block-s 8]
+    python benchmarks/block_length.py plans/local.yaml --output FOLDER [--launches 8] [--rounds 4] [--block-s 8] [--after-a-stop]
 
 Model, optimizer and wrapper are built anew before each block. Printed for each arm is its throughput over
 the baseline's, mean over launches with its 95% interval: as blocks of 0.15 to 8 s would have given it, which are the first steps of
 the long ones; and by the wrapper's age, in steps since it was built (DDP's reducer, for one, times its first ten). Beside each
-stands by how much it is above that of all steps, with the interval of this difference within launches. Run it on an otherwise idle
-machine. An existing FOLDER is read, or continued.
+stands by how much it is above that of all steps, with the interval of this difference within launches.
+
+With ``--after-a-stop`` models are built once in each launch, as a comparison does, and every step is timed: printed is how much
+longer than an arm's mean step those take with which a block begins, after its ranks were stopped; and blocks as above, without the
+steps that a comparison does not time.
+
+Run it on an otherwise idle machine. An existing FOLDER is read, or continued.
 """
 
 from __future__ import annotations
@@ -28,24 +33,27 @@ from reports.statistics.means import mean_interval
 
 BLOCKS_S = (0.15, 0.5, 1.0, 2.0, 4.0, 8.0)
 AGES = ((3, 10), (11, 20), (21, 50), (51, None))
+AFTER_A_STOP = ((1, 1), (2, 2), (3, 6), (7, 15), (16, None))
+WARMUP_STEPS = Measurement().warmup_steps
 
 
-def measure(plan: Path, output: Path, *, launches: int, rounds: int, block_s: float) -> None:
+def measure(plan: Path, output: Path, *, launches: int, rounds: int, block_s: float, after_a_stop: bool) -> None:
     """Compare with blocks of so many seconds, without what tells why."""
     wanted = yaml.safe_load(plan.read_text())
-    alone = {"control": False, "floor": False, "local_every": 0, "rebuild_every": 1, "block_timeout_s": 120 + 10 * block_s}
-    wanted["measurement"] = {"launches": launches, "rounds": rounds, "block_s": block_s, **alone}
+    length = {"launches": launches, "rounds": rounds, "block_s": block_s, "block_timeout_s": 120 + 10 * block_s}
+    begin = {"warmup_steps": 0} if after_a_stop else {"rebuild_every": 1}
+    wanted["measurement"] = {**length, **begin, "control": False, "floor": False, "local_every": 0}
     path = output.with_suffix(".yaml")
     path.write_text(yaml.safe_dump(wanted))
     subprocess.run([sys.executable, "-m", "runners.cli", "compare", str(path), "-o", str(output)], check=True, stdout=sys.stderr)
 
 
 def step_times(output: Path) -> pd.DataFrame:
-    """Return the slowest rank's seconds of each step, by launch, arm, turn and the wrapper's age in steps, warm-up included."""
+    """Return the slowest rank's seconds of each step, by launch, arm, turn and the step's number in its block, from 0."""
     folder = ResultsFolder(output)
     records = folder.records()
-    slowest = read_steps(folder, records).that_count(records).where(kind="sync").slowest
-    return slowest.assign(age=slowest["step"] + 1 + Measurement().warmup_steps)
+    slowest: pd.DataFrame = read_steps(folder, records).that_count(records).where(kind="sync").slowest
+    return slowest
 
 
 def log_speeds(steps: pd.DataFrame) -> pd.DataFrame:
@@ -66,6 +74,28 @@ def tell(what: str, some: pd.DataFrame, every: pd.DataFrame, baseline: str) -> N
         print(f"{what:22} {arm:16} {_percent(ratio)}   above all steps' by {_percent(ratio - whole, less=1)}")
 
 
+def tell_blocks(steps: pd.DataFrame, baseline: str, longest_s: float) -> None:
+    """Print what blocks of each length would have given."""
+    for seconds in BLOCKS_S:
+        if seconds < longest_s:
+            tell(f"blocks of {seconds:g} s", first_seconds(steps, seconds), steps, baseline)
+
+
+def tell_after_a_stop(steps: pd.DataFrame) -> None:
+    """Print how much longer than an arm's mean step those of a block are that come so soon."""
+    for first, last in AFTER_A_STOP:
+        some = steps[steps["step"].between(first - 1, np.inf if last is None else last - 1)]
+        longer = log_speeds(steps) - log_speeds(some)
+        for arm in longer.columns:
+            print(f"{_numbers(first, last):22} {arm:16} {_percent(longer[arm], less=1)} longer")
+
+
+def _numbers(first: int, last: int | None) -> str:
+    if first == last:
+        return f"step {first}"
+    return f"steps {first} to {last}" if last else f"steps {first} and later"
+
+
 def _percent(logs: Sequence[float] | pd.Series, *, less: float = 0) -> str:
     mean = mean_interval(logs, confidence=0.95)
     low, high = (np.exp(np.nan if bound is None else bound) - less for bound in (mean.ci_low, mean.ci_high))
@@ -80,15 +110,20 @@ def main() -> None:
     parser.add_argument("--launches", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--block-s", type=float, default=BLOCKS_S[-1])
+    parser.add_argument("--after-a-stop", action="store_true", help="how long the steps take with which a block begins")
     given = parser.parse_args()
-    measure(given.plan, given.output, launches=given.launches, rounds=given.rounds, block_s=given.block_s)
+    length = {"launches": given.launches, "rounds": given.rounds, "block_s": given.block_s}
+    measure(given.plan, given.output, **length, after_a_stop=given.after_a_stop)
     steps, baseline = step_times(given.output), str(yaml.safe_load(given.plan.read_text())["baseline"])
-    for seconds in BLOCKS_S:
-        if seconds < given.block_s:
-            tell(f"blocks of {seconds:g} s", first_seconds(steps, seconds), steps, baseline)
+    if given.after_a_stop:
+        tell_after_a_stop(steps)
+        warm = steps[steps["step"] >= WARMUP_STEPS]
+        tell_blocks(warm.assign(step=warm["step"] - WARMUP_STEPS), baseline, given.block_s)
+        return
+    tell_blocks(steps, baseline, given.block_s)
+    age = steps["step"] + 1 + WARMUP_STEPS
     for youngest, oldest in AGES:
-        of_age = steps[steps["age"].between(youngest, oldest or np.inf)]
-        tell(f"steps {youngest} to {oldest}" if oldest else f"steps {youngest} and later", of_age, steps, baseline)
+        tell(_numbers(youngest, oldest), steps[age.between(youngest, oldest or np.inf)], steps, baseline)
 
 
 if __name__ == "__main__":
