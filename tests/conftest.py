@@ -42,8 +42,9 @@ TINY = {
 
 
 def pytest_configure(config):
-    """A shell's background job ignores SIGINT, and what it starts inherits that: comparisons would not hear their Ctrl-C."""
+    """A shell's background job ignores SIGINT, what nohup starts SIGHUP, and comparisons would inherit that and not end by it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # as our commands do, of which some run in this process
     os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")  # tests side by side have more ranks than cores
 
