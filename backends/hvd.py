@@ -60,11 +60,11 @@ class HorovodPrepared(Prepared):
         self._is_local = False
 
     def zero_grad(self) -> None:
-        """As ``DistributedOptimizer.zero_grad`` (0.28.1), which first refuses while gradients are exchanged.
+        """As ``DistributedOptimizer.zero_grad`` (0.28.1), by that of the workload's class, but without its check.
 
-        It takes what steps without exchange leave in its table for such an exchange.
+        It refuses while gradients are exchanged, and takes what steps without exchange leave in its table for an exchange.
         """
-        Optimizer.zero_grad(self._wrapped)
+        super(type(self._wrapped), self._wrapped).zero_grad()
 
     @contextmanager
     def local_only(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import runners.rank.trainer
 from backends.base import Prepared
+from backends.hvd import HorovodPrepared
 from measurement.errors import PlanError
 from measurement.record import LaunchRecord
 from measurement.speed import SpeedSettings
@@ -192,7 +193,7 @@ def test_after_a_rebuild_no_step_is_skipped_to_find_the_loss_scale_again(steep_e
 
 
 def test_gradients_are_dropped_by_the_optimizer_as_in_a_users_loop(engine, monkeypatch):
-    """A model looks at each of its modules for that, which a user does not pay: a tenth of a millisecond with ResNet-50."""
+    """A model looks at each of its modules for that, which a user does not pay."""
 
     def through_the_model(*_, **__):
         pytest.fail("gradients were dropped through the model")
@@ -203,6 +204,28 @@ def test_gradients_are_dropped_by_the_optimizer_as_in_a_users_loop(engine, monke
     prepared = engine.trainer.joined
     prepared.zero_grad()
     assert all(parameter.grad is None for parameter in prepared.bare.parameters())
+
+
+def test_under_horovod_too_a_workloads_own_optimizer_drops_them():
+    """Its wrapper is a subclass, which after steps without exchange refuses to."""
+    dropped = []
+
+    class Own(torch.optim.SGD):
+        def zero_grad(self, set_to_none=True):
+            dropped.append(set_to_none)
+            super().zero_grad(set_to_none=set_to_none)
+
+    class Distributed(Own):
+        def zero_grad(self):
+            raise AssertionError("optimizer.zero_grad() was called after loss.backward()")
+
+    model = torch.nn.Linear(2, 1)
+    original = Own(model.parameters(), lr=0.1)
+    prepared = HorovodPrepared(model, Distributed(model.parameters(), lr=0.1), original=original, micro_steps=1, op="Average")
+    model(torch.ones(1, 2)).sum().backward()
+    prepared.zero_grad()
+    assert dropped == [True]
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_the_loss_scale_begins_backs_off_and_grows_as_asked():
