@@ -332,7 +332,7 @@ class LaunchRecord(Written):
     exit_codes: list[int | None] = []
     started_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     start_s: float | None = None
-    """From the launcher's start until the slowest rank had connected, built its model and passed the gate."""
+    """From the launcher's start until the slowest rank was ready for its first command."""
     measuring_s: float | None = None
     """Wall time of this launch's blocks, all arms together."""
     ranks: list[RankReport] = []

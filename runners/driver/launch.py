@@ -146,11 +146,12 @@ class Launch:
         ranks = sum(arm.record.world_size for arm in self.arms)
         floor = " and the floor" if len(self.compared) < len(self.arms) else ""
         self._say(f"starting {len(self.compared)} arms{floor}, {ranks} ranks in all")
-        for arm in self.arms:
+        order = shuffled(self.arms, self._rng)
+        for arm in order:
             arm.run_unless_failed(self._start)
-        for arm in self.arms:
+        for arm in order:
             arm.run_unless_failed(self._await_ready)
-        self._measure(self.arms, seconds=self.measure.seconds_per_launch)
+        self._measure(order, known=self.arms, seconds=self.measure.seconds_per_launch)
         self._finish_all(self.arms)
 
     def _run_sequential(self) -> None:

@@ -1,8 +1,9 @@
-"""A workload that writes into a file how many steps its process had taken when it built a model."""
+"""A workload that writes into a file when its process builds a model, and when it takes its first step."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from workloads.digits import Digits
@@ -11,18 +12,25 @@ FILE = "BUILDS_FILE"
 
 
 class ToldBuilds(Digits):
-    """Each line: the process, and its steps so far."""
+    """Lines: ``built PROCESS STEPS``, with the process's steps so far; ``began PROCESS ARM``, where a driver started it."""
 
     steps = 0
 
     def build_model(self):
         """Tell of it."""
-        if FILE in os.environ:
-            with Path(os.environ[FILE]).open("a") as told:
-                told.write(f"{os.getpid()} {self.steps}\n")
+        tell("built", self.steps)
         return super().build_model()
 
     def compute_loss(self, model, batch):
-        """Count."""
+        """Count, and tell of the first."""
+        if not ToldBuilds.steps and "--arm" in sys.argv:
+            tell("began", sys.argv[sys.argv.index("--arm") + 1])
         ToldBuilds.steps += 1
         return super().compute_loss(model, batch)
+
+
+def tell(what, value):
+    """Write a line, where there is a file for it."""
+    if FILE in os.environ:
+        with Path(os.environ[FILE]).open("a") as told:
+            told.write(f"{what} {os.getpid()} {value}\n")
