@@ -165,9 +165,9 @@ class Launch:
             self._measure([arm], known=done, seconds=self.measure.seconds_per_launch / len(order))
             self._finish_all([arm])
 
-    def _measure(self, arms: Sequence[ArmLaunch], *, known: Sequence[ArmLaunch] | None = None, seconds: float) -> None:
-        """Measure these arms and open their gates; ``known``: those they are held against, themselves too; None: each other."""
-        held = [arm for arm in known or arms if not arm.is_floor]
+    def _measure(self, arms: Sequence[ArmLaunch], *, known: Sequence[ArmLaunch], seconds: float) -> None:
+        """Measure these arms and open their gates; ``known``: those they are held against, themselves too."""
+        held = [arm for arm in known if not arm.is_floor]
         compare_conditions(held)
         compared = [arm for arm in arms if not arm.is_floor]
         gates_come_first = bool(self._cases) or self.plan.training is not None  # see gates.py

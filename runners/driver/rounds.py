@@ -96,7 +96,7 @@ class Rounds:
             yield items
 
     def _cases_shuffled(self) -> Sequence[Case]:
-        """In random order. A single case is not drawn, so that the order of blocks stays that of earlier versions."""
+        """In random order; for a single case nothing is drawn."""
         return self._cases if len(self._cases) == 1 else self._rng.sample(self._cases, k=len(self._cases))
 
     def _offering(self, case: Case, arms: Sequence[ArmLaunch]) -> list[ArmLaunch]:
