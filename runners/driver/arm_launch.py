@@ -20,6 +20,8 @@ class ArmLaunch:
     session: ArmSession
     record: LaunchRecord
     say: Say
+    ready: list[RankReport] = field(default_factory=list)
+    """What its ranks reported when they had started, before the first step: all arms compare at this moment, see ``conditions``."""
     blocks: int = 0
     """Number of blocks begun, trials included."""
     gate: ParityReport | None = None
@@ -31,6 +33,11 @@ class ArmLaunch:
     def is_floor(self) -> bool:
         """Whether it is the arm without any library, whose blocks are all without exchange and which is compared with none."""
         return self.record.role == "floor"
+
+    @property
+    def conditions(self) -> LaunchRecord:
+        """The record with the ranks as they started: DDP, for one, rebuilds its buckets in an arm's first steps."""
+        return self.record.model_copy(update={"ranks": self.ready})
 
     @property
     def is_running(self) -> bool:

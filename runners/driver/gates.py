@@ -47,7 +47,7 @@ def open_gates(
 def compare_conditions(arms: Sequence[ArmLaunch]) -> None:
     """Fail each arm whose versions, cores, threads or seeds are other than the first one's, unless the plan asked for that."""
     for first, arm in _with_reference(arms):
-        differences = unasked_differences(first.record, arm.record)
+        differences = unasked_differences(first.conditions, arm.conditions)
         if differences:
             message = f"not comparable with {first.record.arm}: " + "; ".join(differences)
             arm.fail(Failure(message=message), status="failed")

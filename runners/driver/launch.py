@@ -188,7 +188,7 @@ class Launch:
 
     def _await_ready(self, arm: ArmLaunch) -> None:
         replies = arm.session.await_ready()
-        arm.record.ranks = [reply.report for reply in replies]
+        arm.record.ranks = arm.ready = [reply.report for reply in replies]
         arm.record.hosts = sorted({rank.host for rank in arm.record.ranks})
         arm.record.start_s = time.monotonic() - arm.session.started_s
         arm.session.freeze()

@@ -135,10 +135,9 @@ def test_one_process_may_take_the_place_of_all_ranks(tmp_path):
 
 
 def test_a_finished_comparison_is_not_measured_again_and_its_reports_are_rebuilt(tmp_path):
-    """In sequential mode, which a second launch must alternate in, too."""
-    plan = write_plan(
-        tmp_path, arms={"ddp": {"backend": "ddp", "launcher": "spawn"}}, measurement={"mode": "sequential", "rounds": 2}
-    )
+    """In sequential mode, which a second launch must alternate in, too; DDP has rebuilt one arm's buckets when the other starts."""
+    arms = {"ddp": {"backend": "ddp", "launcher": "spawn", "options": {"bucket_cap_mb": 0.05}}}
+    plan = write_plan(tmp_path, arms=arms, measurement={"mode": "sequential", "rounds": 2})
     first = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert first.returncode == 0, first.stderr
     before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
@@ -152,6 +151,7 @@ def test_a_finished_comparison_is_not_measured_again_and_its_reports_are_rebuilt
     assert longer.returncode == 0, longer.stderr
     records = records_of(tmp_path / "out")
     assert set(records) == {(launch, arm) for launch in (0, 1) for arm in ("ddp", "ddp-control")}
+    assert all(len(record.ranks[0].backend["bucket_sizes_bytes"]) > 1 for record in records.values())
     for launch in (0, 1):
         turns = [sorted(block.turn for block in records[launch, arm].blocks) for arm in ("ddp", "ddp-control")]
         first_arm, second_arm = sorted(turns)
