@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import psutil
 import torch
@@ -322,8 +323,11 @@ def refusals():
 
 
 @case
-def absent():
-    """Rank 0 stays away: the others' errors say in what, who and out of how many; by wait, future and the call itself."""
+def absent(folder):
+    """Rank 0 stays away: the others' errors say in what, who and out of how many; by wait, future and the call itself.
+
+    They are written to files, since mpirun may drop what was printed shortly before the MPI_Abort with which this ends.
+    """
     rank, _ = start(timeout=SHORT)
     store = dist.distributed_c10d._get_default_store()
     quiet = dist.new_group(timeout=SHORT)
@@ -332,9 +336,9 @@ def absent():
     else:
         work = dist.all_reduce(torch.ones(4, 3), async_op=True)
         queued = dist.broadcast(torch.ones(2), 0, async_op=True)
-        print(message_of(work.wait), message_of(work.get_future().wait), message_of(queued.wait), sep="\n")
-        print(message_of(dist.barrier, group=quiet), message_of(dist.all_reduce, torch.ones(1)), sep="\n")
-        sys.stdout.flush()
+        told = [message_of(work.wait), message_of(work.get_future().wait), message_of(queued.wait)]
+        told += [message_of(dist.barrier, group=quiet), message_of(dist.all_reduce, torch.ones(1))]
+        Path(folder, f"rank-{rank}.txt").write_text("\n".join(told))
         store.set(f"raised on {rank}", "")
 
 
