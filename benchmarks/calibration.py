@@ -3,7 +3,7 @@
 - ``same``: same against same, for DDP and Horovod, about a minute each, and ``defaults`` at the settings of plans/local.yaml: an
   arm against its control and against a copy of itself as a candidate. Counted: intervals that cover 1.
 - ``five``: DDP, and Horovod, against a backend that spends 5% more on every step (two and a half minutes from start to report),
-  and ``two``: DDP against one that spends 2% more (within 5 minutes). Counted: candidates called slower.
+  and ``two``: DDP against one that spends 2% more (within 5 minutes), with freed memory kept. Counted: candidates called slower.
 - ``stalls``: DDP that sleeps 60 ms after every 50th step; ``rare-stalls``: 0.3 s in one block of twenty, beside a baseline that is
   3% slower otherwise; ``launches``: 6% more in every fifth launch. Counted: intervals that cover the ratio that was planted.
 - ``load-none``: the arms of plans/local.yaml on the machine as it is, once; ``load-hog``: the same while another process spins on
@@ -36,6 +36,8 @@ SLOW = Path(__file__).parent / "plugins" / "slow.py"
 MINUTE = {"launches": 3, "seconds_per_launch": 16}
 LONG_STEPS = {"local_batch_size": 128}
 """A rank's threads on one core delay each other by milliseconds, which is much of a short step and little of a long one."""
+KEPT = {"freed_memory": "keep"}
+"""Otherwise two launches of one arm differ by up to 40% at this batch size, by the pages that each of their steps faults in."""
 LONG_BLOCKS = {"block_s": 0.4}
 """Long enough that the untimed steps before a block are a small part of it."""
 TWO_AND_A_HALF_MINUTES = {"launches": 5, "seconds_per_launch": 12, **LONG_BLOCKS}
@@ -71,6 +73,7 @@ class Case:
     measurement: dict[str, Any]
     repeats: int = 10
     local_batch_size: int = 32
+    freed_memory: str = "return"
     truth: Callable[[Comparison], float] | None = None
     """The true ratio of the candidate, from the comparison's own step times; None: 1, or what is counted is the verdict."""
     quiet: str = ""
@@ -89,6 +92,7 @@ class Case:
             "local_batch_size": self.local_batch_size,
             "world_size": 2,
             "seed": 1 + number,
+            "freed_memory": self.freed_memory,
             "baseline": next(iter(self.arms)),
             "arms": self.arms,
             "measurement": {"local_every": 0, **self.measurement},
@@ -107,18 +111,21 @@ def cases() -> list[Case]:
             arms={"ddp": QUIET_DDP, "five-percent": plug_in("SlowDDP", extra=0.05)},
             measurement=TWO_AND_A_HALF_MINUTES,
             **LONG_STEPS,
+            **KEPT,
         ),
         Case(
             name="five-horovod",
             arms={"horovod": HOROVOD, "five-percent": plug_in("SlowHorovod", extra=0.05)},
             measurement=TWO_AND_A_HALF_MINUTES,
             **LONG_STEPS,
+            **KEPT,
         ),
         Case(
             name="two",
             arms={"ddp": QUIET_DDP, "two-percent": plug_in("SlowDDP", extra=0.02)},
             measurement=FIVE_MINUTES,
             **LONG_STEPS,
+            **KEPT,
         ),
         Case(
             name="stalls",
