@@ -3,13 +3,16 @@
 - ``same``: same against same, for DDP and Horovod, about a minute each, and ``defaults`` at the settings of plans/local.yaml: an
   arm against its control and against a copy of itself as a candidate. Counted: intervals that cover 1.
 - ``five``: DDP, and Horovod, against a backend that spends 5% more on every step (two and a half minutes from start to report),
-  and ``two``: DDP against one that spends 2% more (within 5 minutes), with freed memory kept. Counted: candidates called slower.
+  and ``two``: DDP against one that spends 2% more (within 5 minutes), with freed memory kept; ``returned``: as ``two``, with freed
+  memory returned to the kernel as by default. Counted: candidates called slower.
 - ``stalls``: DDP that sleeps 60 ms after every 50th step; ``rare-stalls``: 0.3 s in one block of twenty, beside a baseline that is
   3% slower otherwise; ``launches``: 6% more in every fifth launch. Counted: intervals that cover the ratio that was planted.
 - ``load-none``: the arms of plans/local.yaml on the machine as it is, once; ``load-hog``: the same while another process spins on
   the first core for 10 s of every 30. Counted: verdicts that do not contradict the quiet machine's.
 
-    python benchmarks/calibration.py --output FOLDER [--only same|defaults|five|two|stalls|rare-stalls|launches|load] [--repeats N]
+    python benchmarks/calibration.py --output FOLDER [--repeats N] [--only NAME]
+
+with NAME the beginning of one of these: same, defaults, five, two, returned, stalls, rare-stalls, launches, load.
 
 Each count stands with its binomial interval (Clopper and Pearson, 95%). Run it on an otherwise idle machine. An existing FOLDER is
 continued.
@@ -126,6 +129,12 @@ def cases() -> list[Case]:
             measurement=FIVE_MINUTES,
             **LONG_STEPS,
             **KEPT,
+        ),
+        Case(
+            name="returned",
+            arms={"ddp": QUIET_DDP, "two-percent": plug_in("SlowDDP", extra=0.02)},
+            measurement=FIVE_MINUTES,
+            **LONG_STEPS,
         ),
         Case(
             name="stalls",

@@ -189,6 +189,8 @@ class RankSteps(Written):
     """None where the kernel does not tell."""
     threads: ThreadTimes | None = None
     """The same; and of a micro-benchmark or an epoch."""
+    page_faults: int | None = None
+    """Minor ones of the rank's process in the timed steps (``ru_minflt``, getrusage(2)); None of a micro-benchmark or an epoch."""
 
 
 class BlockRecord(Written):
@@ -233,6 +235,8 @@ class BlockRecord(Written):
     """The ranks' cores' mean frequency at the block's end."""
     threads: ThreadTimes | None = None
     """The mean over ranks; None where a rank has none."""
+    page_faults: float | None = None
+    """The same."""
     ranks: list[RankSteps] = []
     """By rank; empty where it was read from a file."""
     hosts: dict[str, HostUse] = {}
@@ -250,7 +254,9 @@ class BlockRecord(Written):
         load = load_of([steps.core_use for steps in ranks if steps.core_use])
         longest = {name: max(getattr(steps, name) for steps in ranks) for name in ("untimed_s", "skipped_steps", "restarts")}
         threads = mean_times([steps.threads for steps in ranks])
-        return blocks[0].model_copy(update={"ranks": ranks, "threads": threads, **longest, **load, **measured})
+        faults = [steps.page_faults for steps in ranks if steps.page_faults is not None]
+        means = {"threads": threads, "page_faults": fmean(faults) if len(faults) == len(ranks) > 0 else None}
+        return blocks[0].model_copy(update={"ranks": ranks, **means, **longest, **load, **measured})
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """All ranks' steps with the columns of ``STEP_COLUMNS``."""

@@ -177,6 +177,16 @@ class StallFigures(Stored):
     longest_s: float | None
 
 
+class PageFaults(Stored):
+    """Minor page faults of a rank in a synchronised step (mean over ranks), launch by launch."""
+
+    per_step: float
+    """Over all launches."""
+    fewest: float
+    """Per step, of the launch that has the fewest."""
+    most: float
+
+
 class LoadFigures(Stored):
     """What others took of an arm's cores while its blocks ran (``reports.conclusions.disturbances``): shares of the cores' time."""
 
@@ -266,6 +276,8 @@ class ArmSummary(Stored):
     """Null without synchronised steps, and of a micro-benchmark."""
     load: LoadFigures | None = None
     """Null where the kernel does not tell."""
+    page_faults: PageFaults | None = None
+    """Null of a micro-benchmark or a training to the end, and in files written before there were any."""
     skipped_steps: int = 0
     """Timed steps that the optimizer did not take, since gradients overflowed in fp16."""
     restarts: int = 0

@@ -1,4 +1,4 @@
-"""What disturbed the measuring: foreign load block by block, and stalls.
+"""What disturbed the measuring: foreign load block by block, stalls, and page faults launch by launch.
 
 Foreign load: what processes that are not the arm's took of its ranks' cores, block by block.
 
@@ -9,6 +9,9 @@ Stalls: steps far longer than an arm's others. They count in every throughput an
 
 A stall is a step (by its slowest rank) of more than twice the launch's median that is also further from it than ten times the
 median absolute deviation, so that a launch whose steps vary widely has none. What a stall takes is its time beyond the median.
+
+Page faults: glibc's malloc gives large blocks back to the kernel when they are freed, and a step that allocates them anew faults in
+each of their pages. How many do so depends on where memory happens to lie in a launch, for as long as it lasts.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from measurement.record import LaunchRecord
-from reports.schema import LoadFigures, StallFigures
+from reports.schema import LoadFigures, PageFaults, StallFigures
 
 DISTURBED = 0.10
 """A block is disturbed if others took this share of its ranks' cores, a hypervisor's other guests included."""
@@ -115,3 +118,18 @@ def summarise_stalls(arm: str, stalls: pd.DataFrame, blocks: pd.DataFrame) -> St
         typical_s=float(np.median(own["step_s"])) if len(own) else None,
         longest_s=float(own["step_s"].max()) if len(own) else None,
     )
+
+
+def summarise_page_faults(records: Sequence[LaunchRecord]) -> PageFaults | None:
+    """One arm's, of synchronised steps; None where they were not counted."""
+    rows = [
+        (record.launch, block.page_faults, block.steps)
+        for record in records
+        for block in record.blocks
+        if block.kind == "sync" and block.page_faults is not None
+    ]
+    if not rows:
+        return None
+    sums = pd.DataFrame(rows, columns=["launch", "faults", "steps"]).groupby("launch").sum()
+    by_launch = sums["faults"] / sums["steps"]
+    return PageFaults(per_step=sums["faults"].sum() / sums["steps"].sum(), fewest=by_launch.min(), most=by_launch.max())

@@ -15,7 +15,7 @@ from measurement.record import LaunchRecord, ParityResult, RankReport
 from reports.conclusions.blocks import phase_medians, throughput_interval
 from reports.conclusions.bottleneck import step_shares
 from reports.conclusions.cases import cases_of, summarise_cases
-from reports.conclusions.disturbances import summarise_load, summarise_stalls
+from reports.conclusions.disturbances import summarise_load, summarise_page_faults, summarise_stalls
 from reports.conclusions.machine import energy_per_sample_j, summarise_links, summarise_machine
 from reports.conclusions.ranks import summarise_ranks
 from reports.conclusions.step_terms import Terms
@@ -49,6 +49,7 @@ def summarise_arms(
             summary.by_rank = summarise_ranks(own, steps.rank_blocks, terms.straggler_of(name))
             summary.links = summarise_links(plan, own) if summary.by_rank else []
             summary.stalls = summarise_stalls(name, stalls, blocks)
+            summary.page_faults = summarise_page_faults(own)
             summary.step_terms_s, summary.threads_s = terms.of(name), terms.threads_of(name)
             sync = steps.where(kind="sync").rank_blocks
             summary.step_shares = step_shares(sync, summary.step_terms_s) if len(sync) else None

@@ -15,7 +15,14 @@ from reports.estimate import Caution
 from reports.schema import ArmSummary, HeadlinePart, RatioSummary
 from reports.statistics.looks import error_share
 from reports.wording.causes import because_clause
-from reports.wording.disturbances import load_lines, restart_lines, skipped_lines, stall_lines, straggler_lines
+from reports.wording.disturbances import (
+    load_lines,
+    page_fault_lines,
+    restart_lines,
+    skipped_lines,
+    stall_lines,
+    straggler_lines,
+)
 from reports.wording.formatting import interval, percent, ratio
 from reports.wording.separate_runs import run_lines
 
@@ -281,6 +288,7 @@ def warnings(plan: Plan, arms: Sequence[ArmSummary], results: Sequence[RatioSumm
             lost = len({error.launch for error in arm.errors})
             found.append(f"{arm.name} is {arm.status} in {_count(lost, 'launch', 'launches')}; the others count")
     found += [*straggler_lines(arms), *stall_lines(arms), *load_lines(arms), *skipped_lines(arms), *restart_lines(arms)]
+    found += page_fault_lines(arms, freed_memory=plan.freed_memory)
     atypical = [result for result in results if is_atypical(result, threshold=plan.measurement.noise_threshold)]
     if any(result.case is not None for result in atypical):
         found.append(f"In {len(atypical)} of {len(results)} ratios a few blocks are far out: see typical_ratio in comparison.json")

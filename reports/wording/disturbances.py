@@ -6,13 +6,17 @@ from collections.abc import Sequence
 
 from measurement.record import LaunchRecord
 from reports.conclusions.disturbances import DISTURBED, FEW, is_quiet
-from reports.schema import ArmSummary, LoadFigures, StallFigures
+from reports.schema import ArmSummary, LoadFigures, PageFaults, StallFigures
 from reports.wording.formatting import PHASE_NAMES, milliseconds, percent
 
 WORTH_TELLING_STALLS = 0.005
 """Arms whose stalls took less than this share of their time are not spoken of."""
 WORTH_TELLING_LOAD = 0.02
 """Arms of whose cores others took less than this are not spoken of."""
+PAGE_FAULT_S = 1e-6
+"""What a minor page fault takes, at the least: entering the kernel and clearing 4 KiB."""
+WORTH_TELLING_FAULTS = 0.03
+"""Page faults are spoken of where, at that price, they make up this share of some arm's step in some launch."""
 
 
 def stall_lines(arms: Sequence[ArmSummary]) -> list[str]:
@@ -95,6 +99,31 @@ def load_lines(arms: Sequence[ArmSummary]) -> list[str]:
         return []
     said = ", ".join(f"{name} {_taken(load)}" for name, load in hit.items())
     return [f"Others took of the ranks' cores while the blocks ran: {said}"]
+
+
+def page_fault_lines(arms: Sequence[ArmSummary], *, freed_memory: str) -> list[str]:
+    """That steps fault in pages, arm by arm, and what to do about it; none where they are few, or freed memory is kept.
+
+    Args:
+        arms: those of the comparison.
+        freed_memory: the plan's.
+    """
+    found = {arm.name: (arm.page_faults, arm.step_time_s) for arm in arms if arm.page_faults and arm.step_time_s}
+    matter = any(faults.most * PAGE_FAULT_S >= WORTH_TELLING_FAULTS * step_s["p50"] for faults, step_s in found.values())
+    if freed_memory == "keep" or not matter:
+        return []
+    told = ", ".join(f"{name} {_by_launch(faults)}" for name, (faults, _) in found.items())
+    return [
+        f"Pages that a step faults in, since malloc gives freed memory back to the kernel: {told}. That takes time, and other time "
+        "in each launch. Trainings that keep freed memory (MALLOC_MMAP_MAX_=0, MALLOC_TRIM_THRESHOLD_=1099511627776) may be faster "
+        "and vary less: 'freed_memory: keep' in the plan compares them"
+    ]
+
+
+def _by_launch(faults: PageFaults) -> str:
+    """Such as ``120 to 9,100``."""
+    fewest, most = f"{faults.fewest:,.0f}", f"{faults.most:,.0f}"
+    return fewest if fewest == most else f"{fewest} to {most}"
 
 
 def _taken(load: LoadFigures) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import random
+import resource
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -265,10 +266,11 @@ class Trainer:
             synchronize_ranks(self.backend, self.device)
             scale = self.step_precision.scaler.get_scale()
             untimed_s = time.perf_counter() - began
-            restarts = self.restarts
+            restarts, faults = self.restarts, _page_faults()
             timer.start()
             samples = [self.step(timer) for _ in range(steps)]
             phases_s = timer.read().tolist()
+            faults = _page_faults() - faults
             threads = self.threads.between(before, self.threads.read())
             skipped = self.step_precision.skipped_since(scale)
         return RankSteps(
@@ -279,6 +281,7 @@ class Trainer:
             skipped_steps=skipped,
             restarts=self.restarts - restarts,
             threads=threads,
+            page_faults=faults,
         )
 
     @contextmanager
@@ -361,3 +364,8 @@ def resolve_device(wanted: str, *, local_rank: int) -> torch.device:
     device = torch.device("cuda", local_rank % max(torch.cuda.device_count(), 1))
     torch.cuda.set_device(device)
     return device
+
+
+def _page_faults() -> int:
+    """Minor page faults of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

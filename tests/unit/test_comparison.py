@@ -22,7 +22,7 @@ from reports.conclusions.blocks import (
 )
 from reports.conclusions.steps import Steps, read_steps
 from reports.wording.comparison import apart_note
-from reports.wording.disturbances import restart_lines
+from reports.wording.disturbances import page_fault_lines, restart_lines
 from tests.unit.results_factory import Truth, make_plan, write_results
 
 
@@ -96,6 +96,25 @@ def test_batches_that_ended_are_told(sound):
     assert restart_lines(arms) == [
         "the workload's batches ended in timed steps and were begun anew, as at the end of an epoch: 3 times in horovod-gloo"
     ]
+
+
+def test_pages_that_steps_fault_in_are_told_by_launch_where_they_matter(tmp_path):
+    folder = write_results(tmp_path)
+    records = folder.records()
+    by_launch = {"ddp-gloo": [120, 9000, 300], "horovod-gloo": [0, 0, 0]}
+    for record in records:
+        for block in record.blocks if record.arm in by_launch else []:
+            block.page_faults = by_launch[record.arm][record.launch] * block.steps
+    found = compare(folder.read_plan(), records, read_steps(folder, records))
+    figures = found.arm("ddp-gloo").page_faults
+    assert (figures.fewest, figures.most) == (120, 9000)
+    assert figures.per_step == pytest.approx(3140)
+    assert found.arm("horovod-mpi").page_faults is None
+    (line,) = [line for line in found.warnings if "Pages that a step faults in" in line]
+    assert "kernel: ddp-gloo 120 to 9,000, horovod-gloo 0. That" in line
+    assert page_fault_lines(found.arms, freed_memory="keep") == []
+    longer = [arm.model_copy(update={"step_time_s": {"p50": 10.0}}) for arm in found.arms]
+    assert page_fault_lines(longer, freed_memory="return") == []
 
 
 def test_throughput_is_samples_of_all_ranks_over_the_slowest_ranks_time(tmp_path):

@@ -51,11 +51,13 @@ def test_without_counters_nothing_is_known():
 
 def test_a_block_has_the_mean_over_ranks_or_nothing():
     def rank(number, threads):
-        return RankSteps(rank=number, untimed_s=0.0, samples=[1], phases_s=[[0.0] * 4], threads=threads)
+        faults = None if threads is None else 100 * number
+        return RankSteps(rank=number, untimed_s=0.0, samples=[1], phases_s=[[0.0] * 4], threads=threads, page_faults=faults)
 
     times = [ThreadTimes(running_s=one, runnable_s=2 * one, library_s=0.0, others_s=1.0) for one in (1.0, 3.0)]
     place = {"turn": 0, "round": 0, "block": 0, "kind": "sync", "steps": 1}
     both = BlockRecord.joined([BlockRecord(**place, ranks=[rank(number, one)]) for number, one in enumerate(times)])
     assert both.threads == ThreadTimes(running_s=2.0, runnable_s=4.0, library_s=0.0, others_s=1.0)
+    assert both.page_faults == 50
     one = BlockRecord.joined([BlockRecord(**place, ranks=[rank(0, times[0]), rank(1, None)])])
     assert one.threads is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import mmap
 import multiprocessing
 import sys
 from datetime import timedelta
@@ -92,6 +93,21 @@ def test_a_compiled_ddp_takes_steps_without_exchange(monkeypatch):
         engine.trainer.release()
         engine.backend.teardown()
     assert len(block.samples) == 2
+
+
+def test_page_faults_of_the_timed_steps_are_counted(engine, monkeypatch):
+    pages, trainer = 1000, engine.trainer
+    compute_loss = trainer.workload.compute_loss
+
+    def fault_in_and_compute(*arguments):
+        with mmap.mmap(-1, pages * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+            for page in range(pages):
+                memory[page * mmap.PAGESIZE] = 1
+        return compute_loss(*arguments)
+
+    monkeypatch.setattr(trainer.workload, "compute_loss", fault_in_and_compute)
+    block = trainer.run_block(steps=2, warmup_steps=3, local=False, rebuild=False)
+    assert 2 * pages <= block.page_faults < 5 * pages
 
 
 def test_micro_batches_of_unequal_sizes_can_weigh_as_one_batch_would():
