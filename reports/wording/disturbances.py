@@ -114,9 +114,9 @@ def page_fault_lines(arms: Sequence[ArmSummary], *, freed_memory: str) -> list[s
         return []
     told = ", ".join(f"{name} {_by_launch(faults)}" for name, (faults, _) in found.items())
     return [
-        f"Pages that a step faults in, since malloc gives freed memory back to the kernel: {told}. That takes time, and other time "
-        "in each launch. Trainings that keep freed memory (MALLOC_MMAP_MAX_=0, MALLOC_TRIM_THRESHOLD_=1099511627776) may be faster "
-        "and vary less: 'freed_memory: keep' in the plan compares them"
+        f"Pages that a step faults in, by launch, since malloc gives freed memory back to the kernel: {told}. They cost time, and "
+        "make launches differ. Trainings that keep freed memory (MALLOC_MMAP_MAX_=0, MALLOC_TRIM_THRESHOLD_=1099511627776) may be "
+        "faster and vary less; 'freed_memory: keep' in the plan compares those"
     ]
 
 
