@@ -144,7 +144,8 @@ def test_no_process_of_a_waiting_arm_runs(taken_turns):
     seen, _ = taken_turns
     assert len(seen) >= SNAPSHOTS
     for before, after in seen:
-        assert {state for state, _, _ in [*before.values(), *after.values()]} <= {"T", "Z"}
+        there = [seen for view in (before, after) for seen in view.values() if seen]  # the others ended before the arm was stopped
+        assert {state for state, _, _ in there} <= {"T", "Z"}
         assert before == after, "a process computed while its arm waited"
 
 
