@@ -106,12 +106,6 @@ def redirect_output(path: Path) -> None:
     os.close(log)
 
 
-def end_with(error: Exception) -> NoReturn:
-    """Log the traceback and end at once: libraries that tear down without their peers may hang, or bury the cause."""
-    traceback.print_exception(error)
-    leave(1)
-
-
 def error_reply(error: Exception) -> ErrorReply:
     """What the driver hears of an exception that was raised just now."""
     told = ToldError.of(error)
@@ -142,11 +136,21 @@ class RankServer:
                     remote_results.append(self._kept_in, self._world.rank, number, text)
                 self._store.set(place, text)
             except Exception as error:  # noqa: BLE001 - the worker's edge: whatever it was, the driver must hear of it
-                with contextlib.suppress(RuntimeError):  # the way to the driver is cut: the log is what is left
-                    self._store.set(place, encode(error_reply(error)))
-                end_with(error)
+                self._end_with(error, place)
             number, done = number + 1, isinstance(command, FinishCommand)
         self._engine.backend.teardown()
+
+    def _end_with(self, error: Exception, place: str) -> NoReturn:
+        """Log the traceback, tell the driver and end: libraries that tear down without their peers may hang, or bury the cause.
+
+        The log comes first: a driver that has been told names it to the user, and ends the arm's processes.
+        """
+        reply = encode(error_reply(error))
+        with contextlib.suppress(OSError):  # the disk is full: the driver must hear of the error all the same
+            traceback.print_exception(error)
+        with contextlib.suppress(RuntimeError):  # the way to the driver is cut: the log is what is left
+            self._store.set(place, reply)
+        leave(1)
 
     def _answer(self, command: Command) -> Answer:
         """Carry out a command and return the reply."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from measurement.results import ResultsFolder
@@ -35,6 +38,31 @@ def test_an_exception_in_a_comparison(tmp_path):
     assert "Traceback" in log.read_text()
     assert f"full traceback: {log}" in said.replace("- ", "-") or log.name in said
     assert LINE in (tmp_path / "out" / "report.html").read_text().replace("&#34;", '"')
+
+
+RANK_OF_A_HASTY_DRIVER = """
+import os
+from measurement.world import World
+from runners.rank.worker import RankServer
+
+class Store:
+    def get(self, key):
+        raise OSError("sample 60 is damaged")
+    def set(self, key, text):
+        os._exit(9)
+
+RankServer(store=Store(), arm="ddp", launch=0, world=World(), kept_in=None).serve()
+"""
+"""It is ended as soon as it has told of its error."""
+
+
+def test_the_traceback_is_logged_before_the_driver_ends_the_rank():
+    done = subprocess.run(
+        [sys.executable, "-c", RANK_OF_A_HASTY_DRIVER], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 9
+    assert "Traceback" in done.stderr
+    assert done.stderr.endswith("OSError: sample 60 is damaged\n")
 
 
 def test_an_exception_in_a_run_of_ones_own(tmp_path):
