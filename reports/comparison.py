@@ -28,7 +28,16 @@ from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary
 from reports.statistics.looks import error_share
 from reports.training_schema import TrainingSummary
 from reports.wording.bottleneck import limit_sentence
-from reports.wording.comparison import apart_note, control_sentence, fastest_sentence, findings, headline, ratio_note, warnings
+from reports.wording.comparison import (
+    apart_note,
+    control_sentence,
+    fastest_sentence,
+    findings,
+    headline,
+    ratio_note,
+    remedies,
+    warnings,
+)
 from reports.wording.disturbances import floor_lines, load_sentence
 from reports.wording.training import NO_CONTROL, training_findings, training_headline, training_note, training_warnings
 
@@ -92,6 +101,7 @@ def compare(
     return Comparison(
         **sentences,
         elsewhere=elsewhere,
+        remedies=remedies(plan, arms),
         training=training,
         measured_minutes=minutes,
         results=results,

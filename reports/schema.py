@@ -400,6 +400,8 @@ class Comparison(Stored):
     control: str
     """What the control says, in one sentence."""
     warnings: list[str]
+    remedies: list[str] = []
+    """What would narrow the intervals without measuring longer; among the warnings, too."""
     limit: str | None = None
     """Which term limits the speed, in one sentence; null without timing, and of a micro-benchmark."""
     baseline: str

@@ -62,12 +62,14 @@ def comparison_table(comparison: Comparison) -> RichTable | Group:
 
 
 def _verdicts(comparison: Comparison) -> RichTable | Group:
-    """Below the table: the notes that are too long for it, and the limit; then the terms of each arm's step."""
+    """Below the table: notes that are too long for it, the limit, and what might decide what is open; then each arm's terms."""
     terms = terms_table(comparison)
     table = verdict_table(comparison).without("runs_as", "pairs", *(["exposed"] if terms.rows else []))
     notes = [(row.entries["arm"].text, row.entries["note"]) for row in table.rows]
     below = [f"{arm}: {note.text}" for arm, note in notes if note.short is not None]
-    verdicts = _with_lines(rich_table(table), [*below, *([comparison.limit] if comparison.limit else [])])
+    below += [comparison.limit] if comparison.limit else []
+    below += comparison.remedies if comparison.undecided else []
+    verdicts = _with_lines(rich_table(table), below)
     return Group(verdicts, Text(), rich_table(terms)) if terms.rows else verdicts
 
 

@@ -288,7 +288,7 @@ def warnings(plan: Plan, arms: Sequence[ArmSummary], results: Sequence[RatioSumm
             lost = len({error.launch for error in arm.errors})
             found.append(f"{arm.name} is {arm.status} in {_count(lost, 'launch', 'launches')}; the others count")
     found += [*straggler_lines(arms), *stall_lines(arms), *load_lines(arms), *skipped_lines(arms), *restart_lines(arms)]
-    found += page_fault_lines(arms, freed_memory=plan.freed_memory)
+    found += remedies(plan, arms)
     atypical = [result for result in results if is_atypical(result, threshold=plan.measurement.noise_threshold)]
     if any(result.case is not None for result in atypical):
         found.append(f"In {len(atypical)} of {len(results)} ratios a few blocks are far out: see typical_ratio in comparison.json")
@@ -302,6 +302,11 @@ def warnings(plan: Plan, arms: Sequence[ArmSummary], results: Sequence[RatioSumm
     found += chance_lines(results, comparisons=len(cases), kind="cases", confidence=plan.measurement.confidence)
     cautions = dict.fromkeys(CAUTIONS[result.caution] for result in results if result.caution)
     return [*found, *run_lines(results), *_looks(looks, plan), *cautions]
+
+
+def remedies(plan: Plan, arms: Sequence[ArmSummary]) -> list[str]:
+    """What would narrow the intervals without measuring longer."""
+    return page_fault_lines(arms, freed_memory=plan.freed_memory)
 
 
 def _ungated(arm: ArmSummary) -> str:

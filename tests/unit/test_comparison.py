@@ -111,6 +111,7 @@ def test_pages_that_steps_fault_in_are_told_by_launch_where_they_matter(tmp_path
     assert figures.per_step == pytest.approx(3140)
     assert found.arm("horovod-mpi").page_faults is None
     (line,) = [line for line in found.warnings if "Pages that a step faults in" in line]
+    assert found.remedies == [line]
     assert "kernel: ddp-gloo 120 to 9,000, horovod-gloo 0. They" in line
     assert page_fault_lines(found.arms, freed_memory="keep") == []
     longer = [arm.model_copy(update={"step_time_s": {"p50": 10.0}}) for arm in found.arms]

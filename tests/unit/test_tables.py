@@ -64,6 +64,14 @@ def test_markdown_html_and_terminal_show_the_same_verdicts(misleading):
     assert all({name, ratio, *verdict.split()} <= set(line) for (name, ratio, verdict), line in zip(wanted, plain, strict=True))
 
 
+def test_the_terminal_tells_what_would_decide_besides_measuring_on(misleading):
+    line = "Pages that a step faults in"
+    for verdict in ("undecided", "slower"):
+        results = [result.model_copy(update={"verdict": verdict}) for result in misleading.results]
+        told = misleading.model_copy(update={"remedies": [line], "results": results})
+        assert (line in on_terminal(comparison_table(told))) == (verdict == "undecided")
+
+
 def test_a_style_follows_from_the_kind_alone():
     column = Column(name="a", title="a")
     rows = [Row(entries={"a": Entry(text="anything", kind="faster")}), Row(entries={"a": Entry(text="faster")})]
