@@ -28,17 +28,8 @@ from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary
 from reports.statistics.looks import error_share
 from reports.training_schema import TrainingSummary
 from reports.wording.bottleneck import limit_sentence
-from reports.wording.comparison import (
-    apart_note,
-    control_sentence,
-    fastest_sentence,
-    findings,
-    headline,
-    ratio_note,
-    remedies,
-    warnings,
-)
-from reports.wording.disturbances import floor_lines, load_sentence
+from reports.wording.comparison import apart_note, control_sentence, fastest_sentence, findings, headline, ratio_note, warnings
+from reports.wording.disturbances import floor_lines, load_sentence, page_fault_lines
 from reports.wording.training import NO_CONTROL, training_findings, training_headline, training_note, training_warnings
 
 
@@ -101,7 +92,6 @@ def compare(
     return Comparison(
         **sentences,
         elsewhere=elsewhere,
-        remedies=remedies(plan, arms),
         training=training,
         measured_minutes=minutes,
         results=results,
@@ -128,9 +118,11 @@ def _sentences(
     """Fields of ``Comparison`` that are sentences. Sets the notes of ratios and of arms that trained to the end, too."""
     for result in results:
         result.note = ratio_note(result, arms) or apart_note(result, arms)
-    said, warned = [*findings(results, arms, plan), *fastest_sentence(leaders, plan)], warnings(plan, arms, results, looks)
+    said = [*findings(results, arms, plan), *fastest_sentence(leaders, plan)]
+    remedies = page_fault_lines(arms, freed_memory=plan.freed_memory)
+    warned = warnings(plan, arms, results, looks, remedies)
     shares = {arm.name: arm.step_shares for arm in arms if arm.step_shares and arm.role != "control"}
-    limit = limit_sentence(shares, hosts=hosts)
+    beside = {"remedies": remedies, "limit": limit_sentence(shares, hosts=hosts)}
     if training is None:
         control = control_sentence(results, plan)
         first = headline(said, control, results, plan, load=load_sentence(load))
@@ -141,7 +133,7 @@ def _sentences(
             "findings": said,
             "control": control,
             "warnings": warned,
-            "limit": limit,
+            **beside,
         }
     for arm in training.arms:
         arm.note = training_note(arm, training)
@@ -150,7 +142,7 @@ def _sentences(
         "findings": [*training_findings(training), *said],
         "control": NO_CONTROL,
         "warnings": [*training_warnings(training), *warned],
-        "limit": limit,
+        **beside,
     }
 
 

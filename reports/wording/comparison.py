@@ -17,7 +17,6 @@ from reports.statistics.looks import error_share
 from reports.wording.causes import because_clause
 from reports.wording.disturbances import (
     load_lines,
-    page_fault_lines,
     restart_lines,
     skipped_lines,
     stall_lines,
@@ -280,15 +279,25 @@ def headline(
     return Headline(text=". ".join(sentence for _, sentence in shown), holds=[part for part, _ in shown], findings=full)
 
 
-def warnings(plan: Plan, arms: Sequence[ArmSummary], results: Sequence[RatioSummary], looks: Sequence[int] = ()) -> list[str]:
-    """What a reader must know before believing the figures. ``looks``: see ``measurement.record.Manifest``."""
+def warnings(
+    plan: Plan, arms: Sequence[ArmSummary], results: Sequence[RatioSummary], looks: Sequence[int], remedies: Sequence[str]
+) -> list[str]:
+    """What a reader must know before believing the figures.
+
+    Args:
+        plan: whose question the figures answer.
+        arms: those of the comparison.
+        results: all ratios.
+        looks: see ``measurement.record.Manifest``.
+        remedies: see ``Comparison``.
+    """
     found = [f"{arm.name} was interrupted; what it had measured counts{_ungated(arm)}" for arm in arms if not arm.complete]
     for arm in arms:
         if arm.status not in ("ok", "not measured") and arm.launches:
             lost = len({error.launch for error in arm.errors})
             found.append(f"{arm.name} is {arm.status} in {_count(lost, 'launch', 'launches')}; the others count")
     found += [*straggler_lines(arms), *stall_lines(arms), *load_lines(arms), *skipped_lines(arms), *restart_lines(arms)]
-    found += remedies(plan, arms)
+    found += remedies
     atypical = [result for result in results if is_atypical(result, threshold=plan.measurement.noise_threshold)]
     if any(result.case is not None for result in atypical):
         found.append(f"In {len(atypical)} of {len(results)} ratios a few blocks are far out: see typical_ratio in comparison.json")
@@ -302,11 +311,6 @@ def warnings(plan: Plan, arms: Sequence[ArmSummary], results: Sequence[RatioSumm
     found += chance_lines(results, comparisons=len(cases), kind="cases", confidence=plan.measurement.confidence)
     cautions = dict.fromkeys(CAUTIONS[result.caution] for result in results if result.caution)
     return [*found, *run_lines(results), *_looks(looks, plan), *cautions]
-
-
-def remedies(plan: Plan, arms: Sequence[ArmSummary]) -> list[str]:
-    """What would narrow the intervals without measuring longer."""
-    return page_fault_lines(arms, freed_memory=plan.freed_memory)
 
 
 def _ungated(arm: ArmSummary) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
@@ -57,9 +56,7 @@ RankServer(store=Store(), arm="ddp", launch=0, world=World(), kept_in=None).serv
 
 
 def test_the_traceback_is_logged_before_the_driver_ends_the_rank():
-    done = subprocess.run(
-        [sys.executable, "-c", RANK_OF_A_HASTY_DRIVER], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run(sys.executable, "-c", RANK_OF_A_HASTY_DRIVER, timeout=60)
     assert done.returncode == 9
     assert "Traceback" in done.stderr
     assert done.stderr.endswith("OSError: sample 60 is damaged\n")

@@ -144,7 +144,8 @@ def test_no_process_of_a_waiting_arm_runs(taken_turns):
     seen, _ = taken_turns
     assert len(seen) >= SNAPSHOTS
     for before, after in seen:
-        there = [seen for view in (before, after) for seen in view.values() if seen]  # the others ended before the arm was stopped
+        # what is None had ended before the arm was stopped
+        there = [process for view in (before, after) for process in view.values() if process]
         assert {state for state, _, _ in there} <= {"T", "Z"}
         assert before == after, "a process computed while its arm waited"
 
