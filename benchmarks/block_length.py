@@ -40,7 +40,13 @@ WARMUP_STEPS = Measurement().warmup_steps
 def measure(plan: Path, output: Path, *, launches: int, rounds: int, block_s: float, after_a_stop: bool) -> None:
     """Compare with blocks of so many seconds, without what tells why."""
     wanted = yaml.safe_load(plan.read_text())
-    length = {"launches": launches, "rounds": rounds, "block_s": block_s, "block_timeout_s": 120 + 10 * block_s}
+    length = {
+        "rehearsal": "never",
+        "launches": launches,
+        "rounds": rounds,
+        "block_s": block_s,
+        "block_timeout_s": 120 + 10 * block_s,
+    }
     begin = {"warmup_steps": 0} if after_a_stop else {"rebuild_every": 1}
     wanted["measurement"] = {**length, **begin, "control": False, "floor": False, "local_every": 0}
     path = output.with_suffix(".yaml")
@@ -112,7 +118,7 @@ def main() -> None:
     parser.add_argument("--block-s", type=float, default=BLOCKS_S[-1])
     parser.add_argument("--after-a-stop", action="store_true", help="how long the steps take with which a block begins")
     given = parser.parse_args()
-    length = {"launches": given.launches, "rounds": given.rounds, "block_s": given.block_s}
+    length = {"rehearsal": "never", "launches": given.launches, "rounds": given.rounds, "block_s": given.block_s}
     measure(given.plan, given.output, **length, after_a_stop=given.after_a_stop)
     steps, baseline = step_times(given.output), str(yaml.safe_load(given.plan.read_text())["baseline"])
     if given.after_a_stop:

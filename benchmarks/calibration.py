@@ -36,15 +36,15 @@ import yaml
 from scipy import stats
 
 SLOW = Path(__file__).parent / "plugins" / "slow.py"
-MINUTE = {"launches": 3, "seconds_per_launch": 16}
+MINUTE = {"rehearsal": "never", "launches": 3, "seconds_per_launch": 16}
 LONG_STEPS = {"local_batch_size": 128}
 """A rank's threads on one core delay each other by milliseconds, which is much of a short step and little of a long one."""
 KEPT = {"freed_memory": "keep"}
 """Otherwise two launches of one arm differ by up to 40% at this batch size, by the pages that each of their steps faults in."""
 LONG_BLOCKS = {"block_s": 0.4}
 """Long enough that the untimed steps before a block are a small part of it."""
-TWO_AND_A_HALF_MINUTES = {"launches": 5, "seconds_per_launch": 12, **LONG_BLOCKS}
-FIVE_MINUTES = {"launches": 7, "seconds_per_launch": 22, **LONG_BLOCKS}
+TWO_AND_A_HALF_MINUTES = {"rehearsal": "never", "launches": 5, "seconds_per_launch": 12, **LONG_BLOCKS}
+FIVE_MINUTES = {"rehearsal": "never", "launches": 7, "seconds_per_launch": 22, **LONG_BLOCKS}
 DDP = {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"}
 QUIET_DDP = {**DDP, "options": {"broadcast_buffers": False}}
 """DDP for which 2% more work per step takes 2% longer. With buffers broadcast, ranks also wait for each other in the forward

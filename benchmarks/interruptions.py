@@ -52,7 +52,15 @@ PLAN = {
     "world_size": 2,
     "baseline": "ddp",
     "arms": {name: {"backend": name, "transport": "gloo", "launcher": "spawn"} for name in ("ddp", "naive")},
-    "measurement": {"launches": 2, "rounds": 8, "block_steps": 3, "control": False, "floor": False, "local_every": 0},
+    "measurement": {
+        "rehearsal": "never",
+        "launches": 2,
+        "rounds": 8,
+        "block_steps": 3,
+        "control": False,
+        "floor": False,
+        "local_every": 0,
+    },
 }
 
 

@@ -26,7 +26,7 @@ from measurement.results import ResultsFolder
 from reports import conclude
 
 DDP = {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"}
-MEASUREMENT = {"launches": 2, "seconds_per_launch": 20, "local_every": 0}
+MEASUREMENT = {"rehearsal": "never", "launches": 2, "seconds_per_launch": 20, "local_every": 0}
 LARGE_BATCH = {"local_batch_size": 128, "measurement": {"block_s": 0.4}}
 REBUILT = {"rebuild_every": 1}
 CHOICES: dict[str, dict[str, Any]] = {

@@ -46,7 +46,7 @@ OVER_A_LINK = {
     "hosts": "host1:1,host2:1",
     "network_interface": "eth0",
 }
-MEASUREMENT = {"launches": 5, "seconds_per_launch": 16, "block_s": 0.3, "local_every": 2}
+MEASUREMENT = {"rehearsal": "never", "launches": 5, "seconds_per_launch": 16, "block_s": 0.3, "local_every": 2}
 
 
 @dataclass(frozen=True, kw_only=True)

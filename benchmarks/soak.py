@@ -44,7 +44,15 @@ FIGURES = ("memory_mb", "threads", "open_files", "temporary_files")
 
 def plan(arms: dict[str, Any], *, world_size: int = 2, **measurement: Any) -> dict[str, Any]:
     """Return a plan of the shortest launches."""
-    measurement = {"launches": 1, "rounds": 2, "block_steps": 2, "local_every": 0, "control": False, "floor": False} | measurement
+    measurement = {
+        "rehearsal": "never",
+        "launches": 1,
+        "rounds": 2,
+        "block_steps": 2,
+        "local_every": 0,
+        "control": False,
+        "floor": False,
+    } | measurement
     return {
         "name": "soak",
         "workload": "digits",

@@ -123,6 +123,9 @@ class Measurement(Section):
     """Beside the blocks without gradient exchange, run some with no library at all: what computing itself costs."""
     freeze: bool = True
     """Stop the processes of waiting arms."""
+    rehearsal: Literal["once", "always", "never"] = "once"
+    """Before the first launch, start every arm, run a few samples and take the gate. ``once``: unless that was passed before
+    with the same plan, versions, machines and sources."""
     noise_threshold: float = Field(default=0.01, gt=0, lt=1)
     """A ratio within ±this of 1 is of no practical interest."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)

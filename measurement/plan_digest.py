@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-NEVER_DIGESTED = {"launches", "until_decided", "max_minutes", "reports", "question"}
+NEVER_DIGESTED = {"launches", "until_decided", "max_minutes", "rehearsal", "reports", "question"}
 """How long is measured and what is written may change when a comparison is resumed."""
 FIRST_FIELDS: Mapping[str, frozenset[str]] = {
     "Plan": frozenset(

@@ -46,6 +46,12 @@ def compare(
     ] = None,
     until_decided: Annotated[bool, typer.Option("--until-decided", help="Add launches until no verdict is undecided.")] = False,
     max_minutes: Annotated[float | None, typer.Option(help="With --until-decided: no new launch after this long.")] = None,
+    rehearsal: Annotated[
+        bool | None,
+        typer.Option(
+            "--rehearse/--no-rehearsal", help="Try every arm first even if it passed before, or not at all. [once for each plan]"
+        ),
+    ] = None,
     resume_elsewhere: Annotated[
         bool, typer.Option("--resume-elsewhere", help="Go on with a folder though versions, machine or sources are others now.")
     ] = False,
@@ -57,6 +63,8 @@ def compare(
     overrides = list(settings or [])
     if until_decided:
         overrides.append("measurement.until_decided=true")
+    if rehearsal is not None:
+        overrides.append(f"measurement.rehearsal={'always' if rehearsal else 'never'}")
     if max_minutes is not None:
         overrides.append(f"measurement.max_minutes={max_minutes}")
     chosen = read_plan_or_study(plan, overrides=overrides)
@@ -170,10 +178,28 @@ def check(
     from runners.standalone.flags import settings
 
     if workload.endswith((".yaml", ".yml")):
-        check_plan_and_print(read_plan_or_study(Path(workload)))
+        plan = read_plan_or_study(Path(workload))
+        check_plan_and_print(plan)
+        if not rehearse_and_print(plan):
+            raise typer.Exit(EXIT_FAILED)
         return
     options = settings(workload_option, "--workload-option")
     check_and_print(workload, options, local_batch_size=local_batch_size, seed=seed)
+
+
+def rehearse_and_print(plan: Plan) -> bool:
+    """Rehearse a plan's arms on this machine and print what came of each. Returns whether none failed."""
+    from runners.driver.progress import Progress
+    from runners.driver.rehearsal import rehearse_here
+
+    with Progress(seconds_per_launch=1.0) as progress:
+        outcomes, folder = rehearse_here(plan, progress=progress)
+    for name, outcome in outcomes.items():
+        print(f"  arm        {name}: {outcome}")
+    has_failed = any(not outcome.startswith(("ok", "not tried")) for outcome in outcomes.values())
+    if has_failed:
+        print(f"logs: {folder}")
+    return not has_failed
 
 
 @app.command()

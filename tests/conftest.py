@@ -36,7 +36,7 @@ TINY = {
     "world_size": 2,
     "baseline": "ddp",
     "arms": {"ddp": {"backend": "ddp", "transport": "gloo"}},
-    "measurement": {"launches": 1, "rounds": 3, "block_steps": 3, "local_every": 3, "floor": False},
+    "measurement": {"rehearsal": "never", "launches": 1, "rounds": 3, "block_steps": 3, "local_every": 3, "floor": False},
 }
 """The smallest real comparison; tests change what they are about."""
 

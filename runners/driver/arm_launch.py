@@ -44,6 +44,10 @@ class ArmLaunch:
         """Whether this arm is still to be measured."""
         return self.record.status == "ok" and not self.session.exit_codes
 
+    def refuse(self, rehearsal: LaunchRecord) -> None:
+        """Do not start this arm: it failed in the rehearsal, as this record of it says."""
+        self.record.status, self.record.error, self.record.parity = rehearsal.status, rehearsal.error, rehearsal.parity
+
     def run_unless_failed(self, act: Callable[[ArmLaunch], None]) -> None:
         """Call ``act`` on an arm that still runs. Its failure ends this arm and no other."""
         if not self.is_running:

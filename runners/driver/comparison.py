@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from measurement.core_use import BUSY_REMEDY, busy_warning, crowded_warning
+from measurement.environment import steering_environment
 from measurement.errors import RecordError
 from measurement.fairness import fairness_table
 from measurement.files import LOCK_FILE
@@ -27,6 +28,7 @@ from reports.statistics.looks import next_look
 from runners.driver.endpoint import DriverEndpoint, open_endpoint
 from runners.driver.launch import Launch
 from runners.driver.progress import Progress
+from runners.driver.rehearsal import Memory, rehearse, require_something_to_measure
 from runners.hosts.placement import SLURM
 from runners.hosts.preflight import inspect
 from runners.hosts.ssh_probe import probe_hosts
@@ -70,6 +72,9 @@ class ComparisonRun:
         make_reports(plan.reports)  # refused before anything is measured
         self._seconds = Seconds()
         self._notes: list[str] = []
+        self._is_rehearsed = False
+        self._refused: dict[str, LaunchRecord] = {}
+        """By name, the rehearsal's records of arms that failed there."""
 
     def prepare(self) -> None:
         """Refuse what cannot work, before a process starts or a file is written.
@@ -148,6 +153,7 @@ class ComparisonRun:
             with shaped_links(self.plan.link_rate), open_endpoint(self.inspection.placement) as endpoint:
                 for number in self._numbers(done):
                     self.folder.require_room()
+                    self._rehearse_once()
                     self._launch(number, endpoint)
                     if self._has_lost_hosts():
                         break
@@ -157,6 +163,29 @@ class ComparisonRun:
                 self.progress.say("writing reports")
                 self.comparison = write_reports(self.folder)
         return self.comparison
+
+    def _rehearse_once(self) -> None:
+        """Rehearse before the first launch of this session, see ``driver.rehearsal``.
+
+        A training and a micro-benchmark take the gate before anything is timed anyway.
+
+        Raises:
+            LaunchError: nothing is left to be compared.
+        """
+        wanted = self.plan.measurement.rehearsal
+        if self._is_rehearsed or wanted == "never" or self.cases or self.plan.training is not None:
+            return
+        self._is_rehearsed = True
+        memory = Memory(self.plan, conditions=environment_of(self.manifest) | steering_environment(os.environ))
+        if wanted == "once" and memory.knows():
+            return
+        folder = self.folder.root / "rehearsal"
+        self._refused = rehearse(
+            self.plan, self.workload, placement=self.inspection.placement, folder=folder, progress=self.progress
+        )
+        require_something_to_measure(self.plan, self._refused, folder=folder)
+        if not self._refused:
+            memory.add()
 
     def _crowded(self) -> list[str]:
         """Say on which hosts ranks share cores, unless they compute on GPUs."""
@@ -214,6 +243,7 @@ class ComparisonRun:
             folder=self.folder,
             endpoint=endpoint,
             progress=self.progress,
+            refused=self._refused,
         )
         try:
             launch.run()

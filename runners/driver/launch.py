@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -45,7 +45,9 @@ class Launch:
         folder: ResultsFolder,
         endpoint: DriverEndpoint,
         progress: Progress,
+        refused: Mapping[str, LaunchRecord] | None = None,
     ) -> None:
+        """``refused``: by name, the rehearsal's records of arms that failed there: rows of the report, which are not started."""
         self.plan, self.measure = plan, plan.measurement
         self.number = number
         self.clock = Clock()
@@ -58,6 +60,9 @@ class Launch:
         self._events: dict[str, TensorboardLog] = {}
         self._kept_at_s = time.monotonic()
         self.arms = [self._arm(setup, endpoint) for setup in arms]
+        for arm in self.arms:
+            if refused and arm.record.arm in refused:
+                arm.refuse(refused[arm.record.arm])
 
     @property
     def compared(self) -> list[ArmLaunch]:

@@ -49,6 +49,11 @@ class Progress:
         """Expect one launch more."""
         self._launches += 1
 
+    def rehearsal(self) -> None:
+        """Begin the rehearsal, which is no launch."""
+        self._started_at, self._training_at = time.monotonic(), None
+        self._title = f"{self._point}rehearsal"
+
     def launch(self, number: int) -> None:
         """Begin a launch."""
         self._started_at, self._training_at = time.monotonic(), None

@@ -52,7 +52,7 @@ def processes_of(host):
 
 
 def write_plan(folder, **changes):
-    measurement = {"launches": 1, "rounds": 3, "block_steps": 3, "local_every": 0, "control": False}
+    measurement = {"rehearsal": "never", "launches": 1, "rounds": 3, "block_steps": 3, "local_every": 0, "control": False}
     content = {**TINY, "hosts": ["host1:1", "host2:1"], "network_interface": "eth0", "arms": PAIR, **changes}
     path = folder / "plan.yaml"
     path.write_text(yaml.safe_dump({**content, "measurement": {**measurement, **changes.get("measurement", {})}}))

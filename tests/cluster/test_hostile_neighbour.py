@@ -21,7 +21,15 @@ ARMS = {name: {"backend": name, "transport": "gloo", "launcher": "spawn"} for na
 
 
 def test_a_neighbour_who_scans_and_talks_garbage_changes_nothing(lab, tmp_path):
-    measurement = {"launches": 1, "rounds": 60, "block_steps": 8, "local_every": 0, "control": False, "floor": False}
+    measurement = {
+        "rehearsal": "never",
+        "launches": 1,
+        "rounds": 60,
+        "block_steps": 8,
+        "local_every": 0,
+        "control": False,
+        "floor": False,
+    }
     plan = {**TINY, "hosts": "host1:2", "network_interface": "eth0", "arms": ARMS, "baseline": "ddp", "measurement": measurement}
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
     command = [sys.executable, "-m", "runners.cli", "lab", "run", "--host", "host2", "--", sys.executable, NEIGHBOUR, "host1", "20"]

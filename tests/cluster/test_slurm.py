@@ -54,7 +54,15 @@ def in_job(line, *, tasks=2):
 
 
 def write_plan(folder, **changes):
-    measurement = {"launches": 1, "rounds": 3, "block_steps": 3, "local_every": 0, "control": False, "floor": False}
+    measurement = {
+        "rehearsal": "never",
+        "launches": 1,
+        "rounds": 3,
+        "block_steps": 3,
+        "local_every": 0,
+        "control": False,
+        "floor": False,
+    }
     content = {name: value for name, value in TINY.items() if name != "world_size"} | {"arms": ARMS, "baseline": "torchrun"}
     path = folder / "plan.yaml"
     changed = {**measurement, **changes.pop("measurement", {})}

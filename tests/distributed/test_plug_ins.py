@@ -19,7 +19,7 @@ from tests.conftest import REPOSITORY
 pytestmark = pytest.mark.distributed
 
 BLOCK = re.compile(r"```(?:python|yaml)\n# ([a-z_]+\.(?:py|yaml))\n(.*?)```", re.DOTALL)
-SHORT = {"launches": 1, "rounds": 3, "block_steps": 3, "local_every": 3, "control": False, "floor": False}
+SHORT = {"rehearsal": "never", "launches": 1, "rounds": 3, "block_steps": 3, "local_every": 3, "control": False, "floor": False}
 ENTRY_POINTS = """
 [build-system]
 requires = ["setuptools"]

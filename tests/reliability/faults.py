@@ -229,7 +229,15 @@ def _plan(trial: Trial) -> dict[str, Any]:
         arms[str(cell)] = KINDS[cell.kind].arm(cell.fault, cell.stage, control(trial, cell))
     hangs = any(cell.fault in HUNG and cell.stage == "start" for cell in cells)
     timeouts = {"block_timeout_s": BLOCK_TIMEOUT_S, "start_timeout_s": START_TIMEOUT_S if hangs else 4 * START_TIMEOUT_S}
-    measurement = {"launches": 1, "rounds": ROUNDS, "block_steps": 2, "local_every": 0, "floor": False, "control": False} | timeouts
+    measurement = {
+        "rehearsal": "never",
+        "launches": 1,
+        "rounds": ROUNDS,
+        "block_steps": 2,
+        "local_every": 0,
+        "floor": False,
+        "control": False,
+    } | timeouts
     measurement["rebuild_every"] = 1
     reports = {"reports": ["markdown", f"{PLUGIN}:HoldsTheReports"]} if any(cell.stage == "report" for cell in cells) else {}
     plan = {"name": "faults", "workload": "digits", "local_batch_size": 16, "world_size": 2, "baseline": "well"}

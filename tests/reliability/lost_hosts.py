@@ -67,7 +67,15 @@ def plant(cell: Cell, folder: Path) -> Trial:
     arms[str(cell)] = KINDS[cell.kind].arm("none" if cell.fault == "port-taken" else "hold", cell.stage, control(trial, cell))
     if cell.fault == "port-taken":
         arms[str(cell)] |= {"launcher": f"{PLUGIN}:PortTaken"}
-    measurement = {"launches": 1, "rounds": ROUNDS, "block_steps": 2, "local_every": 0, "floor": False, "control": False}
+    measurement = {
+        "rehearsal": "never",
+        "launches": 1,
+        "rounds": ROUNDS,
+        "block_steps": 2,
+        "local_every": 0,
+        "floor": False,
+        "control": False,
+    }
     measurement["rebuild_every"] = 1
     plan = {"name": "lost", "workload": "digits", "local_batch_size": 16, "hosts": ["host1:1", f"{LOST}:1"], "baseline": "well"}
     plan |= {"network_interface": "eth0", "arms": arms, "measurement": measurement}

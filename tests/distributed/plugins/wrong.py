@@ -131,3 +131,10 @@ class SaysEachBlock(DDP):
     def prepare(self, model, build_optimizer):
         print("prepared", flush=True)
         return super().prepare(model, build_optimizer)
+
+
+class RaisesAtSetup(DDP):
+    """Refuses to start."""
+
+    def setup(self, world, *, device, store=None):
+        raise RuntimeError("not on this machine")

@@ -1,0 +1,147 @@
+"""The rehearsal: before anything is timed, every arm starts on its real hosts, runs a few samples, passes the gate and ends.
+
+What a library refuses then costs seconds, not a launch. A rehearsal that every arm passed is remembered by a digest of the plan,
+the versions, the machines and the user's sources, so it is not held again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from install.cache import cache_root
+from measurement.errors import LaunchError, PlanError
+from measurement.plan import Plan
+from measurement.record import LaunchRecord
+from measurement.results import ResultsFolder
+from runners.driver.endpoint import open_endpoint
+from runners.driver.launch import Launch
+from runners.driver.progress import Progress
+from runners.hosts.placement import Placement
+from runners.hosts.preflight import inspect
+from runners.planning.arms import require_executables, resolve_arm, resolve_arms
+from runners.planning.workload import WorkloadSetup, resolve_workload
+
+SAMPLES = 4
+"""Of each rank and micro-step, where the plan has more; a batch norm over two samples has no gradient but rounding."""
+SHORT = {"rounds": 1, "block_steps": 1, "warmup_steps": 1, "launches": 1, "control": False, "floor": False}
+"""Of ``measurement``: one block with exchange, one without where the plan has such blocks, then the gate."""
+NOT_REHEARSED = {"name", "measurement", "reports", "question", "baseline", "points", "scaling", "link_rate", "training"}
+"""Fields of a plan that change nothing of what a rehearsal shows."""
+RANK = re.compile(r"^ranks? [0-9, ]+: ")
+"""Before a message; which rank it was may be chance."""
+
+
+def rehearsal_plan(plan: Plan) -> Plan:
+    """Return the plan as it is rehearsed: few samples, one short round, no control and no floor."""
+    measurement = {**SHORT, "local_every": min(plan.measurement.local_every, 1)}
+    small = {"local_batch_size": min(plan.local_batch_size, SAMPLES), "link_rate": None, "training": None}
+    return plan.model_copy(update={**small, "measurement": plan.measurement.model_copy(update=measurement)})
+
+
+def rehearse(
+    plan: Plan, workload: WorkloadSetup, *, placement: Placement, folder: Path, progress: Progress
+) -> dict[str, LaunchRecord]:
+    """Rehearse every arm, together or one at a time as the plan measures them; nothing is left running.
+
+    Args:
+        plan: that will be measured; its workload is trained.
+        workload: the plan's, resolved.
+        placement: of its ranks.
+        folder: where logs and records of the rehearsal are written.
+        progress: tells the user what is being done.
+
+    Returns:
+        The records of the arms that failed or were wrong, by name.
+    """
+    small = rehearsal_plan(plan)
+    progress.rehearsal()
+    shutil.rmtree(folder, ignore_errors=True)
+    with open_endpoint(placement) as endpoint:
+        arms = list(resolve_arms(small).values())
+        launch = Launch(small, arms, workload, [], number=0, folder=ResultsFolder(folder), endpoint=endpoint, progress=progress)
+        launch.run()
+    failed = {arm.record.arm: arm.record for arm in launch.arms if arm.record.status != "ok"}
+    if not failed:
+        shutil.rmtree(folder, ignore_errors=True)
+    return failed
+
+
+def rehearse_here(plan: Plan, *, progress: Progress) -> tuple[dict[str, str], Path]:
+    """Rehearse a plan on this machine alone, whatever its hosts: what came of each arm, by name, and where the logs are.
+
+    An arm that cannot start here says why. Of a plan that names hosts two ranks are tried.
+    """
+    here: dict[str, Any] = {"hosts": None, "network_interface": None, "driver_address": None, "points": {}, "training": None}
+    plan = plan.model_copy(update={**here, "world_size": min(plan.world_size, 2) if plan.hosts else plan.world_size})
+    outcomes = {name: _why_not_here(name, plan) for name in plan.arms}
+    able = {name: plan.arms[name] for name, why in outcomes.items() if why is None}
+    folder = Path(tempfile.mkdtemp(prefix="ringside-rehearsal-"))
+    failed: dict[str, LaunchRecord] = {}
+    if able:
+        workload = resolve_workload(plan.workload, plan.workload_options)
+        placement = inspect(plan).placement
+        plan = plan.model_copy(update={"arms": able, "baseline": plan.baseline if plan.baseline in able else next(iter(able))})
+        failed = rehearse(plan, workload, placement=placement, folder=folder, progress=progress)
+    told = {name: f"{record.status}: {message_of(record)}" for name, record in failed.items()}
+    return {name: told.get(name, "ok") if why is None else f"not tried here: {why}" for name, why in outcomes.items()}, folder
+
+
+def _why_not_here(name: str, plan: Plan) -> str | None:
+    """Why an arm cannot be rehearsed on this machine; None: it can."""
+    try:
+        require_executables({name: resolve_arm(name, plan.arms[name], plan)})
+    except PlanError as error:
+        return str(error)
+    return None
+
+
+def message_of(record: LaunchRecord) -> str:
+    """Why an arm failed."""
+    return record.error.message if record.error else record.status
+
+
+def require_something_to_measure(plan: Plan, failed: Mapping[str, LaunchRecord], *, folder: Path) -> None:
+    """Refuse to measure where the baseline failed in the rehearsal, or every candidate did.
+
+    Raises:
+        LaunchError: with what failed; said once where all arms failed alike.
+    """
+    candidates = plan.arms.keys() - {plan.baseline}
+    if plan.baseline not in failed and (not candidates or candidates - failed.keys()):
+        return
+    messages = {name: message_of(record) for name, record in failed.items()}
+    alike = {RANK.sub("", message) for message in messages.values()}
+    every = len(messages) == len(plan.arms) and len(alike) == 1
+    found = [f"every arm: {next(iter(messages.values()))}"] if every else [f"arm '{n}': {m}" for n, m in messages.items()]
+    listed = "\n".join(found)
+    raise LaunchError(f"nothing was measured, since the rehearsal failed (its logs: {folder})\n{listed}")
+
+
+class Memory:
+    """Remembers which rehearsals were passed; where its folder cannot be written, none is."""
+
+    def __init__(self, plan: Plan, *, conditions: Mapping[str, object]) -> None:
+        """``conditions``: versions, machines, digests of sources and variables that a rehearsal depends on."""
+        content = [plan.model_dump(mode="json", exclude=NOT_REHEARSED), plan.measurement.mode, dict(conditions)]
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:24]
+        self._path = cache_root().parent / "rehearsals" / digest
+
+    def knows(self) -> bool:
+        """Whether this rehearsal was passed before."""
+        with contextlib.suppress(OSError):
+            return self._path.is_file()
+        return False
+
+    def add(self) -> None:
+        """Remember that it was passed."""
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.touch()

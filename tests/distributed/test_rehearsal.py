@@ -1,0 +1,77 @@
+"""The rehearsal: every arm is tried before anything is timed, and what cannot work is told before a launch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from measurement.results import ResultsFolder
+from tests.conftest import ringside_here, write_plan
+
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+WRONG = Path(__file__).parent / "plugins" / "wrong.py"
+SAYS = "rehearsal: starting"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """Nothing was rehearsed before."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def plan_of(tmp_path, arms, *, rehearsal="once", **measurement):
+    measurement = {"rehearsal": rehearsal, "control": False, "rounds": 2, "local_every": 2, **measurement}
+    given = {name: {"backend": backend, "launcher": "spawn"} for name, backend in arms.items()}
+    return write_plan(tmp_path, arms=given, baseline=next(iter(given)), measurement=measurement)
+
+
+def test_a_rehearsal_that_was_passed_is_remembered_for_its_plan(tmp_path):
+    plan = plan_of(tmp_path, {"ddp": "ddp", "naive": "naive"})
+    first = ringside_here("compare", plan, "-o", tmp_path / "first")
+    assert first.returncode == 0, first.stderr
+    assert SAYS in first.stderr and "launch 1 of 1" in first.stderr
+    assert not (tmp_path / "first" / "rehearsal").exists()
+    again = ringside_here("compare", plan, "-o", tmp_path / "again", "--set", "measurement.rounds=1")
+    assert again.returncode == 0 and SAYS not in again.stderr, "how long is measured changes nothing of it"
+    other = ringside_here("compare", plan, "-o", tmp_path / "other", "--set", "micro_steps=2", "--set", "measurement.rounds=1")
+    assert other.returncode == 0 and SAYS in other.stderr
+    assert [record.status for record in ResultsFolder(tmp_path / "other").records()] == ["ok", "ok"]
+
+
+def test_an_arm_that_fails_there_is_a_row_and_the_others_are_measured(tmp_path):
+    plan = plan_of(tmp_path, {"ddp": "ddp", "naive": "naive", "raises": f"{WRONG}:RaisesAtSetup"}, launches=2)
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
+    assert done.returncode == 1, done.stderr
+    assert "rehearsal: raises failed: rank" in done.stderr
+    records = {(record.launch, record.arm): record for record in ResultsFolder(tmp_path / "out").records()}
+    assert {key: record.status for key, record in records.items()} == {
+        (launch, arm): "failed" if arm == "raises" else "ok" for launch in (0, 1) for arm in ("ddp", "naive", "raises")
+    }
+    assert "not on this machine" in records[1, "raises"].error.message
+    assert not list((tmp_path / "out").glob("launch-*/raises/rank-*.log")), "it is not started again"
+    assert list((tmp_path / "out" / "rehearsal").glob("launch-000/raises/rank-*.log"))
+    rows = {arm["name"]: arm["status"] for arm in json.loads((tmp_path / "out" / "comparison.json").read_text())["arms"]}
+    assert rows == {"ddp": "ok", "naive": "ok", "raises": "failed"}
+
+
+def test_nothing_is_measured_where_every_arm_fails(tmp_path):
+    plan = plan_of(tmp_path, {"one": f"{WRONG}:RaisesAtSetup", "two": f"{WRONG}:RaisesAtSetup"})
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
+    assert done.returncode == 2, done.stderr
+    assert "nothing was measured" in done.stderr
+    assert done.stderr.count("every arm: rank") == 1
+    assert not list((tmp_path / "out").glob("launch-*"))
+    assert SAYS in ringside_here("compare", plan, "-o", tmp_path / "out").stderr, "a failure is not remembered"
+
+
+def test_a_plan_is_checked_by_its_rehearsal_here(tmp_path):
+    arms = {"ddp": "ddp", "raises": f"{WRONG}:RaisesAtSetup"}
+    plan = plan_of(tmp_path, arms, rehearsal="never")
+    text = plan.read_text().replace("world_size: 2", "world_size: 4\nhosts: elsewhere.invalid:4")
+    plan.write_text(f"{text}")
+    done = ringside_here("check", plan)
+    assert done.returncode == 1, done.stderr
+    assert "ddp: ok" in done.stdout
+    assert "raises: failed: rank" in done.stdout
