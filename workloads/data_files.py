@@ -113,7 +113,7 @@ def only_one_process(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".fetching").open("w")
+        lock = (folder / ".fetching").open("wb")
     except OSError as error:
         raise PlanError(f"nothing can be fetched into '{folder.absolute()}': {error.strerror}; set data_dir elsewhere") from error
     with lock:

@@ -5,6 +5,7 @@ In that teardown Gloo may abort after correct results, libraries wait for peers 
 
 import atexit
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -45,6 +46,8 @@ def run_command(command: Callable[[], Any]) -> NoReturn:
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(name) is not signal.SIG_IGN:  # as nohup has it
             signal.signal(name, _interrupt)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a narrow terminal costs a character, not what was measured
     code = exit_code_of(command)
     leave_in_order(interrupted_code() if _interruptions else code)  # typer knows of Ctrl-C only
 
