@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from measurement.environment import own_identity
 from measurement.errors import RingsideError
 from measurement.text import printable
 
@@ -42,6 +43,7 @@ def leave_in_order(code: int) -> NoReturn:
 
 def run_command(command: Callable[[], Any]) -> NoReturn:
     """Run a command line and end this process with its exit code; SIGTERM and SIGHUP interrupt it as Ctrl-C does."""
+    os.environ.update(own_identity(os.environ))
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # c10d reports each wait that times out, and the driver waits in turns
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(name) is not signal.SIG_IGN:  # as nohup has it
