@@ -11,10 +11,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from measurement.environment import own_identity
-from measurement.errors import RingsideError
+from measurement.errors import PlanError, RingsideError
 from measurement.text import printable
 
 EXIT_BAD_INPUT = 2
@@ -57,6 +58,7 @@ def run_command(command: Callable[[], Any]) -> NoReturn:
 def exit_code_of(command: Callable[[], Any]) -> int:
     """Run a command line; ``RingsideError`` becomes one message on stderr and exit code 2."""
     try:
+        _require_folder()
         command()
     except RingsideError as error:
         print(f"ringside: {printable(str(error))}", file=sys.stderr)
@@ -64,6 +66,13 @@ def exit_code_of(command: Callable[[], Any]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     return 0
+
+
+def _require_folder() -> None:
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise PlanError(f"the current folder cannot be read: {error.strerror}; cd to one that is there") from error
 
 
 PATIENCE_S = 10.0
