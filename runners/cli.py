@@ -254,8 +254,12 @@ def _show(headline: str, table: Any, folder: Path) -> None:
 
 def main() -> None:
     """Entry point: a user's error is one message on stderr and exit code 2."""
+    run_command(_serve)
+
+
+def _serve() -> None:
     search_beside(Path.cwd())  # as ``python -m`` does
-    run_command(app)
+    app()
 
 
 if __name__ == "__main__":

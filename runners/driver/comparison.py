@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -119,7 +119,9 @@ class ComparisonRun:
         if self.cases:
             return
         if self.has_ranks_here:
-            self.workload.build(local_batch_size=self.plan.local_batch_size, seed=self.plan.seed).require_data()
+            made = self.workload.build(local_batch_size=self.plan.local_batch_size, seed=self.plan.seed)
+            made.require_data()
+            self._note(made.data_notes())
         placement = self.inspection.placement
         require_data_on([entry.host for entry in placement.hosts if entry.host not in placement.here], self.plan, self.workload)
 
@@ -132,9 +134,12 @@ class ComparisonRun:
         if is_to_check(self.workload):
             self.progress.say("checking the workload")
             host = None if self.has_ranks_here else self.inspection.placement.hosts[0].host
-            self._notes = require_workable(self.plan, self.arms.values(), host=host)
-            for note in self._notes:
-                self.progress.say(f"note: {note}")
+            self._note(require_workable(self.plan, self.arms.values(), host=host))
+
+    def _note(self, notes: Iterable[str]) -> None:
+        for note in (note for note in notes if note not in self._notes):
+            self._notes.append(note)
+            self.progress.say(f"note: {note}")
 
     @property
     def has_ranks_here(self) -> bool:

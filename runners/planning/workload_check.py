@@ -84,6 +84,7 @@ class _Trial:
             self._workload = self._build()
         with self._trying("require_data", self._workload.require_data):
             self._workload.require_data()
+            self.facts.notes += self._workload.data_notes()
         batches = self._batches()
         model = self._model()
         optimizer = self._optimizer(model)

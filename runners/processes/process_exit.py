@@ -5,14 +5,17 @@ In that teardown Gloo may abort after correct results, libraries wait for peers 
 
 import atexit
 import contextlib
+import io
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
-from measurement.errors import RingsideError
+from measurement.environment import own_identity
+from measurement.errors import PlanError, RingsideError
 from measurement.text import printable
 
 EXIT_BAD_INPUT = 2
@@ -41,10 +44,13 @@ def leave_in_order(code: int) -> NoReturn:
 
 def run_command(command: Callable[[], Any]) -> NoReturn:
     """Run a command line and end this process with its exit code; SIGTERM and SIGHUP interrupt it as Ctrl-C does."""
+    os.environ.update(own_identity(os.environ))
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # c10d reports each wait that times out, and the driver waits in turns
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(name) is not signal.SIG_IGN:  # as nohup has it
             signal.signal(name, _interrupt)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a narrow terminal costs a character, not what was measured
     code = exit_code_of(command)
     leave_in_order(interrupted_code() if _interruptions else code)  # typer knows of Ctrl-C only
 
@@ -52,6 +58,7 @@ def run_command(command: Callable[[], Any]) -> NoReturn:
 def exit_code_of(command: Callable[[], Any]) -> int:
     """Run a command line; ``RingsideError`` becomes one message on stderr and exit code 2."""
     try:
+        _require_folder()
         command()
     except RingsideError as error:
         print(f"ringside: {printable(str(error))}", file=sys.stderr)
@@ -59,6 +66,13 @@ def exit_code_of(command: Callable[[], Any]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     return 0
+
+
+def _require_folder() -> None:
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise PlanError(f"the current folder cannot be read: {error.strerror}; cd to one that is there") from error
 
 
 PATIENCE_S = 10.0

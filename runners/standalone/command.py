@@ -275,6 +275,8 @@ def _run(
             print(f"note: {note}", flush=True)
     store = rendezvous_store(job, world, timeout=measured.timeout)
     engine = start_engine(job, world, store=store, timeout=measured.timeout)
+    for note in engine.data_notes:
+        _speaker(engine)(f"note: {note}")
     record: LaunchRecord | None = None
     kept = KeptBlocks(folder, plan, rank=engine.runner.world.rank)
     try:

@@ -90,7 +90,7 @@ def status(folder: Annotated[Path, typer.Argument(help="That 'ringside submit' w
 
     if not (folder / JOBS).is_file():
         raise PlanError(f"'{folder}' holds no {JOBS}; give the folder that 'ringside submit PLAN -o FOLDER' wrote")
-    jobs = (folder / JOBS).read_text().split()
+    jobs = (folder / JOBS).read_text(encoding="utf-8").split()
     listed = slurm("squeue", "-h", "-u", str(os.getuid()), "-o", "%i %T %M of %l %R")
     queued = {job_id: stands for job_id, _, stands in (line.partition(" ") for line in listed.splitlines())}
     for job_id in jobs:
@@ -120,4 +120,4 @@ def _tell(results: ResultsFolder, planned: int, *, of: str) -> None:
 def _last_lines(log: Path, number: int = 3) -> Sequence[str]:
     from measurement.text import printable
 
-    return [f"  {printable(line)}" for line in log.read_text(errors="replace").splitlines()[-number:]]
+    return [f"  {printable(line)}" for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-number:]]
