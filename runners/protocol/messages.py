@@ -106,7 +106,7 @@ Command = StartCommand | GateCommand | BlockCommand | EpochCommand | FinishComma
 
 
 Sketches = dict[str, list[float]]
-"""By tensor name: float64 [sketch_size]; see ``runners.rank.parity``."""
+"""By tensor name: float64 [sketch_size]; see ``runners.protocol.sketches``."""
 
 
 class ParityReport(Message):
