@@ -187,7 +187,7 @@ class OddOnCpuOnly(Plain):
     def build_model(self):
         model = super().build_model()
         model.register_buffer("flags", torch.tensor([True, False] * 50))
-        model.register_buffer("half", torch.ones(100, dtype=torch.bfloat16))
+        model.register_buffer("halves", torch.ones(100, dtype=torch.bfloat16))
         model.register_buffer("phases", torch.randn(100, dtype=torch.complex64))
         return model
 
