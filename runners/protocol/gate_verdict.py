@@ -21,6 +21,12 @@ FLOOR = 1e-3
 """An error up to this × tolerance × the size of a typical tensor is allowed, too: the gradient of a bias before a batch norm is
 pure rounding noise, so that its relative error means nothing."""
 MAX_FAILURES = 8
+NOT_REPEATABLE = "the workload's loss is not repeatable"
+"""What is said of a step that is another one each time, which is nobody's failure but the workload's."""
+REPEATABLE_SO = (
+    "draw from the generators of torch, numpy and random, or from one that the workload's constructor makes from self.seed, and "
+    "keep state in the workload or the model"
+)
 
 
 def judge_gate(reports: Sequence[ParityReport | CheckReport], *, steps: int) -> tuple[ParityResult, dict[str, str]]:

@@ -1,15 +1,15 @@
 """What the gate's first step is on one rank without the others: its gradients, and what rounding alone makes of them.
 
-All runs of a step begin alike: each has a workload and a model of its own, a copy of the batches, and the process's generators at
-one seed. Where two runs still differ by more than rounding, it is the workload's doing, which is refused.
+All runs of a step begin alike: each has a workload, a model and batches of its own, and the process's generators at one seed, from
+which its batches are drawn apart. Where two runs still differ by more than rounding, it is the workload's doing, and refused.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,14 @@ from torch import Tensor, nn
 
 from backends.base import EXACT, Prepared
 from measurement.errors import PlanError
+from runners.protocol.gate_verdict import NOT_REPEATABLE, REPEATABLE_SO
 from runners.protocol.messages import Sketches
 from runners.protocol.same_work import ROUNDING
 from runners.protocol.sketches import real_elements, sketch_tensors
 from runners.rank.trainer import Trainer
+from workloads import Workload
 from workloads.optimizers import as_one, members_of
-from workloads.seeding import seed_generators
+from workloads.seeding import OwnDraws, seed_generators
 from workloads.tensors import is_finite, stored_values
 
 SAMPLES = 1 << 14
@@ -33,10 +35,6 @@ NUDGE = 0.01
 """× the tolerance, relative: 1e-6 in float32, some of its roundings, as two arms' parameters are apart after their first step."""
 REPEATABLE = 10.0
 """× the tolerance: how far a step's gradients may be apart when they are computed twice, since GPUs add up in any order."""
-REMEDY = (
-    "draw from the generators of torch, numpy and random, or from one that the workload's constructor makes from self.seed, and "
-    "keep state in the workload or the model"
-)
 
 
 @dataclass(kw_only=True)
@@ -55,9 +53,9 @@ class OwnStep:
 class OwnSteps:
     """Takes the first step again and again, on one rank, with the same parameters and batches."""
 
-    def __init__(self, trainer: Trainer, parameters: Mapping[str, Any], batches: Sequence[Any]) -> None:
-        """``parameters``: and buffers, as ``prepare`` left them; ``batches``: of the step's micro-steps."""
-        self._trainer, self._parameters, self._batches = trainer, parameters, batches
+    def __init__(self, trainer: Trainer, parameters: Mapping[str, Any]) -> None:
+        """``parameters``: and buffers, as ``prepare`` left them."""
+        self._trainer, self._parameters = trainer, parameters
         self._rank = trainer.world.rank
         self._loss = 0.0
 
@@ -94,9 +92,7 @@ class OwnSteps:
     def _tell_repeated(self, seen: str | None) -> None:
         everyone = [one for one in self._trainer.backend.all_gather_object(seen, str | None) if one]
         if everyone:
-            raise PlanError(
-                f"the workload's loss is not repeatable: {everyone[0]}, from the same parameters, batch and seeds; {REMEDY}"
-            )
+            raise PlanError(f"{NOT_REPEATABLE}: {everyone[0]}, from the same parameters, batch and seeds; {REPEATABLE_SO}")
 
     def _find_rounding(self, found: OwnStep, alone: Prepared) -> None:
         """Take the step from nudged parameters, then both optimizer steps."""
@@ -129,9 +125,10 @@ class OwnSteps:
         put_state(bare, parameters)
         alone = Prepared(bare, as_one(workload.build_optimizer(bare)))
         seed_generators(trainer.seed + self._rank)
-        weighed = self._batches if workload.weighs_micro_batches else []
+        batches: Iterable[Any] = map(trainer.laid_out, islice(drawn_apart(trainer, workload), trainer.micro_steps))
+        weighed = list(batches) if workload.weighs_micro_batches else []
         self._loss = 0.0
-        for batch in map(copied, self._batches):
+        for batch in weighed or batches:
             with precision.forward():
                 loss = workload.compute_loss(bare, batch)
             share = trainer.share_of(batch, weighed)
@@ -168,12 +165,14 @@ def tolerance_of(tensor: Tensor) -> float:
     return TOLERANCES.get(tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype, EXACT)
 
 
-def copied(batch: Any) -> Any:
-    """A copy of a batch, which a loss may change in place; the batch itself where it cannot be copied."""
-    try:
-        return copy.deepcopy(batch)
-    except (NotImplementedError, RuntimeError, TypeError):
-        return batch
+def drawn_apart(trainer: Trainer, workload: Workload) -> Iterator[Any]:
+    """Yield this rank's batches, from the first on again where they end; their draws leave the process's generators alone."""
+    draws, count, before = OwnDraws(trainer.seed), 0, -1
+    while count > before:
+        before = count
+        for batch in draws.iterate(lambda: trainer.new_batches(workload)):
+            count += 1
+            yield batch
 
 
 def norm(sketches: Sketches, others: Sketches | None = None) -> float:

@@ -10,8 +10,8 @@ What must hold, each against a reference that the backend under test had no part
 - arms of as many ranks call as much in these steps (``runners.rank.call_counts``), and come to the same parameters, buffers
   and optimizer state. Batch statistics stay each rank's own: buffers of modules with ``running_mean`` are left out.
 
-Batches are drawn once, and their draws leave the process's generators alone (``workloads.seeding.OwnDraws``), which are at the same
-seed when the reference and the arm begin a step.
+Each run of a step, the arm's and the reference's (``own_step``), has a workload, a model and batches of its own. Draws of batches
+leave the process's generators alone, which are at the same seed when a step begins.
 
 Ranks do not exchange tensors for this but sketches of them (``protocol.sketches``). ``protocol.gate_verdict`` judges the reports of
 one arm, ``protocol.same_work`` those of two.
@@ -20,10 +20,9 @@ one arm, ``protocol.same_work`` those of two.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -35,9 +34,9 @@ from measurement.step_timer import StepTimer
 from runners.protocol.messages import ParityReport, Sketches
 from runners.protocol.sketches import real_elements, sketch_states, sketch_tensors
 from runners.rank.call_counts import CallCounter
-from runners.rank.own_step import OwnSteps, copied, optimizer_state, put_state, tolerance_of
+from runners.rank.own_step import OwnSteps, drawn_apart, optimizer_state, put_state, tolerance_of
 from runners.rank.trainer import Trainer
-from workloads.seeding import OwnDraws, seed_generators
+from workloads.seeding import seed_generators
 from workloads.tensors import is_finite, tensors_in
 
 SCALE = 2.0**8
@@ -62,7 +61,7 @@ def run_gate(trainer: Trainer, *, steps: int) -> ParityReport:
 
 
 def _take_steps(trainer: Trainer, *, steps: int) -> ParityReport:
-    digest = hashlib.sha256()
+    digest = _Digest()
     model = _model_of_this_rank(trainer)
     wanted, others = sketch_states(model.state_dict())
     counter, reader = CallCounter(), _GradientReader()
@@ -73,22 +72,20 @@ def _take_steps(trainer: Trainer, *, steps: int) -> ParityReport:
     parameters = joined.full_parameters()
     started, _ = sketch_states(parameters)
     finite = [name for name, parameter in model.named_parameters() if name in parameters and is_finite(parameters[name])]
-    trainer.batches = batches = _drawn_apart(trainer, digest)
-    first = [trainer.next_batch() for _ in range(trainer.micro_steps)]
-    alone = OwnSteps(trainer, parameters, first).take()
-    trainer.batches = itertools.chain(map(copied, first), batches)
+    alone = OwnSteps(trainer, parameters).take()
+    trainer.batches = _digested(drawn_apart(trainer, trainer.workload), digest)
     counter.watch_prepared(joined)
     synced: Sketches = {}
     timer = StepTimer(trainer.device)
     for step in range(steps):
         seed_generators(trainer.seed + trainer.world.rank)
         joined.keeps_gradients = step == 0
-        with trainer.step_precision.unclipped() if step == 0 else nullcontext():
-            if step == 0 and trainer.gradient_scale is not None:
-                reader.watch()
+        if step > 0:
             trainer.step(timer)
-        if step == 0:
-            synced = reader.sketches(joined)
+            continue
+        with trainer.step_precision.unclipped(), reader.watching() if trainer.gradient_scale is not None else nullcontext():
+            trainer.step(timer)
+        synced = reader.sketches(joined)
     calls, ended = counter.counts(), joined.full_parameters()
     _require_convergence({name: ended[name] for name in finite if name in ended}, synced, steps=steps)
     state = _whole_optimizer_state(trainer)
@@ -107,7 +104,7 @@ def _take_steps(trainer: Trainer, *, steps: int) -> ParityReport:
         calls=calls,
         is_exact=trainer.gradient_scale == 1.0 and trainer.backend.gradient_tolerance <= EXACT,
         sizes={name: value.numel() for name, value in {**parameters, **state}.items() if isinstance(value, Tensor)},
-        samples=digest.hexdigest() if any(True for batch in first for _ in tensors_in(batch)) else "",
+        samples=str(digest),
         gradient_scale=trainer.gradient_scale,
         gradient_tolerance=max(trainer.backend.gradient_tolerance, trainer.step_precision.gradient_error),
         tolerances={name: tolerance_of(tensor) for name, tensor in model.named_parameters() if tensor.requires_grad},
@@ -123,30 +120,34 @@ def _model_of_this_rank(trainer: Trainer) -> nn.Module:
     return model
 
 
-def _drawn_apart(trainer: Trainer, digest: Any) -> Iterator[Any]:
-    """Yield this rank's batches, from the first on again where they end; their draws leave the process's generators alone."""
-    draws = OwnDraws(trainer.seed)
-    count, before = 0, -1
-    while count > before:
-        before = count
-        for batch in draws.iterate(trainer.new_batches):
-            count += 1
-            for _, tensor in tensors_in(batch):
-                digest.update(_bytes_of(tensor))
-            yield batch
+def _digested(batches: Iterator[Any], digest: _Digest) -> Iterator[Any]:
+    for batch in batches:
+        for _, tensor in tensors_in(batch):
+            digest.update(tensor)
+        yield batch
 
 
-def _bytes_of(tensor: Tensor) -> bytes:
-    found = real_elements(tensor)
-    parts = [found] if found.layout is torch.strided else [found.indices(), found.values()]
-    return b"".join(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for part in parts)
+class _Digest:
+    """Of tensors of any kind."""
+
+    def __init__(self) -> None:
+        self._whole, self._text = hashlib.sha256(), ""
+
+    def update(self, tensor: Tensor) -> None:
+        found = real_elements(tensor)
+        for part in [found] if found.layout is torch.strided else [found.indices(), found.values()]:
+            self._whole.update(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        self._text = self._whole.hexdigest()
+
+    def __str__(self) -> str:
+        return self._text
 
 
 class _GradientReader:
     """Keeps the gradients that the workload's optimizer finds when it begins a step: what it does to them is its own affair."""
 
     def __init__(self) -> None:
-        self._kept: list[tuple[Tensor, Tensor]] = []
+        self._kept: list[tuple[Tensor, Tensor]] | None = None
 
     def building(self, build_optimizer: Any) -> Any:
         """``build_optimizer``, whose optimizer is known then."""
@@ -157,29 +158,31 @@ class _GradientReader:
 
         return build
 
-    def watch(self) -> None:
-        """Before the workload's own hooks. Libraries share the table of hooks, or their optimizer runs none."""
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """A context of one step. Its hook comes before the workload's own, whose table libraries share, or run none of."""
         hooks: Any = getattr(self._optimizer, "_optimizer_step_pre_hooks", None)
         if hooks is None:
+            yield
             return
         handle = self._optimizer.register_step_pre_hook(self._keep)
         hooks.move_to_end(handle.id, last=False)
-        self._handle = handle
+        yield
+        handle.remove()
 
     def _keep(self, optimizer: Any, *_: Any) -> None:
-        self._handle.remove()
-        found = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self._kept = [(parameter, parameter.grad.clone()) for parameter in found if parameter.grad is not None]
+        if self._kept is None:  # a step that calls that of its parent class comes here twice
+            found = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            self._kept = [(parameter, parameter.grad.clone()) for parameter in found if parameter.grad is not None]
 
     def sketches(self, joined: Prepared) -> Sketches:
         """Of the whole gradients, as the backend has them. Collective, after the step."""
-        after = [(parameter, parameter.grad) for parameter, _ in self._kept]
-        for parameter, gradient in self._kept:
+        after = [(parameter, parameter.grad) for parameter, _ in self._kept or ()]
+        for parameter, gradient in self._kept or ():
             parameter.grad = gradient
         found = sketch_tensors(joined.full_gradients().items())
         for parameter, left in after:
             parameter.grad = left
-        self._kept = []
         return found
 
 

@@ -246,7 +246,11 @@ class ClipsInStep(Plain):
 class ClipsInHook(Plain):
     def build_optimizer(self, model):
         optimizer = super().build_optimizer(model)
-        optimizer.register_step_pre_hook(lambda *_: nn.utils.clip_grad_norm_(model.parameters(), 0.01))
+
+        def clip(*_):
+            nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+
+        optimizer.register_step_pre_hook(clip)
         return optimizer
 
 
