@@ -26,6 +26,7 @@ from reports import conclude, make_reports, write_reports
 from reports.schema import Comparison
 from reports.statistics.looks import next_look
 from runners.driver.endpoint import DriverEndpoint, open_endpoint
+from runners.driver.gates import none_can_pass
 from runners.driver.launch import Launch
 from runners.driver.progress import Progress
 from runners.driver.rehearsal import Memory, rehearse, require_something_to_measure
@@ -160,7 +161,7 @@ class ComparisonRun:
                     self.folder.require_room()
                     self._rehearse_once()
                     self._launch(number, endpoint)
-                    if self._has_lost_hosts():
+                    if self._has_lost_hosts() or self._is_hopeless(number):
                         break
         finally:
             self._look()
@@ -218,6 +219,13 @@ class ComparisonRun:
         for found in lost:
             self.progress.say(f"no further launches: {found}")
         return bool(lost)
+
+    def _is_hopeless(self, number: int) -> bool:
+        """Whether no arm passed the gate in this launch, so that a further one would measure what does not count."""
+        found = none_can_pass([record for record in self.folder.records() if record.launch == number])
+        if found:
+            self.progress.say("no further launches: no arm passed the gate, and none would in another")
+        return found
 
     def _wants_more(self) -> bool:
         measure = self.plan.measurement
