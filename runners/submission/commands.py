@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -80,7 +81,7 @@ def _placeholders(nodes: int, tasks: int) -> list[str]:
 
 
 def _told(job_id: str, folder: Path) -> str:
-    return f"job {job_id}; see how it stands: ringside status {folder}"
+    return f"job {job_id}; see how it stands: {shlex.join(['ringside', 'status', str(folder)])}"
 
 
 def status(folder: Annotated[Path, typer.Argument(help="That 'ringside submit' wrote.")]) -> None:
