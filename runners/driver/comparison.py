@@ -35,6 +35,7 @@ from runners.launchers import HERE
 from runners.planning.arms import computes_on_gpu, floor_beside, require_executables, resolve_arms
 from runners.planning.check_process import is_to_check, require_workable
 from runners.planning.data_check import require_data_on
+from runners.planning.left_variables import require_undisturbed
 from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
 
 
@@ -70,6 +71,8 @@ class ComparisonRun:
         make_reports(plan.reports)  # refused before anything is measured
         self._seconds = Seconds()
         self._notes: list[str] = []
+        self._left: list[str] = []
+        """Of variables in the shell."""
 
     def prepare(self) -> None:
         """Refuse what cannot work, before a process starts or a file is written.
@@ -90,6 +93,7 @@ class ComparisonRun:
         Raises:
             PlanError, LaunchError: what is missing, and what to do.
         """
+        self._left = require_undisturbed(self.arms.values())
         require_executables(self.arms)
         require_lab(self.plan)
         self.inspection = inspect(self.plan)
@@ -141,7 +145,8 @@ class ComparisonRun:
         """Run the launches that have no records yet, then write the reports; on Ctrl-C, too, which is then raised again."""
         self.manifest = self._manifest()
         busy = busy_warning(usable_cores()) if self.has_ranks_here else None
-        for warning in (*self.inspection.warnings, *self._crowded(), *([f"{busy}; {BUSY_REMEDY}"] if busy else [])):
+        self.manifest.notes = list(dict.fromkeys([*self._left, *self.manifest.notes]))
+        for warning in (*self._left, *self.inspection.warnings, *self._crowded(), *([f"{busy}; {BUSY_REMEDY}"] if busy else [])):
             self.progress.say(f"warning: {warning}")
         done = self._complete_launches()
         try:
