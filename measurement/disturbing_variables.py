@@ -135,7 +135,7 @@ def refusal(environment: Mapping[str, str], libraries: Collection[Library]) -> s
 
 
 def told(found: Mapping[str, Iterable[Disturbance]]) -> list[str]:
-    """A sentence for each variable that is not refused, with the arms that it reaches where others are spared. ``found``: by arm."""
+    """A sentence for each variable that is not refused, with its arms where it spares others. ``found``: by arm."""
     by_text: dict[str, list[str]] = {}
     for arm, several in found.items():
         for one in (one for one in several if not one.variable.is_refused):
