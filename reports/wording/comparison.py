@@ -10,7 +10,7 @@ from typing import Literal
 
 from measurement.plan import Plan
 from reports.conclusions.cases import VERDICTS, Outcome, count_verdicts
-from reports.conclusions.verdict import is_atypical
+from reports.conclusions.verdict import LONGEST, is_atypical
 from reports.estimate import Caution
 from reports.schema import ArmSummary, HeadlinePart, RatioSummary
 from reports.statistics.looks import error_share
@@ -32,7 +32,8 @@ CAUTIONS: dict[Caution, str] = {
         "one launch gives a ratio and no verdict, since it does not tell how much launches differ; measure three or more "
         "(the plan's measurement.launches)"
     ),
-    "two launches": ("two launches hardly tell how much launches differ; measure three or more (the plan's measurement.launches)"),
+    "two launches": "two launches hardly tell how much launches differ; measure three or more (the plan's measurement.launches)",
+    "two runs": "two runs of an arm hardly tell how much runs differ; make five or more of each, alternating",
     "one run": (
         "one run of an arm gives a ratio and no verdict: launches of one job differ by 4 to 8%, and by 40% on a busy machine; "
         "repeat each at least five times, alternating, or let 'ringside compare' interleave them"
@@ -138,8 +139,9 @@ def _what_next(result: RatioSummary) -> str:
         return f"; {more_words(result)} should decide"
     if result.note:
         return f"; {result.note}"
+    most = "a day of measuring" if result.run_order is None else f"{LONGEST:g} more runs of each"
     near = "the difference is so small beside the noise, or so near the threshold"
-    return f"; {near}, that not even a day of measuring would decide" if result.ci_low else ""
+    return f"; {near}, that not even {most} would decide" if result.ci_low else ""
 
 
 def more_words(result: RatioSummary) -> str:
@@ -199,9 +201,12 @@ def _no_verdict_by_load(result: RatioSummary) -> str:
 
 def _caution(result: RatioSummary) -> str | None:
     """What keeps the interval away, or wide."""
-    if result.caution == "two launches" and result.verdict == "undecided":
-        return f"two launches disagree, or agree by chance: {CAUTIONS['two launches'].partition('; ')[2]}"
-    return CAUTIONS[result.caution] if result.caution else None
+    if result.caution is None:
+        return None
+    why, _, remedy = CAUTIONS[result.caution].partition("; ")
+    if result.caution in ("two launches", "two runs") and result.verdict == "undecided":
+        why = f"{result.caution} disagree, or agree by chance"
+    return f"{why}; {remedy}"
 
 
 def apart_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:

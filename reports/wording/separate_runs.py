@@ -30,7 +30,7 @@ def run_lines(results: Sequence[RatioSummary]) -> list[str]:
                 f"All runs of one of {result.candidate} and {result.baseline} came before all of the other: a machine that became "
                 "slower or faster meanwhile would look the same as a difference between them; let runs alternate"
             )
-        if 1 < result.launches < FEW_RUNS:
+        if 2 < result.launches < FEW_RUNS:
             found.append(
                 f"{result.candidate}: {result.launches} runs of each tell badly how much runs differ; make {FEW_RUNS} or more"
             )

@@ -10,14 +10,19 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from measurement.plan_file import check_plan
 from measurement.record import Case
 from reports import REGISTRY, conclude, make_report
 from reports.charts.comparison import charts
+from reports.charts.study import study_charts
 from reports.conclusions.verdict import reach_of_load, stands_clear, tells_nothing
 from reports.formats.terminal import comparison_table
 from reports.statistics.intervals import around
+from reports.study import conclude_study
 from reports.wording.formatting import apart, ratio
 from tests.unit.results_factory import Truth, make_launch, make_plan, write_results
+from tests.unit.test_separate_runs import compared, write_alternating
+from tests.unit.test_study import write_points
 from tests.unit.test_verdict import interval
 
 ONE = "horovod-gloo"
@@ -72,7 +77,7 @@ def test_one_launch_gives_a_ratio_and_no_verdict(tmp_path, rounds):
 def test_two_launches_that_disagree_say_so_and_how_many_are_needed(tmp_path):
     found = sound(tmp_path, Truth(ratios={ONE: 0.8}, launch_noise=1.0), launches=2)
     assert found.result(ONE).verdict == "undecided"
-    assert "two launches disagree, or agree by chance: measure three or more (the plan's measurement.launches)" in found.headline
+    assert "two launches disagree, or agree by chance; measure three or more (the plan's measurement.launches)" in found.headline
     assert (found.result(ONE).more_minutes, found.result(ONE).more_range) == (None, None)
     low, high = charts(found)["ratios"]["layout"]["xaxis"]["range"]
     assert 0 < high - low < 10, "the axis stays readable"
@@ -231,3 +236,30 @@ def test_micro_benchmarks_of_few_launches_say_so(tmp_path, launches, said):
     found = sound(tmp_path, Truth(ratios={ONE: 0.8}, cases=CASES, launch_noise=0.3), launches=launches)
     assert {result.verdict for result in found.results} == {"undecided"}
     assert any(said in line for line in found.warnings)
+
+
+@pytest.mark.parametrize(("launches", "said"), [(1, "one launch gives a ratio"), (2, "two launches hardly tell")])
+def test_points_of_few_launches_say_so_and_the_charts_stay_readable(tmp_path, launches, said):
+    content = make_plan([ONE], rounds=4, launches=launches).model_dump()
+    study = check_plan({**content, "points": {"two": {"world_size": 2}, "four": {"world_size": 4}}}, source="p")
+    truths = {name: Truth(ratios={ONE: 0.8}, launch_noise=1.0) for name in study.points}
+    found = conclude_study(write_points(tmp_path, study, truths))
+    lines = [line for line in found.warnings if said in line]
+    assert [line.partition(":")[0] for line in lines] == ["two", "four"]
+    json.dumps(study_charts(found), allow_nan=False)
+    for name in REGISTRY.names():
+        make_report(name).render_study(found)
+    axis = study_charts(found)["ratios"]["layout"]["yaxis"]
+    assert "range" in axis or launches == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(1, "one run of an arm gives a ratio"), (2, "two runs disagree, or agree by chance; make")]
+)
+def test_few_runs_that_stood_alone_say_so(tmp_path, number, said):
+    found = compared(write_alternating(tmp_path, number, truth=Truth(ratios={"horovod": 0.8}, launch_noise=1.0)))
+    rendered(found)
+    result = found.result("horovod")
+    assert (result.verdict, result.more_runs, result.more_range) == ("undecided", None, None)
+    assert said in found.headline
+    assert not NONSENSE.search("\n".join([found.headline, *found.warnings]))
