@@ -38,6 +38,7 @@ from runners.launchers import HERE
 from runners.planning.arms import computes_on_gpu, floor_beside, require_executables, resolve_arms
 from runners.planning.check_process import is_to_check, require_workable
 from runners.planning.data_check import require_data_on
+from runners.planning.left_variables import require_undisturbed
 from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
 
 
@@ -76,6 +77,8 @@ class ComparisonRun:
         self._is_rehearsed = False
         self._refused: dict[str, LaunchRecord] = {}
         """By name, the rehearsal's records of arms that failed there."""
+        self._left: list[str] = []
+        """Of variables in the shell."""
 
     def prepare(self) -> None:
         """Refuse what cannot work, before a process starts or a file is written.
@@ -96,6 +99,7 @@ class ComparisonRun:
         Raises:
             PlanError, LaunchError: what is missing, and what to do.
         """
+        self._left = require_undisturbed(self.arms.values())
         require_executables(self.arms)
         require_lab(self.plan)
         self.inspection = inspect(self.plan)
@@ -152,7 +156,8 @@ class ComparisonRun:
         """Run the launches that have no records yet, then write the reports; on Ctrl-C, too, which is then raised again."""
         self.manifest = self._manifest()
         busy = busy_warning(usable_cores()) if self.has_ranks_here else None
-        for warning in (*self.inspection.warnings, *self._crowded(), *([f"{busy}; {BUSY_REMEDY}"] if busy else [])):
+        self.manifest.notes = list(dict.fromkeys([*self._left, *self.manifest.notes]))
+        for warning in (*self._left, *self.inspection.warnings, *self._crowded(), *([f"{busy}; {BUSY_REMEDY}"] if busy else [])):
             self.progress.say(f"warning: {warning}")
         done = self._complete_launches()
         try:

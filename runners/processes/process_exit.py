@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -63,6 +64,13 @@ def exit_code_of(command: Callable[[], Any]) -> int:
     except RingsideError as error:
         print(f"ringside: {printable(str(error))}", file=sys.stderr)
         return EXIT_BAD_INPUT
+    except (ImportError, SyntaxError) as error:
+        folder = shadowing_folder(error)
+        if folder is None:
+            raise
+        told = printable(str(error).partition("\n")[0])
+        print(f"ringside: PYTHONPATH has '{folder}', of which a file cannot be imported ({told}); leave it out", file=sys.stderr)
+        return EXIT_BAD_INPUT
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     return 0
@@ -73,6 +81,18 @@ def _require_folder() -> None:
         Path.cwd()
     except OSError as error:
         raise PlanError(f"the current folder cannot be read: {error.strerror}; cd to one that is there") from error
+
+
+def shadowing_folder(error: BaseException) -> str | None:
+    """The folder of PYTHONPATH in whose files an import failed, such as those of another Python's packages; None: in none."""
+    folders = [Path(folder).absolute() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    places: list[str] = []
+    link: BaseException | None = error
+    while link is not None:
+        places += [frame.filename for frame in traceback.extract_tb(link.__traceback__)]
+        places += [link.filename or ""] if isinstance(link, SyntaxError) else []
+        link = link.__cause__ or link.__context__
+    return next((str(folder) for folder in folders if any(Path(place).is_relative_to(folder) for place in places)), None)
 
 
 PATIENCE_S = 10.0

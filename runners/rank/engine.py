@@ -154,6 +154,9 @@ def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelt
     cls = backend_class(job.backend)
     _check_benchmark(job, chosen)
     options = checked(cls.Options, job.options, source=f"options of backend '{job.backend}'")
+    refused = cls.refused_environment(os.environ)
+    if refused:
+        raise PlanError(refused)
     backend = cls(transport=job.transport, options=options, micro_steps=job.micro_steps)
     if timeout is not None:
         backend.timeout = timeout
