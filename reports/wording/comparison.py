@@ -22,9 +22,11 @@ from reports.wording.disturbances import (
     stall_lines,
     straggler_lines,
 )
-from reports.wording.formatting import apart, interval, percent, ratio
+from reports.wording.formatting import apart, interval, percent, ratio, significant
 from reports.wording.separate_runs import run_lines
 
+WIDE = 1.5
+"""A control's interval whose ends differ by a larger factor is no sign that equal arms come out equal."""
 MAX_NAMED = 3
 """Cases that a sentence names."""
 CAUTIONS: dict[Caution, str] = {
@@ -107,7 +109,7 @@ def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: P
         case "faster" | "slower":
             why = because_clause(result)
             how = f"{apart(result.throughput_ratio)} {result.verdict}"
-            return f"{ours} is {how} than {theirs} {figures}{why}{_why_not_typical(result, plan)}"
+            return f"{ours} is {how} than {theirs} {figures}{why}{_why_not_typical(result, plan)}{_beyond_load(result)}"
         case "equivalent":
             return f"{ours} and {theirs} are equivalent within {percent(plan.measurement.noise_threshold)} {figures}"
     return f"Undecided whether {ours} or {theirs} is faster {figures}{_what_next(result)}"
@@ -177,10 +179,7 @@ def ratio_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
     if result.withheld_by == "load":
         return f"the interval alone says '{result.verdict_alone}', but the machine was not quiet, and {_no_verdict_by_load(result)}"
     if result.load_reach is not None:
-        return (
-            f"the verdict rests on disturbed rounds, since undisturbed ones are none or too few; it holds, since by load alone "
-            f"arms may differ by a factor of {ratio(result.load_reach)} at most"
-        )
+        return "the verdict rests on disturbed rounds, since undisturbed ones are none or too few"
     if result.throughput_ratio is not None:
         return _caution(result)
     if result.case is None:
@@ -190,13 +189,20 @@ def ratio_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
     return next((reason for reason in reasons if reason), "no timing")
 
 
+def _beyond_load(result: RatioSummary) -> str:
+    """Why there is a verdict though no round was quiet."""
+    if result.load_reach is None:
+        return ""
+    return f"; load alone may make a factor of {significant(result.load_reach)}, and this is beyond"
+
+
 def _no_verdict_by_load(result: RatioSummary) -> str:
     """Why load withholds a verdict, and what to do."""
     quiet = "" if result.quiet_ratio is None else f" (ratio {ratio(result.quiet_ratio)})"
     if result.load_reach is None:
         return f"the rounds that nobody disturbed{quiet} do not say so"
     rounds = f"the rounds that nobody disturbed{quiet} are too few to tell" if quiet else "there was no round that nobody disturbed"
-    return f"{rounds}; by load alone arms may differ by a factor of {ratio(result.load_reach)}; measure on a quiet machine"
+    return f"{rounds}; load alone may make arms differ by a factor of {significant(result.load_reach)}; measure on a quiet machine"
 
 
 def _caution(result: RatioSummary) -> str | None:
@@ -252,6 +258,8 @@ def control_sentence(results: Sequence[RatioSummary], plan: Plan) -> str:
             f"The control failed: {plan.baseline} against itself differs ({figures}), "
             f"so no difference below {apart(math.exp(reach))} is claimed"
         )
+    if control.ci_high > WIDE * control.ci_low:
+        return f"The control tells little, so wide is its interval: {plan.baseline} against itself ({figures})"
     return f"Control: {plan.baseline} against itself comes out equal ({figures})"
 
 
