@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from measurement.errors import RingsideError
+from measurement.text import printable
 from measurement.users_code import message_of, paragraph, place_of
 
 FULL = (
@@ -41,10 +42,10 @@ class ToldError:
     def of(cls, error: Exception) -> ToldError:
         """Tell an exception that was raised just now."""
         if isinstance(error, RingsideError):  # says it all, some with lines of the user's after it
-            first, *more = str(error).splitlines() or [""]
+            first, *more = printable(str(error)).splitlines() or [""]
             return cls(message=f"{type(error).__name__}: {first}", excerpt=more)
         remedy = next((f"; {remedy}" for said, remedy in REMEDIES.items() if said in str(error)), "")
-        message, *excerpt = paragraph(message_of(error), place_of(error)).splitlines()
+        message, *excerpt = printable(paragraph(message_of(error), place_of(error))).splitlines()
         return cls(message=f"{message}{remedy}", excerpt=excerpt)
 
 
