@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
+
+from measurement.errors import PlanError
 
 STEERING = (
     "OMP_",
@@ -78,6 +81,25 @@ def own_identity(environment: Mapping[str, str]) -> dict[str, str]:
         name, home = str(os.getuid()), NO_HOME
     found = {"HOME": home, "USER": name, "LOGNAME": name}
     return {key: value for key, value in found.items() if not environment.get(key)}
+
+
+MOST_TMPDIR = 70
+"""Bytes. A socket's path has 107 at most on Linux, and loader processes wait for ever where theirs is longer."""
+
+
+def temporary_folder(environment: Mapping[str, str]) -> dict[str, str]:
+    """TMPDIR as ranks and launchers need it, where it is set otherwise: a folder that can be written to, with a short path.
+
+    Raises:
+        PlanError: there is none.
+    """
+    try:
+        found = tempfile.gettempdir()  # which tries the folders that are usual, and writes to them
+    except FileNotFoundError as error:
+        raise PlanError(f"{error.strerror}; set TMPDIR to a folder that you can write to") from error
+    given = environment.get("TMPDIR", found)
+    short = found if len(os.fsencode(found)) <= MOST_TMPDIR else "/tmp"
+    return {} if given == short else {"TMPDIR": short}
 
 
 def looks_secret(name: str) -> bool:

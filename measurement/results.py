@@ -17,7 +17,7 @@ import pandas as pd
 from pydantic import ValidationError
 
 from measurement import step_tables
-from measurement.errors import RecordError, cut
+from measurement.errors import PlanError, RecordError, cut
 from measurement.files import LockedError, lock_folder, read_text, write_whole
 from measurement.plan import ARM_NAME, Plan
 from measurement.plan_file import check_plan, parse_yaml
@@ -42,6 +42,10 @@ class ResultsFolder:
     """``results/<comparison_id>/``: where everything of one comparison lies."""
 
     def __init__(self, root: Path) -> None:
+        try:
+            str(root.absolute()).encode()
+        except UnicodeEncodeError:
+            raise PlanError(f"results folder '{root.absolute()}' has a name that is no UTF-8; give another with -o") from None
         self.root = root
         self._lock: IO[str] | None = None
 

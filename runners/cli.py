@@ -14,7 +14,7 @@ from measurement.errors import PlanError
 from measurement.registry import search_beside
 from measurement.text import printable
 from runners.lab.commands import app as lab
-from runners.processes.process_exit import interrupted_code, run_command
+from runners.processes.process_exit import begin_in_utf8, interrupted_code, run_command
 from runners.submission.commands import status, submit
 
 if TYPE_CHECKING:
@@ -259,6 +259,7 @@ def _show(headline: str, table: Any, folder: Path) -> None:
 
 def main() -> None:
     """Entry point: a user's error is one message on stderr and exit code 2."""
+    begin_in_utf8()
     run_command(_serve)
 
 

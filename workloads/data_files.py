@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,15 +21,17 @@ MAX_NAMES = 4
 """How many names a message lists at most."""
 
 
-def with_home(path: Path) -> Path:
-    """Put the home directory in the place of ``~`` or ``~user``."""
+def on_disk(path: Path) -> Path:
+    """Put the home directory in the place of ``~`` or ``~user``; in any locale, find the name that a plan has in UTF-8."""
     try:
-        return path.expanduser()
+        expanded = path.expanduser()
     except RuntimeError:
         raise ValueError("the home directory is not known: no such user, or HOME is not set; write the whole path") from None
+    in_utf8 = Path(os.fsdecode(str(expanded).encode("utf-8", "surrogateescape")))
+    return expanded if in_utf8 == expanded or expanded.exists() else in_utf8
 
 
-ExpandedPath = Annotated[Path, AfterValidator(with_home)]
+ExpandedPath = Annotated[Path, AfterValidator(on_disk)]
 
 
 class DataOptions(InputOptions):

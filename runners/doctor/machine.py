@@ -1,6 +1,7 @@
 """What the doctor finds on this machine: launchers, GPUs, cores and memory, compiler, the programs that tests need."""
 
 import os
+import pwd
 import shutil
 import socket
 from pathlib import Path
@@ -55,12 +56,23 @@ def host_findings() -> list[Finding]:
     """Cores, memory and shared memory that ranks on this host may use, and ssh for other hosts."""
     return [
         Finding(topic="host", name="name", status="ok", detail=socket.gethostname()),
+        user_finding(),
         Finding(topic="host", name="cores", status="ok", detail=cores_detail()),
         load_finding(),
         Finding(topic="host", name="memory", status="ok", detail=f"{memory_limit_bytes() / 2**30:.1f} GiB"),
         shared_memory_finding(),
         program_finding("host", "ssh", "needed for several hosts: apt-get install openssh-client", status="warning"),
     ]
+
+
+def user_finding() -> Finding:
+    """Whether the system knows who runs this; in a container it often does not."""
+    number = os.getuid()
+    try:
+        return Finding(topic="host", name="user", status="ok", detail=pwd.getpwuid(number).pw_name)
+    except KeyError:
+        remedy = f"Open MPI and torch.compile need to know; for commands of your own: export HOME=A_FOLDER_OF_YOURS USER={number}"
+        return Finding(topic="host", name="user", status="warning", detail=f"user id {number} has no name here", remedy=remedy)
 
 
 def load_finding() -> Finding:

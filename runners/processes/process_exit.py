@@ -12,10 +12,11 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from measurement.environment import own_identity
+from measurement.environment import own_identity, temporary_folder
 from measurement.errors import PlanError, RingsideError
 from measurement.text import printable
 
@@ -43,23 +44,31 @@ def leave_in_order(code: int) -> NoReturn:
     leave(code)
 
 
+def begin_in_utf8() -> None:
+    """Start this command anew where the locale has another encoding; what it prints keeps that one.
+
+    The names of files and the variables of a plan, which is in UTF-8, would have other bytes, or none.
+    """
+    if sys.getfilesystemencoding() != "utf-8":
+        printed = {"PYTHONIOENCODING": os.environ.get("PYTHONIOENCODING") or f"{sys.stdout.encoding}:backslashreplace"}
+        os.execve(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]], os.environ | printed)
+
+
 def run_command(command: Callable[[], Any]) -> NoReturn:
     """Run a command line and end this process with its exit code; SIGTERM and SIGHUP interrupt it as Ctrl-C does."""
-    os.environ.update(own_identity(os.environ))
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # c10d reports each wait that times out, and the driver waits in turns
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(name) is not signal.SIG_IGN:  # as nohup has it
             signal.signal(name, _interrupt)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a narrow terminal costs a character, not what was measured
-    code = exit_code_of(command)
+    code = exit_code_of(partial(_run_in_order, command))
     leave_in_order(interrupted_code() if _interruptions else code)  # typer knows of Ctrl-C only
 
 
 def exit_code_of(command: Callable[[], Any]) -> int:
     """Run a command line; ``RingsideError`` becomes one message on stderr and exit code 2."""
     try:
-        _require_folder()
         command()
     except RingsideError as error:
         print(f"ringside: {printable(str(error))}", file=sys.stderr)
@@ -75,11 +84,15 @@ def exit_code_of(command: Callable[[], Any]) -> int:
     return 0
 
 
-def _require_folder() -> None:
+def _run_in_order(command: Callable[[], Any]) -> None:
+    """Run a command line where folders and variables are such that it can."""
     try:
         Path.cwd()
     except OSError as error:
         raise PlanError(f"the current folder cannot be read: {error.strerror}; cd to one that is there") from error
+    os.environ.update(own_identity(os.environ))
+    os.environ.update(temporary_folder(os.environ))
+    command()
 
 
 def fault_of_environment(error: BaseException) -> str | None:

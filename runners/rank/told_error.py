@@ -8,8 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from measurement.errors import RingsideError
+from measurement.text import printable
 from measurement.users_code import message_of, paragraph, place_of
 
+FULL = (
+    "see 'df -h /dev/shm', through which loader processes pass tensors (docker run --shm-size=8g gives more), and that of TMPDIR "
+    "and of the results; or set loader_workers: 0"
+)
 REMEDIES = {
     "Expected to have finished reduction in the prior iteration": "DDP waits for the gradients of parameters that took no part in "
     "the loss; give the arm options: {find_unused_parameters: true}, or set requires_grad = False where they are never trained",
@@ -17,6 +22,8 @@ REMEDIES = {
     "give the arm options: {static_graph: true}",
     "Expected all tensors to be on the same device": "batches() must yield tensors on the device that it is given, where "
     "the runner moves the model",
+    "No space left on device": FULL,
+    "Read-only file system": FULL,
     "Cannot re-initialize CUDA in forked subprocess": "loader processes must not touch the GPU; move batches there in batches()",
 }
 """What to do about errors of PyTorch's that name their remedy in words of another interface, or not at all."""
@@ -35,10 +42,10 @@ class ToldError:
     def of(cls, error: Exception) -> ToldError:
         """Tell an exception that was raised just now."""
         if isinstance(error, RingsideError):  # says it all, some with lines of the user's after it
-            first, *more = str(error).splitlines() or [""]
+            first, *more = printable(str(error)).splitlines() or [""]
             return cls(message=f"{type(error).__name__}: {first}", excerpt=more)
         remedy = next((f"; {remedy}" for said, remedy in REMEDIES.items() if said in str(error)), "")
-        message, *excerpt = paragraph(message_of(error), place_of(error)).splitlines()
+        message, *excerpt = printable(paragraph(message_of(error), place_of(error))).splitlines()
         return cls(message=f"{message}{remedy}", excerpt=excerpt)
 
 

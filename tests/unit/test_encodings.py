@@ -1,10 +1,16 @@
 """Text is UTF-8 in any locale: where it is read or written, and where programs are spoken with."""
 
 import ast
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from measurement.errors import PlanError
+from measurement.results import ResultsFolder
+from runners.protocol.messages import ErrorReply
+from runners.rank.told_error import ToldError
 
 HOUSE = Path(__file__).parents[2]
 ROOMS = ("measurement", "workloads", "backends", "runners", "reports", "install")
@@ -25,6 +31,17 @@ def without_encoding(tree: ast.AST) -> Iterator[int]:
         is_file = name == "open" or (name.endswith((".open", ".fdopen", ".read_text", ".write_text")) and name not in NO_TEXT)
         if (name.startswith("subprocess.") and "text" in given) or (is_file and not is_binary and "encoding" not in given):
             yield node.lineno
+
+
+def test_a_results_folder_whose_name_is_no_utf8_is_refused_before_anything_is_measured(tmp_path):
+    with pytest.raises(PlanError, match="has a name that is no UTF-8; give another with -o"):
+        ResultsFolder(tmp_path / os.fsdecode(b"caf\xe9"))
+
+
+def test_an_error_of_a_file_whose_name_is_no_utf8_can_be_told():
+    told = ToldError.of(PlanError("image 'caf\udce9.jpg' cannot be read"))
+    assert told.message == "PlanError: image 'caf\N{REPLACEMENT CHARACTER}.jpg' cannot be read"
+    ErrorReply(cause="bad input", message=told.message, excerpt=told.excerpt, at_s=0.0).model_dump_json()
 
 
 @pytest.mark.parametrize(

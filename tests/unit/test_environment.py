@@ -1,0 +1,67 @@
+"""What a process's environment lacks to work: who runs, and where temporary files go."""
+
+import pwd
+import tempfile
+
+import pytest
+
+from measurement.environment import MOST_TMPDIR, NO_HOME, own_identity, temporary_folder
+from measurement.errors import PlanError
+from runners.doctor.machine import user_finding
+
+
+@pytest.fixture
+def nameless(monkeypatch):
+    """A user whom the system does not know."""
+
+    def unknown(number):
+        raise KeyError(f"getpwuid(): uid not found: {number}")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.setattr("os.getuid", lambda: 12345)
+
+
+def test_who_runs_is_said_where_neither_variables_nor_the_system_say_it(nameless):
+    assert own_identity({}) == {"HOME": NO_HOME, "USER": "12345", "LOGNAME": "12345"}
+    assert own_identity({"HOME": "/home/me", "USER": ""}) == {"USER": "12345", "LOGNAME": "12345"}
+    assert own_identity({"HOME": "/home/me", "USER": "me", "LOGNAME": "me"}) == {}
+    finding = user_finding()
+    assert (finding.status, finding.detail) == ("warning", "user id 12345 has no name here")
+    assert "USER=12345" in finding.remedy
+
+
+def test_a_user_whom_the_system_knows():
+    entry = pwd.getpwall()[0]
+    known = own_identity({"USER": "x", "LOGNAME": "x"})
+    assert known["HOME"].startswith("/")
+    assert entry.pw_name
+    assert user_finding().status == "ok"
+
+
+@pytest.fixture
+def temporary(monkeypatch):
+    """Python asks anew where temporary files go."""
+
+    def ask(given):
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        monkeypatch.setenv("TMPDIR", str(given))
+        return temporary_folder({"TMPDIR": str(given)})
+
+    return ask
+
+
+def test_temporary_files_go_where_they_can(tmp_path, temporary, monkeypatch):
+    short = tempfile.mkdtemp(prefix="with blanks ")
+    assert temporary(short) == {}
+    long = tmp_path / ("x" * MOST_TMPDIR)
+    long.mkdir()
+    assert temporary(long) == {"TMPDIR": "/tmp"}
+    assert temporary(tmp_path / "nowhere") != {}
+    assert temporary_folder({}) == {}
+
+    def none():
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    with pytest.raises(PlanError, match=r"No usable temporary directory found in .*; set TMPDIR to a folder that you can write to"):
+        temporary_folder({})
