@@ -129,6 +129,18 @@ def test_commands_of_ringside_are_known(page):
 
 
 @pages
+def test_flags_of_the_runners_are_known(page):
+    known = (REPOSITORY / "docs" / "cli.md").read_text()
+    for language, code in FENCE.findall(page.read_text()):
+        lines = code.replace("\\\n", " ").splitlines() if not language else []
+        for line in [line for line in lines if "-m runners." in line]:
+            module = line.rpartition("-m runners.")[2].split()[0]
+            section = known.partition("### `python -m runners." + ("io" if module == "io" else "ddp"))[2].partition("\n### ")[0]
+            flags = [word for word in shlex.split(line.rpartition("-m runners.")[2], comments=True) if word.startswith("-")]
+            assert [flag for flag in flags if not re.search(rf"{re.escape(flag)}[,` ]", section)] == [], line
+
+
+@pages
 def test_sentences_are_short(page):
     counts = sentence_lengths(page.read_text())
     assert not counts or (max(counts) <= 30 and sum(counts) / len(counts) <= 14), (max(counts), sum(counts) / len(counts))
