@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from measurement.communicator import Communicator
+from measurement.disturbing_variables import Library, refusal
 from measurement.errors import PlanError
 from measurement.world import World
 
@@ -142,6 +143,8 @@ class Backend(ABC):
     """Whether steps can be taken without gradient exchange (``Prepared.local_only``)."""
     Options: ClassVar[type[BaseModel]] = NoOptions
     """What a plan may set under ``options``; names as in the library."""
+    steered_by: ClassVar[frozenset[Library]] = frozenset()
+    """The libraries of ``measurement.disturbing_variables`` whose variables reach its ranks."""
     transports: ClassVar[tuple[str, ...]] = ()
     """Transports it can be asked for; empty: it has none to choose."""
     customary_launchers: ClassVar[tuple[str, ...]] = ("torchrun",)
@@ -203,7 +206,7 @@ class Backend(ABC):
     @classmethod
     def refused_environment(cls, environment: Mapping[str, str]) -> str | None:
         """Why ranks with these variables would not be measured truly, and what to do; None: nothing is wrong with them."""
-        return None
+        return refusal(environment, cls.steered_by)
 
     @classmethod
     def needs(cls, transport: str | None) -> frozenset[str]:

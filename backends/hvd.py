@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -112,6 +112,7 @@ class Horovod(Backend):
     options: HorovodOptions
     _rendezvous: Any = None
     """The server that rank 0 keeps for the others, where ``horovodrun`` does not."""
+    steered_by = frozenset({"horovod"})
     transports = ("gloo", "mpi", "nccl")
     customary_launchers = ("horovodrun", "mpirun", "srun")
 
@@ -157,16 +158,6 @@ class Horovod(Backend):
         return options.op != "Adasum"
 
     @classmethod
-    def refused_environment(cls, environment: Mapping[str, str]) -> str | None:
-        """Autotune tries out settings while steps are timed."""
-        if environment.get("HOROVOD_AUTOTUNE", "0") in ("", "0"):
-            return None
-        return (
-            f"HOROVOD_AUTOTUNE={environment['HOROVOD_AUTOTUNE']} changes fusion and cycle time while steps are timed; tune "
-            "beforehand, leave it out, and give what was found as fusion_threshold_mb and cycle_time_ms"
-        )
-
-    @classmethod
     def needs(cls, transport: str | None) -> frozenset[str]:
         """Over MPI a launcher of MPI's; else whatever Horovod finds its ranks by."""
         return frozenset({MPI} if transport == "mpi" else {HOROVOD})
@@ -184,9 +175,6 @@ class Horovod(Backend):
 
     def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
         """``hvd.init()``. Collective. Horovod meets by its launcher's variables; ``store`` is used where there are none."""
-        refused = self.refused_environment(os.environ)
-        if refused:
-            raise PlanError(refused)
         find_wheel()
         import horovod.torch as hvd
 

@@ -38,6 +38,7 @@ class TorchDistributed(Backend):
     interface_version = 2
     Options = ProcessGroupOptions
     options: ProcessGroupOptions
+    steered_by = frozenset({"torch.distributed"})
     transports = ("gloo", "nccl", "mpi")
     customary_launchers = ("torchrun", "mpirun", "spawn", "torchrun-c10d", "mpiexec-mpich", "horovodrun", "srun")
 

@@ -1,6 +1,6 @@
 """Simulates how often intervals cover the true ratio of totals, how often verdicts err, and what that costs. Nothing is timed.
 
-    python benchmarks/interval_coverage.py [--replications 400] [--only coverage|until-decided|candidates]
+    python benchmarks/interval_coverage.py [--replications 400] [--only coverage|until-decided|candidates|busy]
 
 All of it goes through ``reports.statistics.intervals.ratio_intervals`` as the reports use it, at 95%, on synthetic block times
 of which the truth is known: each arm, the baseline and its control included, has its own noise of blocks (3.5%, Student's t with
@@ -10,6 +10,8 @@ of which the truth is known: each arm, the baseline and its control included, ha
   half-width of its interval, the same of Student's t over its own launches alone, and how far the trimmed ratio is off.
 - ``until-decided``: equal arms, launches until a verdict or 60 of them; how often there is a false verdict, and how many
   launches it takes to find a difference of 3%.
+- ``busy``: no round is quiet, others take a share of the cores, and load slows the candidate alone, by a power of 1 / (1 - share);
+  how often it is called different though it is equal, and how often one that really is 2, 5 or 18 times slower is found.
 - ``candidates``: six equal candidates; how often one of them at least is called different, and how often 3% are found.
 """
 
@@ -24,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from reports.conclusions.verdict import decide
+from reports.conclusions.verdict import decide, reach_of_load, stands_clear
 from reports.statistics.intervals import Interval, Launches, equal_work, ratio_intervals, typical_ratio
 from reports.statistics.looks import error_share, next_look
 
@@ -223,13 +225,33 @@ def show_candidates(replications: int) -> None:
             print(f"{label:<50}{rates[0][0]:>10.1%}{rates[0][1]:>16.1%} | {rates[1][0]:>10.1%}{rates[1][1]:>16.1%}", flush=True)
 
 
+def is_found_under_load(speed: float, share: float, power: float, random: np.random.Generator) -> bool:
+    """Whether the candidate gets a verdict of five launches, all under load that slows it alone."""
+    slowed = 1 / (1 - share) ** power
+    ratios = comparison(Scenario(name="", spread=0.03, drift=0.2, speed=speed / slowed), 5, 1, random)
+    candidate, control = intervals(ratios)
+    verdict = decide(candidate, threshold=0.01, control=control)
+    return verdict in ("faster", "slower") and stands_clear(candidate, reach_of_load(share, control))
+
+
+def show_busy(replications: int) -> None:
+    """Print how often load alone makes a verdict, by how unlike it slows arms, and how often a true difference gets one."""
+    print("\nno round is quiet; equal, slowed by load alone to the power of 0, 1, 1.5, 2, 3 | really slower by 2, 5, 18, 100 times")
+    for share in (0.15, 0.3, 0.5, 0.66, 0.8):
+        random = np.random.default_rng([11, int(share * 100)])
+        cases = [*((1.0, power) for power in (0, 1, 1.5, 2, 3)), *((1 / times, 0.0) for times in (2, 5, 18, 100))]
+        rates = [np.mean([is_found_under_load(speed, share, power, random) for _ in range(replications)]) for speed, power in cases]
+        told = [f"{rate:8.1%}" for rate in rates]
+        print(f"others take {share:<18.0%}{''.join(told[:5])} |{''.join(told[5:])}", flush=True)
+
+
 def main() -> None:
     """Run the simulations and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replications", type=int, default=400)
     parser.add_argument("--only", default="")
     given = parser.parse_args()
-    parts = {"coverage": show_coverage, "until-decided": show_until_decided, "candidates": show_candidates}
+    parts = {"coverage": show_coverage, "until-decided": show_until_decided, "candidates": show_candidates, "busy": show_busy}
     for name, show in parts.items():
         if name.startswith(given.only):
             show(given.replications)

@@ -65,9 +65,12 @@ class BuildState:
 
 
 def cache_root() -> Path:
-    """Return the directory of all cached wheels, in $XDG_CACHE_HOME or ~/.cache."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "ringside" / "horovod"
+    """Return the directory of all cached wheels: in $XDG_CACHE_HOME or ~/.cache, in this environment where there is no home."""
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    except RuntimeError:
+        base = Path(sys.prefix) / "cache"
+    return base / "ringside" / "horovod"
 
 
 def cached_wheel(directory: Path) -> Path | None:

@@ -52,7 +52,8 @@ def output_of(argv: Sequence[str], *, stdin: str | None = None, timeout_s: float
             input=stdin or "",
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=timeout_s,
             check=True,
         )

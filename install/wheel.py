@@ -223,7 +223,7 @@ def stream_output(argv: Sequence[str], environment: Mapping[str, str], log: Text
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
+        encoding="utf-8",
         errors="replace",
     ) as process:
         for line in process.stdout or ():
@@ -270,7 +270,7 @@ def run_quietly(argv: Sequence[str], what: str) -> None:
     Raises:
         BuildError: It failed; trying again may help.
     """
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace", check=False)
     if done.returncode != 0:
         tail = textwrap.indent(log_tail(done.stderr), "  | ")
         raise BuildError(f"{what} failed (exit {done.returncode})\n{tail}", retry=True)

@@ -108,7 +108,7 @@ def core_seconds(cores: Sequence[int]) -> tuple[float, float] | None:
     """Seconds that these cores were busy, and that a hypervisor gave to others, since the machine started; None without /proc."""
     names = {f"cpu{core}" for core in cores}
     try:
-        rows = [line.split() for line in STAT.read_text().splitlines() if line.startswith("cpu")]
+        rows = [line.split() for line in STAT.read_text(encoding="utf-8").splitlines() if line.startswith("cpu")]
     except OSError:
         return None
     ticks = [list(map(int, row[1:])) for row in rows if row[0] in names]
@@ -123,7 +123,7 @@ def _descendants(pid: int) -> Iterator[int]:
     """Children of a process and theirs, of those that live."""
     for listed in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
-            for child in map(int, listed.read_text().split()):
+            for child in map(int, listed.read_text(encoding="utf-8").split()):
                 yield child
                 yield from _descendants(child)
 
@@ -131,7 +131,7 @@ def _descendants(pid: int) -> Iterator[int]:
 def _process_seconds(pid: int) -> float:
     """User and system time of a process and of its children that have ended; 0 if it has ended itself."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
         return 0.0
     return sum(map(int, fields[11:15])) * TICK_S
@@ -150,6 +150,8 @@ def _mhz(cores: Sequence[int]) -> float | None:
 
 def _sum_of(name: str, cores: Sequence[int]) -> int | None:
     try:
-        return sum(int(Path(f"/sys/devices/system/cpu/cpu{core}/{name}").read_text()) for core in cores[:MOST_ASKED])
+        return sum(
+            int(Path(f"/sys/devices/system/cpu/cpu{core}/{name}").read_text(encoding="utf-8")) for core in cores[:MOST_ASKED]
+        )
     except (OSError, ValueError):
         return None

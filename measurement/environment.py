@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
 from collections.abc import Mapping, Sequence
 
@@ -58,6 +60,24 @@ PER_RANK = (
     "OMPI_MCA_shmem",
 )
 SECRET = re.compile(r"SECRET|PASSWORD|PASSWD|CREDENTIAL|TOKEN(?!IZERS)|KEY", re.IGNORECASE)
+
+
+NO_HOME = "/nonexistent"
+"""Not a shared folder: Open MPI loads what settings in a home directory name."""
+
+
+def own_identity(environment: Mapping[str, str]) -> dict[str, str]:
+    """HOME, USER and LOGNAME where they are not set, as in many containers, whose user may have no name either.
+
+    Open MPI 4.1 ends by a signal and ``torch.compile`` by a ``KeyError`` where neither these nor the system say who runs.
+    """
+    try:
+        entry = pwd.getpwuid(os.getuid())
+        name, home = entry.pw_name, entry.pw_dir
+    except KeyError:
+        name, home = str(os.getuid()), NO_HOME
+    found = {"HOME": home, "USER": name, "LOGNAME": name}
+    return {key: value for key, value in found.items() if not environment.get(key)}
 
 
 def looks_secret(name: str) -> bool:

@@ -66,7 +66,7 @@ def lock_folder(folder: Path) -> IO[str]:
     Raises:
         LockedError: with who holds it.
     """
-    file = (folder / LOCK_FILE).open("a+")
+    file = (folder / LOCK_FILE).open("a+", encoding="utf-8", errors="replace")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):

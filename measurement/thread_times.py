@@ -67,7 +67,7 @@ def own_threads() -> list[int]:
 def _schedstat(thread: int) -> tuple[int, int] | None:
     """None if it has ended, or the kernel does not tell."""
     try:
-        running, waiting, _slices = (TASKS / str(thread) / "schedstat").read_text().split()
+        running, waiting, _slices = (TASKS / str(thread) / "schedstat").read_text(encoding="utf-8").split()
     except (OSError, ValueError):
         return None
     return int(running), int(waiting)
@@ -75,6 +75,6 @@ def _schedstat(thread: int) -> tuple[int, int] | None:
 
 def _name(thread: int) -> str:
     try:
-        return (TASKS / str(thread) / "comm").read_text().strip()
+        return (TASKS / str(thread) / "comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""

@@ -87,7 +87,7 @@ def compare(
     crowded = crowded_line(max((record.ranks for record in records), key=len, default=[]))
     first = [*floor_lines(everything), *([crowded] if crowded else [])]
     elsewhere = elsewhere_lines(manifest) if manifest else []
-    told = [*elsewhere, *first, *sentences.get("warnings", []), *(manifest.notes if manifest else [])]
+    told = [*elsewhere, *first, *(manifest.notes if manifest else []), *sentences.get("warnings", [])]
     sentences["warnings"] = told
     return Comparison(
         **sentences,

@@ -341,9 +341,12 @@ class RatioSummary(Stored):
     """What the interval says by itself. ``verdict`` is 'undecided' instead where something withholds it."""
     withheld_by: Withheld | None = None
     """The control deviates from 1 by as much; or the verdict would be another without a few stalls, too rare to be estimated; or
-    the machine was not quiet, and it would be another in the rounds that nobody disturbed."""
+    the machine was not quiet, and the rounds that nobody disturbed say otherwise, or are too few and load may have made it."""
     quiet_ratio: float | None = None
     """In the rounds that nobody disturbed, where others disturbed many."""
+    load_reach: float | None = None
+    """How many times as fast as another load alone may make an arm; where the undisturbed rounds are too few to tell, the verdict
+    rests on all rounds and must be farther from 1."""
     caution: Caution | None = None
     run_order: RunOrder | None = None
     """Of runs that people started themselves: alternating ones are paired. Null where arms took turns."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +12,7 @@ import typer
 
 from measurement.errors import PlanError
 from measurement.registry import search_beside
+from measurement.text import printable
 from runners.lab.commands import app as lab
 from runners.processes.process_exit import interrupted_code, run_command
 from runners.submission.commands import status, submit
@@ -69,13 +72,15 @@ def compare(
         overrides.append(f"measurement.max_minutes={max_minutes}")
     chosen = read_plan_or_study(plan, overrides=overrides)
     folder = ResultsFolder(output or default_folder(chosen.name))
+    again = ["ringside", "compare", str(plan), "-o", str(folder.root), *(word for one in overrides for word in ("--set", one))]
+    again += ["--resume-elsewhere"] if resume_elsewhere else []
     run = run_study if chosen.points else run_comparison
-    if not run(chosen, folder, path=plan, resume_elsewhere=resume_elsewhere):
+    if not run(chosen, folder, again=again, resume_elsewhere=resume_elsewhere):
         raise typer.Exit(EXIT_FAILED)
 
 
-def run_comparison(chosen: Plan, folder: ResultsFolder, *, path: Path, resume_elsewhere: bool = False) -> bool:
-    """Measure and show; returns whether every arm is ok. On Ctrl-C what was measured is shown, and how to go on."""
+def run_comparison(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str], resume_elsewhere: bool = False) -> bool:
+    """Measure and show; returns whether every arm is ok. On Ctrl-C what was measured is shown, and how to go on (``again``)."""
     from runners.driver.comparison import ComparisonRun
     from runners.driver.progress import Progress
 
@@ -90,11 +95,11 @@ def run_comparison(chosen: Plan, folder: ResultsFolder, *, path: Path, resume_el
             progress.__exit__(None, None, None)
             if interrupted is not None:
                 show(interrupted, folder.root)
-            raise interrupted_by_user(path, folder) from None
+            raise interrupted_by_user(again) from None
     return show(comparison, folder.root)
 
 
-def run_study(chosen: Plan, folder: ResultsFolder, *, path: Path, resume_elsewhere: bool = False) -> bool:
+def run_study(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str], resume_elsewhere: bool = False) -> bool:
     """The same at every point of the plan."""
     from runners.driver.study import StudyRun
 
@@ -106,13 +111,13 @@ def run_study(chosen: Plan, folder: ResultsFolder, *, path: Path, resume_elsewhe
     except KeyboardInterrupt:
         if run is not None and run.report is not None:
             show_study(run.report, folder.root)
-        raise interrupted_by_user(path, folder) from None
+        raise interrupted_by_user(again) from None
     return show_study(study, folder.root)
 
 
-def interrupted_by_user(path: Path, folder: ResultsFolder) -> typer.Exit:
-    """How to go on, told on stderr; what to raise."""
-    print(f"ringside: interrupted; go on with: ringside compare {path} -o {folder.root}", file=sys.stderr)
+def interrupted_by_user(again: Sequence[str]) -> typer.Exit:
+    """How to go on, told on stderr; what to raise. ``again``: the command that asks for the same."""
+    print(f"ringside: interrupted; go on with: {printable(shlex.join(again))}", file=sys.stderr)
     return typer.Exit(interrupted_code())
 
 
@@ -254,8 +259,12 @@ def _show(headline: str, table: Any, folder: Path) -> None:
 
 def main() -> None:
     """Entry point: a user's error is one message on stderr and exit code 2."""
+    run_command(_serve)
+
+
+def _serve() -> None:
     search_beside(Path.cwd())  # as ``python -m`` does
-    run_command(app)
+    app()
 
 
 if __name__ == "__main__":

@@ -12,14 +12,14 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from workloads.cifar_batches import NUM_CLASSES, read_batch
-from workloads.data_files import Expected, FetchOptions
+from workloads.data_files import Expected, FetchOptions, first_whole
 from workloads.fetching import fetch
 from workloads.input import Augmented, Sample, Transformed
 from workloads.pretrained import with_weights
 from workloads.supervised import SGDOptions, SGDTrained
 from workloads.vision_models import build_classifier
 
-FOLDER = "cifar-10-batches-py"
+FOLDERS = ("cifar-10-batches-py", "cifar-10-batches-bin", ".")
 TRAINING_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 HELD_OUT_BATCHES = ("test_batch",)
 SIDE, PADDING = 32, 4
@@ -69,14 +69,15 @@ class Cifar10(SGDTrained):
 
     def _read(self, names: Sequence[str]) -> Dataset[Sample]:
         files = self._expected().require(partial(fetch, "CIFAR10", self.options.data_dir) if self.options.download else None)
-        images, labels = zip(*(read_batch(files[name]) for name in names), strict=True)
+        images, labels = zip(*(first_whole(files[name], partial(read_batch, member=name)) for name in names), strict=True)
         return TensorDataset(torch.cat(images), torch.cat(labels))  # type: ignore[return-value]
 
     def _expected(self) -> Expected:
-        root = self.options.data_dir
         return Expected(
             workload="cifar10",
+            root=self.options.data_dir,
+            inside=FOLDERS,
             names=(*TRAINING_BATCHES, *HELD_OUT_BATCHES),
-            folders=(root / FOLDER, root),
+            archives=("cifar-10-python.tar.gz", "cifar-10-binary.tar.gz"),
             remedy="set data_dir to where it lies, or download: true to fetch it through torchvision",
         )

@@ -1,6 +1,6 @@
-"""Reads the Python batches of CIFAR-10: pickle files, unpickled so that they can make nothing but numpy arrays.
+"""Reads batches of CIFAR-10: binary ones, and pickle files, unpickled so that they can make nothing but numpy arrays.
 
-The format: A. Krizhevsky, https://www.cs.toronto.edu/~kriz/cifar.html, "Dataset layout / Python / Matlab versions".
+The format: A. Krizhevsky, https://www.cs.toronto.edu/~kriz/cifar.html, "Dataset layout".
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ import torch
 from torch import Tensor
 
 from measurement.errors import PlanError
+from workloads.compressed import read_whole
 from workloads.labels import check_labels
 
 NUM_CLASSES = 10
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
+RECORD = 1 + PIXELS
+"""Bytes of an image in the binary version, its label first."""
 MOST_BYTES = 256 << 20
 """Of a file: a batch of 10,000 images has 31 MB."""
 
@@ -76,15 +79,16 @@ class ArraysOnly(pickle._Unpickler):
         return super().find_class(module, name)
 
 
-def read_batch(path: Path) -> tuple[Tensor, Tensor]:
-    """Read images uint8 [n, 3, 32, 32] and labels int64 [n].
+def read_batch(path: Path, *, member: str = "") -> tuple[Tensor, Tensor]:
+    """Read images uint8 [n, 3, 32, 32] and labels int64 [n] of a batch, or of the one so named in an archive of batches.
 
     Raises:
         PlanError: the file is damaged, is no CIFAR-10 batch, or asks for more than arrays.
     """
+    written = read_whole(path, most=MOST_BYTES, member=member)
+    if written and len(written) % RECORD == 0 and written[0] < NUM_CLASSES:  # a pickle begins with 128
+        return _from_records(torch.frombuffer(written, dtype=torch.uint8).reshape(-1, RECORD), path)
     try:
-        with path.open("rb") as file:
-            written = file.read(MOST_BYTES)
         content = ArraysOnly(io.BytesIO(written), encoding="latin1").load()
     except DAMAGE as error:
         raise PlanError(f"'{path}' cannot be read as a CIFAR batch: {_reason(error)}; fetch it again") from error
@@ -99,6 +103,12 @@ def read_batch(path: Path) -> tuple[Tensor, Tensor]:
     numbers = torch.tensor(labels)
     check_labels(numbers, path, num_classes=NUM_CLASSES)
     return torch.from_numpy(images.copy()).reshape(-1, *SHAPE), numbers
+
+
+def _from_records(records: Tensor, path: Path) -> tuple[Tensor, Tensor]:
+    labels = records[:, 0].long()
+    check_labels(labels, path, num_classes=NUM_CLASSES)
+    return records[:, 1:].reshape(-1, *SHAPE).clone(), labels
 
 
 def _reason(error: Exception) -> str:

@@ -7,17 +7,28 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator
 
 from measurement.errors import PlanError
+from workloads.folders import below, files_named, readable
 from workloads.input import InputOptions
 
+Read = TypeVar("Read")
 MAX_NAMES = 4
 """How many names a message lists at most."""
 
-ExpandedPath = Annotated[Path, AfterValidator(Path.expanduser)]
+
+def with_home(path: Path) -> Path:
+    """Put the home directory in the place of ``~`` or ``~user``."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ValueError("the home directory is not known: no such user, or HOME is not set; write the whole path") from None
+
+
+ExpandedPath = Annotated[Path, AfterValidator(with_home)]
 
 
 class DataOptions(InputOptions):
@@ -40,35 +51,47 @@ class FetchOptions(DataOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """Files that a workload needs, all of them in one of several folders."""
+    """Files that a workload needs, all of them in one of several folders, or in an archive there."""
 
     workload: str
+    root: Path
+    """What ``data_dir`` says."""
+    inside: tuple[str, ...]
+    """Folders below it to look in, the preferred one first."""
     names: tuple[str, ...]
-    folders: tuple[Path, ...]
     remedy: str
-    suffixes: tuple[str, ...] = ("",)
-    """Accepted suffixes of each file, the preferred one first."""
+    archives: tuple[str, ...] = ()
+    """Of all files together; read where they are not unpacked."""
 
-    def find(self) -> dict[str, Path] | None:
-        """Return each file's path by its name, from the first folder that has all files. None if there is no such folder."""
+    @property
+    def folders(self) -> list[Path]:
+        """The folders to look in."""
+        return [below(self.root, place) for place in self.inside]
+
+    def find(self) -> dict[str, list[Path]] | None:
+        """Return the files by name, from the first folder that has all: those of one name should hold the same.
+
+        None if there is no such folder.
+
+        Raises:
+            PlanError: a folder cannot be read.
+        """
         for folder in self.folders:
-            found = {name: path for name in self.names if (path := self._in(folder, name))}
+            found = {name: files for name in self.names if (files := files_named(folder, name))}
             if len(found) == len(self.names):
                 return found
-        return None
+        packed = [file for folder in self.folders for name in self.archives for file in files_named(folder, name)]
+        return dict.fromkeys(self.names, packed) if packed else None
 
-    def _in(self, folder: Path, name: str) -> Path | None:
-        return next((path for suffix in self.suffixes if (path := folder / f"{name}{suffix}").is_file()), None)
-
-    def require(self, fetch: Callable[[], None] | None = None) -> dict[str, Path]:
-        """Return each file's path by its name. Call ``fetch`` first if files are missing.
+    def require(self, fetch: Callable[[], None] | None = None) -> dict[str, list[Path]]:
+        """Return the files by name. Call ``fetch`` first if files are missing.
 
         Raises:
             PlanError: no folder has all files.
         """
         found = self.find()
         if found is None and fetch is not None:
-            with only_one_process(self.folders[-1]):
+            with only_one_process(self.root):
                 if self.find() is None:
                     fetch()
             found = self.find()
@@ -77,9 +100,25 @@ class Expected:
         return found
 
     def _missing(self) -> PlanError:
-        or_with = "".join(f" (or with {suffix})" for suffix in self.suffixes if suffix)
         places = " or ".join(f"'{folder.absolute()}'" for folder in self.folders)
-        return missing(self.workload, f"{', '.join(self.names)}{or_with} in {places}", folders=self.folders, remedy=self.remedy)
+        return missing(
+            self.workload, f"{', '.join(self.names)} (or compressed) in {places}", folders=self.folders, remedy=self.remedy
+        )
+
+
+def first_whole(files: Sequence[Path], read: Callable[[Path], Read]) -> Read:
+    """Read the first file that is whole: a half-written one may lie beside it.
+
+    Raises:
+        PlanError: none is; the message is that of the first.
+    """
+    refused: list[PlanError] = []
+    for path in files:
+        try:
+            return read(path)
+        except PlanError as error:
+            refused.append(error)
+    raise refused[0]
 
 
 def missing(workload: str, expected: str, *, folders: Sequence[Path], remedy: str) -> PlanError:
@@ -90,11 +129,12 @@ def missing(workload: str, expected: str, *, folders: Sequence[Path], remedy: st
 
 def describe(place: Path) -> str:
     """Say in a few words what is at a path."""
-    if not place.exists():
-        return f"'{place.absolute()}' does not exist"
-    if not place.is_dir():
-        return f"'{place.absolute()}' is a file"
-    return f"'{place.absolute()}' holds {first_few(sorted(path.name for path in place.iterdir())) or 'nothing'}"
+    with readable(place):
+        if not place.exists():
+            return f"'{place.absolute()}' does not exist"
+        if not place.is_dir():
+            return f"'{place.absolute()}' is a file"
+        return f"'{place.absolute()}' holds {first_few(sorted(path.name for path in place.iterdir())) or 'nothing'}"
 
 
 def first_few(names: Iterable[str]) -> str:
@@ -113,7 +153,7 @@ def only_one_process(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".fetching").open("w")
+        lock = (folder / ".fetching").open("wb")
     except OSError as error:
         raise PlanError(f"nothing can be fetched into '{folder.absolute()}': {error.strerror}; set data_dir elsewhere") from error
     with lock:

@@ -1,19 +1,18 @@
-"""Reads IDX files, the format of MNIST and its relatives: unsigned bytes, raw or compressed by gzip.
+"""Reads IDX files, the format of MNIST and its relatives: unsigned bytes, raw or compressed.
 
 The format: http://yann.lecun.com/exdb/mnist, "FILE FORMATS FOR THE MNIST DATABASE".
 """
 
 from __future__ import annotations
 
-import gzip
 import math
-import zlib
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from measurement.errors import PlanError
+from workloads.compressed import read_whole
 
 UNSIGNED_BYTES = 0x08
 MOST_BYTES = 2 << 30
@@ -45,11 +44,7 @@ def read_idx(path: Path, *, dimensions: int) -> Tensor:
 
 def _content(path: Path) -> bytearray:
     """Read the whole file, decompressed. A bytearray, because torch wants a writable buffer."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            content = bytearray(file.read(MOST_BYTES + 1))
-    except (OSError, EOFError, zlib.error) as error:
-        raise PlanError(f"'{path}' cannot be read: {error}; fetch it again") from error
+    content = read_whole(path, most=MOST_BYTES, member=path.name)
     if len(content) > MOST_BYTES:
         raise PlanError(
             f"'{path}' holds more than {MOST_BYTES >> 20} MiB, decompressed, and MNIST's relatives hold less; fetch it again"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +15,15 @@ from torch.utils.data import Dataset
 
 from measurement.errors import PlanError
 from workloads.data_files import DataOptions, first_few, missing
+from workloads.folders import SYNONYMS, chosen, entries, is_data, readable
 from workloads.input import Augmented, Sample, Transformed
 from workloads.pretrained import with_weights
 from workloads.supervised import SGDOptions, SGDTrained
 from workloads.vision_models import ClassifierName, build_classifier
 
 PARTS = ("train", "val")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""Of images, in capital letters or small: those of ``torchvision.datasets.ImageFolder``."""
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of ImageNet by channel, as torchvision's pretrained weights expect them."""
 BORDER = 256 / 224
@@ -67,6 +73,19 @@ class Imagenet(SGDTrained):
         """List the images of ``train/``."""
         return [Path(path) for path, _ in self._folder("train").samples]
 
+    def data_notes(self) -> list[str]:
+        left_out = [
+            str(path) for folder, _ in self._parts.values() if folder for path in sorted(folder.iterdir()) if not is_data(path.name)
+        ]
+        notes = [note for _, note in self._parts.values() if note]
+        return [*notes, f"no classes, and left out: {first_few(left_out)}"] if left_out else notes
+
+    @cached_property
+    def _parts(self) -> dict[str, tuple[Path | None, str]]:
+        """The folder of each part, and what is to be told of it."""
+        folders = [path for path in entries(self.options.data_dir) if path.is_dir()]
+        return {part: chosen([path for path in folders if path.name.lower() in SYNONYMS[part]], part) for part in PARTS}
+
     def _classes(self) -> list[str]:
         """List the folders in ``train/``; ``val/`` must have the same."""
         train, val = (self._names(part) for part in PARTS)
@@ -78,32 +97,62 @@ class Imagenet(SGDTrained):
         return sorted(train)
 
     def _names(self, part: str) -> set[str]:
-        folder = self.options.data_dir / part
-        names = {path.name for path in folder.iterdir() if path.is_dir()} if folder.is_dir() else set()
-        if not names:
-            expected = " and ".join(f"'{(self.options.data_dir / part).absolute()}/CLASS/*.jpg'" for part in PARTS)
-            loose = sum(path.is_file() for path in folder.iterdir()) if folder.is_dir() else 0
-            if loose:
-                raise PlanError(
-                    f"'{folder}' holds {loose} files and no class folders, as ImageNet's validation archive is unpacked; move each "
-                    f"image into a folder named like its class in '{self.options.data_dir / 'train'}': "
-                    "ILSVRC2012_validation_ground_truth.txt of the development kit, or LOC_val_solution.csv, says which"
-                )
-            remedy = "set data_dir to the folder of train/ and val/ (ImageNet's own: image-net.org, after registration)"
-            raise missing("imagenet", expected, folders=[self.options.data_dir, folder], remedy=remedy)
-        return names
+        folder = self._parts[part][0] or self.options.data_dir / part
+        found = entries(folder)
+        names = {path.name for path in found if path.is_dir()}
+        if names:
+            return names
+        loose = sum(path.is_file() for path in found)
+        if loose:
+            raise PlanError(
+                f"'{folder}' holds {loose} files and no class folders, as ImageNet's validation archive is unpacked; move each "
+                f"image into a folder named like its class in '{self.options.data_dir / 'train'}': "
+                "ILSVRC2012_validation_ground_truth.txt of the development kit, or LOC_val_solution.csv, says which"
+            )
+        expected = " and ".join(f"'{(self.options.data_dir / part).absolute()}/CLASS/*.jpg'" for part in PARTS)
+        remedy = "set data_dir to the folder of train/ and val/ (ImageNet's own: image-net.org, after registration)"
+        raise missing("imagenet", expected, folders=[self.options.data_dir, folder], remedy=remedy)
 
-    def _folder(self, part: str) -> Any:
-        from torchvision.datasets import ImageFolder
-
-        self._classes()
-        folder = self.options.data_dir / part
-        found: Any = ImageFolder(folder, loader=read_image, allow_empty=True)
-        empty = set(range(len(found.classes))) - set(found.targets)
+    def _folder(self, part: str) -> Images:
+        classes, folder = self._classes(), self._parts[part][0]
+        assert folder is not None, part
+        samples = [[(path, number) for path in images_below(folder / name)] for number, name in enumerate(classes)]
+        empty = [str(folder / name) for name, found in zip(classes, samples, strict=True) if not found]
         if empty:
-            names = first_few(str(folder / found.classes[index]) for index in sorted(empty))
-            raise PlanError(f"class folder without an image: {names}; put images there, or remove it from train/ and val/")
-        return found
+            raise PlanError(
+                f"class folder without an image: {first_few(empty)}; put images there ({', '.join(SUFFIXES)}), "
+                "or remove it from train/ and val/"
+            )
+        return Images([sample for found in samples for sample in found])
+
+
+class Images(Dataset[Sample]):
+    """Images in RGB, decoded on demand, and their classes."""
+
+    def __init__(self, samples: list[tuple[str, int]]) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Sample:
+        path, label = self.samples[index]
+        return read_image(path), label
+
+
+def images_below(folder: Path) -> Iterator[str]:
+    """Yield the images in a folder and in those below it, sorted. Hidden ones, leftovers and links to nothing are left out.
+
+    Raises:
+        PlanError: a folder cannot be read.
+    """
+    with readable(folder), os.scandir(folder) as listed:
+        found = sorted((entry for entry in listed if is_data(entry.name)), key=lambda entry: entry.name)
+        for entry in found:
+            if entry.is_dir():
+                yield from images_below(Path(entry.path))
+            elif entry.name.lower().endswith(SUFFIXES) and entry.is_file():
+                yield entry.path
 
 
 def read_image(path: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -14,8 +15,10 @@ from torch.optim import AdamW, Optimizer
 from torch.utils.data import Dataset
 
 from measurement.errors import PlanError
+from workloads.compressed import compression_of
 from workloads.data_files import DataOptions, ExpandedPath, missing
 from workloads.decoder import SIZES, Decoder
+from workloads.folders import SYNONYMS, chosen, entries, readable
 from workloads.input import Sample
 from workloads.pretrained import with_weights
 from workloads.supervised import Supervised
@@ -24,6 +27,8 @@ BYTES = 256
 HELD_OUT_SHARE = 10
 """Of a single file, the last 1/HELD_OUT_SHARE is held out for evaluation."""
 NAMES = ("train.txt", "val.txt")
+TEXT = r"(?:.+[-_. ])?(?:{})(?:[-_.](?:txt|text|tokens|raw))*"
+"""Such as ``wiki.train.tokens`` and ``TinyStories-valid.txt``."""
 
 
 class LanguageModelOptions(DataOptions):
@@ -73,12 +78,14 @@ class LanguageModel(Supervised):
     def _parts(self) -> list[tuple[Path, range]]:
         """Name the file and the range of its bytes: of the training set, then of the held-out set."""
         place = self.options.data_dir
-        if place.is_file():
+        with readable(place):
+            is_file = place.is_file()
+        if is_file:
             size = place.stat().st_size
             cut = size - size // HELD_OUT_SHARE
             return [(place, range(cut)), (place, range(cut, size))]
-        paths = [place / name for name in NAMES]
-        if not all(path.is_file() for path in paths):
+        paths = [path for path, _ in self._chosen if path is not None]
+        if len(paths) < len(NAMES):
             raise missing(
                 "language_model",
                 f"a text file '{place.absolute()}', or {' and '.join(NAMES)} in a folder of that name",
@@ -86,6 +93,17 @@ class LanguageModel(Supervised):
                 remedy="set data_dir to any plain text, of 100 kB or more to learn something",
             )
         return [(path, range(path.stat().st_size)) for path in paths]
+
+    @cached_property
+    def _chosen(self) -> list[tuple[Path | None, str]]:
+        files = [path for path in entries(self.options.data_dir) if path.is_file()]
+        texts = [re.compile(TEXT.format("|".join(names)), re.IGNORECASE) for names in SYNONYMS.values()]
+        return [
+            chosen([file for file in files if text.fullmatch(file.name)], name) for text, name in zip(texts, NAMES, strict=True)
+        ]
+
+    def data_notes(self) -> list[str]:
+        return [note for _, note in self._chosen if note]
 
 
 class Sequences(Dataset[Sample]):
@@ -103,6 +121,10 @@ class Sequences(Dataset[Sample]):
                 f"'{path}' is too short: {len(part)} bytes {'(of its last tenth) ' if part.start else ''}to make sequences "
                 f"of {length} bytes and the next one; give a longer text, or a smaller sequence_length"
             )
+        with readable(path):
+            packed = compression_of(path)
+        if packed is not None:
+            raise PlanError(f"'{path}' is compressed by {packed}, and tokens are the bytes of a text; unpack it")
         self.length = length
         self._bytes = np.memmap(path, dtype=np.uint8, mode="r", offset=part.start, shape=(len(part),))
 

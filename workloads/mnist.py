@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from measurement.errors import PlanError
-from workloads.data_files import Expected, FetchOptions
+from workloads.data_files import Expected, FetchOptions, first_whole
 from workloads.digits import NUM_CLASSES, ConvNet
 from workloads.fetching import fetch
 from workloads.idx import read_idx
@@ -46,26 +47,27 @@ class Mnist(SGDTrained):
 
     def _read(self, part: str) -> Dataset[Sample]:
         files = self._expected().require(partial(fetch, "MNIST", self.options.data_dir) if self.options.download else None)
-        return read_images(*(files[f"{part}-{kind}"] for kind in KINDS))
+        images, labels = (files[f"{part}-{kind}"] for kind in KINDS)
+        return read_images(images, labels)
 
     def _expected(self) -> Expected:
-        root = self.options.data_dir
         return Expected(
             workload="mnist",
+            root=self.options.data_dir,
+            inside=("MNIST/raw", "raw", "."),
             names=tuple(f"{part}-{kind}" for part in ("train", "t10k") for kind in KINDS),
-            suffixes=("", ".gz"),
-            folders=(root / "MNIST" / "raw", root),
             remedy="set data_dir to where it lies, or download: true to fetch it through torchvision",
         )
 
 
-def read_images(images_file: Path, labels_file: Path) -> Dataset[Sample]:
-    """Read images float32 [1, 28, 28], standardised, and labels int64.
+def read_images(images_files: Sequence[Path], labels_files: Sequence[Path]) -> Dataset[Sample]:
+    """Read images float32 [1, 28, 28], standardised, and labels int64, each from the first of these files that is whole.
 
     Raises:
         PlanError: a file is damaged, or the two files do not belong together.
     """
-    images, labels = read_idx(images_file, dimensions=3), read_idx(labels_file, dimensions=1).long()
+    images_file, images = first_whole(images_files, lambda path: (path, read_idx(path, dimensions=3)))
+    labels_file, labels = first_whole(labels_files, lambda path: (path, read_idx(path, dimensions=1).long()))
     if images.shape[1:] != (SIDE, SIDE):
         size = " x ".join(map(str, images.shape[1:]))
         raise PlanError(f"'{images_file}' holds images of {size}; workload 'mnist' takes {SIDE} x {SIDE}")

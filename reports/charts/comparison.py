@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from measurement.record import PHASES
 from reports.charts.cases import busbw_chart, latency_chart
-from reports.charts.frame import Figure, arm_colour, arm_dash, arm_layout, base_layout, legend_above, padded
+from reports.charts.frame import Figure, arm_colour, arm_dash, arm_layout, base_layout, legend_above, padded, ratio_axis
 from reports.charts.machine import machine_chart
 from reports.charts.pairs import pairs_chart
 from reports.charts.terms import difference_charts, terms_chart
@@ -51,13 +51,11 @@ def ratios_chart(comparison: Comparison) -> Figure | None:
     ]
     layout["annotations"] = [_beside(result) for result in shown]
     layout["margin"]["r"] = 175
-    layout["xaxis"]["tickformat"] = ".2~f" if _span(shown) > 0.1 else ".3~f"
+    ratios = [result.throughput_ratio for result in shown if result.throughput_ratio is not None]
+    bounds = [end for result in shown for end in (result.ci_low, result.ci_high) if end is not None]
+    span = max(*ratios, *bounds, 1.0) - min(*ratios, *bounds, 1.0)
+    layout["xaxis"] |= {"tickformat": ".2~f" if span > 0.1 else ".3~f"} | ratio_axis(ratios, bounds)
     return {"data": traces, "layout": layout}
-
-
-def _span(results: Sequence[RatioSummary]) -> float:
-    ends = [end for r in results for end in (r.ci_low, r.ci_high, r.throughput_ratio) if end is not None]
-    return max([*ends, 1.0]) - min([*ends, 1.0])
 
 
 def _bar(comparison: Comparison, result: RatioSummary) -> Figure:

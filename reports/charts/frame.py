@@ -5,6 +5,7 @@ Colours are names such as ``@arm-2``; the page replaces them by those of its lig
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -13,6 +14,10 @@ from reports.schema import ArmSummary
 Figure = dict[str, Any]
 
 ROW_PX, HEAD_PX = 34, 64
+WIDEST = 3.0
+"""Error bars reach beyond the ratios that are drawn by this factor at most; the axis ends there."""
+LOGARITHMIC = 10.0
+"""An axis whose ends differ by a larger factor is logarithmic."""
 COLOURS = 10
 """How many candidates have a colour of their own; beyond, they are used again."""
 
@@ -78,3 +83,22 @@ def padded(values: Sequence[float]) -> list[float]:
     low, high = min(values), max(values)
     room = 0.03 * (high - low) or 0.1 * abs(high) or 1.0
     return [low - room, high + room]
+
+
+def ratio_axis(ratios: Sequence[float], bounds: Sequence[float]) -> Figure:
+    """What an axis of ratios needs besides, so that huge intervals leave the ratios readable; nothing where all are moderate.
+
+    Args:
+        ratios: that are drawn, at least one; 1 is drawn besides.
+        bounds: of their intervals.
+    """
+    low, high = min(*ratios, 1.0) / WIDEST, max(*ratios, 1.0) * WIDEST
+    ends = [min(max(end, low), high) for end in (*ratios, *bounds, 1.0)]
+    if max(ends) / min(ends) > LOGARITHMIC:
+        return log_axis(min(ends), max(ends))
+    return {"range": padded(ends)} if any(not low <= end <= high for end in bounds) else {}
+
+
+def log_axis(low: float, high: float) -> Figure:
+    """A logarithmic axis with a little room at either end."""
+    return {"type": "log", "range": padded([math.log10(low), math.log10(high)])}

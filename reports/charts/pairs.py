@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from reports.charts.frame import HEAD_PX, Figure, arm_colour, base_layout
+from reports.charts.frame import HEAD_PX, LOGARITHMIC, Figure, arm_colour, base_layout, log_axis
 from reports.schema import Comparison, RatioSummary
 from reports.wording.formatting import ratio
 
@@ -97,6 +97,7 @@ def _add_panel(layout: Figure, result: RatioSummary, number: int, panels: int, l
     height, gap = 1 / panels, 26 / (PANEL_PX * panels)
     top = 1 - (number - 1) * height
     axis = {"domain": [top - height + gap / 2, top - gap], "range": list(limits), "nticks": 5, "tickformat": ".3~f"}
+    axis |= log_axis(*limits) if limits[1] / limits[0] > LOGARITHMIC else {}
     layout[f"yaxis{suffix}"] = layout["yaxis"] | axis | {"automargin": True}
     span = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": f"y{suffix}", "layer": "below"}
     layout["shapes"].append(span | {"y0": 1, "y1": 1, "line": {"color": "@text", "width": 1}})

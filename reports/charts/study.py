@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable
 
-from reports.charts.frame import Figure, arm_colour, arm_dash, base_layout, legend_above
+from reports.charts.frame import Figure, arm_colour, arm_dash, base_layout, legend_above, ratio_axis
 from reports.conclusions.study import has_own_units, scaling_base, sorted_points
 from reports.schema import ArmSummary, Estimate
 from reports.study_schema import Study, StudyPoint
@@ -81,6 +81,10 @@ def ratios_chart(study: Study) -> Figure | None:
     if figure:
         one = {"type": "line", "xref": "paper", "yref": "y", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "layer": "below"}
         figure["layout"]["shapes"] = [one | {"line": {"color": "@text", "width": 1}}]
+        found = [result for point in study.points for result in point.results]
+        ratios = [result.throughput_ratio for result in found if result.throughput_ratio is not None]
+        bounds = [end for result in found for end in (result.ci_low, result.ci_high) if end is not None]
+        figure["layout"]["yaxis"] |= ratio_axis(ratios, bounds)
     return figure
 
 

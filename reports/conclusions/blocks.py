@@ -32,12 +32,13 @@ def tabulate_blocks(steps: Steps) -> pd.DataFrame:
 
     Returns:
         ``launch, arm, turn, round, block, kind, case, steps, samples`` (of all ranks), ``block_s`` (the slowest rank's)
-        and ``throughput_per_s``, in order of launch and turn.
+        and ``throughput_per_s``, in order of launch and turn. A block without samples or without time has no rate and is left out.
     """
     blocks = steps.rank_blocks.groupby(BLOCK_KEY, as_index=False, dropna=False).agg(
         steps=("steps", "max"), samples=("samples", "sum"), block_s=("step_s", "max")
     )
-    blocks["throughput_per_s"] = blocks["samples"] / blocks["block_s"]
+    blocks = blocks[(blocks["samples"] > 0) & (blocks["block_s"] > 0)]
+    blocks = blocks.assign(throughput_per_s=blocks["samples"] / blocks["block_s"])
     return blocks.sort_values(["launch", "turn", "arm"], ignore_index=True)
 
 

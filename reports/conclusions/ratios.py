@@ -17,7 +17,7 @@ from reports.conclusions.blocks import PAIR_COLUMNS, columns, copies_of_baseline
 from reports.conclusions.cases import cases_of
 from reports.conclusions.disturbances import FEW, is_quiet, summarise_load, undisturbed, without_stalls
 from reports.conclusions.step_terms import Terms
-from reports.conclusions.verdict import decide, to_decide
+from reports.conclusions.verdict import decide, reach_of_load, stands_clear, tells_nothing, to_decide
 from reports.schema import ArmSummary, RatioSummary, Withheld
 from reports.statistics.intervals import Interval, Launches, launch_ratios, ratio_intervals, typical_ratio
 from reports.statistics.separate import Runs, ratio_of_runs, ratio_of_usual_blocks, run_order, runs_of, separate_ratio
@@ -223,7 +223,7 @@ def _judge(
             withheld = "control"
         elif _hangs_on_few_stalls(evidence, result, interval):
             withheld = "stalls"
-        elif quiet is not None and decide(quiet[result.candidate], threshold=threshold) != alone:
+        elif quiet is not None and not _holds_under_load(evidence, result, interval, control, quiet[result.candidate]):
             withheld = "load"
     result.withheld_by = withheld
     result.verdict = "undecided" if withheld else alone
@@ -237,6 +237,23 @@ def _judge(
             result.more_runs = None if more.value is None else math.ceil(more.value)
         else:
             result.more_minutes = more.value
+
+
+def _holds_under_load(
+    evidence: Evidence, result: RatioSummary, interval: Interval, control: Interval | None, quiet: Interval | None
+) -> bool:
+    """Whether the undisturbed rounds say the same; where they tell nothing, whether load could not have made the difference.
+
+    Sets ``load_reach`` where they tell nothing.
+    """
+    says_the_same = decide(quiet, threshold=evidence.threshold) == result.verdict_alone
+    if says_the_same or not tells_nothing(quiet, interval):
+        return says_the_same
+    arms = [result.candidate, *copies_of_baseline(evidence.plan, result.candidate)]
+    hit = evidence.loads[evidence.loads["disturbed"] & evidence.loads["arm"].isin(arms)]
+    reach = reach_of_load(float((hit["foreign"] + hit["steal"]).mean()) if len(hit) else 0.0, control)
+    result.load_reach = math.exp(reach)
+    return stands_clear(interval, reach)
 
 
 def _hangs_on_few_stalls(evidence: Evidence, result: RatioSummary, interval: Interval) -> bool:

@@ -12,6 +12,12 @@ from reports.statistics.intervals import Interval
 
 LONGEST = 24 * 60.0
 """Minutes, or runs; beyond this, 'measure longer' is no advice."""
+FEWEST = 3
+"""Launches that tell how much launches differ well enough to say how many more are needed."""
+LOAD_POWER = 2
+"""Load may slow one arm by its share of the cores, and once more since ranks wait for each other; and another arm not at all."""
+MOST_LOAD = 0.99
+"""A share of the cores beyond this counts as this much."""
 
 
 def decide(interval: Interval | None, *, threshold: float, control: Interval | None = None) -> Verdict:
@@ -48,6 +54,29 @@ def control_deviation(control: Interval) -> float:
     return max(abs(math.log(control.low)), abs(math.log(control.high)))
 
 
+def reach_of_load(share: float, control: Interval | None) -> float:
+    """How large a log-ratio load alone may make between arms that are alike.
+
+    Args:
+        share: of the cores, that others took in the disturbed blocks.
+        control: its interval may reach farther from 1 than ``share`` accounts for.
+    """
+    slowed = -math.log1p(-min(share, MOST_LOAD))
+    if control is not None and control.low is not None and control.high is not None:
+        slowed = max(slowed, abs(math.log(control.low)), abs(math.log(control.high)))
+    return LOAD_POWER * slowed
+
+
+def stands_clear(interval: Interval, reach: float) -> bool:
+    """Whether the whole interval is farther from 1 than ``reach``, a log-ratio."""
+    return interval.low is not None and interval.high is not None and max(math.log(interval.low), -math.log(interval.high)) > reach
+
+
+def tells_nothing(interval: Interval | None, other: Interval) -> bool:
+    """Whether an interval is missing, or so wide that it excludes neither 1 nor the estimate of the other."""
+    return interval is None or not (interval.excludes(1.0) or interval.excludes(other.estimate))
+
+
 def is_atypical(result: RatioSummary, *, threshold: float) -> bool:
     """Whether the ratio of totals differs from that of a usual block by more than ``threshold``: a few blocks are far out."""
     total, typical = result.throughput_ratio, result.typical_ratio
@@ -78,16 +107,17 @@ def to_decide(interval: Interval | None, *, threshold: float, measured: float, l
         launches: from which the interval is.
 
     Returns:
-        None where nothing can be said: no interval yet, or an estimate so near the threshold that it would take ``LONGEST``.
+        None where nothing can be said: no interval yet, fewer than ``FEWEST`` launches, or an estimate so near the threshold that
+        it would take ``LONGEST``.
     """
-    if interval is None or interval.low is None or interval.high is None or measured <= 0:
+    if interval is None or interval.low is None or interval.high is None or measured <= 0 or launches < FEWEST:
         return None
     half = math.log(interval.high / interval.low) / 2
     distance = abs(interval.estimate - 1)
     wanted = abs(math.log(interval.estimate)) if distance >= threshold else threshold - distance
     if wanted <= 0:
         return None
-    freedom = max(launches - 1, 1)
+    freedom = launches - 1
     factors = (1.0, freedom / chdtri(freedom, 0.1), freedom / chdtri(freedom, 0.9))
     value, low, high = (measured * max(float(factor) * (half / wanted) ** 2 - 1, 0.0) for factor in factors)
     if low > LONGEST:

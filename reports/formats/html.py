@@ -87,7 +87,7 @@ def _tables(comparison: Comparison) -> dict[str, Table]:
 
 def plotly_js() -> str:
     """What draws the charts."""
-    return (Path(__file__).parent / "plotly" / "plotly-basic.min.js").read_text()
+    return (Path(__file__).parent / "plotly" / "plotly-basic.min.js").read_text(encoding="utf-8")
 
 
 def pages() -> Environment:

@@ -8,9 +8,10 @@ is compared with each copy of its baseline by itself, and the log-ratios are ave
 The noise within a launch comes from its rounds by linearisation of the ratio (Cochran, Sampling Techniques, 1977, section 6.4),
 inflated by the correlation of neighbouring rounds. The variance between launches is what remains, after Paule and Mandel (J. Res.
 NBS 87, 1982), pooled over all ratios of a comparison, the control's among them, since a few launches alone give few degrees of
-freedom; Satterthwaite's degrees of freedom (Biometrics Bulletin 2, 1946) allow for ratios that share their baseline. An interval
-is the widest of three: what the noise of rounds alone allows; the pooled Student's t; and Student's t of the ratio's own launches,
-for an arm whose launches vary more than the others'.
+freedom; Satterthwaite's degrees of freedom (Biometrics Bulletin 2, 1946) allow for ratios that share their baseline. A single
+launch has no interval, since its rounds do not tell how much launches differ. An interval is the widest of three: what the noise
+of rounds alone allows; the pooled Student's t; and Student's t of the ratio's own launches, for an arm whose launches vary more
+than the others'.
 
 The first two hold for all candidates of a comparison at once (Šidák, JASA 62, 1967). Where a comparison is looked at again
 and again, each look has a share of the error to spend (``reports.statistics.looks``): repeated confidence intervals (Jennison and
@@ -35,6 +36,8 @@ Launches = Sequence[Array]
 """One ratio's blocks, a table per launch in order of its rounds: float64 [rounds, arms, 2]. Arm 0 is the candidate, each further
 one a copy of the baseline; the last axis holds samples and seconds, NaN where an arm has no block in a round."""
 
+LARGEST_LOG = 50.0
+"""Bounds of a ratio lie within e to this power."""
 TRIM = 0.2
 """Share of a launch's pairs that the typical ratio leaves out at either end."""
 
@@ -122,7 +125,7 @@ def ratio_interval(launches: Launches, *, confidence: float, companions: Sequenc
         companions: the other ratios of the same comparison; they help to estimate the variance between launches.
 
     Returns:
-        The interval on the scale of ratios; None where there is no pair at all.
+        The interval on the scale of ratios, without bounds where there is one launch; None where there is no pair at all.
     """
     return ratio_intervals([launches, *companions], confidence=confidence, family=1)[0]
 
@@ -278,13 +281,11 @@ def _interval(
     """One ratio's interval. ``spent`` is the confidence at this look, of which ``family`` ratios have their share."""
     centre = float(one.logs.mean())
     half = run = None
-    each = spent ** (1 / family)
     if one.launches > 1:
+        each = spent ** (1 / family)
         half = _half_width(one, pool, spread=spread, df=df, each=each, alone=spent)
         run = float(np.hypot(half, student_t(confidence, df) * np.sqrt(max(one.scale * spread, _own_spread(one)))))
-    elif one.df:
-        half = student_t(each, one.df) * float(np.sqrt(one.variance))
-    caution: Caution | None = ("one launch" if one.df else "one pair") if one.launches == 1 else None
+    cautions: dict[int, Caution] = {1: "one launch", 2: "two launches"}
     low, high = around(centre, half)
     run_low, run_high = around(centre, run)
     return Interval(
@@ -296,13 +297,16 @@ def _interval(
         confidence=confidence,
         launches=one.launches,
         pairs=one.pairs,
-        caution=caution,
+        caution=cautions.get(one.launches),
     )
 
 
 def around(centre: float, half: float | None) -> tuple[float | None, float | None]:
-    """From a log-ratio and half a width to bounds of the ratio."""
-    return (None, None) if half is None else (float(np.exp(centre - half)), float(np.exp(centre + half)))
+    """From a log-ratio and half a width to bounds of the ratio, which are finite however wide that is."""
+    if half is None:
+        return None, None
+    low, high = np.exp(np.clip([centre - half, centre + half], -LARGEST_LOG, LARGEST_LOG))
+    return float(low), float(high)
 
 
 def _half_width(one: LaunchRatios, pool: Sequence[LaunchRatios], *, spread: float, df: float, each: float, alone: float) -> float:

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from reports.estimate import RunOrder
+from reports.estimate import Caution, RunOrder
 from reports.statistics.intervals import Array, Interval, around, student_t, trimmed_mean
 
 
@@ -89,6 +89,7 @@ def separate_ratio(ours: Runs, theirs: Runs, *, confidence: float, family: int =
         each = confidence ** (1 / family)
         half = student_t(each, df) * error
         run = student_t(confidence, df) * float(np.hypot(error, spread))
+    cautions: dict[int, Caution] = {1: "one run", 2: "two runs"}
     low, high = around(centre, half)
     run_low, run_high = around(centre, run)
     return Interval(
@@ -100,7 +101,7 @@ def separate_ratio(ours: Runs, theirs: Runs, *, confidence: float, family: int =
         confidence=confidence,
         launches=min(len(ours.logs), len(theirs.logs)),
         pairs=len(ours.logs) if paired else 0,
-        caution="one run" if half is None else None,
+        caution=cautions.get(min(len(ours.logs), len(theirs.logs))),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from measurement.plan import Plan
 from reports.conclusions.cases import VERDICTS, Outcome, count_verdicts
-from reports.conclusions.verdict import is_atypical
+from reports.conclusions.verdict import LONGEST, is_atypical
 from reports.estimate import Caution
 from reports.schema import ArmSummary, HeadlinePart, RatioSummary
 from reports.statistics.looks import error_share
@@ -22,14 +22,18 @@ from reports.wording.disturbances import (
     stall_lines,
     straggler_lines,
 )
-from reports.wording.formatting import interval, percent, ratio
+from reports.wording.formatting import apart, interval, percent, ratio
 from reports.wording.separate_runs import run_lines
 
 MAX_NAMED = 3
 """Cases that a sentence names."""
 CAUTIONS: dict[Caution, str] = {
-    "one launch": "one launch: how much launches differ is not known, so the interval may be too narrow",
-    "one pair": "a single pair carries no interval",
+    "one launch": (
+        "one launch gives a ratio and no verdict, since it does not tell how much launches differ; measure three or more "
+        "(the plan's measurement.launches)"
+    ),
+    "two launches": "two launches hardly tell how much launches differ; measure three or more (the plan's measurement.launches)",
+    "two runs": "two runs of an arm hardly tell how much runs differ; make five or more of each, alternating",
     "one run": (
         "one run of an arm gives a ratio and no verdict: launches of one job differ by 4 to 8%, and by 40% on a busy machine; "
         "repeat each at least five times, alternating, or let 'ringside compare' interleave them"
@@ -58,7 +62,7 @@ def in_brief(result: RatioSummary) -> str:
     if result.throughput_ratio is None:
         return f"{result.candidate} without timing"
     if result.verdict in ("faster", "slower"):
-        return f"{result.candidate} {abs(result.throughput_ratio - 1):.1%} {result.verdict}"
+        return f"{result.candidate} {apart(result.throughput_ratio)} {result.verdict}"
     return f"{result.candidate} {result.verdict}"
 
 
@@ -99,11 +103,11 @@ def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: P
     if result.throughput_ratio is None:
         return _no_timing(arm if arm.throughput_per_s is None else baseline, ours, theirs)
     figures = f"({interval_words(result)})"
-    apart = f"{abs(result.throughput_ratio - 1):.1%}"
     match result.verdict:
         case "faster" | "slower":
             why = because_clause(result)
-            return f"{ours} is {apart} {result.verdict} than {theirs} {figures}{why}{_why_not_typical(result, plan)}"
+            how = f"{apart(result.throughput_ratio)} {result.verdict}"
+            return f"{ours} is {how} than {theirs} {figures}{why}{_why_not_typical(result, plan)}"
         case "equivalent":
             return f"{ours} and {theirs} are equivalent within {percent(plan.measurement.noise_threshold)} {figures}"
     return f"Undecided whether {ours} or {theirs} is faster {figures}{_what_next(result)}"
@@ -135,7 +139,9 @@ def _what_next(result: RatioSummary) -> str:
         return f"; {more_words(result)} should decide"
     if result.note:
         return f"; {result.note}"
-    return "; it lies so near the threshold that not even a day of measuring would decide" if result.ci_low else ""
+    most = "a day of measuring" if result.run_order is None else f"{LONGEST:g} more runs of each"
+    near = "the difference is so small beside the noise, or so near the threshold"
+    return f"; {near}, that not even {most} would decide" if result.ci_low else ""
 
 
 def more_words(result: RatioSummary) -> str:
@@ -169,17 +175,38 @@ def ratio_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
             f"would be {ratio(result.ratio_without_stalls)}"
         )
     if result.withheld_by == "load":
+        return f"the interval alone says '{result.verdict_alone}', but the machine was not quiet, and {_no_verdict_by_load(result)}"
+    if result.load_reach is not None:
         return (
-            f"the interval alone says '{result.verdict_alone}', but the machine was not quiet, and the rounds that nobody "
-            f"disturbed (ratio {ratio(result.quiet_ratio)}) do not say so"
+            f"the verdict rests on disturbed rounds, since undisturbed ones are none or too few; it holds, since by load alone "
+            f"arms may differ by a factor of {ratio(result.load_reach)} at most"
         )
     if result.throughput_ratio is not None:
-        return CAUTIONS[result.caution] if result.caution else None
+        return _caution(result)
     if result.case is None:
         return "no timing"
     by_name = {arm.name: arm for arm in arms}
     reasons = (by_name[name].case(result.case).not_offered for name in (result.candidate, result.baseline))
     return next((reason for reason in reasons if reason), "no timing")
+
+
+def _no_verdict_by_load(result: RatioSummary) -> str:
+    """Why load withholds a verdict, and what to do."""
+    quiet = "" if result.quiet_ratio is None else f" (ratio {ratio(result.quiet_ratio)})"
+    if result.load_reach is None:
+        return f"the rounds that nobody disturbed{quiet} do not say so"
+    rounds = f"the rounds that nobody disturbed{quiet} are too few to tell" if quiet else "there was no round that nobody disturbed"
+    return f"{rounds}; by load alone arms may differ by a factor of {ratio(result.load_reach)}; measure on a quiet machine"
+
+
+def _caution(result: RatioSummary) -> str | None:
+    """What keeps the interval away, or wide."""
+    if result.caution is None:
+        return None
+    why, _, remedy = CAUTIONS[result.caution].partition("; ")
+    if result.caution in ("two launches", "two runs") and result.verdict == "undecided":
+        why = f"{result.caution} disagree, or agree by chance"
+    return f"{why}; {remedy}"
 
 
 def apart_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
@@ -223,7 +250,7 @@ def control_sentence(results: Sequence[RatioSummary], plan: Plan) -> str:
         reach = max(abs(math.log(control.ci_low)), abs(math.log(control.ci_high)))
         return (
             f"The control failed: {plan.baseline} against itself differs ({figures}), "
-            f"so no difference below {math.expm1(reach):.1%} is claimed"
+            f"so no difference below {apart(math.exp(reach))} is claimed"
         )
     return f"Control: {plan.baseline} against itself comes out equal ({figures})"
 

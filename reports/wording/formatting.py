@@ -10,13 +10,29 @@ from reports.schema import ArmSummary, Estimate, RatioSummary, StepShares
 
 PHASE_NAMES = {"data_wait": "data wait", "forward": "forward", "backward": "backward", "optimizer": "optimizer step"}
 NONE = "–"
+SMALLEST, LARGEST = 0.001, 9999
+"""Ratios beyond are written as bounds."""
 TO, NARROW_TO = " to ", "–"
 """Between the bounds of an interval; the second where space is short."""
 
 
 def ratio(value: float | None) -> str:
-    """A ratio with three decimals."""
-    return NONE if value is None else f"{value:.3f}"
+    """A ratio with three decimals where it is near 1; beyond what anybody measures it is a bound, ``< 0.001`` or ``> 9999``."""
+    if value is None or math.isnan(value):
+        return NONE
+    if value >= LARGEST + 1:
+        return f"> {LARGEST}"
+    if value < SMALLEST:
+        return f"< {SMALLEST}"
+    return f"{value:.3f}" if value < 100 else f"{value:.0f}"
+
+
+def apart(value: float) -> str:
+    """How far a ratio is from 1, before 'faster' or 'slower': ``5.2%``, and beyond a factor of ten ``18 times``."""
+    factor = max(value, 1 / value) if value > 0 else math.inf
+    if factor < 10:
+        return f"{abs(value - 1):.1%}"
+    return f"{significant(factor)} times" if factor <= LARGEST else f"more than {LARGEST} times"
 
 
 def percent(share: float) -> str:
@@ -28,7 +44,7 @@ def interval(result: RatioSummary, *, to: str = TO) -> str:
     """The bounds of a ratio's interval."""
     if result.ci_low is None or result.ci_high is None:
         return NONE
-    return f"{result.ci_low:.3f}{to}{result.ci_high:.3f}"
+    return f"{ratio(result.ci_low)}{to}{ratio(result.ci_high)}"
 
 
 def rate(estimate: Estimate | None) -> str:

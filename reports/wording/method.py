@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from reports.conclusions.bottleneck import LIMIT
-from reports.conclusions.disturbances import FEW, TIMES_DEVIATION, TIMES_MEDIAN
+from reports.conclusions.disturbances import DISTURBED, FEW, MANY, TIMES_DEVIATION, TIMES_MEDIAN
+from reports.conclusions.verdict import LOAD_POWER
 from reports.schema import Comparison
 from reports.statistics.intervals import TRIM
 from reports.wording.formatting import percent
@@ -101,6 +102,12 @@ def _ratios(asked: dict[str, Any]) -> list[str]:
         "launches allows. One long run: what a single run may come out at, since launches differ (prediction interval).",
         f"Stall: a step longer than {TIMES_MEDIAN:g} times its launch's median, and further from it than {TIMES_DEVIATION:g} times "
         f"the median deviation. Where fewer than {FEW} in all make the verdict, it is undecided by stalls.",
+        f"Load: the machine was not quiet where others took {percent(DISTURBED)} or more of the ranks' cores in more than "
+        f"{percent(MANY)} of the blocks. A verdict must then be the same in the undisturbed rounds. Where these exclude neither 1 "
+        f"nor the ratio, the whole interval must lie farther from 1 than 1 / (1 - share) to the power of {LOAD_POWER}; the share "
+        "is what others took in disturbed blocks. It must also lie farther than the control's interval reaches, to the power of "
+        f"{LOAD_POWER}.",
+        "Launches: one gives no interval and no verdict, since it does not tell how much launches differ.",
         "Verdict: faster or slower where the interval excludes 1 and the ratio is at least "
         f"{percent(asked['noise_threshold'])} from 1; equivalent where the whole interval lies within that; else undecided.",
     ]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from reports.schema import Comparison, RatioSummary
-from reports.wording.formatting import percent
+from reports.wording.formatting import apart, percent
 
 FEW_RUNS = 5
 """Of each arm; fewer tell their own variance badly."""
@@ -19,18 +19,18 @@ def run_lines(results: Sequence[RatioSummary]) -> list[str]:
         if result.run_order is None or result.case is not None:
             continue
         if result.ci_low is not None and result.ci_high is not None:
-            smallest = math.expm1(math.log(result.ci_high / result.ci_low) / 2)
+            smallest = math.exp(math.log(result.ci_high / result.ci_low) / 2)
             paired = "in pairs, since they alternated" if result.run_order == "alternating" else "unpaired"
             found.append(
                 f"{result.candidate}: the smallest difference from {result.baseline} that these runs could have shown is "
-                f"{smallest:.1%} ({paired})"
+                f"{apart(smallest)} ({paired})"
             )
         if result.run_order == "one after the other":
             found.append(
                 f"All runs of one of {result.candidate} and {result.baseline} came before all of the other: a machine that became "
                 "slower or faster meanwhile would look the same as a difference between them; let runs alternate"
             )
-        if 1 < result.launches < FEW_RUNS:
+        if 2 < result.launches < FEW_RUNS:
             found.append(
                 f"{result.candidate}: {result.launches} runs of each tell badly how much runs differ; make {FEW_RUNS} or more"
             )

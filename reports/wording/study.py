@@ -9,7 +9,7 @@ from measurement.plan import Plan
 from reports.conclusions.study import ScalingBase, is_about_links, leaders, sorted_points, units
 from reports.schema import ArmSummary
 from reports.study_schema import Study, StudyPoint
-from reports.wording.comparison import chance_lines, first_line
+from reports.wording.comparison import CAUTIONS, chance_lines, first_line
 from reports.wording.formatting import milliseconds, percent, seconds, with_interval
 from reports.wording.separate_runs import run_lines
 
@@ -185,6 +185,7 @@ def warnings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
         if any(result.control_failed for result in point.results)
     ]
     said += [f"{point.name}: {line}" for point in points for line in run_lines(point.results)]
+    said += [f"{point.name}: {CAUTIONS[one]}" for point in points for one in dict.fromkeys(r.caution for r in point.results) if one]
     results = [result for of_point in compared for result in of_point]
     return said + chance_lines(results, comparisons=len(compared), kind="points", confidence=plan.measurement.confidence)
 

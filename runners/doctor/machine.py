@@ -82,7 +82,7 @@ def memory_limit_bytes() -> int:
     """Memory of the host, or what the control group allows where that is less; bytes."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-    allowed = [int(text) for file in limits if file.is_file() and (text := file.read_text().strip()).isdigit()]
+    allowed = [int(text) for file in limits if file.is_file() and (text := file.read_text(encoding="utf-8").strip()).isdigit()]
     return min(total, *allowed) if allowed else total
 
 

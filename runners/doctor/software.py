@@ -212,7 +212,7 @@ def probe(script: str) -> dict[str, Any] | str:
     """
     argv = [sys.executable, "-c", script]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
+        done = subprocess.run(argv, capture_output=True, encoding="utf-8", errors="replace", timeout=PROBE_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         return f"did not answer within {PROBE_TIMEOUT_S:.0f} s"
     if done.returncode != 0:

@@ -17,6 +17,7 @@ from runners.driver.build_launch_job import as_record, build_launch_job
 from runners.driver.diagnosis import SETTLE_S, ArmFailed, Diagnosis
 from runners.driver.endpoint import DriverEndpoint
 from runners.planning.arms import ArmSetup
+from runners.planning.left_variables import disturbances_of
 from runners.processes.remote_results import kept_replies, log_name
 from runners.protocol.messages import (
     Command,
@@ -76,7 +77,12 @@ class ArmSession:
         self.commands = setup.launcher.commands(job)
         self._processes = ArmProcesses(self.commands, run_id=run_id, folder=folder, placement=placement)
         self._diagnosis = Diagnosis(
-            setup.name, launch, supervisors=endpoint.supervisors, processes=self._processes, placement=placement
+            setup.name,
+            launch,
+            supervisors=endpoint.supervisors,
+            processes=self._processes,
+            placement=placement,
+            variables=disturbances_of(setup),
         )
 
     def _addresses(self) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -26,6 +26,7 @@ from reports import conclude, make_reports, write_reports
 from reports.schema import Comparison
 from reports.statistics.looks import next_look
 from runners.driver.endpoint import DriverEndpoint, open_endpoint
+from runners.driver.gates import none_can_pass
 from runners.driver.launch import Launch
 from runners.driver.progress import Progress
 from runners.driver.rehearsal import Memory, rehearse, require_something_to_measure
@@ -37,6 +38,7 @@ from runners.launchers import HERE
 from runners.planning.arms import computes_on_gpu, floor_beside, require_executables, resolve_arms
 from runners.planning.check_process import is_to_check, require_workable
 from runners.planning.data_check import require_data_on
+from runners.planning.left_variables import require_undisturbed
 from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
 
 
@@ -75,6 +77,8 @@ class ComparisonRun:
         self._is_rehearsed = False
         self._refused: dict[str, LaunchRecord] = {}
         """By name, the rehearsal's records of arms that failed there."""
+        self._left: list[str] = []
+        """Of variables in the shell."""
 
     def prepare(self) -> None:
         """Refuse what cannot work, before a process starts or a file is written.
@@ -95,6 +99,7 @@ class ComparisonRun:
         Raises:
             PlanError, LaunchError: what is missing, and what to do.
         """
+        self._left = require_undisturbed(self.arms.values())
         require_executables(self.arms)
         require_lab(self.plan)
         self.inspection = inspect(self.plan)
@@ -119,7 +124,9 @@ class ComparisonRun:
         if self.cases:
             return
         if self.has_ranks_here:
-            self.workload.build(local_batch_size=self.plan.local_batch_size, seed=self.plan.seed).require_data()
+            made = self.workload.build(local_batch_size=self.plan.local_batch_size, seed=self.plan.seed)
+            made.require_data()
+            self._note(made.data_notes())
         placement = self.inspection.placement
         require_data_on([entry.host for entry in placement.hosts if entry.host not in placement.here], self.plan, self.workload)
 
@@ -132,9 +139,12 @@ class ComparisonRun:
         if is_to_check(self.workload):
             self.progress.say("checking the workload")
             host = None if self.has_ranks_here else self.inspection.placement.hosts[0].host
-            self._notes = require_workable(self.plan, self.arms.values(), host=host)
-            for note in self._notes:
-                self.progress.say(f"note: {note}")
+            self._note(require_workable(self.plan, self.arms.values(), host=host))
+
+    def _note(self, notes: Iterable[str]) -> None:
+        for note in (note for note in notes if note not in self._notes):
+            self._notes.append(note)
+            self.progress.say(f"note: {note}")
 
     @property
     def has_ranks_here(self) -> bool:
@@ -146,7 +156,8 @@ class ComparisonRun:
         """Run the launches that have no records yet, then write the reports; on Ctrl-C, too, which is then raised again."""
         self.manifest = self._manifest()
         busy = busy_warning(usable_cores()) if self.has_ranks_here else None
-        for warning in (*self.inspection.warnings, *self._crowded(), *([f"{busy}; {BUSY_REMEDY}"] if busy else [])):
+        self.manifest.notes = list(dict.fromkeys([*self._left, *self.manifest.notes]))
+        for warning in (*self._left, *self.inspection.warnings, *self._crowded(), *([f"{busy}; {BUSY_REMEDY}"] if busy else [])):
             self.progress.say(f"warning: {warning}")
         done = self._complete_launches()
         try:
@@ -155,7 +166,7 @@ class ComparisonRun:
                     self.folder.require_room()
                     self._rehearse_once()
                     self._launch(number, endpoint)
-                    if self._has_lost_hosts():
+                    if self._has_lost_hosts() or self._is_hopeless(number):
                         break
         finally:
             self._look()
@@ -213,6 +224,13 @@ class ComparisonRun:
         for found in lost:
             self.progress.say(f"no further launches: {found}")
         return bool(lost)
+
+    def _is_hopeless(self, number: int) -> bool:
+        """Whether no arm passed the gate in this launch, so that a further one would measure what does not count."""
+        found = none_can_pass([record for record in self.folder.records() if record.launch == number])
+        if found:
+            self.progress.say("no further launches: no arm passed the gate, and none would in another")
+        return found
 
     def _wants_more(self) -> bool:
         measure = self.plan.measurement

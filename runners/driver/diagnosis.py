@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 
+from measurement.disturbing_variables import Disturbance
 from measurement.errors import LaunchError
 from measurement.record import Failure
 from runners.driver.arm_processes import ArmProcesses
@@ -39,12 +40,21 @@ class Diagnosis:
     """Names the cause of a failure, for one arm in one launch."""
 
     def __init__(
-        self, arm: str, launch: int, *, supervisors: SupervisorServer, processes: ArmProcesses, placement: Placement
+        self,
+        arm: str,
+        launch: int,
+        *,
+        supervisors: SupervisorServer,
+        processes: ArmProcesses,
+        placement: Placement,
+        variables: Sequence[Disturbance] = (),
     ) -> None:
         self._arm, self._launch = arm, launch
         self._supervisors = supervisors
         self._processes = processes
         self._placement = placement
+        self._variables = variables
+        """Of the ranks' environment, that may be why they died."""
 
     def looks_dead(self) -> bool:
         """Whether any rank or launcher has ended. Does not wait."""
@@ -67,7 +77,8 @@ class Diagnosis:
                 return self._died(silent)
         raised = self.of_errors(told)
         if raised is None and self._processes.has_ended():
-            return self.failed(f"the ranks did not report; {self._processes.fate()}")
+            suspects = "".join(f"; their environment has {one.setting}, which {one.variable.does}" for one in self._variables)
+            return self.failed(f"the ranks did not report; {self._processes.fate()}{suspects}")
         return raised
 
     def of_lost_launcher(self) -> ArmFailed | None:
@@ -124,7 +135,8 @@ class Diagnosis:
         what = f"{self._who(lost)} lost with the host" if lost else f"{self._who(first)} died without a word"
         if later and not lost:
             what += f", then {self._who(later)}"
-        return self._outcome("; ".join([what, *gone.values(), self._processes.fate()]), ranks=lost or first, tails=tails)
+        suspects = [f"their environment has {one.setting}, which {one.variable.does}" for one in self._variables if not lost]
+        return self._outcome("; ".join([what, *gone.values(), self._processes.fate(), *suspects]), ranks=lost or first, tails=tails)
 
     def _outcome(self, message: str, *, ranks: Sequence[int], tails: Mapping[str, str], excerpt: Sequence[str] = ()) -> ArmFailed:
         failure = Failure(message=message, excerpt=list(excerpt), ranks=list(ranks), hosts=self._hosts(ranks), log_tail=dict(tails))

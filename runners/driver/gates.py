@@ -7,14 +7,15 @@ the end, or a micro-benchmark's cases, it comes first: hours may be lost there, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from measurement.fairness import unasked_differences
 from measurement.plan import Measurement
-from measurement.record import Failure
+from measurement.record import Failure, LaunchRecord
 from runners.driver.arm_launch import ArmLaunch, Say
 from runners.driver.arm_session import ArmFailed
-from runners.protocol.gate_verdict import judge_gate
+from runners.protocol.gate_verdict import NOT_REPEATABLE, judge_gate
 from runners.protocol.messages import GateCommand, GateReply, ParityReport
 from runners.protocol.same_work import compare_calls, compare_state, drops_step_hooks
 
@@ -41,7 +42,33 @@ def open_gates(
         arm.run_unless_failed(pass_gate)
     for first, arm in _with_reference(known):
         if first.record.world_size == arm.record.world_size:
-            _compare_work(first, arm, steps=measurement.parity_steps)
+            try:
+                with _judging():
+                    _compare_work(first, arm, steps=measurement.parity_steps)
+            except ArmFailed as failed:
+                arm.fail(failed.failure, status=failed.status)
+
+
+def none_can_pass(records: Sequence[LaunchRecord]) -> bool:
+    """Whether every arm of a launch failed in the gate, as it would in the next launch; ``records``: of all its arms."""
+    errors = [(record.status, record.error) for record in records if record.role != "floor"]
+    return bool(errors) and all(
+        status == "wrong" or (error is not None and NOT_REPEATABLE in error.message) for status, error in errors
+    )
+
+
+@contextmanager
+def _judging() -> Iterator[None]:
+    """A context of the judge.
+
+    Raises:
+        ArmFailed: it cannot judge what the arm reports, which is this arm's error and no other's.
+    """
+    try:
+        yield
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        message = f"what its ranks found in the gate could not be judged ({type(error).__name__}: {error}); please report this"
+        raise ArmFailed(Failure(message=message), status="failed") from error
 
 
 def compare_conditions(arms: Sequence[ArmLaunch]) -> None:
@@ -59,7 +86,8 @@ def _pass_gate(arm: ArmLaunch, measurement: Measurement, *, after_blocks: bool) 
     session.send(GateCommand(steps=measurement.parity_steps, after_blocks=after_blocks))
     replies = session.receive(GateReply, timeout_s=measurement.block_timeout_s)
     reports = [reply.report for reply in replies]
-    record.parity, record.not_offered = judge_gate(reports, steps=measurement.parity_steps)
+    with _judging():
+        record.parity, record.not_offered = judge_gate(reports, steps=measurement.parity_steps)
     arm.gate = reports[0] if isinstance(reports[0], ParityReport) else None
     session.freeze()
     if not record.parity.passed:

@@ -50,7 +50,9 @@ def facts(driver: str) -> dict[str, Any]:
 def mpirun_version() -> str | None:
     """The first line of ``mpirun --version``; None where there is none."""
     try:
-        done = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(
+            ["mpirun", "--version"], capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return (done.stdout.strip().splitlines() or [""])[0] or None

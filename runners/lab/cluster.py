@@ -200,7 +200,7 @@ def _wait_until_ready(name: str, process: subprocess.Popen[bytes], deadline: flo
     with process.stdout as said:
         ready, _, _ = select.select([said], [], [], max(0.0, deadline - time.monotonic()))
         if not ready or said.readline() != b"ready\n":
-            log = _log(name).read_text(errors="replace").strip()
+            log = _log(name).read_text(encoding="utf-8", errors="replace").strip()
             raise LabError(f"{name} did not start: {log.rpartition(chr(10))[2] or 'it said nothing'}")
 
 

@@ -68,7 +68,7 @@ def init_of(name: str) -> int | None:
     inits = []
     for pid in processes_in([found] if found else []):
         with contextlib.suppress(OSError):
-            status = Path(f"/proc/{pid}/status").read_text()
+            status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
             levels = next(line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:"))
             if len(levels) > 1 and levels[-1] == "1":
                 inits.append((len(levels), pid))
@@ -103,7 +103,7 @@ def kill_in(pid: int, wanted: Sequence[Identity]) -> None:
 
 def mounts() -> list[str]:
     """What is mounted inside the lab's folder, deepest first."""
-    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()]
     return sorted((point for point in points if Path(point).is_relative_to(STATE)), reverse=True)
 
 

@@ -76,7 +76,9 @@ def run(name: str, *arguments: str, stdin: str = "") -> str:
     """
     argv = [program(name), *arguments]
     try:
-        done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(
+            argv, input=stdin, capture_output=True, encoding="utf-8", errors="replace", timeout=TIMEOUT_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LabError(f"{shlex.join(argv)}: {error}") from error
     if done.returncode:

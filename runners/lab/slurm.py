@@ -59,9 +59,9 @@ def write_files(settings: LabSettings) -> None:
     """Write the configuration and the key of munge."""
     (SLURM / "state").mkdir(parents=True)
     values = {"first": settings.names[0], "names": ",".join(settings.names), "cpus": TASKS_PER_HOST, "folder": SLURM}
-    CONF.write_text(CONF_TEXT.format_map(values))
+    CONF.write_text(CONF_TEXT.format_map(values), encoding="utf-8")
     for name, text in OTHER_TEXTS.items():
-        (SLURM / name).write_text(text)
+        (SLURM / name).write_text(text, encoding="utf-8")
     KEY.write_bytes(secrets.token_bytes(128))
     KEY.chmod(0o400)
 
@@ -100,5 +100,7 @@ def wait_until_idle(settings: LabSettings, inner: Mapping[str, str]) -> None:
 def _nodes(pid: int, inner: Mapping[str, str]) -> dict[str, str]:
     """State by node; none where the controller does not answer."""
     command = namespaces.enter_command(pid, folder=SLURM, argv=["timeout", "5", program("sinfo"), "-h", "-N", "-o", "%N %T"])
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **inner}, check=False)
+    done = subprocess.run(
+        command, capture_output=True, encoding="utf-8", errors="replace", env={**os.environ, **inner}, check=False
+    )
     return {name: state for name, _, state in (line.partition(" ") for line in done.stdout.splitlines())}

@@ -77,7 +77,7 @@ def write_files(settings: LabSettings, *, environment: Mapping[str, str]) -> Non
         ETC / "ssh" / "ssh_config": client_text(settings),
     }
     for file, text in texts.items():
-        file.write_text(text)
+        file.write_text(text, encoding="utf-8")
         file.chmod(0o600 if file.name == "shadow" else 0o644)  # whatever the umask: sshd takes no keys from what others may write
 
 
@@ -94,11 +94,11 @@ def server_environment(environment: Mapping[str, str]) -> str:
 def client_text(settings: LabSettings) -> str:
     """The machine's client configuration, with the lab's hosts before it."""
     names = " ".join([*settings.names, *map(settings.address, settings.names)])
-    machines = MACHINES_CLIENT.read_text(errors="replace") if MACHINES_CLIENT.exists() else ""
+    machines = MACHINES_CLIENT.read_text(encoding="utf-8", errors="replace") if MACHINES_CLIENT.exists() else ""
     return CLIENT_TEXT.format(names=names, key=USER_KEY, known=KNOWN_HOSTS) + machines
 
 
 def make_key(file: Path, comment: str) -> str:
     """A new key pair without passphrase; returns the public half."""
     run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(file))
-    return Path(f"{file}.pub").read_text()
+    return Path(f"{file}.pub").read_text(encoding="utf-8")

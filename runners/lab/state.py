@@ -82,6 +82,6 @@ def load_settings() -> LabSettings:
     if not STATE.exists():
         raise LabError(NOT_UP)
     try:
-        return LabSettings(**json.loads(SETTINGS.read_text()))
+        return LabSettings(**json.loads(SETTINGS.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         raise LabError(UNFINISHED) from None

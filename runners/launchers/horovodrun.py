@@ -28,6 +28,7 @@ START_TIMEOUT_S = 120
 class Horovodrun(Launcher):
     """``--gloo`` or ``--mpi`` by the transport; NCCL and none use the Gloo controller.
 
+    Its cache, in the home directory, would believe for an hour what has changed since, and it ends where it cannot write there.
     Hosts always go by ``-H``: the hostfile parser of Horovod 0.28.1 fails on blank lines, comments and bare host names.
     """
 
@@ -41,7 +42,7 @@ class Horovodrun(Launcher):
         over_mpi = job.transport == "mpi"
         argv = (
             *("horovodrun", "--mpi" if over_mpi else "--gloo"),
-            *("-np", str(job.world_size), "-H", job.host_list),
+            *("-np", str(job.world_size), "-H", job.host_list, "--disable-cache"),
             *(() if job.is_local else self._over_hosts(job, over_mpi=over_mpi)),
             *job.python_command,
         )
@@ -54,9 +55,9 @@ class Horovodrun(Launcher):
 
     @staticmethod
     def _over_hosts(job: LaunchJob, *, over_mpi: bool) -> tuple[str, ...]:
-        """Without an interface it tries which ones all hosts share. Its cache would believe for an hour what has changed since."""
+        """Without an interface it tries which ones all hosts share."""
         return (
-            *("--disable-cache", "--start-timeout", str(START_TIMEOUT_S)),
+            *("--start-timeout", str(START_TIMEOUT_S)),
             *(("--network-interfaces", job.network_interface) if job.network_interface else ()),
             *((f"--mpi-args=--prefix {shlex.quote(job.mpi_prefix)}",) if over_mpi and job.mpi_prefix else ()),
         )

@@ -117,7 +117,15 @@ def _argv(plan: Plan) -> list[str]:
 
 def _facts_here(plan: Plan, environment: Mapping[str, str]) -> WorkloadFacts:
     try:
-        done = subprocess.run(_argv(plan), env=dict(environment), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(
+            _argv(plan),
+            env=dict(environment),
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=TIMEOUT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return WorkloadFacts(notes=[f"the workload was not checked: one step of 2 samples took longer than {TIMEOUT_S:g} s"])
     return _read(done.stdout, f"exit code {done.returncode}; {last_line(done.stderr)}")

@@ -6,12 +6,15 @@ and the runs without a driver refuse what is wrong.
 
 from __future__ import annotations
 
+import random
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from pydantic import BaseModel, Field
 from torch import Tensor, nn
@@ -20,6 +23,7 @@ from torch.optim import Optimizer
 from measurement.errors import PlanError, shortened
 from measurement.users_code import message_of, paragraph, place_of, place_of_definition
 from runners.planning.workload import WorkloadSetup
+from runners.protocol.gate_verdict import NOT_REPEATABLE, REPEATABLE_SO
 from workloads import Workload
 from workloads.evaluation import EvaluationSums
 from workloads.optimizers import as_one, members_of
@@ -27,6 +31,8 @@ from workloads.seeding import seed_generators
 from workloads.tensors import is_finite, tensors_in
 
 BATCHES = 3
+SAME_LOSS = 1e-3
+"""Relative: how far a loss may be from itself, since GPUs add up in any order."""
 LOCAL_BATCH_SIZE = 2
 """At most; enough for batch norm, and as fast as can be."""
 
@@ -84,8 +90,10 @@ class _Trial:
             self._workload = self._build()
         with self._trying("require_data", self._workload.require_data):
             self._workload.require_data()
+            self.facts.notes += self._workload.data_notes()
         batches = self._batches()
         model = self._model()
+        self._repeat_loss()
         optimizer = self._optimizer(model)
         self._step(model, optimizer, batches[0])
         if len(batches) > 1:
@@ -124,6 +132,7 @@ class _Trial:
         method = self._workload.batches
 
         def first(workload: Workload, *, rank: int, number: int) -> list[Any]:
+            seed_generators(self._seed)
             return list(islice(workload.batches(rank=rank, world_size=self._world_size, device=self._device), number))
 
         with self._trying("batches", method):
@@ -169,10 +178,12 @@ class _Trial:
         method = self._workload.build_model
         made: list[Any] = []
         with self._trying("build_model", method):
-            for workload in (self._build(), self._workload):
+            self._fresh = self._build()
+            for workload in (self._fresh, self._workload):
                 seed_generators(self._seed)
                 made.append(workload.build_model())
         twin, built = made
+        self._twin = twin
         if not isinstance(built, nn.Module):
             self._wrong(f"build_model() gave a {type(built).__name__}; return a torch.nn.Module", method, stop=True)
         others = [name for name, tensor in built.state_dict().items() if not _equal(tensor, twin.state_dict().get(name))]
@@ -187,6 +198,32 @@ class _Trial:
         count = sum(parameter.numel() for parameter in model.parameters())
         self.facts.found["model"] = f"{type(model).__name__}, {count:,} parameters; gradients of {len(trained)} tensors"
         return model
+
+    def _repeat_loss(self) -> None:
+        """Compute the first loss twice, each time with a workload and a model of its own: its draws and its state begin alike."""
+        method = self._workload.compute_loss
+        before = _beyond_reach(self._fresh, self._twin)
+        with self._trying("compute_loss", method):
+            first = self._loss_alone(self._fresh, self._twin)
+            seed_generators(self._seed)
+            other = self._build()
+            model = other.build_model()
+            again = self._loss_alone(other, model)
+        if first is None or again is None or abs(again - first) <= SAME_LOSS * max(abs(first), abs(again)):
+            return
+        changed = [name for name, value in _beyond_reach(other, model).items() if before.get(name) != value]
+        what = f" ({', '.join(changed[:3])} changed meanwhile)" if changed else ""
+        seen = f"{first:.6g}, then {again:.6g} from the same weights, batch and seeds{what}"
+        self._wrong(f"{NOT_REPEATABLE}: compute_loss() gave {seen}; {REPEATABLE_SO}", method, stop=True)
+
+    def _loss_alone(self, workload: Workload, model: nn.Module) -> float | None:
+        """The loss of rank 0's first batch; None: it is no number, of which more is said later."""
+        seed_generators(self._seed)
+        batch = next(iter(workload.batches(rank=0, world_size=self._world_size, device=self._device)))
+        model = model.to(self._device).train()
+        seed_generators(self._seed)
+        loss: Any = workload.compute_loss(model, batch)
+        return loss.item() if isinstance(loss, Tensor) and loss.numel() == 1 and bool(loss.isfinite().all()) else None
 
     def _optimizer(self, model: nn.Module) -> Optimizer:
         method = self._workload.build_optimizer
@@ -274,11 +311,31 @@ class _Trial:
             self._wrong(message, self._workload.evaluation_sums)
 
 
+def _beyond_reach(workload: Workload, model: nn.Module) -> dict[str, object]:
+    """What no fresh workload begins anew: attributes of classes, and globals beside them; generators by their state."""
+    owners = {type(workload), *map(type, model.modules())}
+    own = {owner for owner in owners if not owner.__module__.startswith(("torch.", "workloads."))}
+    found = {f"{owner.__name__}.{name}": value for owner in own for name, value in vars(owner).items()}
+    found |= {name: value for owner in own for name, value in vars(sys.modules[owner.__module__]).items()}
+    return {name: _mark(value) for name, value in found.items()}
+
+
+def _mark(value: Any) -> object:
+    if isinstance(value, np.random.Generator):
+        return str(value.bit_generator.state)
+    if isinstance(value, random.Random):
+        return value.getstate()
+    return value.get_state().tolist() if isinstance(value, torch.Generator) else id(value)
+
+
 def _equal(one: Any, other: Any) -> bool:
     firsts, others = ([tensor for _, tensor in tensors_in(value)] for value in (one, other))
-    return len(firsts) == len(others) and all(
-        a.shape == b.shape and bool(torch.equal(a, b)) for a, b in zip(firsts, others, strict=True)
-    )
+    return len(firsts) == len(others) and all(a.shape == b.shape and _same(a, b) for a, b in zip(firsts, others, strict=True))
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Elements that are not a number on either side count as equal."""
+    return bool(torch.equal(one, other) or ((one == other) | (one != one) & (other != other)).all())
 
 
 def _shape(tensor: Tensor) -> str:

@@ -53,9 +53,12 @@ def _energy() -> dict[str, tuple[int, int]]:
     found = {}
     for zone in POWERCAP.glob("intel-rapl:*"):
         with contextlib.suppress(OSError, ValueError):
-            name = (zone / "name").read_text().strip()
+            name = (zone / "name").read_text(encoding="utf-8").strip()
             if name.startswith("package"):
-                found[name] = (int((zone / "energy_uj").read_text()), int((zone / "max_energy_range_uj").read_text()))
+                found[name] = (
+                    int((zone / "energy_uj").read_text(encoding="utf-8")),
+                    int((zone / "max_energy_range_uj").read_text(encoding="utf-8")),
+                )
     return found
 
 

@@ -52,7 +52,7 @@ def shared_key(hosts: Sequence[str]) -> Iterator[KeyFile]:
     prefix = f"{PREFIX}{socket.gethostname()}-{os.getpid()}-"
     made = KeyFile(key=secrets.token_hex(32), path=Path(tempfile.mkdtemp(prefix=prefix)) / "key")
     try:
-        with os.fdopen(os.open(made.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        with os.fdopen(os.open(made.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(made.key)
         _everywhere(hosts, PUT, made)
         yield made

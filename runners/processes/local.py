@@ -15,6 +15,8 @@ from runners.launchers import HostCommand, without_rank_variables
 from runners.processes.run_processes import RUN_ID
 
 TERM_GRACE_S = 3.0
+OUTPUT = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
+"""What our Pythons print is read as UTF-8, whatever the locale; names of files may hold what UTF-8 cannot."""
 
 
 def start(command: HostCommand, *, run_id: str, log: Path) -> subprocess.Popen[bytes]:
@@ -48,7 +50,7 @@ def search_path() -> str:
 
 def base_environment() -> dict[str, str]:
     """Return what is handed on of the driver's environment, without rank variables and with its own Python first on PATH."""
-    return local_environment(without_rank_variables(os.environ)) | {"PATH": search_path(), "PYTHONUNBUFFERED": "1"}
+    return local_environment(without_rank_variables(os.environ)) | {"PATH": search_path()} | OUTPUT
 
 
 def end(process: subprocess.Popen[bytes], *, grace_s: float = TERM_GRACE_S) -> None:

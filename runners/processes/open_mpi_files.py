@@ -25,12 +25,12 @@ def remove_open_mpi_files(pids: Iterable[int]) -> None:
     host = socket.gethostname().partition(".")[0]
     for pid in pids:
         session = Path(tempfile.gettempdir()) / f"ompi.{host}.{os.getuid()}" / f"pid.{pid}"
-        if session.is_dir() and not _runs(pid):
-            for job in _jobs(session):
-                for segment in SHARED_MEMORY.glob(f"vader_segment.{host}.{os.getuid()}.{job:x}.*"):
-                    segment.unlink(missing_ok=True)
-            shutil.rmtree(session, ignore_errors=True)
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # what cannot be read is not ours; what cannot be removed is in use
+            if session.is_dir() and not _runs(pid):
+                for job in _jobs(session):
+                    for segment in SHARED_MEMORY.glob(f"vader_segment.{host}.{os.getuid()}.{job:x}.*"):
+                        segment.unlink(missing_ok=True)
+                shutil.rmtree(session, ignore_errors=True)
                 session.parent.rmdir()  # unless others run
 
 

@@ -5,14 +5,18 @@ In that teardown Gloo may abort after correct results, libraries wait for peers 
 
 import atexit
 import contextlib
+import io
 import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
-from measurement.errors import RingsideError
+from measurement.environment import own_identity
+from measurement.errors import PlanError, RingsideError
 from measurement.text import printable
 
 EXIT_BAD_INPUT = 2
@@ -41,10 +45,13 @@ def leave_in_order(code: int) -> NoReturn:
 
 def run_command(command: Callable[[], Any]) -> NoReturn:
     """Run a command line and end this process with its exit code; SIGTERM and SIGHUP interrupt it as Ctrl-C does."""
+    os.environ.update(own_identity(os.environ))
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # c10d reports each wait that times out, and the driver waits in turns
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(name) is not signal.SIG_IGN:  # as nohup has it
             signal.signal(name, _interrupt)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a narrow terminal costs a character, not what was measured
     code = exit_code_of(command)
     leave_in_order(interrupted_code() if _interruptions else code)  # typer knows of Ctrl-C only
 
@@ -52,13 +59,40 @@ def run_command(command: Callable[[], Any]) -> NoReturn:
 def exit_code_of(command: Callable[[], Any]) -> int:
     """Run a command line; ``RingsideError`` becomes one message on stderr and exit code 2."""
     try:
+        _require_folder()
         command()
     except RingsideError as error:
         print(f"ringside: {printable(str(error))}", file=sys.stderr)
         return EXIT_BAD_INPUT
+    except (ImportError, SyntaxError) as error:
+        folder = shadowing_folder(error)
+        if folder is None:
+            raise
+        told = printable(str(error).partition("\n")[0])
+        print(f"ringside: PYTHONPATH has '{folder}', of which a file cannot be imported ({told}); leave it out", file=sys.stderr)
+        return EXIT_BAD_INPUT
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     return 0
+
+
+def _require_folder() -> None:
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise PlanError(f"the current folder cannot be read: {error.strerror}; cd to one that is there") from error
+
+
+def shadowing_folder(error: BaseException) -> str | None:
+    """The folder of PYTHONPATH in whose files an import failed, such as those of another Python's packages; None: in none."""
+    folders = [Path(folder).absolute() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    places: list[str] = []
+    link: BaseException | None = error
+    while link is not None:
+        places += [frame.filename for frame in traceback.extract_tb(link.__traceback__)]
+        places += [link.filename or ""] if isinstance(link, SyntaxError) else []
+        link = link.__cause__ or link.__context__
+    return next((str(folder) for folder in folders if any(Path(place).is_relative_to(folder) for place in places)), None)
 
 
 PATIENCE_S = 10.0

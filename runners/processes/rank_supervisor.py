@@ -94,7 +94,9 @@ def watch(driver: str, key_file: str, arm: str, launch: str, rank: str, host: st
     ended = open_pidfd(rank_pid)  # of the rank, if that is the parent afterwards: its pid was not another's meanwhile
     address, _, port = driver.rpartition(":")
     try:
-        connection = greet((address.strip("[]"), int(port)), Path(key_file).read_text(), [arm, launch, rank, host, pid])
+        connection = greet(
+            (address.strip("[]"), int(port)), Path(key_file).read_text(encoding="utf-8"), [arm, launch, rank, host, pid]
+        )
         keep_alive(connection)
     except OSError as error:
         kill_rank(tree)

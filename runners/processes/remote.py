@@ -24,7 +24,7 @@ from runners.processes.run_processes import RUN_ID
 CONNECT_TIMEOUT_S = 5
 NOTICE_LOSS = ("-o", "ServerAliveInterval=8", "-o", "ServerAliveCountMax=2")
 """Ends the connection three intervals, 24 s, after the host stopped answering."""
-NEEDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PYTHONUNBUFFERED", "TMPDIR")
+NEEDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PYTHONUNBUFFERED", "PYTHONIOENCODING", "TMPDIR")
 PER_HOST = ("CUDA_VISIBLE_DEVICES",)
 
 
@@ -83,7 +83,9 @@ def converse(host: str | None, argv: Sequence[str]) -> subprocess.Popen[str]:
     """Start a command on a host, or here for None, to speak with it line by line."""
     line = command_line(argv, folder=Path.cwd(), environment=forwarded_environment())
     command, own = (["sh", "-c", line], None) if host is None else _reached(host, line)
-    return subprocess.Popen(command, env=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, env=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
+    )
 
 
 def _reached(host: str, line: str) -> tuple[list[str], dict[str, str] | None]:

@@ -79,7 +79,7 @@ def timings_name(rank: int) -> str:
 def append(folder: Path, rank: int, number: int, reply: str) -> None:
     """Keep a rank's reply (JSON) to its ``number``-th command."""
     path = folder / timings_name(rank)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), "w") as file:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8") as file:
         file.write(f"{number} {reply}\n")
 
 

@@ -8,15 +8,25 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from backends.base import EXACT
+from measurement.errors import joined
 from measurement.record import ParityResult
 from runners.protocol.messages import CheckReport, ParityReport, Sketches
 
 START_TOLERANCE = 1e-6
 SPREAD_TOLERANCE = 1e-4
+NOISE_SAFETY = 4.0
+"""× what rounding was found to make of a gradient is within its tolerance."""
 FLOOR = 1e-3
 """An error up to this × tolerance × the size of a typical tensor is allowed, too: the gradient of a bias before a batch norm is
 pure rounding noise, so that its relative error means nothing."""
 MAX_FAILURES = 8
+NOT_REPEATABLE = "the workload's loss is not repeatable"
+"""What is said of a step that is another one each time, which is nobody's failure but the workload's."""
+REPEATABLE_SO = (
+    "draw from the generators of torch, numpy and random, or from one that the workload's constructor makes from self.seed, and "
+    "keep state in the workload or the model"
+)
 
 
 def judge_gate(reports: Sequence[ParityReport | CheckReport], *, steps: int) -> tuple[ParityResult, dict[str, str]]:
@@ -54,24 +64,28 @@ def judge_parity(reports: list[ParityReport], *, steps: int) -> ParityResult:
         [report.started for report in reports],
         first.wanted,
         sizes=first.sizes,
-        tolerance=START_TOLERANCE,
+        tolerance=dict.fromkeys(first.wanted, START_TOLERANCE),
     )
     failures += [f"rank {r}: '{name}' differs from rank 0's by {e:.2g} (relative) after prepare()" for r, name, e in start[1]]
-    notes = []
+    notes = [f"not compared, since it cannot be put in numbers: {joined(first.not_compared)}"] if first.not_compared else []
+    if not first.samples:
+        notes.append("samples not compared: the batches hold no tensors")
+    allowed = gradient_tolerances(first)
     gradient_error: float | None = None
     if first.gradient_scale is None:
         notes.append("gradients not compared: this option does not compute the mean of the ranks' gradients")
     else:
         gradient_error, wrong = _gradient_errors(reports, scale=first.gradient_scale)
         failures += [
-            f"rank {r}: gradient of '{name}' is off by {e:.2g} (relative L2, tolerance {first.gradient_tolerance:g})"
+            f"rank {r}: gradient of '{name}' is off by {e:.2g} (relative L2, tolerance {allowed[name]:g})"
             if math.isfinite(e)
             else f"rank {r}: gradient of '{name}' is not finite after the exchange, and each rank's own is"
             for r, name, e in wrong
         ]
         if first.gradient_scale != 1.0:
             notes.append(f"gradients are {first.gradient_scale:g} x the mean, as the options ask")
-    spread, apart = _compare([report.ended for report in reports], first.ended, sizes=first.sizes, tolerance=SPREAD_TOLERANCE)
+    spreads = {name: max(SPREAD_TOLERANCE, first.tolerances.get(name, 0.0)) for name in first.ended}
+    spread, apart = _compare([report.ended for report in reports], first.ended, sizes=first.sizes, tolerance=spreads)
     failures += [f"rank {r}: '{name}' is {e:.2g} (relative) from rank 0's after {steps} steps" for r, name, e in apart]
     shown = failures[:MAX_FAILURES] + ([f"and {len(failures) - MAX_FAILURES} more"] if len(failures) > MAX_FAILURES else [])
     return ParityResult(
@@ -79,7 +93,7 @@ def judge_parity(reports: list[ParityReport], *, steps: int) -> ParityResult:
         failures=shown,
         gradient_error=gradient_error,
         parameter_spread=spread,
-        tolerance=first.gradient_tolerance,
+        tolerance=max(allowed.values(), default=first.gradient_tolerance),
         notes=notes,
         calls=[report.calls for report in reports],
         samples_digest=hashlib.sha256("".join(report.samples for report in reports).encode()).hexdigest()[:16],
@@ -90,7 +104,7 @@ def _same_samples(reports: list[ParityReport]) -> list[str]:
     seen: dict[str, int] = {}
     failures = []
     for rank, report in enumerate(reports):
-        if report.samples in seen:
+        if report.samples and report.samples in seen:
             failures.append(f"ranks {seen[report.samples]} and {rank} consumed the same samples: the shards are not apart")
         seen.setdefault(report.samples, rank)
     return failures
@@ -98,16 +112,23 @@ def _same_samples(reports: list[ParityReport]) -> list[str]:
 
 def _gradient_errors(reports: list[ParityReport], *, scale: float) -> tuple[float, list[tuple[int, str, float]]]:
     """Largest relative error, and the tensors past the tolerance, of the synchronised gradients against the scaled mean."""
-    local = {name: np.array([report.local[name] for report in reports]) for name in reports[0].local}
+    first, allowed = reports[0], gradient_tolerances(reports[0])
+    local = {name: np.array([report.local[name] for report in reports]) for name in first.local}
     mean = {name: (scale * values.mean(axis=0)).tolist() for name, values in local.items()}
     usual = {name: scale * float(np.mean(np.linalg.norm(values, axis=1))) for name, values in local.items()}
     return _compare(
         [report.synced for report in reports],
         mean,
-        sizes=reports[0].sizes,
-        tolerance=reports[0].gradient_tolerance,
-        usual=usual,
+        sizes=first.sizes,
+        tolerance=allowed,
+        usual={name: max(size, NOISE_SAFETY * scale * first.noise.get(name, 0.0) / allowed[name]) for name, size in usual.items()},
     )
+
+
+def gradient_tolerances(report: ParityReport) -> dict[str, float]:
+    """By gradient: what rounding in its dtype asks for, or the backend's and the precision's where they round more coarsely."""
+    told = report.gradient_tolerance if report.gradient_tolerance > EXACT else 0.0
+    return {name: max(told, report.tolerances.get(name, EXACT)) for name in report.local}
 
 
 def _compare(
@@ -115,20 +136,20 @@ def _compare(
     wanted: Sketches,
     *,
     sizes: dict[str, int],
-    tolerance: float,
+    tolerance: dict[str, float],
     usual: dict[str, float] | None = None,
 ) -> tuple[float, list[tuple[int, str, float]]]:
     """Relative L2 error of every rank's tensors: the largest, and (rank, tensor, error) of those past the tolerance."""
     norms = {name: float(np.linalg.norm(values)) for name, values in wanted.items()}
-    elements = sum(sizes[name] for name in wanted)
+    elements = sum(sizes.get(name, 0) for name in wanted)
     rms = (sum(norm**2 for norm in norms.values()) / max(elements, 1)) ** 0.5
     worst, wrong = 0.0, []
     for rank, sketches in enumerate(found):
         for name, values in wanted.items():
-            distance = float(np.linalg.norm(np.subtract(sketches[name], values)))
-            size = max(norms[name], (usual or {}).get(name, 0.0), FLOOR * rms * sizes[name] ** 0.5)
+            distance = float(np.linalg.norm(np.subtract(sketches[name], values))) if name in sketches else math.inf
+            size = max(norms[name], (usual or {}).get(name, 0.0), FLOOR * rms * sizes.get(name, 0) ** 0.5)
             error = 0.0 if distance == 0 else distance / size if size > 0 else float("inf")
             worst = max(worst, error)
-            if not error <= tolerance:
+            if not error <= tolerance[name]:
                 wrong.append((rank, name, error))
     return worst, sorted(wrong, key=lambda entry: -entry[2] if entry[2] == entry[2] else -float("inf"))

@@ -106,7 +106,7 @@ Command = StartCommand | GateCommand | BlockCommand | EpochCommand | FinishComma
 
 
 Sketches = dict[str, list[float]]
-"""By tensor name: float64 [sketch_size]; see ``runners.rank.parity``."""
+"""By tensor name: float64 [sketch_size]; see ``runners.protocol.sketches``."""
 
 
 class ParityReport(Message):
@@ -114,7 +114,7 @@ class ParityReport(Message):
 
     gate: Literal["parity"] = "parity"
     started: Sketches
-    """Parameters and buffers after ``prepare``, which must be rank 0's."""
+    """Parameters and buffers after ``prepare``, which must be rank 0's; of any dtype, as far as they can be sketched."""
     wanted: Sketches
     """The same before ``prepare``, on this rank; only rank 0's is used."""
     local: Sketches
@@ -126,9 +126,16 @@ class ParityReport(Message):
     sizes: dict[str, int]
     """Number of elements, by tensor."""
     samples: str
-    """Digest of the batches this rank consumed."""
+    """Digest of the batches this rank consumed; empty: they hold no tensors."""
     gradient_scale: float | None
     gradient_tolerance: float
+    """The backend's or the precision's, whichever is coarser."""
+    tolerances: dict[str, float] = {}
+    """What rounding in its own dtype asks for besides, by gradient. Empty: that of float32."""
+    noise: dict[str, float] = {}
+    """L2 norm of what rounding makes of each of this rank's gradients; rank 0's alone."""
+    not_compared: list[str] = []
+    """Entries of the model's state that are no numbers, with their kind."""
     calls: dict[str, int] = {}
     """How often the gate's steps called what; see ``runners.rank.call_counts``."""
     buffers: Sketches = {}

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from measurement.errors import shortened
-from runners.protocol.gate_verdict import FLOOR
+from runners.protocol.gate_verdict import FLOOR, gradient_tolerances
 from runners.protocol.messages import ParityReport
 
 ROUNDING = 0.1
@@ -122,7 +122,8 @@ def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str, s
 
 
 def _tolerance(first: ParityReport, other: ParityReport, name: str, *, steps: int) -> float:
-    rounding = ROUNDING * max(first.gradient_tolerance, other.gradient_tolerance)
+    gradients = [*gradient_tolerances(first).values(), *gradient_tolerances(other).values()]
+    rounding = ROUNDING * max(gradients, default=max(first.gradient_tolerance, other.gradient_tolerance))
     return steps * SAFETY * max(rounding, first.rounding.get(name, 0.0), other.rounding.get(name, 0.0))
 
 
@@ -130,8 +131,8 @@ def _state(report: ParityReport) -> dict[str, dict[str, _Tensor]]:
     """Tensors by kind and name: parameters, buffers, and each kind of optimizer state, which begins at 0."""
     found: dict[str, dict[str, _Tensor]] = {}
     for kind, sketches in (("parameter", report.ended), ("buffer", report.buffers)):
-        for name, values in sketches.items():
-            end = np.array(values)
+        for name in sketches.keys() & report.started.keys():
+            end = np.array(sketches[name])
             tensor = _Tensor(end=end, change=end - np.array(report.started[name]), size=report.sizes[name])
             found.setdefault(kind, {})[name] = tensor
     for name, values in report.optimizer_state.items():

@@ -75,8 +75,9 @@ class CallCounter:
         def begin_backward(_gradient: Tensor) -> None:
             self._calls.append(BACKWARD)
 
-        prepared.bare.register_forward_pre_hook(begin_forward)
-        prepared.bare.register_forward_hook(end_forward)
+        watched = prepared.model if hasattr(prepared.model, "_orig_mod") else prepared.bare  # what is compiled counts unlike
+        watched.register_forward_pre_hook(begin_forward)
+        watched.register_forward_hook(end_forward)
         optimizer: Any = prepared.optimizer
         optimizer.step = self._counted(optimizer.step, STEP)
         self._copies, self._owns_step = prepared.copies, prepared.owns_step

@@ -25,8 +25,8 @@ from measurement.errors import PlanError, cut, joined, quoted
 from measurement.files import write_whole
 from measurement.training import EpochRecord
 from runners.protocol.messages import Job
+from runners.protocol.tensor_bytes import read_tensors, write_tensors
 from runners.rank.epochs import EpochProgress, EpochRunner, put
-from runners.rank.tensor_bytes import read_tensors, write_tensors
 from runners.rank.trainer import Trainer
 from workloads import Workload
 from workloads.pretrained import UNREADABLE

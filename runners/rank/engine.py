@@ -10,7 +10,7 @@ import os
 import resource
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -66,6 +66,11 @@ class Engine:
     def sample_unit(self) -> str:
         """What is counted per second."""
         return self._workload.sample_unit
+
+    @property
+    def data_notes(self) -> Sequence[str]:
+        """What is to be told of a workload's data."""
+        return () if isinstance(self._workload, MicroBenchmark) else self._workload.data_notes()
 
     @property
     def _workload(self) -> Workload | MicroBenchmark:
@@ -149,6 +154,9 @@ def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelt
     cls = backend_class(job.backend)
     _check_benchmark(job, chosen)
     options = checked(cls.Options, job.options, source=f"options of backend '{job.backend}'")
+    refused = cls.refused_environment(os.environ)
+    if refused:
+        raise PlanError(refused)
     backend = cls(transport=job.transport, options=options, micro_steps=job.micro_steps)
     if timeout is not None:
         backend.timeout = timeout

@@ -21,8 +21,8 @@ from measurement.step_timer import StepTimer
 from measurement.training import TrainingSettings
 from runners.planning.workload import steps_per_epoch
 from runners.protocol.messages import EpochCommand, EpochReport
+from runners.protocol.tensor_bytes import read_tensors, write_tensors
 from runners.rank.learning_rate import LearningRates
-from runners.rank.tensor_bytes import read_tensors, write_tensors
 from runners.rank.trainer import StepOutputs, Trainer, synchronize_ranks
 from workloads.evaluation import EvaluationSums, shard_sums
 from workloads.seeding import seed_generators

@@ -71,7 +71,9 @@ def _parents() -> Iterator[tuple[int, str]]:
     pid = os.getppid()
     with contextlib.suppress(OSError):
         while pid > 0:
-            name, _, fields = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+            name, _, fields = (
+                Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").partition("(")[2].rpartition(")")
+            )
             yield pid, name
             pid = int(fields.split()[1])
 

@@ -55,8 +55,8 @@ def tell(error: Exception, *, who: str, folder: Path, name: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / name
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     except OSError:
         path = Path.cwd() / name
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     print("\n".join([f"ringside: {who}: {told.message}", *told.excerpt, f"full traceback: {path}"]), file=sys.stderr)

@@ -98,9 +98,9 @@ class Trainer:
         self.restarts = 0
         """How often the batches ended and were begun anew."""
 
-    def new_batches(self) -> Iterator[Any]:
-        """Return this rank's batches, from the first on."""
-        return self.workload.batches(rank=self.world.rank, world_size=self.world.world_size, device=self.device)
+    def new_batches(self, workload: Workload | None = None) -> Iterator[Any]:
+        """Return this rank's batches, from the first on; ``workload``: None: the one that is trained."""
+        return (workload or self.workload).batches(rank=self.world.rank, world_size=self.world.world_size, device=self.device)
 
     def next_batch(self) -> Any:
         """Return this rank's next batch, from the first on again where there is none left.
@@ -109,21 +109,21 @@ class Trainer:
             PlanError: there is none at all.
         """
         try:
-            return self._laid_out(next(self.batches))
+            return self.laid_out(next(self.batches))
         except StopIteration:
             self.restarts += 1
             was_begun = self._begun is self.batches
             self.batches = self.new_batches()
             self._begun = self.batches if was_begun else self._begun
         try:
-            return self._laid_out(next(self.batches))
+            return self.laid_out(next(self.batches))
         except StopIteration:
             raise PlanError(
                 f"batches() of workload '{type(self.workload).__name__}' gave none to rank {self.world.rank} of "
                 f"{self.world.world_size}; give each rank one batch of local_batch_size {self.workload.local_batch_size} at least"
             ) from None
 
-    def _laid_out(self, batch: Any) -> Any:
+    def laid_out(self, batch: Any) -> Any:
         """Lay a batch's images out by pixels, if asked."""
         return by_pixels(batch) if self.speed.channels_last else batch
 

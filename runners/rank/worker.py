@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     host, port = split_port(given.driver)
     bare = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=FOREVER)
-    store = SealedStore(bare, key=Path(given.key_file).read_text())
+    store = SealedStore(bare, key=Path(given.key_file).read_text(encoding="utf-8"))
     RankServer(store=store, arm=given.arm, launch=given.launch, world=world, kept_in=None if given.log_folder else folder).serve()
     leave(0)  # torn down in order; Gloo in torch 2.15 may still abort when the interpreter takes the rest apart
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from backends import backend_class, check_options
+from measurement.disturbing_variables import disturbances, told
 from measurement.environment import steering_environment
 from measurement.errors import ParityError, PlanError, RingsideError
 from measurement.needs import HOROVOD, MPI
@@ -31,6 +32,7 @@ from runners.launchers import read_own_world
 from runners.planning.check_process import is_to_check, require_workable_here
 from runners.planning.compatibility import require_given
 from runners.planning.jobs import job_of
+from runners.planning.left_variables import libraries_of
 from runners.planning.workload import resolve_workload
 from runners.processes.process_exit import leave
 from runners.protocol.gate_verdict import judge_gate
@@ -213,6 +215,9 @@ def resolve_plan(backend: str, asked: Mapping[str, Any], world: World, *, transp
     arm = {"backend": backend, "transport": transport, "options": options}
     content = {**asked, "name": name, "world_size": world.world_size, "baseline": name, "arms": {name: arm}}
     plan = check_plan(content, source="command line")
+    if world.rank == 0:
+        for warning in told({name: disturbances(os.environ, cls.steered_by | libraries_of(plan.device))}):
+            print(f"warning: {warning}", file=sys.stderr, flush=True)
     checked_options = check_options(backend, options, source=f"options of backend '{backend}'")
     cls.check(transport=transport, options=checked_options, micro_steps=plan.micro_steps, world_size=plan.world_size)
     return plan
@@ -275,6 +280,8 @@ def _run(
             print(f"note: {note}", flush=True)
     store = rendezvous_store(job, world, timeout=measured.timeout)
     engine = start_engine(job, world, store=store, timeout=measured.timeout)
+    for note in engine.data_notes:
+        _speaker(engine)(f"note: {note}")
     record: LaunchRecord | None = None
     kept = KeptBlocks(folder, plan, rank=engine.runner.world.rank)
     try:

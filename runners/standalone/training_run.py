@@ -16,11 +16,11 @@ from measurement.training import EpochRecord, TrainingSettings
 from runners.processes.process_exit import EXIT_BAD_INPUT
 from runners.protocol.epoch_records import combine
 from runners.protocol.messages import EpochCommand, EpochReport
+from runners.protocol.tensor_bytes import read_tensors
 from runners.rank import checkpoint
 from runners.rank.checkpoint import Checkpoint
 from runners.rank.engine import Engine
 from runners.rank.epochs import EpochProgress, EpochRunner
-from runners.rank.tensor_bytes import read_tensors
 from runners.rank.trainer import DATA_WAIT
 from runners.standalone.flags import CheckpointOptions, TrainingOptions
 from workloads.evaluation import EvaluationSums

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -38,9 +40,11 @@ def submit(
     only_print: Annotated[bool, typer.Option("--print", help="Show the batch script, submit nothing.")] = False,
 ) -> None:
     """Submit a comparison to Slurm as a batch job."""
+    from measurement.plan_file import read_content
     from measurement.results import default_folder
     from runners.driver.study import read_plan_or_study
     from runners.submission import script
+    from runners.submission.requirements import most_ranks, require_fit, require_hosts, time_warnings
 
     if (plan is None) == (resume is None):
         raise PlanError("give a plan, or --resume with the folder of an earlier job, and not both")
@@ -52,12 +56,7 @@ def submit(
     overrides = list(settings or [])
     chosen = read_plan_or_study(plan, overrides=[*overrides, *_placeholders(nodes, tasks)])
     if tasks_per_node is None and nodes == 1:
-        tasks = chosen.world_size
-    if chosen.world_size > nodes * tasks:
-        raise PlanError(
-            f"world_size {chosen.world_size} does not fit into {nodes} nodes with {tasks} tasks each; give --ntasks-per-node "
-            f"{-(-chosen.world_size // nodes)}, or more --nodes"
-        )
+        tasks = most_ranks(chosen)
     request = JobRequest(
         nodes=nodes,
         tasks_per_node=tasks,
@@ -68,9 +67,14 @@ def submit(
         gpus_per_node=gpus_per_node,
         others=tuple(sbatch or ()),
     )
+    content = read_content(plan, overrides=overrides)
+    require_hosts(chosen, content.get("hosts") or content.get("hostfile"), nodes=nodes)
+    require_fit(chosen, request)
     folder = (output or default_folder(chosen.name)).resolve()
     arguments = [word for setting in overrides for word in ("--set", setting)]
     text = script.script_of(request, plan.resolve(), name=chosen.name, folder=folder, arguments=arguments)
+    for warning in time_warnings(chosen, request):
+        print(f"ringside: {warning}", file=sys.stderr)
     print(text.rstrip() if only_print else _told(script.submit(text, folder), folder))
 
 
@@ -80,7 +84,7 @@ def _placeholders(nodes: int, tasks: int) -> list[str]:
 
 
 def _told(job_id: str, folder: Path) -> str:
-    return f"job {job_id}; see how it stands: ringside status {folder}"
+    return f"job {job_id}; see how it stands: {shlex.join(['ringside', 'status', str(folder)])}"
 
 
 def status(folder: Annotated[Path, typer.Argument(help="That 'ringside submit' wrote.")]) -> None:
@@ -90,7 +94,7 @@ def status(folder: Annotated[Path, typer.Argument(help="That 'ringside submit' w
 
     if not (folder / JOBS).is_file():
         raise PlanError(f"'{folder}' holds no {JOBS}; give the folder that 'ringside submit PLAN -o FOLDER' wrote")
-    jobs = (folder / JOBS).read_text().split()
+    jobs = (folder / JOBS).read_text(encoding="utf-8").split()
     listed = slurm("squeue", "-h", "-u", str(os.getuid()), "-o", "%i %T %M of %l %R")
     queued = {job_id: stands for job_id, _, stands in (line.partition(" ") for line in listed.splitlines())}
     for job_id in jobs:
@@ -120,4 +124,4 @@ def _tell(results: ResultsFolder, planned: int, *, of: str) -> None:
 def _last_lines(log: Path, number: int = 3) -> Sequence[str]:
     from measurement.text import printable
 
-    return [f"  {printable(line)}" for line in log.read_text(errors="replace").splitlines()[-number:]]
+    return [f"  {printable(line)}" for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-number:]]

@@ -117,7 +117,7 @@ def submit_again(folder: Path) -> str:
     if not (folder / SCRIPT).is_file():
         raise PlanError(f"'{folder}' holds no {SCRIPT}; give the folder that 'ringside submit PLAN -o FOLDER' wrote")
     job_id = slurm("sbatch", "--parsable", str(folder / SCRIPT)).strip().partition(";")[0]
-    with (folder / JOBS).open("a") as file:
+    with (folder / JOBS).open("a", encoding="utf-8") as file:
         file.write(f"{job_id}\n")
     return job_id
 
@@ -131,7 +131,9 @@ def slurm(program: str, *arguments: str) -> str:
     if shutil.which(program) is None:
         raise LaunchError(f"there is no {program} here; go to a login node of the cluster, or load its module")
     try:
-        done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(
+            [program, *arguments], capture_output=True, encoding="utf-8", errors="replace", timeout=TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired:
         raise LaunchError(f"{program} did not answer within {TIMEOUT_S} s; is Slurm's controller up? try: sinfo") from None
     if done.returncode:

@@ -57,7 +57,7 @@ SRUN = ("srun", "--overlap", "--export=ALL", "--cpu-bind=none", "--quiet", "--ki
 COMMANDS = {
     "torchrun": (TORCHRUN, {}),
     "torchrun-c10d": (TORCHRUN, {}),
-    "horovodrun": (("horovodrun", "--gloo", "-np", "2", "-H", "localhost:2", *RUN), {}),
+    "horovodrun": (("horovodrun", "--gloo", "-np", "2", "-H", "localhost:2", "--disable-cache", *RUN), {}),
     "mpirun": (
         (
             *("mpirun", "-np", "2", "-H", "localhost:2", "--bind-to", "none", "--map-by", "slot"),

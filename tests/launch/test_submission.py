@@ -6,6 +6,10 @@ import subprocess
 
 import pytest
 
+from measurement.errors import PlanError
+from measurement.plan_file import check_plan
+from runners.submission.requirements import minutes_of, require_fit, require_hosts, time_warnings
+from runners.submission.script import JobRequest
 from tests.conftest import ringside_here, write_plan
 
 PLAN = "plans/slurm.yaml"
@@ -34,6 +38,7 @@ def test_the_script_can_be_read_and_becomes_the_comparison(tmp_path):
         (("--resume", "tests"), "holds no submit.sh; give the folder that 'ringside submit PLAN -o FOLDER' wrote"),
         ((PLAN, *TWO, "--time", "soon"), "--time 'soon' is no time that sbatch takes; give such as 2:00:00"),
         ((PLAN, *TWO, "--set", "world_size=4"), "does not fit into 2 nodes with 1 tasks each; give --ntasks-per-node 2"),
+        ((PLAN, "--nodes", "64", "--ntasks-per-node", "8"), "world_size 2 needs 2 tasks, and 64 nodes with 8 tasks each are asked"),
         ((PLAN, *TWO, "--sbatch", "exclusive"), "give an option of sbatch as one word, such as --sbatch=--exclusive"),
         ((PLAN, *TWO, "-p", "a\nrm -rf x"), "cannot stand in a batch script"),
     ],
@@ -43,6 +48,73 @@ def test_what_cannot_be_submitted_is_one_line(arguments, told):
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert told in line
+
+
+def planned(**changes):
+    """A plan of two ranks of DDP."""
+    arms = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"}}
+    content = {"name": "p", "workload": "digits", "world_size": 2, "baseline": "ddp", "arms": arms}
+    return check_plan({**content, **changes}, source="p")
+
+
+def asked(nodes, tasks, time="1:00:00", gpus=None):
+    return JobRequest(nodes=nodes, tasks_per_node=tasks, time=time, gpus_per_node=gpus)
+
+
+POINTS = {"points": {"two": {"world_size": 2}, "eight": {"world_size": 8}, "four": {"world_size": 4}}}
+GPUS = {"device": "cuda", "world_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("changes", "request_", "told"),
+    [
+        ({}, asked(64, 8), "needs 2 tasks, and 64 nodes with 8 tasks each are asked for: the others would be idle; give --nodes 1"),
+        ({}, asked(1, 8), "one node with 8 tasks are asked for: the others would be idle; give --nodes 1 --ntasks-per-node 2"),
+        ({"world_size": 9}, asked(2, 4), "does not fit into 2 nodes with 4 tasks each; give --ntasks-per-node 5, or more --nodes"),
+        (POINTS, asked(2, 1), "world_size 8 (of the largest point) does not fit into 2 nodes with 1 tasks each"),
+        (POINTS, asked(4, 8), "world_size 8 (of the largest point) needs 8 tasks"),
+        (GPUS, asked(2, 4, gpus=2), "puts 4 ranks on each node, and --gpus-per-node 2 has one for 2 of them"),
+    ],
+)
+def test_a_job_that_does_not_fit_the_plan_is_refused(changes, request_, told):
+    with pytest.raises(PlanError) as refused:
+        require_fit(planned(**changes), request_)
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "request_"),
+    [({}, asked(2, 1)), ({}, asked(1, 2)), ({"world_size": 3}, asked(2, 2)), (POINTS, asked(2, 4)), (GPUS, asked(2, 4, gpus=4))],
+)
+def test_a_job_that_fits_is_not(changes, request_):
+    require_fit(planned(**changes), request_)
+
+
+def test_points_without_hosts_in_a_job_of_several_nodes_are_refused():
+    with pytest.raises(
+        PlanError, match=r"point 'two' names no hosts, so it would run on the first of 2 nodes alone; write 'hosts: "
+    ):
+        require_hosts(planned(**POINTS), None, nodes=2)
+    require_hosts(planned(**POINTS), "slurm", nodes=2)
+    require_hosts(planned(**POINTS), None, nodes=1)
+
+
+def test_a_time_limit_that_ends_the_plan_is_told_and_one_that_ends_its_first_launch_refused():
+    measurement = {"launches": 5, "seconds_per_launch": 120}
+    (told,) = time_warnings(planned(measurement=measurement), asked(1, 2, time="8"))
+    assert told.startswith("--time 8 is shorter than the plan's blocks alone (10 minutes, 5 launches); 'ringside submit --resume'")
+    assert not [*time_warnings(planned(measurement=measurement), asked(1, 2, time="0:20:00"))]
+    assert "15 launches" in next(time_warnings(planned(measurement=measurement, **POINTS), asked(1, 2, time="0:20:00")))
+    with pytest.raises(PlanError, match=r"--time 1 is shorter than one launch: 120 s of blocks"):
+        [*time_warnings(planned(measurement=measurement), asked(1, 2, time="1"))]
+
+
+@pytest.mark.parametrize(
+    ("time", "minutes"),
+    [("90", 90), ("90:30", 90.5), ("1:30:00", 90), ("1-12", 2160), ("1-0:30", 1470), ("1-0:0:30", 1440.5), ("0", None)],
+)
+def test_times_as_sbatch_takes_them(time, minutes):
+    assert minutes_of(time) == minutes
 
 
 def test_where_there_is_no_slurm_it_says_so(tmp_path, monkeypatch):

@@ -40,7 +40,7 @@ from runners.processes.run_processes import RUN_ID
 
 REPOSITORY = Path(__file__).parent.parent.parent
 PLUGIN = Path(__file__).parent / "plugins" / "faulty.py"
-STAGES = ("start", "block", "rebuild", "finish", "gates", "waiting", "report")
+STAGES = ("rehearsal", "start", "block", "rebuild", "finish", "gates", "waiting", "report")
 ROUNDS = 4
 MEASURED = 2
 """Rounds that are over when the third begins, in which faults of blocks happen."""
@@ -70,7 +70,7 @@ class Kind:
         if fault in LAUNCHERS:
             launcher = f"{PLUGIN}:{self.launcher.capitalize()}{LAUNCHERS[fault]}"
         in_rank = fault if fault in IN_RANK else "hold"
-        held = "none" if stage == "waiting" else stage
+        held = {"waiting": "none", "rehearsal": "start"}.get(stage, stage)
         environment = {"RINGSIDE_FAULT": f"{in_rank}.{held}", "RINGSIDE_FAULTS": str(folder)}
         return {
             "backend": f"{PLUGIN}:{self.backend}",
@@ -92,14 +92,15 @@ OF_DRIVER = ("kill-driver", "stop-driver", "disk-full", "read-only")
 NEED_MOUNTS = ("disk-full", "read-only")
 GOES_ON = ("kill-driver", *NEED_MOUNTS)
 """After these the same command is given again."""
+STARTING = ("rehearsal", "start")
 HUNG = ("stop-rank", "lock", "never-starts")
 """The driver has to wait for a time-out."""
 
-_RUNNING = STAGES[:5]
+_RUNNING = STAGES[:6]
 FAULTS: dict[str, tuple[str, ...]] = {
-    "kill-rank": STAGES[:6],
-    "kill-launcher": STAGES[:6],
-    "stop-rank": STAGES[:6],
+    "kill-rank": STAGES[:7],
+    "kill-launcher": STAGES[:7],
+    "stop-rank": STAGES[:7],
     "raise": _RUNNING,
     "lock": _RUNNING,
     "out-of-memory": _RUNNING,
@@ -150,6 +151,11 @@ class Cell:
         return self.fault not in FAULTS or self.fault in OF_DRIVER
 
     @property
+    def group(self) -> tuple[bool, bool]:
+        """Cells of one comparison agree in it: whether arms are rehearsed, and whether the time-out of a start counts."""
+        return self.stage == "rehearsal", self.fault in HUNG and self.stage in STARTING
+
+    @property
     def blocks(self) -> set[int]:
         """How many blocks its arm can have measured."""
         if (self.fault, self.stage) in HARMLESS or self.stage in ("finish", "gates", "report"):
@@ -198,9 +204,9 @@ def draw(cells: Sequence[Cell], *, number: int | None, seed: int) -> list[Cell]:
 def trials(cells: Sequence[Cell], *, together: int) -> list[list[Cell]]:
     """Which cells share a comparison. Those that hang at the start make the time-out of the start count, and keep to themselves."""
     alone = [[cell] for cell in cells if cell.is_alone]
-    hung = [cell for cell in cells if cell.fault in HUNG and cell.stage == "start"]
-    rest = [cell for cell in cells if not cell.is_alone and cell not in hung]
-    groups = [many[at : at + together] for many in (hung, rest) for at in range(0, len(many), together)]
+    shared = [cell for cell in cells if not cell.is_alone]
+    kinds = [[cell for cell in shared if cell.group == group] for group in sorted({cell.group for cell in shared})]
+    groups = [many[at : at + together] for many in kinds for at in range(0, len(many), together)]
     return groups + alone
 
 
@@ -225,12 +231,13 @@ def _plan(trial: Trial) -> dict[str, Any]:
     cells = trial.cells
     kind = KINDS["ddp-gloo"]
     arms = {"well": kind.arm("none", "block" if any(cell.stage == "waiting" for cell in cells) else "none", control(trial, None))}
+    if cells[0].stage == "rehearsal" and not cells[0].is_alone:  # where no candidate passes it, nothing is measured
+        arms["well-too"] = kind.arm("none", "none", control(trial, None))
     for cell in cells:
         arms[str(cell)] = KINDS[cell.kind].arm(cell.fault, cell.stage, control(trial, cell))
-    hangs = any(cell.fault in HUNG and cell.stage == "start" for cell in cells)
+    hangs = any(cell.group[1] for cell in cells)
     timeouts = {"block_timeout_s": BLOCK_TIMEOUT_S, "start_timeout_s": START_TIMEOUT_S if hangs else 4 * START_TIMEOUT_S}
     measurement = {
-        "rehearsal": "never",
         "launches": 1,
         "rounds": ROUNDS,
         "block_steps": 2,
@@ -238,7 +245,7 @@ def _plan(trial: Trial) -> dict[str, Any]:
         "floor": False,
         "control": False,
     } | timeouts
-    measurement["rebuild_every"] = 1
+    measurement |= {"rebuild_every": 1, "rehearsal": "always" if cells[0].stage == "rehearsal" else "never"}
     reports = {"reports": ["markdown", f"{PLUGIN}:HoldsTheReports"]} if any(cell.stage == "report" for cell in cells) else {}
     plan = {"name": "faults", "workload": "digits", "local_batch_size": 16, "world_size": 2, "baseline": "well"}
     return {**plan, **reports, "arms": arms, "measurement": measurement}
@@ -298,7 +305,7 @@ def can_mount() -> bool:
 def _run(trial: Trial, environment: dict[str, str]) -> tuple[int | None, str]:
     """Run it, plant what comes from outside, and return the exit code (None: it did not end) and what it said."""
     log = trial.folder / "driver.log"
-    waits = sum(BLOCK_TIMEOUT_S if cell.stage != "start" else START_TIMEOUT_S for cell in trial.cells if cell.fault in HUNG)
+    waits = sum(BLOCK_TIMEOUT_S if cell.stage not in STARTING else START_TIMEOUT_S for cell in trial.cells if cell.fault in HUNG)
     limit_s = ENDS_S + EACH_ENDS_S * len(trial.cells) + waits
     deadline = time.monotonic() + limit_s
     command = [sys.executable, "-c", AT_EVERY_ROUND, "compare", str(trial.folder / "plan.yaml"), "-o", str(results(trial))]
@@ -440,7 +447,7 @@ def _judge_driver(trial: Trial, cell: Cell, code: int | None, said: str) -> None
     _unmount(results(trial))
     kept = [record for record in _records(trial) if record.status == "ok"]
     least = min((len(record.blocks) for record in kept), default=0) if len(kept) == 2 else 0
-    wanted = {"start": 0, "waiting": MEASURED, "block": MEASURED, "rebuild": MEASURED}.get(cell.stage, ROUNDS)
+    wanted = {"rehearsal": 0, "start": 0, "waiting": MEASURED, "block": MEASURED, "rebuild": MEASURED}.get(cell.stage, ROUNDS)
     if least < (ROUNDS if expected == 0 else wanted):
         trial.find(cell, f"{least} rounds of {[record.arm for record in kept]} are on disk, not {wanted}")
     for record in kept:

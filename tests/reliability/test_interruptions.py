@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 import sys
@@ -25,7 +26,8 @@ time.sleep(300)
 def test_an_interruption_before_the_first_launch_has_its_exit_code_and_its_line(tmp_path, sent, code):
     (tmp_path / "slow.py").write_text(SLOW_TO_LOAD)
     plan = write_plan(tmp_path, workload=f"{tmp_path / 'slow.py'}:Slow")
-    command = [sys.executable, "-m", "runners.cli", "compare", str(plan), "-o", str(tmp_path / "out")]
+    asked = ["compare", str(plan), "-o", str(tmp_path / "my out"), "--set", "measurement={launches: 1, block_s: 0.2}"]
+    command = [sys.executable, "-m", "runners.cli", *asked, "--until-decided"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
         try:
             wait_until((tmp_path / "slow.loading").exists, seconds=120)
@@ -34,4 +36,5 @@ def test_an_interruption_before_the_first_launch_has_its_exit_code_and_its_line(
         finally:
             process.kill()
     assert process.returncode == code, told
-    assert told.splitlines() == [f"ringside: interrupted; go on with: ringside compare {plan} -o {tmp_path / 'out'}"]
+    again = shlex.join(["ringside", *asked, "--set", "measurement.until_decided=true"])
+    assert told.splitlines() == [f"ringside: interrupted; go on with: {again}"], "what is refused for another digest is no advice"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import gzip
 import pickle
 import resource
 import shutil
@@ -140,8 +139,8 @@ def test_a_decoder_does_not_look_ahead_and_learns(tmp_path):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("mnist", "t10k-labels-idx1-ubyte (or with .gz) in '{0}/MNIST/raw' or '{0}'"),
-        ("cifar10", "data_batch_5, test_batch in '{0}/cifar-10-batches-py' or '{0}'"),
+        ("mnist", "t10k-labels-idx1-ubyte (or compressed) in '{0}/MNIST/raw' or '{0}/raw' or '{0}'"),
+        ("cifar10", "data_batch_5, test_batch (or compressed) in '{0}/cifar-10-batches-py' or"),
         ("imagenet", "'{0}/train/CLASS/*.jpg' and '{0}/val/CLASS/*.jpg'"),
         ("language_model", "a text file '{0}', or train.txt and val.txt in a folder of that name"),
     ],
@@ -177,7 +176,6 @@ def damaged_images(folder, damage):
         (lambda data: data + b"\0", "47841 bytes found"),
         (lambda data: data[:9], "is truncated or damaged"),
         (lambda data: b"", "it begins with nothing where 00 00 08 03 is right"),
-        (gzip.compress, "it begins with 1f 8b 08 00 where 00 00 08 03 is right"),
         (lambda data: idx(np.zeros(5)), "no IDX file of unsigned bytes in 3 dimensions: it begins with 00 00 08 01"),
         (lambda data: idx(np.zeros((61, 32, 32))), "holds images of 32 x 32; workload 'mnist' takes 28 x 28"),
         (lambda data: idx(np.zeros((0, 28, 28))), "is empty: its header says 0 x 28 x 28 values"),
@@ -200,7 +198,7 @@ def test_damaged_labels_and_archives(tmp_path):
     )
     write_mnist(tmp_path / "packed", inside=".", suffix=".gz")
     path = tmp_path / "packed" / f"{LABELS}.gz"
-    for content in (path.read_bytes()[:-12], b"no gzip", path.read_bytes()[:12] + b"\xff" * 20):
+    for content in (path.read_bytes()[:-12], path.read_bytes()[:12] + b"\xff" * 20):
         path.write_bytes(content)
         assert f"'{path}' cannot be read: " in refusal(workload("mnist", tmp_path / "packed"))
     shutil.rmtree(tmp_path / "packed")

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from measurement.disturbing_variables import Disturbance, disturbances
 from measurement.errors import PlanError
 from runners.driver.arm_processes import LAUNCHER_LOG, ArmProcesses
 from runners.driver.diagnosis import Diagnosis
@@ -46,12 +47,13 @@ class Scene:
         self.placement = Placement(hosts=hosts, cores={entry.host: 2 for entry in hosts}, here=frozenset(here))
         self.supervisors = SupervisorServer(address="127.0.0.1", key="k")
         self.ranks: dict[int, socket.socket] = {}
+        self.variables: list[Disturbance] = []
         self.processes = ArmProcesses([], run_id="test-of-diagnosis", folder=folder, placement=self.placement)
 
     @property
     def diagnosis(self):
         place = {"supervisors": self.supervisors, "processes": self.processes, "placement": self.placement}
-        return Diagnosis(ARM, LAUNCH, **place)
+        return Diagnosis(ARM, LAUNCH, **place, variables=self.variables)
 
     def launch(self, *scripts):
         """Launchers of this machine; returns when those have ended that end by themselves."""
@@ -112,6 +114,15 @@ def test_the_first_to_raise_is_blamed_and_not_those_that_lost_it(scene):
 def test_where_nobody_raised_nobody_is_blamed(scene):
     assert scene.diagnosis.of_death({0: ANSWERED, 1: ANSWERED, 2: ANSWERED}) is None
     assert scene.diagnosis.of_errors({}) is None
+
+
+def test_ranks_that_died_without_a_word_have_the_variables_named_that_may_be_why(scene):
+    scene.variables = disturbances({"LD_PRELOAD": "/opt/tracer.so"}, [])
+    scene.connect(0)
+    scene.go(r0=12.5)
+    message = scene.diagnosis.of_death({}).failure.message
+    assert message.startswith("rank 0 died without a word")
+    assert message.endswith("; their environment has LD_PRELOAD=/opt/tracer.so, which loads its library before all others")
 
 
 def test_bad_input_is_the_cause_even_where_another_raised_before(scene):

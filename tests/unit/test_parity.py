@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from runners.protocol.gate_verdict import judge_parity
 from runners.protocol.messages import ParityReport
-from runners.rank.parity import sketch
+from runners.protocol.sketches import sketch
 
 SHAPES = {"weight": (40, 30), "bias": (30,), "dead": (5,)}
 

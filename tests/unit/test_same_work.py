@@ -9,8 +9,8 @@ from torch import nn
 from backends.base import Prepared
 from runners.protocol.messages import ParityReport
 from runners.protocol.same_work import compare_calls, compare_state
+from runners.protocol.sketches import sketch
 from runners.rank.call_counts import BACKWARD, FORWARD, STEP, CallCounter
-from runners.rank.parity import sketch
 
 SHAPES = {"weight": (40, 30), "bias": (30,)}
 STEPS = 3

@@ -23,9 +23,9 @@ from runners.rank.trainer import Trainer
 from runners.standalone.rendezvous import rendezvous_store
 from tests.conftest import REPOSITORY
 
-IDIOMS = REPOSITORY / "tests" / "outside" / "idioms.py"
+OUTSIDE = REPOSITORY / "tests" / "outside"
 STEPS = 4
-MICRO_STEPS = {"Uneven": 2, "Finite": 2}
+MICRO_STEPS = {"Uneven": 2, "Finite": 2, "everyday:Augmented": 2}
 BACKEND_OPTIONS = {"Unused": {"ddp": {"find_unused_parameters": True}}}
 
 
@@ -34,7 +34,8 @@ def take(engine, name: str, backend_name: str) -> dict[str, object]:
     backend = copy.copy(engine.backend)
     backend.micro_steps = MICRO_STEPS.get(name, 1)
     backend.options = type(backend).Options(**BACKEND_OPTIONS.get(name, {}).get(backend_name, {}))
-    setup = resolve_workload(f"{IDIOMS}:{name}", {})
+    file, _, cls = name.rpartition(":")
+    setup = resolve_workload(f"{OUTSIDE / (file or 'idioms')}.py:{cls}", {})
     cpu = torch.device("cpu")
     trainer = Trainer(
         workload=setup.build(local_batch_size=4, seed=1),

@@ -1,0 +1,146 @@
+"""Variables that people leave in their shell and that change what is measured: one table, of what each does and to which libraries.
+
+What makes a library measure something else, or die, is refused; of the others the progress and the report tell. Variables that
+the plan sets in ``environment`` are its own choice: they are refused as well, but not told of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from measurement.errors import cut
+
+Library = Literal["horovod", "torch.distributed", "cuda", "any"]
+"""Whom a variable reaches: the ranks of a library, those that compute on GPUs, or all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisturbingVariable:
+    """One variable, or all that begin alike."""
+
+    name: str
+    """With ``*`` at its end: all that begin so."""
+    does: str
+    """What follows the variable in a sentence."""
+    library: Library = "any"
+    is_refused: bool = False
+    only: tuple[str, ...] = ()
+    """The values that do so, in capitals; empty: all but ``unless``."""
+    unless: tuple[str, ...] = ("", "0")
+
+    def acts(self, name: str, value: str) -> bool:
+        """Whether a variable is this one, with a value that does something."""
+        is_named = name.startswith(self.name[:-1]) if self.name.endswith("*") else name == self.name
+        given = value.strip().upper()
+        return is_named and given not in self.unless and (not self.only or given in self.only)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disturbance:
+    """A variable of the table that an environment has."""
+
+    name: str
+    value: str
+    variable: DisturbingVariable
+
+    def __str__(self) -> str:
+        return f"{self.setting} {self.variable.does}"
+
+    @property
+    def setting(self) -> str:
+        """Name and value."""
+        return f"{self.name}={cut(self.value)}"
+
+
+MALLOC = "changes when malloc gives memory back; 'freed_memory' in the plan does so for all arms"
+BINDS = "binds threads to cores, beside what 'affinity' in the plan says"
+LOGS = "has lines logged while steps are timed"
+TABLE = (
+    DisturbingVariable(
+        name="HOROVOD_AUTOTUNE",
+        does="changes fusion and cycle time while steps are timed; tune beforehand, leave it out, and give what was found as "
+        "fusion_threshold_mb and cycle_time_ms",
+        library="horovod",
+        is_refused=True,
+    ),
+    DisturbingVariable(
+        name="HOROVOD_TIMELINE",
+        does="has Horovod write each operation to a file while steps are timed; unset it, and record timelines without measuring",
+        library="horovod",
+        is_refused=True,
+        unless=("", "DYNAMIC"),
+    ),
+    DisturbingVariable(
+        name="TORCH_DISTRIBUTED_DEBUG",
+        does="compares every collective between the ranks before it runs: naive and FSDP2 lose two thirds of their throughput, and "
+        "DDP over Gloo dies of a segmentation fault; unset it, or set INFO",
+        library="torch.distributed",
+        is_refused=True,
+        only=("DETAIL",),
+    ),
+    DisturbingVariable(name="TORCH_DISTRIBUTED_DEBUG", does=LOGS, library="torch.distributed", only=("INFO",)),
+    DisturbingVariable(name="HOROVOD_LOG_LEVEL", does=LOGS, library="horovod", only=("TRACE", "DEBUG", "INFO")),
+    DisturbingVariable(
+        name="CUDA_LAUNCH_BLOCKING", does="has the CPU wait for every kernel, so that nothing overlaps", library="cuda"
+    ),
+    DisturbingVariable(name="NCCL_DEBUG", does=LOGS, library="cuda", only=("INFO", "TRACE")),
+    DisturbingVariable(name="PYTORCH_NO_CUDA_MEMORY_CACHING", does="allocates on the GPU anew for every tensor", library="cuda"),
+    DisturbingVariable(name="NVIDIA_TF32_OVERRIDE", does="decides on TF32 in the place of the plan", library="cuda", unless=("",)),
+    DisturbingVariable(name="TORCH_LOGS", does=LOGS),
+    DisturbingVariable(name="TORCH_CPP_LOG_LEVEL", does=LOGS, only=("INFO",)),
+    DisturbingVariable(name="GLOG_v", does=LOGS),
+    DisturbingVariable(name="TORCH_SHOW_CPP_STACKTRACES", does="collects a stack for every error in C++"),
+    DisturbingVariable(name="TORCH_COMPILE_DEBUG", does="writes what is compiled to files"),
+    DisturbingVariable(name="TORCH_COMPILE_DISABLE", does="leaves models uncompiled, whatever 'speed' in the plan says"),
+    DisturbingVariable(name="TORCHDYNAMO_DISABLE", does="leaves models uncompiled, whatever 'speed' in the plan says"),
+    DisturbingVariable(name="PYTHONDEVMODE", does="checks memory and warnings at run time, which slows Python"),
+    DisturbingVariable(name="PYTHONMALLOC", does="replaces Python's allocator", unless=("", "DEFAULT", "PYMALLOC")),
+    DisturbingVariable(name="PYTHONTRACEMALLOC", does="records where memory is allocated, which slows Python"),
+    DisturbingVariable(name="PYTHONOPTIMIZE", does="leaves out assertions, also those of your workload"),
+    DisturbingVariable(name="PYTHONPERFSUPPORT", does="prepares Python for perf, which slows it"),
+    DisturbingVariable(name="PYTHONPROFILEIMPORTTIME", does="logs every import, so that ranks start later"),
+    DisturbingVariable(name="PYTHONVERBOSE", does="logs every import, so that ranks start later"),
+    DisturbingVariable(name="PYTHONWARNINGS", does="makes warnings errors, also those of the libraries", only=("ERROR",)),
+    DisturbingVariable(name="LD_PRELOAD", does="loads its library before all others"),
+    DisturbingVariable(name="LD_AUDIT", does="has its library see every call of another"),
+    DisturbingVariable(name="LD_DEBUG", does="logs what the dynamic linker does"),
+    DisturbingVariable(name="MALLOC_*", does=MALLOC, unless=("",)),
+    DisturbingVariable(name="GLIBC_TUNABLES", does="changes glibc, among it malloc; 'freed_memory' in the plan is for that"),
+    DisturbingVariable(name="OMP_DISPLAY_ENV", does="logs OpenMP's settings when a rank starts", unless=("", "FALSE")),
+    DisturbingVariable(name="OMP_PROC_BIND", does=BINDS, unless=("", "FALSE")),
+    DisturbingVariable(name="OMP_PLACES", does=BINDS, unless=("",)),
+    DisturbingVariable(name="GOMP_CPU_AFFINITY", does=BINDS, unless=("",)),
+    DisturbingVariable(name="KMP_AFFINITY", does=BINDS, unless=("", "NONE", "DISABLED")),
+    DisturbingVariable(name="OMP_WAIT_POLICY", does="decides whether waiting threads keep their cores"),
+    DisturbingVariable(name="KMP_BLOCKTIME", does="decides for how long waiting threads keep their cores", unless=("",)),
+)
+
+
+def disturbances(environment: Mapping[str, str], libraries: Collection[Library]) -> list[Disturbance]:
+    """The variables of the table that an environment has, as far as they reach ranks of these libraries."""
+    reached = [variable for variable in TABLE if variable.library == "any" or variable.library in libraries]
+    return [
+        Disturbance(name=name, value=value, variable=variable)
+        for variable in reached
+        for name, value in sorted(environment.items())
+        if variable.acts(name, value)
+    ]
+
+
+def refusal(environment: Mapping[str, str], libraries: Collection[Library]) -> str | None:
+    """Why ranks of these libraries would not be measured truly in this environment, and what to do; None: nothing is wrong."""
+    return next((str(one) for one in disturbances(environment, libraries) if one.variable.is_refused), None)
+
+
+def told(found: Mapping[str, Iterable[Disturbance]]) -> list[str]:
+    """A sentence for each variable that is not refused, with its arms where it spares others. ``found``: by arm."""
+    by_text: dict[str, list[str]] = {}
+    for arm, several in found.items():
+        for one in (one for one in several if not one.variable.is_refused):
+            by_text.setdefault(str(one), []).append(arm)
+    return [
+        text if len(arms) == len(found) else f"{text}; it reaches {', '.join(arms)} alone, which makes the comparison uneven"
+        for text, arms in by_text.items()
+    ]

@@ -1,0 +1,248 @@
+"""What the gate's first step is on one rank without the others: its gradients, and what rounding alone makes of them.
+
+All runs of a step begin alike: each has a workload, a model and batches of its own, and the process's generators at one seed, from
+which its batches are drawn apart. Where two runs still differ by more than rounding, it is the workload's doing, and refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from backends.base import EXACT, Prepared
+from measurement.errors import PlanError
+from runners.protocol.gate_verdict import NOT_REPEATABLE, REPEATABLE_SO
+from runners.protocol.messages import Sketches
+from runners.protocol.same_work import ROUNDING
+from runners.protocol.sketches import real_elements, sketch_tensors
+from runners.rank.trainer import Trainer
+from workloads import Workload
+from workloads.optimizers import as_one, members_of
+from workloads.seeding import OwnDraws, seed_generators
+from workloads.tensors import is_finite, stored_values
+
+SAMPLES = 1 << 14
+TOLERANCES = {torch.float64: 1e-8, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+"""Relative L2 error that a gradient of this dtype may have, where the backend exchanges it as it is; else ``EXACT``."""
+NUDGE = 0.01
+"""× the tolerance, relative: 1e-6 in float32, some of its roundings, as two arms' parameters are apart after their first step."""
+REPEATABLE = 10.0
+"""× the tolerance: how far a step's gradients may be apart when they are computed twice, since GPUs add up in any order."""
+
+
+@dataclass(kw_only=True)
+class OwnStep:
+    """The first step of this rank alone."""
+
+    gradients: Sketches
+    missing: list[str]
+    """Parameters to be trained that got no gradient."""
+    noise: dict[str, float] = field(default_factory=dict)
+    """What rounding makes of each gradient, as ``ParityReport`` has it."""
+    rounding: dict[str, float] = field(default_factory=dict)
+    """How much rounding changes the step, relative to it, by parameter and optimizer state; rank 0's alone."""
+
+
+class OwnSteps:
+    """Takes the first step again and again, on one rank, with the same parameters and batches."""
+
+    def __init__(self, trainer: Trainer, parameters: Mapping[str, Any]) -> None:
+        """``parameters``: and buffers, as ``prepare`` left them."""
+        self._trainer, self._parameters = trainer, parameters
+        self._rank = trainer.world.rank
+        self._loss = 0.0
+
+    def take(self) -> OwnStep:
+        """Take it twice: rank 0 with parameters that are off by ``NUDGE``; the others, and a rank alone, as it was. Collective.
+
+        Where gradients are nothing but rounding, as for a bias before a batch norm, nudged ones are others, and an optimizer that
+        divides by their size, as Adam does, makes whole steps of them.
+
+        Raises:
+            PlanError: the loss or a gradient is not finite, or not repeatable, which no backend can have brought about.
+        """
+        alone = self._with_gradients(self._parameters)
+        self._require_finite(alone)
+        missing = [name for name, parameter in alone.bare.named_parameters() if parameter.requires_grad and parameter.grad is None]
+        found = OwnStep(gradients=sketch_tensors(alone.full_gradients().items()), missing=missing)
+        is_alone = self._trainer.world.world_size == 1
+        self._tell_repeated(self._repeated(found.gradients) if self._rank > 0 or is_alone else None)
+        if self._rank == 0:
+            self._find_rounding(found, alone)
+        return found
+
+    def _repeated(self, gradients: Sketches) -> str | None:
+        """Take the step again; what was seen if it came to something else."""
+        loss, size = self._loss, norm(gradients)
+        again = self._with_gradients(self._parameters)
+        distance = norm(sketch_tensors(again.full_gradients().items()), gradients)
+        coarsest = max(map(tolerance_of, again.bare.parameters()))
+        if distance <= REPEATABLE * max(coarsest, self._trainer.step_precision.gradient_error) * size:
+            return None
+        apart = f"{distance / size:.2g} of their size apart" if size else "none the first time"
+        return f"rank {self._rank} came to a loss of {loss:.6g}, then of {self._loss:.6g}, with gradients {apart}"
+
+    def _tell_repeated(self, seen: str | None) -> None:
+        everyone = [one for one in self._trainer.backend.all_gather_object(seen, str | None) if one]
+        if everyone:
+            raise PlanError(f"{NOT_REPEATABLE}: {everyone[0]}, from the same parameters, batch and seeds; {REPEATABLE_SO}")
+
+    def _find_rounding(self, found: OwnStep, alone: Prepared) -> None:
+        """Take the step from nudged parameters, then both optimizer steps."""
+        trained = {name for name, parameter in alone.bare.named_parameters() if parameter.requires_grad}
+        begun = samples((name, self._parameters[name]) for name in trained)
+        exact = _after_step(alone)
+        del alone
+        generator = torch.Generator().manual_seed(0)
+        nudged = {name: _nudged(self._parameters[name], NUDGE, generator) for name in sorted(trained)}
+        other = self._with_gradients({**self._parameters, **nudged})
+        gradients = sketch_tensors(other.full_gradients().items())
+        noise = {name: norm({name: gradients[name]}, found.gradients) for name in gradients}
+        found.noise = {name: value for name, value in noise.items() if math.isfinite(value)}
+        put_state(other.bare, self._parameters)
+        for parameter in other.bare.parameters():
+            if parameter.grad is not None:
+                parameter.grad = _nudged(parameter.grad, ROUNDING, generator)
+        rounded = _after_step(other)
+        found.rounding = {
+            name: _relative(rounded[name] - values, values - begun[name] if name in begun else values)
+            for name, values in exact.items()
+            if name in rounded
+        }
+
+    def _with_gradients(self, parameters: Mapping[str, Any]) -> Prepared:
+        """Return a bare model with these parameters, this rank's own gradients of a step, and a new optimizer."""
+        trainer, precision = self._trainer, self._trainer.step_precision
+        workload = trainer.another_workload()
+        bare = trainer.build_bare(workload=workload)
+        put_state(bare, parameters)
+        alone = Prepared(bare, as_one(workload.build_optimizer(bare)))
+        seed_generators(trainer.seed + self._rank)
+        batches: Iterable[Any] = map(trainer.laid_out, islice(drawn_apart(trainer, workload), trainer.micro_steps))
+        weighed = list(batches) if workload.weighs_micro_batches else []
+        self._loss = 0.0
+        for batch in weighed or batches:
+            with precision.forward():
+                loss = workload.compute_loss(bare, batch)
+            share = trainer.share_of(batch, weighed)
+            self._loss += share * loss.item()
+            precision.backward(alone, loss * share)
+        for parameter in bare.parameters():
+            if parameter.grad is not None:
+                parameter.grad /= precision.scaler.get_scale()
+        return alone
+
+    def _require_finite(self, alone: Prepared) -> None:
+        require_finite(torch.tensor(self._loss), "the loss", step=1, rank=self._rank)
+        if self._trainer.step_precision.scaler.is_enabled():  # which skips steps whose gradients overflow
+            return
+        for name, parameter in alone.bare.named_parameters():
+            if parameter.grad is not None:
+                require_finite(parameter.grad, f"the gradient of '{name}'", step=1, rank=self._rank)
+
+
+@torch.no_grad()
+def put_state(model: nn.Module, state: Mapping[str, Any]) -> None:
+    """Copy tensors into the model's of the same name and shape. Sparse ones and entries that are no tensors stay as they are."""
+    for name, tensor in model.state_dict().items():
+        value = state.get(name)
+        if not isinstance(value, Tensor) or not isinstance(tensor, Tensor) or value.shape != tensor.shape:
+            continue
+        if value.layout is torch.strided and tensor.layout is torch.strided:
+            once = tuple(slice(0, None if stride else 1) for stride in tensor.stride())  # expanded: many elements are one
+            tensor[once].copy_(value[once])
+
+
+def tolerance_of(tensor: Tensor) -> float:
+    """See ``TOLERANCES``; a complex dtype has that of its parts."""
+    return TOLERANCES.get(tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype, EXACT)
+
+
+def drawn_apart(trainer: Trainer, workload: Workload) -> Iterator[Any]:
+    """Yield this rank's batches, from the first on again where they end; their draws leave the process's generators alone."""
+    draws, count, before = OwnDraws(trainer.seed), 0, -1
+    while count > before:
+        before = count
+        for batch in draws.iterate(lambda: trainer.new_batches(workload)):
+            count += 1
+            yield batch
+
+
+def norm(sketches: Sketches, others: Sketches | None = None) -> float:
+    """L2 norm of these tensors together, or of their distance from ``others`` of the same names."""
+    parts = [np.subtract(values, others[name] if others else 0.0) for name, values in sketches.items()]
+    return math.sqrt(sum(float(part @ part) for part in parts))
+
+
+def require_finite(tensor: Tensor, what: str, *, step: int, rank: int) -> None:
+    """Refuse a tensor that holds NaN or infinity, where gradients have not been exchanged yet.
+
+    Raises:
+        PlanError: with what to look at.
+    """
+    if is_finite(tensor):
+        return
+    seen = "nan" if bool(stored_values(tensor).isnan().any()) else "infinite"
+    raise PlanError(
+        f"{what} is {seen} on rank {rank} in step {step}, before anything was exchanged: look at the loss and the batches there "
+        "(torch.autograd.set_detect_anomaly(True) names the operation), or lower the learning rate"
+    )
+
+
+def _after_step(alone: Prepared) -> dict[str, Tensor]:
+    """Samples of parameters and optimizer state after a step, without the workload's hooks."""
+    for member in members_of(alone.optimizer):
+        member._optimizer_step_pre_hooks.clear()
+        member._optimizer_step_post_hooks.clear()
+    alone.step()
+    trained = [(name, parameter) for name, parameter in alone.bare.named_parameters() if parameter.requires_grad]
+    return samples([*trained, *optimizer_state(alone, alone.optimizer.state_dict())])
+
+
+@torch.no_grad()
+def samples(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """float64 [at most SAMPLES]: some elements of each tensor, of equal sizes the same ones; a sketch costs more."""
+    found = {}
+    for name, tensor in tensors:
+        flat = real_elements(tensor).reshape(-1)
+        if len(flat) > SAMPLES:
+            generator = torch.Generator().manual_seed(len(flat))
+            flat = flat[torch.randint(len(flat), (SAMPLES,), generator=generator).to(flat.device)]
+        found[name] = flat.to("cpu", torch.float64, copy=True)
+    return found
+
+
+@torch.no_grad()
+def _nudged(tensor: Tensor, by: float, generator: torch.Generator) -> Tensor:
+    """A copy that is off by so much of its dtype's tolerance, and by a rounding at least, relative to the typical element."""
+    if not tensor.numel() or not (tensor.is_floating_point() or tensor.is_complex()):
+        return tensor
+    if tensor.is_sparse:
+        whole = tensor.coalesce()
+        return torch.sparse_coo_tensor(whole.indices(), _nudged(whole.values(), by, generator), whole.shape)
+    by = max(by * tolerance_of(tensor), torch.finfo(tensor.dtype).eps)
+    noise = torch.randn(tensor.shape, generator=generator, dtype=torch.complex64 if tensor.is_complex() else None).to(tensor)
+    return tensor.detach() + by * tensor.detach().abs().square().mean().sqrt() * noise
+
+
+def _relative(difference: Tensor, size: Tensor) -> float:
+    whole = size.norm().item()
+    return difference.norm().item() / whole if whole > 0 else 0.0
+
+
+def optimizer_state(prepared: Prepared, state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in an optimizer's ``state_dict()``, named by what they are and the parameter they belong to."""
+    names = {id(parameter): name for name, parameter in prepared.bare.named_parameters()}
+    parameters: Sequence[Tensor] = [p for group in prepared.optimizer.param_groups for p in group["params"]]
+    for number, values in state.get("state", {}).items():
+        name = names.get(id(parameters[number]), str(number))
+        for kind, value in (values or {}).items():
+            if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+                yield f"{kind} of {name}", value

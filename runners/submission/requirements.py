@@ -1,0 +1,99 @@
+"""Whether a job fits the plan that it is for: its nodes, tasks, GPUs and time. Pure; refuses what would idle or not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from measurement.errors import PlanError
+from measurement.plan import Plan
+from measurement.points import world_size_at
+from runners.submission.script import STOPS_BEFORE_S, JobRequest
+
+
+def require_fit(plan: Plan, request: JobRequest) -> None:
+    """Refuse a job that is too small for the plan's largest world size, or larger than it.
+
+    Raises:
+        PlanError: what the world size needs, what was asked for, what to give.
+    """
+    ranks = most_ranks(plan)
+    nodes, tasks = request.nodes, request.tasks_per_node
+    needed = -(-ranks // nodes)
+    of = f"world_size {ranks}" + (" (of the largest point)" if plan.points else "")
+    asked = f"{nodes} nodes with {tasks} tasks each" if nodes > 1 else f"one node with {tasks} tasks"
+    if ranks > nodes * tasks:
+        raise PlanError(f"{of} does not fit into {asked}; give --ntasks-per-node {needed}, or more --nodes")
+    fewest = -(-ranks // tasks)
+    if fewest < nodes or needed < tasks:
+        raise PlanError(
+            f"{of} needs {ranks} tasks, and {asked} are asked for: the others would be idle; give --nodes {fewest} "
+            f"--ntasks-per-node {-(-ranks // fewest)}, or a plan of world_size {nodes * tasks}"
+        )
+    gpus = request.gpus_per_node
+    if gpus is not None and gpus < tasks and plan.device != "cpu":
+        raise PlanError(
+            f"{of} puts {tasks} ranks on each node, and --gpus-per-node {gpus} has one for {gpus} of them; give --gpus-per-node "
+            f"{tasks}, fewer ranks on more --nodes, or device: cpu"
+        )
+
+
+def require_hosts(plan: Plan, hosts: object, *, nodes: int) -> None:
+    """Refuse points that would run on the first node alone.
+
+    Args:
+        plan: with its points.
+        hosts: as the plan's file has them.
+        nodes: of the job.
+
+    Raises:
+        PlanError: the first such point.
+    """
+    without = next((name for name, point in plan.points.items() if not hosts and not point.hosts), None)
+    if nodes > 1 and without is not None:
+        raise PlanError(
+            f"point '{without}' names no hosts, so it would run on the first of {nodes} nodes alone; write 'hosts: slurm' in the "
+            "plan, or give --nodes 1"
+        )
+
+
+def time_warnings(plan: Plan, request: JobRequest) -> Iterator[str]:
+    """That the time limit ends the job before the plan is measured, in one line.
+
+    Raises:
+        PlanError: it ends before the first launch is measured.
+    """
+    measurement = plan.measurement
+    if measurement.rounds is not None or plan.training is not None:
+        return
+    given, each = minutes_of(request.time), (measurement.seconds_per_launch + STOPS_BEFORE_S) / 60
+    if given is not None and given < each:
+        raise PlanError(
+            f"--time {request.time} is shorter than one launch: {measurement.seconds_per_launch:g} s of blocks, and the job hears "
+            f"of its limit {STOPS_BEFORE_S} s before; give --time {each + 5:.0f} (minutes) or more, or a smaller "
+            "measurement.seconds_per_launch"
+        )
+    launches = measurement.launches * max(len(plan.points), 1)
+    whole = max(launches * measurement.seconds_per_launch / 60, (measurement.max_minutes or 0) if measurement.until_decided else 0)
+    if given is not None and given < whole:
+        yield (
+            f"--time {request.time} is shorter than the plan's blocks alone ({whole:.0f} minutes, {launches} launches); "
+            "'ringside submit --resume' goes on after it"
+        )
+
+
+def most_ranks(plan: Plan) -> int:
+    """The largest world size of a plan's points, or its own."""
+    return max([world_size_at(plan, name) for name in plan.points] or [plan.world_size])
+
+
+def minutes_of(time: str) -> float | None:
+    """A limit as sbatch takes it, in minutes; None where there is no limit (0)."""
+    days, dash, rest = time.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if dash:
+        hours, minutes, seconds = [*parts, 0, 0][:3]
+    elif len(parts) == 3:
+        hours, minutes, seconds = parts
+    else:
+        hours, (minutes, seconds) = 0, [*parts, 0][:2]
+    return int(days or 0) * 1440 + hours * 60 + minutes + seconds / 60 or None

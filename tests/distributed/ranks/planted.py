@@ -1,0 +1,156 @@
+"""A rank that takes the gate with backends that compute wrongly, each in one way, and one that is right: see ``test_planted``.
+
+``mpirun -np N python -m tests.distributed.ranks.planted FOLDER``
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from backends.naive import Naive, NaivePrepared, sync_gradients
+from runners.launchers import read_own_world
+from runners.processes.process_exit import leave_in_order
+from runners.protocol.messages import Job
+from runners.rank.engine import start_engine
+from runners.rank.parity import run_gate
+from runners.rank.precision import StepPrecision
+from runners.rank.trainer import Trainer
+from runners.standalone.rendezvous import rendezvous_store
+from tests.outside.everyday import Complex, Half
+from tests.outside.idioms import Plain, Recommender
+
+STEPS = 3
+CPU = torch.device("cpu")
+
+
+class Right(NaivePrepared):
+    def step(self):
+        self.exchange()
+        self.optimizer.step()
+
+    def trained(self):
+        return [parameter for parameter in self.bare.parameters() if parameter.requires_grad]
+
+    def exchange(self):
+        sync_gradients(self.bare)
+
+
+class LayerLeftOut(Right):
+    def exchange(self):
+        own = self.trained()[0].grad.clone()
+        sync_gradients(self.bare)
+        self.trained()[0].grad = own
+
+
+class Twice(Right):
+    def exchange(self):
+        sync_gradients(self.bare)
+        for parameter in self.trained():
+            dist.all_reduce(parameter.grad)
+
+
+class Stale(Right):
+    """Steps with the gradients of the step before; the first is right."""
+
+    def exchange(self):
+        sync_gradients(self.bare)
+        found = [parameter.grad.clone() for parameter in self.trained()]
+        for parameter, gradient in zip(self.trained(), getattr(self, "last", found), strict=True):
+            parameter.grad = gradient
+        self.last = found
+
+
+class StaleFromTheFirst(Right):
+    def exchange(self):
+        last, self.last = getattr(self, "last", None), [parameter.grad.clone() for parameter in self.trained()]
+        for parameter, gradient in zip(self.trained(), last or [torch.zeros_like(one) for one in self.last], strict=True):
+            parameter.grad = gradient
+        sync_gradients(self.bare)
+
+
+class InHalf(Right):
+    def exchange(self):
+        for parameter in self.trained():
+            whole = torch.view_as_real(parameter.grad) if parameter.is_complex() else parameter.grad.to_dense()
+            half = whole.bfloat16() / dist.get_world_size()
+            dist.all_reduce(half)
+            half = half.to(whole.dtype)
+            half = torch.view_as_complex(half) if parameter.is_complex() else half
+            parameter.grad = half.to_sparse(1) if parameter.grad.is_sparse else half
+
+
+class OwnBuffer(Right):
+    """Rank 1 keeps a buffer of its own."""
+
+    def __init__(self, bare, optimizer):
+        super().__init__(bare, optimizer)
+        if dist.get_rank() == 1:
+            bare.offset.add_(1.0)
+
+
+class Drifts(Right):
+    """Rank 1's buffer goes another way in the steps."""
+
+    def step(self):
+        super().step()
+        if dist.get_rank() == 1:
+            self.trained()[-1].data.mul_(1.1)
+
+
+def backend_of(prepared_class):
+    class Planted(Naive):
+        def prepare(self, model, build_optimizer):
+            return prepared_class(model, super().prepare(model, build_optimizer).optimizer)
+
+    return Planted
+
+
+def with_buffer(workload_class):
+    class Buffered(workload_class):
+        def build_model(self):
+            model = super().build_model()
+            model.register_buffer("offset", torch.randn(3))
+            return model
+
+    return Buffered
+
+
+KINDS = {"fp32": Plain, "bf16": Half, "complex": Complex, "sparse": Recommender}
+FAULTS = (LayerLeftOut, Twice, Stale, StaleFromTheFirst, InHalf, OwnBuffer, Drifts)
+
+
+def take(engine, workload_class, prepared_class):
+    backend = backend_of(prepared_class)(transport="gloo")
+    vars(backend).update(vars(engine.backend))
+    trainer = Trainer(
+        workload=with_buffer(workload_class)(local_batch_size=4, seed=1),
+        backend=backend,
+        world=engine.world,
+        device=CPU,
+        seed=1,
+        step_precision=StepPrecision(precision="fp32", max_gradient_norm=None, device=CPU),
+    )
+    return run_gate(trainer, steps=STEPS).model_dump()
+
+
+def main(folder: str) -> None:
+    """Every kind of model under every backend; each rank writes."""
+    torch.set_num_threads(1)
+    world = read_own_world()
+    job = Job(
+        arm="x", backend="naive", transport="gloo", workload="digits", local_batch_size=1, world_size=world.world_size, seed=0
+    )
+    engine = start_engine(job, world, store=rendezvous_store(job, world))
+    found = {kind: {one.__name__: take(engine, workload, one) for one in (Right, *FAULTS)} for kind, workload in KINDS.items()}
+    Path(folder, f"{world.rank}.json").write_text(json.dumps(found))
+    engine.backend.teardown()
+    leave_in_order(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

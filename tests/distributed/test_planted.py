@@ -1,0 +1,48 @@
+"""Backends that compute wrongly are wrong for every kind of model: the gate's tolerances hide none of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from runners.protocol.gate_verdict import judge_parity
+from runners.protocol.messages import ParityReport
+from runners.protocol.same_work import compare_state
+from tests.distributed.ranks import planted
+from tests.distributed.test_standalone import MPIRUN, run
+
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+FAULTS = [one.__name__ for one in planted.FAULTS]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """By kind of model and backend: the ranks' reports, by rank."""
+    folder = tmp_path_factory.mktemp("planted")
+    done = run(*MPIRUN, "-m", planted.__name__, folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+    return {
+        kind: {name: [ParityReport.model_validate(rank[kind][name]) for rank in ranks] for name in ranks[0][kind]}
+        for kind in planted.KINDS
+    }
+
+
+def failures(reports, kind, name):
+    """Of the arm by itself, and held against the right one."""
+    found = reports[kind][name]
+    alone = judge_parity(found, steps=planted.STEPS).failures
+    return alone + compare_state(reports[kind]["Right"][0], found[0], first_arm="right", steps=planted.STEPS).failures
+
+
+@pytest.mark.parametrize("kind", planted.KINDS)
+def test_the_right_one_passes(reports, kind):
+    assert failures(reports, kind, "Right") == []
+
+
+@pytest.mark.parametrize("kind", planted.KINDS)
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_computes_wrongly_is_wrong(reports, kind, name):
+    """A bfloat16 model's gradients are exchanged in bfloat16 rightly."""
+    assert bool(failures(reports, kind, name)) == ((kind, name) != ("bf16", "InHalf"))

@@ -1,0 +1,140 @@
+"""Variables left in the shell: which are refused, which are told, to whom they matter, and that they are named where ranks die."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from backends import backend_class
+from measurement.disturbing_variables import TABLE, disturbances, refusal, told
+from measurement.errors import PlanError
+from measurement.plan_file import check_plan
+from runners.planning.arms import resolve_arms
+from runners.planning.left_variables import require_undisturbed
+from tests.conftest import REPOSITORY
+
+ARMS = {
+    "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"},
+    "hvd": {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"},
+}
+
+
+def arms(**changes):
+    content = {"name": "p", "workload": "digits", "world_size": 2, "baseline": "ddp", "arms": ARMS, "device": "cpu"}
+    plan = check_plan({**content, "measurement": {"control": False}, **changes}, source="p")
+    return resolve_arms(plan).values()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(monkeypatch):
+    """This process may have some of its own."""
+    for variable in TABLE:
+        monkeypatch.delenv(variable.name, raising=False)
+
+
+REFUSED = [
+    ("HOROVOD_AUTOTUNE", "1", "hvd"),
+    ("HOROVOD_TIMELINE", "/tmp/timeline.json", "hvd"),
+    ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", "ddp"),
+    ("TORCH_DISTRIBUTED_DEBUG", "detail", "ddp"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "arm"), REFUSED)
+def test_what_would_not_measure_truly_is_refused_before_anything_starts(monkeypatch, name, value, arm):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(PlanError, match=f"arm '{arm}': {name}={value} .*unset it|arm '{arm}': {name}={value} .*leave it out"):
+        require_undisturbed(arms())
+
+
+@pytest.mark.parametrize("backend", ["ddp", "fsdp2", "naive"])
+def test_detail_reaches_every_backend_of_torch_distributed_and_horovods_timeline_none_of_them(backend):
+    assert "DDP over Gloo dies" in backend_class(backend).refused_environment({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
+    assert backend_class(backend).refused_environment({"HOROVOD_TIMELINE": "x", "HOROVOD_AUTOTUNE": "1"}) is None
+    assert backend_class("horovod").refused_environment({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}) is None
+
+
+def test_a_plan_that_sets_one_is_refused_when_it_is_read():
+    with pytest.raises(PlanError, match="environment of arm 'ddp': TORCH_DISTRIBUTED_DEBUG=DETAIL compares every collective"):
+        arms(environment={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
+
+
+def test_others_are_told_with_the_arms_that_they_reach(monkeypatch):
+    for name, value in (("TORCH_LOGS", "+dynamo"), ("HOROVOD_LOG_LEVEL", "debug"), ("PYTHONMALLOC", "debug")):
+        monkeypatch.setenv(name, value)
+    lines = require_undisturbed(arms())
+    assert "TORCH_LOGS=+dynamo has lines logged while steps are timed" in lines
+    assert (
+        "HOROVOD_LOG_LEVEL=debug has lines logged while steps are timed; it reaches hvd alone, which makes the comparison uneven"
+        in lines
+    )
+    assert any(line.startswith("PYTHONMALLOC=debug replaces Python's allocator") for line in lines)
+
+
+def test_what_the_plan_chose_is_not_told(monkeypatch):
+    monkeypatch.setenv("LD_PRELOAD", "left.so")
+    assert require_undisturbed(arms(environment={"LD_PRELOAD": "mine.so", "MALLOC_ARENA_MAX": "1"})) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("TORCH_DISTRIBUTED_DEBUG", value) for value in ("OFF", "")),
+        *(("HOROVOD_TIMELINE", value) for value in ("", "DYNAMIC")),
+        ("HOROVOD_AUTOTUNE", "0"),
+        ("HOROVOD_LOG_LEVEL", "warning"),
+        ("NCCL_DEBUG", "VERSION"),
+        ("PYTHONMALLOC", "pymalloc"),
+        ("OMP_PROC_BIND", "false"),
+        ("TORCH_CPP_LOG_LEVEL", "ERROR"),
+    ],
+)
+def test_values_that_change_nothing_are_passed_over(name, value):
+    assert disturbances({name: value}, ["horovod", "torch.distributed", "cuda"]) == []
+
+
+def test_a_value_of_0_counts_where_it_does_something():
+    assert [str(one) for one in disturbances({"MALLOC_MMAP_MAX_": "0"}, [])] != []
+    assert refusal({"CUDA_LAUNCH_BLOCKING": "1"}, []) is None
+
+
+def test_a_long_value_is_cut_and_a_line_end_is_none():
+    (line,) = told({"ddp": disturbances({"LD_PRELOAD": "a\n" * 5000}, [])})
+    assert "\n" not in line and len(line) < 1000
+
+
+def alone(tmp_path, **environment):
+    command = [sys.executable, "-m", "runners.ddp", "--blocks", "1", "-o", str(tmp_path / "out")]
+    return subprocess.run(
+        command,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **environment},
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.distributed
+def test_a_run_without_a_driver_refuses_and_tells_too(tmp_path):
+    done = alone(tmp_path, TORCH_DISTRIBUTED_DEBUG="DETAIL", PYTHONMALLOC="malloc")
+    assert done.returncode == 2, done.stderr
+    first, second = done.stderr.splitlines()
+    assert first == "warning: PYTHONMALLOC=malloc replaces Python's allocator"
+    assert second.startswith("ringside: TORCH_DISTRIBUTED_DEBUG=DETAIL compares every collective between the ranks")
+
+
+@pytest.mark.distributed
+def test_packages_of_another_python_in_pythonpath_are_one_line(tmp_path):
+    package = tmp_path / "other" / "numpy"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text('raise ImportError("built for Python 3.9")')
+    done = alone(tmp_path, PYTHONPATH=str(package.parent))
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(
+        f"ringside: PYTHONPATH has '{package.parent}', of which a file cannot be imported (built for Python 3.9)"
+    )

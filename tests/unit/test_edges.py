@@ -1,0 +1,265 @@
+"""Verdicts at the edges: few launches, busy machines, huge and empty intervals, arms without steps. Each has its own sentence."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from measurement.plan_file import check_plan
+from measurement.record import Case
+from reports import REGISTRY, conclude, make_report
+from reports.charts.comparison import charts
+from reports.charts.study import study_charts
+from reports.conclusions.verdict import reach_of_load, stands_clear, tells_nothing
+from reports.formats.terminal import comparison_table
+from reports.statistics.intervals import around
+from reports.study import conclude_study
+from reports.wording.formatting import apart, ratio
+from tests.unit.results_factory import Truth, make_launch, make_plan, write_results
+from tests.unit.test_separate_runs import compared, write_alternating
+from tests.unit.test_study import write_points
+from tests.unit.test_verdict import interval
+
+ONE = "horovod-gloo"
+NONSENSE = re.compile(r"\d{6,}\.\d|\bnan\b|\binf\b|e\+\d\d|0\.000 to|ratio –")
+"""What no sentence of a report says."""
+
+
+def written(tmp_path, truths, change=None, **measurement):
+    """A folder whose launches have a truth each; ``change`` alters each record before it is written."""
+    plan = make_plan([ONE], launches=len(truths), **measurement)
+    folder = write_results(tmp_path, truth=truths[0], plan=plan.model_copy(update={"reports": []}))
+    folder.write_plan(plan)
+    for launch, truth in enumerate(truths):
+        for record in make_launch(plan, truth, launch, random=np.random.default_rng([1, launch])):
+            if change is not None:
+                change(record)
+            folder.write_launch(record)
+    return folder
+
+
+def rendered(found) -> dict[str, bytes]:
+    """Every format; JSON without numbers that are none."""
+    files = {name: make_report(name).render(found) for name in REGISTRY.names() if make_report(name).has_content(found)}
+    json.loads(json.dumps(charts(found), allow_nan=False))
+    console = Console(width=100, record=True, file=None)
+    with console.capture() as shown:
+        console.print(comparison_table(found))
+    json.loads(files["json"], parse_constant=pytest.fail)
+    return files | {"terminal": shown.get().encode()}
+
+
+def sound(tmp_path, truth=None, *, seed=1, **measurement):
+    """A comparison of one candidate, of which every format is made and none says nonsense."""
+    truth = truth or Truth(ratios={ONE: 0.8})
+    found = conclude(write_results(tmp_path, truth=truth, plan=make_plan(truth.ratios, **measurement), seed=seed))
+    files = rendered(found)
+    for line in (found.headline, found.control, *found.findings, *found.warnings, files["terminal"].decode()):
+        assert not NONSENSE.search(line), line
+    return found
+
+
+@pytest.mark.parametrize("rounds", [12, 1])
+def test_one_launch_gives_a_ratio_and_no_verdict(tmp_path, rounds):
+    found = sound(tmp_path, launches=1, rounds=rounds)
+    result = found.result(ONE)
+    assert (result.verdict, result.verdict_alone, result.ci_low, result.caution) == ("undecided", "undecided", None, "one launch")
+    assert "one launch gives a ratio and no verdict, since it does not tell how much launches differ; measure" in found.headline
+    assert found.fastest == [found.baseline, ONE], "neither is shown to be faster"
+    assert found.undecided == [result], "--until-decided measures on"
+
+
+def test_two_launches_that_disagree_say_so_and_how_many_are_needed(tmp_path):
+    found = sound(tmp_path, Truth(ratios={ONE: 0.8}, launch_noise=1.0), launches=2)
+    assert found.result(ONE).verdict == "undecided"
+    assert "two launches disagree, or agree by chance; measure three or more (the plan's measurement.launches)" in found.headline
+    assert (found.result(ONE).more_minutes, found.result(ONE).more_range) == (None, None)
+    low, high = charts(found)["ratios"]["layout"]["xaxis"]["range"]
+    assert 0 < high - low < 10, "the axis stays readable"
+
+
+def test_two_launches_without_any_noise_are_decided_with_a_caution(tmp_path):
+    found = sound(tmp_path, Truth(ratios={ONE: 0.8}, noise=0.0, drift=0.0), launches=2)
+    assert found.result(ONE).verdict == "slower"
+    assert any(line.startswith("two launches hardly tell") for line in found.warnings)
+
+
+def test_identical_launches_and_a_ratio_of_exactly_1(tmp_path):
+    found = sound(tmp_path, Truth(ratios={ONE: 1.0}, noise=0.0, drift=0.0))
+    result = found.result(ONE)
+    assert (result.verdict, result.throughput_ratio) == ("equivalent", pytest.approx(1.0, abs=1e-3))
+
+
+@pytest.mark.parametrize("true", [1e-6, 1e-3, 1 / 18, 1e3, 1e6])
+def test_huge_ratios_are_told_in_words_that_can_be_read(tmp_path, true):
+    found = sound(tmp_path, Truth(ratios={ONE: true}, noise=0.01, drift=0.0, exposed_s=0.0))
+    assert found.result(ONE).verdict == ("faster" if true > 1 else "slower")
+    assert re.search(r"is (more than )?\d+(\.\d)? times (faster|slower) than", found.headline), found.headline
+    assert charts(found)["ratios"]["layout"]["xaxis"]["type"] == "log"
+    assert charts(found)["pairs"]["layout"]["yaxis"]["type"] == "log"
+
+
+EVERY_ROUND = range(40)
+
+
+def test_far_beyond_what_load_does_there_is_a_verdict_on_a_machine_that_was_never_quiet(tmp_path):
+    found = sound(tmp_path, Truth(ratios={ONE: 1 / 18}, loaded_rounds=EVERY_ROUND, noise=0.1), rounds=40, launches=5)
+    result = found.result(ONE)
+    assert (result.verdict, result.withheld_by, result.quiet_ratio) == ("slower", None, None)
+    assert result.load_reach == pytest.approx(4.0, rel=0.1), "half of the cores were others'"
+    assert found.headline.startswith("The machine was not quiet")
+    assert "the verdict rests on disturbed rounds" in result.note
+
+
+def test_what_load_may_have_made_is_no_verdict_where_no_round_was_quiet(tmp_path):
+    truth = Truth(ratios={ONE: 1.0}, loaded_rounds=EVERY_ROUND, slowed_by_load={ONE: 3.0}, noise=0.01, drift=0.0)
+    found = sound(tmp_path, truth, rounds=40, launches=5)
+    assert (found.result(ONE).verdict, found.result(ONE).withheld_by) == ("undecided", "load")
+    assert "there was no round that nobody disturbed; by load alone arms may differ by a factor of 4.0" in found.headline
+
+
+def test_a_few_quiet_rounds_that_tell_nothing_count_as_none(tmp_path):
+    """One launch has a quiet round, so that there is a ratio of quiet rounds and no interval."""
+    busy, once = (Truth(ratios={ONE: 1 / 18}, loaded_rounds=rounds, noise=0.1) for rounds in (range(12), range(11)))
+    found = conclude(written(tmp_path, [once, busy, busy, busy], local_every=0))
+    rendered(found)
+    assert (found.result(ONE).verdict, found.result(ONE).quiet_ratio) == ("slower", pytest.approx(1 / 18, rel=0.3))
+    hurt = [
+        Truth(ratios={ONE: 1.0}, loaded_rounds=range(rounds), slowed_by_load={ONE: 3.0}, noise=0.1) for rounds in (11, 12, 12, 12)
+    ]
+    found = conclude(written(tmp_path / "hurt", hurt, local_every=0))
+    assert "are too few to tell; by load alone arms may differ by a factor of" in found.headline
+
+
+def test_the_reach_of_load_is_its_share_twice_over_or_the_controls_interval():
+    assert reach_of_load(0.5, None) == pytest.approx(2 * 0.6931, rel=1e-3)
+    assert reach_of_load(0.0, interval(0.5, 1.0, 1.1)) == pytest.approx(2 * 0.6931, rel=1e-3)
+    assert reach_of_load(1.0, None) < 10, "all cores were others'"
+    assert stands_clear(interval(0.05, 0.055, 0.06), 2 * 0.6931)
+    assert not stands_clear(interval(0.05, 0.055, 0.3), 2 * 0.6931)
+    assert not stands_clear(interval(None, 0.055, None), 0.0)
+    assert tells_nothing(None, interval(0.05, 0.055, 0.06)) and tells_nothing(interval(0.01, 0.2, 2.0), interval(0.05, 0.055, 0.06))
+    assert not tells_nothing(interval(0.9, 1.0, 1.1), interval(0.05, 0.055, 0.06)), "it contradicts"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (math.nan, "–"),
+        (0.0, "< 0.001"),
+        (1.0, "1.000"),
+        (123.4, "123"),
+        (8e11, "> 9999"),
+        (math.inf, "> 9999"),
+    ],
+)
+def test_ratios_beyond_what_anybody_measures_are_bounds(value, text):
+    assert ratio(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1.0521, "5.2%"), (0.7, "30.0%"), (1 / 18, "18.0 times"), (0.0, "more than 9999 times")]
+)
+def test_how_far_a_ratio_is_from_1(value, text):
+    assert apart(value) == text
+
+
+def test_bounds_are_finite_however_wide_the_interval_is():
+    low, high = around(0.0, 1e4)
+    assert 0 < low < 1 < high < math.inf
+
+
+STATUSES = [
+    ({(ONE, n): "failed" for n in range(3)}, "No comparison of horovod-gloo with ddp-gloo: horovod-gloo is failed"),
+    ({("ddp-gloo", n): "failed" for n in range(3)}, "No comparison of horovod-gloo with ddp-gloo: ddp-gloo is failed"),
+    ({(arm, n): "failed" for n in range(3) for arm in ("ddp-gloo", "ddp-gloo.control", ONE)}, "No comparison of horovod-gloo"),
+    ({(ONE, n): "failed" for n in range(2)}, "one launch gives a ratio and no verdict"),
+    ({(ONE, 0): "failed"}, "horovod-gloo is "),
+    ({("ddp-gloo.control", n): "failed" for n in range(3)}, "The control gives no interval"),
+]
+
+
+@pytest.mark.parametrize(("statuses", "said"), STATUSES)
+def test_arms_that_failed_have_a_sentence(tmp_path, statuses, said):
+    plan = make_plan([ONE])
+    statuses = {(plan.control_name if "control" in arm else arm, launch): how for (arm, launch), how in statuses.items()}
+    found = sound(tmp_path, Truth(ratios={ONE: 0.8}, statuses=statuses))
+    assert any(said in line for line in (found.headline, found.control, *found.findings))
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+def test_launches_that_finished_no_round_or_one(tmp_path, cut):
+    plan = make_plan([ONE])
+    cuts = {(arm, launch): cut for arm in plan.all_arms() for launch in range(3)}
+    found = sound(tmp_path, Truth(ratios={ONE: 0.8}, cut=cuts))
+    assert (found.result(ONE).throughput_ratio is None) == (cut == 0)
+
+
+def _without_samples(record, blocks=slice(None)):
+    if record.arm == ONE:
+        for rank in (rank for block in record.blocks[blocks] for rank in block.ranks):
+            rank.samples = [0] * len(rank.samples)
+
+
+def test_blocks_without_samples_have_no_rate_and_do_not_count(tmp_path):
+    truths = [Truth(ratios={ONE: 0.8})] * 3
+    none = conclude(written(tmp_path / "none", truths, _without_samples))
+    rendered(none)
+    assert none.result(ONE).throughput_ratio is None
+    some = conclude(written(tmp_path / "some", truths, lambda record: _without_samples(record, slice(0, 3))))
+    rendered(some)
+    assert some.result(ONE).throughput_ratio == pytest.approx(0.8, rel=0.1)
+
+
+def test_one_arm_alone_has_no_ratio_and_is_rendered(tmp_path):
+    found = conclude(write_results(tmp_path, truth=Truth(ratios={}), plan=make_plan([])))
+    rendered(found)
+    assert [result.role for result in found.results] == ["control"]
+
+
+def test_one_of_two_launches_stalled(tmp_path):
+    found = sound(tmp_path, Truth(ratios={ONE: 1.0}, stalls={ONE: (0.003, 3.0)}), launches=2, rounds=20)
+    assert found.result(ONE).verdict == "undecided"
+
+
+CASES = [Case(name=f"all_reduce/{size}", operation="all_reduce", message_bytes=size) for size in (1024, 4096)]
+
+
+@pytest.mark.parametrize(("launches", "said"), [(1, "one launch gives a ratio and no verdict"), (2, "two launches hardly tell")])
+def test_micro_benchmarks_of_few_launches_say_so(tmp_path, launches, said):
+    found = sound(tmp_path, Truth(ratios={ONE: 0.8}, cases=CASES, launch_noise=0.3), launches=launches)
+    assert {result.verdict for result in found.results} == {"undecided"}
+    assert any(said in line for line in found.warnings)
+
+
+@pytest.mark.parametrize(("launches", "said"), [(1, "one launch gives a ratio"), (2, "two launches hardly tell")])
+def test_points_of_few_launches_say_so_and_the_charts_stay_readable(tmp_path, launches, said):
+    content = make_plan([ONE], rounds=4, launches=launches).model_dump()
+    study = check_plan({**content, "points": {"two": {"world_size": 2}, "four": {"world_size": 4}}}, source="p")
+    truths = {name: Truth(ratios={ONE: 0.8}, launch_noise=1.0) for name in study.points}
+    found = conclude_study(write_points(tmp_path, study, truths))
+    lines = [line for line in found.warnings if said in line]
+    assert [line.partition(":")[0] for line in lines] == ["two", "four"]
+    json.dumps(study_charts(found), allow_nan=False)
+    for name in REGISTRY.names():
+        make_report(name).render_study(found)
+    axis = study_charts(found)["ratios"]["layout"]["yaxis"]
+    assert "range" in axis or launches == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(1, "one run of an arm gives a ratio"), (2, "two runs disagree, or agree by chance; make")]
+)
+def test_few_runs_that_stood_alone_say_so(tmp_path, number, said):
+    found = compared(write_alternating(tmp_path, number, truth=Truth(ratios={"horovod": 0.8}, launch_noise=1.0)))
+    rendered(found)
+    result = found.result("horovod")
+    assert (result.verdict, result.more_runs, result.more_range) == ("undecided", None, None)
+    assert said in found.headline
+    assert not NONSENSE.search("\n".join([found.headline, *found.warnings]))

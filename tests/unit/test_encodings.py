@@ -1,0 +1,55 @@
+"""Text is UTF-8 in any locale: where it is read or written, and where programs are spoken with."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HOUSE = Path(__file__).parents[2]
+ROOMS = ("measurement", "workloads", "backends", "runners", "reports", "install")
+NO_TEXT = ("os.open", "archive.open", "Image.open", "tarfile.open", "gzip.open", "lzma.open", "bz2.open", "webbrowser.open")
+
+
+def without_encoding(tree: ast.AST) -> Iterator[int]:
+    """The lines of a module where the locale would decide."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+        last = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        name = f"{getattr(owner, 'id', '')}.{last}" if isinstance(node.func, ast.Attribute) else last
+        given = {word.arg for word in node.keywords}
+        words = [one.value for one in (*node.args, *(word.value for word in node.keywords)) if isinstance(one, ast.Constant)]
+        is_binary = any(isinstance(word, str) and set(word) <= set("rwaxb+") and "b" in word for word in words)
+        is_file = name == "open" or (name.endswith((".open", ".fdopen", ".read_text", ".write_text")) and name not in NO_TEXT)
+        if (name.startswith("subprocess.") and "text" in given) or (is_file and not is_binary and "encoding" not in given):
+            yield node.lineno
+
+
+@pytest.mark.parametrize(
+    ("source", "is_found"),
+    [
+        ("path.read_text()", True),
+        ("path.read_text(encoding='utf-8')", False),
+        ("path.open()", True),
+        ("open(path, 'w')", True),
+        ("open(path, 'rb')", False),
+        ("os.fdopen(number, 'w')", True),
+        ("os.open(path, flags)", False),
+        ("subprocess.run(argv, text=True)", True),
+        ("subprocess.run(argv, encoding='utf-8')", False),
+    ],
+)
+def test_what_is_looked_for(source: str, is_found: bool) -> None:
+    assert bool(list(without_encoding(ast.parse(source)))) is is_found
+
+
+def test_every_file_and_program_is_read_in_a_named_encoding() -> None:
+    found = [
+        f"{file.relative_to(HOUSE)}:{line}"
+        for room in ROOMS
+        for file in sorted((HOUSE / room).rglob("*.py"))
+        for line in without_encoding(ast.parse(file.read_bytes()))
+    ]
+    assert not found
