@@ -165,6 +165,12 @@ def test_every_key_says_what_it_means_and_can_be_read_alone(name):
     assert [key for key, text in texts.items() if unreadable.match(text)] == []
 
 
+def test_every_flag_says_what_it_means_and_can_be_read_alone():
+    rows = re.findall(r"^\| `([^`]+)` \| (.*) \|$", (REPOSITORY / "docs" / "cli.md").read_text(), re.M)
+    assert len(rows) > 80
+    assert [row for row in rows if re.match(r"(The same|Of |As of|And |Where\.|May be|\[|$)", row[1])] == []
+
+
 def test_the_editors_schema_accepts_every_plan_and_refuses_unknown_keys():
     schema = json.loads((REPOSITORY / "docs" / "plan.schema.json").read_text())
     for path in (REPOSITORY / "plans").glob("*.yaml"):
