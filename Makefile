@@ -46,7 +46,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS) $(INSTALL_SOURCES)
 compare: setup ## compare Horovod and DDP on this machine (PLAN=plans/local.yaml)
 	@$(BIN)/ringside compare $(PLAN)
 
-test: check ## run the checks and every test; skipped tests are named with their reason
+test: check ## run the checks and every test; skipped tests are listed with the reason
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: setup ## lint, formatting, types
