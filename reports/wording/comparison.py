@@ -11,10 +11,10 @@ from typing import Literal
 from measurement.plan import Plan
 from reports.conclusions.cases import VERDICTS, Outcome, count_verdicts
 from reports.conclusions.verdict import LONGEST, is_atypical
-from reports.estimate import Caution
 from reports.schema import ArmSummary, HeadlinePart, RatioSummary
 from reports.statistics.looks import error_share
 from reports.wording.causes import because_clause
+from reports.wording.cautions import CAUTIONS, beyond_load, caution_of, no_verdict_by_load
 from reports.wording.disturbances import (
     load_lines,
     restart_lines,
@@ -25,20 +25,10 @@ from reports.wording.disturbances import (
 from reports.wording.formatting import apart, interval, percent, ratio
 from reports.wording.separate_runs import run_lines
 
+WIDE = 1.5
+"""A control's interval whose ends differ by a larger factor is no sign that equal arms come out equal."""
 MAX_NAMED = 3
 """Cases that a sentence names."""
-CAUTIONS: dict[Caution, str] = {
-    "one launch": (
-        "one launch gives a ratio and no verdict, since it does not tell how much launches differ; measure three or more "
-        "(the plan's measurement.launches)"
-    ),
-    "two launches": "two launches hardly tell how much launches differ; measure three or more (the plan's measurement.launches)",
-    "two runs": "two runs of an arm hardly tell how much runs differ; make five or more of each, alternating",
-    "one run": (
-        "one run of an arm gives a ratio and no verdict: launches of one job differ by 4 to 8%, and by 40% on a busy machine; "
-        "repeat each at least five times, alternating, or let 'ringside compare' interleave them"
-    ),
-}
 
 
 def findings(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: Plan) -> list[str]:
@@ -107,7 +97,7 @@ def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: P
         case "faster" | "slower":
             why = because_clause(result)
             how = f"{apart(result.throughput_ratio)} {result.verdict}"
-            return f"{ours} is {how} than {theirs} {figures}{why}{_why_not_typical(result, plan)}"
+            return f"{ours} is {how} than {theirs} {figures}{why}{_why_not_typical(result, plan)}{beyond_load(result)}"
         case "equivalent":
             return f"{ours} and {theirs} are equivalent within {percent(plan.measurement.noise_threshold)} {figures}"
     return f"Undecided whether {ours} or {theirs} is faster {figures}{_what_next(result)}"
@@ -175,38 +165,16 @@ def ratio_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
             f"would be {ratio(result.ratio_without_stalls)}"
         )
     if result.withheld_by == "load":
-        return f"the interval alone says '{result.verdict_alone}', but the machine was not quiet, and {_no_verdict_by_load(result)}"
+        return f"the interval alone says '{result.verdict_alone}', but the machine was not quiet, and {no_verdict_by_load(result)}"
     if result.load_reach is not None:
-        return (
-            f"the verdict rests on disturbed rounds, since undisturbed ones are none or too few; it holds, since by load alone "
-            f"arms may differ by a factor of {ratio(result.load_reach)} at most"
-        )
+        return "the verdict rests on disturbed rounds, since undisturbed ones are none or too few"
     if result.throughput_ratio is not None:
-        return _caution(result)
+        return caution_of(result)
     if result.case is None:
         return "no timing"
     by_name = {arm.name: arm for arm in arms}
     reasons = (by_name[name].case(result.case).not_offered for name in (result.candidate, result.baseline))
     return next((reason for reason in reasons if reason), "no timing")
-
-
-def _no_verdict_by_load(result: RatioSummary) -> str:
-    """Why load withholds a verdict, and what to do."""
-    quiet = "" if result.quiet_ratio is None else f" (ratio {ratio(result.quiet_ratio)})"
-    if result.load_reach is None:
-        return f"the rounds that nobody disturbed{quiet} do not say so"
-    rounds = f"the rounds that nobody disturbed{quiet} are too few to tell" if quiet else "there was no round that nobody disturbed"
-    return f"{rounds}; by load alone arms may differ by a factor of {ratio(result.load_reach)}; measure on a quiet machine"
-
-
-def _caution(result: RatioSummary) -> str | None:
-    """What keeps the interval away, or wide."""
-    if result.caution is None:
-        return None
-    why, _, remedy = CAUTIONS[result.caution].partition("; ")
-    if result.caution in ("two launches", "two runs") and result.verdict == "undecided":
-        why = f"{result.caution} disagree, or agree by chance"
-    return f"{why}; {remedy}"
 
 
 def apart_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
@@ -252,6 +220,8 @@ def control_sentence(results: Sequence[RatioSummary], plan: Plan) -> str:
             f"The control failed: {plan.baseline} against itself differs ({figures}), "
             f"so no difference below {apart(math.exp(reach))} is claimed"
         )
+    if control.ci_high > WIDE * control.ci_low:
+        return f"The control tells little, so wide is its interval: {plan.baseline} against itself ({figures})"
     return f"Control: {plan.baseline} against itself comes out equal ({figures})"
 
 

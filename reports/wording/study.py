@@ -9,7 +9,8 @@ from measurement.plan import Plan
 from reports.conclusions.study import ScalingBase, is_about_links, leaders, sorted_points, units
 from reports.schema import ArmSummary
 from reports.study_schema import Study, StudyPoint
-from reports.wording.comparison import CAUTIONS, chance_lines, first_line
+from reports.wording.cautions import CAUTIONS
+from reports.wording.comparison import chance_lines, first_line
 from reports.wording.formatting import milliseconds, percent, seconds, with_interval
 from reports.wording.separate_runs import run_lines
 

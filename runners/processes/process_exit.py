@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -64,12 +64,11 @@ def exit_code_of(command: Callable[[], Any]) -> int:
     except RingsideError as error:
         print(f"ringside: {printable(str(error))}", file=sys.stderr)
         return EXIT_BAD_INPUT
-    except (ImportError, SyntaxError) as error:
-        folder = shadowing_folder(error)
-        if folder is None:
+    except (ImportError, SyntaxError, ValueError) as error:
+        fault = fault_of_environment(error)
+        if fault is None:
             raise
-        told = printable(str(error).partition("\n")[0])
-        print(f"ringside: PYTHONPATH has '{folder}', of which a file cannot be imported ({told}); leave it out", file=sys.stderr)
+        print(f"ringside: {printable(fault)}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
@@ -83,16 +82,25 @@ def _require_folder() -> None:
         raise PlanError(f"the current folder cannot be read: {error.strerror}; cd to one that is there") from error
 
 
-def shadowing_folder(error: BaseException) -> str | None:
-    """The folder of PYTHONPATH in whose files an import failed, such as those of another Python's packages; None: in none."""
-    folders = [Path(folder).absolute() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+def fault_of_environment(error: BaseException) -> str | None:
+    """Which variable keeps a library from being imported, and what to do: PYTHONPATH, or PyTorch's TORCH_LOGS; None: none does."""
     places: list[str] = []
     link: BaseException | None = error
     while link is not None:
         places += [frame.filename for frame in traceback.extract_tb(link.__traceback__)]
         places += [link.filename or ""] if isinstance(link, SyntaxError) else []
         link = link.__cause__ or link.__context__
-    return next((str(folder) for folder in folders if any(Path(place).is_relative_to(folder) for place in places)), None)
+    logs = os.environ.get("TORCH_LOGS")
+    if logs and any("torch/_logging/" in place for place in places):
+        return f"TORCH_LOGS={logs} keeps PyTorch from being imported, since it names no log of PyTorch's; unset it"
+    folders = [Path(folder).absolute() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    own = None if isinstance(error, ValueError) else next((one for one in folders if _is_any_in(places, one)), None)
+    said = str(error).partition("\n")[0]
+    return None if own is None else f"PYTHONPATH has '{own}', of which a file cannot be imported ({said}); leave it out"
+
+
+def _is_any_in(places: Sequence[str], folder: Path) -> bool:
+    return any(Path(place).is_relative_to(folder) for place in places)
 
 
 PATIENCE_S = 10.0

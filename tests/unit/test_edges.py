@@ -78,6 +78,7 @@ def test_two_launches_that_disagree_say_so_and_how_many_are_needed(tmp_path):
     found = sound(tmp_path, Truth(ratios={ONE: 0.8}, launch_noise=1.0), launches=2)
     assert found.result(ONE).verdict == "undecided"
     assert "two launches disagree, or agree by chance; measure three or more (the plan's measurement.launches)" in found.headline
+    assert found.control.startswith("The control tells little, so wide is its interval")
     assert (found.result(ONE).more_minutes, found.result(ONE).more_range) == (None, None)
     low, high = charts(found)["ratios"]["layout"]["xaxis"]["range"]
     assert 0 < high - low < 10, "the axis stays readable"
@@ -114,13 +115,14 @@ def test_far_beyond_what_load_does_there_is_a_verdict_on_a_machine_that_was_neve
     assert result.load_reach == pytest.approx(4.0, rel=0.1), "half of the cores were others'"
     assert found.headline.startswith("The machine was not quiet")
     assert "the verdict rests on disturbed rounds" in result.note
+    assert "load alone may make a factor of 4.0" in found.headline
 
 
 def test_what_load_may_have_made_is_no_verdict_where_no_round_was_quiet(tmp_path):
     truth = Truth(ratios={ONE: 1.0}, loaded_rounds=EVERY_ROUND, slowed_by_load={ONE: 3.0}, noise=0.01, drift=0.0)
     found = sound(tmp_path, truth, rounds=40, launches=5)
     assert (found.result(ONE).verdict, found.result(ONE).withheld_by) == ("undecided", "load")
-    assert "there was no round that nobody disturbed; by load alone arms may differ by a factor of 4.0" in found.headline
+    assert "there was no round that nobody disturbed; load alone may make arms differ by a factor of 4.0" in found.headline
 
 
 def test_a_few_quiet_rounds_that_tell_nothing_count_as_none(tmp_path):
@@ -133,7 +135,7 @@ def test_a_few_quiet_rounds_that_tell_nothing_count_as_none(tmp_path):
         Truth(ratios={ONE: 1.0}, loaded_rounds=range(rounds), slowed_by_load={ONE: 3.0}, noise=0.1) for rounds in (11, 12, 12, 12)
     ]
     found = conclude(written(tmp_path / "hurt", hurt, local_every=0))
-    assert "are too few to tell; by load alone arms may differ by a factor of" in found.headline
+    assert "are too few to tell; load alone may make arms differ by a factor of" in found.headline
 
 
 def test_the_reach_of_load_is_its_share_twice_over_or_the_controls_interval():
