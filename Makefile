@@ -25,7 +25,7 @@ BUILD_HOROVOD := $(BIN)/python -m install.build_horovod --operations $(HOROVOD_O
 INSTALL_SOURCES := $(filter-out install/__init__.py,$(wildcard install/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compare test check versions format clean
+.PHONY: help setup compare test check docs picture versions format clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf 'make %-9s %s\n' "$$name" "$$text"; done
@@ -46,13 +46,26 @@ $(STAMP): pyproject.toml $(CONSTRAINTS) $(INSTALL_SOURCES)
 compare: setup ## compare Horovod and DDP on this machine (PLAN=plans/local.yaml)
 	@$(BIN)/ringside compare $(PLAN)
 
-test: check ## run the checks and every test; skipped tests are named with their reason
+test: check ## run the checks and every test; skipped tests are listed with the reason
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: setup ## lint, formatting, types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+
+docs: $(VENV)/.docs ## build the pages into build/site
+	@$(BIN)/python docs/generate.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "build/site/index.html"
+
+$(VENV)/.docs: $(STAMP)
+	@$(UV) pip install --python $(BIN)/python --constraint $(CONSTRAINTS) --build-constraint $(CONSTRAINTS) --editable '.[docs]'
+	@touch $@
+
+picture: ## make README's picture of a report (REPORT=results/NAME/report.html; needs chromium)
+	@chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1100,1500 \
+	  --screenshot=$(CURDIR)/reports/example.png file://$(abspath $(REPORT))
 
 versions: .versions/oldest.txt .versions/newest.txt ## test the oldest torch of pyproject.toml and the newest on each Python that is here (PYTHONS, TORCHES)
 	@failed=; for torch in $(TORCHES); do for python in $(PYTHONS); do \

@@ -37,18 +37,22 @@ class DDPOptions(ProcessGroupOptions):
     """Named as in ``DistributedDataParallel``; None leaves PyTorch's default."""
 
     bucket_cap_mb: float | None = Field(default=None, gt=0)
-    """MiB of gradients exchanged at once; PyTorch: 25, after a first bucket of 1."""
+    """MiB of gradients exchanged at once. PyTorch's default is 25, after a first bucket of 1."""
     gradient_as_bucket_view: bool = False
+    """Let gradients be views of the buckets, which saves memory and a copy."""
     static_graph: bool = False
+    """Promise that every step uses the same parameters in the same order."""
     find_unused_parameters: bool = False
+    """Search each step's graph for parameters that get no gradient."""
     broadcast_buffers: bool = True
-    """Rank 0's buffers (batch-norm statistics) go to all ranks before each forward. Horovod does no such thing."""
+    """Send rank 0's buffers (batch-norm statistics) to all ranks before each forward pass. Horovod does not."""
     comm_hook: CommHook = "none"
-    """Compression of the exchanged gradients; fp16 and bf16 as the hooks of those names, powersgd with ``powersgd_rank``."""
+    """Compression of the exchanged gradients, by PyTorch's hooks of these names."""
     powersgd_rank: int = Field(default=1, ge=1)
+    """Rank of the matrices that the powersgd hook exchanges."""
     powersgd_start_step: int = Field(default=10, ge=2)
-    """Steps of plain all_reduce before PowerSGD begins. They are counted from the model's first; a model that is built anew
-    (``measurement.rebuild_every``) takes them again, so warm-up shall hold them then."""
+    """Steps of plain all_reduce before PowerSGD begins, counted from the model's first. A rebuilt model takes them again
+    (``measurement.rebuild_every``): let ``warmup_steps`` cover them then."""
     zero_redundancy_optimizer: bool = False
     """Each rank keeps the optimizer state of a share of the parameters and broadcasts them after the step
     (``torch.distributed.optim.ZeroRedundancyOptimizer``)."""

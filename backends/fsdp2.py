@@ -31,15 +31,16 @@ class FSDP2Options(ProcessGroupOptions):
     """Named as in ``fully_shard`` and ``MixedPrecisionPolicy``; None leaves PyTorch's default."""
 
     module_classes: list[str] | None = None
-    """Names of the classes whose instances are gathered one at a time (as ``ModuleWrapPolicy`` has it). None: the elements of
-    each ``nn.ModuleList`` and ``nn.Sequential`` that is in no other. An empty list: the whole model at once."""
+    """Classes whose instances are gathered one at a time, by name. None: the elements of each outermost ``nn.ModuleList`` and
+    ``nn.Sequential``. An empty list: the whole model at once."""
     reshard_after_forward: bool | int | None = None
-    """Whether parameters are freed after the forward pass and gathered again; an integer: spread over so many ranks meanwhile."""
+    """Whether parameters are freed after the forward pass and gathered again. An integer: spread over so many ranks meanwhile."""
     param_dtype: Dtype | None = None
-    """Of the gathered parameters, with which forward and backward passes are computed."""
+    """Type of the gathered parameters, in which forward and backward passes compute."""
     reduce_dtype: Dtype | None = None
-    """Of the gradients while they are reduced."""
+    """Type of the gradients while they are reduced."""
     cast_forward_inputs: bool = True
+    """Cast the inputs of forward passes to ``param_dtype``."""
 
 
 class FSDP2Prepared(Prepared):

@@ -32,21 +32,26 @@ NEVER = 2**30
 class HorovodOptions(BaseModel):
     """Named as in ``hvd.DistributedOptimizer`` and ``horovodrun``; None leaves Horovod's default."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     compression: Literal["none", "fp16"] = "none"
+    """Whether gradients are exchanged as fp16."""
     op: Literal["Average", "Sum", "Adasum"] = "Average"
+    """How gradients are combined. Adasum needs MPI."""
     backward_passes_per_step: int | None = Field(default=None, ge=1)
-    """None: the plan's ``micro_steps``, which all arms share."""
+    """Backward passes before an exchange. None: the plan's ``micro_steps``, which all arms share."""
     num_groups: int = Field(default=0, ge=0)
+    """Groups of gradients that are exchanged together. 0: no groups."""
     sparse_as_dense: bool = False
+    """Turn sparse gradients into dense ones before the exchange."""
     gradient_predivide_factor: float = Field(default=1.0, gt=0)
+    """Splits averaging in two: gradients are divided by this before the sum, and by the rest after it."""
     fusion_threshold_mb: float | None = Field(default=None, ge=0)
-    """HOROVOD_FUSION_THRESHOLD in MiB; Horovod: 128."""
+    """HOROVOD_FUSION_THRESHOLD in MiB. Horovod's default is 128."""
     cycle_time_ms: float | None = Field(default=None, gt=0)
-    """HOROVOD_CYCLE_TIME; Horovod: 1."""
+    """HOROVOD_CYCLE_TIME in milliseconds. Horovod's default is 1."""
     cache_capacity: int | None = Field(default=None, ge=0)
-    """HOROVOD_CACHE_CAPACITY; Horovod: 1024."""
+    """HOROVOD_CACHE_CAPACITY. Horovod's default is 1024."""
 
 
 class HorovodPrepared(Prepared):

@@ -26,10 +26,10 @@ from measurement.world import World
 class ProcessGroupOptions(BaseModel):
     """What a plan may set of the process group itself."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     mpi_library: Literal["auto", "torch", "mpi4py"] = "auto"
-    """With transport mpi: PyTorch's own MPI where it was built with one, else mpi4py's; or always one of the two."""
+    """Which MPI carries ``transport: mpi``. ``auto``: PyTorch's own where it was built with one, else mpi4py's."""
 
 
 class TorchDistributed(Backend):

@@ -73,13 +73,14 @@ Environment = Annotated[dict[str, Annotated[str, BeforeValidator(_as_text)]], Af
 class Section(BaseModel):
     """A frozen part of a plan that refuses keys it does not know."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class Arm(Section):
     """One thing compared: a backend, the transport under it, the launcher above it, and their options."""
 
     backend: str
+    """The library: ddp, horovod, fsdp2, naive, dp, single, or your own by ``module:Class`` or ``path/to/file.py:Class``."""
     transport: str | None = None
     """What carries the bytes: gloo, nccl or mpi. None: the backend's own default on this device."""
     launcher: str | None = None
@@ -97,41 +98,42 @@ class Measurement(Section):
     """``interleaved``: all arms are up at once and take turns. ``sequential``: one at a time, the launch is the unit. ``separate``:
     people started the runs themselves, each by its own command (``python -m runners.ddp``); no driver runs such a plan."""
     launches: int = Field(default=5, ge=1)
-    """How often every arm is started anew: the interval's sample. Three tell their own variance badly."""
+    """How often every arm is started anew. The interval counts launches; with three, the variance is poorly estimated."""
     seconds_per_launch: float = Field(default=45.0, gt=0)
-    """Seconds of blocks, all arms together, in each launch; rounds are never cut, so it may run over by one."""
+    """Seconds of blocks in each launch, all arms together. Rounds are never cut, so a launch may run over by one."""
     rounds: int | None = Field(default=None, ge=1)
-    """Rounds per launch (each arm has one block in each); replaces ``seconds_per_launch``."""
+    """Rounds per launch. In a round each arm has one block. Replaces ``seconds_per_launch``."""
     block_s: float = Field(default=0.15, gt=0)
-    """Wished length of a block in seconds; sets the steps per block, which are the same for all arms. A shared machine's
-    speed wanders as much within 0.1 s as within 0.5 s, so many short pairs say more than few long ones."""
+    """Wished length of a block in seconds. It sets the steps per block, which are the same for all arms. Many short blocks
+    give narrower intervals than few long ones."""
     block_steps: int | None = Field(default=None, ge=1)
     """Timed steps per block; replaces ``block_s``."""
     warmup_steps: int = Field(default=2, ge=0)
     """Untimed steps at the start of each block."""
     rebuild_every: int | None = Field(default=None, ge=1)
-    """Model, optimizer and wrapper are built anew every this many blocks. None: they are built once in each launch, as in a user's
-    training. What is built anew lies where the last one was freed, so that a rank no longer faults in as many pages as one in
-    which training goes on undisturbed: launches vary less, and their ratio is another."""
+    """Build model, optimizer and wrapper anew every this many blocks. None: once in each launch, as in a user's training.
+    A rebuilt model reuses freed memory and faults in fewer pages. Launches then vary less, but their ratio is another."""
     local_every: int = Field(default=4, ge=0)
-    """Every this many rounds, each arm also runs a block without gradient exchange; 0: never (then nothing tells why)."""
+    """Every this many rounds, each arm also runs a block without gradient exchange. 0: never; the report then cannot say why."""
     parity_steps: int = Field(default=3, ge=1)
     """Optimizer steps after which all ranks' parameters must agree."""
     control: bool = True
-    """Run a second copy of the baseline, which must turn out equal."""
+    """Run a second copy of the baseline (an A/A control). It must turn out equal."""
     floor: bool = True
-    """Beside the blocks without gradient exchange, run some with no library at all: what computing itself costs."""
+    """Run an arm without any library, the floor. It shows what computing itself costs."""
     freeze: bool = True
     """Stop the processes of waiting arms."""
     rehearsal: Literal["once", "always", "never"] = "once"
     """Before the first launch, start every arm, run a few samples and take the gate. ``once``: unless that was passed before
     with the same plan, versions, machines and sources."""
     noise_threshold: float = Field(default=0.01, gt=0, lt=1)
-    """A ratio within ±this of 1 is of no practical interest."""
+    """Differences smaller than this share do not matter to you."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    """Confidence of the intervals, for all candidates together."""
     until_decided: bool = False
     """Add launches until no verdict is 'undecided', or ``max_minutes`` have passed."""
     max_minutes: float | None = Field(default=None, gt=0)
+    """With ``until_decided``: start no new launch after this many minutes."""
     start_timeout_s: float = Field(default=180.0, gt=0)
     """How long the ranks of an arm may take to start, connect and build their model."""
     block_timeout_s: float = Field(default=120.0, gt=0)
@@ -142,13 +144,17 @@ class Point(Section):
     """One of the places at which a study makes its comparison; what is left out is as the plan says."""
 
     world_size: int | None = Field(default=None, ge=1)
-    """In a file it may be left out where the point names hosts: then all their slots are used."""
+    """Ranks at this point. May be left out where the point names hosts: then all their slots are used."""
     hosts: Hosts | None = None
-    """In a file, ``hostfile: PATH`` may stand in its place."""
+    """Hosts at this point, such as ``host1:2,host2:2``. In a file, ``hostfile: PATH`` may stand in its place."""
     local_batch_size: int | None = Field(default=None, ge=1)
+    """Samples per rank and micro-step at this point."""
     link_rate: LinkRate | None = None
+    """Rate of the lab's links at this point, such as 100mbit, or ``unshaped``."""
     threads: int | None = Field(default=None, ge=1)
+    """OMP_NUM_THREADS of every rank at this point."""
     affinity: Literal["spread", "none"] | None = None
+    """Whether ranks are pinned to cores at this point, as in the plan's ``affinity``."""
 
 
 FOR_HOSTS = ("network_interface", "driver_address", "link_rate")
@@ -161,69 +167,73 @@ class Plan(Section):
     """One question: which of these arms trains this workload faster on these ranks?"""
 
     name: str
+    """Name of the comparison. The results folder is named after it."""
     workload: str
     """A registered workload, a torchvision model's name, 'package.module:Class' or 'path/to/file.py:Class'."""
     workload_options: dict[str, Any] = {}
+    """Options of the workload."""
     local_batch_size: int = Field(default=32, ge=1)
     """Samples per rank and micro-step."""
     micro_steps: int = Field(default=1, ge=1)
     """Backward passes accumulated into one optimizer step, in every arm alike."""
     precision: Precision = "fp32"
-    """``amp-fp16`` and ``amp-bf16``: PyTorch's automatic mixed precision, the former with a gradient scaler."""
+    """``amp-fp16`` and ``amp-bf16`` are PyTorch's automatic mixed precision; ``amp-fp16`` also scales the loss."""
     loss_scale: LossScale = LossScale()
-    """Of ``amp-fp16``."""
+    """How ``amp-fp16`` scales the loss."""
     max_gradient_norm: float | None = Field(default=None, gt=0)
-    """Gradients of a larger L2 norm, all parameters together and after the exchange, are scaled down to it."""
+    """Clip gradients to this L2 norm over all parameters, after the exchange."""
     speed: SpeedSettings = SpeedSettings()
-    """``compile``, ``channels_last``, ``cudnn_benchmark``, ``tf32`` and ``sync_batchnorm``, in every arm alike."""
+    """PyTorch's settings for speed, the same in every arm."""
     world_size: int = Field(ge=1, le=MOST_RANKS)
-    """Ranks; in a file it may be left out where hosts are given: then all their slots are used."""
+    """Number of ranks. May be left out where hosts are given: then all their slots are used."""
     hosts: Hosts | None = None
-    """Where the ranks run: ``host1:2,host2:2``, the first ranks on the first. None: on this machine. In a file,
+    """Where the ranks run, such as ``host1:2,host2:2``; the first ranks on the first host. None: on this machine. In a file,
     ``hostfile: PATH`` may stand in its place."""
     network_interface: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,14}$")
-    """Of every host, to be used by all libraries alike, such as eth0. None: each finds one as it does."""
+    """Network interface that every host and library shall use, such as eth0. None: each library chooses."""
     driver_address: str | None = None
-    """Where all hosts reach the machine that drives them. None: its address on ``network_interface``, or towards them."""
+    """Address at which all hosts reach the driver. None: its address on ``network_interface``, or towards the hosts."""
     host_differences: Literal["refuse", "report"] = "refuse"
-    """Whether hosts may have unlike versions of Python, PyTorch, Horovod or MPI. Unlike processors are only reported."""
+    """Whether hosts with different versions of Python, PyTorch, Horovod or MPI are refused. Other processors are only reported."""
     link_rate: LinkRate | None = None
-    """To which the links of the hosts are shaped while it is measured, such as 100mbit, or ``unshaped``; only in a lab
+    """Rate to which the hosts' links are shaped while measuring, such as 100mbit, or ``unshaped``. Works in a lab only
     (``ringside lab``). None: they stay as they are."""
     seed: int = Field(default=1, ge=0, lt=1 << 32)
     """Seeds the weights, the batches and the order of the blocks."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where ranks compute. ``auto``: on GPUs where there are any."""
     threads: int | None = Field(default=None, ge=1)
     """OMP_NUM_THREADS of every rank. None: the host's cores divided by its ranks."""
     affinity: Literal["spread", "none"] = "spread"
-    """``spread`` pins each local rank to its equal share of the cores, where there is at least one for each;
-    ``none`` leaves placement to the kernel, which gave wider intervals in trials on a shared machine."""
+    """``spread`` pins each local rank to its equal share of the cores, where there is at least one for each.
+    ``none`` leaves placement to the kernel."""
     freed_memory: Literal["keep", "return"] = "return"
-    """``return``: as glibc's malloc has it, which gives large blocks back to the kernel and faults them in again in the next step,
-    or does not: that is each launch's luck, and what a user's own run has. ``keep``: memory that a rank frees stays its own (by
-    glibc's environment variables), which narrows intervals on CPUs, but is no longer what other runs have."""
+    """``return`` leaves malloc as the system has it, as in a user's own run. ``keep`` has a rank keep the memory that it frees,
+    by glibc's environment variables. That narrows intervals on CPUs, but trainings without it run otherwise."""
     environment: Environment = {}
     """Set in every rank of every arm."""
     forward_environment: list[Annotated[str, AfterValidator(_is_forwarded)]] = []
-    """Variables of the driver's environment that ranks on all hosts shall have, too: names, or ``MYLAB_*`` for all that begin so.
-    Those that steer the libraries (``measurement.environment``) they have anyway; secrets they never have."""
+    """Variables of the driver's environment that all ranks get, too: names, or ``MYLAB_*`` for all that begin so. Variables that
+    steer the libraries are always forwarded. Variables that look like secrets never are."""
     baseline: str
-    """The arm that all others are divided by."""
+    """The reference arm. A ratio is an arm's throughput divided by the baseline's."""
     question: str | None = None
-    """A backend, or an arm: of its comparison with the baseline the headline tells first. None: arms of Horovod, or where the
-    baseline is one, those that are not; every candidate where there are none of these."""
+    """The backend or arm that the headline is about. None: Horovod's arms; where the baseline is Horovod's, all others; where
+    there is no Horovod, every candidate."""
     arms: dict[str, Arm] = Field(min_length=1)
+    """What is compared, by names of your choice."""
     measurement: Measurement = Measurement()
+    """How the arms are measured."""
     training: TrainingSettings | None = None
-    """Every arm trains to the end. Blocks are epochs, so that the lengths under ``measurement`` say nothing; launch n has the
-    seed ``seed`` + n; there is no control. An arm of a single process trains with the global batch of the others."""
+    """Train every arm to the end. A block is then an epoch, and there is no control. Launch n has the seed ``seed`` + n. An arm of
+    a single process trains with the global batch of the others."""
     points: dict[str, Point] = {}
-    """A study: the whole comparison is made at each of these places, one after another (``measurement.points``)."""
+    """Makes a study: the comparison is repeated at each of these points, one after another."""
     reports: list[str] | None = Field(default=None, min_length=1)
-    """Which reports are written: markdown, csv, curves, html, junit, or your own by ``module:Class`` or
-    ``path/to/file.py:Class``. None: all but junit. comparison.json is always written."""
+    """Reports to write: markdown, csv, curves, html, junit, or your own by ``module:Class`` or ``path/to/file.py:Class``.
+    None: all but junit. comparison.json is always written."""
     scaling: Literal["weak", "strong"] = "weak"
-    """From point to point, the batch of each rank stays the same (weak), or that of all ranks together (strong)."""
+    """What stays the same from point to point: the batch of each rank (weak), or of all ranks together (strong)."""
 
     @model_validator(mode="before")
     @classmethod

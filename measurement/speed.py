@@ -10,19 +10,19 @@ from measurement.errors import PlanError
 class SpeedSettings(BaseModel):
     """A plan's section. What is left out is as PyTorch has it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     compile: bool = False
-    """``torch.compile`` of the model as the backend wrapped it. Its first step takes long, and is in no time."""
+    """Use ``torch.compile`` on the model as the backend wrapped it. Compiling is not timed."""
     channels_last: bool = False
-    """Models and batches of images lie in memory by pixels, with the channels of each together."""
+    """Keep image models and batches in PyTorch's channels-last memory format."""
     cudnn_benchmark: bool = False
-    """cuDNN tries its algorithms for each new shape, and takes the fastest."""
+    """Let cuDNN try its algorithms for each new shape and take the fastest."""
     sync_batchnorm: bool = False
-    """Batch norms take their statistics over all ranks, each framework's own way (``torch.nn.SyncBatchNorm``,
-    ``hvd.SyncBatchNorm``): on GPUs only. Forward passes exchange then, so that there are no steps without exchange, nor a floor."""
+    """Use each framework's synchronised batch norm (``torch.nn.SyncBatchNorm``, ``hvd.SyncBatchNorm``), on GPUs only. Forward
+    passes then exchange, so there is no step without exchange and no floor."""
     tf32: bool = False
-    """Matrix products and convolutions of float32 in TensorFloat-32, on GPUs that have it."""
+    """Compute float32 matrix products and convolutions in TensorFloat-32, on GPUs that have it."""
 
     def check_device(self, kind: str) -> None:
         """Refuse settings that a kind of device, ``cpu`` or ``cuda``, has not.

@@ -17,16 +17,16 @@ Quantity = Literal["train_loss", "train_top1", "train_top5", "held_out_loss", "h
 class LossScale(BaseModel):
     """How ``amp-fp16`` scales its loss: as ``torch.amp.GradScaler`` does, with its names and defaults."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     initial: float = Field(default=2.0**16, gt=0)
-    """If gradients overflow, the first steps are skipped until the scale is low enough."""
+    """Scale at the start. If gradients overflow, first steps are skipped until the scale is low enough."""
     growth_factor: float = Field(default=2.0, gt=1)
-    """By which it grows after ``growth_interval`` steps without overflow."""
+    """Factor of growth after ``growth_interval`` steps without overflow."""
     backoff_factor: float = Field(default=0.5, gt=0, lt=1)
-    """By which each overflow lowers it."""
+    """Factor by which each overflow lowers the scale."""
     growth_interval: int = Field(default=2000, ge=1)
-    """In optimizer steps."""
+    """Optimizer steps without overflow until the scale grows."""
 
 
 class TrainingSettings(BaseModel):
@@ -40,20 +40,24 @@ class TrainingSettings(BaseModel):
     - decay: ``decay_factor`` for every full ``decay_epochs`` epochs.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     epochs: int = Field(ge=1)
+    """Epochs that every arm trains."""
     target_accuracy: float | None = Field(default=None, gt=0, le=1)
-    """Held-out top-1 accuracy; the training time until an epoch first ends with it is an arm's time to accuracy."""
+    """Held-out top-1 accuracy. Time to accuracy is the training time until an epoch first ends with it."""
     stop_at_target: bool = False
-    """An arm is done once it has reached the target. Its final accuracy then is near the target whatever it could have reached,
-    so that convergence is best compared without this: every arm trains all epochs, and its time to accuracy is noted on the way."""
+    """End an arm's training at the target. Leave it false to compare final accuracies: time to accuracy is noted anyway."""
     learning_rate_scaling: Literal["linear", "per-256", "none"] = "none"
+    """``linear``: times ranks and micro-steps. ``per-256``: times the global batch over 256 samples. ``none``: as it is."""
     warmup_epochs: float = Field(default=0.0, ge=0)
+    """Epochs until the scaled learning rate is reached, step by step."""
     decay_epochs: int = Field(default=30, ge=1)
+    """Epochs after which the learning rate falls by ``decay_factor``, each time."""
     decay_factor: float = Field(default=0.1, gt=0, le=1)
+    """Factor of the learning rate after every ``decay_epochs`` epochs."""
     accuracy_margin: float = Field(default=0.01, gt=0, lt=1)
-    """Accuracies that differ by less than this are of no practical interest."""
+    """Accuracies that differ by less than this count as equal in practice."""
     epoch_timeout_s: float = Field(default=3600.0, gt=0)
     """How long one epoch and the evaluation after it may take before the arm counts as hung."""
 

@@ -56,7 +56,7 @@ def compare(
         ),
     ] = None,
     resume_elsewhere: Annotated[
-        bool, typer.Option("--resume-elsewhere", help="Go on with a folder though versions, machine or sources are others now.")
+        bool, typer.Option("--resume-elsewhere", help="Resume even if versions, machine or sources changed.")
     ] = False,
 ) -> None:
     """Run a plan: measure its arms interleaved, print the verdicts, write the reports."""
@@ -124,12 +124,14 @@ def interrupted_by_user(again: Sequence[str]) -> typer.Exit:
 @app.command()
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(help="One that 'ringside compare' wrote; or those of runs that you started, or one above them.")
+        list[Path], typer.Argument(help="A folder of 'ringside compare'; or those of runs that you started, or one above them.")
     ],
-    baseline: Annotated[str | None, typer.Option(help="Of your runs: the arm to divide by. [that of the first run]")] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Of your runs: where to. [results/report-TIME]")] = None,
+    baseline: Annotated[str | None, typer.Option(help="For your runs: the reference arm. [that of the first run]")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="For your runs: folder to write. [results/report-TIME]")
+    ] = None,
     allow: Annotated[
-        list[str] | None, typer.Option(metavar="FIELD", help="Of your runs: compare them although this differs; may be repeated.")
+        list[str] | None, typer.Option(metavar="FIELD", help="For your runs: compare although this differs; may be repeated.")
     ] = None,
 ) -> None:
     """Rebuild the reports of a comparison, or make one of runs that you started yourself, such as python -m runners.hvd."""
@@ -173,9 +175,9 @@ def report_runs(folders: list[Path], *, baseline: str | None, output: Path | Non
 @app.command()
 def check(
     workload: Annotated[str, typer.Argument(help="A workload: a name, module:Class or path/to/file.py:Class; or a plan (YAML).")],
-    workload_option: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="May be repeated.")] = None,
-    local_batch_size: Annotated[int, typer.Option(min=1, help="Of the run; at most 2 are tried.")] = 32,
-    seed: Annotated[int, typer.Option(min=0)] = 1,
+    workload_option: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Option of the workload.")] = None,
+    local_batch_size: Annotated[int, typer.Option(min=1, help="Samples per rank of the run; at most 2 are tried.")] = 32,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of weights and batches.")] = 1,
 ) -> None:
     """Try a workload out on the CPU, in seconds: what every run would call, and what cannot work, with the line and the remedy."""
     from runners.driver.study import read_plan_or_study
@@ -209,7 +211,7 @@ def rehearse_and_print(plan: Plan) -> bool:
 
 @app.command()
 def doctor() -> None:
-    """What is installed, built and reachable here, with the remedy for what is not."""
+    """Show what is installed, built and reachable here, with the remedy for what is not."""
     from runners.doctor.command import diagnose, print_findings
 
     print_findings(diagnose())
@@ -218,13 +220,13 @@ def doctor() -> None:
 @app.command()
 def hosts(
     hostfile: Annotated[
-        Path | None, typer.Argument(help="In the form of Open MPI, Horovod or MPICH; see hostfiles/ for examples.")
+        Path | None, typer.Argument(help="Hostfile of Open MPI, Horovod or MPICH; see hostfiles/ for examples.")
     ] = None,
-    listed: Annotated[str | None, typer.Option("-H", "--hosts", help="host1:4,host2:4 in place of a file.")] = None,
+    listed: Annotated[str | None, typer.Option("-H", "--hosts", help="Hosts, such as host1:4,host2:4, in place of a file.")] = None,
     world_size: Annotated[int | None, typer.Option("-np", "--np", help="Ranks to place. [as many as slots]")] = None,
     reach: Annotated[bool, typer.Option("--reach/--no-reach", help="Look at each host, over ssh.")] = True,
 ) -> None:
-    """What a hostfile says, whether ranks can be started on its hosts, and which rank goes where."""
+    """Show what a hostfile says, whether ranks can be started on its hosts, and which rank goes where."""
     from reports.formats.terminal import new_console
     from runners.hosts.hosts_command import named_hosts, show_hosts
 

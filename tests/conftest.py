@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -114,6 +115,13 @@ def started_processes() -> list[psutil.Process]:
 def is_native(arm):
     """Whether an arm runs under torchrun if its plan names no launcher."""
     return arm.get("backend") in ("ddp", "naive", "fsdp2") and arm.get("transport") != "mpi"
+
+
+def documented_files() -> dict[str, str]:
+    """The files that README and docs show whole, by name: fenced blocks whose first line is a comment with it."""
+    pages = [REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")]
+    block = re.compile(r"```(?:python|yaml)\n# ([a-z_]+\.(?:py|yaml))\n(.*?)```", re.DOTALL)
+    return dict(found for page in pages for found in block.findall(page.read_text()))
 
 
 def write_plan(folder: Path, **changes) -> Path:

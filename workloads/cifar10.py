@@ -31,8 +31,9 @@ class Cifar10Options(SGDOptions, FetchOptions):
     """What a plan may set under ``workload_options``."""
 
     image_size: Literal[32, 224] = 32
-    """32: the original size. 224: resized, as is usual when one starts from ImageNet weights."""
+    """Height and width in pixels. 32 is the original size; 224 suits weights from ImageNet."""
     weight_decay: float = Field(default=5e-4, ge=0)
+    """Weight decay of the optimizer."""
 
 
 class Cifar10(SGDTrained):

@@ -51,23 +51,26 @@ Size = Annotated[int, BeforeValidator(parse_size), Field(ge=64, le=UNITS["GiB"])
 class CollectivesOptions(BaseModel):
     """What a plan may set under ``workload_options``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     operations: tuple[str, ...] | Literal["all"] | None = Field(default=None, min_length=1)
-    """None: the common ones (``workloads.operations.BY_DEFAULT``), ``all``: all; of both, those that the number of ranks allows."""
+    """Operations to time, by name. None: the common ones. ``all``: all that the number of ranks allows."""
     sizes: tuple[Size, ...] | None = Field(default=None, min_length=1)
-    """Message sizes, in bytes or as "64 KiB". None: as nccl-tests has it, ``first`` to ``last``, each ``factor`` times as large."""
+    """Message sizes, in bytes or as "64 KiB". None: from ``first`` to ``last``, as in nccl-tests."""
     first: Size = 1 << 10
+    """Smallest message."""
     last: Size = 1 << 26
+    """Largest message."""
     factor: int = Field(default=4, ge=2)
+    """Each message is this many times as large as the one before."""
     dtype: Annotated[tuple[DType, ...], BeforeValidator(_listed)] = Field(default=("float32",), min_length=1)
-    """One, or several, each with cases of its own."""
+    """One type of elements, or several; each has cases of its own."""
     op: Annotated[tuple[ReduceOp, ...], BeforeValidator(_listed)] = Field(default=("sum",), min_length=1)
     """What reductions combine by: one, or several."""
     root: int = Field(default=0, ge=0)
-    """The rank that sends, or receives, for all others in operations that have such a rank."""
+    """Rank that sends to all, or receives from all, in operations that have such a rank."""
     in_place: bool | Literal["both"] | None = None
-    """Whether results take their input's place, where there are both variants. None: those of all_reduce and broadcast do."""
+    """Whether results overwrite their input, where both variants exist. None: only all_reduce and broadcast do."""
 
     @field_validator("operations")
     @classmethod

@@ -42,7 +42,7 @@ class DataOptions(InputOptions):
     pretrained: ExpandedPath | None = None
     """State dict to start from, as ``torch.save(model.state_dict(), path)`` writes it. Weights are never downloaded."""
     new_head: bool = False
-    """Leave those of ``pretrained`` out that are there for another number of classes: the last layer then starts anew."""
+    """Leave out weights of ``pretrained`` for another number of classes. The last layer then starts anew."""
 
 
 class FetchOptions(DataOptions):

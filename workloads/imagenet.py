@@ -38,7 +38,9 @@ class ImagenetOptions(SGDOptions, DataOptions):
     image_size: int = Field(default=224, ge=8)
     """Height and width of the crops in pixels."""
     learning_rate: float = Field(default=0.1, gt=0)
+    """Learning rate of the optimizer, before any scaling by ranks."""
     weight_decay: float = Field(default=1e-4, ge=0)
+    """Weight decay of the optimizer."""
 
 
 class Imagenet(SGDTrained):

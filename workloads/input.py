@@ -28,16 +28,16 @@ Transform = Callable[[Any], Any]
 class InputOptions(BaseModel):
     """Options of every workload with real data: how batches are loaded."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     loader_workers: int = Field(default=0, ge=0)
     """Loader processes per rank. 0: the rank loads its batches itself."""
     prefetch_factor: int = Field(default=2, ge=1)
     """Batches that each loader process loads ahead."""
     loader_start_method: Literal["fork", "forkserver", "spawn"] | None = None
-    """How loader processes come about. None: as Python does, by fork on Linux, which libraries with threads may not survive."""
+    """How loader processes are started. None: Python's default. Libraries with threads may not survive a fork."""
     pin_memory: bool | None = None
-    """Whether batches are put where a GPU copies from without waiting. None: where there is one."""
+    """Keep batches in pinned memory. None: on where there is a GPU."""
 
 
 class Transformed(Dataset[Sample]):

@@ -37,10 +37,13 @@ class LanguageModelOptions(DataOptions):
     data_dir: ExpandedPath = Path("data/input.txt")
     """A text file, or a folder with train.txt and val.txt."""
     size: Literal["nano", "micro", "mini", "gpt2-small"] = "nano"
-    """With 256 tokens instead of 50257, gpt2-small has 86 million parameters instead of 124."""
+    """Size of the decoder. Tokens are bytes, so gpt2-small has 86 million parameters instead of 124."""
     sequence_length: int = Field(default=256, ge=2)
+    """Bytes of a sequence."""
     learning_rate: float = Field(default=6e-4, gt=0)
+    """Learning rate of the optimizer, before any scaling by ranks."""
     weight_decay: float = Field(default=0.1, ge=0)
+    """Weight decay of matrices; biases and norms have none."""
 
 
 class LanguageModel(Supervised):

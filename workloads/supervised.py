@@ -25,10 +25,13 @@ class SGDOptions(InputOptions):
     """Options of a workload trained by SGD."""
 
     learning_rate: float = Field(default=0.01, gt=0)
+    """Learning rate of the optimizer, before any scaling by ranks."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Momentum of SGD."""
     weight_decay: float = Field(default=0.0, ge=0)
+    """Weight decay of the optimizer."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the training loss that is told that every class is right (Szegedy et al., arXiv:1512.00567); evaluated without."""
+    """Label smoothing of the training loss (Szegedy et al., arXiv:1512.00567). Evaluation does without."""
 
 
 class Supervised(Workload):

@@ -17,15 +17,18 @@ from workloads.vision_models import ClassifierName, build_classifier
 class SyntheticOptions(BaseModel):
     """What a plan may set under ``workload_options``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True)
 
     model: ClassifierName = "resnet50"
     """Any classifier of ``torchvision.models``."""
     image_size: int = Field(default=224, ge=8)
     """Height and width in pixels."""
     num_classes: int = Field(default=1000, ge=2)
+    """Outputs of the model."""
     learning_rate: float = Field(default=0.01, gt=0)
+    """Learning rate of the optimizer, before any scaling by ranks."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Momentum of SGD."""
 
 
 class Synthetic(Workload):

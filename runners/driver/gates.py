@@ -1,8 +1,8 @@
 """What an arm must pass for its timing to count: the same conditions as the other arms, correct gradients, the same work.
 
 The parity gate builds models of its own. What they leave in the process's memory makes the ranks' page faults fewer than those of a
-user's training (CONTRIBUTING.md), so blocks are timed first, and the gate is taken when they are over. Before an arm trains to the
-end, or a micro-benchmark's cases, it comes first: hours may be lost there, and which cases an arm offers must be known.
+user's training (docs/decisions/0010), so blocks are timed first, and the gate is taken when they are over. Before an arm trains to
+the end, or a micro-benchmark's cases, it comes first: hours may be lost there, and which cases an arm offers must be known.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ EXIT_FAILED = 1
 
 @app.command()
 def up(
-    hosts: Annotated[int, typer.Option(help="Up to 16: host1, host2, ...")] = 2,
-    rate: Annotated[str | None, typer.Option(help="Of each link, each way: 1gbit, 100mbit. [not shaped]")] = None,
-    delay: Annotated[str | None, typer.Option(help="From each host to the switch: 1ms. [none]")] = None,
-    slurm: Annotated[bool, typer.Option("--slurm", help="With a Slurm of their own: sbatch, salloc and srun in host1.")] = False,
+    hosts: Annotated[int, typer.Option(help="Number of hosts, up to 16: host1, host2, ...")] = 2,
+    rate: Annotated[str | None, typer.Option(help="Rate of each link, each way: 1gbit, 100mbit. [not shaped]")] = None,
+    delay: Annotated[str | None, typer.Option(help="Delay from each host to the switch: 1ms. [none]")] = None,
+    slurm: Annotated[bool, typer.Option("--slurm", help="Give them a Slurm: sbatch, salloc and srun in host1.")] = False,
 ) -> None:
     """Make the hosts and join them by a switch. Needs root."""
     from runners.lab.cluster import up as make
@@ -35,8 +35,8 @@ def up(
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def run(
-    command: Annotated[list[str], typer.Argument(help="As typed in a host's shell, after --.")],
-    host: Annotated[str, typer.Option(help="Where.")] = "host1",
+    command: Annotated[list[str], typer.Argument(help="Command, as typed in a host's shell, after --.")],
+    host: Annotated[str, typer.Option(help="Host to run it in.")] = "host1",
 ) -> None:
     """Run a command in a host: in this folder, with this environment; its exit code is passed on."""
     from runners.lab.cluster import enter
@@ -46,7 +46,7 @@ def run(
 
 @app.command()
 def status() -> None:
-    """The hosts, whether they live, and the bytes that passed their links; exit code 1 where one is dead or takes no ssh."""
+    """Show the hosts, whether they live, and the bytes on their links; exit code 1 where one is dead or takes no ssh."""
     from rich.console import Console
     from rich.table import Table
 

@@ -38,7 +38,7 @@ class SealedStore:
         if not hmac.compare_digest(proof, self._proof(place, text).encode()):
             raise LaunchError(
                 f"the message '{place}' in the driver's store was not written by this comparison: somebody else on the network "
-                "reaches the store's port; close it to others (CONTRIBUTING, 'Who is trusted')"
+                "reaches the store's port; close it to others (docs/security.md)"
             )
         return text
 

@@ -50,7 +50,7 @@ def measure(
     workload_option: flags.WorkloadOption = None,
     data_dir: flags.DataDir = None,
     workers: Annotated[str, typer.Option(help="Loader workers per rank to try, such as 0,1,2,4.")] = "0,1,2,4",
-    seconds: Annotated[float, typer.Option(min=0.01, help="Of every turn.")] = 3.0,
+    seconds: Annotated[float, typer.Option(min=0.01, help="Seconds of every turn.")] = 3.0,
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each number of workers.")] = 3,
     local_batch_size: flags.LocalBatchSize = 32,
     seed: flags.Seed = 1,

@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 def submit(
     plan: Annotated[Path | None, typer.Argument(help="A comparison plan (YAML), without hosts: the job's nodes are used.")] = None,
-    nodes: Annotated[int, typer.Option(min=1, help="Of the job.")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes of the job.")] = 1,
     tasks_per_node: Annotated[int | None, typer.Option("--ntasks-per-node", min=1, help="Ranks on each node.")] = None,
     time: Annotated[
-        str, typer.Option(help="Limit, as sbatch takes it; what was measured by then is kept and reported.")
+        str, typer.Option(help="Time limit, as sbatch takes it; what was measured by then is kept and reported.")
     ] = "1:00:00",
-    partition: Annotated[str | None, typer.Option("-p", "--partition")] = None,
-    account: Annotated[str | None, typer.Option("-A", "--account")] = None,
+    partition: Annotated[str | None, typer.Option("-p", "--partition", help="Slurm's partition.")] = None,
+    account: Annotated[str | None, typer.Option("-A", "--account", help="Slurm's account.")] = None,
     cpus_per_task: Annotated[int | None, typer.Option("-c", "--cpus-per-task", min=1, help="Cores for each rank.")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(min=1)] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(min=1, help="GPUs on each node.")] = None,
     sbatch: Annotated[
-        list[str] | None, typer.Option(help="A further option, such as --sbatch=--exclusive; may be repeated.")
+        list[str] | None, typer.Option(help="Pass a further option to sbatch, such as --sbatch=--exclusive; may be repeated.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Results folder, seen from all nodes. [results/NAME-TIME]")
     ] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As of compare.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the plan.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Submit the job of this folder again; it goes on.")] = None,
     only_print: Annotated[bool, typer.Option("--print", help="Show the batch script, submit nothing.")] = False,
 ) -> None:
@@ -87,8 +87,8 @@ def _told(job_id: str, folder: Path) -> str:
     return f"job {job_id}; see how it stands: {shlex.join(['ringside', 'status', str(folder)])}"
 
 
-def status(folder: Annotated[Path, typer.Argument(help="That 'ringside submit' wrote.")]) -> None:
-    """How a submitted comparison stands: its jobs in the queue, and what is measured."""
+def status(folder: Annotated[Path, typer.Argument(help="Folder that 'ringside submit' wrote.")]) -> None:
+    """Show how a submitted comparison stands: its jobs in the queue, and what is measured."""
     from measurement.results import ResultsFolder
     from runners.submission.script import JOBS, slurm
 

@@ -1,10 +1,9 @@
-"""Plug-ins from outside of the tree: README's, followed to the letter, and all four kinds from an installed distribution."""
+"""Plug-ins from outside of the tree: the documents', followed to the letter, and all four kinds from an installed distribution."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -14,11 +13,10 @@ import pytest
 import yaml
 
 from measurement.results import ResultsFolder, read_record
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, documented_files
 
 pytestmark = pytest.mark.distributed
 
-BLOCK = re.compile(r"```(?:python|yaml)\n# ([a-z_]+\.(?:py|yaml))\n(.*?)```", re.DOTALL)
 SHORT = {"rehearsal": "never", "launches": 1, "rounds": 3, "block_steps": 3, "local_every": 3, "control": False, "floor": False}
 ENTRY_POINTS = """
 [build-system]
@@ -48,8 +46,8 @@ py-modules = ["regression", "engine", "site_run", "one_line"]
 
 
 def write_readme_files(folder):
-    """README's section, as a reader would copy it."""
-    files = dict(BLOCK.findall((REPOSITORY / "README.md").read_text()))
+    """The documents' examples, as a reader would copy them."""
+    files = documented_files()
     assert {"mine.yaml", "regression.py", "flat.py", "site_run.py", "one_line.py", "spirals.py"} <= set(files)
     for name, text in files.items():
         (folder / name).write_text(text)
@@ -118,6 +116,7 @@ def test_a_backend_by_path_stands_alone_with_readmes_model(readme):
     ranks = ("torchrun", "--standalone", "--nproc-per-node", "2", "-m", "runners.ddp", "--backend", "flat.py:Flat")
     ranks += ("--workload", "spirals.py:Spirals", "--workload-option", "loader_workers=1")
     short = ("--blocks", "2", "--block-steps", "2", "--warmup-steps", "1", "--local-batch-size", "8", "-o", "alone")
+    short += ("--max-gradient-norm", "1.0")  # clipping comes between exchange and step
     done = command(sys.executable, "-m", "torch.distributed.run", *ranks[1:], *short, cwd=readme)
     assert done.returncode == 0, done.stderr
     record = read_record(readme / "alone" / "launch-000" / "Flat" / "record.json")

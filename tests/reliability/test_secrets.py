@@ -73,7 +73,7 @@ def test_no_process_shows_or_has_a_secret_of_the_drivers_environment(tmp_path, m
     ids=lambda command: command[0],
 )
 def test_a_run_that_stands_alone_neither_shows_nor_writes_a_secret(tmp_path, monkeypatch, command):
-    """horovodrun, which its user starts, writes its whole environment into command lines; CONTRIBUTING says so."""
+    """horovodrun, which its user starts, writes its whole environment into command lines; docs/security.md says so."""
     monkeypatch.setenv("SITE_API_KEY", SECRET)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     short = ["--local-batch-size", "16", "--blocks", "2", "--block-steps", "3", "-o", str(tmp_path / "run")]

@@ -1,4 +1,4 @@
-"""What every registered workload, backend and report must keep, and the example of the README with them."""
+"""What every registered workload, backend and report must keep, and the examples of the documents with them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from measurement.plan_file import checked
 from runners.launchers import REGISTRY as LAUNCHERS
 from runners.launchers import make_launcher
 from runners.planning.workload import resolve_workload
-from tests.conftest import REPOSITORY
+from tests.conftest import documented_files
 from tests.dataset_files import write_data
 from workloads import Workload, workload_class
 
@@ -29,10 +29,9 @@ LABELS_PER_SAMPLE = {"language_model": 16}
 
 @pytest.fixture(scope="session")
 def readme_workloads(tmp_path_factory):
-    """The README's examples as a user would save them, by class."""
-    blocks = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.S)
+    """The documents' examples as a user would save them, by class."""
     folder, found = tmp_path_factory.mktemp("user"), {}
-    for name, code in blocks:
+    for name, code in documented_files().items():
         for cls in re.findall(r"class (\w+)\(Workload\)", code):
             (folder / name).write_text(code)
             found[cls] = f"{folder / name}:{cls}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from backends import backend_class
 from measurement.errors import PlanError
 from runners.planning.workload import resolve_workload
 from runners.planning.workload_check import check_workload
-from tests.conftest import REPOSITORY, ringside_here
+from tests.conftest import documented_files, ringside_here
 
 IDIOMS = Path(__file__).parent.parent / "outside" / "idioms.py"
 
@@ -59,8 +58,7 @@ def test_a_hugging_face_model_has_nothing_to_mend():
 
 
 def test_readmes_whole_model_has_nothing_to_mend(tmp_path):
-    (code,) = re.findall(r"```python\n# spirals\.py\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
-    (tmp_path / "spirals.py").write_text(code)
+    (tmp_path / "spirals.py").write_text(documented_files()["spirals.py"])
     done = ringside_here("check", f"{tmp_path / 'spirals.py'}:Spirals", "--workload-option", "hidden=32")
     assert done.returncode == 0, done.stderr
     assert "1,218 parameters; gradients of 6 tensors" in done.stdout

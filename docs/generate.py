@@ -1,0 +1,181 @@
+"""Write the pages that are made from the code: docs/plan-reference.md, docs/cli.md and docs/plan.schema.json.
+
+python docs/generate.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+from pydantic import BaseModel
+from typer._click.core import Context
+from typer.main import get_command
+
+from backends import REGISTRY as BACKENDS
+from backends import backend_class
+from measurement.plan import Arm, Measurement, Plan, Point
+from measurement.speed import SpeedSettings
+from measurement.training import LossScale, TrainingSettings
+from runners.cli import app as ringside
+from runners.spawn import _arguments as spawn_arguments
+from runners.standalone.command import command_line, epilog
+from runners.standalone.loader_benchmark import measure as measure_loaders
+from workloads import REGISTRY as WORKLOADS
+from workloads import workload_class
+
+DOCS = Path(__file__).parent
+SECTIONS: Mapping[str, type[BaseModel]] = {
+    "The plan": Plan,
+    "`arms.NAME`": Arm,
+    "`measurement`": Measurement,
+    "`training`": TrainingSettings,
+    "`points.NAME`": Point,
+    "`speed`": SpeedSettings,
+    "`loss_scale`": LossScale,
+}
+BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+FROM_HOSTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}], "default": None}
+VALUES_OF_VARIABLES = {"type": ["string", "number", "boolean"]}
+
+
+def pages() -> dict[str, str]:
+    """Return every generated file's text by its name in docs/."""
+    return {"plan-reference.md": plan_reference(), "cli.md": command_reference(), "plan.schema.json": plan_schema()}
+
+
+def plan_reference() -> str:
+    """Return every key of a plan, and every option of a backend or workload, in tables."""
+    parts = ["# Plan reference", "This page is made from the code by `python docs/generate.py`. Unknown keys are refused."]
+    for title, model in SECTIONS.items():
+        parts += [f"## {title}", _rows(model)]
+    parts += ["## Options of backends", "Set them under an arm's `options`."]
+    parts += _options({name: backend_class(name).Options for name in BACKENDS.table})
+    parts += ["## Options of workloads", "Set them under `workload_options`."]
+    parts += _options({name: workload_class(name)[0].Options for name in sorted(WORKLOADS.table)})
+    return "\n\n".join(parts) + "\n"
+
+
+def _options(models: Mapping[str, type[BaseModel]]) -> Iterator[str]:
+    for name, model in models.items():
+        yield f"### `{name}`"
+        yield _rows(model) if model.model_fields else "It has no options."
+
+
+def _rows(model: type[BaseModel]) -> str:
+    schema = model.model_json_schema()
+    named = schema.get("$defs", {})
+    lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    for name, field in schema["properties"].items():
+        default = "required" if name in schema.get("required", ()) else _default(field)
+        lines.append(f"| `{name}` | {_type(field, named)} | {default} | {_text(field.get('description', ''))} |")
+    return "\n".join(lines)
+
+
+def _default(field: Mapping[str, Any]) -> str:
+    value = field.get("default")
+    if "$ref" in field or (isinstance(value, dict) and value):
+        return "see its section"
+    return "none" if value is None else f"`{json.dumps(value, ensure_ascii=False)}`"
+
+
+def _type(field: Mapping[str, Any], named: Mapping[str, Any]) -> str:
+    if "anyOf" in field:
+        return " or ".join(dict.fromkeys(_type(one, named) for one in field["anyOf"] if one.get("type") != "null"))
+    if "$ref" in field:
+        return _type(named[field["$ref"].rpartition("/")[2]], named)
+    if "enum" in field or "const" in field:
+        return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
+    if field.get("type") == "array" and "items" in field:
+        return f"list of {_type(field['items'], named)}"
+    bounds = [f"{sign} {field[name]:g}" for name, sign in BOUNDS.items() if name in field]
+    return " ".join([{"object": "mapping"}.get(field.get("type", ""), field.get("type", "any")), *bounds])
+
+
+def _text(text: str) -> str:
+    """Return one line for a table's cell, with Markdown's marks for code."""
+    return re.sub(r"\s+", " ", text).replace("``", "`").replace("|", "\\|")
+
+
+def plan_schema() -> str:
+    """Return the JSON schema of a plan's file, in which ``hostfile`` may stand for ``hosts``."""
+    schema = Plan.model_json_schema()
+    places = [schema, schema["$defs"]["Point"]]
+    for place in places:
+        text = place["properties"]["hosts"].get("description", "")
+        place["properties"]["hosts"] = FROM_HOSTS | {"description": text}
+        place["properties"]["hostfile"] = {"type": "string", "description": "A file that lists the hosts, in the place of hosts."}
+    for place in (schema, schema["$defs"]["Arm"]):
+        place["properties"]["environment"]["additionalProperties"] = VALUES_OF_VARIABLES
+    schema["required"] = [name for name in schema["required"] if name != "world_size"]  # hosts or points may say it
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+
+
+def command_reference() -> str:
+    """Return every command with its flags, in tables."""
+    parts = ["# Command reference", "This page is made from the code by `python docs/generate.py`.", "## `ringside`"]
+    group = get_command(ringside)
+    for name, command in _commands(group):
+        parts += _command(command, f"ringside {name}", level="###")
+    parts += ["## Commands that every rank runs", "Start them by torchrun, horovodrun, mpirun, srun or `runners.spawn`."]
+    parts += _command(_single(command_line("ddp")), "python -m runners.ddp", level="###")
+    parts += ["### `python -m runners.hvd`, `runners.single`, `runners.dp`", "They take the flags of `runners.ddp`."]
+    for module, backend in (("ddp", "ddp"), ("hvd", "horovod"), ("dp", "dp")):
+        parts.append(f"`--option` of `runners.{module}`, with defaults: {_options_line(backend)}.")
+    parts += _command(_single(measure_loaders), "python -m runners.io", level="###")
+    parts += ["### `python -m runners.spawn`", *_spawn()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _commands(group: Any) -> Iterator[tuple[str, Any]]:
+    for name, command in sorted(group.commands.items()):
+        if hasattr(command, "commands"):
+            yield from ((f"{name} {inner}", one) for inner, one in _commands(command))
+        else:
+            yield name, command
+
+
+def _single(function: Any) -> Any:
+    app = typer.Typer(add_completion=False)
+    app.command()(function)
+    return get_command(app)
+
+
+def _command(command: Any, name: str, *, level: str) -> Iterator[str]:
+    yield f"{level} `{name}`"
+    yield _text(command.help or "")
+    context = Context(command, info_name=name)
+    records = [record for parameter in command.params if (record := parameter.get_help_record(context))]
+    yield _table([(names, text) for names, text in records])
+
+
+def _spawn() -> Iterator[str]:
+    actions = [action for action in spawn_arguments()._actions if not isinstance(action, argparse._HelpAction)]
+    yield "Runs a module on ranks of this host, forked from one process."
+    yield _table([(", ".join(action.option_strings), action.help or "") for action in actions])
+
+
+def _options_line(backend: str) -> str:
+    found = epilog(backend).partition("with defaults: ")[2].rstrip(".")
+    return ", ".join(f"`{one}`" for one in found.split(", ")) if found != "none" else "none"
+
+
+def _table(rows: list[tuple[str, str]]) -> str:
+    lines = [f"| `{names}` | {_text(text)} |" for names, text in rows]
+    return "\n".join(["| flag | meaning |", "|---|---|", *lines]) if lines else "It takes no flags."
+
+
+def main() -> None:
+    """Write every generated file."""
+    for name, text in pages().items():
+        (DOCS / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
