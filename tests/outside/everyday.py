@@ -234,7 +234,8 @@ class Clipping(torch.optim.SGD):
         for gradient in gradients:
             gradient.mul_(0.1 / norm)
         found = super().step(closure)
-        self.zero_grad()
+        for parameter in self.param_groups[0]["params"]:
+            parameter.grad = None
         return found
 
 
