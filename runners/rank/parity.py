@@ -201,6 +201,7 @@ class _GradientReader:
         found = sketch_tensors(joined.full_gradients().items())
         for parameter, left in after:
             parameter.grad = left
+        self._kept = []
         return found
 
 

@@ -20,6 +20,7 @@ EVERYDAY = (
     "AugmentedByWorkers",
     "Shuffled",
     "OwnGenerators",
+    "Distilled",
     "ChangesItsBatch",
     "KeepsHidden",
     "KeepsHiddenInModel",

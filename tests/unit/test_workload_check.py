@@ -31,7 +31,18 @@ def test_ordinary_idioms_have_nothing_to_mend(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["Augmented", "Shuffled", "OwnGenerators", "ChangesItsBatch", "KeepsHidden", "KeepsHiddenInModel", "Masked", "Odd", "Complex"],
+    [
+        "Augmented",
+        "Shuffled",
+        "OwnGenerators",
+        "Distilled",
+        "ChangesItsBatch",
+        "KeepsHidden",
+        "KeepsHiddenInModel",
+        "Masked",
+        "Odd",
+        "Complex",
+    ],
 )
 def test_draws_and_kept_state_have_nothing_to_mend(name):
     assert facts_of(name, file=IDIOMS.with_name("everyday.py")).errors == []
