@@ -316,6 +316,11 @@ def _json(kind: Any) -> TypeAdapter[list[Any]]:
     return TypeAdapter(list[kind], config=ConfigDict(ser_json_inf_nan="constants"))
 
 
+def tensors_of(model: nn.Module) -> list[Tensor]:
+    """Parameters and persistent buffers, in the same order on every rank; without what ``get_extra_state`` adds."""
+    return [value for value in model.state_dict().values() if isinstance(value, Tensor)]
+
+
 def tensor_of(data: bytes) -> Tensor:
     """Return ``uint8[number of bytes]`` on the CPU; at least one byte is needed."""
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)

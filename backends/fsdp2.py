@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
-from backends.base import BuildOptimizer, Prepared
+from backends.base import BuildOptimizer, Prepared, tensors_of
 from backends.torch_distributed import ProcessGroupOptions, TorchDistributed
 from measurement.errors import PlanError, shortened
 
@@ -122,7 +122,7 @@ class FSDP2(TorchDistributed):
             PlanError: a parameter has hooks, which would stay behind with the parameter that its shard replaces.
         """
         _require_no_parameter_hooks(model)
-        for tensor in model.state_dict().values():
+        for tensor in tensors_of(model):
             dist.broadcast(tensor, src=0)
         mesh = init_device_mesh(self._device.type, (dist.get_world_size(),))
         arguments: dict[str, Any] = {"mesh": mesh, "mp_policy": self._mixed_precision()}

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from backends.base import Backend, BuildOptimizer, Prepared, Store, bytes_of, tensor_of
@@ -220,7 +220,9 @@ class Horovod(Backend):
             sparse_as_dense=self.options.sparse_as_dense,
         )
         carry_over(optimizer, wrapped)
-        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        hvd.broadcast_parameters(
+            {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}, root_rank=0
+        )
         if optimizer.state:
             hvd.broadcast_optimizer_state(wrapped, root_rank=0)
         return HorovodPrepared(model, wrapped, original=optimizer, micro_steps=self.micro_steps, op=self.options.op)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from backends.base import BuildOptimizer, Prepared
+from backends.base import BuildOptimizer, Prepared, tensors_of
 from backends.torch_distributed import TorchDistributed
 
 
@@ -60,12 +60,14 @@ class Naive(TorchDistributed):
 @torch.no_grad()
 def sync_hyperparameters(model: nn.Module) -> None:
     """Every rank takes rank 0's parameters and buffers, by send and recv. Collective."""
-    for tensor in model.state_dict().values():
+    for tensor in tensors_of(model):
+        whole = tensor.contiguous()  # itself, if it is
         if dist.get_rank() == 0:
             for rank in range(1, dist.get_world_size()):
-                dist.send(tensor, dst=rank)
+                dist.send(whole, dst=rank)
         else:
-            dist.recv(tensor, src=0)
+            dist.recv(whole, src=0)
+            tensor.copy_(whole)
 
 
 @torch.no_grad()

@@ -30,8 +30,8 @@ class NoOptions(BaseModel):
 class Workload(ABC):
     """A model, its optimizer, its batches and its loss. Every rank makes its own workload; no method is collective.
 
-    The runner seeds torch, NumPy and ``random`` before ``build_model``, so equal seeds give equal weights. ``batches`` must draw
-    random numbers from its own generators only.
+    The runner seeds torch, NumPy and ``random`` before the constructor and ``build_model``, so equal seeds give equal weights.
+    Equal draws must give equal losses: draw from these generators, or from one that the constructor makes from ``seed``.
     """
 
     Options: ClassVar[type[BaseModel]] = NoOptions

@@ -49,16 +49,19 @@ class OwnDraws:
             yield value
 
 
-def _states() -> tuple[Any, ...]:
-    """Of the current GPU's generator, too, once there is one."""
-    gpu = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
-    return torch.get_rng_state(), gpu, np.random.get_state(), random.getstate()
+def torch_states() -> list[torch.Tensor]:
+    """Of PyTorch's generators: the CPU's and, once it is in use, the current GPU's."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else [])]
 
 
-def _put_back(states: tuple[Any, ...]) -> None:
-    cpu, gpu, numpys, pythons = states
+def _states() -> tuple[list[torch.Tensor], Any, Any]:
+    return torch_states(), np.random.get_state(), random.getstate()
+
+
+def _put_back(states: tuple[list[torch.Tensor], Any, Any]) -> None:
+    (cpu, *gpu), numpys, pythons = states
     torch.set_rng_state(cpu)
-    if gpu is not None:
-        torch.cuda.set_rng_state(gpu)
+    for state in gpu:
+        torch.cuda.set_rng_state(state)
     np.random.set_state(numpys)
     random.setstate(pythons)

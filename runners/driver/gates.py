@@ -66,7 +66,7 @@ def _judging() -> Iterator[None]:
     """
     try:
         yield
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         message = f"what its ranks found in the gate could not be judged ({type(error).__name__}: {error}); please report this"
         raise ArmFailed(Failure(message=message), status="failed") from error
 

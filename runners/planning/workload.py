@@ -13,6 +13,7 @@ from measurement.plan_file import checked
 from measurement.record import Case
 from runners.planning.arms import ArmSetup
 from workloads import MicroBenchmark, Workload, workload_class
+from workloads.seeding import seed_generators
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +25,9 @@ class WorkloadSetup:
     options: BaseModel
 
     def build(self, *, local_batch_size: int, seed: int) -> Workload:
-        """Make the workload."""
+        """Make the workload. What its constructor draws follows from the seed."""
         assert issubclass(self.workload, Workload)
+        seed_generators(seed)
         return self.workload(local_batch_size=local_batch_size, seed=seed, options=self.options)
 
     def build_micro_benchmark(self, *, seed: int) -> MicroBenchmark | None:

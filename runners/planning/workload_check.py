@@ -205,8 +205,8 @@ class _Trial:
         before = _beyond_reach(self._fresh, self._twin)
         with self._trying("compute_loss", method):
             first = self._loss_alone(self._fresh, self._twin)
-            seed_generators(self._seed)
             other = self._build()
+            seed_generators(self._seed)
             model = other.build_model()
             again = self._loss_alone(other, model)
         if first is None or again is None or abs(again - first) <= SAME_LOSS * max(abs(first), abs(again)):

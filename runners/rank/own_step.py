@@ -25,7 +25,7 @@ from runners.protocol.sketches import real_elements, sketch_tensors
 from runners.rank.trainer import Trainer
 from workloads import Workload
 from workloads.optimizers import as_one, members_of
-from workloads.seeding import OwnDraws, seed_generators
+from workloads.seeding import OwnDraws, seed_generators, torch_states
 from workloads.tensors import is_finite, stored_values
 
 SAMPLES = 1 << 14
@@ -44,6 +44,8 @@ class OwnStep:
     gradients: Sketches
     missing: list[str]
     """Parameters to be trained that got no gradient."""
+    draws: bool
+    """Whether forward or backward pass drew random numbers of PyTorch's."""
     noise: dict[str, float] = field(default_factory=dict)
     """What rounding makes of each gradient, as ``ParityReport`` has it."""
     rounding: dict[str, float] = field(default_factory=dict)
@@ -57,7 +59,7 @@ class OwnSteps:
         """``parameters``: and buffers, as ``prepare`` left them."""
         self._trainer, self._parameters = trainer, parameters
         self._rank = trainer.world.rank
-        self._loss = 0.0
+        self._loss, self._drew = 0.0, False
 
     def take(self) -> OwnStep:
         """Take it twice: rank 0 with parameters that are off by ``NUDGE``; the others, and a rank alone, as it was. Collective.
@@ -71,7 +73,7 @@ class OwnSteps:
         alone = self._with_gradients(self._parameters)
         self._require_finite(alone)
         missing = [name for name, parameter in alone.bare.named_parameters() if parameter.requires_grad and parameter.grad is None]
-        found = OwnStep(gradients=sketch_tensors(alone.full_gradients().items()), missing=missing)
+        found = OwnStep(gradients=sketch_tensors(alone.full_gradients().items()), missing=missing, draws=self._drew)
         is_alone = self._trainer.world.world_size == 1
         self._tell_repeated(self._repeated(found.gradients) if self._rank > 0 or is_alone else None)
         if self._rank == 0:
@@ -125,6 +127,7 @@ class OwnSteps:
         put_state(bare, parameters)
         alone = Prepared(bare, as_one(workload.build_optimizer(bare)))
         seed_generators(trainer.seed + self._rank)
+        before = torch_states()
         batches: Iterable[Any] = map(trainer.laid_out, islice(drawn_apart(trainer, workload), trainer.micro_steps))
         weighed = list(batches) if workload.weighs_micro_batches else []
         self._loss = 0.0
@@ -134,6 +137,7 @@ class OwnSteps:
             share = trainer.share_of(batch, weighed)
             self._loss += share * loss.item()
             precision.backward(alone, loss * share)
+        self._drew = any(not torch.equal(old, new) for old, new in zip(before, torch_states(), strict=True))
         for parameter in bare.parameters():
             if parameter.grad is not None:
                 parameter.grad /= precision.scaler.get_scale()

@@ -75,17 +75,8 @@ def _take_steps(trainer: Trainer, *, steps: int) -> ParityReport:
     alone = OwnSteps(trainer, parameters).take()
     trainer.batches = _digested(drawn_apart(trainer, trainer.workload), digest)
     counter.watch_prepared(joined)
-    synced: Sketches = {}
-    timer = StepTimer(trainer.device)
-    for step in range(steps):
-        seed_generators(trainer.seed + trainer.world.rank)
-        joined.keeps_gradients = step == 0
-        if step > 0:
-            trainer.step(timer)
-            continue
-        with trainer.step_precision.unclipped(), reader.watching() if trainer.gradient_scale is not None else nullcontext():
-            trainer.step(timer)
-        synced = reader.sketches(joined)
+    with _eager_draws() if trainer.speed.compile and alone.draws else nullcontext():
+        synced = _steps(trainer, reader, steps=steps)
     calls, ended = counter.counts(), joined.full_parameters()
     _require_convergence({name: ended[name] for name in finite if name in ended}, synced, steps=steps)
     state = _whole_optimizer_state(trainer)
@@ -109,6 +100,33 @@ def _take_steps(trainer: Trainer, *, steps: int) -> ParityReport:
         gradient_tolerance=max(trainer.backend.gradient_tolerance, trainer.step_precision.gradient_error),
         tolerances={name: tolerance_of(tensor) for name, tensor in model.named_parameters() if tensor.requires_grad},
     )
+
+
+def _steps(trainer: Trainer, reader: _GradientReader, *, steps: int) -> Sketches:
+    """Take the steps; the gradients that the first one exchanged."""
+    joined, timer, synced = trainer.joined, StepTimer(trainer.device), {}
+    for step in range(steps):
+        seed_generators(trainer.seed + trainer.world.rank)
+        joined.keeps_gradients = step == 0
+        if step > 0:
+            trainer.step(timer)
+            continue
+        with trainer.step_precision.unclipped(), reader.watching() if trainer.gradient_scale is not None else nullcontext():
+            trainer.step(timer)
+        synced = reader.sketches(joined)
+    return synced
+
+
+@contextmanager
+def _eager_draws() -> Iterator[None]:
+    """A context in which a model is compiled anew, to draw as the reference does: Inductor's own dropout masks are others."""
+    import torch._dynamo
+    import torch._inductor.config as inductor
+
+    torch._dynamo.reset()
+    with inductor.patch(fallback_random=True):
+        yield
+    torch._dynamo.reset()
 
 
 def _model_of_this_rank(trainer: Trainer) -> nn.Module:
@@ -183,6 +201,7 @@ class _GradientReader:
         found = sketch_tensors(joined.full_gradients().items())
         for parameter, left in after:
             parameter.grad = left
+        self._kept = []
         return found
 
 

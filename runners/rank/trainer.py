@@ -134,6 +134,7 @@ class Trainer:
     def another_workload(self) -> Workload:
         """Return a workload like this one, for a model beside the one that is trained: it may keep what belongs to its model."""
         own = self.workload
+        seed_generators(own.seed)
         return type(own)(local_batch_size=own.local_batch_size, seed=own.seed, options=own.options)
 
     def build_bare(self, *, seed: int | None = None, workload: Workload | None = None) -> nn.Module:

@@ -70,6 +70,23 @@ class OwnGenerators(Plain):
         return nn.functional.mse_loss(model(inputs + noise), targets)
 
 
+class Distilled(Plain):
+    """A teacher that the constructor makes, and numbers that ``batches`` leaves for the loss."""
+
+    def __init__(self, **more):
+        super().__init__(**more)
+        self.teacher = nn.Linear(10, 1)
+
+    def batches(self, *, rank, world_size, device):
+        self.weight = 0.5
+        yield from super().batches(rank=rank, world_size=world_size, device=device)
+
+    def compute_loss(self, model, batch):
+        with torch.no_grad():
+            taught = self.teacher(batch[0])
+        return super().compute_loss(model, batch) + self.weight * nn.functional.mse_loss(model(batch[0]), taught)
+
+
 class ChangesItsBatch(Plain):
     """Normalises in place, as memory is short."""
 
@@ -234,7 +251,8 @@ class Clipping(torch.optim.SGD):
         for gradient in gradients:
             gradient.mul_(0.1 / norm)
         found = super().step(closure)
-        self.zero_grad()
+        for parameter in self.param_groups[0]["params"]:
+            parameter.grad = None
         return found
 
 

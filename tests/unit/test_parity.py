@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,9 @@ from hypothesis import strategies as st
 
 from runners.protocol.gate_verdict import judge_parity
 from runners.protocol.messages import ParityReport
-from runners.protocol.sketches import sketch
+from runners.protocol.sketches import sketch, sketch_states
+from runners.rank.own_step import put_state, tolerance_of
+from workloads.seeding import OwnDraws, seed_generators
 
 SHAPES = {"weight": (40, 30), "bias": (30,), "dead": (5,)}
 
@@ -110,3 +114,93 @@ def test_a_sketch_is_linear_and_tells_size(seed, size, scale):
     both = np.add(sketch(a), sketch(b))
     assert np.allclose(sketch(a + b), both, rtol=1e-9, atol=1e-9 * scale * size)
     assert 0.2 < np.linalg.norm(sketch(a)) / a.norm() < 2.5
+
+
+INDICES, VALUES = torch.tensor([[0, 3], [1, 2]]), torch.tensor([1.0, 2.0])
+STATES = {
+    "integer": torch.arange(100),
+    "bool": torch.arange(100) % 2 == 0,
+    "half": torch.ones(100, dtype=torch.bfloat16),
+    "eighth": torch.ones(100).to(torch.float8_e4m3fn),
+    "complex": torch.randn(100, dtype=torch.complex64),
+    "conjugated": torch.randn(100, dtype=torch.complex64).conj(),
+    "empty": torch.zeros(0, 3),
+    "expanded": torch.zeros(1).expand(100),
+    "turned": torch.arange(100.0).reshape(10, 10).t(),
+    "scalar": torch.tensor(float("nan")),
+    "masked": torch.full((10, 10), float("-inf")).triu(1),
+    "sparse": torch.sparse_coo_tensor(INDICES, VALUES, (10, 10)),
+    "huge": torch.sparse_coo_tensor(INDICES, VALUES, (10**6, 10**6)),
+    "rows": torch.sparse_csr_tensor(torch.tensor([0, 1, 2]), torch.tensor([0, 1]), VALUES, (2, 100)),
+    "complex sparse": torch.sparse_coo_tensor(INDICES, VALUES.to(torch.complex64), (10, 10)),
+}
+
+
+def test_tensors_of_every_kind_are_compared_and_what_is_none_is_named():
+    found, others = sketch_states({**STATES, "_extra_state": {"calls": 3}, "whole": torch.nn.UninitializedParameter()})
+    assert found.keys() == STATES.keys()
+    assert all(np.isfinite(values).all() for values in found.values())
+    assert others == ["'_extra_state' (dict)", "'whole' (UninitializedParameter)"]
+
+
+def test_what_is_not_finite_by_intent_is_told_from_what_is_not():
+    masked, other = STATES["masked"], STATES["masked"].clone()
+    other[0, 1] = 0.0
+    assert sketch(masked, is_state=True) == sketch(masked.clone(), is_state=True) != sketch(other, is_state=True)
+    assert not np.isfinite(sketch(masked)).all(), "a gradient that is not finite is seen"
+
+
+def test_what_is_not_compared_is_said():
+    told = [report.model_copy(update={"not_compared": ["'_extra_state' (dict)"], "samples": ""}) for report in reports()]
+    found = judge_parity(told, steps=3)
+    assert found.passed, "batches without tensors are not the same ones"
+    assert found.notes == [
+        "not compared, since it cannot be put in numbers: '_extra_state' (dict)",
+        "samples not compared: the batches hold no tensors",
+    ]
+
+
+@pytest.mark.parametrize(("error", "passes"), [(1e-3, True), (0.1, False)])
+def test_a_tolerance_follows_the_dtype(error, passes):
+    """A bfloat16 has 8 bits."""
+    made = reports(synced=lambda local, mean, rank: {**mean, "weight": mean["weight"] * (1 + error)})
+    half = [report.model_copy(update={"tolerances": {"weight": tolerance_of(STATES["half"])}}) for report in made]
+    assert judge_parity(half, steps=3).passed == passes
+    assert not judge_parity(made, steps=3).passed
+
+
+def test_what_rounding_alone_makes_is_not_held_against_a_gradient():
+    made = reports(synced=lambda local, mean, rank: {**mean, "bias": mean["bias"] * 1.5})
+    size = float(np.linalg.norm(made[0].local["bias"]))
+    assert judge_parity([report.model_copy(update={"noise": {"bias": size}}) for report in made], steps=3).passed
+    assert not judge_parity([report.model_copy(update={"noise": {"bias": 1e-6 * size}}) for report in made], steps=3).passed
+
+
+def test_a_tensor_that_a_rank_does_not_report_is_wrong_and_no_exception():
+    found = judge_parity(reports(ended={name: sketch(value) for name, value in tensors(2).items() if name != "bias"}), steps=3)
+    assert any("rank 1: 'bias' is inf" in failure for failure in found.failures), found.failures
+
+
+def test_states_of_every_kind_are_put_into_a_model():
+    model = torch.nn.Module()
+    for name, value in STATES.items():
+        model.register_buffer(f"{name} one", value if name == "expanded" else value.clone())
+    others = {"turned": torch.ones(10, 10), "integer": torch.ones(100), "expanded": torch.full((1,), 2.0).expand(100)}
+    put_state(model, {f"{name} one": value for name, value in {**STATES, **others}.items()} | {"_extra_state": 3})
+    found = dict(model.named_buffers())
+    assert all(found[f"{name} one"].eq(value).all() for name, value in others.items())
+    assert found["turned one"].stride() == STATES["turned"].stride()
+
+
+def test_draws_of_batches_go_on_by_themselves_and_are_not_noticed():
+    def draws():
+        while True:
+            yield float(torch.rand(())), float(np.random.rand()), random.random()
+
+    seed_generators(5)
+    wanted = [next(draws()) for _ in range(3)]
+    seed_generators(7)
+    others = [next(draws()) for _ in range(3)]
+    seed_generators(7)
+    apart = OwnDraws(5).iterate(draws)
+    assert [(next(apart), next(draws())) for _ in range(3)] == list(zip(wanted, others, strict=True))

@@ -24,8 +24,10 @@ from measurement.step_timer import StepTimer
 from measurement.training import LossScale
 from measurement.world import World
 from runners.processes.rank_supervisor import state
+from runners.protocol.gate_verdict import judge_parity
 from runners.protocol.messages import Job
 from runners.rank import loader_processes
+from runners.rank.call_counts import BACKWARD, FORWARD, STEP
 from runners.rank.engine import settle_garbage, start_engine
 from runners.rank.parity import run_gate
 from runners.rank.precision import StepPrecision
@@ -42,6 +44,7 @@ def engine():
 
 traced = torch.compile
 IDIOMS = REPOSITORY / "tests" / "outside" / "idioms.py"
+EVERYDAY = IDIOMS.with_name("everyday.py")
 
 
 def test_images_and_models_can_lie_in_memory_by_pixels(engine):
@@ -161,6 +164,30 @@ def test_what_is_not_finite_is_the_workloads_and_no_backends(name, message):
     with pytest.raises(PlanError) as caught:
         run_gate(trainer, steps=3)
     assert message in str(caught.value)
+
+
+def test_a_step_that_is_another_one_each_time_is_the_workloads_failure():
+    job = Job(arm="x", backend="single", workload=f"{EVERYDAY}:DrawsFromTheModule", local_batch_size=4, world_size=1, seed=1)
+    with pytest.raises(PlanError, match="the workload's loss is not repeatable: rank 0 came to a loss of"):
+        run_gate(start_engine(job, World()).trainer, steps=3)
+
+
+def test_a_compiled_models_calls_are_counted_and_its_dropout_is_the_references():
+    """Drawn by Inductor itself, where it is not asked to draw as eager PyTorch does."""
+    job = Job(arm="x", backend="single", workload=f"{EVERYDAY}:Augmented", local_batch_size=4, world_size=1, seed=1, device="cpu")
+    trainer = start_engine(job.model_copy(update={"speed": SpeedSettings(compile=True)}), World()).trainer
+    report = run_gate(trainer, steps=3)
+    assert judge_parity([report], steps=3).failures == []
+    assert {report.calls[kind] for kind in (FORWARD, BACKWARD, STEP)} == {3}
+
+
+def test_the_gate_leaves_a_workload_as_it_was(engine):
+    own = engine.trainer.workload
+    seen = []
+    own.compute_loss = lambda model, batch: seen.append(batch)
+    assert judge_parity([engine.run_gate(steps=2)], steps=2).passed
+    assert engine.trainer.workload is own
+    assert not seen, "the gate's workload is another"
 
 
 def test_a_block_is_rebuilt_only_when_asked(engine):

@@ -16,8 +16,8 @@ from tests.conftest import documented_files, ringside_here
 IDIOMS = Path(__file__).parent.parent / "outside" / "idioms.py"
 
 
-def facts_of(name, **options):
-    setup = resolve_workload(f"{IDIOMS}:{name}", options)
+def facts_of(name, *, file=IDIOMS, **options):
+    setup = resolve_workload(f"{file}:{name}", options)
     return check_workload(setup, local_batch_size=16, seed=1, world_size=2, device=torch.device("cpu"))
 
 
@@ -29,6 +29,36 @@ def test_ordinary_idioms_have_nothing_to_mend(name):
 
 
 @pytest.mark.parametrize(
+    "name",
+    [
+        "Augmented",
+        "Shuffled",
+        "OwnGenerators",
+        "Distilled",
+        "ChangesItsBatch",
+        "KeepsHidden",
+        "KeepsHiddenInModel",
+        "Masked",
+        "Odd",
+        "Complex",
+    ],
+)
+def test_draws_and_kept_state_have_nothing_to_mend(name):
+    assert facts_of(name, file=IDIOMS.with_name("everyday.py")).errors == []
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [("KeepsHiddenInClass", "KeepsHiddenInClass.hidden"), ("DrawsFromTheModule", "RNG")],
+)
+def test_a_loss_that_is_not_repeatable_is_told_with_what_changed(name, changed):
+    (error,) = facts_of(name, file=IDIOMS.with_name("everyday.py")).errors
+    assert error.startswith("the workload's loss is not repeatable: compute_loss() gave ")
+    assert f"from the same weights, batch and seeds ({changed} changed meanwhile); draw from the generators" in error
+    assert "everyday.py:" in error
+
+
+@pytest.mark.parametrize(
     ("name", "messages"),
     [
         ("NoOptimizerClass", ["build_optimizer() gave LambdaLR; return a torch.optim.Optimizer, or a list of them", "idioms.py:"]),
@@ -36,7 +66,7 @@ def test_ordinary_idioms_have_nothing_to_mend(name):
         ("LossPerSample", ["compute_loss() gave a tensor of shape [2, 1]; return the mean over the batch", "idioms.py:"]),
         ("OwnBackward", ["compute_loss() ran backward() by itself; add the losses up", "idioms.py:"]),
         ("NanLoss", ["the loss of the first batch is nan", "idioms.py:"]),
-        ("Unseeded", ["batches() gave others when called again with equal arguments", "idioms.py:"]),
+        ("Unseeded", ["batches() gave ranks 0 and 1 the same samples", "idioms.py:"]),
         ("SameShard", ["batches() gave ranks 0 and 1 the same samples", "idioms.py:"]),
         ("NoBatches", ["batches() gave none to rank 0 of 2", "idioms.py:"]),
         ("ElsewhereBatches", ["batches() gave batch[1] on meta, and its argument device is cpu; move it there", "idioms.py:"]),

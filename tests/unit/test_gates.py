@@ -1,0 +1,92 @@
+"""The driver's side of the gate, with ranks that answer at once: whose failure it is, and what goes on after it."""
+
+from __future__ import annotations
+
+import pytest
+
+from measurement.plan import Measurement
+from measurement.record import Failure, LaunchRecord
+from runners.driver import gates
+from runners.driver.arm_launch import ArmLaunch
+from runners.driver.gates import none_can_pass, open_gates
+from runners.protocol.gate_verdict import NOT_REPEATABLE
+from runners.protocol.messages import GateReply, ParityReport
+from runners.protocol.sketches import sketch_states
+from tests.unit.test_parity import tensors
+
+
+def report(rank, **changes):
+    state, _ = sketch_states(tensors(1))
+    fields = {"started": state, "wanted": state, "local": state, "synced": state, "ended": state}
+    sizes = {name: value.numel() for name, value in tensors(1).items()}
+    made = ParityReport(**fields, sizes=sizes, samples=f"of {rank}", gradient_scale=1.0, gradient_tolerance=1e-4)
+    return made.model_copy(update=changes)
+
+
+class Session:
+    """Ranks whose reports are given."""
+
+    exit_codes: tuple[int, ...] = ()
+
+    def __init__(self, name, reports):
+        self.name, self.reports, self.is_ended = name, reports, False
+
+    def thaw(self):
+        pass
+
+    freeze = thaw
+
+    def send(self, command):
+        pass
+
+    def receive(self, expected, *, timeout_s):
+        return [GateReply.model_construct(report=one) for one in self.reports]
+
+    def end(self):
+        self.is_ended = True
+
+
+def arm(name, reports, *, role="candidate", status="ok", error=None):
+    fields = {"comparison_id": "c", "plan_digest": "d", "launch": 0, "arm": name, "role": role, "backend": "x", "world_size": 2}
+    more = {"transport": "gloo", "launcher": "spawn", "workload": "w", "status": status}
+    record = LaunchRecord(**fields, **more, error=Failure(message=error) if error else None)
+    return ArmLaunch(session=Session(name, reports), record=record, say=lambda text: None)
+
+
+def opened(*arms):
+    open_gates(arms, known=arms, measurement=Measurement(), after_blocks=True, say=lambda text: None)
+    return {one.record.arm: one.record for one in arms}
+
+
+def test_what_cannot_be_judged_is_that_arms_error_and_no_others():
+    damaged = [report(rank, sizes=None) for rank in range(2)]
+    records = opened(arm("ddp", [report(0), report(1)], role="baseline"), arm("odd", damaged), arm("hvd", [report(0), report(1)]))
+    assert {name: record.status for name, record in records.items()} == {"ddp": "ok", "odd": "failed", "hvd": "ok"}
+    assert "could not be judged (AttributeError: " in records["odd"].error.message
+    assert records["hvd"].parity.compared_with == "ddp"
+
+
+def test_what_cannot_be_compared_with_another_arm_is_that_arms_error(monkeypatch):
+    def fail(*_arguments, **_more):
+        raise KeyError("version")
+
+    monkeypatch.setattr(gates, "compare_state", fail)
+    records = opened(arm("ddp", [report(0), report(1)], role="baseline"), arm("hvd", [report(0), report(1)]))
+    assert (records["ddp"].status, records["hvd"].status) == ("ok", "failed")
+    assert "could not be judged (KeyError: 'version')" in records["hvd"].error.message
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "is_hopeless"),
+    [
+        ([("wrong", "a"), ("wrong", "b")], True),
+        ([("failed", f"rank 1: {NOT_REPEATABLE}: ..."), ("wrong", "b")], True),
+        ([("failed", "rank 1 died without a word"), ("wrong", "b")], False),
+        ([("ok", None), ("wrong", "b")], False),
+    ],
+)
+def test_no_launch_follows_one_in_which_no_arm_passed(outcomes, is_hopeless):
+    records = [arm(str(number), [], status=status, error=error).record for number, (status, error) in enumerate(outcomes)]
+    floor = arm("floor", [], role="floor").record
+    assert none_can_pass([*records, floor]) == is_hopeless
+    assert not none_can_pass([floor])
