@@ -124,7 +124,7 @@ class ArmProcesses:
     def _fetch_from(self, host: str, *, end: bool) -> bytes:
         argv = remote.python("runners.processes.remote_results", self._run_id, *(["--end"] if end else []))
         try:
-            return remote.run(host, argv, timeout_s=SPOOL_TIMEOUT_S)
+            return remote.ask(host, argv, timeout_s=SPOOL_TIMEOUT_S)
         except LaunchError as error:
             self.unreachable[host] = str(error)
             return b""

@@ -1,8 +1,8 @@
 """Reports what a host is, before ranks start there.
 
-The driver runs ``python -m runners.hosts.host_facts DRIVER:PORT`` on each. It prints one line of JSON; then, for every line it
-is sent, the time on its clock. With ``--free-port`` in the place of the driver's address: a port to serve at. It imports nothing
-of size.
+The driver runs ``python -m runners.hosts.host_facts DRIVER:PORT`` on each. It answers with JSON; then, for every line it
+is sent, with the time on its clock. With ``--free-port`` in the place of the driver's address: a port to serve at. It imports
+nothing of size.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ import psutil
 
 from measurement.addresses import free_port, split_port
 from measurement.fingerprint import fingerprint
+from runners.processes.answers import give
 
 FREE_PORT = "--free-port"
 CONNECT_TIMEOUT_S = 5.0
 
 
 def main(driver: str) -> None:
-    """Print the facts, then answer questions for the time."""
+    """Give the facts, then answer questions for the time."""
     if driver == FREE_PORT:
-        print(free_port())
+        give(str(free_port()))
         return
-    print(json.dumps(facts(driver)), flush=True)
+    give(json.dumps(facts(driver)))
     for _ in sys.stdin:
-        print(repr(time.time()), flush=True)
+        give(repr(time.time()))
 
 
 def facts(driver: str) -> dict[str, Any]:

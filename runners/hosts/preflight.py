@@ -24,7 +24,6 @@ from runners.hosts.placement import Placement, planned_hosts
 from runners.hosts.ssh_probe import HostStatus, is_here, probe_hosts, require_reachable
 from runners.launchers.base import HERE
 from runners.processes import remote
-from runners.processes.remote import last_line
 
 ANSWER_TIMEOUT_S = 60.0
 CLOCK_TRIES = 7
@@ -112,34 +111,30 @@ def ask(host: str, *, here: frozenset[str], driver: str) -> dict[str, Any]:
     Raises:
         LaunchError: it does not answer as it should.
     """
-    process = remote.converse(None if host in here else host, remote.python("runners.hosts.host_facts", driver))
-    assert process.stdin and process.stdout and process.stderr
-    limit = threading.Timer(ANSWER_TIMEOUT_S, process.kill)
+    talk = remote.Conversation(None if host in here else host, remote.python("runners.hosts.host_facts", driver))
+    limit = threading.Timer(ANSWER_TIMEOUT_S, talk.kill)
     limit.start()
     try:
-        found = dict(json.loads(process.stdout.readline()))
-        found[CLOCK_FIELD], found["clock_error_s"] = min(
-            (_clock(process.stdin, process.stdout) for _ in range(CLOCK_TRIES)), key=lambda clock: clock[1]
-        )
-        process.stdin.close()
-    except (OSError, ValueError) as error:
-        process.kill()
-        said = last_line(process.stderr.read()) or str(error)
+        found = dict(json.loads(talk.answer()))
+        clocks = [_clock(talk) for _ in range(CLOCK_TRIES)]
+    except ValueError:
+        talk.kill()
+        said = talk.end() or f"no answer within {ANSWER_TIMEOUT_S:g} s"
         raise LaunchError(
             f"host '{host}' does not say what it is: {said}; try there: python -m runners.hosts.host_facts {driver}"
         ) from None
     finally:
         limit.cancel()
-        process.wait(ANSWER_TIMEOUT_S)
+        talk.end()
+    found[CLOCK_FIELD], found["clock_error_s"] = min(clocks, key=lambda clock: clock[1])
     return found
 
 
-def _clock(question: Any, answers: Any) -> tuple[float, float]:
+def _clock(talk: remote.Conversation) -> tuple[float, float]:
     """Return how far its clock is ahead of ours and the error of that, half of the round trip; seconds."""
     asked = time.time()
-    question.write("\n")
-    question.flush()
-    told = float(answers.readline())
+    talk.tell("")
+    told = float(talk.answer())
     answered = time.time()
     return told - (asked + answered) / 2, (answered - asked) / 2
 
