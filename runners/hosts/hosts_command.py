@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -13,7 +14,8 @@ from rich.table import Table
 from measurement.addresses import bracketed
 from measurement.errors import HostfileError
 from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
-from runners.hosts.port_reach import REMEDY, unreached
+from runners.hosts.names import doubts, hidden
+from runners.hosts.port_reach import REMEDY, try_ports
 from runners.hosts.ssh_probe import HostStatus, is_here, probe_hosts
 from runners.launchers.base import HostSlots
 from runners.launchers.slurm_job import slurm_job
@@ -52,18 +54,26 @@ def show_hosts(hosts: Sequence[HostSlots], *, world_size: int | None, reach: boo
     found = probe_hosts([entry.host for entry in hosts]) if reach else []
     console.print(hosts_table(hosts, placed, {entry.host: entry for entry in found}))
     as_list = ",".join(f"{bracketed(entry.host)}:{entry.slots}" for entry in hosts)
-    console.print(f"for horovodrun and mpirun: -H {as_list}", markup=False, highlight=False, soft_wrap=True)
+    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    say(f"for horovodrun and mpirun: -H {as_list}")
     bad = [entry for entry in found if entry.status != "ok"]
     for entry in bad:
-        console.print(f"{entry.host}: {entry.remedy}", markup=False, highlight=False, soft_wrap=True)
+        say(f"{entry.host}: {entry.remedy}")
     well = [entry for entry in found if entry.status == "ok"]
     here = [entry.host for entry in well if is_here(entry.address)]
-    closed = unreached([entry.host for entry in well], here=here) if len(well) > 1 else []
-    for line in [*closed, *([REMEDY] if closed else [])]:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    if len(well) > 1 and not closed:
-        console.print(f"ports: the {len(well)} hosts reach each other's, both ways")
-    return not bad and not closed
+    is_joined = len(well) < 2 or _are_joined([entry.host for entry in well], here=here, say=say)
+    return not bad and is_joined
+
+
+def _are_joined(hosts: Sequence[str], *, here: Sequence[str], say: Callable[[str], None]) -> bool:
+    """Whether several hosts find each other; prints what hinders them."""
+    reach = try_ports(hosts, here=here)
+    wrong = [*reach.closed, *([REMEDY] if reach.closed else []), *(f"{host}: {why}" for host, why in hidden(reach.views).items())]
+    for line in [*wrong, *(f"note: {line}" for line in doubts(reach.views))]:
+        say(line)
+    if not reach.closed:
+        say(f"ports: the {len(hosts)} hosts reach each other's, both ways")
+    return not wrong
 
 
 def hosts_table(hosts: Sequence[HostSlots], placed: Mapping[str, range], found: Mapping[str, HostStatus]) -> Table:

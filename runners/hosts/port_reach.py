@@ -1,7 +1,7 @@
 """Whether ranks on each pair of hosts reach each other's ports: every host listens at one, and connects to all the others'.
 
-``python -m runners.hosts.port_reach`` is one host's part. It answers with its port, reads all hosts' ports, answers with what it
-could not reach, and listens until its input ends.
+``python -m runners.hosts.port_reach HOST...`` is one host's part. It answers with its port and with what names mean there, reads
+all hosts' ports, answers with what it could not reach, and listens until its input ends.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import sys
 import threading
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
+from runners.hosts.names import View, look
 from runners.processes import remote
 from runners.processes.answers import give
 
@@ -24,35 +26,39 @@ REMEDY = (
 )
 
 
-def unreached(hosts: Sequence[str], *, here: Collection[str]) -> list[str]:
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """What hosts found of each other."""
+
+    closed: list[str]
+    """A line for each way that is closed."""
+    views: dict[str, View]
+    """By host, see ``runners.hosts.names``."""
+
+
+def try_ports(hosts: Sequence[str], *, here: Collection[str]) -> Reach:
     """Try every pair of hosts, both ways. Each must answer over ssh.
 
     Args:
         hosts: by the names that ranks connect by.
         here: those that are this machine.
-
-    Returns:
-        A line for each way that is closed.
     """
-    argv = remote.python("runners.hosts.port_reach")
+    argv = remote.python("runners.hosts.port_reach", *hosts)
     told = {host: remote.Conversation(None if host in here else host, argv) for host in hosts}
     limit = threading.Timer(ANSWER_TIMEOUT_S, _kill, args=[list(told.values())])
     limit.start()
     try:
-        ports = {host: process.answer() for host, process in told.items()}
-        listening = {host: int(text) for host, text in ports.items() if text.isdigit()}
-        for process in told.values():
-            process.tell(json.dumps(listening))
-        answers = {host: process.answer() for host, process in told.items()}
+        first = {host: json.loads(talk.answer() or "{}") for host, talk in told.items()}
+        listening = {host: found["port"] for host, found in first.items() if found}
+        for talk in told.values():
+            talk.tell(json.dumps(listening))
+        answers = {host: json.loads(talk.answer() or "{}") for host, talk in told.items()}
     finally:
         limit.cancel()
-        for process in told.values():
-            process.end()
-    lines = [f"{host}: it could not listen at a port; try: ssh {host} true" for host in hosts if host not in listening]
-    for host, answer in answers.items():
-        closed = json.loads(answer) if answer else {}
-        lines += [f"{host} does not reach ports of {other}: {reason}" for other, reason in closed.items()]
-    return lines
+        ended = {host: talk.end() for host, talk in told.items()}
+    lines = [f"{host}: it could not listen at a port ({ended[host]}); try: ssh {host} true" for host in hosts if not first[host]]
+    lines += [f"{host} does not reach ports of {other}: {why}" for host, closed in answers.items() for other, why in closed.items()]
+    return Reach(closed=lines, views={host: found["view"] for host, found in first.items() if found})
 
 
 def _kill(processes: Sequence[remote.Conversation]) -> None:
@@ -73,7 +79,7 @@ def main() -> None:
     """One host's part."""
     dual = socket.has_dualstack_ipv6()
     with socket.create_server(("", 0), family=socket.AF_INET6 if dual else socket.AF_INET, dualstack_ipv6=dual) as listening:
-        give(str(listening.getsockname()[1]))
+        give(json.dumps({"port": listening.getsockname()[1], "view": look(sys.argv[1:])}))
         ports = json.loads(sys.stdin.readline() or "{}")
         with ThreadPoolExecutor(max_workers=64) as pool:
             found = dict(zip(ports, pool.map(_try, ports, ports.values()), strict=True))

@@ -20,6 +20,8 @@ from measurement.errors import LaunchError, PlanError
 from measurement.fingerprint import core_count
 from measurement.plan import Plan
 from runners.hosts.host_differences import CLOCK_FIELD, host_differences
+from runners.hosts.host_facts import NAMES
+from runners.hosts.names import doubts, hidden, lost
 from runners.hosts.placement import Placement, planned_hosts
 from runners.hosts.ssh_probe import HostStatus, is_here, probe_hosts, require_reachable
 from runners.launchers.base import HERE
@@ -37,6 +39,8 @@ class Preflight:
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """``runners.hosts.host_facts`` by host, with its clock's offset; empty where all ranks are here."""
     warnings: Sequence[str] = ()
+    hidden: Mapping[str, str] = field(default_factory=dict)
+    """Hosts that Gloo's ranks would tell the others wrong addresses of, see ``runners.hosts.names``."""
 
 
 def inspect(plan: Plan) -> Preflight:
@@ -55,6 +59,8 @@ def inspect(plan: Plan) -> Preflight:
     address = driver_address(plan, found, here=here)
     facts = gather_facts([entry.host for entry in hosts], here=here, address=address)
     _require(_unusable(facts, plan, address=address))
+    views = {host: found.pop(NAMES) for host, found in facts.items()} if len(facts) > 1 else {}
+    _require(lost(views))
     errors, warnings = host_differences(facts)
     if plan.host_differences == "refuse":
         remedy = "install the same on every host (make setup), or set host_differences: report"
@@ -63,7 +69,12 @@ def inspect(plan: Plan) -> Preflight:
     placement = Placement(
         hosts=hosts, cores={host: found["usable_cores"] for host, found in facts.items()}, here=here, driver_address=address
     )
-    return Preflight(placement=placement, facts=facts, warnings=[*errors, *warnings])
+    return Preflight(
+        placement=placement,
+        facts=facts,
+        warnings=[*errors, *warnings, *doubts(views, interface=plan.network_interface)],
+        hidden=hidden(views),
+    )
 
 
 def driver_address(plan: Plan, found: Sequence[HostStatus], *, here: frozenset[str]) -> str:
@@ -102,16 +113,17 @@ def gather_facts(hosts: Sequence[str], *, here: frozenset[str], address: str) ->
     """
     with listen(address) as listening, ThreadPoolExecutor(max_workers=64) as pool:
         driver = with_port(address, listening.getsockname()[1])
-        return dict(zip(hosts, pool.map(partial(ask, here=here, driver=driver), hosts), strict=True))
+        ask_of = partial(ask, here=here, question=[driver, *hosts])
+        return dict(zip(hosts, pool.map(ask_of, hosts), strict=True))
 
 
-def ask(host: str, *, here: frozenset[str], driver: str) -> dict[str, Any]:
+def ask(host: str, *, here: frozenset[str], question: Sequence[str]) -> dict[str, Any]:
     """Ask one host for its facts and its clock.
 
     Raises:
         LaunchError: it does not answer as it should.
     """
-    talk = remote.Conversation(None if host in here else host, remote.python("runners.hosts.host_facts", driver))
+    talk = remote.Conversation(None if host in here else host, remote.python("runners.hosts.host_facts", *question))
     limit = threading.Timer(ANSWER_TIMEOUT_S, talk.kill)
     limit.start()
     try:
@@ -121,7 +133,7 @@ def ask(host: str, *, here: frozenset[str], driver: str) -> dict[str, Any]:
         talk.kill()
         said = talk.end() or f"no answer within {ANSWER_TIMEOUT_S:g} s"
         raise LaunchError(
-            f"host '{host}' does not say what it is: {said}; try there: python -m runners.hosts.host_facts {driver}"
+            f"host '{host}' does not say what it is: {said}; try there: python -m runners.hosts.host_facts {question[0]}"
         ) from None
     finally:
         limit.cancel()
