@@ -27,7 +27,7 @@ from reports.statistics.looks import next_look
 from runners.driver.endpoint import DriverEndpoint, open_endpoint
 from runners.driver.launch import Launch
 from runners.driver.progress import Progress
-from runners.hosts.placement import SLURM
+from runners.hosts.batch_jobs import job_id
 from runners.hosts.preflight import inspect
 from runners.hosts.ssh_probe import probe_hosts
 from runners.lab.link_shaping import require_lab, shaped_links
@@ -265,7 +265,7 @@ class ComparisonRun:
             ringside_version=version("ringside"),
             driver=fingerprint() | git_state(Path(__file__).parent),
             hosts={host: dict(found) for host, found in self.inspection.facts.items()},
-            slurm_job=os.environ.get("SLURM_JOB_ID") if self.plan.hosts == SLURM else None,
+            slurm_job=job_id(self.plan.hosts, os.environ),
             sources=digests(self._sources),
             notes=self._notes,
             warnings=list(self.inspection.warnings),

@@ -13,23 +13,24 @@ from rich.table import Table
 
 from measurement.addresses import bracketed
 from measurement.errors import HostfileError
+from runners.hosts.batch_jobs import job_hosts, job_system
 from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
 from runners.hosts.names import doubts, hidden
 from runners.hosts.port_reach import REMEDY, try_ports
 from runners.hosts.ssh_probe import HostStatus, is_here, probe_hosts
 from runners.launchers.base import HostSlots
-from runners.launchers.slurm_job import slurm_job
+from runners.launchers.mpirun import KEEP_FULL_NAMES, needs_full_names
 
 
 def named_hosts(path: Path | None, listed: str | None) -> tuple[HostSlots, ...]:
-    """The hosts of a hostfile, of a ``-H`` list or, where neither is given, of the Slurm job that this runs in.
+    """The hosts of a hostfile, of a ``-H`` list or, where neither is given, of the batch job that this runs in.
 
     Raises:
         HostfileError: neither or both are given, or what is given is not accepted.
     """
-    job = slurm_job(os.environ)
+    job = job_system(os.environ)
     if path is None and listed is None and job is not None:
-        return job.hosts
+        return job_hosts(job, os.environ)
     if (path is None) == (listed is None):
         raise HostfileError("give a hostfile (such as hostfiles/two-hosts) or a list (-H host1:4,host2:4), and not both")
     return read_hostfile(path) if path is not None else parse_hosts(listed or "")
@@ -56,6 +57,10 @@ def show_hosts(hosts: Sequence[HostSlots], *, world_size: int | None, reach: boo
     as_list = ",".join(f"{bracketed(entry.host)}:{entry.slots}" for entry in hosts)
     say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     say(f"for horovodrun and mpirun: -H {as_list}")
+    for again in [entry for entry in hosts if entry.lines > 1]:
+        say(f"note: '{again.host}' is named {again.lines} times, and its slots are added up")
+    if needs_full_names(hosts):
+        say(f"note: for mpirun, export {KEEP_FULL_NAMES}=1: Open MPI 4 cuts names at the first dot")
     bad = [entry for entry in found if entry.status != "ok"]
     for entry in bad:
         say(f"{entry.host}: {entry.remedy}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import threading
 import time
@@ -19,6 +20,7 @@ from measurement.addresses import family_of, listen, with_port
 from measurement.errors import LaunchError, PlanError
 from measurement.fingerprint import core_count
 from measurement.plan import Plan
+from runners.hosts.batch_jobs import unused_nodes
 from runners.hosts.host_differences import CLOCK_FIELD, host_differences
 from runners.hosts.host_facts import NAMES
 from runners.hosts.names import doubts, hidden, lost
@@ -44,7 +46,7 @@ class Preflight:
 
 
 def inspect(plan: Plan) -> Preflight:
-    """Check the hosts of a plan; nothing if it names none.
+    """Check the hosts of a plan; if it names none, only whether a job's nodes are left alone.
 
     Raises:
         LaunchError: a host cannot take ranks, or not together with the others; one line for each, with the remedy.
@@ -52,7 +54,9 @@ def inspect(plan: Plan) -> Preflight:
     """
     hosts = planned_hosts(plan)
     if plan.hosts is None or hosts[0].host == HERE:
-        return Preflight(placement=Placement(hosts=hosts, cores={HERE: core_count()}))
+        unused = unused_nodes(os.environ) if plan.hosts is None else None
+        placement = Placement(hosts=hosts, cores={HERE: core_count()})
+        return Preflight(placement=placement, warnings=[unused] if unused else [])
     found = probe_hosts([entry.host for entry in hosts])
     require_reachable(found)
     here = frozenset({HERE, *(reach.host for reach in found if is_here(reach.address))})
