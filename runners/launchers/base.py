@@ -13,6 +13,7 @@ from typing import ClassVar
 from measurement.addresses import LOOPBACK, with_port
 from runners.launchers.rank_variables import RankVariables
 
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 HERE = "localhost"
 """As a command's host: the one the driver runs on."""
 
@@ -91,7 +92,7 @@ class HostCommand:
 
 def interface_environment(interface: str | None) -> dict[str, str]:
     """What Gloo, NCCL and Horovod's Gloo want to be told of the network interface they shall use; nothing for None."""
-    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
+    names = (GLOO_INTERFACE, "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
     return dict.fromkeys(names, interface) if interface else {}
 
 

@@ -54,11 +54,18 @@ def exit_code_of(command: Callable[[], Any]) -> int:
     try:
         command()
     except RingsideError as error:
-        print(f"ringside: {printable(str(error))}", file=sys.stderr)
+        say_once(error)
         return EXIT_BAD_INPUT
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     return 0
+
+
+def say_once(error: RingsideError) -> None:
+    """Print an error on stderr, unless it was before."""
+    if not error.is_said:
+        print(f"ringside: {printable(str(error))}", file=sys.stderr, flush=True)
+    error.is_said = True
 
 
 PATIENCE_S = 10.0
