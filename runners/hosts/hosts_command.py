@@ -15,7 +15,7 @@ from measurement.addresses import bracketed
 from measurement.errors import HostfileError
 from runners.hosts.batch_jobs import job_hosts, job_system
 from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
-from runners.hosts.names import doubts, hidden
+from runners.hosts.names import doubts, hidden, twice
 from runners.hosts.port_reach import REMEDY, try_ports
 from runners.hosts.ssh_probe import HostStatus, is_here, probe_hosts
 from runners.launchers.base import HostSlots
@@ -73,7 +73,8 @@ def show_hosts(hosts: Sequence[HostSlots], *, world_size: int | None, reach: boo
 def _are_joined(hosts: Sequence[str], *, here: Sequence[str], say: Callable[[str], None]) -> bool:
     """Whether several hosts find each other; prints what hinders them."""
     reach = try_ports(hosts, here=here)
-    wrong = [*reach.closed, *([REMEDY] if reach.closed else []), *(f"{host}: {why}" for host, why in hidden(reach.views).items())]
+    hidden_hosts = [f"{host}: {why}" for host, why in hidden(reach.views).items()]
+    wrong = [*reach.closed, *([REMEDY] if reach.closed else []), *hidden_hosts, *twice(reach.views)]
     for line in [*wrong, *(f"note: {line}" for line in doubts(reach.views))]:
         say(line)
     if not reach.closed:

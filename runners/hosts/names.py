@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import json
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -52,6 +53,18 @@ def lost(views: Mapping[str, View]) -> list[str]:
         for host, view in views.items()
         for other, address in view["finds"].items()
         if address is None
+    ]
+
+
+def twice(views: Mapping[str, View]) -> list[str]:
+    """Return which names stand for one machine: launchers would count its ranks by two nodes. Pure."""
+    machines: dict[str, list[str]] = {}
+    for host, view in views.items():
+        machines.setdefault(json.dumps([view["name"], view["interfaces"]], sort_keys=True), []).append(host)
+    return [
+        f"{' and '.join(names)} are one machine; name it once, with all its slots"
+        for names in ([f"'{host}'" for host in hosts] for hosts in machines.values())
+        if len(names) > 1
     ]
 
 

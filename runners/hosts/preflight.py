@@ -23,7 +23,7 @@ from measurement.plan import Plan
 from runners.hosts.batch_jobs import unused_nodes
 from runners.hosts.host_differences import CLOCK_FIELD, host_differences
 from runners.hosts.host_facts import NAMES
-from runners.hosts.names import doubts, hidden, lost
+from runners.hosts.names import doubts, hidden, lost, twice
 from runners.hosts.placement import Placement, planned_hosts
 from runners.hosts.ssh_probe import HostStatus, is_here, probe_hosts, require_reachable
 from runners.launchers.base import HERE
@@ -64,7 +64,7 @@ def inspect(plan: Plan) -> Preflight:
     facts = gather_facts([entry.host for entry in hosts], here=here, address=address)
     _require(_unusable(facts, plan, address=address))
     views = {host: found.pop(NAMES) for host, found in facts.items()} if len(facts) > 1 else {}
-    _require(lost(views))
+    _require([*lost(views), *twice(views)])
     errors, warnings = host_differences(facts)
     if plan.host_differences == "refuse":
         remedy = "install the same on every host (make setup), or set host_differences: report"

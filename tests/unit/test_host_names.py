@@ -79,6 +79,11 @@ def test_addresses_that_several_hosts_have_are_named_unless_an_interface_is():
     assert names.doubts(views, interface="eth0") == []
 
 
+def test_one_machine_under_two_names_is_told():
+    views = {"host1": GOOD, "10.0.0.1": GOOD, "host2": view("host1", "10.0.0.2", eth0=["10.0.0.2"])}
+    assert names.twice(views) == ["'host1' and '10.0.0.1' are one machine; name it once, with all its slots"]
+
+
 def test_this_host_tells_what_gloo_would_take(monkeypatch, tmp_path):
     """Gloo takes the first address that it can serve at."""
     answers = ["192.0.2.1", "127.0.0.1", "127.0.1.1"]
