@@ -153,6 +153,8 @@ def _name(text: str, where: _Place) -> str:
     """A host name or IPv4 address: nothing that ssh could take for an option, or a shell for more than one word."""
     if "@" in text:
         where.refuse("a user belongs into ~/.ssh/config (Host, User), where all launchers find it")
+    if "/" in text:
+        where.refuse("a file of hosts goes under hostfile")
     if not _NAME.fullmatch(text) or len(text) > 253:
         where.refuse("a host name holds letters, digits, '-', '_' and '.', and begins and ends with a letter or digit")
     if re.fullmatch(r"[0-9.]+", text):

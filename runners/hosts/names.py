@@ -11,6 +11,7 @@ import ipaddress
 import json
 import socket
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,14 @@ def look(hosts: Sequence[str]) -> dict[str, Any]:
         hosts: names by which ranks are placed.
     """
     name = socket.gethostname()
-    own = next(filter(_is_usable, _addresses_of(name)), None)
+    with ThreadPoolExecutor(max_workers=64) as pool:  # a name server may take seconds for each
+        own_addresses, *found = pool.map(_addresses_of, [name, *hosts])
+    own = next(filter(_is_usable, own_addresses), None)
     return {
         "name": name,
         "own_address": own,
         "line": _line_for(name, own),
-        "finds": {host: next(iter(_addresses_of(host)), None) for host in hosts},
+        "finds": {host: next(iter(addresses), None) for host, addresses in zip(hosts, found, strict=True)},
         "interfaces": {
             interface: [entry.address for entry in entries if entry.family == socket.AF_INET]
             for interface, entries in psutil.net_if_addrs().items()

@@ -10,12 +10,18 @@ import sys
 import pytest
 
 from measurement.errors import LaunchError
+from measurement.plan_file import check_plan
 from runners.hosts.port_reach import try_ports
 from runners.hosts.preflight import ask
 from runners.hosts.ssh_probe import Probe
+from runners.planning.arms import resolve_arms
+from runners.planning.check_process import require_workable
+from runners.planning.data_check import require_data_on
+from runners.planning.workload import resolve_workload
 from runners.processes import remote, remote_results
 from runners.processes.answers import MARK, framed, new_mark, next_answer, taken
 from runners.processes.key_file import shared_key
+from tests.conftest import TINY
 
 pytestmark = pytest.mark.launch
 
@@ -61,6 +67,30 @@ def test_every_answer_is_found_behind_a_greeting(greeting_host, tmp_path):
     (remote_results.make_folder(run_id) / "rank-0.log").write_bytes(b"\x00\xff last words")
     archive = remote.ask(HOST, remote.python("runners.processes.remote_results", run_id, "--end"), timeout_s=30)
     assert remote_results.unpack(archive) == {"rank-0.log": b"\x00\xff last words"}
+
+
+TALKER = """
+import atexit, os
+from workloads.digits import Digits
+
+print("imported", flush=True)
+if "RINGSIDE_ANSWER_MARK" in os.environ:
+    atexit.register(os.write, 1, b"bye")
+
+class Talker(Digits):
+    def require_data(self):
+        print("looking at the data", flush=True)
+        super().require_data()
+"""
+
+
+def test_what_a_users_code_prints_is_no_answer(greeting_host, tmp_path):
+    (tmp_path / "talker.py").write_text(TALKER)
+    reference = f"{tmp_path / 'talker.py'}:Talker"
+    plan = check_plan({**TINY, "workload": reference}, source="test")
+    require_data_on([HOST], plan, resolve_workload(reference, {}))
+    arms = resolve_arms(plan).values()
+    assert require_workable(plan, arms, host=HOST) == require_workable(plan, arms, host=None)
 
 
 def test_a_shell_that_runs_something_else_is_told(tmp_path, monkeypatch):

@@ -76,6 +76,7 @@ def test_every_form_is_read(text, expected):
         ("[host1]:4", "only an IPv6 address stands in brackets"),
         ("[fe80::1%-oProxyCommand=x]", "the name of a network interface"),
         ("-oProxyCommand=x", "a host name holds letters"),
+        ("/var/spool/pbs/aux/77", "a file of hosts goes under hostfile"),
         ("host1;reboot", "a host name holds letters"),
         ("$(reboot)", "a host name holds letters"),
         ("host1:4,host2:4", "one host stands on a line (a list is for -H)"),
