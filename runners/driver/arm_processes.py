@@ -21,6 +21,8 @@ from runners.processes.run_processes import end_run
 LOG_LINES = 30
 LINE_CHARACTERS = 2000
 LAST_WORDS = 8
+STACK_FRAME = re.compile(r"\[0x[0-9a-f]+\]\s*$")
+"""Of a native stack trace, which says nothing to most readers and comes last."""
 MOST_LOG_BYTES = 64 << 10
 """At most so much of a log's end is read: a rank that floods it must not flood the record, too."""
 SPOOL_TIMEOUT_S = 15.0
@@ -112,7 +114,7 @@ class ArmProcesses:
     def last_words(self, ranks: Iterable[int]) -> list[str]:
         """Return the last lines that ranks have logged, those of the launchers where they have none. See ``log_tails``."""
         tails = (_tail(self._folder / name) for name in [*map(remote_results.log_name, ranks), LAUNCHER_LOG])
-        said = ([line for line in tail.splitlines() if re.search(r"\w", line)] for tail in tails)
+        said = ([line for line in tail.splitlines() if re.search(r"\w", line) and not STACK_FRAME.search(line)] for tail in tails)
         return [cut(line) for line in next(filter(None, said), [])[-LAST_WORDS:]]
 
     def timings(self) -> Mapping[str, bytes]:

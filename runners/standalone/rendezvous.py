@@ -138,11 +138,12 @@ def _found_by_all(store: Store, world: World, job: Job) -> Store:
         return store
     host, backend = socket.gethostname(), backend_class(job.backend)
     keys = [f"hidden/{rank}" for rank in range(world.world_size)]
-    store.set(keys[world.rank], json.dumps(hidden({host: look([])})))
+    store.set(keys[world.rank], json.dumps([host, hidden({host: look([])}).get(host)]))
     store.wait(keys)
-    told = {host: why for key in keys for host, why in json.loads(store.get(key)).items()}
+    told = dict(json.loads(store.get(key)) for key in keys)
+    found = {host: why for host, why in told.items() if why and len(told) > 1}
     transport = choose_transport(job.backend, backend, job.transport, device=job.device)
-    require_findable(told, backend=job.backend, transport=transport, network_interface=os.environ.get(GLOO_INTERFACE))
+    require_findable(found, backend=job.backend, transport=transport, network_interface=os.environ.get(GLOO_INTERFACE))
     return store
 
 

@@ -203,12 +203,12 @@ def test_ranks_that_went_at_the_same_time_are_blamed_together(scene):
 
 
 def test_a_launcher_that_ended_before_any_rank_reported_is_told_with_its_code_and_its_words(scene):
-    scene.launch("echo -----; echo no such module; echo; exit 3")
+    scene.launch("echo -----; echo no such module; echo '[1] lib.so(+0x1)[0x7f]'; exit 3")
     wait_until(scene.diagnosis.looks_dead)
     failed = scene.diagnosis.of_death({})
     assert failed.failure.message == "the ranks did not report; the launcher ended with code 3"
     assert (failed.failure.ranks, failed.failure.hosts) == ([], [])
-    assert failed.failure.log_tail == {LAUNCHER_LOG: "-----\nno such module\n"}
+    assert failed.failure.log_tail == {LAUNCHER_LOG: "-----\nno such module\n[1] lib.so(+0x1)[0x7f]"}
     assert failed.failure.excerpt == ["no such module"]
 
 
