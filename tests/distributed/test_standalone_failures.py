@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from measurement.addresses import free_port
 from measurement.results import ResultsFolder
 from tests.conftest import BIN, REPOSITORY, needs_horovod, ringside_here, wait_until, write_plan
 
@@ -123,6 +125,26 @@ def test_the_reason_is_told_though_another_rank_ends_first(tmp_path):
     (record,) = [record for record in ResultsFolder(tmp_path / "out").records() if record.arm == "hvd"]
     assert (done.returncode, record.error.ranks) == (1, [0]), done.stderr
     assert record.error.message.startswith("rank 0: OSError: sample 7 is damaged")
+
+
+def test_a_rank_that_cannot_start_ends_those_of_other_hosts(tmp_path):
+    """Both are this one; each launcher knows its own ranks only."""
+    where = ["--nodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    run = ["-m", "runners.ddp", *STEPS, "--backend", f"{PLUGIN}:UnstartedDDP", "-o", str(tmp_path / "run")]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "runners.spawn", *where, "--node-rank", str(node), *run],
+            cwd=REPOSITORY,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for node in (0, 1)
+    ]
+    said = [process.communicate(timeout=ENDS_S)[1] for process in started]
+    assert all(process.returncode for process in started)
+    assert "ringside: rank 0 on " in said[0] and "OSError: no way to start" in said[0]
+    (line,) = [line for line in said[1].splitlines() if " ends, since it cannot start without rank 0 on " in line]
+    assert "OSError: no way to start" in line
 
 
 @needs_horovod

@@ -45,6 +45,15 @@ class RaisingDDP(Fails, DDP):
         raise ValueError("no more steps from me")
 
 
+class UnstartedDDP(DDP):
+    """Its rank 0 fails before it meets the others, who wait for it in their library."""
+
+    def setup(self, world, *, device, store=None):
+        if world.rank == 0:
+            raise OSError("no way to start")
+        return super().setup(world, device=device, store=store)
+
+
 class HangingDDP(Fails, DDP):
     def fail(self):
         time.sleep(600)
