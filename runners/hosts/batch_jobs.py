@@ -66,9 +66,10 @@ def job_hosts(word: str, environment: Mapping[str, str]) -> tuple[HostSlots, ...
 def unused_nodes(environment: Mapping[str, str]) -> str | None:
     """Return how many nodes a job has that a plan without hosts leaves alone; None outside of a job, or where it has one."""
     word = job_system(environment)
-    if word is None:
+    try:
+        nodes = len(job_hosts(word, environment)) if word else 0
+    except HostfileError:  # left over from a job: it hinders nobody who does not ask for its nodes
         return None
-    nodes = len(job_hosts(word, environment))
     return f"this job has {nodes} nodes, and all ranks run on this one; to use them: --set hosts={word}" if nodes > 1 else None
 
 

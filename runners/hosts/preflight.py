@@ -63,7 +63,8 @@ def inspect(plan: Plan) -> Preflight:
     address = driver_address(plan, found, here=here)
     facts = gather_facts([entry.host for entry in hosts], here=here, address=address)
     _require(_unusable(facts, plan, address=address))
-    views = {host: found.pop(NAMES) for host, found in facts.items()} if len(facts) > 1 else {}
+    views = {host: found.pop(NAMES) for host, found in facts.items()}
+    views = views if len(views) > 1 else {}  # one host's ranks find each other
     _require([*lost(views), *twice(views)])
     errors, warnings = host_differences(facts)
     if plan.host_differences == "refuse":

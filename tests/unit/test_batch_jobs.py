@@ -87,6 +87,7 @@ def test_outside_of_a_job(tmp_path):
 def test_jobs_that_cannot_be_read(tmp_path):
     with pytest.raises(HostfileError, match="hostfile '/no/such' does not exist"):
         job_hosts("pbs", {"PBS_NODEFILE": "/no/such"})
+    assert unused_nodes({"PBS_NODEFILE": "/no/such"}) is None
     with pytest.raises(HostfileError, match="LSB_MCPU_HOSTS host 2: 'node2 x'"):
         job_hosts("lsf", {"LSB_MCPU_HOSTS": "node1 2 node2 x"})
     with pytest.raises(HostfileError, match="FLUX_URI is set, but 'flux hostlist local' fails"):
