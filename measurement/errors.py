@@ -12,6 +12,9 @@ from measurement.text import printable
 class RingsideError(Exception):
     """Base of all errors that are the user's to mend; the command line prints them as one message and exits with 2."""
 
+    is_said = False
+    """Whether it was printed already, by a rank that had to before it could end."""
+
 
 class PlanError(RingsideError):
     """A plan, or an option given on the command line, cannot be run as written."""

@@ -220,7 +220,8 @@ def doctor() -> None:
 @app.command()
 def hosts(
     hostfile: Annotated[
-        Path | None, typer.Argument(help="Hostfile of Open MPI, Horovod or MPICH; see hostfiles/ for examples.")
+        Path | None,
+        typer.Argument(help="Hostfile (see hostfiles/), or a batch job's node file. [those of the job]"),
     ] = None,
     listed: Annotated[str | None, typer.Option("-H", "--hosts", help="Hosts, such as host1:4,host2:4, in place of a file.")] = None,
     world_size: Annotated[int | None, typer.Option("-np", "--np", help="Ranks to place. [as many as slots]")] = None,

@@ -63,8 +63,8 @@ class ArmLaunch:
         self.record.error = failure
         self.session.end()
         self.say("\n".join([f"{self.session.name} {status}: {failure.message}", *failure.excerpt]))
-        if failure.excerpt:
-            self.say(f"full traceback: {self.session.log_of(failure.ranks[0])}")
+        if failure.excerpt and failure.ranks:
+            self.say(f"the rank's whole log: {self.session.log_of(failure.ranks[0])}")
 
 
 @dataclass(kw_only=True)

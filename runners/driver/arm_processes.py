@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import Popen
 
-from measurement.errors import LaunchError
+from measurement.errors import LaunchError, cut
 from measurement.files import write_whole
 from runners.hosts.placement import Placement
 from runners.launchers import HostCommand
@@ -20,6 +20,9 @@ from runners.processes.run_processes import end_run
 
 LOG_LINES = 30
 LINE_CHARACTERS = 2000
+LAST_WORDS = 8
+STACK_FRAME = re.compile(r"\[0x[0-9a-f]+\]\s*$")
+"""Of a native stack trace, which says nothing to most readers and comes last."""
 MOST_LOG_BYTES = 64 << 10
 """At most so much of a log's end is read: a rank that floods it must not flood the record, too."""
 SPOOL_TIMEOUT_S = 15.0
@@ -108,6 +111,12 @@ class ArmProcesses:
         tails = {name: _tail(self._folder / name) for name in names}
         return {name: text for name, text in tails.items() if text}
 
+    def last_words(self, ranks: Iterable[int]) -> list[str]:
+        """Return the last lines that ranks have logged, those of the launchers where they have none. See ``log_tails``."""
+        tails = (_tail(self._folder / name) for name in [*map(remote_results.log_name, ranks), LAUNCHER_LOG])
+        said = ([line for line in tail.splitlines() if re.search(r"\w", line) and not STACK_FRAME.search(line)] for tail in tails)
+        return [cut(line) for line in next(filter(None, said), [])[-LAST_WORDS:]]
+
     def timings(self) -> Mapping[str, bytes]:
         """The files in which ranks on other hosts keep their replies, as of the last ``log_tails``; none if all ranks are here."""
         return self._fetched
@@ -124,7 +133,7 @@ class ArmProcesses:
     def _fetch_from(self, host: str, *, end: bool) -> bytes:
         argv = remote.python("runners.processes.remote_results", self._run_id, *(["--end"] if end else []))
         try:
-            return remote.run(host, argv, timeout_s=SPOOL_TIMEOUT_S)
+            return remote.ask(host, argv, timeout_s=SPOOL_TIMEOUT_S)
         except LaunchError as error:
             self.unreachable[host] = str(error)
             return b""

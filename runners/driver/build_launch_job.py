@@ -78,7 +78,7 @@ def master_port(placement: Placement) -> int:
     if first in placement.here:
         return free_port()
     argv = remote.python("runners.hosts.host_facts", FREE_PORT)
-    return int(remote.run(first, argv, timeout_s=PORT_TIMEOUT_S))
+    return int(remote.ask(first, argv, timeout_s=PORT_TIMEOUT_S))
 
 
 def mpi_prefix() -> str | None:

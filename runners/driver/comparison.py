@@ -30,13 +30,14 @@ from runners.driver.gates import none_can_pass
 from runners.driver.launch import Launch
 from runners.driver.progress import Progress
 from runners.driver.rehearsal import Memory, rehearse, require_something_to_measure
-from runners.hosts.placement import SLURM
+from runners.hosts.batch_jobs import job_id
 from runners.hosts.preflight import inspect
 from runners.hosts.ssh_probe import probe_hosts
 from runners.lab.link_shaping import require_lab, shaped_links
 from runners.launchers import HERE
 from runners.planning.arms import computes_on_gpu, floor_beside, require_executables, resolve_arms
 from runners.planning.check_process import is_to_check, require_workable
+from runners.planning.compatibility import require_findable
 from runners.planning.data_check import require_data_on
 from runners.planning.left_variables import require_undisturbed
 from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
@@ -103,6 +104,13 @@ class ComparisonRun:
         require_executables(self.arms)
         require_lab(self.plan)
         self.inspection = inspect(self.plan)
+        for arm in self.arms.values():
+            require_findable(
+                self.inspection.hidden,
+                backend=arm.arm.backend,
+                transport=arm.transport,
+                network_interface=self.plan.network_interface,
+            )
 
     def changes(self) -> list[str]:
         """What is not as it was when the folder's launches were measured, in words; nothing where a user goes on all the same.
@@ -305,7 +313,7 @@ class ComparisonRun:
             ringside_version=version("ringside"),
             driver=fingerprint() | git_state(Path(__file__).parent),
             hosts={host: dict(found) for host, found in self.inspection.facts.items()},
-            slurm_job=os.environ.get("SLURM_JOB_ID") if self.plan.hosts == SLURM else None,
+            slurm_job=job_id(self.plan.hosts, os.environ),
             sources=digests(self._sources),
             notes=self._notes,
             warnings=list(self.inspection.warnings),

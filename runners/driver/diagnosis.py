@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 import time
 from collections.abc import Mapping, Sequence
 
@@ -14,17 +13,12 @@ from measurement.record import Failure
 from runners.driver.arm_processes import ArmProcesses
 from runners.hosts.placement import Placement
 from runners.processes.supervisor_server import SupervisorServer
+from runners.protocol.lost_peers import tells_of_lost_peer
 from runners.protocol.messages import ErrorReply, Reply
 
 SETTLE_S = 1.0
 """How long the driver waits, after a rank or launcher has ended, for the others to say what they saw."""
 TRACE_S = 0.3
-LOST_PEER = re.compile(
-    r"(closed|reset) by peer|broken pipe|remote process exited|pair closure|has been shut down"
-    r"|connection (refused|lost|closed)|network error|no route to host|timed? ?out",
-    re.IGNORECASE,
-)
-"""What Gloo, NCCL, Horovod and sockets say of a peer that has gone: these errors follow from another."""
 
 
 class ArmFailed(Exception):  # noqa: N818 - an outcome that the driver records, not an error of its own
@@ -72,13 +66,14 @@ class Diagnosis:
         silent = {rank: self._at(rank, at_s) for rank, at_s in gone.items() if rank not in heard}
         told = {rank: reply for rank, reply in heard.items() if isinstance(reply, ErrorReply)}
         if silent and not any(reply.cause == "bad input" for reply in told.values()):
-            own = [self._at(rank, reply.at_s) for rank, reply in told.items() if not LOST_PEER.search(reply.message)]
+            own = [self._at(rank, reply.at_s) for rank, reply in told.items() if not tells_of_lost_peer(reply.message)]
             if min(own, default=math.inf) >= min(silent.values()) or self._lost(silent):
                 return self._died(silent)
         raised = self.of_errors(told)
         if raised is None and self._processes.has_ended():
-            suspects = "".join(f"; their environment has {one.setting}, which {one.variable.does}" for one in self._variables)
-            return self.failed(f"the ranks did not report; {self._processes.fate()}{suspects}")
+            suspects = "".join(f"; {suspect}" for suspect in self._suspects())
+            excerpt = self._processes.last_words([])
+            return self.failed(f"the ranks did not report; {self._processes.fate()}{suspects}", excerpt=excerpt)
         return raised
 
     def of_lost_launcher(self) -> ArmFailed | None:
@@ -88,7 +83,7 @@ class Diagnosis:
         time.sleep(SETTLE_S)
         if self._supervisors.gone(self._arm, self._launch):
             return None
-        return self.failed(f"{self._processes.fate()}, before its ranks")
+        return self.failed(f"{self._processes.fate()}, before its ranks", excerpt=self._processes.last_words([]))
 
     def _at(self, rank: int, at_s: float) -> float:
         """A time of a rank's host by the clock that all are compared by."""
@@ -104,7 +99,7 @@ class Diagnosis:
     def of_errors(self, told: Mapping[int, ErrorReply]) -> ArmFailed | None:
         """Name the cause among ranks that reported an error: bad input, else the first error that tells of no lost peer."""
         told = {rank: reply for rank, reply in told.items() if reply.cause == "bad input"} or told
-        told = {rank: reply for rank, reply in told.items() if not LOST_PEER.search(reply.message)} or told
+        told = {rank: reply for rank, reply in told.items() if not tells_of_lost_peer(reply.message)} or told
         if not told:
             return None
         first = min(told, key=lambda rank: self._at(rank, told[rank].at_s))
@@ -135,8 +130,14 @@ class Diagnosis:
         what = f"{self._who(lost)} lost with the host" if lost else f"{self._who(first)} died without a word"
         if later and not lost:
             what += f", then {self._who(later)}"
-        suspects = [f"their environment has {one.setting}, which {one.variable.does}" for one in self._variables if not lost]
-        return self._outcome("; ".join([what, *gone.values(), self._processes.fate(), *suspects]), ranks=lost or first, tails=tails)
+        suspects = [] if lost else self._suspects()
+        message = "; ".join([what, *gone.values(), self._processes.fate(), *suspects])
+        excerpt = [] if lost else self._processes.last_words(first)
+        return self._outcome(message, ranks=lost or first, tails=tails, excerpt=excerpt)
+
+    def _suspects(self) -> list[str]:
+        """What of the ranks' variables may have ended them."""
+        return [f"their environment has {one.setting}, which {one.variable.does}" for one in self._variables]
 
     def _outcome(self, message: str, *, ranks: Sequence[int], tails: Mapping[str, str], excerpt: Sequence[str] = ()) -> ArmFailed:
         failure = Failure(message=message, excerpt=list(excerpt), ranks=list(ranks), hosts=self._hosts(ranks), log_tail=dict(tails))

@@ -1,8 +1,8 @@
 """Reports what a host is, before ranks start there.
 
-The driver runs ``python -m runners.hosts.host_facts DRIVER:PORT`` on each. It prints one line of JSON; then, for every line it
-is sent, the time on its clock. With ``--free-port`` in the place of the driver's address: a port to serve at. It imports nothing
-of size.
+The driver runs ``python -m runners.hosts.host_facts DRIVER:PORT HOST...`` on each, with the names of all hosts. It answers with
+JSON; then, for every line it is sent, with the time on its clock. With ``--free-port`` in the place of the driver's address: a
+port to serve at. It imports nothing of size.
 """
 
 from __future__ import annotations
@@ -12,38 +12,44 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import psutil
 
 from measurement.addresses import free_port, split_port
 from measurement.fingerprint import fingerprint
+from runners.hosts.names import look
+from runners.processes.answers import give
 
 FREE_PORT = "--free-port"
+NAMES = "names"
 CONNECT_TIMEOUT_S = 5.0
 
 
-def main(driver: str) -> None:
-    """Print the facts, then answer questions for the time."""
+def main(driver: str, *hosts: str) -> None:
+    """Give the facts, then answer questions for the time."""
     if driver == FREE_PORT:
-        print(free_port())
+        give(str(free_port()))
         return
-    print(json.dumps(facts(driver)), flush=True)
+    give(json.dumps(facts(driver, hosts)))
     for _ in sys.stdin:
-        print(repr(time.time()), flush=True)
+        give(repr(time.time()))
 
 
-def facts(driver: str) -> dict[str, Any]:
+def facts(driver: str, hosts: Sequence[str]) -> dict[str, Any]:
     """Return the fingerprint and what else matters across hosts.
 
     Args:
         driver: address and port that the driver listens at; the key ``driver_error`` says why it is not reached.
+        hosts: all by name; the key ``names`` says what they mean here.
     """
     return {
         **fingerprint(),
         "mpirun": mpirun_version(),
         "interfaces": sorted(psutil.net_if_addrs()),
         "driver_error": reach(driver),
+        NAMES: look(hosts),
     }
 
 
@@ -68,4 +74,4 @@ def reach(driver: str) -> str | None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -2,8 +2,9 @@
 
 One host per line: ``host1``, ``host1:4``, ``host1 slots=4`` or ``host1 slots=4 max-slots=8``; ``#`` begins a comment, IPv6
 addresses stand in brackets (``[fe80::1]:4``). A host without a number takes one rank, as in MPICH and in Open MPI's ``-H``; in
-its hostfiles Open MPI would give it one per core. What launchers read differently is refused: a host named twice (Open MPI
-adds its slots up), a number given twice, a user.
+its hostfiles Open MPI would give it one per core. Batch systems' files are read, too: a name for each slot (PBS, LSF, OAR), or
+``host1 4 all.q@host1 UNDEFINED`` (Grid Engine). Slots of a host that is named again are added up, as Open MPI does. What launchers
+read differently is refused: a number given twice, a user.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -29,6 +31,7 @@ _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
 _NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _ENTRY = re.compile(r"(?:\[(?P<bracketed>[^\[\]]*)\]|(?P<name>[^\[\]:]*))(?::(?P<slots>[^:]*))?")
 _SCOPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
+_SGE = re.compile(r"(\S+)\s+(\d+)\s+[^\s=]+@\S+\s+\S+")
 _SHOWN = 60
 
 
@@ -59,7 +62,7 @@ def parse_hostfile(text: str, *, source: str) -> tuple[HostSlots, ...]:
     """
     hosts: dict[str, HostSlots] = {}
     for number, line in enumerate(re.split(r"\r\n|\r|\n", text), start=1):
-        entry, *options = re.sub(r"\s*=\s*", "=", line.partition("#")[0]).split() or [""]
+        entry, *options = _SGE.sub(r"\1 slots=\2", re.sub(r"\s*=\s*", "=", line.partition("#")[0]).strip()).split() or [""]
         if entry or options:
             where = _Place(f"{source} line {number}", seen=line.strip(), accepted=ACCEPTED)
             _add(hosts, _host(entry, options, where), where)
@@ -150,6 +153,8 @@ def _name(text: str, where: _Place) -> str:
     """A host name or IPv4 address: nothing that ssh could take for an option, or a shell for more than one word."""
     if "@" in text:
         where.refuse("a user belongs into ~/.ssh/config (Host, User), where all launchers find it")
+    if "/" in text:
+        where.refuse("a file of hosts goes under hostfile")
     if not _NAME.fullmatch(text) or len(text) > 253:
         where.refuse("a host name holds letters, digits, '-', '_' and '.', and begins and ends with a letter or digit")
     if re.fullmatch(r"[0-9.]+", text):
@@ -173,9 +178,16 @@ def _address(text: str, where: _Place) -> str:
 
 
 def _add(hosts: dict[str, HostSlots], entry: HostSlots, where: _Place) -> None:
-    if entry.host.casefold() in hosts:
-        where.refuse("this host is named before; give it once, with all its slots (Open MPI would add them up)")
-    hosts[entry.host.casefold()] = entry
+    """Take a host in; one that is named again with the slots of both."""
+    before = hosts.setdefault(entry.host.casefold(), entry)
+    if before is entry:
+        return
+    slots = before.slots + entry.slots
+    if slots > MAX_SLOTS:
+        where.refuse(f"with those before it has {slots} slots, and {MAX_SLOTS} are the most")
+    limited = None not in (before.max_slots, entry.max_slots)
+    most = (before.max_slots or 0) + (entry.max_slots or 0) if limited else None
+    hosts[entry.host.casefold()] = replace(before, slots=slots, max_slots=most, lines=before.lines + 1)
 
 
 def _at_least_one(hosts: dict[str, HostSlots], source: str) -> tuple[HostSlots, ...]:

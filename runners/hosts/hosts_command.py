@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -12,22 +13,24 @@ from rich.table import Table
 
 from measurement.addresses import bracketed
 from measurement.errors import HostfileError
+from runners.hosts.batch_jobs import job_hosts, job_system
 from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
-from runners.hosts.port_reach import REMEDY, unreached
+from runners.hosts.names import doubts, hidden, twice
+from runners.hosts.port_reach import REMEDY, try_ports
 from runners.hosts.ssh_probe import HostStatus, is_here, probe_hosts
 from runners.launchers.base import HostSlots
-from runners.launchers.slurm_job import slurm_job
+from runners.launchers.mpirun import KEEP_FULL_NAMES, needs_full_names
 
 
 def named_hosts(path: Path | None, listed: str | None) -> tuple[HostSlots, ...]:
-    """The hosts of a hostfile, of a ``-H`` list or, where neither is given, of the Slurm job that this runs in.
+    """The hosts of a hostfile, of a ``-H`` list or, where neither is given, of the batch job that this runs in.
 
     Raises:
         HostfileError: neither or both are given, or what is given is not accepted.
     """
-    job = slurm_job(os.environ)
+    job = job_system(os.environ)
     if path is None and listed is None and job is not None:
-        return job.hosts
+        return job_hosts(job, os.environ)
     if (path is None) == (listed is None):
         raise HostfileError("give a hostfile (such as hostfiles/two-hosts) or a list (-H host1:4,host2:4), and not both")
     return read_hostfile(path) if path is not None else parse_hosts(listed or "")
@@ -52,18 +55,31 @@ def show_hosts(hosts: Sequence[HostSlots], *, world_size: int | None, reach: boo
     found = probe_hosts([entry.host for entry in hosts]) if reach else []
     console.print(hosts_table(hosts, placed, {entry.host: entry for entry in found}))
     as_list = ",".join(f"{bracketed(entry.host)}:{entry.slots}" for entry in hosts)
-    console.print(f"for horovodrun and mpirun: -H {as_list}", markup=False, highlight=False, soft_wrap=True)
+    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    say(f"for horovodrun and mpirun: -H {as_list}")
+    for again in [entry for entry in hosts if entry.lines > 1]:
+        say(f"note: '{again.host}' is named {again.lines} times, and its slots are added up")
+    if needs_full_names(hosts):
+        say(f"note: for mpirun, export {KEEP_FULL_NAMES}=1: Open MPI 4 cuts names at the first dot")
     bad = [entry for entry in found if entry.status != "ok"]
     for entry in bad:
-        console.print(f"{entry.host}: {entry.remedy}", markup=False, highlight=False, soft_wrap=True)
+        say(f"{entry.host}: {entry.remedy}")
     well = [entry for entry in found if entry.status == "ok"]
     here = [entry.host for entry in well if is_here(entry.address)]
-    closed = unreached([entry.host for entry in well], here=here) if len(well) > 1 else []
-    for line in [*closed, *([REMEDY] if closed else [])]:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    if len(well) > 1 and not closed:
-        console.print(f"ports: the {len(well)} hosts reach each other's, both ways")
-    return not bad and not closed
+    is_joined = len(well) < 2 or _are_joined([entry.host for entry in well], here=here, say=say)
+    return not bad and is_joined
+
+
+def _are_joined(hosts: Sequence[str], *, here: Sequence[str], say: Callable[[str], None]) -> bool:
+    """Whether several hosts find each other; prints what hinders them."""
+    reach = try_ports(hosts, here=here)
+    hidden_hosts = [f"{host}: {why}" for host, why in hidden(reach.views).items()]
+    wrong = [*reach.closed, *([REMEDY] if reach.closed else []), *hidden_hosts, *twice(reach.views)]
+    for line in [*wrong, *(f"note: {line}" for line in doubts(reach.views))]:
+        say(line)
+    if not reach.closed:
+        say(f"ports: the {len(hosts)} hosts reach each other's, both ways")
+    return not wrong
 
 
 def hosts_table(hosts: Sequence[HostSlots], placed: Mapping[str, range], found: Mapping[str, HostStatus]) -> Table:

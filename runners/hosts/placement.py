@@ -11,12 +11,10 @@ from typing import Any
 from measurement.addresses import LOOPBACK
 from measurement.errors import PlanError, quoted
 from measurement.plan import Plan
+from runners.hosts.batch_jobs import JOB_IDS, SLURM, job_hosts
 from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
 from runners.launchers.base import HERE, HostSlots
 from runners.launchers.slurm_job import slurm_job
-
-SLURM = "slurm"
-"""In a plan's ``hosts``: the nodes of the job. What the job is given may be others when it is submitted again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,18 +89,13 @@ def with_hosts(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def named_hosts(listed: str) -> tuple[HostSlots, ...]:
-    """The hosts of a plan: ``host1:2,host2:2``, or ``slurm``, the nodes of the job that this process runs in.
+    """The hosts of a plan: ``host1:2,host2:2``, or ``slurm``, ``pbs`` and the like, the nodes of the job that this runs in.
 
     Raises:
-        HostfileError: the list is not accepted.
+        HostfileError: the list, or the job's, is not accepted.
         PlanError: there is no job.
     """
-    if listed != SLURM:
-        return parse_hosts(listed, source="hosts")
-    job = slurm_job(os.environ)
-    if job is None:
-        raise PlanError("hosts: slurm stands for the nodes of a Slurm job, and this process is in none; begin one (salloc, sbatch)")
-    return job.hosts
+    return job_hosts(listed, os.environ) if listed in JOB_IDS else parse_hosts(listed, source="hosts")
 
 
 def planned_hosts(plan: Plan) -> tuple[HostSlots, ...]:

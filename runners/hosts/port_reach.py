@@ -1,20 +1,22 @@
 """Whether ranks on each pair of hosts reach each other's ports: every host listens at one, and connects to all the others'.
 
-``python -m runners.hosts.port_reach`` is one host's part. It prints its port, reads all hosts' ports, prints what it could not
-reach, and listens until its input ends.
+``python -m runners.hosts.port_reach HOST...`` is one host's part. It answers with its port and with what names mean there, reads
+all hosts' ports, answers with what it could not reach, and listens until its input ends.
 """
 
 from __future__ import annotations
 
 import json
 import socket
-import subprocess
 import sys
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
+from runners.hosts.names import View, look
 from runners.processes import remote
+from runners.processes.answers import give
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 60.0
@@ -24,54 +26,44 @@ REMEDY = (
 )
 
 
-def unreached(hosts: Sequence[str], *, here: Collection[str]) -> list[str]:
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """What hosts found of each other."""
+
+    closed: list[str]
+    """A line for each way that is closed."""
+    views: dict[str, View]
+    """By host, see ``runners.hosts.names``."""
+
+
+def try_ports(hosts: Sequence[str], *, here: Collection[str]) -> Reach:
     """Try every pair of hosts, both ways. Each must answer over ssh.
 
     Args:
         hosts: by the names that ranks connect by.
         here: those that are this machine.
-
-    Returns:
-        A line for each way that is closed.
     """
-    argv = remote.python("runners.hosts.port_reach")
-    told = {host: remote.converse(None if host in here else host, argv) for host in hosts}
+    argv = remote.python("runners.hosts.port_reach", *hosts)
+    told = {host: remote.Conversation(None if host in here else host, argv) for host in hosts}
     limit = threading.Timer(ANSWER_TIMEOUT_S, _kill, args=[list(told.values())])
     limit.start()
     try:
-        ports = {host: _line(process) for host, process in told.items()}
-        listening = {host: int(text) for host, text in ports.items() if text.isdigit()}
-        for process in told.values():
-            _tell(process, listening)
-        answers = {host: _line(process) for host, process in told.items()}
+        first = {host: json.loads(talk.answer() or "{}") for host, talk in told.items()}
+        listening = {host: found["port"] for host, found in first.items() if found}
+        for talk in told.values():
+            talk.tell(json.dumps(listening))
+        answers = {host: json.loads(talk.answer() or "{}") for host, talk in told.items()}
     finally:
         limit.cancel()
-        for process in told.values():
-            process.communicate()
-    lines = [f"{host}: it could not listen at a port; try: ssh {host} true" for host in hosts if host not in listening]
-    for host, answer in answers.items():
-        closed = json.loads(answer) if answer else {}
-        lines += [f"{host} does not reach ports of {other}: {reason}" for other, reason in closed.items()]
-    return lines
+        ended = {host: talk.end() for host, talk in told.items()}
+    lines = [f"{host}: it could not listen at a port ({ended[host]}); try: ssh {host} true" for host in hosts if not first[host]]
+    lines += [f"{host} does not reach ports of {other}: {why}" for host, closed in answers.items() for other, why in closed.items()]
+    return Reach(closed=lines, views={host: found["view"] for host, found in first.items() if found})
 
 
-def _kill(processes: Sequence[subprocess.Popen[str]]) -> None:
+def _kill(processes: Sequence[remote.Conversation]) -> None:
     for process in processes:
         process.kill()
-
-
-def _line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
-def _tell(process: subprocess.Popen[str], ports: Mapping[str, int]) -> None:
-    assert process.stdin is not None
-    try:
-        process.stdin.write(json.dumps(ports) + "\n")
-        process.stdin.flush()
-    except OSError:
-        return  # it has ended; it has no answer
 
 
 def _try(host: str, port: int) -> str | None:
@@ -87,11 +79,11 @@ def main() -> None:
     """One host's part."""
     dual = socket.has_dualstack_ipv6()
     with socket.create_server(("", 0), family=socket.AF_INET6 if dual else socket.AF_INET, dualstack_ipv6=dual) as listening:
-        print(listening.getsockname()[1], flush=True)
+        give(json.dumps({"port": listening.getsockname()[1], "view": look(sys.argv[1:])}))
         ports = json.loads(sys.stdin.readline() or "{}")
         with ThreadPoolExecutor(max_workers=64) as pool:
             found = dict(zip(ports, pool.map(_try, ports, ports.values()), strict=True))
-        print(json.dumps({host: reason for host, reason in found.items() if reason}), flush=True)
+        give(json.dumps({host: reason for host, reason in found.items() if reason}))
         sys.stdin.read()
 
 

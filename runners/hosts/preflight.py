@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import threading
 import time
@@ -19,12 +20,14 @@ from measurement.addresses import family_of, listen, with_port
 from measurement.errors import LaunchError, PlanError
 from measurement.fingerprint import core_count
 from measurement.plan import Plan
+from runners.hosts.batch_jobs import unused_nodes
 from runners.hosts.host_differences import CLOCK_FIELD, host_differences
+from runners.hosts.host_facts import NAMES
+from runners.hosts.names import doubts, hidden, lost, twice
 from runners.hosts.placement import Placement, planned_hosts
 from runners.hosts.ssh_probe import HostStatus, is_here, probe_hosts, require_reachable
 from runners.launchers.base import HERE
 from runners.processes import remote
-from runners.processes.remote import last_line
 
 ANSWER_TIMEOUT_S = 60.0
 CLOCK_TRIES = 7
@@ -38,10 +41,12 @@ class Preflight:
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """``runners.hosts.host_facts`` by host, with its clock's offset; empty where all ranks are here."""
     warnings: Sequence[str] = ()
+    hidden: Mapping[str, str] = field(default_factory=dict)
+    """Hosts that Gloo's ranks would tell the others wrong addresses of, see ``runners.hosts.names``."""
 
 
 def inspect(plan: Plan) -> Preflight:
-    """Check the hosts of a plan; nothing if it names none.
+    """Check the hosts of a plan; if it names none, only whether a job's nodes are left alone.
 
     Raises:
         LaunchError: a host cannot take ranks, or not together with the others; one line for each, with the remedy.
@@ -49,13 +54,18 @@ def inspect(plan: Plan) -> Preflight:
     """
     hosts = planned_hosts(plan)
     if plan.hosts is None or hosts[0].host == HERE:
-        return Preflight(placement=Placement(hosts=hosts, cores={HERE: core_count()}))
+        unused = unused_nodes(os.environ) if plan.hosts is None else None
+        placement = Placement(hosts=hosts, cores={HERE: core_count()})
+        return Preflight(placement=placement, warnings=[unused] if unused else [])
     found = probe_hosts([entry.host for entry in hosts])
     require_reachable(found)
     here = frozenset({HERE, *(reach.host for reach in found if is_here(reach.address))})
     address = driver_address(plan, found, here=here)
     facts = gather_facts([entry.host for entry in hosts], here=here, address=address)
     _require(_unusable(facts, plan, address=address))
+    views = {host: found.pop(NAMES) for host, found in facts.items()}
+    views = views if len(views) > 1 else {}  # one host's ranks find each other
+    _require([*lost(views), *twice(views)])
     errors, warnings = host_differences(facts)
     if plan.host_differences == "refuse":
         remedy = "install the same on every host (make setup), or set host_differences: report"
@@ -64,7 +74,12 @@ def inspect(plan: Plan) -> Preflight:
     placement = Placement(
         hosts=hosts, cores={host: found["usable_cores"] for host, found in facts.items()}, here=here, driver_address=address
     )
-    return Preflight(placement=placement, facts=facts, warnings=[*errors, *warnings])
+    return Preflight(
+        placement=placement,
+        facts=facts,
+        warnings=[*errors, *warnings, *doubts(views, interface=plan.network_interface)],
+        hidden=hidden(views),
+    )
 
 
 def driver_address(plan: Plan, found: Sequence[HostStatus], *, here: frozenset[str]) -> str:
@@ -103,43 +118,40 @@ def gather_facts(hosts: Sequence[str], *, here: frozenset[str], address: str) ->
     """
     with listen(address) as listening, ThreadPoolExecutor(max_workers=64) as pool:
         driver = with_port(address, listening.getsockname()[1])
-        return dict(zip(hosts, pool.map(partial(ask, here=here, driver=driver), hosts), strict=True))
+        ask_of = partial(ask, here=here, question=[driver, *hosts])
+        return dict(zip(hosts, pool.map(ask_of, hosts), strict=True))
 
 
-def ask(host: str, *, here: frozenset[str], driver: str) -> dict[str, Any]:
+def ask(host: str, *, here: frozenset[str], question: Sequence[str]) -> dict[str, Any]:
     """Ask one host for its facts and its clock.
 
     Raises:
         LaunchError: it does not answer as it should.
     """
-    process = remote.converse(None if host in here else host, remote.python("runners.hosts.host_facts", driver))
-    assert process.stdin and process.stdout and process.stderr
-    limit = threading.Timer(ANSWER_TIMEOUT_S, process.kill)
+    talk = remote.Conversation(None if host in here else host, remote.python("runners.hosts.host_facts", *question))
+    limit = threading.Timer(ANSWER_TIMEOUT_S, talk.kill)
     limit.start()
     try:
-        found = dict(json.loads(process.stdout.readline()))
-        found[CLOCK_FIELD], found["clock_error_s"] = min(
-            (_clock(process.stdin, process.stdout) for _ in range(CLOCK_TRIES)), key=lambda clock: clock[1]
-        )
-        process.stdin.close()
-    except (OSError, ValueError) as error:
-        process.kill()
-        said = last_line(process.stderr.read()) or str(error)
+        found = dict(json.loads(talk.answer()))
+        clocks = [_clock(talk) for _ in range(CLOCK_TRIES)]
+    except ValueError:
+        talk.kill()
+        said = talk.end() or f"no answer within {ANSWER_TIMEOUT_S:g} s"
         raise LaunchError(
-            f"host '{host}' does not say what it is: {said}; try there: python -m runners.hosts.host_facts {driver}"
+            f"host '{host}' does not say what it is: {said}; try there: python -m runners.hosts.host_facts {question[0]}"
         ) from None
     finally:
         limit.cancel()
-        process.wait(ANSWER_TIMEOUT_S)
+        talk.end()
+    found[CLOCK_FIELD], found["clock_error_s"] = min(clocks, key=lambda clock: clock[1])
     return found
 
 
-def _clock(question: Any, answers: Any) -> tuple[float, float]:
+def _clock(talk: remote.Conversation) -> tuple[float, float]:
     """Return how far its clock is ahead of ours and the error of that, half of the round trip; seconds."""
     asked = time.time()
-    question.write("\n")
-    question.flush()
-    told = float(answers.readline())
+    talk.tell("")
+    told = float(talk.answer())
     answered = time.time()
     return told - (asked + answered) / 2, (answered - asked) / 2
 

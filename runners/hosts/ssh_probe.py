@@ -21,7 +21,8 @@ from typing import Literal
 import psutil
 
 from measurement.errors import LaunchError
-from runners.processes.remote import host_command, last_line
+from runners.processes.answers import framed, new_mark, taken
+from runners.processes.remote import host_command, last_line, printed
 
 Status = Literal[
     "ok",
@@ -34,6 +35,7 @@ Status = Literal[
     "no folder",
     "no python",
     "no package",
+    "no answer",
     "failed",
 ]
 
@@ -42,9 +44,11 @@ ANSWER_TIMEOUT_S = 20.0
 PACKAGES = ("torch", "runners")
 NO_FOLDER, NO_PYTHON, NO_PACKAGE = 71, 72, 73
 LOOK = (
-    "import importlib.util as u, sys; missing = [n for n in sys.argv[1:] if u.find_spec(n) is None]; "
-    f"print(', '.join(missing) or '%d.%d.%d' % sys.version_info[:3]); sys.exit({NO_PACKAGE} if missing else 0)"
+    "import importlib.util as u, sys; mark, *names = sys.argv[1:]; missing = [n for n in names if u.find_spec(n) is None]; "
+    "said = ', '.join(missing) or '%d.%d.%d' % sys.version_info[:3]; "
+    f"print('{framed(b'%s', '%s').decode().strip()}' % (mark, said, mark)); sys.exit({NO_PACKAGE} if missing else 0)"
 )
+"""It answers by ``runners.processes.answers``, which may not be there."""
 EXIT_MEANS: Mapping[int, Status] = {0: "ok", NO_FOLDER: "no folder", NO_PYTHON: "no python", NO_PACKAGE: "no package"}
 SSH_SAYS: Sequence[tuple[str, Status]] = (
     ("Could not resolve hostname", "unresolved"),
@@ -71,6 +75,10 @@ TOLD: Mapping[Status, tuple[str, str]] = {
     "no folder": ("it has no folder {folder}", "put the same checkout there, at the same path"),
     "no python": ("it has no {python}", "set it up there, in the same folder: make setup"),
     "no package": ("its Python lacks {said}", "set it up there, in the same folder: make setup"),
+    "no answer": (
+        "its shell did not run the command, and all it printed is {said}",
+        "see what its start-up files (~/.bashrc, ~/.cshrc) start in the place of a command: ssh {host} true",
+    ),
     "failed": ("{said}", "find out why: ssh {host} true"),
 }
 """The words for each status, and what to do."""
@@ -101,10 +109,10 @@ class Probe:
     python: str = sys.executable
     """What will run them, by its full path."""
 
-    def command(self) -> str:
+    def command(self, mark: str = "") -> str:
         """Return what the host runs: one word for any shell; each failure has an exit code of its own."""
         folder, python = shlex.quote(str(self.folder)), shlex.quote(self.python)
-        look = shlex.join(["-c", LOOK, *PACKAGES])
+        look = shlex.join(["-c", LOOK, mark, *PACKAGES])
         script = f"cd -- {folder} || exit {NO_FOLDER}; test -x {python} || exit {NO_PYTHON}; exec {python} {look}"
         return shlex.join(["sh", "-c", script])
 
@@ -114,7 +122,9 @@ class Probe:
             address = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
         except (OSError, UnicodeError):
             return self.told(host, "unresolved")
-        argv = ["sh", "-c", self.command()] if is_here(address) else host_command(host, self.command())
+        mark = new_mark()
+        command = self.command(mark)
+        argv = ["sh", "-c", command] if is_here(address) else host_command(host, command)
         environment = {**os.environ, "LC_ALL": "C"}
         try:
             done = subprocess.run(
@@ -124,10 +134,16 @@ class Probe:
             return self.told(host, "failed", said="there is no ssh here (Debian: apt-get install openssh-client)", address=address)
         except subprocess.TimeoutExpired:
             return self.told(host, "failed", said=f"no answer within {ANSWER_TIMEOUT_S:.0f} s", address=address)
-        errors = done.stderr.decode(errors="replace")
+        return self._read(host, done, mark=mark, address=address)
+
+    def _read(self, host: str, done: subprocess.CompletedProcess[bytes], *, mark: str, address: str) -> HostStatus:
+        """What came back from a host."""
+        errors, answer = done.stderr.decode(errors="replace"), taken(done.stdout, mark)
         status = EXIT_MEANS.get(done.returncode) or meaning(errors)
-        said = last_line(errors if status == "failed" else done.stdout.decode(errors="replace")) or f"exit code {done.returncode}"
-        return self.told(host, status, said=said, address=address)
+        if status == "ok" and answer is None:
+            return self.told(host, "no answer", said=printed(done.stdout), address=address)
+        said = last_line(errors) if status == "failed" else (answer or b"").decode(errors="replace")
+        return self.told(host, status, said=said or f"exit code {done.returncode}", address=address)
 
     def told(self, host: str, status: Status, *, said: str = "", address: str = "") -> HostStatus:
         """Make a status with its words."""

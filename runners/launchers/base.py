@@ -13,6 +13,7 @@ from typing import ClassVar
 from measurement.addresses import LOOPBACK, with_port
 from runners.launchers.rank_variables import RankVariables
 
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 HERE = "localhost"
 """As a command's host: the one the driver runs on."""
 
@@ -25,6 +26,8 @@ class HostSlots:
     slots: int
     max_slots: int | None = None
     """Open MPI's limit on oversubscribing this host; None: no limit."""
+    lines: int = field(default=1, compare=False)
+    """How often it was named; the slots are those of all."""
 
     def __str__(self) -> str:
         """As in ``-H`` lists: ``host1:4``; IPv6 addresses in brackets."""
@@ -89,7 +92,7 @@ class HostCommand:
 
 def interface_environment(interface: str | None) -> dict[str, str]:
     """What Gloo, NCCL and Horovod's Gloo want to be told of the network interface they shall use; nothing for None."""
-    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
+    names = (GLOO_INTERFACE, "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
     return dict.fromkeys(names, interface) if interface else {}
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from measurement.needs import ALLOW_ROOT, HOROVOD, MPI, RENDEZVOUS
-from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
+from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
 from runners.launchers.rank_variables import RankVariables
 
 VARIABLES = RankVariables(
@@ -15,6 +18,9 @@ VARIABLES = RankVariables(
     gives=frozenset({RENDEZVOUS, MPI, HOROVOD}),
     others=("OMPI_COMM_WORLD_", "PMIX_"),
 )
+
+
+KEEP_FULL_NAMES = "OMPI_MCA_orte_keep_fqdn_hostnames"
 
 
 class Mpirun(Launcher):
@@ -38,8 +44,14 @@ class Mpirun(Launcher):
 
 
 def open_mpi_environment(job: LaunchJob) -> dict[str, str]:
-    """What Open MPI wants to be told: root is meant, and which interface to use; loopback when all ranks are here."""
+    """What Open MPI wants to be told: root is meant, names are whole, which interface to use; loopback when all ranks are here."""
     root = dict.fromkeys(ALLOW_ROOT, "1") if job.as_root else {}
+    names = {KEEP_FULL_NAMES: "1"} if needs_full_names(job.hosts) else {}
     interface = "lo" if job.is_local else job.network_interface
     chosen = {"OMPI_MCA_oob_tcp_if_include": interface, "OMPI_MCA_btl_tcp_if_include": interface} if interface else {}
-    return root | chosen
+    return root | names | chosen
+
+
+def needs_full_names(hosts: Sequence[HostSlots]) -> bool:
+    """Whether a host is named by more than its first label, which is all that Open MPI 4 would look for."""
+    return any(re.search(r"\.[^.]*[A-Za-z]", entry.host) for entry in hosts)

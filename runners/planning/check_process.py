@@ -24,6 +24,7 @@ from runners.planning.arms import ArmSetup
 from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.planning.workload_check import WorkloadFacts, check_workload
 from runners.processes import remote
+from runners.processes.answers import MARK, give, new_mark, taken
 from runners.processes.local import base_environment
 from runners.processes.remote import last_line
 from runners.protocol.messages import Job
@@ -106,7 +107,7 @@ def arm_notes(facts: WorkloadFacts, arms: Iterable[ArmSetup]) -> list[str]:
 
 def _facts(plan: Plan, host: str | None) -> WorkloadFacts:
     if host is not None:
-        return _read(remote.run(host, _argv(plan), timeout_s=TIMEOUT_S).decode(errors="replace"), "")
+        return _read(remote.ask(host, _argv(plan), timeout_s=TIMEOUT_S), "")
     return _facts_here(plan, base_environment() | forwarded_by_name(os.environ, plan.forward_environment) | plan.environment)
 
 
@@ -116,24 +117,18 @@ def _argv(plan: Plan) -> list[str]:
 
 
 def _facts_here(plan: Plan, environment: Mapping[str, str]) -> WorkloadFacts:
+    mark = new_mark()
     try:
-        done = subprocess.run(
-            _argv(plan),
-            env=dict(environment),
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        done = subprocess.run(_argv(plan), env={**environment, MARK: mark}, capture_output=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         return WorkloadFacts(notes=[f"the workload was not checked: one step of 2 samples took longer than {TIMEOUT_S:g} s"])
-    return _read(done.stdout, f"exit code {done.returncode}; {last_line(done.stderr)}")
+    ended = f"exit code {done.returncode}; {last_line(done.stderr.decode(errors='replace'))}"
+    return _read(taken(done.stdout, mark) or b"", ended)
 
 
-def _read(said: str, ended: str) -> WorkloadFacts:
+def _read(said: bytes, ended: str) -> WorkloadFacts:
     try:
-        return WorkloadFacts.model_validate_json(last_line(said))
+        return WorkloadFacts.model_validate_json(said)
     except ValidationError:
         raise LaunchError(
             f"the process that tried the workload out ended without an answer ({ended or 'nothing said'}); "
@@ -142,13 +137,13 @@ def _read(said: str, ended: str) -> WorkloadFacts:
 
 
 def main() -> None:
-    """Check, and print what was found."""
+    """Check, and answer with what was found."""
     asked = json.loads(sys.argv[1])
     search_beside(Path.cwd())
     setup = resolve_workload(asked["workload"], asked["workload_options"])
     device = torch.device("cuda" if asked["device"] != "cpu" and torch.cuda.is_available() else "cpu")
     given = {name: asked[name] for name in ("local_batch_size", "seed", "world_size")}
-    print(f"\n{check_workload(setup, **given, device=device).model_dump_json()}")
+    give(check_workload(setup, **given, device=device).model_dump_json())
 
 
 if __name__ == "__main__":

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
 from backends import Backend, backend_class
-from measurement.errors import PlanError
-from measurement.needs import MPI, reason
+from measurement.errors import LaunchError, PlanError
+from measurement.needs import HOROVOD, MPI, reason
 from runners.launchers import make_launcher
 
 
@@ -54,3 +55,22 @@ def require_given(gives: AbstractSet[str], *, launcher: str, backend: str, trans
     if launcher == "srun" and MPI in missing:
         remedy = "start it with srun --mpi=pmix (srun --mpi=list tells whether this Slurm has it), or by mpirun inside the job"
     raise PlanError(f"launcher '{launcher}' cannot start backend '{backend}'{over} ({reason(missing)}); {remedy}")
+
+
+def require_findable(hidden: Mapping[str, str], *, backend: str, transport: str | None, network_interface: str | None) -> None:
+    """Refuse hosts whose ranks would tell each other wrong addresses over Gloo.
+
+    Args:
+        hidden: hosts to the reason, see ``runners.hosts.names``.
+        backend: the reference of the backend. Horovod 0.28.1 meets over Gloo under NCCL, too, and heeds no interface there.
+        transport: None: the backend's own choice.
+        network_interface: where other backends' Gloo takes the address from instead.
+
+    Raises:
+        LaunchError: one line for each host.
+    """
+    is_horovod = HOROVOD in backend_class(backend).needs(transport)
+    if is_horovod or (transport == "gloo" and not network_interface):
+        told = [f"host '{host}': {why}" for host, why in hidden.items()]
+        if told:
+            raise LaunchError("\n".join(told))

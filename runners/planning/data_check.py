@@ -1,6 +1,6 @@
 """Looks at a workload's data on a host: ``python -m runners.planning.data_check JSON``, run by the driver on every other host.
 
-Prints one line: what is wrong, or nothing.
+Its answer is one line: what is wrong, or nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from measurement.plan import Plan
 from measurement.registry import search_beside
 from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.processes import remote
-from runners.processes.remote import last_line
+from runners.processes.answers import give
 from workloads import Workload
 
 ANSWER_TIMEOUT_S = 600.0
@@ -35,22 +35,23 @@ def require_data_on(hosts: Sequence[str], plan: Plan, workload: WorkloadSetup) -
     fields = plan.model_dump(mode="json", include={"workload", "workload_options", "local_batch_size", "seed"})
     argv = remote.python("runners.planning.data_check", json.dumps(fields))
     with ThreadPoolExecutor(max_workers=64) as pool:
-        answers = list(pool.map(lambda host: remote.run(host, argv, timeout_s=ANSWER_TIMEOUT_S), hosts))
-    wrong = {host: last_line(answer.decode(errors="replace")) for host, answer in zip(hosts, answers, strict=True)}
+        answers = list(pool.map(lambda host: remote.ask(host, argv, timeout_s=ANSWER_TIMEOUT_S), hosts))
+    wrong = {host: answer.decode(errors="replace") for host, answer in zip(hosts, answers, strict=True)}
     lines = [f"host '{host}': {message}" for host, message in wrong.items() if message]
     if lines:
         raise PlanError("\n".join(lines))
 
 
 def main() -> None:
-    """Print what is wrong with the data here."""
+    """Answer with what is wrong with the data here."""
     asked = json.loads(sys.argv[1])
     search_beside(Path.cwd())
     try:
         setup = resolve_workload(asked["workload"], asked["workload_options"])
         setup.build(local_batch_size=asked["local_batch_size"], seed=asked["seed"]).require_data()
+        give("")
     except PlanError as error:
-        print(" ".join(str(error).split()))
+        give(" ".join(str(error).split()))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,10 @@ from measurement.errors import LaunchError
 from runners.processes import remote
 
 PREFIX = "ringside-key-"
-PUT = 'umask 077 && mkdir -p -- "$1" && cat > "$1/key"'
+PUT = (
+    'umask 077 && mkdir -p -- "$1" && cat > "$1/key" && '
+    '{ test -s "$1/key" || { echo "its shell reads standard input, see ~/.bashrc there" >&2; exit 1; }; }'
+)
 REMOVE = 'rm -rf -- "$1"'
 TIMEOUT_S = 20.0
 AT_ONCE = 32

@@ -71,7 +71,7 @@ def exit_code_of(command: Callable[[], Any]) -> int:
     try:
         command()
     except RingsideError as error:
-        print(f"ringside: {printable(str(error))}", file=sys.stderr)
+        say_once(error)
         return EXIT_BAD_INPUT
     except (ImportError, SyntaxError, ValueError) as error:
         fault = fault_of_environment(error)
@@ -114,6 +114,13 @@ def fault_of_environment(error: BaseException) -> str | None:
 
 def _is_any_in(places: Sequence[str], folder: Path) -> bool:
     return any(Path(place).is_relative_to(folder) for place in places)
+
+
+def say_once(error: RingsideError) -> None:
+    """Print an error on stderr, unless it was before."""
+    if not error.is_said:
+        print(f"ringside: {printable(str(error))}", file=sys.stderr, flush=True)
+    error.is_said = True
 
 
 PATIENCE_S = 10.0

@@ -5,6 +5,7 @@ ssh never asks, and checks host keys as usual. Every word is quoted.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import subprocess
@@ -13,19 +14,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from measurement.environment import steering_environment
-from measurement.errors import LaunchError
+from measurement.errors import LaunchError, quoted
 from measurement.text import printable
 from runners.launchers import HostCommand
 from runners.launchers.slurm_job import slurm_job
 from runners.launchers.srun import step_command
+from runners.processes.answers import MARK, new_mark, next_answer, taken
 from runners.processes.local import base_environment
 from runners.processes.run_processes import RUN_ID
 
 CONNECT_TIMEOUT_S = 5
 NOTICE_LOSS = ("-o", "ServerAliveInterval=8", "-o", "ServerAliveCountMax=2")
 """Ends the connection three intervals, 24 s, after the host stopped answering."""
+UNATTENDED = (
+    *("-T", "-x", "-o", "BatchMode=yes", "-o", "ControlMaster=no"),
+    *("-o", "ClearAllForwardings=yes", "-o", "RemoteCommand=none", "-o", "PermitLocalCommand=no"),
+)
+"""ssh asks nothing, and takes of the user's configuration what leads to the host, not what is for people: terminals, forwarded
+ports, commands of its own. It uses a connection that is shared, but makes none, which would hold our pipes open."""
 NEEDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PYTHONUNBUFFERED", "PYTHONIOENCODING", "TMPDIR")
 PER_HOST = ("CUDA_VISIBLE_DEVICES",)
+MOST_SAID = 4096
 
 
 def forwarded_environment() -> dict[str, str]:
@@ -58,16 +67,35 @@ def start(command: HostCommand, *, run_id: str, log: Path) -> subprocess.Popen[b
         )
 
 
-def run(host: str, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> bytes:
+def ask(host: str, argv: Sequence[str], *, timeout_s: float) -> bytes:
+    """Run one of our modules on a host to its end; returns what it gave by ``runners.processes.answers``.
+
+    Raises:
+        LaunchError: see ``run``; or it ended well without an answer.
+    """
+    mark = new_mark()
+    output = run(host, argv, timeout_s=timeout_s, mark=mark)
+    answer = taken(output, mark)
+    if answer is None:
+        raise LaunchError(f"host '{host}' gave no answer, and all it printed is {printed(output)}; {try_by_hand(host)}")
+    return answer
+
+
+def printed(output: bytes) -> str:
+    """The end of some output, for messages."""
+    return quoted(last_line(output[-MOST_SAID:].decode(errors="replace")))
+
+
+def run(host: str, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"", mark: str = "") -> bytes:
     """Run a command on a host to its end, with this standard input.
 
     Returns:
-        Its standard output.
+        All that came on its standard output, the greeting of the user's shell included.
 
     Raises:
         LaunchError: the host, what it or ssh said, and what to try.
     """
-    line = command_line(argv, folder=Path.cwd(), environment=forwarded_environment())
+    line = command_line(argv, folder=Path.cwd(), environment=forwarded_environment() | {MARK: mark})
     command, own = _reached(host, line)
     try:
         done = subprocess.run(command, env=own, input=stdin, capture_output=True, timeout=timeout_s, check=False)
@@ -79,13 +107,37 @@ def run(host: str, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"")
     return done.stdout
 
 
-def converse(host: str | None, argv: Sequence[str]) -> subprocess.Popen[str]:
-    """Start a command on a host, or here for None, to speak with it line by line."""
-    line = command_line(argv, folder=Path.cwd(), environment=forwarded_environment())
-    command, own = (["sh", "-c", line], None) if host is None else _reached(host, line)
-    return subprocess.Popen(
-        command, env=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
-    )
+class Conversation:
+    """One of our modules on a host, or here for None, that is spoken with line by line."""
+
+    def __init__(self, host: str | None, argv: Sequence[str]) -> None:
+        self._mark = new_mark()
+        line = command_line(argv, folder=Path.cwd(), environment=forwarded_environment() | {MARK: self._mark})
+        command, own = (["sh", "-c", line], None) if host is None else _reached(host, line)
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, env=own, stdin=pipe, stdout=pipe, stderr=pipe)
+
+    def answer(self) -> str:
+        """Wait for its next answer; an empty text where it has ended."""
+        assert self._process.stdout
+        return (next_answer(self._process.stdout, self._mark) or b"").decode(errors="replace")
+
+    def tell(self, line: str) -> None:
+        """Send it a line; nothing happens where it has ended."""
+        assert self._process.stdin
+        with contextlib.suppress(OSError):
+            self._process.stdin.write(f"{line}\n".encode())
+            self._process.stdin.flush()
+
+    def end(self) -> str:
+        """Close its input and wait until it has ended; returns the last line of its errors."""
+        with contextlib.suppress(OSError, ValueError):
+            return last_line(self._process.communicate()[1].decode(errors="replace"))
+        return ""
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
 
 
 def _reached(host: str, line: str) -> tuple[list[str], dict[str, str] | None]:
@@ -100,7 +152,7 @@ def host_command(host: str, line: str) -> list[str]:
     """Return the argv that runs a line of shell on ``host`` and never asks the user anything: a step of the job, or ssh."""
     if is_by_step(host):
         return step_command(host, line)
-    return ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}", "--", host, line]
+    return ["ssh", *UNATTENDED, "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}", "--", host, line]
 
 
 def is_by_step(host: str) -> bool:

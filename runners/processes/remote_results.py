@@ -3,7 +3,7 @@
 Replies travel over the network. If one is lost because a rank or the network died right then, the block still counts if every rank
 had finished it: each rank keeps its reply here before it sends it.
 
-``python -m runners.processes.remote_results RUN_ID [--end]`` on a host sends its files as a tar archive on standard output;
+``python -m runners.processes.remote_results RUN_ID [--end]`` on a host answers with its files as a tar archive;
 with ``--end``, whatever is left of the run there is killed first, and the folder removed after.
 
 The folder lies in /tmp, where others write, too: it is the user's own, closed to all others, and of it only files under the names
@@ -26,6 +26,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from measurement.errors import LaunchError
+from runners.processes.answers import give
 from runners.processes.run_processes import end_run
 
 MAX_BYTES = 4 * 2**20
@@ -149,4 +150,4 @@ def _end_of(file: Path) -> bytes | None:
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(pack(sys.argv[1], end="--end" in sys.argv[2:]))
+    give(pack(sys.argv[1], end="--end" in sys.argv[2:]))

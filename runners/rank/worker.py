@@ -21,7 +21,7 @@ from typing import Literal, NoReturn
 
 from measurement.addresses import split_port
 from measurement.environment import steering_environment
-from measurement.errors import PlanError
+from measurement.errors import LaunchError, PlanError
 from measurement.registry import search_beside
 from measurement.world import World
 from runners.launchers import make_launcher
@@ -29,6 +29,7 @@ from runners.launchers.rank_variables import read_world
 from runners.processes import rank_supervisor, remote_results
 from runners.processes.process_exit import leave
 from runners.processes.run_processes import RUN_ID
+from runners.protocol.lost_peers import CAUSE_FIRST_S, tells_of_lost_peer
 from runners.protocol.messages import (
     Answer,
     BlockCommand,
@@ -135,6 +136,8 @@ class RankServer:
                 if isinstance(reply, BlockReply) and self._kept_in:
                     remote_results.append(self._kept_in, self._world.rank, number, text)
                 self._store.set(place, text)
+            except SystemExit as end:
+                self._end_with(LaunchError(f"the process was ended by sys.exit({end.code!r}), which is not ours"), place)
             except Exception as error:  # noqa: BLE001 - the worker's edge: whatever it was, the driver must hear of it
                 self._end_with(error, place)
             number, done = number + 1, isinstance(command, FinishCommand)
@@ -150,6 +153,8 @@ class RankServer:
             traceback.print_exception(error)
         with contextlib.suppress(RuntimeError):  # the way to the driver is cut: the log is what is left
             self._store.set(place, reply)
+        if tells_of_lost_peer(str(error)):
+            time.sleep(CAUSE_FIRST_S)
         leave(1)
 
     def _answer(self, command: Command) -> Answer:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -28,20 +29,23 @@ from measurement.step_tables import steps_of
 from measurement.training import Precision
 from measurement.world import World
 from runners.hosts.network import use_interface
-from runners.launchers import read_own_world
+from runners.launchers import horovodrun, mpirun, read_own_world
 from runners.planning.check_process import is_to_check, require_workable_here
 from runners.planning.compatibility import require_given
 from runners.planning.jobs import job_of
 from runners.planning.left_variables import libraries_of
 from runners.planning.workload import resolve_workload
-from runners.processes.process_exit import leave
+from runners.processes.process_exit import leave, say_once
+from runners.processes.readable_output import make_output_readable
 from runners.protocol.gate_verdict import judge_gate
+from runners.protocol.lost_peers import CAUSE_FIRST_S, tells_of_lost_peer
 from runners.protocol.messages import CheckReport, ParityReport
 from runners.rank.engine import Engine, start_engine
 from runners.rank.resources import take_resources, threads_of
 from runners.rank.told_error import tell
 from runners.standalone import flags
 from runners.standalone.flags import CheckpointOptions, TrainingOptions
+from runners.standalone.joint_start import joint_start
 from runners.standalone.kept_blocks import KeptBlocks
 from runners.standalone.rendezvous import rendezvous_store
 from runners.standalone.throughput import LOCAL_EVERY, StandaloneSettings, measure
@@ -51,6 +55,8 @@ from workloads import REGISTRY
 if TYPE_CHECKING:
     from reports.formats.tensorboard_log import TensorboardLog
 
+MAY_BE_HOROVODRUN = (horovodrun.VARIABLES.name, mpirun.VARIABLES.name)
+"""Over MPI its ranks are mpirun's."""
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -156,6 +162,8 @@ def command_line(backend: str) -> Callable[..., None]:
         }
         use_interface(network_interface)
         world = read_own_world()
+        if world.launcher in MAY_BE_HOROVODRUN:
+            make_output_readable()
         flags.require_own_local_rank(local_rank, world)
         measured = StandaloneSettings(
             warmup_steps=warmup_steps,
@@ -255,9 +263,22 @@ def run(
     except RingsideError:
         raise
     except Exception as error:  # noqa: BLE001 - the edge of a rank that has no driver to tell
-        who = f"rank {world.rank} on {socket.gethostname()}" if world.world_size > 1 else "the rank"
-        tell(error, who=who, folder=folder.root, name=f"rank-{world.rank}-traceback.txt")
+        _say(error, world, folder)
         leave(1)
+
+
+def _say(error: Exception, world: World, folder: ResultsFolder) -> None:
+    """Print why this rank ends, once, and before it ends what keeps others from noticing."""
+    if getattr(error, "is_said", False):
+        return
+    if tells_of_lost_peer(str(error)):
+        time.sleep(CAUSE_FIRST_S)
+    if isinstance(error, RingsideError):
+        say_once(error)
+        return
+    who = f"rank {world.rank} on {socket.gethostname()}" if world.world_size > 1 else "the rank"
+    tell(error, who=who, folder=folder.root, name=f"rank-{world.rank}-traceback.txt")
+    error.is_said = True  # type: ignore[attr-defined]
 
 
 def _run(
@@ -279,7 +300,8 @@ def _run(
         for note in require_workable_here(plan, job):
             print(f"note: {note}", flush=True)
     store = rendezvous_store(job, world, timeout=measured.timeout)
-    engine = start_engine(job, world, store=store, timeout=measured.timeout)
+    with joint_start(store, world, say=partial(_say, world=world, folder=folder)):
+        engine = start_engine(job, world, store=store, timeout=measured.timeout)
     for note in engine.data_notes:
         _speaker(engine)(f"note: {note}")
     record: LaunchRecord | None = None
@@ -316,7 +338,8 @@ def _run(
         kept.remove()
         engine.runner.release()
         engine.backend.barrier()
-    except RingsideError:
+    except RingsideError as error:
+        _say(error, world, folder)
         kept.remove()
         engine.backend.teardown()
         raise

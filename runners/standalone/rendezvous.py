@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import time
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from datetime import timedelta
 
 from torch.distributed import FileStore, HashStore, PrefixStore, TCPStore
@@ -19,8 +21,12 @@ from measurement.addresses import holder_of, with_port
 from measurement.errors import LaunchError
 from measurement.needs import MPI, RENDEZVOUS
 from measurement.world import World
+from runners.hosts.names import hidden, look
 from runners.launchers import meeting_place
+from runners.launchers.base import GLOO_INTERFACE
 from runners.launchers.spawn import MEETING_FILE
+from runners.planning.arms import choose_transport
+from runners.planning.compatibility import require_findable
 from runners.protocol.messages import Job
 
 KNOCK = timedelta(milliseconds=100)
@@ -47,6 +53,11 @@ def rendezvous_store(job: Job, world: World, *, timeout: timedelta = Backend.tim
         return None
     if world.world_size == 1:
         return HashStore()
+    store = _meet(world, timeout, needs=needs)
+    return None if store is None else _found_by_all(store, world, job)
+
+
+def _meet(world: World, timeout: timedelta, *, needs: AbstractSet[str]) -> Store | None:
     if MEETING_FILE in os.environ:
         return _when_all_came(FileStore(os.environ[MEETING_FILE], world.world_size), world, timeout)
     place = meeting_place(os.environ)
@@ -114,6 +125,25 @@ def _when_all_came(store: Store, world: World, timeout: timedelta) -> Store:
         raise LaunchError(
             f"rank {world.rank} counts {world.world_size} ranks and rank {other} {told[other]}; start all with the same number"
         )
+    return store
+
+
+def _found_by_all(store: Store, world: World, job: Job) -> Store:
+    """Refuse hosts that others would not find over Gloo, on all ranks alike. Collective where ranks lie on several hosts.
+
+    Raises:
+        LaunchError: with every such host.
+    """
+    if world.local_world_size == world.world_size:
+        return store
+    host, backend = socket.gethostname(), backend_class(job.backend)
+    keys = [f"hidden/{rank}" for rank in range(world.world_size)]
+    store.set(keys[world.rank], json.dumps([host, hidden({host: look([])}).get(host)]))
+    store.wait(keys)
+    told = dict(json.loads(store.get(key)) for key in keys)
+    found = {host: why for host, why in told.items() if why and len(told) > 1}
+    transport = choose_transport(job.backend, backend, job.transport, device=job.device)
+    require_findable(found, backend=job.backend, transport=transport, network_interface=os.environ.get(GLOO_INTERFACE))
     return store
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from measurement.addresses import free_port
 from measurement.results import ResultsFolder
-from tests.conftest import BIN, REPOSITORY, needs_horovod, ringside_here, wait_until
+from tests.conftest import BIN, REPOSITORY, needs_horovod, ringside_here, wait_until, write_plan
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
 PLUGIN = Path(__file__).parent / "plugins" / "fails_later.py"
+BINARY = PLUGIN.with_name("binary_output.py")
 LAUNCHERS = {
     "torchrun": ["torchrun", "--standalone", "--nproc-per-node", "2", "-m"],
     "spawn": ["python", "-m", "runners.spawn", "--nproc-per-node", "2", "-m"],
@@ -22,6 +25,19 @@ LAUNCHERS = {
 }
 MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 STEPS = ["--transport", "gloo", "--local-batch-size", "16", "--block-steps", "3", "--warmup-steps", "1", "--no-local"]
+SHORT_MPI = [
+    "--local-batch-size",
+    "16",
+    "--blocks",
+    "1",
+    "--block-steps",
+    "3",
+    "--warmup-steps",
+    "1",
+    "--no-local",
+    "--parity-steps",
+    "0",
+]
 ENDS_S = 150
 CELLS = [
     ("torchrun", "KilledDDP"),
@@ -31,14 +47,17 @@ CELLS = [
 ]
 
 
+def environment():
+    return {**os.environ, **MPI_AS_ROOT, "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]])}
+
+
 def start(launcher, backend, folder):
     """A run with more blocks than there is time for; with a ``backend`` rank 1 fails after some."""
     runner = "hvd" if launcher == "horovodrun" else "ddp"
     failing = ["--backend", f"{PLUGIN}:{backend}", "--timeout", "6"] if backend else []
     command = [*LAUNCHERS[launcher], f"runners.{runner}", *STEPS, "--blocks", "100000", *failing, "-o", str(folder)]
-    environment = {**os.environ, **MPI_AS_ROOT, "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]])}
     with (folder.parent / "said").open("w") as output:
-        return subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=output, stderr=output, start_new_session=True)
+        return subprocess.Popen(command, cwd=REPOSITORY, env=environment(), stdout=output, stderr=output, start_new_session=True)
 
 
 def kept(folder):
@@ -82,3 +101,58 @@ def test_an_interrupted_run_ends_and_keeps_its_blocks(tmp_path, launcher):
 def blocks(folder, rank):
     found = list(folder.glob(f"launch-000/*/rank-{rank}.jsonl"))
     return found[0].read_text().splitlines() if found else []
+
+
+@needs_horovod
+def test_the_rank_that_knows_the_reason_says_it_before_its_launcher_ends_it(tmp_path):
+    """Rank 0 alone writes; what the others hear first is that it has gone."""
+    command = [*LAUNCHERS["mpirun"], "runners.hvd", *SHORT_MPI, "-o", "/proc/no/such"]
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=ENDS_S, check=False)
+    assert done.returncode == 2
+    said = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
+    assert said[0].startswith("ringside: '/proc/no/such/plan.yaml' cannot be written"), done.stderr
+
+
+@needs_horovod
+def test_the_reason_is_told_though_another_rank_ends_first(tmp_path):
+    arms = {
+        "naive": {"backend": "naive"},
+        "hvd": {"backend": f"{PLUGIN}:TornDownHorovod", "transport": "mpi", "launcher": "mpirun"},
+    }
+    plan = write_plan(tmp_path, arms=arms, baseline="naive", measurement={"control": False, "mode": "sequential"})
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
+    assert done.returncode == 1, done.stderr
+    (record,) = [record for record in ResultsFolder(tmp_path / "out").records() if record.arm == "hvd"]
+    assert (done.returncode, record.error.ranks) == (1, [0]), done.stderr
+    assert record.error.message.startswith("rank 0: OSError: sample 7 is damaged")
+
+
+def test_a_rank_that_cannot_start_ends_those_of_other_hosts(tmp_path):
+    """Both are this one; each launcher knows its own ranks only."""
+    where = ["--nodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    run = ["-m", "runners.ddp", *STEPS, "--backend", f"{PLUGIN}:UnstartedDDP", "-o", str(tmp_path / "run")]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "runners.spawn", *where, "--node-rank", str(node), *run],
+            cwd=REPOSITORY,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for node in (0, 1)
+    ]
+    said = [process.communicate(timeout=ENDS_S)[1] for process in started]
+    assert all(process.returncode for process in started)
+    assert "ringside: rank 0 on " in said[0] and "OSError: no way to start" in said[0]
+    (line,) = [line for line in said[1].splitlines() if " ends, since it cannot start without rank 0 on " in line]
+    assert "OSError: no way to start" in line
+
+
+@needs_horovod
+def test_bytes_that_are_no_text_do_not_hold_up_a_run(tmp_path):
+    """horovodrun 0.28.1 stops reading there."""
+    workload = ["--workload", f"{BINARY}:BinaryOutput", *SHORT_MPI, "--blocks", "9"]
+    command = [*LAUNCHERS["horovodrun"], "runners.hvd", *workload, "-o", tmp_path / "run"]
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=ENDS_S, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert r"caf\xe9 \xff" in done.stdout and r"caf\xe9 \xff" in done.stderr
+    assert "record: " in done.stdout

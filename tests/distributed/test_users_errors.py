@@ -35,7 +35,7 @@ def test_an_exception_in_a_comparison(tmp_path):
     said = " ".join(done.stderr.split())
     assert LINE in said
     assert "Traceback" in log.read_text()
-    assert f"full traceback: {log}" in said.replace("- ", "-") or log.name in said
+    assert "the rank's whole log: " in said and log.name in said
     assert LINE in (tmp_path / "out" / "report.html").read_text().replace("&#34;", '"')
 
 
@@ -60,6 +60,13 @@ def test_the_traceback_is_logged_before_the_driver_ends_the_rank():
     assert done.returncode == 9
     assert "Traceback" in done.stderr
     assert done.stderr.endswith("OSError: sample 60 is damaged\n")
+
+
+def test_a_driver_hears_of_a_rank_that_leaves_by_sys_exit():
+    leaving = RANK_OF_A_HASTY_DRIVER.replace('raise OSError("sample 60 is damaged")', 'raise SystemExit("no licence")')
+    done = run(sys.executable, "-c", leaving, timeout=60)
+    assert done.returncode == 9
+    assert done.stderr.endswith("LaunchError: the process was ended by sys.exit('no licence'), which is not ours\n")
 
 
 def test_an_exception_in_a_run_of_ones_own(tmp_path):

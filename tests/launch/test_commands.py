@@ -99,6 +99,22 @@ def test_horovodrun_over_mpi_as_root():
     assert command.environment == {"OMP_NUM_THREADS": "1", **MPI_HERE, **root}
 
 
+@pytest.mark.parametrize(
+    ("names", "needs_them"),
+    [
+        (("node.1.lab", "node.2.lab"), True),
+        (("host1", "host2.site"), True),
+        (("host1", "host2"), False),
+        (("10.0.0.1", "::1"), False),
+    ],
+)
+@pytest.mark.parametrize("launcher", ["mpirun", "horovodrun"])
+def test_open_mpi_is_told_to_leave_names_whole(launcher, names, needs_them):
+    hosts = tuple(HostSlots(host=name, slots=1) for name in names)
+    (command,) = make_launcher(launcher).commands(job(hosts=hosts, transport="mpi"))
+    assert command.environment.get("OMPI_MCA_orte_keep_fqdn_hostnames") == ("1" if needs_them else None)
+
+
 def test_mpirun_oversubscribes_only_when_it_must():
     (command,) = make_launcher("mpirun").commands(job(oversubscribed=True))
     assert "--oversubscribe" in command.argv

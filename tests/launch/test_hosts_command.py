@@ -41,7 +41,7 @@ def test_a_list_and_this_machine():
         (["hostfiles/no-such-file"], "hostfile 'hostfiles/no-such-file' does not exist"),
         (["hostfiles/two-hosts", "-np", "9"], "9 ranks do not fit into 8 slots (host1:4, host2:4)"),
         (["README.md"], "hostfile 'README.md' line 3: "),
-        (["-H", "host1:4,host1:4"], "-H host 2: 'host1:4': this host is named before"),
+        (["-H", "host1:4,host1:4093"], "-H host 2: 'host1:4093': with those before it has 4097 slots"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, message):
@@ -57,3 +57,15 @@ def test_a_name_that_nobody_knows():
     assert done.returncode == 1, done.stderr
     assert "no: its name cannot be resolved" in done.stdout
     assert "no-such-host.invalid: correct it, or add it to DNS or /etc/hosts" in done.stdout
+
+
+def test_the_file_of_a_pbs_job_names_a_host_for_each_slot(tmp_path, monkeypatch):
+    """Given as a file, or found in the job."""
+    (tmp_path / "nodes").write_text("host1\r\nhost1\r\nhost2.site\r\n")
+    monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "nodes"))
+    for arguments in ([tmp_path / "nodes"], []):
+        done = ringside("hosts", *arguments, "--no-reach")
+        assert done.returncode == 0, done.stderr
+        assert rows(done)[1:3] == [["host1", "2", "0-1"], ["host2.site", "1", "2"]]
+        assert "note: 'host1' is named 2 times, and its slots are added up" in done.stdout
+        assert "note: for mpirun, export OMPI_MCA_orte_keep_fqdn_hostnames=1" in done.stdout

@@ -176,6 +176,7 @@ def test_who_died_without_a_word_is_blamed_and_not_who_could_still_speak(scene):
     assert failed.failure.message == "rank 2 died without a word; the launcher ended with code 9"
     assert (failed.status, failed.failure.ranks, failed.failure.hosts) == ("failed", [2], ["vm"])
     assert failed.failure.log_tail == {log_name(2): "last words"}
+    assert failed.failure.excerpt == ["last words"]
 
 
 def test_an_error_that_tells_of_a_lost_peer_is_not_the_cause_though_it_was_heard_first(scene):
@@ -184,7 +185,9 @@ def test_an_error_that_tells_of_a_lost_peer_is_not_the_cause_though_it_was_heard
     scene.connect(0, 1)
     scene.go(r0=12.5)
     horovod = "HorovodInternalError: Horovod has been shut down. This was caused by an exception on one of the ranks"
-    for words in (str(LOST_PEER), horovod, "DistBackendError: NCCL error: remote process exited or there was a network error"):
+    nccl = "DistBackendError: NCCL error: remote process exited or there was a network error"
+    store = "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed."
+    for words in (str(LOST_PEER), horovod, nccl, store, "ncclRemoteError: A call failed", "MPI_Abort(comm) was called"):
         failed = scene.diagnosis.of_death({1: raised(RuntimeError(words), at_s=12.4)})
         assert failed.failure.message.startswith("rank 0 died without a word; "), words
 
@@ -211,12 +214,13 @@ def test_ranks_that_went_at_the_same_time_are_blamed_together(scene):
 
 
 def test_a_launcher_that_ended_before_any_rank_reported_is_told_with_its_code_and_its_words(scene):
-    scene.launch("echo no such module; exit 3")
+    scene.launch("echo -----; echo no such module; echo '[1] lib.so(+0x1)[0x7f]'; exit 3")
     wait_until(scene.diagnosis.looks_dead)
     failed = scene.diagnosis.of_death({})
     assert failed.failure.message == "the ranks did not report; the launcher ended with code 3"
     assert (failed.failure.ranks, failed.failure.hosts) == ([], [])
-    assert failed.failure.log_tail == {LAUNCHER_LOG: "no such module"}
+    assert failed.failure.log_tail == {LAUNCHER_LOG: "-----\nno such module\n[1] lib.so(+0x1)[0x7f]"}
+    assert failed.failure.excerpt == ["no such module"]
 
 
 def test_of_several_launchers_each_code_is_told_with_its_host(scene):

@@ -76,6 +76,7 @@ def test_every_form_is_read(text, expected):
         ("[host1]:4", "only an IPv6 address stands in brackets"),
         ("[fe80::1%-oProxyCommand=x]", "the name of a network interface"),
         ("-oProxyCommand=x", "a host name holds letters"),
+        ("/var/spool/pbs/aux/77", "a file of hosts goes under hostfile"),
         ("host1;reboot", "a host name holds letters"),
         ("$(reboot)", "a host name holds letters"),
         ("host1:4,host2:4", "one host stands on a line (a list is for -H)"),
@@ -94,9 +95,20 @@ def test_a_slip_is_told_with_its_line(line, message):
     assert line[:20] in told
 
 
-def test_a_host_named_twice():
-    assert "hosts line 3: 'HOST1:2': this host is named before" in refused("host1:2\nhost2\nHOST1:2")
-    assert "Open MPI would add them up" in refused("[fe80::1]\n[fe80:0::1]")
+def test_slots_of_a_host_that_is_named_again_are_added_up():
+    """As in the node files of PBS, LSF and OAR, which have a line for each slot."""
+    assert read("host1:2\nhost2\nHOST1:2") == [("host1", 4, None), ("host2", 1, None)]
+    assert read("[fe80::1]\n[fe80:0::1]") == [("fe80::1", 2, None)]
+    assert read("host1:2 max-slots=4\nhost1:1 max-slots=1") == [("host1", 3, 5)]
+    assert read("host1:2 max-slots=4\nhost1:1") == [("host1", 3, None)]
+    assert [entry.lines for entry in parse_hosts("host1,host2,host1,host1")] == [3, 1]
+    assert "hosts line 2: 'host1:4096': with those before it has 4097 slots, and 4096 are the most" in refused("host1\nhost1:4096")
+
+
+def test_the_file_of_a_grid_engine_job():
+    text = "node1.site 4 all.q@node1.site UNDEFINED\nnode2.site 2 all.q@node2.site 0,1:0,2\n"
+    assert read(text) == [("node1.site", 4, None), ("node2.site", 2, None)]
+    assert "slots=0 is no whole number" in refused("node1 0 all.q@node1 <NULL>")
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# nobody\n"])
@@ -107,7 +119,7 @@ def test_a_file_without_hosts(text):
 def test_lists():
     assert parse_hosts("host1:4,host2") == (HostSlots(host="host1", slots=4), HostSlots(host="host2", slots=1))
     assert parse_hosts("host1:4, [::1]:2") == (HostSlots(host="host1", slots=4), HostSlots(host="::1", slots=2))
-    for text in ("", "host1:2,", "host1 slots=2", "host1,host1", "host1:0"):
+    for text in ("", "host1:2,", "host1 slots=2", "host1:0"):
         with pytest.raises(HostfileError, match=r"^-H host \d+: .*accepted: 'host1:4,host2:4'"):
             parse_hosts(text)
 

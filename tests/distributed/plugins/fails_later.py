@@ -4,6 +4,8 @@ import os
 import signal
 import time
 
+import horovod.torch as hvd
+
 from backends.ddp import DDP
 from backends.hvd import Horovod
 
@@ -43,6 +45,30 @@ class RaisingDDP(Fails, DDP):
         raise ValueError("no more steps from me")
 
 
+class UnstartedDDP(DDP):
+    """Its rank 0 fails before it meets the others, who wait for it in their library."""
+
+    def setup(self, world, *, device, store=None):
+        if world.rank == 0:
+            raise OSError("no way to start")
+        return super().setup(world, device=device, store=store)
+
+
 class HangingDDP(Fails, DDP):
     def fail(self):
         time.sleep(600)
+
+
+class TornDownHorovod(Horovod):
+    """Rank 0 tears its library down before it raises, as ``finally`` or a ``with`` block does: the others hear of that first."""
+
+    def prepare(self, model, build_optimizer):
+        prepared = super().prepare(model, build_optimizer)
+        prepared.model.register_forward_pre_hook(self.fail)
+        return prepared
+
+    def fail(self, *_):
+        if hvd.rank() == 0:
+            hvd.shutdown()
+            time.sleep(1)
+            raise OSError("sample 7 is damaged")

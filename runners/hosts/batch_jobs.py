@@ -1,0 +1,89 @@
+"""The nodes of the batch job that this process runs in, as Slurm, PBS, LSF, Grid Engine, OAR or Flux tell them.
+
+A plan takes them by ``hosts: pbs`` and the like. Slurm's are taken unasked, since its steps reach them; ssh reaches the others'.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from measurement.errors import HostfileError, PlanError
+from runners.hosts.hostfile import parse_hosts, read_hostfile
+from runners.launchers.base import HostSlots
+from runners.launchers.slurm_job import expand_nodes, slurm_job
+
+SLURM, FLUX, LSF = "slurm", "flux", "lsf"
+NODE_FILES = {"pbs": "PBS_NODEFILE", LSF: "LSB_DJOB_HOSTFILE", "sge": "PE_HOSTFILE", "oar": "OAR_NODEFILE"}
+"""By the word for ``hosts``: the variable that names a file of nodes."""
+LSF_PAIRS = "LSB_MCPU_HOSTS"
+"""``node1 4 node2 4``; the file came with LSF 8."""
+FLUX_INSTANCE = "FLUX_URI"
+JOB_IDS = {SLURM: "SLURM_JOB_ID", "pbs": "PBS_JOBID", LSF: "LSB_JOBID", "sge": "JOB_ID", "oar": "OAR_JOB_ID", FLUX: FLUX_INSTANCE}
+FLUX_TIMEOUT_S = 20.0
+
+
+def job_system(environment: Mapping[str, str]) -> str | None:
+    """Return the word for the batch system whose job this process runs in; None outside of any. Nothing is read or called."""
+    if slurm_job(environment) is not None:
+        return SLURM
+    file = next((word for word, variable in NODE_FILES.items() if environment.get(variable)), None)
+    if file is None and environment.get(LSF_PAIRS):
+        return LSF
+    return file or (FLUX if environment.get(FLUX_INSTANCE) else None)
+
+
+def job_id(word: str | None, environment: Mapping[str, str]) -> str | None:
+    """Return the number of the job whose nodes a plan's ``hosts`` stands for; None where it names hosts."""
+    return environment.get(JOB_IDS[word]) if word in JOB_IDS else None
+
+
+def job_hosts(word: str, environment: Mapping[str, str]) -> tuple[HostSlots, ...]:
+    """Return the nodes of a batch system's job, with as many slots as it gives.
+
+    Raises:
+        PlanError: this process is in no such job.
+        HostfileError: what it tells cannot be read.
+        LaunchError: the same of Slurm's variables.
+    """
+    job = slurm_job(environment)
+    if word == SLURM and job is not None:
+        return job.hosts
+    file = environment.get(NODE_FILES.get(word, ""))
+    if file:
+        return read_hostfile(Path(file))
+    if word == LSF and environment.get(LSF_PAIRS):
+        return parse_hosts(re.sub(r"(\S+)\s+(\d+)\s*", r"\1:\2,", environment[LSF_PAIRS]).rstrip(","), source=LSF_PAIRS)
+    if word == FLUX and environment.get(FLUX_INSTANCE):
+        return _flux_hosts()
+    raise PlanError(
+        f"hosts: {word} stands for the nodes of a job, and this process is in none of that kind; begin one, or name hosts"
+    )
+
+
+def unused_nodes(environment: Mapping[str, str]) -> str | None:
+    """Return how many nodes a job has that a plan without hosts leaves alone; None outside of a job, or where it has one."""
+    word = job_system(environment)
+    try:
+        nodes = len(job_hosts(word, environment)) if word else 0
+    except HostfileError:  # left over from a job: it hinders nobody who does not ask for its nodes
+        return None
+    return f"this job has {nodes} nodes, and all ranks run on this one; to use them: --set hosts={word}" if nodes > 1 else None
+
+
+def _flux_hosts() -> tuple[HostSlots, ...]:
+    """With as many slots as a node has cores."""
+    names = expand_nodes(_flux("hostlist", "local"))
+    read = re.search(r"(\d+) Nodes?, (\d+) Cores?", _flux("resource", "info"))
+    slots = int(read[2]) // int(read[1]) if read else 1
+    return parse_hosts(",".join(f"{name}:{max(1, slots)}" for name in dict.fromkeys(names)), source="flux hostlist")
+
+
+def _flux(*arguments: str) -> str:
+    argv = ["flux", *arguments]
+    try:
+        return subprocess.run(argv, capture_output=True, text=True, timeout=FLUX_TIMEOUT_S, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        raise HostfileError(f"{FLUX_INSTANCE} is set, but '{' '.join(argv)}' fails: {error}; name hosts") from error

@@ -1,0 +1,75 @@
+"""Hosts whose shell greets whoever comes, and hosts whose own name means an address that nobody else reaches."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from measurement.results import ResultsFolder
+from tests.cluster.conftest import inside
+from tests.cluster.test_compare_across_hosts import compare, write_plan
+from tests.conftest import REPOSITORY
+
+pytestmark = pytest.mark.cluster
+
+GREETING_BASH = r"""
+cp /bin/bash /run/quiet-bash
+printf '\n7\n{"torch": 1}\r\n\377\376 welcome> ' > /run/greeting
+printf '#!/run/quiet-bash\ncat /run/greeting\nexec /run/quiet-bash "$@"\n' > /run/greeting-bash
+chmod +x /run/greeting-bash
+mount --bind /run/greeting-bash "$(readlink -f /bin/bash)"
+"""
+HIDDEN_NAME = """
+printf '127.0.0.1 localhost\\n127.0.1.1 %s\\n10.77.0.1 host1\\n10.77.0.2 host2\\n' "$(hostname)" > /run/hosts
+mount --bind /run/hosts /etc/hosts
+"""
+WHY = "its own name, 'host2', stands for 127.0.1.1 there (/etc/hosts there: '127.0.1.1 host2'), which Gloo tells the other hosts"
+
+
+@pytest.fixture
+def greeting(lab):
+    """Of host2, to those who come by ssh."""
+    assert inside("host2", "sh", "-c", GREETING_BASH).returncode == 0
+    yield
+    assert inside("host2", "sh", "-c", 'umount "$(readlink -f /bin/bash)"').returncode == 0
+
+
+@pytest.fixture
+def hidden(lab):
+    assert inside("host2", "sh", "-c", HIDDEN_NAME).returncode == 0
+    yield
+    assert inside("host2", "umount", "/etc/hosts").returncode == 0
+
+
+def test_a_greeting_is_passed_over(greeting, tmp_path):
+    done = inside("host1", "ringside", "hosts", "-H", "host1:1,host2:1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = compare(write_plan(tmp_path), tmp_path / "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for record in ResultsFolder(tmp_path / "out").records():
+        assert record.status == "ok", record.error
+        assert (ResultsFolder(tmp_path / "out").launch_folder(0, record.arm) / "rank-1.log").exists()
+
+
+def test_a_hidden_host_is_told_before_anything_starts(hidden, tmp_path):
+    looked = inside("host1", "ringside", "hosts", "-H", "host1:1,host2:1")
+    assert looked.returncode == 1, looked.stdout
+    assert f"host2: {WHY}" in looked.stdout
+    done = compare(write_plan(tmp_path, network_interface=None), tmp_path / "out")
+    assert done.returncode == 2, done.stdout
+    assert f"ringside: host 'host2': {WHY}" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_ranks_that_are_started_by_hand_end_on_both_hosts_and_say_why(hidden, tmp_path):
+    command = ["torchrun", "--nnodes", "2", "--master-addr", "host1", "--master-port", "29512", "--nproc-per-node", "1"]
+    run = ["-m", "runners.ddp", "--transport", "gloo", "--timeout", "200", "-o", str(tmp_path / "run")]
+    second = [sys.executable, "-m", "runners.cli", "lab", "run", "--host", "host2", "--", *command, "--node-rank", "1", *run]
+    with subprocess.Popen(second, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as other:
+        done = inside("host1", *command, "--node-rank", "0", *run)
+        _, errors = other.communicate(timeout=100)
+    for code, said in ((done.returncode, done.stderr), (other.returncode, errors)):
+        assert code != 0
+        assert f"ringside: host 'host2': {WHY}" in said

@@ -1,0 +1,123 @@
+"""Answers of hosts are found among what shells print there: words, numbers, JSON, bytes, without a line end, or too much."""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import sys
+
+import pytest
+
+from measurement.errors import LaunchError
+from measurement.plan_file import check_plan
+from runners.hosts.port_reach import try_ports
+from runners.hosts.preflight import ask
+from runners.hosts.ssh_probe import Probe
+from runners.planning.arms import resolve_arms
+from runners.planning.check_process import require_workable
+from runners.planning.data_check import require_data_on
+from runners.planning.workload import resolve_workload
+from runners.processes import remote, remote_results
+from runners.processes.answers import MARK, framed, new_mark, next_answer, taken
+from runners.processes.key_file import shared_key
+from tests.conftest import TINY
+
+pytestmark = pytest.mark.launch
+
+HOST = "192.0.2.1"
+"""Of nobody (RFC 5737); the ssh below reaches it."""
+GREETINGS = {
+    "text": b"Welcome to host1!\n",
+    "a blank line": b"\n",
+    "a number": b"7\n",
+    "JSON": b'{"torch": "1.0"}\n[]\n',
+    "CRLF": b"one\r\ntwo\r\n",
+    "no UTF-8": b"\xff\xfe\x00\x1b[31m\n",
+    "a megabyte without a line end": b"x" * 2**20,
+    "no line end": b"ready> ",
+}
+
+
+@pytest.fixture
+def greeting_host(tmp_path, monkeypatch):
+    """Its shell greets in every way, and prints the command that it is to run."""
+    made_ssh(tmp_path, monkeypatch, 'cat "$HERE/greeting"; echo "$line"; cat "$HERE/greeting"; exec sh -c "$line"')
+    (tmp_path / "greeting").write_bytes(b"".join(GREETINGS.values()))
+
+
+def made_ssh(folder, monkeypatch, script):
+    """An ``ssh`` that runs the last of its arguments here, as ``script`` says."""
+    (folder / "ssh").write_text(f"#!/bin/sh\nHERE={shlex.quote(str(folder))}\nfor line; do :; done\n{script}\n")
+    (folder / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+def test_every_answer_is_found_behind_a_greeting(greeting_host, tmp_path):
+    assert Probe().ask(HOST).status == "ok"
+    assert Probe().ask(HOST).detail == f"Python {sys.version.split()[0]}"
+    facts = ask(HOST, here=frozenset(), question=["127.0.0.1:1", HOST])
+    assert facts["python"] == sys.version.split()[0]
+    assert abs(facts["clock_offset_s"]) < 60
+    reach = try_ports([HOST, "127.0.0.1"], here=["127.0.0.1"])
+    assert set(reach.views) == {HOST, "127.0.0.1"}
+    assert not [line for line in reach.closed if line.startswith(f"{HOST}: ")]
+    assert remote.ask(HOST, remote.python("runners.hosts.host_facts", "--free-port"), timeout_s=30).isdigit()
+    run_id = f"greeting-{tmp_path.name}"
+    (remote_results.make_folder(run_id) / "rank-0.log").write_bytes(b"\x00\xff last words")
+    archive = remote.ask(HOST, remote.python("runners.processes.remote_results", run_id, "--end"), timeout_s=30)
+    assert remote_results.unpack(archive) == {"rank-0.log": b"\x00\xff last words"}
+
+
+TALKER = """
+import atexit, os
+from workloads.digits import Digits
+
+print("imported", flush=True)
+if "RINGSIDE_ANSWER_MARK" in os.environ:
+    atexit.register(os.write, 1, b"bye")
+
+class Talker(Digits):
+    def require_data(self):
+        print("looking at the data", flush=True)
+        super().require_data()
+"""
+
+
+def test_what_a_users_code_prints_is_no_answer(greeting_host, tmp_path):
+    (tmp_path / "talker.py").write_text(TALKER)
+    reference = f"{tmp_path / 'talker.py'}:Talker"
+    plan = check_plan({**TINY, "workload": reference}, source="test")
+    require_data_on([HOST], plan, resolve_workload(reference, {}))
+    arms = resolve_arms(plan).values()
+    assert require_workable(plan, arms, host=HOST) == require_workable(plan, arms, host=None)
+
+
+def test_a_shell_that_runs_something_else_is_told(tmp_path, monkeypatch):
+    """It ends well, as after ``exec fish`` in ~/.bashrc."""
+    made_ssh(tmp_path, monkeypatch, 'echo "$line" >/dev/null; echo "choose a project:"')
+    found = Probe().ask(HOST)
+    assert found.status == "no answer"
+    assert found.detail == "its shell did not run the command, and all it printed is 'choose a project:'"
+    with pytest.raises(LaunchError, match=f"host '{HOST}' gave no answer, and all it printed is 'choose a project:'; try: ssh"):
+        remote.ask(HOST, remote.python("runners.hosts.host_facts", "--free-port"), timeout_s=30)
+    with pytest.raises(LaunchError, match="does not say what it is"):
+        ask(HOST, here=frozenset(), question=["127.0.0.1:1", HOST])
+    (line,) = [line for line in try_ports([HOST, "127.0.0.1"], here=["127.0.0.1"]).closed if HOST in line]
+    assert line.startswith(f"{HOST}: it could not listen at a port")
+
+
+def test_a_shell_that_reads_what_is_sent_leaves_no_host_without_its_key(tmp_path, monkeypatch):
+    made_ssh(tmp_path, monkeypatch, 'cat >/dev/null; exec sh -c "$line"')
+    with pytest.raises(LaunchError, match=f"host '{HOST}': its shell reads standard input"), shared_key([HOST]):
+        pass
+
+
+@pytest.mark.parametrize("greeting", GREETINGS.values(), ids=GREETINGS.keys())
+def test_a_mark_is_no_frame_by_itself(greeting):
+    mark = new_mark()
+    said = greeting + f"env {MARK}={mark} python".encode()
+    assert taken(said, mark) is None
+    assert taken(said + framed(b"cut off", mark)[:-3], mark) is None
+    stream = io.BytesIO(said + framed(b"one", mark) + greeting + framed(b"two\nlines\n", mark) + b"bye")
+    assert [next_answer(stream, mark) for _ in range(3)] == [b"one", b"two\nlines\n", None]

@@ -1,0 +1,96 @@
+"""The nodes of batch jobs, as their environments and files tell them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import yaml
+
+from measurement.errors import HostfileError, LaunchError, PlanError
+from runners.driver.study import read_plan_or_study
+from runners.hosts.batch_jobs import JOB_IDS, job_hosts, job_id, job_system, unused_nodes
+from runners.hosts.placement import planned_hosts
+from runners.hosts.preflight import inspect
+from tests.conftest import TINY
+
+FILES = {
+    "pbs": ("PBS_NODEFILE", "node1\nnode1\nnode2\nnode2\n"),
+    "lsf": ("LSB_DJOB_HOSTFILE", "node1\nnode2\nnode1\nnode2\n"),
+    "sge": ("PE_HOSTFILE", "node1 2 all.q@node1 UNDEFINED\nnode2 2 all.q@node2 UNDEFINED\n"),
+    "oar": ("OAR_NODEFILE", "node1\nnode1\nnode2\nnode2\n"),
+}
+FLUX = """#!/bin/sh
+case "$*" in
+"hostlist local") echo "node[1-2]" ;;
+"resource info") echo "2 Nodes, 4 Cores, 0 GPUs" ;;
+*) exit 1 ;;
+esac
+"""
+
+
+@pytest.fixture(params=["slurm", *FILES, "lsf without a file", "flux"])
+def job(request, tmp_path, monkeypatch):
+    """This process is in a job of two nodes with two slots each; the word for it."""
+    word = request.param.partition(" ")[0]
+    variables = {JOB_IDS[word]: "77"}
+    if request.param in FILES:
+        variable, text = FILES[word]
+        (tmp_path / "nodes").write_text(text)
+        variables[variable] = str(tmp_path / "nodes")
+    elif word == "slurm":
+        variables |= {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)"}
+    elif word == "lsf":
+        variables["LSB_MCPU_HOSTS"] = "node1 2 node2 2 "
+    else:
+        (tmp_path / "flux").write_text(FLUX)
+        (tmp_path / "flux").chmod(0o755)
+        variables["PATH"] = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return word
+
+
+def plan(folder, **changes):
+    content = {key: value for key, value in {**TINY, **changes}.items() if value is not None}
+    (folder / "plan.yaml").write_text(yaml.safe_dump(content))
+    return read_plan_or_study(folder / "plan.yaml")
+
+
+def test_a_plan_takes_a_jobs_nodes_by_the_word_for_them(job, tmp_path):
+    assert job_system(os.environ) == job
+    chosen = plan(tmp_path, hosts=job, world_size=None)
+    assert chosen.world_size == 4
+    assert list(map(str, planned_hosts(chosen))) == ["node1:2", "node2:2"]
+    assert job_id(chosen.hosts, os.environ) == "77"
+    assert (job_id("node1:2", os.environ), job_id(None, os.environ)) == (None, None)
+
+
+def test_nodes_that_a_plan_leaves_alone_are_told(job, tmp_path):
+    """Slurm's are taken unasked."""
+    chosen = plan(tmp_path)
+    if job == "slurm":
+        assert chosen.hosts == "slurm"
+        return
+    (warning,) = inspect(chosen).warnings
+    assert warning == f"this job has 2 nodes, and all ranks run on this one; to use them: --set hosts={job}"
+    assert inspect(plan(tmp_path, hosts="localhost:2")).warnings == []
+
+
+def test_outside_of_a_job(tmp_path):
+    assert (job_system({}), unused_nodes({})) == (None, None)
+    for word in JOB_IDS:
+        with pytest.raises(PlanError, match=f"^hosts: {word} stands for the nodes of a job, and this process is in none"):
+            job_hosts(word, {})
+
+
+def test_jobs_that_cannot_be_read(tmp_path):
+    with pytest.raises(HostfileError, match="hostfile '/no/such' does not exist"):
+        job_hosts("pbs", {"PBS_NODEFILE": "/no/such"})
+    assert unused_nodes({"PBS_NODEFILE": "/no/such"}) is None
+    with pytest.raises(HostfileError, match="LSB_MCPU_HOSTS host 2: 'node2 x'"):
+        job_hosts("lsf", {"LSB_MCPU_HOSTS": "node1 2 node2 x"})
+    with pytest.raises(HostfileError, match="FLUX_URI is set, but 'flux hostlist local' fails"):
+        job_hosts("flux", {"FLUX_URI": "local:///none"})
+    with pytest.raises(LaunchError, match="is no list of nodes"):
+        job_hosts("slurm", {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n["})

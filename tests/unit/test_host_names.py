@@ -1,0 +1,98 @@
+"""What hosts make of each other's names and addresses, and whom that refuses."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from measurement.errors import LaunchError
+from runners.hosts import names
+from runners.planning.compatibility import require_findable
+
+
+def view(name, own, *, line=None, finds=None, **interfaces):
+    return {
+        "name": name,
+        "own_address": own,
+        "line": line,
+        "finds": finds or {},
+        "interfaces": {"lo": ["127.0.0.1"], **interfaces},
+    }
+
+
+GOOD = view("host1", "10.0.0.1", eth0=["10.0.0.1"])
+
+
+@pytest.mark.parametrize(
+    ("own", "line", "told"),
+    [
+        ("127.0.1.1", "127.0.1.1 host2", "its own name, 'host2', stands for 127.0.1.1 there (/etc/hosts there: '127.0.1.1 host2')"),
+        ("127.0.0.1", None, "its own name, 'host2', stands for 127.0.0.1 there, which Gloo"),
+        ("::1", None, "its own name, 'host2', stands for ::1 there, which Gloo"),
+        (None, None, "its own name, 'host2', stands for none of its addresses there, which Gloo"),
+    ],
+)
+def test_a_host_that_others_cannot_find_by_what_its_name_means_to_it(own, line, told):
+    (host, why), *others = names.hidden({"host1": GOOD, "host2": view("host2", own, line=line)}).items()
+    assert (host, others) == ("host2", [])
+    assert why.startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("backend", "transport", "interface", "is_refused"),
+    [
+        ("ddp", "gloo", None, True),
+        ("ddp", "gloo", "eth0", False),
+        ("ddp", "mpi", None, False),
+        ("ddp", "nccl", None, False),
+        ("horovod", "gloo", None, True),
+        ("horovod", "gloo", "eth0", True),
+        ("horovod", "mpi", None, False),
+        ("horovod", "nccl", "eth0", True),
+    ],
+)
+def test_who_is_refused_on_such_a_host(backend, transport, interface, is_refused):
+    def check(hidden):
+        require_findable(hidden, backend=backend, transport=transport, network_interface=interface)
+
+    check({})
+    if is_refused:
+        with pytest.raises(LaunchError, match=r"^host 'host2': why$"):
+            check({"host2": "why"})
+    else:
+        check({"host2": "why"})
+
+
+def test_names_that_nobody_knows_or_that_stand_for_another_host():
+    finds = {"host1": "10.0.0.1", "host2": "10.0.0.9", "host3": None}
+    views = {"host1": view("host1", "10.0.0.1", finds=finds, eth0=["10.0.0.1"]), "host2": view("b", "10.0.0.2", eth0=["10.0.0.2"])}
+    assert names.lost(views) == ["host 'host1' does not know the name 'host3'; add it to DNS or to /etc/hosts there"]
+    (line,) = names.doubts(views)
+    assert line.startswith("host 'host1' takes 'host2' for 10.0.0.9, which is none of its addresses")
+
+
+def test_addresses_that_several_hosts_have_are_named_unless_an_interface_is():
+    views = {host: view(host, "10.0.0.1", docker0=["172.17.0.1"]) for host in ("host1", "host2")}
+    (line,) = names.doubts(views)
+    assert line.startswith("hosts host1, host2 all have 172.17.0.1 on docker0")
+    assert names.doubts(views, interface="eth0") == []
+
+
+def test_one_machine_under_two_names_is_told():
+    views = {"host1": GOOD, "10.0.0.1": GOOD, "host2": view("host1", "10.0.0.2", eth0=["10.0.0.2"])}
+    assert names.twice(views) == ["'host1' and '10.0.0.1' are one machine; name it once, with all its slots"]
+
+
+def test_this_host_tells_what_gloo_would_take(monkeypatch, tmp_path):
+    """Gloo takes the first address that it can serve at."""
+    answers = ["192.0.2.1", "127.0.0.1", "127.0.1.1"]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (address, 0)) for address in answers])
+    (tmp_path / "hosts").write_text("# 127.0.0.1 myhost\n127.0.0.1\tlocalhost myhost # mine\n")
+    monkeypatch.setattr(names, "HOSTS_FILE", tmp_path / "hosts")
+    monkeypatch.setattr(socket, "gethostname", lambda: "myhost")
+    found = names.look(["myhost"])
+    assert found["own_address"] == "127.0.0.1"
+    assert found["line"] == "127.0.0.1 localhost myhost"
+    assert found["finds"] == {"myhost": "192.0.2.1"}
+    assert "127.0.0.1" in found["interfaces"]["lo"]
