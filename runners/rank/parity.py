@@ -36,7 +36,7 @@ from runners.rank.call_counts import CallCounter
 from runners.rank.trainer import Trainer
 from workloads.optimizers import as_one, members_of
 from workloads.seeding import seed_generators
-from workloads.tensors import is_finite, stored_values, tensors_in
+from workloads.tensors import digest_of, is_finite, stored_values
 
 SKETCH_SIZE = 64
 SAMPLES = 1 << 14
@@ -313,6 +313,5 @@ def _sketch_of_rows(tensor: Tensor) -> list[float]:
 
 def _digested(batches: Iterator[Any], digest: Any) -> Iterator[Any]:
     for batch in batches:
-        for _, tensor in tensors_in(batch):
-            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest_of(digest, batch)
         yield batch

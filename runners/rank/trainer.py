@@ -28,6 +28,7 @@ from runners.rank.precision import StepPrecision
 from workloads import Workload
 from workloads.optimizers import as_one, members_of
 from workloads.seeding import seed_generators
+from workloads.tensors import by_pixels
 
 DATA_WAIT, FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))
 LAYOUT_ALLOCATIONS = 16
@@ -308,16 +309,6 @@ class Trainer:
             "optimizer": describe_optimizer(self.prepared.optimizer) if self.prepared else {},
             "model": describe_model(self.prepared.bare) | self.step_precision.describe() if self.prepared else {},
         }
-
-
-def by_pixels(batch: Any) -> Any:
-    """Lay images [batch, channels, height, width] out by pixels; ``batch``: a tensor, or a tuple, list or dict of such."""
-    if isinstance(batch, dict):
-        return {name: by_pixels(part) for name, part in batch.items()}
-    if isinstance(batch, tuple | list):
-        return type(batch)(map(by_pixels, batch))
-    is_image = isinstance(batch, Tensor) and batch.ndim == 4
-    return batch.contiguous(memory_format=torch.channels_last) if is_image else batch
 
 
 def synchronize_ranks(backend: Backend, device: torch.device) -> None:
