@@ -137,7 +137,10 @@ class FSDP2(TorchDistributed):
         """
         _require_no_parameter_hooks(model)
         for tensor in state_tensors(model).values():
-            dist.broadcast(tensor, src=0)
+            sent = tensor.contiguous()  # Gloo sends other memory where a tensor has gaps (torch 2.15)
+            dist.broadcast(sent, src=0)
+            if sent is not tensor:
+                tensor.copy_(sent)
         mesh = init_device_mesh(self._device.type, (dist.get_world_size(),))
         arguments: dict[str, Any] = {"mesh": mesh, "mp_policy": self._mixed_precision()}
         if self.options.reshard_after_forward is not None:
