@@ -32,7 +32,7 @@ from runners.hosts.preflight import inspect
 from runners.hosts.ssh_probe import probe_hosts
 from runners.lab.link_shaping import require_lab, shaped_links
 from runners.launchers import HERE
-from runners.planning.arms import computes_on_gpu, floor_beside, require_executables, resolve_arms
+from runners.planning.arms import computes_on_gpu, floor_beside, require_executables, require_gpus_on, resolve_arms
 from runners.planning.check_process import is_to_check, require_workable
 from runners.planning.data_check import require_data_on
 from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
@@ -93,6 +93,7 @@ class ComparisonRun:
         require_executables(self.arms)
         require_lab(self.plan)
         self.inspection = inspect(self.plan)
+        require_gpus_on(self.inspection.facts, self.arms.values())
 
     def changes(self) -> list[str]:
         """What is not as it was when the folder's launches were measured, in words; nothing where a user goes on all the same.
