@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
 
+import torch
 import torch.distributed as dist
 from pydantic import BaseModel, Field
 from torch import Tensor, nn
@@ -62,14 +63,30 @@ class DDPPrepared(Prepared):
     def __init__(self, bare: nn.Module, optimizer: Optimizer, *, model: DistributedDataParallel) -> None:
         super().__init__(bare, optimizer, model=model)
         self._wrapped = model  # whose compiled version may take its place as ``model``
+        self._is_after_local = False
 
-    def local_only(self) -> AbstractContextManager[None]:
+    def zero_grad(self) -> None:
+        """Zeros in the place of nothing where DDP looks for unused parameters and the last steps were without exchange.
+
+        It takes those for used that any of these used (torch 2.15), and fails in the next exchange where one has no gradient then.
+        """
+        super().zero_grad()
+        if self._is_after_local and self._wrapped.find_unused_parameters:
+            sparse = [one.weight for one in self.bare.modules() if isinstance(one, nn.Embedding | nn.EmbeddingBag) and one.sparse]
+            for parameter in {*self.bare.parameters()} - {*sparse}:
+                parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+        self._is_after_local = False
+
+    @contextmanager
+    def local_only(self) -> Iterator[None]:
         """``no_sync``."""
-        return self._wrapped.no_sync()
+        with self._wrapped.no_sync():
+            yield
+        self._is_after_local = True
 
     def accumulating(self) -> AbstractContextManager[None]:
         """``no_sync``."""
-        return self.local_only()
+        return self._wrapped.no_sync()
 
 
 class ZeroPrepared(DDPPrepared):

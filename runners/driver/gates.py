@@ -14,8 +14,9 @@ from measurement.plan import Measurement
 from measurement.record import Failure
 from runners.driver.arm_launch import ArmLaunch, Say
 from runners.driver.arm_session import ArmFailed
+from runners.protocol.drift import drift_between
 from runners.protocol.gate_verdict import judge_gate
-from runners.protocol.messages import GateCommand, GateReply, ParityReport
+from runners.protocol.messages import DriftReport, GateCommand, GateReply, ParityReport
 from runners.protocol.same_work import compare_calls, compare_state, drops_step_hooks
 
 
@@ -42,6 +43,17 @@ def open_gates(
     for first, arm in _with_reference(known):
         if first.record.world_size == arm.record.world_size:
             _compare_work(first, arm, steps=measurement.parity_steps)
+
+
+def require_together(reports: Sequence[DriftReport | None]) -> None:
+    """Fail an arm whose ranks, by rank, have drifted apart in the steps that were measured.
+
+    Raises:
+        ArmFailed: with what differs.
+    """
+    apart = drift_between(reports)
+    if apart:
+        raise ArmFailed(Failure(message=apart), status="wrong")
 
 
 def compare_conditions(arms: Sequence[ArmLaunch]) -> None:

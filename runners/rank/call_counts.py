@@ -106,6 +106,37 @@ class CallCounter:
         return counted
 
 
+class SkippedParameters:
+    """Watches a model's steps; made after ``prepare``, and goes with the model."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.names: set[str] = set()
+        """Parameters to be trained that some step left out."""
+        self.some_steps: set[str] = set()
+        """Those of them that another step had."""
+        self.steps_zeros = False
+        """Whether the library fills in zeros then, which its optimizer steps: weight decay and momentum change the parameter."""
+        self._ever: set[str] = set()
+        self._prepared = prepared
+        self._trained = {name: one for name, one in prepared.bare.named_parameters() if one.requires_grad}
+        self._seen: set[str] = set()
+        if not prepared.is_sharded:
+            for name, parameter in self._trained.items():
+                parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._seen.add(name))
+
+    def note(self) -> None:
+        """Note what the step that was just taken left out; call it after each."""
+        if self._prepared.is_sharded:  # whose gradients come by no hook of a parameter, and are not filled in
+            self._seen = {name for name, one in self._trained.items() if one.grad is not None}
+        left_out = self._trained.keys() - self._seen
+        gradients = [self._trained[name].grad for name in left_out]
+        self.steps_zeros |= any(one is not None and not bool(one.any()) for one in gradients)
+        self.names |= left_out
+        self._ever |= self._seen
+        self.some_steps = self.names & self._ever
+        self._seen = set()
+
+
 def _model_hooks(model: nn.Module) -> Iterator[tuple[dict[int, Any], str]]:
     for module in model.modules():
         yield from _tables(module, MODULE_HOOKS)

@@ -168,6 +168,7 @@ class EpochRunner:
             held_out_top1=sums.top1,
             held_out_top5=sums.top5,
             held_out_count=sums.count,
+            drift=self.trainer.drift(),
         )
 
     def evaluate(self) -> EvaluationSums:

@@ -32,7 +32,7 @@ from measurement.errors import PlanError
 from measurement.step_timer import StepTimer
 from runners.protocol.messages import ParityReport, Sketches
 from runners.protocol.same_work import ROUNDING
-from runners.rank.call_counts import CallCounter
+from runners.rank.call_counts import CallCounter, SkippedParameters
 from runners.rank.trainer import Trainer
 from workloads.optimizers import as_one, members_of
 from workloads.seeding import seed_generators
@@ -65,12 +65,14 @@ def run_gate(trainer: Trainer, *, steps: int) -> ParityReport:
     counter.watch_prepared(joined)
     trainer.batches = _digested(trainer.new_batches(), digest)
     synced: Sketches = {}
+    skipped = SkippedParameters(joined)
     timer = StepTimer(trainer.device)
     for step in range(steps):
         seed_generators(trainer.seed + trainer.world.rank)
         joined.keeps_gradients = step == 0
         with trainer.step_precision.unclipped() if step == 0 else nullcontext():
             trainer.step(timer)
+        skipped.note()
         if step == 0:
             synced = sketch_tensors(joined.full_gradients().items())
     calls, ended = counter.counts(), joined.full_parameters()
@@ -90,7 +92,9 @@ def run_gate(trainer: Trainer, *, steps: int) -> ParityReport:
         buffers=sketch_tensors((name, ended[name]) for name in _common_buffers(model) if name in ended),
         optimizer_state=sketch_tensors(optimizer_state.items()),
         rounding=rounding,
-        without_gradient=missing,
+        without_gradient=[*missing, *sorted(skipped.names - {*missing})],
+        in_some_steps=sorted(skipped.some_steps),
+        steps_zeros=skipped.steps_zeros,
         calls=calls,
         is_exact=trainer.gradient_scale == 1.0 and trainer.backend.gradient_tolerance <= EXACT,
         sizes={name: tensor.numel() for name, tensor in [*_floating(parameters), *optimizer_state.items()]},

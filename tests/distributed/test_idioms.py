@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from runners.protocol.drift import drift_between
 from runners.protocol.gate_verdict import judge_parity
-from runners.protocol.messages import ParityReport
+from runners.protocol.messages import DriftReport, ParityReport
 from runners.protocol.same_work import compare_calls, compare_state
 from tests.conftest import HAS_HOROVOD, needs_horovod
 from tests.distributed.ranks import idioms
@@ -15,13 +16,14 @@ from tests.distributed.test_standalone import MPIRUN, run
 
 pytestmark = pytest.mark.distributed
 NAMES = ("Plain", "Scheduled", "TwoOptimizers", "Recommender", "Unused", "Tied", "Checkpointed", "Finite", "Uneven", "Compiled")
+SKIPPING, DRIFTING = "LayerDrop", "Plateau"
 BACKENDS = ("ddp", "naive", "fsdp2", *(["horovod"] if HAS_HOROVOD else []))
 LEFT_OUT = {"fsdp2": {"Recommender", "Unused", "Compiled"}, "naive": {"Compiled"}}
 """FSDP2 refuses sparse gradients; the others are not its usual use, and compiling takes long."""
 
 
 def names_of(backend):
-    return [name for name in NAMES if name not in LEFT_OUT.get(backend, ())]
+    return [name for name in (*NAMES, SKIPPING) if name not in LEFT_OUT.get(backend, ())]
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +32,11 @@ def taken(tmp_path_factory):
     found = {}
     for backend in BACKENDS:
         folder = tmp_path_factory.mktemp(backend)
-        done = run(*MPIRUN, "-m", idioms.__name__, folder, backend, *names_of(backend))
+        names = [*names_of(backend), DRIFTING]
+        done = run(*MPIRUN, "-m", idioms.__name__, folder, backend, *names)
         assert done.returncode == 0, done.stdout + done.stderr
         ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
-        found[backend] = {name: [rank[name] for rank in ranks] for name in names_of(backend)}
+        found[backend] = {name: [rank[name] for rank in ranks] for name in names}
     return found
 
 
@@ -56,6 +59,29 @@ def test_it_computes_what_it_should_and_the_same_as_ddp(taken, backend, name):
     first = gates(taken["ddp"][name])
     assert compare_calls([r.calls for r in first], [r.calls for r in reports], first_arm="ddp", steps=idioms.STEPS) == []
     assert compare_state(first[0], reports[0], first_arm="ddp", steps=idioms.STEPS).failures == []
+
+
+def test_a_layer_that_some_steps_leave_out_is_a_note_where_libraries_differ(taken):
+    """Steps without exchange came before some of them, which DDP would not survive by itself."""
+    first = gates(taken["ddp"][SKIPPING])[0]
+    assert first.in_some_steps == ["layer.bias", "layer.weight"]
+    for backend in ("naive", *(["horovod"] if HAS_HOROVOD else [])):
+        other = gates(taken[backend][SKIPPING])[0]
+        assert (first.steps_zeros, other.steps_zeros) == (False, True)
+        found = compare_state(first, other, first_arm="ddp", steps=idioms.STEPS)
+        assert (found.failures, found.distance) == ([], None)
+        assert found.notes[0].startswith("state not compared with ddp's: 'layer.bias', 'layer.weight' take part in some steps only")
+    same = compare_state(first, first, first_arm="ddp", steps=idioms.STEPS)
+    assert same.distance == 0
+
+
+@pytest.mark.parametrize("when", ["drift", "drift_with_local"])
+def test_ranks_that_follow_their_own_loss_have_drifted_apart_and_no_others(taken, when):
+    for backend in BACKENDS:
+        for name, ranks in taken[backend].items():
+            told = drift_between([DriftReport.model_validate(rank[when]) for rank in ranks])
+            assert (told is None) == (name != DRIFTING), (backend, name, told)
+            assert told is None or told.startswith("ranks have drifted apart: learning rates 0.0"), told
 
 
 def test_a_schedule_by_step_reaches_the_optimizer_that_steps(taken):
