@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from measurement.record import ParityResult
+from runners.protocol.drift import drift_between
 from runners.protocol.messages import CheckReport, ParityReport, Sketches
 
 START_TOLERANCE = 1e-6
@@ -72,7 +73,11 @@ def judge_parity(reports: list[ParityReport], *, steps: int) -> ParityResult:
         if first.gradient_scale != 1.0:
             notes.append(f"gradients are {first.gradient_scale:g} x the mean, as the options ask")
     spread, apart = _compare([report.ended for report in reports], first.ended, sizes=first.sizes, tolerance=SPREAD_TOLERANCE)
-    failures += [f"rank {r}: '{name}' is {e:.2g} (relative) from rank 0's after {steps} steps" for r, name, e in apart]
+    drifted = drift_between([report.drift for report in reports])
+    if drifted:
+        failures.insert(0, drifted)
+    else:
+        failures += [f"rank {r}: '{name}' is {e:.2g} (relative) from rank 0's after {steps} steps" for r, name, e in apart]
     shown = failures[:MAX_FAILURES] + ([f"and {len(failures) - MAX_FAILURES} more"] if len(failures) > MAX_FAILURES else [])
     return ParityResult(
         passed=not failures,

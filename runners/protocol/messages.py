@@ -109,6 +109,15 @@ Sketches = dict[str, list[float]]
 """By tensor name: float64 [sketch_size]; see ``runners.rank.parity``."""
 
 
+class DriftReport(Message):
+    """What must be alike on all ranks after steps that they took together; see ``runners.protocol.drift``."""
+
+    hyperparameters: dict[str, list[float]]
+    """Of the optimizer's parameter groups, by name."""
+    parameters: dict[str, list[float]]
+    """Some elements of each; empty where the backend shards them."""
+
+
 class ParityReport(Message):
     """What one rank found in the parity gate."""
 
@@ -144,17 +153,10 @@ class ParityReport(Message):
     """Those of them that took part in another step, so that what libraries made of them changes all that follows."""
     steps_zeros: bool = False
     """Whether the library filled in zeros for them, and its optimizer stepped these."""
+    drift: DriftReport | None = None
+    """After the steps; parameters are those of ``ended``."""
     is_exact: bool = True
     """Whether the backend computes the mean of the gradients, and rounds it in float32 only."""
-
-
-class DriftReport(Message):
-    """What must be alike on all ranks after steps that they took together; see ``runners.protocol.drift``."""
-
-    hyperparameters: dict[str, list[float]]
-    """Of the optimizer's parameter groups, by name."""
-    parameters: dict[str, list[float]]
-    """Some elements of each; empty where the backend shards them."""
 
 
 class CheckReport(Message):

@@ -28,9 +28,10 @@ import torch
 from torch import Tensor, nn
 
 from backends.base import EXACT, Prepared
+from backends.rank_state import hyperparameters
 from measurement.errors import PlanError
 from measurement.step_timer import StepTimer
-from runners.protocol.messages import ParityReport, Sketches
+from runners.protocol.messages import DriftReport, ParityReport, Sketches
 from runners.protocol.same_work import ROUNDING
 from runners.rank.call_counts import CallCounter, SkippedParameters
 from runners.rank.trainer import Trainer
@@ -95,6 +96,7 @@ def run_gate(trainer: Trainer, *, steps: int) -> ParityReport:
         without_gradient=[*missing, *sorted(skipped.names - {*missing})],
         in_some_steps=sorted(skipped.some_steps),
         steps_zeros=skipped.steps_zeros,
+        drift=DriftReport(hyperparameters=hyperparameters(joined.optimizer), parameters={}),
         calls=calls,
         is_exact=trainer.gradient_scale == 1.0 and trainer.backend.gradient_tolerance <= EXACT,
         sizes={name: tensor.numel() for name, tensor in [*_floating(parameters), *optimizer_state.items()]},

@@ -302,12 +302,12 @@ class Trainer:
         with self.joined.local_only(), self.step_precision.local():
             yield
 
-    def drift(self) -> DriftReport | None:
-        """What must be alike on all ranks; None where nothing has been built. Not collective."""
+    def drift(self, *, rates: Sequence[float] = ()) -> DriftReport | None:
+        """What must be alike on all ranks; None where nothing has been built. Not collective. ``rates``: more learning rates."""
         if self.prepared is None:
             return None
         bare, numbers = self.prepared.bare, hyperparameters(self.prepared.optimizer)
-        numbers[LEARNING_RATE] = [*self._rates, *numbers.get(LEARNING_RATE, [])]
+        numbers[LEARNING_RATE] = [*rates, *self._rates, *numbers.get(LEARNING_RATE, [])]
         if self._before_local is None:
             return DriftReport(hyperparameters=numbers, parameters=sampled(bare))
         rates = numbers[LEARNING_RATE]  # others may follow a rank's own gradients

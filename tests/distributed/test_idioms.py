@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+import yaml
 
+from measurement.results import ResultsFolder
 from runners.protocol.drift import drift_between
 from runners.protocol.gate_verdict import judge_parity
 from runners.protocol.messages import DriftReport, ParityReport
 from runners.protocol.same_work import compare_calls, compare_state
-from tests.conftest import HAS_HOROVOD, needs_horovod
+from tests.conftest import HAS_HOROVOD, TINY, needs_horovod, ringside_here
 from tests.distributed.ranks import idioms
 from tests.distributed.test_standalone import MPIRUN, run
 
@@ -82,6 +84,21 @@ def test_ranks_that_follow_their_own_loss_have_drifted_apart_and_no_others(taken
             told = drift_between([DriftReport.model_validate(rank[when]) for rank in ranks])
             assert (told is None) == (name != DRIFTING), (backend, name, told)
             assert told is None or told.startswith("ranks have drifted apart: learning rates 0.0"), told
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [(DRIFTING, {"measurement": {"rounds": 2}}), ("PlateauDigits", {"training": {"epochs": 1}, "measurement": {"launches": 1}})],
+)
+def test_a_comparison_calls_them_wrong(tmp_path, name, changes):
+    content = {**TINY, "workload": f"{idioms.IDIOMS}:{name}", "arms": {"ddp": {**TINY["arms"]["ddp"], "launcher": "spawn"}}}
+    measurement = {"launches": 1, **changes.pop("measurement")}
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(yaml.safe_dump({**content, **changes, "measurement": measurement}))
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
+    records = ResultsFolder(tmp_path / "out").records()
+    assert (done.returncode, {record.status for record in records if record.role != "floor"}) == (1, {"wrong"}), done.stderr
+    assert records[0].error.message.startswith("ranks have drifted apart: learning rates 0.0")
 
 
 def test_a_schedule_by_step_reaches_the_optimizer_that_steps(taken):

@@ -211,11 +211,27 @@ class Plateau(Plain):
 
     def compute_loss(self, model, batch):
         loss = super().compute_loss(model, batch)
-        self.loss = float(loss)
+        self.loss = loss.item()
         return loss
 
     def after_step(self, step, *, model, optimizer):
         self.schedule.step(self.loss)
+
+
+class PlateauDigits(Digits):
+    """The same in a training with epochs."""
+
+    build_optimizer, after_step = Plateau.build_optimizer, Plateau.after_step
+
+    def compute_loss_and_hits(self, model, batch):
+        loss, hits = super().compute_loss_and_hits(model, batch)
+        self.loss = loss.item()
+        return loss, hits
+
+    def compute_loss(self, model, batch):
+        loss = super().compute_loss(model, batch)
+        self.loss = loss.item()
+        return loss
 
 
 class Skipping(nn.Module):
