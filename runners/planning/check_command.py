@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from measurement.plan import Arm, Plan
+from measurement.plan import Plan
+from measurement.plan_file import check_plan
 from runners.planning.arm_check import AskedArm
 from runners.planning.arms import resolve_arm
 from runners.planning.check_process import facts_of, require_sound
@@ -24,17 +25,9 @@ def check_plan_and_print(plan: Plan) -> None:
 
 def check_and_print(workload: str, options: dict[str, Any], *, local_batch_size: int, seed: int) -> None:
     """The same of a workload without arms; the arguments are as in a plan."""
-    plan = Plan(
-        name="check",
-        workload=workload,
-        workload_options=options,
-        local_batch_size=local_batch_size,
-        seed=seed,
-        world_size=2,
-        baseline="ddp",
-        arms={"ddp": Arm(backend="ddp")},
-    )
-    _check_and_print(plan, [])
+    asked = {"workload": workload, "workload_options": options, "local_batch_size": local_batch_size, "seed": seed}
+    alone = {"name": "check", "world_size": 2, "baseline": "ddp", "arms": {"ddp": {"backend": "ddp"}}}
+    _check_and_print(check_plan({**asked, **alone}, source="command line"), [])
 
 
 def _check_and_print(plan: Plan, arms: Sequence[AskedArm]) -> None:
