@@ -160,6 +160,10 @@ class _Trial:
         if lazy:
             message = f"build_model() gave a lazy module, whose {shortened(lazy)} has no shape yet"
             self._findings.wrong(f"{message}; do a forward pass there, such as model(torch.zeros(1, ...))", method, stop=True)
+        empty = [name for name, tensor in built.state_dict(keep_vars=True).items() if getattr(tensor, "is_meta", False)]
+        if empty:
+            message = f"build_model() gave {shortened(empty)} on the device 'meta', without values"
+            self._findings.wrong(f"{message}; build the model on the CPU, or fill it there", method, stop=True)
         others = [name for name, tensor in built.state_dict().items() if not _equal(tensor, twin.state_dict().get(name))]
         if others:
             message = f"build_model() gave other weights when called again with the same seed ({shortened(others)})"

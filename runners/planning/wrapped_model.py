@@ -67,4 +67,5 @@ class WrappedModel(nn.Module):
 
 
 def _is_trained(module: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters())
+    """Whether calls of it matter and can be seen, which those of a script's parts cannot."""
+    return not isinstance(module, torch.jit.ScriptModule) and any(parameter.requires_grad for parameter in module.parameters())

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -75,8 +76,9 @@ class CallCounter:
         def begin_backward(_gradient: Tensor) -> None:
             self._calls.append(BACKWARD)
 
-        prepared.bare.register_forward_pre_hook(begin_forward)
-        prepared.bare.register_forward_hook(end_forward)
+        if not isinstance(prepared.bare, torch.jit.ScriptModule):  # which takes no hooks
+            prepared.bare.register_forward_pre_hook(begin_forward)
+            prepared.bare.register_forward_hook(end_forward)
         optimizer: Any = prepared.optimizer
         optimizer.step = self._counted(optimizer.step, STEP)
         self._copies, self._owns_step = prepared.copies, prepared.owns_step

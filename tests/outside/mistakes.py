@@ -15,6 +15,19 @@ class Lazy(Plain):
         return nn.LazyLinear(1)
 
 
+class Meta(Plain):
+    def build_model(self):
+        with torch.device("meta"):
+            return super().build_model()
+
+
+class Scripted(Plain):
+    """Takes no hooks."""
+
+    def build_model(self):
+        return torch.jit.script(super().build_model())
+
+
 class Net(nn.Module):
     """With a method beside ``forward``, and a part that can be called by itself."""
 

@@ -83,6 +83,7 @@ def test_what_works_and_should_be_known_is_told():
     ("name", "messages"),
     [
         ("Lazy", ["build_model() gave a lazy module, whose 'weight', 'bias' has no shape yet; do a forward pass there"]),
+        ("Meta", ["build_model() gave '0.weight', '0.bias', '2.weight' and 1 more on the device 'meta'"]),
         ("OwnLoss", ["compute_loss() uses model.loss", "call model(...)", "DDP exchanges only what passes its forward"]),
         ("InnerModule", ["calls the model that build_model() returned outside of the model's own forward()", "model(...)"]),
         ("PartAlone", ["compute_loss() calls model.body outside of the model's own forward()", "nn.functional.mse_loss(net.head"]),
@@ -108,8 +109,9 @@ def test_a_schedule_may_end_with_the_training():
     assert facts_of("EndingLate", file=MISTAKES, steps_of=lambda _: 4000).errors
 
 
-def test_a_part_that_a_checkpoint_calls_again_passes_forward():
-    assert facts_of("Checkpointed", file=MISTAKES).errors == []
+@pytest.mark.parametrize("name", ["Checkpointed", "Scripted"])
+def test_what_only_looks_like_going_around_forward_is_none(name):
+    assert facts_of(name, file=MISTAKES).errors == []
 
 
 @pytest.mark.parametrize("kind", sorted(mistakes.KINDS))
