@@ -25,8 +25,8 @@ REGISTRY = Registry(
         "horovod": "backends.hvd:Horovod",
     },
 )
-OF_INTERFACE_1 = ("local_only", "accumulating", "exchanged", "launchers", "launchers_for")
-"""What backends had in interface 1 and are no longer asked for."""
+OF_INTERFACE_1 = ("local_only", "accumulating", "exchanged", "launchers", "launchers_for", "check_gradients")
+"""What backends had once and are no longer asked for."""
 
 
 def backend_class(reference: str) -> type[Backend]:
@@ -67,5 +67,5 @@ def _require_interface(reference: str, found: type[Backend]) -> None:
         f"backend '{reference}' ({found.__name__}) is not written for version {INTERFACE} of the interface: it has "
         f"{', '.join(filter(None, seen))}; set interface_version = {INTERFACE}, let prepare(model, build_optimizer) call "
         "build_optimizer(model) and return a backends.base.Prepared, which has local_only, accumulating and exchanged, and name "
-        "needs(transport) and customary_launchers in the place of launchers"
+        "needs(transport) and customary_launchers in the place of launchers, check_model in that of check_gradients"
     )

@@ -179,19 +179,30 @@ class Backend(ABC):
         return
 
     @classmethod
-    def check_gradients(
-        cls, *, transport: str | None, options: BaseModel, missing: Sequence[str], sparse: Sequence[str]
+    def check_model(
+        cls,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        transport: str | None,
+        options: BaseModel,
+        missing: Sequence[str],
+        sparse: Sequence[str],
     ) -> list[str]:
-        """Refuse a model whose gradients cannot be exchanged, before anything starts. No I/O.
+        """Refuse a model or optimizer that cannot be trained with this library, before anything starts. No I/O, and no ranks.
+
+        Called in the process that tried the workload out, where the library may be missing.
 
         Args:
+            model: not wrapped, after a step or two, with the gradients of the last; its dtypes, layouts and buffers are a run's.
+            optimizer: the workload's, as ``prepare`` gets it.
             transport: that was chosen.
             options: checked.
-            missing: names of parameters to be trained that get no gradient, as far as the first batch tells.
+            missing: names of parameters to be trained that got no gradient in one of these steps.
             sparse: names of parameters with sparse gradients.
 
         Returns:
-            What this backend does otherwise with such parameters, a sentence each.
+            What this backend does otherwise with such a model, a sentence each.
 
         Raises:
             PlanError: with what to do.
@@ -314,11 +325,6 @@ class Backend(ABC):
 def _json(kind: Any) -> TypeAdapter[list[Any]]:
     """Reads and writes a list of these; in a list, since the way of numbers that are none can be said of that for every type."""
     return TypeAdapter(list[kind], config=ConfigDict(ser_json_inf_nan="constants"))
-
-
-def tensors_of(model: nn.Module) -> list[Tensor]:
-    """Parameters and persistent buffers, in the same order on every rank; without what ``get_extra_state`` adds."""
-    return [value for value in model.state_dict().values() if isinstance(value, Tensor)]
 
 
 def tensor_of(data: bytes) -> Tensor:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
 
+import torch
 import torch.distributed as dist
 from pydantic import BaseModel, Field
 from torch import Tensor, nn
@@ -15,7 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from backends.base import BuildOptimizer, Prepared
+from backends.carried_tensors import named_tensors
 from backends.optimizer_hooks import STATE_HOOKS, STEP_HOOKS, require_no_hooks, require_own_methods, share_attributes, share_hooks
+from backends.remade_optimizer import unmade
 from backends.torch_distributed import ProcessGroupOptions, TorchDistributed
 from measurement.errors import PlanError, shortened
 
@@ -64,14 +67,30 @@ class DDPPrepared(Prepared):
     def __init__(self, bare: nn.Module, optimizer: Optimizer, *, model: DistributedDataParallel) -> None:
         super().__init__(bare, optimizer, model=model)
         self._wrapped = model  # whose compiled version may take its place as ``model``
+        self._is_after_local = False
 
-    def local_only(self) -> AbstractContextManager[None]:
+    def zero_grad(self) -> None:
+        """Zeros in the place of nothing where DDP looks for unused parameters and the last steps were without exchange.
+
+        It takes those for used that any of these used (torch 2.15), and fails in the next exchange where one has no gradient then.
+        """
+        super().zero_grad()
+        if self._is_after_local and self._wrapped.find_unused_parameters:
+            sparse = [one.weight for one in self.bare.modules() if isinstance(one, nn.Embedding | nn.EmbeddingBag) and one.sparse]
+            for parameter in {*self.bare.parameters()} - {*sparse}:
+                parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+        self._is_after_local = False
+
+    @contextmanager
+    def local_only(self) -> Iterator[None]:
         """``no_sync``."""
-        return self._wrapped.no_sync()
+        with self._wrapped.no_sync():
+            yield
+        self._is_after_local = True
 
     def accumulating(self) -> AbstractContextManager[None]:
         """``no_sync``."""
-        return self.local_only()
+        return self._wrapped.no_sync()
 
 
 class ZeroPrepared(DDPPrepared):
@@ -99,18 +118,35 @@ def zero_redundancy(optimizer: Optimizer) -> Optimizer:
     """
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-    require_own_methods(optimizer, "ZeroRedundancyOptimizer")
+    _require_sharded(optimizer)
     require_no_hooks(
         optimizer,
         STATE_HOOKS,
         reason="under zero_redundancy_optimizer it would see one rank's share of the state; leave out the hook or the option",
     )
-    accepted = inspect.signature(type(optimizer)).parameters  # defaults hold more: AdamW has Adam's decoupled_weight_decay
-    defaults = {name: value for name, value in optimizer.defaults.items() if name in accepted}
-    sharded = ZeroRedundancyOptimizer(optimizer.param_groups, optimizer_class=type(optimizer), **defaults)
+    sharded = ZeroRedundancyOptimizer(optimizer.param_groups, optimizer_class=type(optimizer), **_accepted_defaults(optimizer))
     share_attributes(optimizer, sharded.optim)
     share_hooks(optimizer, sharded, STEP_HOOKS)
     return sharded
+
+
+def _accepted_defaults(optimizer: Optimizer) -> dict[str, Any]:
+    """Those that its constructor takes; defaults hold more: AdamW has Adam's decoupled_weight_decay."""
+    accepted = inspect.signature(type(optimizer)).parameters
+    return {name: value for name, value in optimizer.defaults.items() if name in accepted}
+
+
+def _require_sharded(optimizer: Optimizer) -> None:
+    """Refuse an optimizer of which no share can be made, by trying it.
+
+    Raises:
+        PlanError: with its class and the reason.
+    """
+    require_own_methods(optimizer, "ZeroRedundancyOptimizer")
+    try:
+        type(optimizer)([dict(group) for group in optimizer.param_groups], **_accepted_defaults(optimizer))
+    except Exception as error:
+        raise PlanError(unmade(optimizer, "ZeroRedundancyOptimizer", error)) from error
 
 
 class DDP(TorchDistributed):
@@ -133,14 +169,25 @@ class DDP(TorchDistributed):
             raise PlanError("static_graph and micro_steps > 1 do not work together in PyTorch's DDP (no_sync); drop one")
 
     @classmethod
-    def check_gradients(
-        cls, *, transport: str | None, options: BaseModel, missing: Sequence[str], sparse: Sequence[str]
+    def check_model(
+        cls,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        transport: str | None,
+        options: BaseModel,
+        missing: Sequence[str],
+        sparse: Sequence[str],
     ) -> list[str]:
         """DDP waits for every gradient, unless it is told to look for those that do not come."""
         assert isinstance(options, DDPOptions)
+        tensors, left_out = named_tensors(model), getattr(model, "_ddp_params_and_buffers_to_ignore", ())
+        cls.require_sent([(name, tensor) for name, tensor in tensors if name not in left_out], library="DDP", transport=transport)
+        if options.zero_redundancy_optimizer:
+            _require_sharded(optimizer)
         if missing and not (options.find_unused_parameters or options.static_graph):
             raise PlanError(
-                f"DDP waits for the gradients of all parameters, and {shortened(missing)} got none from the first batch; give the "
+                f"DDP waits for the gradients of all parameters, and {shortened(missing)} got none from a batch; give the "
                 "arm options: {find_unused_parameters: true}, or set requires_grad = False on what is never trained"
             )
         if sparse and (options.comm_hook != "none" or transport == "mpi"):

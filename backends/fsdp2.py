@@ -19,7 +19,8 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
-from backends.base import BuildOptimizer, Prepared, tensors_of
+from backends.base import BuildOptimizer, Prepared
+from backends.carried_tensors import state_tensors
 from backends.torch_distributed import ProcessGroupOptions, TorchDistributed
 from measurement.errors import PlanError, shortened
 
@@ -104,10 +105,24 @@ class FSDP2(TorchDistributed):
     _units: int = 0
 
     @classmethod
-    def check_gradients(
-        cls, *, transport: str | None, options: BaseModel, missing: Sequence[str], sparse: Sequence[str]
+    def check_model(
+        cls,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        transport: str | None,
+        options: BaseModel,
+        missing: Sequence[str],
+        sparse: Sequence[str],
     ) -> list[str]:
-        """Gradients are reduced and scattered as dense tensors."""
+        """Parameters are cut along their first dimension, those of a unit together; gradients are reduced as dense tensors."""
+        cls.require_sent(state_tensors(model).items(), library="fully_shard", transport=transport)
+        assert isinstance(options, FSDP2Options)
+        _require_one_dtype(model, options.module_classes)
+        for name, parameter in model.named_parameters():
+            reason = _unsharded_reason(parameter)
+            if reason:
+                raise PlanError(f"fully_shard takes no {reason}, as '{name}' is; change it, or leave this arm out")
         if sparse:
             raise PlanError(
                 f"fully_shard reduces dense gradients, and those of {shortened(sparse)} are sparse; build the embedding with "
@@ -122,8 +137,11 @@ class FSDP2(TorchDistributed):
             PlanError: a parameter has hooks, which would stay behind with the parameter that its shard replaces.
         """
         _require_no_parameter_hooks(model)
-        for tensor in tensors_of(model):
-            dist.broadcast(tensor, src=0)
+        for tensor in state_tensors(model).values():
+            sent = tensor.contiguous()  # Gloo sends other memory where a tensor has gaps (torch 2.15)
+            dist.broadcast(sent, src=0)
+            if sent is not tensor:
+                tensor.copy_(sent)
         mesh = init_device_mesh(self._device.type, (dist.get_world_size(),))
         arguments: dict[str, Any] = {"mesh": mesh, "mp_policy": self._mixed_precision()}
         if self.options.reshard_after_forward is not None:
@@ -149,6 +167,27 @@ class FSDP2(TorchDistributed):
         """That of the coarser of both dtypes."""
         dtypes: list[Dtype] = [dtype for dtype in (self.options.param_dtype, self.options.reduce_dtype) if dtype is not None]
         return max((TOLERANCES[dtype] for dtype in dtypes), default=TOLERANCES["float32"])
+
+
+def _require_one_dtype(model: nn.Module, class_names: list[str] | None) -> None:
+    known: set[nn.Parameter] = set()
+    for unit in (*sharding_units(model, class_names), model):
+        own = {one.dtype: name for name, one in unit.named_parameters() if one.requires_grad and one not in known}
+        if len(own) > 1:
+            dtypes = " and ".join(f"'{name}' in {str(dtype).removeprefix('torch.')}" for dtype, name in own.items())
+            raise PlanError(
+                f"fully_shard takes parameters of one dtype in a unit, and {type(unit).__name__} has {dtypes}; convert them, name "
+                "units by the option module_classes, or leave this arm out"
+            )
+        known.update(unit.parameters())
+
+
+def _unsharded_reason(parameter: Tensor) -> str | None:
+    if not parameter.dim():
+        return "parameter without dimensions (one of shape [1] it does)"
+    if not parameter.numel():
+        return "empty parameter"
+    return None if parameter.is_contiguous() else "parameter whose memory is in another order (channels_last, a transposed view)"
 
 
 def _require_no_parameter_hooks(model: nn.Module) -> None:

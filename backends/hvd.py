@@ -11,15 +11,18 @@ from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from backends.base import Backend, BuildOptimizer, Prepared, Store, bytes_of, tensor_of
+from backends.carried_tensors import require_reduced, require_sent, state_tensors
 from backends.communicator_horovod import HorovodCommunicator
 from backends.horovod_knobs import knobs_asked_for, knobs_in_force
 from backends.horovod_rendezvous import is_without_rendezvous, rendezvous_over_gloo
+from backends.horovod_tensors import REDUCED, LayoutKept, broadcast_state, of_another_layout
 from backends.mpi_library import find_wheel
 from backends.optimizer_hooks import STATE_HOOKS, STEP_HOOKS, require_no_hooks, require_own_methods, share_attributes, share_hooks
+from backends.remade_optimizer import constructor_needs, require_remade, without_constructor
 from measurement.communicator import Communicator
 from measurement.errors import LaunchError, PlanError, shortened
 from measurement.needs import HOROVOD, MPI, RENDEZVOUS
@@ -132,12 +135,37 @@ class Horovod(Backend):
             raise PlanError(f"gradient_predivide_factor needs op 'Average', not '{options.op}'; drop one of them")
 
     @classmethod
-    def check_gradients(
-        cls, *, transport: str | None, options: BaseModel, missing: Sequence[str], sparse: Sequence[str]
+    def check_model(
+        cls,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        transport: str | None,
+        options: BaseModel,
+        missing: Sequence[str],
+        sparse: Sequence[str],
     ) -> list[str]:
         """Horovod fills in zeros for gradients that did not come; of sparse ones it gathers the rows."""
         assert isinstance(options, HorovodOptions)
+        require_sent(state_tensors(model).items(), library="Horovod", dtypes=None)
+        remedy = "keep the weights in float32, which precision: amp-bf16 or amp-fp16 computes with less, or leave this arm out"
+        dtypes = REDUCED | ({torch.bfloat16} if options.compression == "fp16" else set())
+        require_reduced(model, library="Horovod 0.28.1", dtypes=dtypes, remedy=remedy)
+        require_own_methods(optimizer, "hvd.DistributedOptimizer")
+        require_remade(optimizer, "hvd.DistributedOptimizer")
         notes = []
+        needs = constructor_needs(optimizer)
+        if needs:
+            notes.append(
+                f"hvd.DistributedOptimizer calls the optimizer's class '{type(optimizer).__name__}' with parameter groups alone "
+                f"({needs}); Ringside does without its constructor, and a script of your own needs defaults there"
+            )
+        turned = of_another_layout(model)
+        if turned:
+            notes.append(
+                f"Horovod takes contiguous tensors only, so gradients in another layout ({shortened(turned)}) are copied before "
+                "and after their exchange"
+            )
         if missing:
             notes.append(
                 f"Horovod exchanges zeros for {shortened(missing)}, which get no gradient, and its optimizer steps them: weight "
@@ -209,10 +237,11 @@ class Horovod(Backend):
         """
         hvd, optimizer = self._hvd, build_optimizer(model)
         require_own_methods(optimizer, "hvd.DistributedOptimizer")
+        compression = getattr(hvd.Compression, self.options.compression)
         wrapped = hvd.DistributedOptimizer(
-            optimizer,
+            without_constructor(optimizer),
             named_parameters=model.named_parameters(),
-            compression=getattr(hvd.Compression, self.options.compression),
+            compression=LayoutKept(compression) if of_another_layout(model) else compression,
             backward_passes_per_step=self.micro_steps,
             op=getattr(hvd, self.options.op),
             gradient_predivide_factor=self.options.gradient_predivide_factor,
@@ -220,9 +249,7 @@ class Horovod(Backend):
             sparse_as_dense=self.options.sparse_as_dense,
         )
         carry_over(optimizer, wrapped)
-        hvd.broadcast_parameters(
-            {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}, root_rank=0
-        )
+        broadcast_state(hvd, state_tensors(model))
         if optimizer.state:
             hvd.broadcast_optimizer_state(wrapped, root_rank=0)
         return HorovodPrepared(model, wrapped, original=optimizer, micro_steps=self.micro_steps, op=self.options.op)

@@ -6,15 +6,17 @@ Source: S. Arnold, "Writing Distributed Applications with PyTorch" (``average_gr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
+from pydantic import BaseModel
 from torch import nn
 from torch.optim import Optimizer
 
-from backends.base import BuildOptimizer, Prepared, tensors_of
+from backends.base import BuildOptimizer, Prepared
+from backends.carried_tensors import GLOO, require_reduced, require_sent, state_tensors
 from backends.torch_distributed import TorchDistributed
 
 
@@ -51,6 +53,23 @@ class NaivePrepared(Prepared):
 class Naive(TorchDistributed):
     """``sync_hyperparameters`` once and ``sync_gradients`` before each step."""
 
+    @classmethod
+    def check_model(
+        cls,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        transport: str | None,
+        options: BaseModel,
+        missing: Sequence[str],
+        sparse: Sequence[str],
+    ) -> list[str]:
+        """Everything is sent and received as it lies in memory; gradients are reduced one by one."""
+        require_sent(state_tensors(model).items(), library="send()", dtypes=None)
+        if transport != "mpi":
+            require_reduced(model, library=f"all_reduce() over {transport}", dtypes=GLOO, remedy="convert the parameter")
+        return []
+
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
         """Rank 0 sends its parameters and buffers to each other rank in turn. Collective."""
         sync_hyperparameters(model)
@@ -60,14 +79,14 @@ class Naive(TorchDistributed):
 @torch.no_grad()
 def sync_hyperparameters(model: nn.Module) -> None:
     """Every rank takes rank 0's parameters and buffers, by send and recv. Collective."""
-    for tensor in tensors_of(model):
-        whole = tensor.contiguous()  # itself, if it is
+    for tensor in state_tensors(model).values():
+        sent = tensor.contiguous()  # itself, unless its memory is in another order
         if dist.get_rank() == 0:
             for rank in range(1, dist.get_world_size()):
-                dist.send(whole, dst=rank)
+                dist.send(sent, dst=rank)
         else:
-            dist.recv(whole, src=0)
-            tensor.copy_(whole)
+            dist.recv(sent, src=0)
+            tensor.copy_(sent)
 
 
 @torch.no_grad()

@@ -6,16 +6,17 @@ mpi4py (``backends.mpi_process_group``), which stock wheels can use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from pydantic import BaseModel, ConfigDict
-from torch import nn
+from torch import Tensor, nn
 
 from backends.base import Backend, Store, bytes_of, tensor_of
+from backends.carried_tensors import GLOO, require_sent
 from backends.communicator import TorchCommunicator, new_groups
 from measurement.communicator import Communicator
 from measurement.errors import PlanError
@@ -46,6 +47,15 @@ class TorchDistributed(Backend):
     def needs(cls, transport: str | None) -> frozenset[str]:
         """MPI has to be started by a launcher of MPI's; the others need to be told where to meet."""
         return frozenset({MPI} if transport == "mpi" else {RENDEZVOUS})
+
+    @classmethod
+    def require_sent(cls, tensors: Iterable[tuple[str, Tensor]], *, library: str, transport: str | None) -> None:
+        """Refuse what rank 0 cannot send to the others; this repository's process group over MPI sends any dtype.
+
+        Raises:
+            PlanError: the first such tensor, with what to do.
+        """
+        require_sent(tensors, library=f"{library} over {transport}", dtypes=None if transport == "mpi" else GLOO)
 
     def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
         """Make the default process group. Collective."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import linecache
 import sys
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from measurement.errors import PlanError, unknown_name
+from measurement.user_import import RunsWhenImportedError, importing
 from measurement.users_code import message_of, paragraph, place_of
 
 
@@ -55,7 +57,8 @@ class Registry:
         if module_name.endswith(".py"):
             return _load_file(Path(module_name), kind=self.kind)
         try:
-            return importlib.import_module(module_name)
+            with importing():
+                return importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
                 raise PlanError(
@@ -78,9 +81,8 @@ def _load_file(path: Path, *, kind: str) -> ModuleType:
     resolved = path.resolve()
     search_beside(resolved.parent)
     try:
-        if _is_own_name(resolved):
-            return importlib.import_module(resolved.stem)
-        return _load_by_path(resolved)
+        with importing():
+            return importlib.import_module(resolved.stem) if _is_own_name(resolved) else _load_by_path(resolved)
     except Exception as error:
         raise _cannot_load(f"{kind} file '{path}'", error) from error
 
@@ -125,4 +127,7 @@ def _cannot_load(what: str, error: Exception) -> PlanError:
         remedy = "; a file has no package: name it as 'package.module:Class', or import what lies beside it without the dot"
     elif isinstance(error, ModuleNotFoundError):
         remedy = f"; install '{error.name}', or put it beside the file or in the folder that you start from"
-    return PlanError(paragraph(f"{what} cannot be loaded: {message_of(error)}{remedy}", place_of(error)))
+    said, place = str(error) if isinstance(error, RunsWhenImportedError) else message_of(error), place_of(error)
+    if place is not None and "argv" in linecache.getline(str(place.file), place.line) and not remedy:
+        remedy = "; the command line is ringside's, so read sys.argv in a program of your own only"
+    return PlanError(paragraph(f"{what} cannot be loaded: {said}{remedy}", place))

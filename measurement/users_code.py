@@ -16,7 +16,7 @@ LONGEST = 600
 HOUSE = Path(__file__).resolve().parent.parent
 ROOMS = ("backends", "install", "measurement", "reports", "runners", "workloads")
 LIBRARIES = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$', re.MULTILINE)
+FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,? in (?P<function>.+))?$', re.MULTILINE)
 FROM_LOADER = "Original Traceback"
 """In the message of an error that PyTorch brings from a loader process, before the traceback there."""
 
@@ -45,7 +45,11 @@ def place_of(error: BaseException) -> Place | None:
 
     Of an error in a loader process, PyTorch keeps the traceback in the message, which is read, too.
     """
-    text = "".join(traceback.format_exception(error))
+    return place_in("".join(traceback.format_exception(error)))
+
+
+def place_in(text: str) -> Place | None:
+    """The last line of the user's own code in a traceback, or in several."""
     found = [match for match in FRAME.finditer(text) if is_users(Path(match["file"]))]
     if not found:
         return None

@@ -204,8 +204,7 @@ def rehearse_and_print(plan: Plan) -> bool:
     for name, outcome in outcomes.items():
         print(f"  arm        {name}: {outcome}")
     has_failed = any(not outcome.startswith(("ok", "not tried")) for outcome in outcomes.values())
-    if has_failed:
-        print(f"logs: {folder}")
+    print(f"logs: {folder}" if has_failed else "nothing to mend")
     return not has_failed
 
 

@@ -1,35 +1,119 @@
-"""Finds the tensors in a batch or in a model's output, however nested."""
+"""Finds the tensors in a batch or in a model's output, however nested and however stored."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from torch import Tensor
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+PLAIN = (str, bytes, bool, int, float, complex, np.ndarray, np.generic)
+"""What a batch may hold beside tensors and is data, too."""
+SEALED = (type, nn.Module, torch.Generator)
+"""Objects that are no containers of a batch's data."""
+DEEPEST = 8
+"""Objects inside objects: a batch may lead back to the data set that it comes from."""
 
 
 def is_finite(tensor: Tensor) -> bool:
     """Whether a tensor, sparse or not, holds neither NaN nor infinity. Waits for the device."""
-    return bool(stored_values(tensor).isfinite().all())
+    return all(bool(part.isfinite().all()) for part in dense_parts(tensor))
 
 
 def stored_values(tensor: Tensor) -> Tensor:
     """The elements of a tensor; of a sparse one those that are there."""
+    *_, values = dense_parts(tensor)
+    return values
+
+
+def dense_parts(tensor: Tensor) -> list[Tensor]:
+    """The ordinary tensors that hold a tensor: indices and then values of a sparse one, the rows of a nested one.
+
+    Two tensors of one layout are equal where all of these are.
+    """
     found = tensor.detach()
-    return found.coalesce().values() if found.is_sparse else found
+    if found.layout == torch.sparse_coo:
+        whole = found.coalesce()
+        return [whole.indices(), whole.values()]
+    if found.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [found.crow_indices(), found.col_indices(), found.values()]
+    if found.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [found.ccol_indices(), found.row_indices(), found.values()]
+    if found.is_nested:
+        return [part for row in found.unbind() for part in dense_parts(row)]
+    if found.is_quantized:
+        return [found.int_repr(), found.dequantize()]
+    return [found.to_dense() if found.is_mkldnn else found]
+
+
+def are_equal(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are of one shape, dtype and layout and hold the same values."""
+    if (one.layout, one.dtype, one.is_nested) != (other.layout, other.dtype, other.is_nested):
+        return False
+    pairs = [dense_parts(one), dense_parts(other)]
+    if len(pairs[0]) != len(pairs[1]) or (not one.is_nested and one.shape != other.shape):
+        return False
+    return all(a.shape == b.shape and torch.equal(bytes_in(a), bytes_in(b)) for a, b in zip(*pairs, strict=True))
+
+
+def bytes_in(part: Tensor) -> Tensor:
+    """uint8 [bytes]: what an ordinary tensor holds, in the order of its elements; NaN equals NaN there."""
+    return part.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
 def tensors_in(value: Any, name: str = "batch") -> Iterator[tuple[str, Tensor]]:
     """Yield each tensor with the expression that gives it, such as ``batch[0]`` or ``batch['mask']``."""
-    if isinstance(value, Tensor):
+    return ((where, found) for where, found in leaves_in(value, name) if isinstance(found, Tensor))
+
+
+def leaves_in(value: Any, name: str = "batch") -> Iterator[tuple[str, Any]]:
+    """Yield each tensor, array, text and number in a batch with the expression that gives it."""
+    return _leaves(value, name, inside=())
+
+
+def _leaves(value: Any, name: str, *, inside: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, (Tensor, *PLAIN)):
         yield name, value
-    elif isinstance(value, Mapping):  # as Hugging Face's batches and outputs are
-        for key, inner in value.items():
-            yield from tensors_in(inner, f"{name}[{key!r}]")
+    elif len(inside) < DEEPEST and id(value) not in inside:
+        for where, part in _parts(value, name):
+            yield from _leaves(part, where, inside=(*inside, id(value)))
+
+
+def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """What a container holds. Hugging Face's batches are mappings; PyTorch Geometric's keep theirs among their attributes."""
+    if isinstance(value, Mapping):
+        yield from ((f"{name}[{key!r}]", inner) for key, inner in value.items())
     elif isinstance(value, list | tuple):
-        for number, inner in enumerate(value):
-            yield from tensors_in(inner, f"{name}[{number}]")
-    elif is_dataclass(value):
-        for field in fields(value):
-            yield from tensors_in(getattr(value, field.name), f"{name}.{field.name}")
+        yield from ((f"{name}[{number}]", inner) for number, inner in enumerate(value))
+    elif isinstance(value, Set):
+        yield from ((f"{name}[{number}]", inner) for number, inner in enumerate(sorted(value, key=repr)))
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield from ((f"{name}.{field.name}", getattr(value, field.name, None)) for field in fields(value))
+    elif not isinstance(value, SEALED) and not callable(value):
+        yield from ((f"{name}.{key}", inner) for key, inner in getattr(value, "__dict__", {}).items())
+
+
+def digest_of(digest: Any, batch: Any) -> None:
+    """Add all that a batch holds to a digest of ``hashlib``'s."""
+    for _, leaf in leaves_in(batch):
+        if isinstance(leaf, Tensor):
+            for part in dense_parts(leaf):
+                digest.update(bytes_in(part).cpu().numpy().tobytes())
+        elif isinstance(leaf, np.ndarray | np.generic) and not leaf.dtype.hasobject:
+            digest.update(leaf.tobytes())
+        else:
+            digest.update(repr(leaf).encode(errors="replace"))
+
+
+def by_pixels(batch: Any) -> Any:
+    """Lay images [batch, channels, height, width] out by pixels; ``batch``: a tensor, or a tuple, list or dict of such."""
+    if isinstance(batch, dict):
+        return {name: by_pixels(part) for name, part in batch.items()}
+    if isinstance(batch, tuple | list):
+        parts = [by_pixels(part) for part in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    is_image = isinstance(batch, Tensor) and batch.layout == torch.strided and not batch.is_nested and batch.ndim == 4
+    return batch.contiguous(memory_format=torch.channels_last) if is_image else batch

@@ -35,7 +35,7 @@ from runners.hosts.preflight import inspect
 from runners.hosts.ssh_probe import probe_hosts
 from runners.lab.link_shaping import require_lab, shaped_links
 from runners.launchers import HERE
-from runners.planning.arms import computes_on_gpu, floor_beside, require_executables, resolve_arms
+from runners.planning.arms import computes_on_gpu, floor_beside, require_executables, require_gpus_on, resolve_arms
 from runners.planning.check_process import is_to_check, require_workable
 from runners.planning.compatibility import require_findable
 from runners.planning.data_check import require_data_on
@@ -111,6 +111,7 @@ class ComparisonRun:
                 transport=arm.transport,
                 network_interface=self.plan.network_interface,
             )
+        require_gpus_on(self.inspection.facts, self.arms.values())
 
     def changes(self) -> list[str]:
         """What is not as it was when the folder's launches were measured, in words; nothing where a user goes on all the same.

@@ -15,8 +15,9 @@ from measurement.plan import Measurement
 from measurement.record import Failure, LaunchRecord
 from runners.driver.arm_launch import ArmLaunch, Say
 from runners.driver.arm_session import ArmFailed
+from runners.protocol.drift import drift_between
 from runners.protocol.gate_verdict import NOT_REPEATABLE, judge_gate
-from runners.protocol.messages import GateCommand, GateReply, ParityReport
+from runners.protocol.messages import DriftReport, GateCommand, GateReply, ParityReport
 from runners.protocol.same_work import compare_calls, compare_state, drops_step_hooks
 
 
@@ -69,6 +70,17 @@ def _judging() -> Iterator[None]:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         message = f"what its ranks found in the gate could not be judged ({type(error).__name__}: {error}); please report this"
         raise ArmFailed(Failure(message=message), status="failed") from error
+
+
+def require_together(reports: Sequence[DriftReport | None]) -> None:
+    """Fail an arm whose ranks, by rank, have drifted apart in the steps that were measured.
+
+    Raises:
+        ArmFailed: with what differs.
+    """
+    apart = drift_between(reports)
+    if apart:
+        raise ArmFailed(Failure(message=apart), status="wrong")
 
 
 def compare_conditions(arms: Sequence[ArmLaunch]) -> None:

@@ -19,7 +19,7 @@ from measurement.training import EpochRecord
 from reports.formats.tensorboard_log import EVENT_FILES, TensorboardLog
 from runners.driver.arm_launch import ArmLaunch, Clock, with_first_optimizer
 from runners.driver.arm_session import ArmSession, DriverEndpoint
-from runners.driver.gates import compare_conditions, open_gates
+from runners.driver.gates import compare_conditions, open_gates, require_together
 from runners.driver.progress import Progress
 from runners.driver.rounds import Rounds, shuffled
 from runners.driver.training_rounds import TrainingRounds
@@ -210,6 +210,8 @@ class Launch:
         pairs = zip((reply.report for reply in replies), arm.record.ranks, strict=True)
         arm.record.ranks = [with_first_optimizer(new, old) for new, old in pairs]
         arm.record.peak_memory_bytes = [reply.peak_memory_bytes for reply in replies]
+        if not arm.is_floor:
+            require_together([reply.drift for reply in replies])
 
     def _write(self, arm: ArmLaunch) -> None:
         arm.record.exit_codes = arm.session.exit_codes

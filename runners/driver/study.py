@@ -18,6 +18,7 @@ from measurement.errors import PlanError, RingsideError
 from measurement.fingerprint import fingerprint, git_state
 from measurement.plan import Plan
 from measurement.plan_file import check_plan, read_content
+from measurement.plan_references import placed_beside
 from measurement.points import plan_at, world_size_at
 from measurement.record import Manifest
 from measurement.results import ResultsFolder
@@ -36,7 +37,7 @@ def read_plan_or_study(path: Path, *, overrides: Iterable[str] = ()) -> Plan:
     Raises:
         PlanError, HostfileError: what it says is not accepted.
     """
-    content = read_content(path, overrides=overrides)
+    content = placed_beside(read_content(path, overrides=overrides), path.parent)
     points = content.get("points")
     if isinstance(points, dict):
         content["points"] = {name: _placed(name, point) for name, point in points.items()}

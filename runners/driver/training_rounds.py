@@ -14,6 +14,7 @@ from measurement.plan import Plan
 from measurement.record import BlockRecord
 from measurement.training import EpochRecord, TrainingSettings
 from runners.driver.arm_launch import ArmLaunch, Clock, Say
+from runners.driver.gates import require_together
 from runners.driver.rounds import measured_outside, shuffled
 from runners.protocol.epoch_records import combine
 from runners.protocol.messages import EpochCommand, EpochReply
@@ -71,3 +72,4 @@ class TrainingRounds:
         arm.record.epochs.append(record)
         arm.record.blocks.append(block)
         self._note(arm, record, block)
+        require_together([report.drift for report in reports])

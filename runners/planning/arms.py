@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import BaseModel
 
 from backends import Backend, backend_class, check_options
 from backends.single import Single
 from measurement.environment import looks_secret
-from measurement.errors import PlanError, unknown_name
+from measurement.errors import PlanError, shortened, unknown_name
 from measurement.plan import FLOOR, Arm, Plan
 from runners.hosts.placement import planned_hosts
-from runners.launchers import Launcher, make_launcher
+from runners.launchers import HERE, Launcher, make_launcher
 from runners.planning.compatibility import default_launcher, require_given
 from runners.processes.local import search_path
+
+ON_GPUS_ONLY = ("nccl",)
+"""Transports of any backend that move tensors between GPUs and no others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +84,7 @@ def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSetup:
     reference = arm.launcher or default_launcher(arm.backend, backend, transport)
     launcher = make_launcher(reference)
     require_given(launcher.gives(transport), launcher=reference, backend=arm.backend, transport=transport)
+    require_gpu(plan, transport)
     backend.check(transport=transport, options=options, micro_steps=plan.micro_steps, world_size=plan.world_size)
     require_no_secrets(plan, arm)
     refused = backend.refused_environment(plan.environment | arm.environment)
@@ -143,6 +149,49 @@ def choose_transport(reference: str, backend: type[Backend], transport: str | No
     if transport not in backend.transports:
         raise PlanError(unknown_name(f"transport of backend '{reference}'", transport, backend.transports))
     return transport
+
+
+def require_gpu(plan: Plan, transport: str | None) -> None:
+    """Refuse GPUs, or a transport that needs them, where all ranks run on this machine and it has none.
+
+    Raises:
+        PlanError: with what to use.
+    """
+    if all(entry.host == HERE for entry in planned_hosts(plan)):
+        require_gpu_here(plan.device, transport)
+    elif transport in ON_GPUS_ONLY and plan.device == "cpu":
+        raise PlanError(f"transport '{transport}' needs GPUs, and the plan says device: cpu; use 'gloo', or leave device out")
+
+
+def require_gpu_here(device: str, transport: str | None) -> None:
+    """The same for ranks on this machine.
+
+    Raises:
+        PlanError: with what to use.
+    """
+    import torch
+
+    has_gpu = torch.cuda.is_available()
+    if device == "cuda" and not has_gpu:
+        raise PlanError("device 'cuda': PyTorch sees no GPU on this machine (see 'ringside doctor'); use 'cpu' or 'auto'")
+    if transport in ON_GPUS_ONLY and (device == "cpu" or not has_gpu):
+        reason = "the device is 'cpu'" if has_gpu else "PyTorch sees none on this machine (see 'ringside doctor')"
+        raise PlanError(f"transport '{transport}' needs a GPU, and {reason}; use 'gloo', or leave transport out")
+
+
+def require_gpus_on(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSetup]) -> None:
+    """Refuse a transport that needs GPUs where a host has none. ``facts``: the fingerprints of other hosts, by name.
+
+    Raises:
+        PlanError: with the hosts.
+    """
+    without = [host for host, found in facts.items() if not found.get("gpus")]
+    for setup in arms:
+        if without and setup.transport in ON_GPUS_ONLY:
+            raise PlanError(
+                f"arm '{setup.name}': transport '{setup.transport}' needs a GPU on every host, and PyTorch sees none on "
+                f"{shortened(without)}; use 'gloo', or other hosts"
+            )
 
 
 def require_executables(arms: dict[str, ArmSetup]) -> None:

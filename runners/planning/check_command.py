@@ -1,69 +1,42 @@
-"""What ``ringside check`` prints: a workload tried out in this process, or that of a plan with the plan's arms."""
+"""What ``ringside check`` prints: a workload tried out in a process of its own, alone or with a plan's arms."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from measurement.errors import PlanError
 from measurement.plan import Plan
-from runners.planning.arms import ArmSetup, resolve_arm
-from runners.planning.check_process import arm_notes, require_sound
-from runners.planning.workload import WorkloadSetup, resolve_workload
-from runners.planning.workload_check import WorkloadFacts, check_workload
-from workloads import Workload
+from measurement.plan_file import check_plan
+from runners.planning.arm_check import AskedArm
+from runners.planning.arms import resolve_arm
+from runners.planning.check_process import facts_of, require_sound
+from runners.planning.trial_findings import WorkloadFacts
 
 
 def check_plan_and_print(plan: Plan) -> None:
-    """Try a plan's workload out, see ``check_and_print``, and ask its arms what they make of it."""
-    arms = {name: resolve_arm(name, arm, plan) for name, arm in plan.arms.items()}
-    check_and_print(
-        plan.workload,
-        plan.workload_options,
-        local_batch_size=plan.local_batch_size,
-        seed=plan.seed,
-        world_size=plan.world_size,
-        max_gradient_norm=plan.max_gradient_norm,
-        arms=arms.values(),
-    )
-
-
-def check_and_print(
-    workload: str,
-    options: dict[str, Any],
-    *,
-    local_batch_size: int,
-    seed: int,
-    world_size: int = 2,
-    max_gradient_norm: float | None = None,
-    arms: Iterable[ArmSetup] = (),
-) -> None:
-    """Try a workload out on the CPU and print what was found, whatever it is. The arguments are as in a plan.
+    """Try a plan's workload out on the CPU, and ask its backends what they make of it. Prints what was found, whatever it is.
 
     Raises:
         PlanError: something cannot work.
     """
-    setup = resolve_workload(workload, options)
-    require_trained(setup)
-    facts = check_workload(setup, local_batch_size=local_batch_size, seed=seed, world_size=world_size, device=torch.device("cpu"))
-    print(workload)
-    _print(facts)
-    require_sound(facts, workload, max_gradient_norm=max_gradient_norm)
-    for note in arm_notes(facts, arms):
-        print(f"  note       {note}")
+    arms = AskedArm.of(resolve_arm(name, arm, plan) for name, arm in plan.arms.items())
+    _check_and_print(plan, arms)
+
+
+def check_and_print(workload: str, options: dict[str, Any], *, local_batch_size: int, seed: int) -> None:
+    """The same of a workload without arms; the arguments are as in a plan."""
+    asked = {"workload": workload, "workload_options": options, "local_batch_size": local_batch_size, "seed": seed}
+    alone = {"name": "check", "world_size": 2, "baseline": "ddp", "arms": {"ddp": {"backend": "ddp"}}}
+    _check_and_print(check_plan({**asked, **alone}, source="command line"), [])
     print("nothing to mend")
 
 
-def require_trained(setup: WorkloadSetup) -> None:
-    """Refuse a micro-benchmark, which checks each of its results by itself.
-
-    Raises:
-        PlanError: it is one.
-    """
-    if not issubclass(setup.workload, Workload):
-        raise PlanError(f"workload '{setup.reference}' is a micro-benchmark, which checks its results in every run; check a model")
+def _check_and_print(plan: Plan, arms: Sequence[AskedArm]) -> None:
+    facts = facts_of(plan.model_copy(update={"device": "cpu"}), arms)
+    if not facts.refused:
+        print(plan.workload)
+        _print(facts)
+    require_sound(facts, plan.workload, max_gradient_norm=plan.max_gradient_norm)
 
 
 def _print(facts: WorkloadFacts) -> None:

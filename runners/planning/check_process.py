@@ -1,28 +1,32 @@
 """Checks a workload in a process of its own, so that nothing of it stays in the driver, or in the memory of a rank without one.
 
-``python -m runners.planning.check_process JSON`` prints what it found as its last line.
+``python -m runners.planning.check_process JSON`` answers with what it found.
 """
 
 from __future__ import annotations
 
-import json
+import faulthandler
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from backends import backend_class, check_options
 from measurement.environment import forwarded_by_name
 from measurement.errors import LaunchError, PlanError, shortened
 from measurement.plan import Plan
 from measurement.registry import search_beside
+from measurement.users_code import place_in
+from runners.planning.arm_check import AskedArm
 from runners.planning.arms import ArmSetup
+from runners.planning.trial_findings import WorkloadFacts
 from runners.planning.workload import WorkloadSetup, resolve_workload
-from runners.planning.workload_check import WorkloadFacts, check_workload
+from runners.planning.workload_check import check_workload
 from runners.processes import remote
 from runners.processes.answers import MARK, give, new_mark, taken
 from runners.processes.local import base_environment
@@ -31,8 +35,53 @@ from runners.protocol.messages import Job
 from workloads import REGISTRY, Workload
 
 TIMEOUT_S = 300.0
+ASKED_OF_PLAN = (
+    *("workload", "workload_options", "local_batch_size", "seed", "device", "world_size"),
+    *("micro_steps", "speed", "training"),
+)
 OTHERS = ("synthetic",)
 """Workloads of ours whose model is not."""
+
+
+class Asked(BaseModel):
+    """What the process is asked, in plain values."""
+
+    plan: dict[str, Any]
+    """``ASKED_OF_PLAN``."""
+    arms: list[AskedArm]
+
+    def facts(self) -> WorkloadFacts:
+        """Try the workload out in this process.
+
+        Raises:
+            PlanError: there is no such workload, or it is a micro-benchmark.
+        """
+        plan = self.plan
+        setup = resolve_workload(plan["workload"], plan["workload_options"])
+        require_trained(setup)
+        return check_workload(
+            setup,
+            **{name: plan[name] for name in ("local_batch_size", "seed", "world_size")},
+            device=torch.device("cuda" if plan["device"] != "cpu" and torch.cuda.is_available() else "cpu"),
+            channels_last=plan["speed"]["channels_last"],
+            steps_of=self._steps,
+            arms=self.arms,
+        )
+
+    def _steps(self, workload: Workload) -> int | None:
+        """How many steps a training takes; None: blocks go on for as long as they are given."""
+        training, batches = self.plan["training"], workload.batches_per_epoch(world_size=self.plan["world_size"])
+        return training["epochs"] * batches // self.plan["micro_steps"] if training and batches else None
+
+
+def require_trained(setup: WorkloadSetup) -> None:
+    """Refuse a micro-benchmark, which checks each of its results by itself.
+
+    Raises:
+        PlanError: it is one.
+    """
+    if not issubclass(setup.workload, Workload):
+        raise PlanError(f"workload '{setup.reference}' is a micro-benchmark, which checks its results in every run; check a model")
 
 
 def is_to_check(setup: WorkloadSetup) -> bool:
@@ -56,94 +105,91 @@ def require_workable(plan: Plan, arms: Iterable[ArmSetup], *, host: str | None) 
         PlanError: it cannot work, or an arm cannot train it; a finding to a line.
         LaunchError: the host does not answer.
     """
-    facts = _facts(plan, host)
+    facts = facts_of(plan, AskedArm.of(arms), host=host)
     require_sound(facts, plan.workload, max_gradient_norm=plan.max_gradient_norm)
-    return [*facts.notes, *arm_notes(facts, arms)]
+    return facts.notes
 
 
 def require_workable_here(plan: Plan, job: Job) -> list[str]:
     """The same beside a rank that has no driver, in its environment; its one arm is the job's."""
-    facts = _facts_here(plan, os.environ)
+    arm = AskedArm(name=None, backend=job.backend, transport=job.transport, options=job.options)
+    facts = _facts_here(plan, [arm], os.environ)
     require_sound(facts, job.workload, max_gradient_norm=job.max_gradient_norm)
-    backend = backend_class(job.backend)
-    options = check_options(job.backend, job.options, source=f"options of backend '{job.backend}'")
-    missing, sparse = facts.without_gradient, facts.sparse
-    return [*facts.notes, *backend.check_gradients(transport=job.transport, options=options, missing=missing, sparse=sparse)]
+    return facts.notes
 
 
 def require_sound(facts: WorkloadFacts, workload: str, *, max_gradient_norm: float | None = None) -> None:
-    """Refuse a workload of which something cannot work.
+    """Refuse a workload of which something cannot work, or that an arm cannot train.
 
     Raises:
         PlanError: with all that was found.
     """
+    if facts.refused:
+        raise PlanError(facts.refused)
     errors = list(facts.errors)
     if facts.sparse and max_gradient_norm is not None:
         errors.append(
             f"max_gradient_norm = {max_gradient_norm:g}, but PyTorch clips no sparse gradients, which {shortened(facts.sparse)} "
             "have; leave it out, or build the embedding with sparse=False"
         )
-    if errors:
-        raise PlanError("\n".join(f"workload '{workload}': {error}" for error in errors))
+    found = [*(f"workload '{workload}': {error}" for error in errors), *facts.arm_errors]
+    if found:
+        raise PlanError("\n".join(found))
 
 
-def arm_notes(facts: WorkloadFacts, arms: Iterable[ArmSetup]) -> list[str]:
-    """What each arm's backend makes of parameters without gradients, or with sparse ones.
-
-    Raises:
-        PlanError: it cannot train them.
-    """
-    notes: dict[str, None] = {}
-    for setup in arms:
-        try:
-            found = setup.backend.check_gradients(
-                transport=setup.transport, options=setup.options, missing=facts.without_gradient, sparse=facts.sparse
-            )
-        except PlanError as error:
-            raise PlanError(f"arm '{setup.name}': {error}") from error
-        notes |= dict.fromkeys(f"arm '{setup.name}': {note}" for note in found)
-    return list(notes)
-
-
-def _facts(plan: Plan, host: str | None) -> WorkloadFacts:
+def facts_of(plan: Plan, arms: Sequence[AskedArm], *, host: str | None = None) -> WorkloadFacts:
+    """What a process of its own finds in a plan's workload, see ``require_workable``."""
     if host is not None:
-        return _read(remote.ask(host, _argv(plan), timeout_s=TIMEOUT_S), "")
-    return _facts_here(plan, base_environment() | forwarded_by_name(os.environ, plan.forward_environment) | plan.environment)
+        return _read(remote.ask(host, _argv(plan, arms), timeout_s=TIMEOUT_S), "", plan.workload)
+    environment = base_environment() | forwarded_by_name(os.environ, plan.forward_environment) | plan.environment
+    return _facts_here(plan, arms, environment)
 
 
-def _argv(plan: Plan) -> list[str]:
-    wanted = ("workload", "workload_options", "local_batch_size", "seed", "device", "world_size")
-    return remote.python("runners.planning.check_process", json.dumps(plan.model_dump(mode="json", include=set(wanted))))
+def _argv(plan: Plan, arms: Sequence[AskedArm]) -> list[str]:
+    asked = Asked(plan=plan.model_dump(mode="json", include=set(ASKED_OF_PLAN)), arms=list(arms))
+    return remote.python("runners.planning.check_process", asked.model_dump_json())
 
 
-def _facts_here(plan: Plan, environment: Mapping[str, str]) -> WorkloadFacts:
+def _facts_here(plan: Plan, arms: Sequence[AskedArm], environment: Mapping[str, str]) -> WorkloadFacts:
     mark = new_mark()
+    command = _argv(plan, arms)
     try:
-        done = subprocess.run(_argv(plan), env={**environment, MARK: mark}, capture_output=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(command, env={**environment, MARK: mark}, capture_output=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         return WorkloadFacts(notes=[f"the workload was not checked: one step of 2 samples took longer than {TIMEOUT_S:g} s"])
-    ended = f"exit code {done.returncode}; {last_line(done.stderr.decode(errors='replace'))}"
-    return _read(taken(done.stdout, mark) or b"", ended)
+    ended = f"{ending(done.returncode)}; {_last_words(done.stderr.decode(errors='replace'))}"
+    return _read(taken(done.stdout, mark) or b"", ended, plan.workload)
 
 
-def _read(said: bytes, ended: str) -> WorkloadFacts:
+def _last_words(errors: str) -> str:
+    """The user's line in what ``faulthandler`` says of a process that a signal ended; else the last line."""
+    place = place_in("\n".join(reversed(errors.splitlines())))
+    return f"at {place}" if place is not None else last_line(errors)
+
+
+def ending(code: int) -> str:
+    """How a process ended."""
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _read(said: bytes, ended: str, workload: str) -> WorkloadFacts:
     try:
         return WorkloadFacts.model_validate_json(said)
     except ValidationError:
-        raise LaunchError(
-            f"the process that tried the workload out ended without an answer ({ended or 'nothing said'}); "
-            "try: ringside check WORKLOAD"
-        ) from None
+        message = f"workload '{workload}': the process that tried it out ended in the middle ({ended or 'nothing said'})"
+        raise LaunchError(f"{message}; try it in a script of your own: build the model and take a step") from None
 
 
 def main() -> None:
     """Check, and answer with what was found."""
-    asked = json.loads(sys.argv[1])
+    faulthandler.enable()
+    asked = Asked.model_validate_json(sys.argv[1])
     search_beside(Path.cwd())
-    setup = resolve_workload(asked["workload"], asked["workload_options"])
-    device = torch.device("cuda" if asked["device"] != "cpu" and torch.cuda.is_available() else "cpu")
-    given = {name: asked[name] for name in ("local_batch_size", "seed", "world_size")}
-    give(check_workload(setup, **given, device=device).model_dump_json())
+    try:
+        facts = asked.facts()
+    except PlanError as error:
+        facts = WorkloadFacts(refused=str(error))
+    give(facts.model_dump_json())
 
 
 if __name__ == "__main__":

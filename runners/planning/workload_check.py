@@ -9,26 +9,29 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel, Field
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from measurement.errors import PlanError, shortened
-from measurement.users_code import message_of, paragraph, place_of, place_of_definition
+from runners.planning.arm_check import AskedArm
+from runners.planning.schedule_check import find_end
+from runners.planning.trial_findings import Findings, StopTrial, WorkloadFacts
 from runners.planning.workload import WorkloadSetup
+from runners.planning.wrapped_model import WrappedModel
 from runners.protocol.gate_verdict import NOT_REPEATABLE, REPEATABLE_SO
 from workloads import Workload
 from workloads.evaluation import EvaluationSums
 from workloads.optimizers import as_one, members_of
 from workloads.seeding import seed_generators
-from workloads.tensors import is_finite, tensors_in
+from workloads.tensors import are_equal, by_pixels, tensors_in
 
 BATCHES = 3
 SAME_LOSS = 1e-3
@@ -37,27 +40,16 @@ LOCAL_BATCH_SIZE = 2
 """At most; enough for batch norm, and as fast as can be."""
 
 
-class WorkloadFacts(BaseModel):
-    """What was found."""
-
-    errors: list[str] = []
-    """Each is one thing that cannot work."""
-    notes: list[str] = []
-    """What works, and should be known."""
-    found: dict[str, str] = Field(default={})
-    """Model, optimizer, batch, step: for the eye."""
-    without_gradient: list[str] = []
-    """Parameters to be trained that took no part in the loss of the first batch."""
-    sparse: list[str] = []
-    """Parameters with sparse gradients."""
-
-
-class _Stop(Exception):  # noqa: N818 - what comes next cannot be tried
-    pass
-
-
 def check_workload(
-    setup: WorkloadSetup, *, local_batch_size: int, seed: int, world_size: int, device: torch.device
+    setup: WorkloadSetup,
+    *,
+    local_batch_size: int,
+    seed: int,
+    world_size: int,
+    device: torch.device,
+    channels_last: bool = False,
+    steps_of: Callable[[Workload], int | None] = lambda _: None,
+    arms: Sequence[AskedArm] = (),
 ) -> WorkloadFacts:
     """Try a workload out on this process alone. Not collective; nothing of it stays but what the workload itself keeps.
 
@@ -67,11 +59,14 @@ def check_workload(
         seed: the run's.
         world_size: the run's; rank 0 is tried, and of rank 1 the first batch.
         device: where to.
+        channels_last: ``speed.channels_last``.
+        steps_of: how many steps a model will take, if that is known.
+        arms: whose backends are asked what they make of model and optimizer.
     """
     assert issubclass(setup.workload, Workload)
     trial = _Trial(setup, min(local_batch_size, LOCAL_BATCH_SIZE), seed, world_size, device)
-    with suppress(_Stop):
-        trial.run()
+    with suppress(StopTrial):
+        trial.run(channels_last=channels_last, steps_of=steps_of, arms=arms)
     return trial.facts
 
 
@@ -79,53 +74,39 @@ class _Trial:
     """One pass over a workload's methods, in the order in which a run calls them."""
 
     def __init__(self, setup: WorkloadSetup, local_batch_size: int, seed: int, world_size: int, device: torch.device) -> None:
-        self.facts = WorkloadFacts()
+        self._findings = Findings()
+        self.facts = self._findings.facts
         self._setup = setup
         self._local_batch_size, self._seed = local_batch_size, seed
         self._world_size, self._device = world_size, device
 
-    def run(self) -> None:
+    def run(self, *, channels_last: bool, steps_of: Callable[[Workload], int | None], arms: Sequence[AskedArm]) -> None:
         """Try everything."""
-        with self._trying("constructor", self._setup.workload):
+        with self._findings.trying("constructor", self._setup.workload):
             self._workload = self._build()
-        with self._trying("require_data", self._workload.require_data):
+        with self._findings.trying("require_data", self._workload.require_data):
             self._workload.require_data()
             self.facts.notes += self._workload.data_notes()
         batches = self._batches()
-        model = self._model()
+        model = self._model(channels_last=channels_last)
         self._repeat_loss()
+        if channels_last:
+            batches = [by_pixels(batch) for batch in batches]
         optimizer = self._optimizer(model)
-        self._step(model, optimizer, batches[0])
+        wrapped = WrappedModel(model)
+        self._step(wrapped, optimizer, batches[0])
         if len(batches) > 1:
             began = time.perf_counter()
-            self._step(model, optimizer, batches[1], first=False)
+            self._step(wrapped, optimizer, batches[1], first=False)
             self.facts.found["step"] = f"{1e3 * (time.perf_counter() - began):,.0f} ms for {self._count} on {self._device.type}"
-        with self._trying("evaluation_batches and evaluation_sums", self._workload.evaluation_sums):
+        self._ask(arms, model, optimizer)
+        with self._findings.trying("evaluation_batches and evaluation_sums", self._workload.evaluation_sums):
             self._evaluate(model)
+        with self._findings.trying("the schedule", self._workload.after_step):
+            find_end(self.facts, self._workload, model, optimizer, needed=steps_of(self._workload))
 
     def _build(self) -> Workload:
         return self._setup.build(local_batch_size=self._local_batch_size, seed=self._seed)
-
-    @contextmanager
-    def _trying(self, what: str, method: object) -> Iterator[None]:
-        """A context of the user's code: what it raises is a finding, after which the rest is not tried."""
-        try:
-            yield
-        except _Stop:
-            raise
-        except PlanError as error:
-            self.facts.errors.append(str(error))
-            raise _Stop from error
-        except Exception as error:
-            message = f"{what} raised {message_of(error)}"
-            self.facts.errors.append(paragraph(message, place_of(error) or place_of_definition(method)))
-            raise _Stop from error
-
-    def _wrong(self, message: str, method: Callable[..., Any], *, stop: bool = False) -> None:
-        place = place_of_definition(method)
-        self.facts.errors.append(f"{message}{f' ({place})' if place else ''}")
-        if stop:
-            raise _Stop
 
     def _batches(self) -> list[Any]:
         """The first batches of rank 0."""
@@ -135,35 +116,35 @@ class _Trial:
             seed_generators(self._seed)
             return list(islice(workload.batches(rank=rank, world_size=self._world_size, device=self._device), number))
 
-        with self._trying("batches", method):
+        with self._findings.trying("batches", method):
             batches = first(self._workload, rank=0, number=BATCHES)
             again = first(self._build(), rank=0, number=1)
             other = first(self._build(), rank=1, number=1) if self._world_size > 1 else []
         if not batches:
             message = f"batches() gave none to rank 0 of {self._world_size}; give each rank one batch at least"
-            self._wrong(message, method, stop=True)
+            self._findings.wrong(message, method, stop=True)
         if len(batches) < BATCHES:
             self.facts.notes.append(f"batches() ends after {len(batches)}; it is begun anew each time, as a new epoch would be")
         for name, tensor in tensors_in(batches[0]):
             if tensor.device.type != self._device.type:
                 message = f"batches() gave {name} on {tensor.device}, and its argument device is {self._device}; move it there"
-                self._wrong(message, method, stop=True)
+                self._findings.wrong(message, method, stop=True)
         if again and not _equal(batches[0], again[0]):
-            self._wrong(
+            self._findings.wrong(
                 "batches() gave others when called again with equal arguments; draw from a generator with self.seed", method
             )
         if other and any(tensors_in(other[0])) and _equal(batches[0], other[0]):
             message = "batches() gave ranks 0 and 1 the same samples; take every world_size-th sample, beginning at rank"
-            self._wrong(message, method)
+            self._findings.wrong(message, method)
         self._count_samples(batches)
         return batches
 
     def _count_samples(self, batches: Sequence[Any]) -> None:
         method, unit = self._workload.count_samples, self._workload.sample_unit
-        with self._trying("count_samples", method):
+        with self._findings.trying("count_samples", method):
             counts = [self._workload.count_samples(batch) for batch in batches]
         if not all(isinstance(count, int) and count > 0 for count in counts):
-            self._wrong(
+            self._findings.wrong(
                 f"count_samples() gave {counts[0]!r}; return how many {unit} the batch holds, an int above 0", method, stop=True
             )
         self._count = f"{counts[0]:,} {unit}"
@@ -174,10 +155,10 @@ class _Trial:
                 "each counts alike; weighs_micro_batches = True weighs those of a step"
             )
 
-    def _model(self) -> nn.Module:
+    def _model(self, *, channels_last: bool) -> nn.Module:
         method = self._workload.build_model
         made: list[Any] = []
-        with self._trying("build_model", method):
+        with self._findings.trying("build_model", method):
             self._fresh = self._build()
             for workload in (self._fresh, self._workload):
                 seed_generators(self._seed)
@@ -185,16 +166,28 @@ class _Trial:
         twin, built = made
         self._twin = twin
         if not isinstance(built, nn.Module):
-            self._wrong(f"build_model() gave a {type(built).__name__}; return a torch.nn.Module", method, stop=True)
+            self._findings.wrong(f"build_model() gave a {type(built).__name__}; return a torch.nn.Module", method, stop=True)
+        lazy = [name for name, tensor in built.state_dict(keep_vars=True).items() if is_lazy(tensor)]
+        if lazy:
+            message = f"build_model() gave a lazy module, whose {shortened(lazy)} has no shape yet"
+            self._findings.wrong(f"{message}; do a forward pass there, such as model(torch.zeros(1, ...))", method, stop=True)
+        empty = [name for name, tensor in built.state_dict(keep_vars=True).items() if getattr(tensor, "is_meta", False)]
+        if empty:
+            message = f"build_model() gave {shortened(empty)} on the device 'meta', without values"
+            self._findings.wrong(f"{message}; build the model on the CPU, or fill it there", method, stop=True)
         others = [name for name, tensor in built.state_dict().items() if not _equal(tensor, twin.state_dict().get(name))]
         if others:
             message = f"build_model() gave other weights when called again with the same seed ({shortened(others)})"
-            self._wrong(f"{message}; draw them from the generators of torch, numpy or random, which are seeded before", method)
-        with self._trying("the model's move to its device", method):
+            self._findings.wrong(
+                f"{message}; draw them from the generators of torch, numpy or random, which are seeded before", method
+            )
+        with self._findings.trying("the model's move to its device", method):
             model: nn.Module = built.to(self._device).train()
+            if channels_last:
+                model.to(memory_format=torch.channels_last)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not trained:
-            self._wrong("no parameter of the model has requires_grad; there is nothing to train", method, stop=True)
+            self._findings.wrong("no parameter of the model has requires_grad; there is nothing to train", method, stop=True)
         count = sum(parameter.numel() for parameter in model.parameters())
         self.facts.found["model"] = f"{type(model).__name__}, {count:,} parameters; gradients of {len(trained)} tensors"
         return model
@@ -203,7 +196,7 @@ class _Trial:
         """Compute the first loss twice, each time with a workload and a model of its own: its draws and its state begin alike."""
         method = self._workload.compute_loss
         before = _beyond_reach(self._fresh, self._twin)
-        with self._trying("compute_loss", method):
+        with self._findings.trying("compute_loss", method):
             first = self._loss_alone(self._fresh, self._twin)
             other = self._build()
             seed_generators(self._seed)
@@ -214,7 +207,7 @@ class _Trial:
         changed = [name for name, value in _beyond_reach(other, model).items() if before.get(name) != value]
         what = f" ({', '.join(changed[:3])} changed meanwhile)" if changed else ""
         seen = f"{first:.6g}, then {again:.6g} from the same weights, batch and seeds{what}"
-        self._wrong(f"{NOT_REPEATABLE}: compute_loss() gave {seen}; {REPEATABLE_SO}", method, stop=True)
+        self._findings.wrong(f"{NOT_REPEATABLE}: compute_loss() gave {seen}; {REPEATABLE_SO}", method, stop=True)
 
     def _loss_alone(self, workload: Workload, model: nn.Module) -> float | None:
         """The loss of rank 0's first batch; None: it is no number, of which more is said later."""
@@ -227,18 +220,22 @@ class _Trial:
 
     def _optimizer(self, model: nn.Module) -> Optimizer:
         method = self._workload.build_optimizer
-        with self._trying("build_optimizer", method):
+        with self._findings.trying("build_optimizer", method):
             built: Any = self._workload.build_optimizer(model)
         given = list(built) if isinstance(built, Sequence) else [built]
         if not given or not all(isinstance(one, Optimizer) for one in given):
             seen = " and ".join(type(one).__name__ for one in given) or "nothing"
-            self._wrong(f"build_optimizer() gave {seen}; return a torch.optim.Optimizer, or a list of them", method, stop=True)
-        with self._trying("build_optimizer", method):
+            self._findings.wrong(
+                f"build_optimizer() gave {seen}; return a torch.optim.Optimizer, or a list of them", method, stop=True
+            )
+        with self._findings.trying("build_optimizer", method):
             optimizer = as_one(built)
         own = set(map(id, model.parameters()))
         stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         if stepped - own:
-            self._wrong("build_optimizer() steps parameters that are not the model's; use those of the model it is given", method)
+            self._findings.wrong(
+                "build_optimizer() steps parameters that are not the model's; use those of the model it is given", method
+            )
         left = [name for name, parameter in model.named_parameters() if parameter.requires_grad and id(parameter) not in stepped]
         if left:
             self.facts.notes.append(
@@ -247,56 +244,30 @@ class _Trial:
         self.facts.found["optimizer"] = " and ".join(type(one).__name__ for one in members_of(optimizer)[1:] or [optimizer])
         return optimizer
 
-    def _step(self, model: nn.Module, optimizer: Optimizer, batch: Any, *, first: bool = True) -> None:
-        workload = self._workload
+    def _step(self, wrapped: WrappedModel, optimizer: Optimizer, batch: Any, *, first: bool = True) -> None:
+        workload, model = self._workload, wrapped.module
         optimizer.zero_grad(set_to_none=True)
-        with self._trying("compute_loss", workload.compute_loss):
-            loss = workload.compute_loss(model, batch)
+        with self._findings.trying("compute_loss", workload.compute_loss), wrapped.watched():
+            loss = workload.compute_loss(wrapped, batch)
         if first:
-            self._judge_loss(loss, model)
-        with self._trying("backward() of the loss", workload.compute_loss):
+            self._findings.judge_loss(loss, wrapped, workload.compute_loss)
+        with self._findings.trying("backward() of the loss", workload.compute_loss):
             loss.backward()
-        if first:
-            self._judge_gradients(model)
-        with self._trying("the optimizer's step", workload.build_optimizer):
+        self._findings.judge_gradients(model, workload.compute_loss, first=first)
+        with self._findings.trying("the optimizer's step", workload.build_optimizer):
             optimizer.step()
-        with self._trying("after_step", workload.after_step):
+        with self._findings.trying("after_step", workload.after_step):
             workload.after_step(1 if first else 2, model=model, optimizer=optimizer)
 
-    def _judge_loss(self, loss: Any, model: nn.Module) -> None:
-        method = self._workload.compute_loss
-        if any(parameter.grad is not None for parameter in model.parameters()):
-            self._wrong("compute_loss() ran backward() by itself; add the losses up and return them as one", method, stop=True)
-        if not isinstance(loss, Tensor):
-            inside = f" of {', '.join(type(one).__name__ for one in loss)}" if isinstance(loss, tuple | list) else ""
-            message = f"compute_loss() gave a {type(loss).__name__}{inside}; return the loss alone, a tensor with one number"
-            self._wrong(message, method, stop=True)
-        if loss.numel() != 1 or loss.dim():
-            message = f"compute_loss() gave a tensor of shape {list(loss.shape)}; return the mean over the batch, of shape []"
-            self._wrong(message, method, stop=True)
-        if not loss.requires_grad:
-            message = "compute_loss() gave a loss that no parameter has a part in (requires_grad is False); do not detach() it"
-            self._wrong(message, method, stop=True)
-        if not bool(loss.isfinite()):
-            self._wrong(
-                f"the loss of the first batch is {loss.item()}; look at the batch, the initial weights and the loss",
-                method,
-                stop=True,
-            )
-
-    def _judge_gradients(self, model: nn.Module) -> None:
-        trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    def _ask(self, arms: Sequence[AskedArm], model: nn.Module, optimizer: Optimizer) -> None:
         facts = self.facts
-        facts.without_gradient = [name for name, parameter in trained if parameter.grad is None]
-        facts.sparse = [name for name, parameter in trained if parameter.grad is not None and parameter.grad.is_sparse]
-        for name, parameter in trained:
-            if parameter.grad is not None and not is_finite(parameter.grad):
-                message = f"the loss of the first batch is finite, and the gradient of '{name}' is not; look at the loss"
-                self._wrong(message, self._workload.compute_loss, stop=True)
-        if facts.without_gradient:
-            facts.notes.append(f"no gradient from the first batch: {shortened(facts.without_gradient)}")
-        if facts.sparse:
-            facts.notes.append(f"sparse gradients: {shortened(facts.sparse)}")
+        for arm in arms:
+            try:
+                notes = arm.ask(model, optimizer, missing=facts.without_gradient, sparse=facts.sparse)
+            except PlanError as error:
+                facts.arm_errors.append(str(error))
+            else:
+                facts.notes += [note for note in notes if note not in facts.notes]
 
     def _evaluate(self, model: nn.Module) -> None:
         batch = next(iter(self._workload.evaluation_batches(rank=0, world_size=self._world_size, device=self._device)), None)
@@ -308,7 +279,7 @@ class _Trial:
         self.facts.found["held out"] = "evaluated"
         if not isinstance(sums, EvaluationSums):
             message = f"evaluation_sums() gave a {type(sums).__name__}; return a workloads.evaluation.EvaluationSums"
-            self._wrong(message, self._workload.evaluation_sums)
+            self._findings.wrong(message, self._workload.evaluation_sums)
 
 
 def _beyond_reach(workload: Workload, model: nn.Module) -> dict[str, object]:
@@ -330,13 +301,12 @@ def _mark(value: Any) -> object:
 
 def _equal(one: Any, other: Any) -> bool:
     firsts, others = ([tensor for _, tensor in tensors_in(value)] for value in (one, other))
-    return len(firsts) == len(others) and all(a.shape == b.shape and _same(a, b) for a, b in zip(firsts, others, strict=True))
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    """Elements that are not a number on either side count as equal."""
-    return bool(torch.equal(one, other) or ((one == other) | (one != one) & (other != other)).all())
+    return len(firsts) == len(others) and all(are_equal(a, b) for a, b in zip(firsts, others, strict=True))
 
 
 def _shape(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if tensor.is_nested:
+        return f"{dtype} nested [{tensor.size(0)}]"
+    layout = "" if tensor.layout == torch.strided else f" {str(tensor.layout).removeprefix('torch.')}"
+    return f"{dtype}{layout} {list(tensor.shape)}"

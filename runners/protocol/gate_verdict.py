@@ -11,6 +11,7 @@ import numpy as np
 from backends.base import EXACT
 from measurement.errors import joined
 from measurement.record import ParityResult
+from runners.protocol.drift import drift_between
 from runners.protocol.messages import CheckReport, ParityReport, Sketches
 
 START_TOLERANCE = 1e-6
@@ -86,7 +87,11 @@ def judge_parity(reports: list[ParityReport], *, steps: int) -> ParityResult:
             notes.append(f"gradients are {first.gradient_scale:g} x the mean, as the options ask")
     spreads = {name: max(SPREAD_TOLERANCE, first.tolerances.get(name, 0.0)) for name in first.ended}
     spread, apart = _compare([report.ended for report in reports], first.ended, sizes=first.sizes, tolerance=spreads)
-    failures += [f"rank {r}: '{name}' is {e:.2g} (relative) from rank 0's after {steps} steps" for r, name, e in apart]
+    drifted = drift_between([report.drift for report in reports])
+    if drifted:
+        failures.insert(0, drifted)
+    else:
+        failures += [f"rank {r}: '{name}' is {e:.2g} (relative) from rank 0's after {steps} steps" for r, name, e in apart]
     shown = failures[:MAX_FAILURES] + ([f"and {len(failures) - MAX_FAILURES} more"] if len(failures) > MAX_FAILURES else [])
     return ParityResult(
         passed=not failures,

@@ -109,6 +109,15 @@ Sketches = dict[str, list[float]]
 """By tensor name: float64 [sketch_size]; see ``runners.protocol.sketches``."""
 
 
+class DriftReport(Message):
+    """What must be alike on all ranks after steps that they took together; see ``runners.protocol.drift``."""
+
+    hyperparameters: dict[str, list[float]]
+    """Of the optimizer's parameter groups, by name."""
+    parameters: dict[str, list[float]]
+    """Some elements of each; empty where the backend shards them."""
+
+
 class ParityReport(Message):
     """What one rank found in the parity gate."""
 
@@ -146,7 +155,13 @@ class ParityReport(Message):
     """How far a change of the gradients as small as rounding moves each parameter and optimizer state, relative to the step;
     rank 0's alone."""
     without_gradient: list[str] = []
-    """Parameters to be trained that took no part in this rank's first loss: libraries differ in what they step them with."""
+    """Parameters to be trained that took no part in a step's loss on this rank: libraries differ in what they step them with."""
+    in_some_steps: list[str] = []
+    """Those of them that took part in another step, so that what libraries made of them changes all that follows."""
+    steps_zeros: bool = False
+    """Whether the library filled in zeros for them, and its optimizer stepped these."""
+    drift: DriftReport | None = None
+    """After the steps; parameters are those of ``ended``."""
     is_exact: bool = True
     """Whether the backend computes the mean of the gradients, and rounds it in float32 only."""
 
@@ -179,6 +194,7 @@ class EpochReport(Message):
     held_out_top1: int
     held_out_top5: int
     held_out_count: int
+    drift: DriftReport | None = None
 
 
 class StartedReply(Message):
@@ -215,6 +231,8 @@ class FinishedReply(Message):
     kind: Literal["finished"] = "finished"
     report: RankReport
     peak_memory_bytes: int
+    drift: DriftReport | None = None
+    """Of the model that was measured; None where nothing was trained."""
 
 
 class ErrorReply(Message):

@@ -83,6 +83,10 @@ def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str, s
         first_arm: the name of the arm to compare with.
         steps: that the gate took.
     """
+    if first.in_some_steps and first.steps_zeros != other.steps_zeros:
+        names = shortened(first.in_some_steps)
+        reason = f"{names} take part in some steps only; one library steps zeros then, the other leaves them as they are"
+        return StateComparison(notes=[f"state not compared with {first_arm}'s: {reason}"])
     firsts, others = _state(first), _state(other)
     notes = [
         f"{kind} not all compared with {first_arm}'s: one of both does not keep it, or not for all parameters"

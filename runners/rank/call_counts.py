@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -76,8 +77,9 @@ class CallCounter:
             self._calls.append(BACKWARD)
 
         watched = prepared.model if hasattr(prepared.model, "_orig_mod") else prepared.bare  # what is compiled counts unlike
-        watched.register_forward_pre_hook(begin_forward)
-        watched.register_forward_hook(end_forward)
+        if not isinstance(watched, torch.jit.ScriptModule):  # which takes no hooks
+            watched.register_forward_pre_hook(begin_forward)
+            watched.register_forward_hook(end_forward)
         optimizer: Any = prepared.optimizer
         optimizer.step = self._counted(optimizer.step, STEP)
         self._copies, self._owns_step = prepared.copies, prepared.owns_step
@@ -105,6 +107,37 @@ class CallCounter:
             return call(*arguments, **more)
 
         return counted
+
+
+class SkippedParameters:
+    """Watches a model's steps; made after ``prepare``, and goes with the model."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.names: set[str] = set()
+        """Parameters to be trained that some step left out."""
+        self.some_steps: set[str] = set()
+        """Those of them that another step had."""
+        self.steps_zeros = False
+        """Whether the library fills in zeros then, which its optimizer steps: weight decay and momentum change the parameter."""
+        self._ever: set[str] = set()
+        self._prepared = prepared
+        self._trained = {name: one for name, one in prepared.bare.named_parameters() if one.requires_grad}
+        self._seen: set[str] = set()
+        if not prepared.is_sharded:
+            for name, parameter in self._trained.items():
+                parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._seen.add(name))
+
+    def note(self) -> None:
+        """Note what the step that was just taken left out; call it after each."""
+        if self._prepared.is_sharded:  # whose gradients come by no hook of a parameter, and are not filled in
+            self._seen = {name for name, one in self._trained.items() if one.grad is not None}
+        left_out = self._trained.keys() - self._seen
+        gradients = [self._trained[name].grad for name in left_out]
+        self.steps_zeros |= any(one is not None and not bool(one.any()) for one in gradients)
+        self.names |= left_out
+        self._ever |= self._seen
+        self.some_steps = self.names & self._ever
+        self._seen = set()
 
 
 def _model_hooks(model: nn.Module) -> Iterator[tuple[dict[int, Any], str]]:

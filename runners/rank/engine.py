@@ -28,7 +28,7 @@ from measurement.speed import SpeedSettings
 from measurement.thread_times import ThreadClock
 from measurement.world import World
 from runners.planning.workload import WorkloadSetup, resolve_workload
-from runners.protocol.messages import BlockCommand, CheckReport, EpochCommand, EpochReport, Job, ParityReport
+from runners.protocol.messages import BlockCommand, CheckReport, DriftReport, EpochCommand, EpochReport, Job, ParityReport
 from runners.rank.epochs import EpochRunner
 from runners.rank.loader_processes import make_forks_safe
 from runners.rank.micro_benchmark_runner import MicroBenchmarkRunner
@@ -128,6 +128,10 @@ class Engine:
         """Train one epoch, then evaluate; the first builds the model. Collective."""
         assert self.epochs is not None, "the job has no training"
         return self.epochs.run(command)
+
+    def drift(self) -> DriftReport | None:
+        """What must be alike on all ranks; None for a micro-benchmark."""
+        return self.runner.drift() if isinstance(self.runner, Trainer) else None
 
     def peak_memory_bytes(self) -> int:
         """Peak resident memory of the process on CPU, peak allocated device memory on GPU."""

@@ -27,6 +27,9 @@ from runners.rank.trainer import StepOutputs, Trainer, synchronize_ranks
 from workloads.evaluation import EvaluationSums, shard_sums
 from workloads.seeding import seed_generators
 
+RATES_TOLD = 32
+"""Learning rates of an epoch by which ranks are compared, about."""
+
 
 @dataclass(kw_only=True)
 class EpochProgress:
@@ -168,6 +171,7 @@ class EpochRunner:
             held_out_top1=sums.top1,
             held_out_top5=sums.top5,
             held_out_count=sums.count,
+            drift=self.trainer.drift(rates=progress.learning_rates[:: max(1, self.steps // RATES_TOLD)]),
         )
 
     def evaluate(self) -> EvaluationSums:

@@ -25,19 +25,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from backends.base import EXACT, Prepared
+from backends.rank_state import hyperparameters
 from measurement.errors import PlanError
 from measurement.step_timer import StepTimer
-from runners.protocol.messages import ParityReport, Sketches
-from runners.protocol.sketches import real_elements, sketch_states, sketch_tensors
-from runners.rank.call_counts import CallCounter
+from runners.protocol.messages import DriftReport, ParityReport, Sketches
+from runners.protocol.sketches import sketch_states, sketch_tensors
+from runners.rank.call_counts import CallCounter, SkippedParameters
 from runners.rank.own_step import OwnSteps, drawn_apart, optimizer_state, put_state, tolerance_of
 from runners.rank.trainer import Trainer
 from workloads.seeding import seed_generators
-from workloads.tensors import is_finite, tensors_in
+from workloads.tensors import digest_of, is_finite, leaves_in
 
 SCALE = 2.0**8
 """Loss scale of fp16 in the gate: low, so that the first step is not skipped for an overflow."""
@@ -75,8 +75,9 @@ def _take_steps(trainer: Trainer, *, steps: int) -> ParityReport:
     alone = OwnSteps(trainer, parameters).take()
     trainer.batches = _digested(drawn_apart(trainer, trainer.workload), digest)
     counter.watch_prepared(joined)
+    skipped = SkippedParameters(joined)
     with _eager_draws() if trainer.speed.compile and alone.draws else nullcontext():
-        synced = _steps(trainer, reader, steps=steps)
+        synced = _steps(trainer, reader, skipped, steps=steps)
     calls, ended = counter.counts(), joined.full_parameters()
     _require_convergence({name: ended[name] for name in finite if name in ended}, synced, steps=steps)
     state = _whole_optimizer_state(trainer)
@@ -90,7 +91,10 @@ def _take_steps(trainer: Trainer, *, steps: int) -> ParityReport:
         optimizer_state=sketch_tensors(state.items()),
         rounding=alone.rounding,
         noise=alone.noise,
-        without_gradient=alone.missing,
+        without_gradient=[*alone.missing, *sorted(skipped.names - {*alone.missing})],
+        in_some_steps=sorted(skipped.some_steps),
+        steps_zeros=skipped.steps_zeros,
+        drift=DriftReport(hyperparameters=hyperparameters(joined.optimizer), parameters={}),
         not_compared=others,
         calls=calls,
         is_exact=trainer.gradient_scale == 1.0 and trainer.backend.gradient_tolerance <= EXACT,
@@ -102,7 +106,7 @@ def _take_steps(trainer: Trainer, *, steps: int) -> ParityReport:
     )
 
 
-def _steps(trainer: Trainer, reader: _GradientReader, *, steps: int) -> Sketches:
+def _steps(trainer: Trainer, reader: _GradientReader, skipped: SkippedParameters, *, steps: int) -> Sketches:
     """Take the steps; the gradients that the first one exchanged."""
     joined, timer, synced = trainer.joined, StepTimer(trainer.device), {}
     for step in range(steps):
@@ -110,9 +114,12 @@ def _steps(trainer: Trainer, reader: _GradientReader, *, steps: int) -> Sketches
         joined.keeps_gradients = step == 0
         if step > 0:
             trainer.step(timer)
+            trainer.step(timer)
+            skipped.note()
             continue
         with trainer.step_precision.unclipped(), reader.watching() if trainer.gradient_scale is not None else nullcontext():
             trainer.step(timer)
+        skipped.note()
         synced = reader.sketches(joined)
     return synced
 
@@ -140,22 +147,20 @@ def _model_of_this_rank(trainer: Trainer) -> nn.Module:
 
 def _digested(batches: Iterator[Any], digest: _Digest) -> Iterator[Any]:
     for batch in batches:
-        for _, tensor in tensors_in(batch):
-            digest.update(tensor)
+        digest.update(batch)
         yield batch
 
 
 class _Digest:
-    """Of tensors of any kind."""
+    """Digest of batches; an empty text where they hold nothing that can be read."""
 
     def __init__(self) -> None:
         self._whole, self._text = hashlib.sha256(), ""
 
-    def update(self, tensor: Tensor) -> None:
-        found = real_elements(tensor)
-        for part in [found] if found.layout is torch.strided else [found.indices(), found.values()]:
-            self._whole.update(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-        self._text = self._whole.hexdigest()
+    def update(self, batch: Any) -> None:
+        if any(True for _ in leaves_in(batch)):
+            digest_of(self._whole, batch)
+            self._text = self._whole.hexdigest()
 
     def __str__(self) -> str:
         return self._text

@@ -17,17 +17,21 @@ from torch.optim import Optimizer
 
 from backends import Backend
 from backends.base import BuildOptimizer, Prepared
+from backends.rank_state import hyperparameters, sampled
 from measurement.errors import PlanError
 from measurement.record import PHASES, RankSteps
 from measurement.speed import SpeedSettings
 from measurement.step_timer import StepTimer
 from measurement.thread_times import ThreadClock
 from measurement.world import World
+from runners.protocol.drift import LEARNING_RATE
+from runners.protocol.messages import DriftReport
 from runners.rank.loader_processes import loaders_held
 from runners.rank.precision import StepPrecision
 from workloads import Workload
 from workloads.optimizers import as_one, members_of
 from workloads.seeding import seed_generators
+from workloads.tensors import by_pixels
 
 DATA_WAIT, FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))
 LAYOUT_ALLOCATIONS = 16
@@ -93,6 +97,10 @@ class Trainer:
         """The batches that a block has trained on."""
         self._held: list[torch.Tensor] = []
         self.has_after_step = type(workload).after_step is not Workload.after_step
+        self._before_local: dict[str, list[float]] | None = None
+        """Samples of the parameters before the model's first steps without exchange; None: it has taken none."""
+        self._rates: list[float] = []
+        """Learning rates after each of the model's blocks: schedules may have come to the same end by other ways."""
         self.steps_taken = 0
         """Since the model was built, or those of the training that it goes on with."""
         self.restarts = 0
@@ -179,7 +187,8 @@ class Trainer:
         if self.speed.compile:
             compiled: Any = torch.compile(prepared.model)
             prepared.model = compiled
-        self.prepared, self.steps_taken = prepared, 0
+        self.prepared, self.steps_taken, self._before_local = prepared, 0, None
+        self._rates = []
 
     @property
     def gradient_scale(self) -> float | None:
@@ -274,6 +283,7 @@ class Trainer:
             faults = _page_faults() - faults
             threads = self.threads.between(before, self.threads.read())
             skipped = self.step_precision.skipped_since(scale)
+        self._rates += hyperparameters(self.joined.optimizer).get(LEARNING_RATE, [])
         return RankSteps(
             rank=self.world.rank,
             untimed_s=untimed_s,
@@ -288,8 +298,21 @@ class Trainer:
     @contextmanager
     def _local(self) -> Iterator[None]:
         """A context of steps without exchange."""
+        if self._before_local is None:
+            self._before_local = sampled(self.joined.bare)
         with self.joined.local_only(), self.step_precision.local():
             yield
+
+    def drift(self, *, rates: Sequence[float] = ()) -> DriftReport | None:
+        """What must be alike on all ranks; None where nothing has been built. Not collective. ``rates``: more learning rates."""
+        if self.prepared is None:
+            return None
+        bare, numbers = self.prepared.bare, hyperparameters(self.prepared.optimizer)
+        numbers[LEARNING_RATE] = [*rates, *self._rates, *numbers.get(LEARNING_RATE, [])]
+        if self._before_local is None:
+            return DriftReport(hyperparameters=numbers, parameters=sampled(bare))
+        rates = numbers[LEARNING_RATE]  # others may follow a rank's own gradients
+        return DriftReport(hyperparameters={LEARNING_RATE: rates}, parameters=self._before_local)
 
     def kept_bytes(self) -> dict[str, int]:
         """Bytes of parameters and of optimizer state that this rank keeps, which is a share if the backend shards them."""
@@ -309,16 +332,6 @@ class Trainer:
             "optimizer": describe_optimizer(self.prepared.optimizer) if self.prepared else {},
             "model": describe_model(self.prepared.bare) | self.step_precision.describe() if self.prepared else {},
         }
-
-
-def by_pixels(batch: Any) -> Any:
-    """Lay images [batch, channels, height, width] out by pixels; ``batch``: a tensor, or a tuple, list or dict of such."""
-    if isinstance(batch, dict):
-        return {name: by_pixels(part) for name, part in batch.items()}
-    if isinstance(batch, tuple | list):
-        return type(batch)(map(by_pixels, batch))
-    is_image = isinstance(batch, Tensor) and batch.ndim == 4
-    return batch.contiguous(memory_format=torch.channels_last) if is_image else batch
 
 
 def synchronize_ranks(backend: Backend, device: torch.device) -> None:

@@ -177,7 +177,8 @@ class RankServer:
 
     def _report_finished(self) -> FinishedReply:
         engine = self._engine
-        return FinishedReply(report=engine.report(steering_environment(os.environ)), peak_memory_bytes=engine.peak_memory_bytes())
+        report = engine.report(steering_environment(os.environ))
+        return FinishedReply(report=report, peak_memory_bytes=engine.peak_memory_bytes(), drift=engine.drift())
 
     def _start(self) -> StartedReply:
         from torch.distributed import PrefixStore

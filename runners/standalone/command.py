@@ -30,6 +30,7 @@ from measurement.training import Precision
 from measurement.world import World
 from runners.hosts.network import use_interface
 from runners.launchers import horovodrun, mpirun, read_own_world
+from runners.planning.arms import require_gpu_here
 from runners.planning.check_process import is_to_check, require_workable_here
 from runners.planning.compatibility import require_given
 from runners.planning.jobs import job_of
@@ -223,6 +224,7 @@ def resolve_plan(backend: str, asked: Mapping[str, Any], world: World, *, transp
     arm = {"backend": backend, "transport": transport, "options": options}
     content = {**asked, "name": name, "world_size": world.world_size, "baseline": name, "arms": {name: arm}}
     plan = check_plan(content, source="command line")
+    require_gpu_here(plan.device, transport)
     if world.rank == 0:
         for warning in told({name: disturbances(os.environ, cls.steered_by | libraries_of(plan.device))}):
             print(f"warning: {warning}", file=sys.stderr, flush=True)

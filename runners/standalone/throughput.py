@@ -11,8 +11,9 @@ from typing import Any
 
 from measurement.errors import ParityError
 from measurement.record import BlockKind, BlockRecord, LaunchRecord
-from runners.protocol.messages import BlockCommand
+from runners.protocol.messages import BlockCommand, DriftReport
 from runners.rank.engine import Engine
+from runners.standalone.drift import require_together
 
 LOCAL_EVERY = 4
 """After so many blocks comes one without exchange, as by default in plans."""
@@ -83,6 +84,7 @@ def measure(engine: Engine, record: LaunchRecord, settings: StandaloneSettings, 
     wrong = [f"rank {steps.rank}: {steps.wrong}" for block in record.blocks for steps in block.ranks if steps.wrong]
     if wrong:
         raise ParityError("; ".join(wrong))
+    require_together(engine.backend.all_gather_object(engine.drift(), DriftReport | None))
 
 
 def _blocks(cases: Sequence[str | None], number: int, *, local_every: int) -> Iterator[tuple[str | None, int, BlockKind]]:

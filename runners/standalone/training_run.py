@@ -22,6 +22,7 @@ from runners.rank.checkpoint import Checkpoint
 from runners.rank.engine import Engine
 from runners.rank.epochs import EpochProgress, EpochRunner
 from runners.rank.trainer import DATA_WAIT
+from runners.standalone.drift import require_together
 from runners.standalone.flags import CheckpointOptions, TrainingOptions
 from workloads.evaluation import EvaluationSums
 
@@ -147,6 +148,7 @@ class TrainingRun:
         every = [number for number in (keep_every, print_every) if number]
         report = self._runner.run(command, progress=progress, pause=pause, pause_every=every)
         reports = self._engine.backend.all_gather_object(report, EpochReport)
+        require_together([each.drift for each in reports])
         done = combine(reports, epoch=epoch)
         measured = {"started_s": started - began, "wall_s": time.monotonic() - started}
         block = BlockRecord.joined([each.block for each in reports], **measured)

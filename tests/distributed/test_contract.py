@@ -81,6 +81,26 @@ def test_a_step_is_that_of_the_mean_gradient(lives, one):
         assert_step(rank["synced"], rank["started"], mean)
 
 
+REFUSED = {
+    "horovod": {"bfloat16", "complex64"},
+    "fsdp2": {"channels_last", "transposed"},
+}
+"""Models that a backend says it cannot train; every other one it trains like all backends."""
+
+
+@pytest.mark.parametrize("one", EVERY)
+@pytest.mark.parametrize("kind", contract.ODD)
+def test_a_model_is_trained_alike_or_refused_beforehand(lives, one, kind):
+    tolerance = 2e-2 if kind == "bfloat16" else 1e-4
+    for rank in lives[one]:
+        found = rank["odd"][kind]
+        if kind in REFUSED.get(one.partition("=")[0], ()):
+            assert isinstance(found, str), found
+        else:
+            assert found["started"] == 0
+            assert max(found["gradients"], found["step"]) < tolerance, found
+
+
 def has_local_steps(one):
     return backend_class((one if isinstance(one, str) else one.values[0]).rpartition("=")[0]).has_local_steps
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+import yaml
 
+from measurement.results import ResultsFolder
+from runners.protocol.drift import drift_between
 from runners.protocol.gate_verdict import judge_parity
-from runners.protocol.messages import ParityReport
+from runners.protocol.messages import DriftReport, ParityReport
 from runners.protocol.same_work import compare_calls, compare_state
-from tests.conftest import HAS_HOROVOD, needs_horovod
+from tests.conftest import HAS_HOROVOD, TINY, needs_horovod, ringside_here
 from tests.distributed.ranks import idioms
 from tests.distributed.test_standalone import MPIRUN, run
 
@@ -36,6 +39,7 @@ EVERYDAY = (
     "OpaqueBatches",
 )
 NAMES += tuple(f"everyday:{name}" for name in EVERYDAY)
+SKIPPING, DRIFTING = "LayerDrop", "Plateau"
 BACKENDS = ("ddp", "naive", "fsdp2", *(["horovod"] if HAS_HOROVOD else []))
 LEFT_OUT = {
     "fsdp2": {"Recommender", "Unused", "Compiled", "everyday:Complex"},
@@ -46,7 +50,7 @@ LEFT_OUT = {
 
 
 def names_of(backend):
-    return [name for name in NAMES if name not in LEFT_OUT.get(backend, ())]
+    return [name for name in (*NAMES, SKIPPING) if name not in LEFT_OUT.get(backend, ())]
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +59,11 @@ def taken(tmp_path_factory):
     found = {}
     for backend in BACKENDS:
         folder = tmp_path_factory.mktemp(backend)
-        done = run(*MPIRUN, "-m", idioms.__name__, folder, backend, *names_of(backend))
+        names = [*names_of(backend), DRIFTING]
+        done = run(*MPIRUN, "-m", idioms.__name__, folder, backend, *names)
         assert done.returncode == 0, done.stdout + done.stderr
         ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
-        found[backend] = {name: [rank[name] for rank in ranks] for name in names_of(backend)}
+        found[backend] = {name: [rank[name] for rank in ranks] for name in names}
     return found
 
 
@@ -81,6 +86,44 @@ def test_it_computes_what_it_should_and_the_same_as_ddp(taken, backend, name):
     first = gates(taken["ddp"][name])
     assert compare_calls([r.calls for r in first], [r.calls for r in reports], first_arm="ddp", steps=idioms.STEPS) == []
     assert compare_state(first[0], reports[0], first_arm="ddp", steps=idioms.STEPS).failures == []
+
+
+def test_a_layer_that_some_steps_leave_out_is_a_note_where_libraries_differ(taken):
+    """Steps without exchange came before some of them, which DDP would not survive by itself."""
+    first = gates(taken["ddp"][SKIPPING])[0]
+    assert first.in_some_steps == ["layer.bias", "layer.weight"]
+    for backend in ("naive", *(["horovod"] if HAS_HOROVOD else [])):
+        other = gates(taken[backend][SKIPPING])[0]
+        assert (first.steps_zeros, other.steps_zeros) == (False, True)
+        found = compare_state(first, other, first_arm="ddp", steps=idioms.STEPS)
+        assert (found.failures, found.distance) == ([], None)
+        assert found.notes[0].startswith("state not compared with ddp's: 'layer.bias', 'layer.weight' take part in some steps only")
+    same = compare_state(first, first, first_arm="ddp", steps=idioms.STEPS)
+    assert same.distance == 0
+
+
+@pytest.mark.parametrize("when", ["drift", "drift_with_local"])
+def test_ranks_that_follow_their_own_loss_have_drifted_apart_and_no_others(taken, when):
+    for backend in BACKENDS:
+        for name, ranks in taken[backend].items():
+            told = drift_between([DriftReport.model_validate(rank[when]) for rank in ranks])
+            assert (told is None) == (name != DRIFTING), (backend, name, told)
+            assert told is None or told.startswith("ranks have drifted apart: learning rates 0.0"), told
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [(DRIFTING, {"measurement": {"rounds": 2}}), ("PlateauDigits", {"training": {"epochs": 1}, "measurement": {"launches": 1}})],
+)
+def test_a_comparison_calls_them_wrong(tmp_path, name, changes):
+    content = {**TINY, "workload": f"{idioms.IDIOMS}:{name}", "arms": {"ddp": {**TINY["arms"]["ddp"], "launcher": "spawn"}}}
+    measurement = {"launches": 1, **changes.pop("measurement")}
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(yaml.safe_dump({**content, **changes, "measurement": measurement}))
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
+    records = ResultsFolder(tmp_path / "out").records()
+    assert (done.returncode, {record.status for record in records if record.role != "floor"}) == (1, {"wrong"}), done.stderr
+    assert records[0].error.message.startswith("ranks have drifted apart: learning rates 0.0")
 
 
 def test_a_schedule_by_step_reaches_the_optimizer_that_steps(taken):

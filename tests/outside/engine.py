@@ -67,6 +67,8 @@ class EngineBackend(TorchDistributed):
     has_local_steps = False
 
     def prepare(self, model, build_optimizer):
-        for tensor in model.state_dict().values():
-            dist.broadcast(tensor, src=0)
+        for tensor in [*model.parameters(), *model.buffers()]:
+            sent = tensor.detach().contiguous()
+            dist.broadcast(sent, src=0)
+            tensor.detach().copy_(sent)
         return EnginePrepared(Engine(model, build_optimizer, self.micro_steps))

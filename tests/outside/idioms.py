@@ -7,7 +7,7 @@ import itertools
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import nn
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
 from workloads import Workload
 from workloads.digits import Digits
@@ -199,6 +199,64 @@ class Compiled(Plain):
 
     def build_model(self):
         return torch.compile(super().build_model(), backend="aot_eager")
+
+
+class Plateau(Plain):
+    """Each rank follows its own loss, which is noise of its own."""
+
+    def build_optimizer(self, model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        self.schedule = ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+        return optimizer
+
+    def compute_loss(self, model, batch):
+        loss = super().compute_loss(model, batch)
+        self.loss = loss.item()
+        return loss
+
+    def after_step(self, step, *, model, optimizer):
+        self.schedule.step(self.loss)
+
+
+class PlateauDigits(Digits):
+    """The same in a training with epochs."""
+
+    build_optimizer, after_step = Plateau.build_optimizer, Plateau.after_step
+
+    def compute_loss_and_hits(self, model, batch):
+        loss, hits = super().compute_loss_and_hits(model, batch)
+        self.loss = loss.item()
+        return loss, hits
+
+    def compute_loss(self, model, batch):
+        loss = super().compute_loss(model, batch)
+        self.loss = loss.item()
+        return loss
+
+
+class Skipping(nn.Module):
+    """A layer that every other step leaves out, as stochastic depth does; the first step has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.layer, self.last, self.steps = nn.Linear(10, 10), nn.Linear(10, 10), nn.Linear(10, 1), 0
+
+    def forward(self, x):
+        self.steps += 1
+        x = self.first(x)
+        if self.steps % 2:
+            x = x + self.layer(x)
+        return self.last(x)
+
+
+class LayerDrop(Plain):
+    """With weight decay, which steps of zeros apply and missing ones do not."""
+
+    def build_model(self):
+        return Skipping()
+
+    def build_optimizer(self, model):
+        return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=0.1)
 
 
 class NoOptimizerClass(Plain):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import pytest
 import yaml
@@ -13,8 +14,9 @@ import measurement.plan
 from measurement.errors import PlanError, RingsideError
 from measurement.plan import Plan
 from measurement.plan_file import check_plan, read_content
+from measurement.plan_references import placed_beside
 from runners.driver.study import read_plan_or_study
-from runners.planning.arms import resolve_arms
+from runners.planning.arms import require_gpus_on, resolve_arms
 from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
 from tests.conftest import REPOSITORY, TINY, write_plan
 
@@ -233,3 +235,62 @@ values = st.recursive(
 def test_anything_is_a_plan_or_one_ringside_error(changes):
     with contextlib.suppress(RingsideError):
         assert resolve(**changes)
+
+
+@pytest.mark.parametrize(
+    ("arm", "device", "message"),
+    [
+        ({"backend": "ddp", "transport": "nccl"}, "auto", "transport 'nccl' needs a GPU, and PyTorch sees none on this machine"),
+        ({"backend": "naive", "transport": "nccl"}, "cpu", "transport 'nccl' needs a GPU"),
+        ({"backend": "horovod", "transport": "nccl"}, "auto", "use 'gloo', or leave transport out"),
+        ({"backend": "ddp"}, "cuda", "device 'cuda': PyTorch sees no GPU on this machine"),
+    ],
+)
+def test_gpus_that_are_not_there_are_refused_when_the_plan_is_read(monkeypatch, arm, device, message):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    plan = check_plan(
+        {"name": "p", "workload": "digits", "world_size": 2, "device": device, "baseline": "a", "arms": {"a": arm}},
+        source="plan.yaml",
+    )
+    with pytest.raises(PlanError) as caught:
+        resolve_arms(plan)
+    assert message in str(caught.value)
+
+
+def test_gpus_of_other_hosts_are_looked_for_there(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    arms = {"a": {"backend": "ddp", "transport": "nccl"}}
+    plan = check_plan(
+        {"name": "p", "workload": "digits", "world_size": 2, "hosts": "one:1,two:1", "baseline": "a", "arms": arms},
+        source="plan.yaml",
+    )
+    resolved = resolve_arms(plan).values()
+    require_gpus_on({"one": {"gpus": ["H100"]}, "two": {"gpus": ["H100"]}}, resolved)
+    with pytest.raises(PlanError, match="needs a GPU on every host, and PyTorch sees none on 'two'"):
+        require_gpus_on({"one": {"gpus": ["H100"]}, "two": {"gpus": []}}, resolved)
+
+
+def test_files_lie_beside_the_plan_or_in_the_working_directory(tmp_path, monkeypatch):
+    plans, here = tmp_path / "plans", tmp_path / "here"
+    plans.mkdir()
+    here.mkdir()
+    for file in (plans / "mine.py", plans / "both.py", here / "both.py", here / "only.py"):
+        file.write_text("")
+    monkeypatch.chdir(here)
+    content = {
+        "workload": "mine.py:Net",
+        "arms": {"a": {"backend": "both.py:B", "launcher": "only.py:L"}, "b": {"backend": "ddp"}, "c": {"backend": "mine:B"}},
+        "points": {"2": {"arms": {"a": {"backend": "mine.py:B"}}}},
+        "reports": ["html", "mine.py:JUnit"],
+    }
+    found = placed_beside(content, Path("../plans"))
+    assert found["workload"] == f"{plans}/mine.py:Net"
+    assert found["arms"]["a"] == {"backend": f"{plans}/both.py:B", "launcher": "only.py:L"}
+    assert (found["arms"]["b"], found["arms"]["c"]) == ({"backend": "ddp"}, {"backend": f"{plans}/mine.py:B"})
+    assert found["points"]["2"]["arms"]["a"] == {"backend": f"{plans}/mine.py:B"}
+    assert found["reports"] == ["html", f"{plans}/mine.py:JUnit"]
+    with pytest.raises(PlanError) as caught:
+        placed_beside({"workload": "none.py:Net"}, plans)
+    assert all(str(folder) in str(caught.value) for folder in (plans, here))
+    monkeypatch.chdir(plans)
+    assert placed_beside(content, Path()) == content

@@ -31,9 +31,9 @@ from runners.rank.call_counts import BACKWARD, FORWARD, STEP
 from runners.rank.engine import settle_garbage, start_engine
 from runners.rank.parity import run_gate
 from runners.rank.precision import StepPrecision
-from runners.rank.trainer import by_pixels
 from runners.standalone.throughput import StandaloneSettings, measure
 from tests.conftest import REPOSITORY, wait_until
+from workloads.tensors import by_pixels
 
 
 @pytest.fixture

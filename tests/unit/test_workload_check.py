@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from backends import backend_class
 from measurement.errors import PlanError
 from runners.planning.workload import resolve_workload
 from runners.planning.workload_check import check_workload
 from tests.conftest import documented_files, ringside_here
+from tests.outside import mistakes
+from workloads.tensors import digest_of
 
 IDIOMS = Path(__file__).parent.parent / "outside" / "idioms.py"
+MISTAKES = IDIOMS.with_name("mistakes.py")
 
 
-def facts_of(name, *, file=IDIOMS, **options):
-    setup = resolve_workload(f"{file}:{name}", options)
-    return check_workload(setup, local_batch_size=16, seed=1, world_size=2, device=torch.device("cpu"))
+def facts_of(name, *, file=IDIOMS, options=None, **more):
+    setup = resolve_workload(f"{file}:{name}", options or {})
+    return check_workload(setup, local_batch_size=16, seed=1, world_size=2, device=torch.device("cpu"), **more)
 
 
 @pytest.mark.parametrize("name", ["Plain", "Scheduled", "TwoOptimizers", "Recommender", "Tied", "Checkpointed", "Uneven"])
@@ -103,6 +108,146 @@ def test_what_works_and_should_be_known_is_told():
 
 
 @pytest.mark.parametrize(
+    ("name", "messages"),
+    [
+        ("Lazy", ["build_model() gave a lazy module, whose 'weight', 'bias' has no shape yet; do a forward pass there"]),
+        ("Meta", ["build_model() gave '0.weight', '0.bias', '2.weight' and 1 more on the device 'meta'"]),
+        ("OwnLoss", ["compute_loss() uses model.loss", "call model(...)", "DDP exchanges only what passes its forward"]),
+        ("InnerModule", ["calls the model that build_model() returned outside of the model's own forward()", "model(...)"]),
+        ("PartAlone", ["compute_loss() calls model.body outside of the model's own forward()", "nn.functional.mse_loss(net.head"]),
+        ("KeptModel", ["calls the model that build_model() returned outside", "self.net(batch[0])"]),
+        ("NeverCalled", ["compute_loss() does not call the model that it is given; call model(...)"]),
+        ("Ending", ["the schedule ends after 200 steps", "ValueError: Tried to step 201 times", "self.schedule.step()"]),
+        ("EndingTable", ["the schedule ends after 50 steps", "IndexError"]),
+        ("EndingHook", ["the schedule ends after 100 steps", "lambda *_: schedule.step()"]),
+        ("Exits", ["build_model raised SystemExit: no GPU"]),
+    ],
+)
+def test_what_libraries_would_fail_on_later_is_told_at_once(name, messages):
+    (error,) = facts_of(name, file=MISTAKES).errors
+    assert all(message in error for message in [*messages, "mistakes.py:"]), error
+
+
+def test_a_schedule_may_end_with_the_training():
+    assert facts_of("Endless", file=MISTAKES).notes == []
+    assert facts_of("Ending", file=MISTAKES, steps_of=lambda _: 200).errors == []
+    late = facts_of("EndingLate", file=MISTAKES)
+    assert late.errors == []
+    assert late.notes[0].startswith("the schedule ends after 3000 steps")
+    assert facts_of("EndingLate", file=MISTAKES, steps_of=lambda _: 4000).errors
+
+
+@pytest.mark.parametrize("name", ["Checkpointed", "Scripted"])
+def test_what_only_looks_like_going_around_forward_is_none(name):
+    assert facts_of(name, file=MISTAKES).errors == []
+
+
+@pytest.mark.parametrize("kind", sorted(mistakes.KINDS))
+def test_batches_hold_what_people_put_there(monkeypatch, kind):
+    monkeypatch.setattr(mistakes.Batches, "kind", kind)
+    facts = facts_of("Batches", file=mistakes.__name__)
+    assert (facts.errors, facts.notes) == ([], [])
+    given = [mistakes.Batches(local_batch_size=4, seed=1).batches(rank=rank, world_size=2, device=None) for rank in (0, 0, 1)]
+    digests = [hashlib.sha256() for _ in given]
+    for batches, digest in zip(given, digests, strict=True):
+        digest_of(digest, next(batches))
+    first, again, other = [digest.hexdigest() for digest in digests]
+    assert first == again != other
+
+
+def check_model(cls, model, *, transport, options, optimizer=None, missing=(), sparse=()):
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+    return cls.check_model(
+        model, optimizer, transport=transport, options=cls.Options(**options), missing=list(missing), sparse=list(sparse)
+    )
+
+
+def holding(*, parameter=None, buffer=None, trained=False):
+    model = nn.Linear(2, 1)
+    if parameter is not None:
+        model.held = nn.Parameter(parameter, requires_grad=trained)
+    if buffer is not None:
+        model.register_buffer("held", buffer)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("backend", "transport", "model", "message"),
+    [
+        ("horovod", "gloo", lambda: nn.Linear(2, 1).bfloat16(), "reduces no bfloat16 gradients, which 'weight' has"),
+        ("horovod", "mpi", lambda: nn.Linear(2, 1).to(torch.complex64), "reduces no complex64 gradients, which 'weight' has"),
+        (
+            "horovod",
+            "gloo",
+            lambda: holding(buffer=torch.eye(2).to_sparse()),
+            "'held' to the other ranks: its layout is sparse_coo",
+        ),
+        ("ddp", "gloo", lambda: holding(buffer=torch.eye(2).to_sparse_csr()), "its layout is sparse_csr; keep it as a plain"),
+        ("ddp", "gloo", lambda: holding(buffer=torch.ones(1).expand(4)), "'held' to the other ranks: its elements share memory"),
+        ("ddp", "gloo", lambda: holding(parameter=torch.ones(4, dtype=torch.int16)), "its dtype is int16"),
+        ("naive", "gloo", lambda: holding(buffer=torch.eye(2).to_sparse()), "its layout is sparse_coo"),
+        ("fsdp2", "gloo", lambda: holding(buffer=torch.ones(4, dtype=torch.int16)), "its dtype is int16"),
+        ("fsdp2", "gloo", lambda: holding(parameter=torch.tensor(1.0), trained=True), "takes no parameter without dimensions"),
+        ("fsdp2", "gloo", lambda: holding(parameter=torch.ones(2, 3).t(), trained=True), "takes no parameter whose memory is in"),
+        ("fsdp2", "gloo", lambda: holding(parameter=torch.ones(2).bfloat16(), trained=True), "takes parameters of one dtype in a"),
+    ],
+)
+def test_tensors_that_a_library_cannot_carry_are_refused_by_name(backend, transport, model, message):
+    with pytest.raises(PlanError) as caught:
+        check_model(backend_class(backend), model(), transport=transport, options={})
+    assert message in str(caught.value)
+    assert "held" in str(caught.value) or "weight" in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", ["ddp", "naive", "fsdp2", "horovod"])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.uint8, torch.bfloat16, torch.complex64])
+def test_what_is_not_trained_may_be_of_any_ordinary_dtype(backend, dtype):
+    for model in (holding(parameter=torch.ones(4).to(dtype)), holding(buffer=torch.ones(4).to(dtype))):
+        assert check_model(backend_class(backend), model, transport="gloo", options={}) == []
+
+
+class NoDefault(torch.optim.SGD):
+    def __init__(self, params, lr):
+        super().__init__(params, lr=lr)
+
+
+class Around(torch.optim.Optimizer):
+    """Steps another optimizer, as Lookahead does."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        super().__init__(inner.param_groups, inner.defaults)
+
+    def step(self, closure=None):
+        return self.inner.step(closure)
+
+
+class Sealed(Around):
+    param_groups = property(lambda self: self.inner.param_groups)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+
+def test_what_becomes_of_optimizers_that_groups_alone_do_not_make():
+    model, horovod, ddp = nn.Linear(2, 1), backend_class("horovod"), backend_class("ddp")
+    given = {"transport": "gloo", "options": {}}
+    for optimizer in (NoDefault(model.parameters(), 0.1), Around(torch.optim.SGD(model.parameters(), lr=0.1))):
+        notes = check_model(horovod, model, optimizer=optimizer, **given)
+        assert (
+            type(optimizer).__name__ == "Around"
+            or "calls the optimizer's class 'NoDefault' with parameter groups alone" in notes[0]
+        )
+        assert check_model(ddp, model, optimizer=optimizer, **given) == []
+    sealed = Sealed(torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(PlanError, match=r"which optimizer class 'Sealed' does not allow .AttributeError"):
+        check_model(horovod, model, optimizer=sealed, **given)
+    around = Around(torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(PlanError, match=r"ZeroRedundancyOptimizer makes the optimizer anew .* class 'Around' does not allow"):
+        check_model(ddp, model, optimizer=around, transport="gloo", options={"zero_redundancy_optimizer": True})
+
+
+@pytest.mark.parametrize(
     ("backend", "transport", "options", "found"),
     [
         ("ddp", "gloo", {}, "give the arm options: {find_unused_parameters: true}"),
@@ -115,7 +260,7 @@ def test_what_works_and_should_be_known_is_told():
 def test_what_a_backend_makes_of_parameters_without_gradient(backend, transport, options, found):
     cls = backend_class(backend)
     try:
-        said = cls.check_gradients(transport=transport, options=cls.Options(**options), missing=["spare.weight"], sparse=[])
+        said = check_model(cls, nn.Linear(2, 1), transport=transport, options=options, missing=["spare.weight"])
     except PlanError as error:
         said = [str(error)]
     assert said == found if isinstance(found, list) else found in " ".join(said)
@@ -133,7 +278,7 @@ def test_what_a_backend_makes_of_parameters_without_gradient(backend, transport,
 def test_sparse_gradients_are_refused_where_they_cannot_be_exchanged(backend, transport, options, message):
     cls = backend_class(backend)
     with pytest.raises(PlanError, match="sparse") as caught:
-        cls.check_gradients(transport=transport, options=cls.Options(**options), missing=[], sparse=["rows.weight"])
+        check_model(cls, nn.Linear(2, 1), transport=transport, options=options, sparse=["rows.weight"])
     assert message in str(caught.value)
 
 
@@ -176,6 +321,19 @@ def test_clipping_of_sparse_gradients_is_refused(tmp_path):
     assert "max_gradient_norm = 1, but PyTorch clips no sparse gradients, which 'rows.weight' have; leave it out" in done.stderr
 
 
+def test_a_process_that_dies_in_the_trial_is_told_with_the_users_line(tmp_path):
+    done = ringside_here("check", f"{MISTAKES}:Crashes")
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert "ended in the middle (signal SIGSEGV; at " in done.stderr
+    assert "mistakes.py:" in done.stderr
+
+
+def test_what_a_workload_prints_is_not_its_answer():
+    done = ringside_here("check", f"{MISTAKES}:Prints")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("nothing to mend\n")
+
+
 def test_a_plans_arms_are_asked_too(tmp_path):
     path = tmp_path / "plan.yaml"
     path.write_text(PLAN.format(workload=f"{IDIOMS}:Unused"))
@@ -209,6 +367,17 @@ def test_what_lies_beside_a_workloads_file_is_found(tmp_path):
         ("from .model import Net\n", ["attempted relative import", "name it as 'package.module:Class'", ":1"]),
         ("import gpt_model_missing\n", ["No module named 'gpt_model_missing'; install 'gpt_model_missing', or put it beside"]),
         ("import torch\n\nclass Mine(\n", ["SyntaxError", ":3"]),
+        (
+            "import argparse\nargs = argparse.ArgumentParser().parse_args()\n",
+            ["calls parse_args() when imported", ":2", "__main__"],
+        ),
+        ("import argparse\nargs, _ = argparse.ArgumentParser().parse_known_args()\n", ["calls parse_args() when imported"]),
+        (
+            "import sys\nif len(sys.argv) < 9:\n    sys.exit('usage')\n",
+            ["ends the program when imported, by sys.exit('usage')", ":3"],
+        ),
+        ("import os\nos._exit(3)\n", ["calls os._exit(3) when imported", ":2"]),
+        ("import sys\nRATE = float(sys.argv[1])\n", ["IndexError", "the command line is ringside's", ":2"]),
         ("import torch\nVOCABULARY = undefined_size\n", ["NameError: name 'undefined_size'", ":2", "VOCABULARY = undefined_size"]),
     ],
 )

@@ -18,6 +18,7 @@ from torch import nn
 from torch.distributed import PrefixStore
 
 from backends import backend_class
+from measurement.errors import PlanError
 from measurement.plan_file import checked
 from runners.launchers import read_own_world
 from runners.processes.process_exit import leave_in_order
@@ -88,6 +89,100 @@ class Joined:
         return {"gradients": flat(prepared.full_gradients(), self.bare), "parameters": self.parameters()}
 
 
+class Odd(nn.Module):
+    """A model with something that not every library carries."""
+
+    def __init__(self, rank, kind):
+        super().__init__()
+        torch.manual_seed(100 + rank)
+        self.kind, self.rank = kind, rank
+        self.first = nn.Conv2d(2, 3, 3)
+        self.last = nn.Linear(3, 3)
+        if kind == "transposed":
+            self.last.weight = nn.Parameter(torch.randn(3, 3).t())
+        if kind == "buffers":
+            for number, dtype in enumerate((torch.bool, torch.bfloat16, torch.complex64, torch.int64, torch.uint8)):
+                self.register_buffer(f"of{number}", torch.randint(2, (4,)).to(dtype))
+            self.register_buffer("scalar", torch.tensor(bool(rank)))
+            self.register_buffer("rows", torch.randn(4, 6)[:, ::2])
+        if kind == "frozen":
+            self.table = nn.Parameter(torch.randint(9, (4,)), requires_grad=False)
+        if kind in ("bfloat16", "complex64"):
+            self.to(getattr(torch, kind))
+        if kind == "channels_last":
+            self.to(memory_format=torch.channels_last)
+
+    def get_extra_state(self):
+        return {"rank": self.rank}
+
+    def set_extra_state(self, state):
+        pass
+
+    def forward(self, images):
+        images = images.to(self.first.weight.dtype)
+        if self.kind == "channels_last":
+            images = images.contiguous(memory_format=torch.channels_last)
+        return self.last(self.first(images).mean(dim=(2, 3))).abs()
+
+
+class NeedsRate(torch.optim.SGD):
+    """Without a default for its learning rate."""
+
+    def __init__(self, params, rate):
+        super().__init__(params, lr=rate)
+
+
+class Around(torch.optim.Optimizer):
+    """Steps another optimizer."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        super().__init__(inner.param_groups, inner.defaults)
+
+    def step(self, closure=None):
+        return self.inner.step(closure)
+
+
+ODD = ("plain", "channels_last", "transposed", "buffers", "frozen", "bfloat16", "complex64", "needs_rate", "around")
+
+
+def odd_optimizer(kind, model):
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if kind == "needs_rate":
+        return NeedsRate(trained, LEARNING_RATE)
+    optimizer = torch.optim.SGD(trained, lr=LEARNING_RATE)
+    return Around(optimizer) if kind == "around" else optimizer
+
+
+def odd_step(backend, transport, rank, world_size, kind) -> str | dict[str, float]:
+    """Why the backend refuses such a model; or how far a rank is from rank 0's tensors, from the mean gradient and its step."""
+    model = Odd(rank, kind)
+    try:
+        type(backend).check_model(
+            model, odd_optimizer(kind, model), transport=transport, options=backend.options, missing=[], sparse=[]
+        )
+    except PlanError as error:
+        return str(error)
+    wanted = {name: one for name, one in Odd(0, kind).state_dict().items() if isinstance(one, torch.Tensor)}
+    prepared = backend.prepare(model, lambda made: odd_optimizer(kind, made))
+    started = {name: one for name, one in prepared.full_parameters().items() if isinstance(one, torch.Tensor)}
+    batches = [torch.randn(2, 2, 5, 5, generator=torch.Generator().manual_seed(one)) for one in range(world_size)]
+    begun = {name: one.detach().clone() for name, one in started.items()}
+    prepared.keeps_gradients = True
+    prepared.zero_grad()
+    prepared.backward(prepared.model(batches[rank]).float().mean())
+    prepared.step()
+    reference = Odd(0, kind)
+    sum(reference(batch).float().mean() for batch in batches).div(world_size).backward()
+    ended, found = prepared.full_parameters(), prepared.full_gradients()
+    trained = {name: one.grad for name, one in reference.named_parameters() if one.requires_grad}
+    return {
+        "started": max(float((begun[name] != one).sum()) for name, one in wanted.items()),
+        "gradients": max(float((found[name] - one).abs().max() / one.abs().max()) for name, one in trained.items()),
+        "step": max(float((ended[n] - begun[n] + LEARNING_RATE * found[n]).abs().max()) for n in trained),
+    }
+
+
 def life(reference: str, transport: str | None, world, store) -> dict[str, object]:
     """From ``setup`` to ``teardown``. Collective."""
     cls = backend_class(reference)
@@ -107,6 +202,7 @@ def life(reference: str, transport: str | None, world, store) -> dict[str, objec
         "told": [len(told) for told in backend.all_gather_bytes(b"x" * (1 + 5 * world.rank))],
         "broadcast": backend.broadcast_object(f"from {world.rank}", str),
     }
+    seen["odd"] = {kind: odd_step(backend, transport, world.rank, world.world_size, kind) for kind in ODD}
     backend.barrier()
     del first, again
     backend.teardown()

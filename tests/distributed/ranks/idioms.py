@@ -26,7 +26,7 @@ from tests.conftest import REPOSITORY
 OUTSIDE = REPOSITORY / "tests" / "outside"
 STEPS = 4
 MICRO_STEPS = {"Uneven": 2, "Finite": 2, "everyday:Augmented": 2}
-BACKEND_OPTIONS = {"Unused": {"ddp": {"find_unused_parameters": True}}}
+BACKEND_OPTIONS = {name: {"ddp": {"find_unused_parameters": True}} for name in ("Unused", "LayerDrop")}
 
 
 def take(engine, name: str, backend_name: str) -> dict[str, object]:
@@ -48,9 +48,12 @@ def take(engine, name: str, backend_name: str) -> dict[str, object]:
     gate = run_gate(trainer, steps=STEPS)
     blocks = [trainer.run_block(steps=3, warmup_steps=1, local=False, rebuild=rebuild) for rebuild in (True, False)]
     found = {"gate": gate.model_dump(), "samples": [block.samples for block in blocks], "restarts": [b.restarts for b in blocks]}
+    found["drift"] = trainer.drift().model_dump()
     if backend.has_local_steps:
         trainer.run_block(steps=2, warmup_steps=0, local=True, rebuild=True)
     rates = [group["lr"] for group in trainer.joined.optimizer.param_groups]
+    trainer.run_block(steps=4, warmup_steps=0, local=False, rebuild=False)
+    found["drift_with_local"] = trainer.drift().model_dump()
     trainer.release()
     return {**found, "rates": rates}
 
