@@ -84,6 +84,8 @@ def _flux_hosts() -> tuple[HostSlots, ...]:
 def _flux(*arguments: str) -> str:
     argv = ["flux", *arguments]
     try:
-        return subprocess.run(argv, capture_output=True, text=True, timeout=FLUX_TIMEOUT_S, check=True).stdout.strip()
+        return subprocess.run(
+            argv, capture_output=True, encoding="utf-8", errors="replace", timeout=FLUX_TIMEOUT_S, check=True
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError) as error:
         raise HostfileError(f"{FLUX_INSTANCE} is set, but '{' '.join(argv)}' fails: {error}; name hosts") from error

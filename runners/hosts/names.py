@@ -130,7 +130,7 @@ def _is_usable(address: str) -> bool:
 def _line_for(name: str, address: str | None) -> str | None:
     """The line of /etc/hosts by which a name stands for an address."""
     with contextlib.suppress(OSError):
-        for line in HOSTS_FILE.read_text(errors="replace").splitlines():
+        for line in HOSTS_FILE.read_text(encoding="utf-8", errors="replace").splitlines():
             words = line.partition("#")[0].split()
             if words[:1] == [address] and name in words[1:]:
                 return " ".join(words)

@@ -114,7 +114,6 @@ def _steps(trainer: Trainer, reader: _GradientReader, skipped: SkippedParameters
         joined.keeps_gradients = step == 0
         if step > 0:
             trainer.step(timer)
-            trainer.step(timer)
             skipped.note()
             continue
         with trainer.step_precision.unclipped(), reader.watching() if trainer.gradient_scale is not None else nullcontext():
