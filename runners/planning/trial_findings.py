@@ -74,8 +74,10 @@ class Findings:
         if any(parameter.grad is not None for parameter in model.parameters()):
             self.wrong("compute_loss() ran backward() by itself; add the losses up and return them as one", method, stop=True)
         if not isinstance(loss, Tensor):
-            inside = f" of {', '.join(type(one).__name__ for one in loss)}" if isinstance(loss, tuple | list) else ""
-            message = f"compute_loss() gave a {type(loss).__name__}{inside}; return the loss alone, a tensor with one number"
+            several = isinstance(loss, tuple | list)
+            inside = f" of {', '.join(type(one).__name__ for one in loss)}" if several else ""
+            gans = "; losses that are stepped one after the other, as in GANs, are not supported" if several else ""
+            message = f"compute_loss() gave a {type(loss).__name__}{inside}; return the loss alone, a tensor with one number{gans}"
             self.wrong(message, method, stop=True)
         if loss.numel() != 1 or loss.dim():
             message = f"compute_loss() gave a tensor of shape {list(loss.shape)}; return the mean over the batch, of shape []"

@@ -6,6 +6,7 @@ and the runs without a driver refuse what is wrong.
 
 from __future__ import annotations
 
+import inspect
 import random
 import sys
 import time
@@ -223,6 +224,10 @@ class _Trial:
         with self._findings.trying("build_optimizer", method):
             built: Any = self._workload.build_optimizer(model)
         given = list(built) if isinstance(built, Sequence) else [built]
+        closed = [type(one).__name__ for one in given if isinstance(one, Optimizer) and _needs_closure(one)]
+        if closed:
+            message = f"build_optimizer() gave {closed[0]}, whose step() needs a closure, which is not supported"
+            self._findings.wrong(f"{message}; take another, such as Adam", method, stop=True)
         if not given or not all(isinstance(one, Optimizer) for one in given):
             seen = " and ".join(type(one).__name__ for one in given) or "nothing"
             self._findings.wrong(
@@ -276,10 +281,16 @@ class _Trial:
             return
         with torch.no_grad():
             sums: Any = self._workload.evaluation_sums(model.eval(), batch)
-        self.facts.found["held out"] = "evaluated"
-        if not isinstance(sums, EvaluationSums):
+        if isinstance(sums, EvaluationSums):
+            self.facts.found["held out"] = "evaluated"
+        else:
             message = f"evaluation_sums() gave a {type(sums).__name__}; return a workloads.evaluation.EvaluationSums"
             self._findings.wrong(message, self._workload.evaluation_sums)
+
+
+def _needs_closure(optimizer: Optimizer) -> bool:
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
 
 
 def _beyond_reach(workload: Workload, model: nn.Module) -> dict[str, object]:

@@ -80,7 +80,10 @@ def exit_code_of(command: Callable[[], Any]) -> int:
         print(f"ringside: {printable(fault)}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 0
+        if isinstance(end.code, str):  # as the interpreter has it
+            print(end.code, file=sys.stderr)
+            return 1
+        return end.code or 0
     return 0
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import sys
+from functools import partial
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -131,6 +132,7 @@ def test_what_is_said_on_the_way_is_not_obeyed(capsys):
         raise PlanError(f"a name {EVIL}{TERMINAL}")
 
     assert exit_code_of(refuse) == 2
+    assert [exit_code_of(partial(sys.exit, code)) for code in (None, 0, 3, "no GPU")] == [0, 0, 3, 1]
     with Progress(seconds_per_launch=1.0) as progress:
         progress.say(f"failed: {EVIL}[/nothing]{TERMINAL}")
         progress._console = Console(file=sys.stderr, force_terminal=True)

@@ -121,6 +121,7 @@ def test_what_works_and_should_be_known_is_told():
         ("EndingTable", ["the schedule ends after 50 steps", "IndexError"]),
         ("EndingHook", ["the schedule ends after 100 steps", "lambda *_: schedule.step()"]),
         ("Exits", ["build_model raised SystemExit: no GPU"]),
+        ("NeedsClosure", ["build_optimizer() gave LBFGS, whose step() needs a closure, which is not supported; take another"]),
     ],
 )
 def test_what_libraries_would_fail_on_later_is_told_at_once(name, messages):
