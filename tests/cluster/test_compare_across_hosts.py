@@ -110,7 +110,9 @@ def test_every_operation_works_between_hosts(nothing_left, tmp_path):
 
 @needs_horovod
 def test_every_arm_of_the_plan_for_two_hosts(nothing_left, tmp_path):
-    settings = [f"measurement.{setting}" for setting in ("launches=1", "rounds=2", "local_every=2", "control=false")]
+    settings = [
+        f"measurement.{setting}" for setting in ("rehearsal=never", "launches=1", "rounds=2", "local_every=2", "control=false")
+    ]
     done = compare("plans/two-hosts.yaml", tmp_path / "out", *settings)
     assert done.returncode == 0, done.stdout + done.stderr
     if len(os.sched_getaffinity(0)) == 2:

@@ -46,8 +46,9 @@ def hidden(lab):
 def test_a_greeting_is_passed_over(greeting, tmp_path):
     done = inside("host1", "ringside", "hosts", "-H", "host1:1,host2:1")
     assert done.returncode == 0, done.stdout + done.stderr
-    done = compare(write_plan(tmp_path), tmp_path / "out")
+    done = compare(write_plan(tmp_path), tmp_path / "out", "measurement.rehearsal=always")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "rehearsal: checking" in done.stderr
     for record in ResultsFolder(tmp_path / "out").records():
         assert record.status == "ok", record.error
         assert (ResultsFolder(tmp_path / "out").launch_folder(0, record.arm) / "rank-1.log").exists()

@@ -116,8 +116,12 @@ def test_ranks_that_follow_their_own_loss_have_drifted_apart_and_no_others(taken
     [(DRIFTING, {"measurement": {"rounds": 2}}), ("PlateauDigits", {"training": {"epochs": 1}, "measurement": {"launches": 1}})],
 )
 def test_a_comparison_calls_them_wrong(tmp_path, name, changes):
-    content = {**TINY, "workload": f"{idioms.IDIOMS}:{name}", "arms": {"ddp": {**TINY["arms"]["ddp"], "launcher": "spawn"}}}
-    measurement = {"launches": 1, **changes.pop("measurement")}
+    content = {
+        **TINY,
+        "workload": f"{idioms.OUTSIDE}/idioms.py:{name}",
+        "arms": {"ddp": {**TINY["arms"]["ddp"], "launcher": "spawn"}},
+    }
+    measurement = {"rehearsal": "never", "launches": 1, **changes["measurement"]}
     plan = tmp_path / "plan.yaml"
     plan.write_text(yaml.safe_dump({**content, **changes, "measurement": measurement}))
     done = ringside_here("compare", plan, "-o", tmp_path / "out")

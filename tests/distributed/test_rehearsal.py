@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from measurement.plan_file import check_plan
 from measurement.results import ResultsFolder
-from tests.conftest import ringside_here, write_plan
+from runners.driver.rehearsal import Memory
+from tests.conftest import TINY, ringside_here, write_plan
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
 WRONG = Path(__file__).parent / "plugins" / "wrong.py"
@@ -35,21 +37,26 @@ def test_a_rehearsal_that_was_passed_is_remembered_for_its_plan(tmp_path):
     assert not (tmp_path / "first" / "rehearsal").exists()
     again = ringside_here("compare", plan, "-o", tmp_path / "again", "--set", "measurement.rounds=1")
     assert again.returncode == 0 and SAYS not in again.stderr, "how long is measured changes nothing of it"
-    other = ringside_here("compare", plan, "-o", tmp_path / "other", "--set", "micro_steps=2", "--set", "measurement.rounds=1")
-    assert other.returncode == 0 and SAYS in other.stderr
-    assert [record.status for record in ResultsFolder(tmp_path / "other").records()] == ["ok", "ok"]
+
+
+def test_another_plan_or_another_environment_is_rehearsed_anew():
+    plan = check_plan(TINY, source="test")
+    conditions = {"torch": "2.15.0"}
+    Memory(plan, conditions=conditions).add()
+    longer = plan.model_copy(update={"name": "longer", "measurement": plan.measurement.model_copy(update={"launches": 9})})
+    others = [(plan.model_copy(update={"micro_steps": 2}), conditions), (plan, {"torch": "2.16.0"})]
+    assert [Memory(*one, conditions=now).knows() for *one, now in [(plan, conditions), (longer, conditions)]] == [True, True]
+    assert [Memory(*one, conditions=now).knows() for *one, now in others] == [False, False]
 
 
 def test_an_arm_that_fails_there_is_a_row_and_the_others_are_measured(tmp_path):
-    plan = plan_of(tmp_path, {"ddp": "ddp", "naive": "naive", "raises": f"{WRONG}:RaisesAtSetup"}, launches=2)
+    plan = plan_of(tmp_path, {"ddp": "ddp", "naive": "naive", "raises": f"{WRONG}:RaisesAtSetup"})
     done = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 1, done.stderr
     assert "rehearsal: raises failed: rank" in done.stderr
-    records = {(record.launch, record.arm): record for record in ResultsFolder(tmp_path / "out").records()}
-    assert {key: record.status for key, record in records.items()} == {
-        (launch, arm): "failed" if arm == "raises" else "ok" for launch in (0, 1) for arm in ("ddp", "naive", "raises")
-    }
-    assert "not on this machine" in records[1, "raises"].error.message
+    records = {record.arm: record for record in ResultsFolder(tmp_path / "out").records()}
+    assert {arm: record.status for arm, record in records.items()} == {"ddp": "ok", "naive": "ok", "raises": "failed"}
+    assert "not on this machine" in records["raises"].error.message
     assert not list((tmp_path / "out").glob("launch-*/raises/rank-*.log")), "it is not started again"
     assert list((tmp_path / "out" / "rehearsal").glob("launch-000/raises/rank-*.log"))
     rows = {arm["name"]: arm["status"] for arm in json.loads((tmp_path / "out" / "comparison.json").read_text())["arms"]}
@@ -63,7 +70,7 @@ def test_nothing_is_measured_where_every_arm_fails(tmp_path):
     assert "nothing was measured" in done.stderr
     assert done.stderr.count("every arm: rank") == 1
     assert not list((tmp_path / "out").glob("launch-*"))
-    assert SAYS in ringside_here("compare", plan, "-o", tmp_path / "out").stderr, "a failure is not remembered"
+    assert not list((tmp_path / "cache").rglob("rehearsals/*")), "a failure is not remembered"
 
 
 def test_a_plan_is_checked_by_its_rehearsal_here(tmp_path):

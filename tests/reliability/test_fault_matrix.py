@@ -26,7 +26,7 @@ TOGETHER = [
     "exits-at-once.start.ddp-mpi",
 ]
 """Faults of arms, in one comparison."""
-ALONE = ["stop-driver.block.ddp-gloo", "read-only.finish.ddp-gloo", "kill-rank.rehearsal.ddp-mpi"]
+ALONE = ["stop-driver.block.ddp-gloo", "read-only.finish.ddp-gloo"]
 
 
 def cell(text):
@@ -48,7 +48,7 @@ def test_a_fault_of_an_arm_is_named_and_the_others_finish(together, text):
 
 
 @pytest.mark.parametrize("text", ALONE)
-def test_a_fault_of_the_driver_its_disk_or_the_rehearsal_loses_nothing(tmp_path, text):
+def test_a_fault_of_the_driver_or_its_disk_loses_nothing(tmp_path, text):
     if cell(text).fault in faults.NEED_MOUNTS and not faults.can_mount():
         pytest.skip("only root may mount")
     assert faults.plant([cell(text)], tmp_path / "trial").broken == {}
