@@ -137,7 +137,7 @@ class Measurement(Section):
     start_timeout_s: float = Field(default=180.0, gt=0)
     """How long the ranks of an arm may take to start, connect and build their model."""
     block_timeout_s: float = Field(default=120.0, gt=0)
-    """How long one block, or the parity gate, may take before the arm counts as hung."""
+    """How long one block may take before the arm counts as hung. The parity gate may take three times as long."""
 
 
 class Point(Section):

@@ -20,6 +20,9 @@ from runners.protocol.gate_verdict import NOT_REPEATABLE, judge_gate
 from runners.protocol.messages import DriftReport, GateCommand, GateReply, ParityReport
 from runners.protocol.same_work import compare_calls, compare_state, drops_step_hooks
 
+GATE_RUNS = 3
+"""How many blocks' time the gate may take: its runs of a step each have a workload of their own, which loads its data anew."""
+
 
 def open_gates(
     arms: Sequence[ArmLaunch], *, known: Sequence[ArmLaunch], measurement: Measurement, after_blocks: bool, say: Say
@@ -96,7 +99,7 @@ def _pass_gate(arm: ArmLaunch, measurement: Measurement, *, after_blocks: bool) 
     session, record = arm.session, arm.record
     session.thaw()
     session.send(GateCommand(steps=measurement.parity_steps, after_blocks=after_blocks))
-    replies = session.receive(GateReply, timeout_s=measurement.block_timeout_s)
+    replies = session.receive(GateReply, timeout_s=GATE_RUNS * measurement.block_timeout_s)
     reports = [reply.report for reply in replies]
     with _judging():
         record.parity, record.not_offered = judge_gate(reports, steps=measurement.parity_steps)

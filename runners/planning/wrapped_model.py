@@ -34,7 +34,8 @@ class WrappedModel(nn.Module):
         inner = self.__dict__["_modules"]["module"]
         if name in ALIKE and hasattr(inner, name):
             return getattr(inner, name)
-        raise BypassedError(f"compute_loss() uses model.{name}, which the wrapped model of DDP does not have; {REMEDY}")
+        message = f"compute_loss() uses model.{name}, which the wrapped model of DDP does not have; {REMEDY}"
+        raise BypassedError(f"{message}; what computes no loss is at getattr(model, 'module', model).{name}")
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
         """The model's."""
