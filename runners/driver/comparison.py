@@ -196,7 +196,7 @@ class ComparisonRun:
         if self._is_rehearsed or wanted == "never" or self.cases or self.plan.training is not None:
             return
         self._is_rehearsed = True
-        memory = Memory(self.plan, conditions=environment_of(self.manifest) | steering_environment(os.environ))
+        memory = Memory(self.plan, conditions=environment_of(self._new_manifest()) | steering_environment(os.environ))
         if wanted == "once" and memory.knows():
             return
         folder = self.folder.root / "rehearsal"
