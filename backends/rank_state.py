@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from backends.carried_tensors import trained_parameters
+
 ELEMENTS = 32
 """Of each parameter; a step changes nearly all."""
 
@@ -19,7 +21,7 @@ ELEMENTS = 32
 @torch.no_grad()
 def sampled(model: nn.Module) -> dict[str, list[float]]:
     """Some elements of each parameter that is trained and that every rank holds whole, the same ones on all ranks."""
-    trained = ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
+    trained = trained_parameters(model)
     return {name: _elements(parameter) for name, parameter in trained if not hasattr(parameter, "to_local") and parameter.numel()}
 
 
