@@ -83,13 +83,16 @@ def rehearse_here(plan: Plan, *, progress: Progress) -> tuple[dict[str, str], Pa
     plan = plan.model_copy(update={**here, "world_size": min(plan.world_size, 2) if plan.hosts else plan.world_size})
     outcomes = {name: _why_not_here(name, plan) for name in plan.arms}
     able = {name: plan.arms[name] for name, why in outcomes.items() if why is None}
-    folder = Path(tempfile.mkdtemp(prefix="ringside-rehearsal-"))
+    root = Path(tempfile.mkdtemp(prefix="ringside-rehearsal-"))  # which only the user can read
+    folder = root / "rehearsal"
     failed: dict[str, LaunchRecord] = {}
     if able:
         workload = resolve_workload(plan.workload, plan.workload_options)
         placement = inspect(plan).placement
         plan = plan.model_copy(update={"arms": able, "baseline": plan.baseline if plan.baseline in able else next(iter(able))})
         failed = rehearse(plan, workload, placement=placement, folder=folder, progress=progress)
+    if not failed:
+        shutil.rmtree(root, ignore_errors=True)
     told = {name: f"{record.status}: {message_of(record)}" for name, record in failed.items()}
     return {name: told.get(name, "ok") if why is None else f"not tried here: {why}" for name, why in outcomes.items()}, folder
 
