@@ -15,7 +15,10 @@ from tests.conftest import TINY, ringside
 pytestmark = pytest.mark.cluster
 
 SLOW_BITS_PER_S = 100e6
-ARMS = {"ddp": {"backend": "ddp", "transport": "gloo"}, "ddp-mpi": {"backend": "ddp", "transport": "mpi"}}
+ARMS = {
+    "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"},
+    "ddp-mpi": {"backend": "ddp", "transport": "mpi", "launcher": "mpirun"},
+}
 
 
 def queues():

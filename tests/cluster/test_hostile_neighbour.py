@@ -17,6 +17,7 @@ from tests.conftest import REPOSITORY, TINY
 pytestmark = pytest.mark.cluster
 
 NEIGHBOUR = Path(__file__).parent / "plugins" / "neighbour.py"
+ROUNDS = 20
 ARMS = {name: {"backend": name, "transport": "gloo", "launcher": "spawn"} for name in ("ddp", "naive")}
 
 
@@ -24,7 +25,7 @@ def test_a_neighbour_who_scans_and_talks_garbage_changes_nothing(lab, tmp_path):
     measurement = {
         "rehearsal": "never",
         "launches": 1,
-        "rounds": 60,
+        "rounds": ROUNDS,
         "block_steps": 8,
         "local_every": 0,
         "control": False,
@@ -32,12 +33,12 @@ def test_a_neighbour_who_scans_and_talks_garbage_changes_nothing(lab, tmp_path):
     }
     plan = {**TINY, "hosts": "host1:2", "network_interface": "eth0", "arms": ARMS, "baseline": "ddp", "measurement": measurement}
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
-    command = [sys.executable, "-m", "runners.cli", "lab", "run", "--host", "host2", "--", sys.executable, NEIGHBOUR, "host1", "20"]
+    command = [sys.executable, "-m", "runners.cli", "lab", "run", "--host", "host2", "--", sys.executable, NEIGHBOUR, "host1", "15"]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as neighbour:
         done = inside("host1", "ringside", "compare", tmp_path / "plan.yaml", "-o", tmp_path / "out")
         said = json.loads(neighbour.communicate(timeout=60)[0])
     assert done.returncode == 0, done.stderr
     records = ResultsFolder(tmp_path / "out").records()
-    assert [(record.arm, record.status, len(record.blocks)) for record in records] == [("ddp", "ok", 60), ("naive", "ok", 60)]
+    assert [(record.arm, record.status, len(record.blocks)) for record in records] == [("ddp", "ok", ROUNDS), ("naive", "ok", ROUNDS)]
     challenged = [port for port, line in said["heard"].items() if len(line.strip()) == 32]
     assert challenged, "it found the supervisors' port"

@@ -10,7 +10,7 @@ from measurement.errors import LabError
 from runners.lab import programs
 from runners.lab.links import parse_delay, parse_rate, require_shaping
 from runners.lab.state import STATE, SUBNET, LabSettings
-from tests.conftest import ringside
+from tests.conftest import ringside_here
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_delays():
 )
 def test_bad_input_is_exit_code_2(arguments, message):
     before = STATE.exists()
-    done = ringside("lab", "up", *arguments)
+    done = ringside_here("lab", "up", *arguments)
     assert done.returncode == 2
     assert message in done.stderr
     assert STATE.exists() == before

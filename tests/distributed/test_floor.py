@@ -13,7 +13,7 @@ from tests.conftest import needs_horovod, ringside_here, write_plan
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
 
-MEASURED = {"floor": True, "control": False, "local_every": 1, "rounds": 2, "launches": 2}
+MEASURED = {"floor": True, "control": False, "local_every": 1, "rounds": 2, "launches": 1}
 FAILS_AS_FLOOR = """
 import sys
 from workloads.digits import Digits
@@ -60,7 +60,7 @@ def test_the_floor_has_no_library_and_no_exchange(tmp_path):
 def test_a_floor_that_fails_is_told_and_harms_nobody(tmp_path):
     (tmp_path / "fails.py").write_text(FAILS_AS_FLOOR)
     arms = {"ddp": {"backend": "ddp", "launcher": "spawn"}, "naive": {"backend": "naive", "launcher": "spawn"}}
-    plan = write_plan(tmp_path, arms=arms, workload=f"{tmp_path}/fails.py:Fails", measurement=MEASURED | {"launches": 1})
+    plan = write_plan(tmp_path, arms=arms, workload=f"{tmp_path}/fails.py:Fails", measurement=MEASURED)
     done = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     folder = ResultsFolder(tmp_path / "out")

@@ -25,7 +25,7 @@ SPAWN = ["python", "-m", "runners.spawn", "--nproc-per-node", "2", "-m"]
 LAUNCHERS = {
     "hvd": ["horovodrun", "--gloo", *HOROVODRUN, "-m"],
     "ddp": SPAWN,
-    "fsdp2": ["torchrun", "--standalone", "--nproc-per-node", "2", "-m"],
+    "fsdp2": SPAWN,
     "zero": SPAWN,
 }
 RUNNERS = {

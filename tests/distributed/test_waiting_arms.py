@@ -95,8 +95,8 @@ def taken_turns(tmp_path_factory):
         folder,
         workload=f"{SLOW_LOADER}:SlowLoader",
         local_batch_size=2,
-        arms={arm: {"backend": arm, "transport": "gloo", "launcher": "torchrun"} for arm in ARMS},
-        measurement={"control": False, "rounds": 12, "block_steps": 6, "local_every": 0},
+        arms={arm: {"backend": arm, "transport": "gloo", "launcher": "spawn"} for arm in ARMS},
+        measurement={"control": False, "rounds": 8, "block_steps": 6, "local_every": 0},
     )
     command = [sys.executable, "-m", "runners.cli", "compare", str(plan), "-o", str(folder / "out")]
     with no_process_stays():
