@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from backends.base import INTERFACE, Backend
 from measurement.errors import PlanError
-from measurement.plan_file import checked
+from measurement.plans.plan_file import checked
 from measurement.registry import Registry
 
 REGISTRY = Registry(
@@ -22,7 +22,7 @@ REGISTRY = Registry(
         "naive": "backends.naive:Naive",
         "ddp": "backends.ddp:DDP",
         "fsdp2": "backends.fsdp2:FSDP2",
-        "horovod": "backends.hvd:Horovod",
+        "horovod": "backends.horovod.backend:Horovod",
     },
 )
 OF_INTERFACE_1 = ("local_only", "accumulating", "exchanged", "launchers", "launchers_for", "check_gradients")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from measurement.communicator import Communicator
-from measurement.disturbing_variables import Library, refusal
+from measurement.conditions.disturbing_variables import Library, refusal
 from measurement.errors import PlanError
 from measurement.world import World
 
@@ -144,7 +144,7 @@ class Backend(ABC):
     Options: ClassVar[type[BaseModel]] = NoOptions
     """What a plan may set under ``options``; names as in the library."""
     steered_by: ClassVar[frozenset[Library]] = frozenset()
-    """The libraries of ``measurement.disturbing_variables`` whose variables reach its ranks."""
+    """The libraries of ``measurement.conditions.disturbing_variables`` whose variables reach its ranks."""
     transports: ClassVar[tuple[str, ...]] = ()
     """Transports it can be asked for; empty: it has none to choose."""
     customary_launchers: ClassVar[tuple[str, ...]] = ("torchrun",)
@@ -221,7 +221,7 @@ class Backend(ABC):
 
     @classmethod
     def needs(cls, transport: str | None) -> frozenset[str]:
-        """What its ranks need of the launcher, see ``measurement.needs``; a launcher that does not give all of it is refused."""
+        """What its ranks need of the launcher, see ``measurement.world``; a launcher that does not give all of it is refused."""
         return frozenset()
 
     @classmethod

@@ -51,3 +51,11 @@ class Single(Backend):
 
     def teardown(self) -> None:
         """Nothing to disconnect."""
+
+
+class Floor(Single):
+    """``Single`` on as many ranks as the other arms, each with its own batches. Ringside adds it to a comparison by itself."""
+
+    @classmethod
+    def check(cls, *, transport: str | None, options: BaseModel, micro_steps: int, world_size: int) -> None:
+        """Any number of ranks."""

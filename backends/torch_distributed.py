@@ -1,7 +1,7 @@
 """What every backend over a native process group shares: NCCL, Gloo or MPI underneath, one ``torch.distributed`` above.
 
 MPI comes two ways: PyTorch's own, where it was built from source against an MPI, and this repository's process group over
-mpi4py (``backends.mpi_process_group``), which stock wheels can use.
+mpi4py (``backends.mpi.process_group``), which stock wheels can use.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from backends.carried_tensors import GLOO, require_sent
 from backends.communicator import TorchCommunicator, new_groups
 from measurement.communicator import Communicator
 from measurement.errors import PlanError
-from measurement.needs import MPI, RENDEZVOUS
-from measurement.world import World
+from measurement.world import MPI, RENDEZVOUS, World
 
 
 class ProcessGroupOptions(BaseModel):
@@ -80,7 +79,7 @@ class TorchDistributed(Backend):
             raise PlanError("mpi_library 'torch': this PyTorch was built without MPI, as stock wheels are; use 'mpi4py' or 'auto'")
         if wanted == "torch" or (wanted == "auto" and dist.is_mpi_available()):
             return "mpi"
-        import backends.mpi_process_group  # noqa: F401 - the import registers it, and only this transport needs mpi4py
+        import backends.mpi.process_group  # noqa: F401 - the import registers it, and only this transport needs mpi4py
 
         return "mpi4py"
 
@@ -130,7 +129,7 @@ class TorchDistributed(Backend):
         if group == "mpi":
             found["mpi_library"] = "torch"
         if group == "mpi4py":
-            from backends.mpi_library import library_version
+            from backends.mpi.library import library_version
 
             found |= {"mpi_library": "mpi4py", "mpi_version": library_version()}
         return found
@@ -141,7 +140,7 @@ class TorchDistributed(Backend):
         if group is not None:
             dist.destroy_process_group()
         if group == "mpi4py":
-            from backends.mpi_library import finalize
+            from backends.mpi.library import finalize
 
             finalize()
 

@@ -26,10 +26,10 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from measurement.plan import Measurement
-from measurement.results import ResultsFolder
+from measurement.plans.plan import Measurement
+from measurement.records.results import ResultsFolder
 from reports.conclusions.steps import read_steps
-from reports.statistics.means import mean_interval
+from reports.statistics.seeds import mean_interval
 
 BLOCKS_S = (0.15, 0.5, 1.0, 2.0, 4.0, 8.0)
 AGES = ((3, 10), (11, 20), (21, 50), (51, None))

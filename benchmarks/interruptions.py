@@ -32,7 +32,7 @@ import pandas as pd
 import psutil
 import yaml
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from tests.reliability.faults import AT_EVERY_ROUND, MARK, processes_of
 
 MOST_S = 10.0

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from reports import conclude
 
 DDP = {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"}

@@ -29,13 +29,13 @@ import pandas as pd
 import yaml
 
 from benchmarks.plugins.unread import coin
-from measurement.host_use import HostCounters
-from measurement.plan_file import check_plan
-from measurement.results import ResultsFolder
+from measurement.plans.plan_file import check_plan
+from measurement.probes.host_use import HostCounters
+from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.conclusions.blocks import tabulate_blocks
 from reports.conclusions.steps import read_steps
-from reports.statistics.means import mean_interval
+from reports.statistics.seeds import mean_interval
 from runners.cli import run_comparison
 from runners.processes.supervisor_server import SupervisorServer
 

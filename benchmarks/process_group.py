@@ -30,7 +30,7 @@ import torchvision
 from scipy import stats
 from torch.nn.parallel import DistributedDataParallel
 
-import backends.mpi_process_group  # noqa: F401 - registers "mpi4py"
+import backends.mpi.process_group  # noqa: F401 - registers "mpi4py"
 from reports.statistics.intervals import equal_work, ratio_interval
 from runners.launchers import read_own_world
 from runners.processes.local import search_path

@@ -20,9 +20,9 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow.parquet import ParquetWriter
 
-from measurement.plan import Arm, Measurement, Plan
-from measurement.record import PHASES, STEP_COLUMNS, BlockRecord, LaunchRecord, Manifest, ParityResult, RankReport
-from measurement.results import ResultsFolder
+from measurement.plans.plan import Arm, Measurement, Plan
+from measurement.records.record import PHASES, STEP_COLUMNS, BlockRecord, LaunchRecord, Manifest, ParityResult, RankReport
+from measurement.records.results import ResultsFolder
 
 STEPS_PER_BLOCK = 12
 LOCAL_EVERY = 4

@@ -30,7 +30,7 @@ import pandas as pd
 import psutil
 import yaml
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from tests.reliability.faults import MARK, processes_of
 
 ARMS = {

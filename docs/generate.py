@@ -19,9 +19,8 @@ from typer.main import get_command
 
 from backends import REGISTRY as BACKENDS
 from backends import backend_class
-from measurement.plan import Arm, Measurement, Plan, Point
-from measurement.speed import SpeedSettings
-from measurement.training import LossScale, TrainingSettings
+from measurement.plans.plan import Arm, Measurement, Plan, Point
+from measurement.plans.settings import LossScale, SpeedSettings, TrainingSettings
 from runners.cli import app as ringside
 from runners.spawn import _arguments as spawn_arguments
 from runners.standalone.command import command_line, epilog

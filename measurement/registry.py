@@ -16,8 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from measurement.errors import PlanError, unknown_name
-from measurement.user_import import RunsWhenImportedError, importing
-from measurement.users_code import message_of, paragraph, place_of
+from measurement.users_code import RunsWhenImportedError, importing, message_of, paragraph, place_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from measurement.errors import PlanError, RecordError
-from measurement.record import Manifest
+from measurement.records.record import Manifest
+from measurement.records.results import ResultsFolder, write_result
 from measurement.registry import Registry
-from measurement.results import ResultsFolder, write_result
 
 if TYPE_CHECKING:
     from reports.base import Report
@@ -20,8 +20,8 @@ REGISTRY = Registry(
     table={
         "markdown": "reports.formats.markdown:MarkdownReport",
         "csv": "reports.formats.csv_report:CsvReport",
-        "curves": "reports.formats.curves:CurvesReport",
-        "json": "reports.formats.json_file:JsonReport",
+        "curves": "reports.formats.csv_report:CurvesReport",
+        "json": "reports.formats.csv_report:JsonReport",
         "html": "reports.formats.html:HtmlReport",
         "junit": "reports.formats.junit:JunitReport",
     },
@@ -34,7 +34,7 @@ def conclude(folder: ResultsFolder) -> Comparison:
     Raises:
         RecordError: the folder is missing or damaged, or holds no record.
     """
-    from reports.comparison import compare
+    from reports.compose_comparison import compare
     from reports.conclusions.steps import read_steps
 
     plan = folder.read_plan()

@@ -1,13 +1,13 @@
-"""What must be equal in runs that people started themselves before a ratio of them means anything; see ``measurement.fairness``."""
+"""What must be equal in runs that people started themselves before a ratio of them means anything (``conditions.fairness``)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from measurement.conditions.fairness import fairness_table
 from measurement.errors import PlanError
-from measurement.fairness import fairness_table
-from measurement.record import LaunchRecord, RankReport
+from measurement.records.record import LaunchRecord, RankReport
 from reports.run_folders import Kind, Run
 
 QUESTION = ("workload", "workload_options", "precision", "loss_scale", "max_gradient_norm", "speed", "training")

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from measurement.errors import RecordError
-from measurement.plan import Plan
-from measurement.record import LaunchRecord
-from measurement.results import ResultsFolder, folder_name
+from measurement.plans.plan import Plan
+from measurement.records.record import LaunchRecord
+from measurement.records.results import ResultsFolder, folder_name
 
 Kind = tuple[str, str, str, str]
 """What makes runs the launches of one arm: backend, transport, launcher and options."""

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from measurement.record import Case, ParityResult
+from measurement.records.record import Case, ParityResult
 from reports.estimate import Caution, Estimate, RunOrder
 from reports.training_schema import TrainingSummary
 
@@ -85,7 +85,7 @@ class StepTerms(Stored):
 
 
 class ThreadFigures(Stored):
-    """Who had the core, seconds per step: the mean over ranks and launches (``measurement.thread_times``)."""
+    """Who had the core, seconds per step: the mean over ranks and launches (``measurement.probes.thread_times``)."""
 
     running_s: Estimate
     """The training thread, on a core."""
@@ -153,7 +153,7 @@ class ByRank(Stored):
 
 
 class StepShares(Stored):
-    """Where a synchronised step's time goes, as shares of it; the definitions are in ``reports.conclusions.bottleneck``."""
+    """Where a synchronised step's time goes, as shares of it; the definitions are in ``reports.conclusions.step_terms``."""
 
     data_wait: float
     """Waiting for data, on the rank that waits most."""

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from measurement.conditions.fairness import fairness_table
 from measurement.errors import PlanError
-from measurement.fairness import fairness_table
-from measurement.plan import Arm, Plan, Point
-from measurement.record import LaunchRecord
-from measurement.results import ResultsFolder, write_result
+from measurement.plans.plan import Arm, Plan, Point
+from measurement.records.record import LaunchRecord
+from measurement.records.results import ResultsFolder, write_result
 from reports import make_reports
 from reports.base import Report
-from reports.comparison import compare
+from reports.compose_comparison import compare
+from reports.compose_study import study_of
 from reports.conclusions.steps import Steps, read_steps
 from reports.run_conditions import is_allowed, refuse, require_equal_conditions, told
 from reports.run_folders import Kind, Run, name_arms
 from reports.schema import Comparison
-from reports.study import study_of
 from reports.study_schema import Study
 
 

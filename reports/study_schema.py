@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from measurement.link_rate import UNSHAPED, parse_plan_rate
+from measurement.plans.settings import UNSHAPED, parse_plan_rate
 from reports.schema import SCHEMA_VERSION, ArmSummary, RatioSummary, Stored
 
 

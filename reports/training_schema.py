@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict
 
-from measurement.training import Quantity, TrainingSettings
+from measurement.plans.settings import Quantity, TrainingSettings
 from reports.estimate import Estimate
 
 Convergence = Literal["same", "differs", "undecided"]

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from measurement.errors import PlanError
+from measurement.errors import PlanError, printable
 from measurement.registry import search_beside
-from measurement.text import printable
-from runners.lab.commands import app as lab
+from runners.lab.lab_commands import app as lab
 from runners.processes.process_exit import begin_in_utf8, interrupted_code, run_command
-from runners.submission.commands import status, submit
+from runners.submission.submit_command import status, submit
 
 if TYPE_CHECKING:
-    from measurement.plan import Plan
-    from measurement.results import ResultsFolder
+    from measurement.plans.plan import Plan
+    from measurement.records.results import ResultsFolder
     from reports.schema import Comparison
     from reports.study_schema import Study
 
@@ -60,8 +59,8 @@ def compare(
     ] = False,
 ) -> None:
     """Run a plan: measure its arms interleaved, print the verdicts, write the reports."""
-    from measurement.results import ResultsFolder, default_folder
-    from runners.driver.study import read_plan_or_study
+    from measurement.records.results import ResultsFolder, default_folder
+    from runners.driver.run_study import read_plan_or_study
 
     overrides = list(settings or [])
     if until_decided:
@@ -81,8 +80,8 @@ def compare(
 
 def run_comparison(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str], resume_elsewhere: bool = False) -> bool:
     """Measure and show; returns whether every arm is ok. On Ctrl-C what was measured is shown, and how to go on (``again``)."""
-    from runners.driver.comparison import ComparisonRun
     from runners.driver.progress import Progress
+    from runners.driver.run_comparison import ComparisonRun
 
     with Progress(seconds_per_launch=chosen.measurement.seconds_per_launch) as progress:
         run: ComparisonRun | None = None
@@ -101,7 +100,7 @@ def run_comparison(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str],
 
 def run_study(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str], resume_elsewhere: bool = False) -> bool:
     """The same at every point of the plan."""
-    from runners.driver.study import StudyRun
+    from runners.driver.run_study import StudyRun
 
     run: StudyRun | None = None
     try:
@@ -135,10 +134,10 @@ def report(
     ] = None,
 ) -> None:
     """Rebuild the reports of a comparison, or make one of runs that you started yourself, such as python -m runners.hvd."""
-    from measurement.results import ResultsFolder
+    from measurement.records.results import ResultsFolder
     from reports import write_reports
+    from reports.compose_study import write_study
     from reports.run_folders import is_separate
-    from reports.study import write_study
 
     results = ResultsFolder(folders[0])
     if len(folders) > 1 or not results.plan_path.is_file() or is_separate(results):
@@ -157,7 +156,7 @@ def report(
 
 def report_runs(folders: list[Path], *, baseline: str | None, output: Path | None, allow: list[str]) -> bool:
     """Compare runs that people started themselves; write and show the reports. Returns whether every run is ok."""
-    from measurement.results import ResultsFolder, default_folder
+    from measurement.records.results import ResultsFolder, default_folder
     from reports.run_folders import read_runs
     from reports.separate_runs import conclude_runs, write_runs
     from reports.study_schema import Study
@@ -180,7 +179,7 @@ def check(
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights and batches.")] = 1,
 ) -> None:
     """Try a workload out on the CPU, in seconds: what every run would call, and what cannot work, with the line and the remedy."""
-    from runners.driver.study import read_plan_or_study
+    from runners.driver.run_study import read_plan_or_study
     from runners.planning.check_command import check_and_print, check_plan_and_print
     from runners.standalone.flags import settings
 

@@ -11,13 +11,11 @@ from pydantic import Field
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
-from workloads.cifar_batches import NUM_CLASSES, read_batch
-from workloads.data_files import Expected, FetchOptions, first_whole
-from workloads.fetching import fetch
-from workloads.input import Augmented, Sample, Transformed
-from workloads.pretrained import with_weights
+from workloads.data.cifar_batches import NUM_CLASSES, read_batch
+from workloads.data.data_files import Expected, FetchOptions, fetch, first_whole
+from workloads.data.input import Augmented, Sample, Transformed
+from workloads.pretrained import build_classifier, with_weights
 from workloads.supervised import SGDOptions, SGDTrained
-from workloads.vision_models import build_classifier
 
 FOLDERS = ("cifar-10-batches-py", "cifar-10-batches-bin", ".")
 TRAINING_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from measurement.communicator import Communicator, ReduceOp
 from measurement.errors import PlanError, unknown_name
-from measurement.record import Case
+from measurement.records.record import Case
 from workloads.micro_benchmark import MicroBenchmark, Repetition
 from workloads.operations import BY_DEFAULT, OPERATIONS, Idle, Operation
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
-from workloads.input import Sample
+from workloads.data.input import Sample
 from workloads.supervised import SGDOptions, SGDTrained
 
 DIGITS_FILE = Path(__file__).parent / "data" / "digits.csv.gz"

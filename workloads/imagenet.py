@@ -14,12 +14,11 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from measurement.errors import PlanError
-from workloads.data_files import DataOptions, first_few, missing
-from workloads.folders import SYNONYMS, chosen, entries, is_data, readable
-from workloads.input import Augmented, Sample, Transformed
-from workloads.pretrained import with_weights
+from workloads.data.data_files import DataOptions, first_few, missing
+from workloads.data.folders import SYNONYMS, chosen, entries, is_data, readable
+from workloads.data.input import Augmented, Sample, Transformed
+from workloads.pretrained import ClassifierName, build_classifier, with_weights
 from workloads.supervised import SGDOptions, SGDTrained
-from workloads.vision_models import ClassifierName, build_classifier
 
 PARTS = ("train", "val")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")

@@ -10,7 +10,7 @@ import torch
 from pydantic import BaseModel
 
 from measurement.communicator import Communicator
-from measurement.record import Case
+from measurement.records.record import Case
 from workloads.base import NoOptions
 
 

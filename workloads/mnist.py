@@ -11,12 +11,10 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from measurement.errors import PlanError
-from workloads.data_files import Expected, FetchOptions, first_whole
+from workloads.data.data_files import Expected, FetchOptions, check_labels, fetch, first_whole
+from workloads.data.idx import read_idx
+from workloads.data.input import Sample, Transformed
 from workloads.digits import NUM_CLASSES, ConvNet
-from workloads.fetching import fetch
-from workloads.idx import read_idx
-from workloads.input import Sample, Transformed
-from workloads.labels import check_labels
 from workloads.pretrained import with_weights
 from workloads.supervised import SGDOptions, SGDTrained
 

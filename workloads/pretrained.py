@@ -7,13 +7,14 @@ import struct
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
+from pydantic import AfterValidator
 from torch import Tensor, nn
 
-from measurement.errors import PlanError
-from workloads.data_files import first_few
+from measurement.errors import PlanError, unknown_name
+from workloads.data.data_files import first_few
 
 Model = TypeVar("Model", bound=nn.Module)
 UNREADABLE = (
@@ -92,3 +93,25 @@ def _mismatches(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> li
         ],
     }
     return [f"{kind}: {first_few(keys)}" for kind, keys in kinds.items() if keys]
+
+
+def _known(name: str) -> str:
+    import torchvision
+
+    known = torchvision.models.list_models(module=torchvision.models)
+    if name not in known:
+        raise ValueError(unknown_name("torchvision model", name, known))
+    return name
+
+
+ClassifierName = Annotated[str, AfterValidator(_known)]
+"""Any classifier of ``torchvision.models``."""
+
+
+def build_classifier(name: str, *, num_classes: int) -> nn.Module:
+    """Return a classifier with random weights."""
+    import torchvision
+
+    extra = {"init_weights": True, "aux_logits": False} if name in ("googlenet", "inception_v3") else {}
+    model: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=num_classes, **extra)
+    return model

@@ -16,9 +16,8 @@ from torch.nn import functional
 from torch.optim import SGD, Optimizer
 from torch.utils.data import Dataset
 
-from workloads.base import Workload
-from workloads.evaluation import EvaluationSums, classification_sums, count_hits
-from workloads.input import Epochs, Input, InputOptions, Sample
+from workloads.base import EvaluationSums, Workload, classification_sums, count_hits
+from workloads.data.input import Epochs, Input, InputOptions, Sample
 
 
 class SGDOptions(InputOptions):

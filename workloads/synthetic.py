@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.optim import SGD, Optimizer
 
 from workloads.base import Workload
-from workloads.vision_models import ClassifierName, build_classifier
+from workloads.pretrained import ClassifierName, build_classifier
 
 
 class SyntheticOptions(BaseModel):

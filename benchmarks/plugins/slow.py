@@ -18,7 +18,7 @@ from torch import nn
 
 from backends.base import BuildOptimizer, Prepared
 from backends.ddp import DDP, DDPOptions
-from backends.hvd import Horovod, HorovodOptions
+from backends.horovod.backend import Horovod, HorovodOptions
 
 RUN_ID = "RINGSIDE_RUN"
 """Differs from launch to launch; the same for the ranks of an arm."""

@@ -15,7 +15,7 @@ import runners.rank.engine
 from backends.base import BuildOptimizer, Prepared
 from backends.ddp import DDP
 from benchmarks.plugins.slow import RUN_ID
-from measurement.thread_times import ThreadClock
+from measurement.probes.thread_times import ThreadClock
 
 
 def coin(run: str, number: int) -> bool:

@@ -6,7 +6,7 @@ import html
 import math
 from collections.abc import Callable
 
-from measurement.record import Case
+from measurement.records.record import Case
 from reports.charts.frame import Figure, arm_colour, arm_dash, base_layout, legend_above
 from reports.schema import ArmSummary, CaseFigures, Comparison, Estimate
 from reports.wording.formatting import bandwidth, duration, size_text

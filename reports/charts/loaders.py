@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 
-from measurement.loader_record import LoaderRecord
+from measurement.records.loader_record import LoaderRecord
 from reports.charts.frame import COLOURS, Figure, base_layout, legend_above
 from reports.conclusions.loaders import LoaderDemand, Place, loading_rates
 from reports.schema import Estimate

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from measurement.plan import Plan
-from measurement.record import PHASES
+from measurement.plans.plan import Plan
+from measurement.records.record import PHASES
 from reports.conclusions.steps import Steps
 from reports.statistics.bootstrap import ratio_of_sums_interval
 from reports.statistics.intervals import Array, Interval

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 import pandas as pd
 
-from measurement.record import Case, LaunchRecord
+from measurement.records.record import Case, LaunchRecord
 from reports.conclusions.blocks import by_launch
 from reports.schema import ArmSummary, CaseFigures, Estimate, RatioSummary, Verdict
 from reports.statistics.bootstrap import median_interval

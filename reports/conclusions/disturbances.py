@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from measurement.record import LaunchRecord
+from measurement.records.record import LaunchRecord
 from reports.schema import LoadFigures, PageFaults, StallFigures
 
 DISTURBED = 0.10

@@ -9,8 +9,8 @@ from typing import Literal
 import pandas as pd
 
 from measurement.errors import RecordError
-from measurement.loader_record import LoaderRecord, LoaderTurn
-from measurement.results import ResultsFolder
+from measurement.records.loader_record import LoaderRecord, LoaderTurn
+from measurement.records.results import ResultsFolder
 from reports.conclusions.steps import read_steps
 from reports.estimate import Estimate
 

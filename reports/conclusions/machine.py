@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from measurement.host_use import SLOWED_BY
-from measurement.plan import Plan
-from measurement.record import BlockRecord, LaunchRecord
+from measurement.plans.plan import Plan
+from measurement.probes.host_use import SLOWED_BY
+from measurement.records.record import BlockRecord, LaunchRecord
 from reports.schema import Estimate, LinkFigures, MachineFigures, NetworkFigures
 
 PLACE = ["launch", "turn"]
@@ -39,7 +39,7 @@ def summarise_machine(records: Sequence[LaunchRecord], host_use: pd.DataFrame) -
 
     Args:
         records: of the arm.
-        host_use: the same arm's (``measurement.results.ResultsFolder.host_use``).
+        host_use: the same arm's (``measurement.records.results.ResultsFolder.host_use``).
     """
     good = [record for record in records if record.status == "ok"]
     sync = [(record.launch, block.turn) for record in good for block in record.blocks if block.kind == "sync"]

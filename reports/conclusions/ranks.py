@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from measurement.record import PHASES, LaunchRecord
+from measurement.records.record import PHASES, LaunchRecord
 from reports.conclusions.steps import means_by_rank
 from reports.schema import ByRank, HostFigures, RankFigures, Straggler
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from measurement.plan import Plan
-from measurement.record import LaunchRecord
+from measurement.plans.plan import Plan
+from measurement.records.record import LaunchRecord
 from reports.conclusions.blocks import PAIR_COLUMNS, columns, copies_of_baseline, pair_blocks, total_tables, with_copies
 from reports.conclusions.cases import cases_of
 from reports.conclusions.disturbances import FEW, is_quiet, summarise_load, undisturbed, without_stalls

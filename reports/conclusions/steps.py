@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from measurement.record import PHASES, LaunchRecord
-from measurement.results import ResultsFolder
+from measurement.records.record import PHASES, LaunchRecord
+from measurement.records.results import ResultsFolder
 
 PLACE = ["launch", "arm"]
 BLOCK = ["round", "block", "kind", "case"]
@@ -54,7 +54,7 @@ class Steps:
 
     @classmethod
     def of(cls, raw: pd.DataFrame) -> Steps:
-        """Sum up a table of raw steps, ``launch`` and ``arm`` besides ``measurement.record.STEP_COLUMNS``, in any order."""
+        """Sum up a table of raw steps, ``launch`` and ``arm`` besides ``measurement.records.record.STEP_COLUMNS``, in any order."""
         if "launch" not in raw or not len(raw):
             return cls.joined([])
         return cls.joined(_sum_up(own, launch, arm) for (launch, arm), own in raw.groupby(PLACE, sort=False))

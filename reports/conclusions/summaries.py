@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from measurement.core_use import crowded_warning
-from measurement.plan import Plan
-from measurement.record import LaunchRecord, ParityResult, RankReport
+from measurement.plans.plan import Plan
+from measurement.probes.core_use import crowded_warning
+from measurement.records.record import LaunchRecord, ParityResult, RankReport
 from reports.conclusions.blocks import phase_medians, throughput_interval
-from reports.conclusions.bottleneck import step_shares
 from reports.conclusions.cases import cases_of, summarise_cases
 from reports.conclusions.disturbances import summarise_load, summarise_page_faults, summarise_stalls
 from reports.conclusions.machine import energy_per_sample_j, summarise_links, summarise_machine
 from reports.conclusions.ranks import summarise_ranks
-from reports.conclusions.step_terms import Terms
+from reports.conclusions.step_terms import Terms, step_shares
 from reports.conclusions.steps import Steps
 from reports.schema import ArmError, ArmSummary, Status
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from measurement.record import PHASES, Case
+from measurement.records.record import PHASES, Case
 from reports.base import Report
 from reports.conclusions.step_terms import TERMS
 from reports.schema import ArmSummary, Comparison, Estimate, RatioSummary
 from reports.study_schema import Study, StudyPoint
-from reports.training_schema import ArmTraining
+from reports.training_schema import QUANTITIES, ArmTraining
 
 
 class CsvReport(Report):
@@ -167,3 +167,43 @@ def term_columns(arm: ArmSummary) -> dict[str, Any]:
 def _most(arm: ArmSummary, way: str) -> float | None:
     """The most that any host sends, or needs to."""
     return max((getattr(link, f"{way}_bytes") for link in arm.links), default=None)
+
+
+class JsonReport(Report):
+    """Everything that the other reports show, unrounded; ``reports.schema.Comparison`` reads it."""
+
+    file_name = "comparison.json"
+
+    def render(self, comparison: Comparison) -> bytes:
+        return (comparison.model_dump_json(indent=1) + "\n").encode()
+
+    def render_study(self, study: Study) -> bytes:
+        return (study.model_dump_json(indent=1) + "\n").encode()
+
+
+class CurvesReport(Report):
+    """For spreadsheets and data frames; an empty field means that there is no such figure."""
+
+    file_name = "curves.csv"
+
+    def has_content(self, comparison: Comparison) -> bool:
+        return comparison.training is not None
+
+    def render(self, comparison: Comparison) -> bytes:
+        columns = ["comparison_id", "arm", "seed", "launch", "finished", "epochs_done", "train_s", *QUANTITIES]
+        arms = comparison.training.arms if comparison.training else []
+        return csv_bytes(columns, ({"comparison_id": comparison.comparison_id, **row} for arm in arms for row in _rows(arm)))
+
+
+def _rows(arm: ArmTraining) -> Iterator[dict[str, Any]]:
+    for curve in arm.by_seed:
+        for epoch, train_s in enumerate(curve.train_s):
+            yield {
+                "arm": arm.name,
+                "seed": curve.seed,
+                "launch": curve.launch,
+                "finished": curve.finished,
+                "epochs_done": epoch + 1,
+                "train_s": train_s,
+                **{quantity: curve.figures[quantity][epoch] for quantity in QUANTITIES},
+            }

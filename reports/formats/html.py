@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from measurement.text import in_report
+from measurement.errors import in_report
 from reports.base import Report
-from reports.charts.comparison import charts
+from reports.charts.comparison_charts import charts
 from reports.charts.pairs import pair_stride
-from reports.charts.study import study_charts
-from reports.charts.training import CURVE_TITLES, curve_name
-from reports.conclusions.study import has_own_units
+from reports.charts.study_charts import study_charts
+from reports.charts.training_charts import CURVE_TITLES, curve_name
+from reports.conclusions.study_conclusions import has_own_units
 from reports.schema import ArmSummary, Comparison
 from reports.study_schema import Study
 from reports.tables.case_tables import case_table, outcome_table
@@ -30,11 +30,10 @@ from reports.tables.rank_tables import link_caption, link_table, rank_caption, r
 from reports.tables.study_tables import points_table, results_table, study_link_caption, study_link_table
 from reports.tables.table import Table
 from reports.tables.terms_table import terms_table, threads_table
-from reports.tables.training_table import training_table
-from reports.tables.verdict_table import conditions_table, verdict_table
+from reports.tables.verdict_table import conditions_table, training_table, verdict_table
 from reports.wording import formatting
 from reports.wording.method import method
-from reports.wording.study import bases, study_method, trained_to
+from reports.wording.study_sentences import bases, study_method, trained_to
 
 
 class HtmlReport(Report):

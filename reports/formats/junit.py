@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from measurement.text import in_report
+from measurement.errors import in_report
 from reports.base import Report
 from reports.schema import ArmSummary, Comparison, RatioSummary
 from reports.study_schema import Study

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from measurement.loader_record import LoaderRecord
-from measurement.results import write_result
+from measurement.records.loader_record import LoaderRecord
+from measurement.records.results import write_result
 from reports.charts.loaders import loading_chart
 from reports.conclusions.loaders import LoaderDemand
 from reports.formats.html import headline_parts, pages, plotly_js, script_json

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from measurement.text import in_report
+from measurement.errors import in_report
 from reports.base import Report
 from reports.schema import ArmSummary, Comparison
 from reports.study_schema import Study
@@ -16,11 +16,10 @@ from reports.tables.rank_tables import link_caption, link_table, rank_caption, r
 from reports.tables.study_tables import points_table, results_table, study_link_caption, study_link_table
 from reports.tables.table import Table
 from reports.tables.terms_table import terms_table, threads_table
-from reports.tables.training_table import training_table
-from reports.tables.verdict_table import conditions_table, verdict_table
+from reports.tables.verdict_table import conditions_table, training_table, verdict_table
 from reports.wording.formatting import NONE, gibibytes, milliseconds, step_shares
 from reports.wording.method import method
-from reports.wording.study import bases, study_method
+from reports.wording.study_sentences import bases, study_method
 
 SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#&~$"})
 

@@ -9,8 +9,8 @@ from rich.console import Console, Group
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from measurement.loader_record import LoaderRecord
-from measurement.text import printable
+from measurement.errors import printable
+from measurement.records.loader_record import LoaderRecord
 from reports.conclusions.loaders import LoaderDemand
 from reports.schema import Comparison
 from reports.study_schema import Study
@@ -19,9 +19,8 @@ from reports.tables.loader_table import loader_table
 from reports.tables.study_tables import results_table
 from reports.tables.table import Entry, Kind, Row, Table
 from reports.tables.terms_table import terms_table
-from reports.tables.training_table import training_table
-from reports.tables.verdict_table import verdict_table
-from reports.wording.study import bases
+from reports.tables.verdict_table import training_table, verdict_table
+from reports.wording.study_sentences import bases
 
 STYLES: dict[Kind, str] = {
     "faster": "bold green",

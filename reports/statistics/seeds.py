@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
+import numpy as np
 from scipy import special
 
 from reports.estimate import Estimate
@@ -69,3 +70,13 @@ def median_time(times_s: Sequence[float | None]) -> float | None:
         return None
     median = statistics.median(math.inf if time is None else time for time in times_s)
     return median if math.isfinite(median) else None
+
+
+def mean_interval(values: Iterable[float], *, confidence: float) -> Estimate:
+    """The mean of at least one value; without bounds where there is only one."""
+    found = np.asarray(list(values), dtype=np.float64)
+    mean = float(found.mean())
+    if len(found) < 2:
+        return Estimate(value=mean)
+    half = float(special.stdtrit(len(found) - 1, (1 + confidence) / 2)) * float(found.std(ddof=1)) / math.sqrt(len(found))
+    return Estimate(value=mean, ci_low=mean - half, ci_high=mean + half)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from measurement.record import Case
+from measurement.records.record import Case
 from reports.conclusions.cases import OUTCOMES, count_verdicts
 from reports.schema import ArmSummary, Comparison
 from reports.tables.table import Column, Entry, Row, Table, texts

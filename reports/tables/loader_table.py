@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from measurement.loader_record import FilesRead, LoaderRecord, StorageReads
+from measurement.records.loader_record import FilesRead, LoaderRecord, StorageReads
 from reports.conclusions.loaders import LoaderDemand, Place, bytes_per_file, loading_rates, slowest_ranks
 from reports.schema import Estimate
 from reports.tables.table import Column, Entry, Row, Table, texts

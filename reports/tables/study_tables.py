@@ -10,7 +10,7 @@ from reports.tables.rank_tables import link_caption, link_table
 from reports.tables.table import Column, Entry, Row, Table, texts
 from reports.tables.verdict_table import arm_columns, arm_entries
 from reports.wording.formatting import NONE, with_interval
-from reports.wording.study import bases, cause_of, trained_to
+from reports.wording.study_sentences import bases, cause_of, trained_to
 
 POINT = Column(name="point", title="point")
 SCALING = (Column(name="speed_up", title="speed-up", numeric=True), Column(name="efficiency", title="efficiency", numeric=True))

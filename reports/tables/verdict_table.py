@@ -6,19 +6,24 @@ from collections.abc import Mapping
 
 from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary
 from reports.tables.table import Column, Entry, Kind, Row, Table, texts
-from reports.wording.comparison import first_line, minutes_words
+from reports.training_schema import ArmTraining, TrainingSummary
+from reports.wording.comparison_sentences import first_line, minutes_words
 from reports.wording.formatting import (
     NARROW_TO,
     NONE,
+    accuracy_interval,
     arm_kind,
     exposed,
     gibibytes,
     interval,
     milliseconds,
     percent,
+    points,
     rate,
     rate_interval,
     ratio,
+    seconds,
+    time_ratio,
 )
 
 LONGEST_NOTE = 16
@@ -175,3 +180,42 @@ def _mpi_parameters(arm: str, values: Mapping[str, Mapping[str, object]]) -> str
     """What the launcher told Open MPI of how to carry bytes."""
     told = [f"{MPI_PARAMETERS[field]} {by_arm[arm]}" for field, by_arm in values.items() if by_arm.get(arm) is not None]
     return ", ".join(told) or NONE
+
+
+def training_table(training: TrainingSummary) -> Table:
+    """One row per arm, in the plan's order; with times to accuracy where the plan has a target."""
+    target = training.settings.target_accuracy
+    columns = [
+        Column(name="arm", title="arm"),
+        Column(name="accuracy", title="accuracy", wraps=True),
+        Column(name="difference", title=f"points from {training.reference}", wraps=True),
+        Column(name="convergence", title="convergence", wraps=True),
+    ]
+    if target is not None:
+        columns += [
+            Column(name="time", title=f"{percent(target)} after", wraps=True),
+            Column(name="reached", title="reached", wraps=True),
+            Column(name="time_ratio", title=f"time / {training.baseline}'s", wraps=True),
+        ]
+    return Table(columns=columns, rows=[_training_row(arm, training) for arm in training.arms])
+
+
+def _training_row(arm: ArmTraining, training: TrainingSummary) -> Row:
+    """Besides the columns' entries there is a ``note``, which a format may show with the arm's name."""
+    is_baseline = arm.name == training.baseline
+    relative = Entry(text=time_ratio(arm.time_ratio), short=time_ratio(arm.time_ratio, to=NARROW_TO))
+    return Row(
+        entries={
+            **texts(arm=arm.name, accuracy=accuracy_interval(arm.final_top1), difference=points(arm.difference)),
+            "convergence": _convergence(arm, training),
+            **texts(time=seconds(arm.time_to_accuracy_s), reached=f"{arm.seeds_reached} of {arm.seeds}"),
+            "time_ratio": Entry(text="1") if is_baseline else relative,
+            "note": Entry(text=arm.note or ""),
+        }
+    )
+
+
+def _convergence(arm: ArmTraining, training: TrainingSummary) -> Entry:
+    if arm.name == training.reference:
+        return Entry(text="reference", kind="reference")
+    return Entry(text=arm.convergence, kind=arm.convergence) if arm.convergence else Entry(text=NONE)

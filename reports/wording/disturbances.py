@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from measurement.record import LaunchRecord
+from measurement.records.record import LaunchRecord
 from reports.conclusions.disturbances import DISTURBED, FEW, is_quiet
 from reports.schema import ArmSummary, LoadFigures, PageFaults, StallFigures
 from reports.wording.formatting import PHASE_NAMES, milliseconds, percent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from measurement.record import Case
+from measurement.records.record import Case
 from reports.schema import ArmSummary, Estimate, RatioSummary, StepShares
 
 PHASE_NAMES = {"data_wait": "data wait", "forward": "forward", "backward": "backward", "optimizer": "optimizer step"}

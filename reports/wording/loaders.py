@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from measurement.loader_record import LoaderRecord
+from measurement.records.loader_record import LoaderRecord
 from reports.conclusions.loaders import LoaderDemand, bytes_per_file, files_per_s, loading_rates, slowest_ranks
 from reports.schema import Estimate
 from reports.wording.formatting import rate, share

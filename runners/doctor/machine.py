@@ -7,9 +7,9 @@ import socket
 from pathlib import Path
 
 from install import cache, toolchain
-from measurement.core_use import BUSY_REMEDY, busy_warning
-from measurement.fingerprint import usable_cores
-from measurement.needs import ALLOW_ROOT
+from measurement.probes.core_use import BUSY_REMEDY, busy_warning
+from measurement.probes.fingerprint import usable_cores
+from measurement.world import ALLOW_ROOT
 from runners.doctor.software import SETUP, Finding, installed_version, program_finding
 from runners.processes.local import find_program
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from measurement.record import Failure, LaunchRecord, RankReport
+from measurement.records.record import Failure, LaunchRecord, RankReport
 from runners.driver.arm_session import ArmFailed, ArmSession
 from runners.protocol.messages import ParityReport
 

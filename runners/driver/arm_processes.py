@@ -11,12 +11,11 @@ from pathlib import Path
 from subprocess import Popen
 
 from measurement.errors import LaunchError, cut
-from measurement.files import write_whole
+from measurement.records.files import write_whole
 from runners.hosts.placement import Placement
 from runners.launchers import HostCommand
 from runners.processes import local, remote, remote_results
-from runners.processes.open_mpi_files import remove_open_mpi_files
-from runners.processes.run_processes import end_run
+from runners.processes.run_processes import end_run, remove_open_mpi_files
 
 LOG_LINES = 30
 LINE_CHARACTERS = 2000

@@ -7,9 +7,9 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
-from measurement.disturbing_variables import Disturbance
+from measurement.conditions.disturbing_variables import Disturbance
 from measurement.errors import LaunchError
-from measurement.record import Failure
+from measurement.records.record import Failure
 from runners.driver.arm_processes import ArmProcesses
 from runners.hosts.placement import Placement
 from runners.processes.supervisor_server import SupervisorServer

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from measurement.fairness import unasked_differences
-from measurement.plan import Measurement
-from measurement.record import Failure, LaunchRecord
+from measurement.conditions.fairness import unasked_differences
+from measurement.plans.plan import Measurement
+from measurement.records.record import Failure, LaunchRecord
 from runners.driver.arm_launch import ArmLaunch, Say
 from runners.driver.arm_session import ArmFailed
 from runners.protocol.drift import drift_between

@@ -12,19 +12,17 @@ from functools import partial
 from pathlib import Path
 
 from measurement.errors import RecordError
-from measurement.plan import Plan
-from measurement.record import BlockRecord, Case, LaunchRecord
-from measurement.results import ResultsFolder
-from measurement.training import EpochRecord
-from reports.formats.tensorboard_log import EVENT_FILES, TensorboardLog
+from measurement.plans.plan import Plan
+from measurement.plans.settings import EpochRecord
+from measurement.records.record import BlockRecord, Case, LaunchRecord
+from measurement.records.results import ResultsFolder
 from runners.driver.arm_launch import ArmLaunch, Clock, with_first_optimizer
 from runners.driver.arm_session import ArmSession, DriverEndpoint
 from runners.driver.gates import compare_conditions, open_gates, require_together
 from runners.driver.progress import Progress
-from runners.driver.rounds import Rounds, shuffled
-from runners.driver.training_rounds import TrainingRounds
-from runners.planning.arms import ArmSetup
-from runners.planning.jobs import job_of, seed_of
+from runners.driver.rounds import Rounds, TrainingRounds, shuffled
+from runners.event_log import EVENT_FILES, TensorboardLog
+from runners.planning.arms import ArmSetup, job_of, seed_of
 from runners.planning.workload import WorkloadSetup
 
 KEEP_EVERY_S = 30.0

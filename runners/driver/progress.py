@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from measurement.text import printable
+from measurement.errors import printable
 
 LINE_EVERY_S = 15.0
 

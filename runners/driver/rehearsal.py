@@ -18,9 +18,9 @@ from typing import Any
 
 from install.cache import cache_root
 from measurement.errors import LaunchError, PlanError
-from measurement.plan import Plan
-from measurement.record import LaunchRecord
-from measurement.results import ResultsFolder
+from measurement.plans.plan import Plan
+from measurement.records.record import LaunchRecord
+from measurement.records.results import ResultsFolder
 from runners.driver.endpoint import open_endpoint
 from runners.driver.launch import Launch
 from runners.driver.progress import Progress

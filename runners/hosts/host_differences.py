@@ -16,7 +16,7 @@ def host_differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[list[str],
     """Compare hosts with the first one: returns differences that make ranks unequal, and others that are worth knowing. Pure.
 
     Args:
-        facts: by host, ``measurement.fingerprint`` and, under ``CLOCK_FIELD``, how far its clock is ahead of the driver's.
+        facts: by host, ``measurement.probes.fingerprint`` and, under ``CLOCK_FIELD``, how far its clock is ahead of the driver's.
     """
     first, *others = facts
     unlike = [_unlike(facts, first, other, HOSTS_MUST_AGREE) for other in others]

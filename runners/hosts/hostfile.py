@@ -16,9 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from measurement.errors import HostfileError
-from measurement.files import read_text
-from measurement.text import printable
+from measurement.errors import HostfileError, printable
+from measurement.records.files import read_text
 from runners.launchers.base import HostSlots
 
 MAX_SLOTS = 4096

@@ -10,7 +10,7 @@ from typing import Any
 
 from measurement.addresses import LOOPBACK
 from measurement.errors import PlanError, quoted
-from measurement.plan import Plan
+from measurement.plans.plan import Plan
 from runners.hosts.batch_jobs import JOB_IDS, SLURM, job_hosts
 from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
 from runners.launchers.base import HERE, HostSlots

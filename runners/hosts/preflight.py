@@ -18,8 +18,8 @@ import psutil
 
 from measurement.addresses import family_of, listen, with_port
 from measurement.errors import LaunchError, PlanError
-from measurement.fingerprint import core_count
-from measurement.plan import Plan
+from measurement.plans.plan import Plan
+from measurement.probes.fingerprint import core_count
 from runners.hosts.batch_jobs import unused_nodes
 from runners.hosts.host_differences import CLOCK_FIELD, host_differences
 from runners.hosts.host_facts import NAMES

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from measurement.errors import LabError
-from measurement.needs import ALLOW_ROOT
+from measurement.world import ALLOW_ROOT
 from runners.lab import host_init, namespaces, slurm, ssh
 from runners.lab.links import LinkBytes, connect, link_bytes, make_switch, require_shaping
 from runners.lab.programs import program, require_programs, require_root, run

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
-from measurement import link_rate
-from measurement.errors import LabError
+from measurement.errors import LabError, PlanError
+from measurement.plans import settings as link_rate
+from measurement.plans.plan import Plan
+from measurement.plans.settings import parse_plan_rate
+from runners.lab import namespaces
 from runners.lab.namespaces import make_network, networks, run_in_network
 from runners.lab.programs import program, run
-from runners.lab.state import INTERFACE, NETWORKS, NOT_UP, SUBNET, SWITCH, LabSettings
+from runners.lab.state import INTERFACE, NETWORKS, NOT_UP, SUBNET, SWITCH, LabSettings, load_settings
 
 DELAY_UNITS = {"us": 1, "ms": 10**3, "s": 10**6}
 LONGEST_DELAY_US = 10 * 10**6
@@ -149,3 +154,35 @@ def _delay(microseconds: int) -> list[str]:
 def _quantity(text: str, units: dict[str, int]) -> int | None:
     found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([a-z]+)", text.strip().lower())
     return round(float(found[1]) * units[found[2]]) if found and found[2] in units else None
+
+
+def require_lab(plan: Plan) -> None:
+    """Refuse a plan that wants links shaped where they are not Ringside's to shape.
+
+    Raises:
+        PlanError: this is no host of a lab.
+        LabError: the kernel cannot do it.
+    """
+    if plan.link_rate is None:
+        return
+    rate = parse_plan_rate(plan.link_rate)
+    if not namespaces.is_inside():
+        raise PlanError(
+            f"link_rate '{plan.link_rate}': only the links of a lab can be shaped, and this is none of its hosts; make one and run "
+            "inside: ringside lab up --hosts 2; ringside lab run -- ringside compare PLAN"
+        )
+    require_shaping(LabSettings(rate_bits_per_s=rate))
+
+
+@contextmanager
+def shaped_links(link_rate: str | None) -> Iterator[None]:
+    """The lab's links at this rate, afterwards again at that which the lab was made with; None: as they are."""
+    if link_rate is None:
+        yield
+        return
+    settings = load_settings()
+    try:
+        reshape(settings, parse_plan_rate(link_rate))
+        yield
+    finally:
+        reshape(settings, settings.rate_bits_per_s)

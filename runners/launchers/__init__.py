@@ -17,10 +17,10 @@ REGISTRY = Registry(
     group="ringside.launchers",
     table={
         "torchrun": "runners.launchers.torchrun:Torchrun",
-        "torchrun-c10d": "runners.launchers.torchrun_c10d:TorchrunC10d",
+        "torchrun-c10d": "runners.launchers.torchrun:TorchrunC10d",
         "horovodrun": "runners.launchers.horovodrun:Horovodrun",
         "mpirun": "runners.launchers.mpirun:Mpirun",
-        "mpiexec-mpich": "runners.launchers.mpiexec_mpich:MpichMpiexec",
+        "mpiexec-mpich": "runners.launchers.mpirun:MpichMpiexec",
         "spawn": "runners.launchers.spawn:Spawn",
         "srun": "runners.launchers.srun:Srun",
     },

@@ -111,7 +111,7 @@ class Launcher(ABC):
         """The commands that start the job, one per host that needs one. Pure."""
 
     def gives(self, transport: str | None) -> frozenset[str]:
-        """What a backend can count on in the ranks of a job over this transport; see ``measurement.needs``. Pure."""
+        """What a backend can count on in the ranks of a job over this transport; see ``measurement.world``. Pure."""
         return self.rank_variables[0].gives if self.rank_variables else frozenset()
 
     def refuses(self, hosts: Sequence[HostSlots]) -> str | None:

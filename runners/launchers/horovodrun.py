@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from measurement.needs import HOROVOD
+from measurement.world import HOROVOD
 from runners.launchers import mpirun
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
 from runners.launchers.rank_variables import RankVariables

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from measurement.needs import ALLOW_ROOT, HOROVOD, MPI, RENDEZVOUS
+from measurement.world import ALLOW_ROOT, HOROVOD, MPI, RENDEZVOUS
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
 from runners.launchers.rank_variables import RankVariables
 
@@ -55,3 +55,32 @@ def open_mpi_environment(job: LaunchJob) -> dict[str, str]:
 def needs_full_names(hosts: Sequence[HostSlots]) -> bool:
     """Whether a host is named by more than its first label, which is all that Open MPI 4 would look for."""
     return any(re.search(r"\.[^.]*[A-Za-z]", entry.host) for entry in hosts)
+
+
+MPICH_VARIABLES = RankVariables(
+    name="mpich",
+    rank="PMI_RANK",
+    world_size="PMI_SIZE",
+    local_rank="MPI_LOCALRANKID",
+    local_world_size="MPI_LOCALNRANKS",
+    gives=frozenset({RENDEZVOUS, MPI, HOROVOD}),
+    others=("PMI_", "MPI_LOCAL"),
+)
+
+
+class MpichMpiexec(Launcher):
+    """The MPI that Horovod or mpi4py was built with must be MPICH too."""
+
+    name = "mpiexec-mpich"
+    executable = "mpiexec"
+    rank_variables = (MPICH_VARIABLES,)
+
+    def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
+        """One ``mpiexec``; ``-envlist`` carries the job's environment to every rank."""
+        argv = (
+            *("mpiexec", "-n", str(job.world_size), "-hosts", job.host_list, "-bind-to", "none"),
+            *(("-iface", job.network_interface) if job.network_interface else ()),
+            *(("-envlist", ",".join(job.environment)) if job.environment else ()),
+            *job.python_command,
+        )
+        return (HostCommand(host=HERE, argv=argv, environment=dict(job.environment)),)

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from measurement.errors import LaunchError, cut, quoted
-from measurement.needs import RENDEZVOUS
-from measurement.world import World
+from measurement.world import RENDEZVOUS, World
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +22,7 @@ class RankVariables:
     local_world_size: str
     node_rank: str | None = None
     gives: frozenset[str] = frozenset()
-    """What a rank that finds these variables can count on (``measurement.needs``)."""
+    """What a rank that finds these variables can count on (``measurement.world``)."""
     others: tuple[str, ...] = ()
     """Beginnings of further variables that belong to a rank."""
 

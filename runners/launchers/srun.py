@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from measurement.errors import LaunchError
-from measurement.needs import HOROVOD, MPI, RENDEZVOUS
-from measurement.world import World
+from measurement.world import HOROVOD, MPI, RENDEZVOUS, World
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
 from runners.launchers.rank_variables import RankVariables, is_slurm_task
 from runners.launchers.slurm_job import expand_counts, expand_nodes, slurm_job
 
 WITHOUT_MPI = frozenset({RENDEZVOUS, HOROVOD})
-"""Horovod meets over Gloo at a server of rank 0's (``backends.horovod_rendezvous``)."""
+"""Horovod meets over Gloo at a server of rank 0's (``backends.horovod.rendezvous``)."""
 FIRST_PORT, PORTS = 20_000, 10_000
 """Below those that the kernel gives to who asks for any."""
 

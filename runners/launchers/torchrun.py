@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from measurement.addresses import LOOPBACK
-from measurement.needs import RENDEZVOUS
-from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
+from collections.abc import Sequence
+
+from measurement.addresses import LOOPBACK, with_port
+from measurement.world import RENDEZVOUS
+from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
 from runners.launchers.rank_variables import RankVariables
 
 VARIABLES = RankVariables(
@@ -47,3 +49,22 @@ class Torchrun(Launcher):
     def _rendezvous(self, job: LaunchJob, node: int) -> tuple[str, ...]:
         """Static rendezvous: every host is told its number, and ranks follow it."""
         return ("--node-rank", str(node), "--master-addr", job.rendezvous_host, "--master-port", str(job.master_port))
+
+
+class TorchrunC10d(Torchrun):
+    """The same with the rendezvous that elastic jobs use: hosts number themselves, in the order of their addresses."""
+
+    name = "torchrun-c10d"
+
+    def _rendezvous(self, job: LaunchJob, node: int) -> tuple[str, ...]:
+        assert job.master_port is not None
+        endpoint = with_port(job.rendezvous_host, job.master_port)
+        return (
+            *("--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", job.run_id),
+            *("--local-addr", job.hosts[node].host),
+        )
+
+    def refuses(self, hosts: Sequence[HostSlots]) -> str | None:
+        """Ranks would not lie where those of the other arms do."""
+        names = [entry.host for entry in hosts]
+        return "it numbers hosts in the order of their names; list them so" if names != sorted(names) else None

@@ -14,11 +14,12 @@ from backends import Backend, backend_class, check_options
 from backends.single import Single
 from measurement.environment import looks_secret
 from measurement.errors import PlanError, shortened, unknown_name
-from measurement.plan import FLOOR, Arm, Plan
+from measurement.plans.plan import FLOOR, Arm, Plan
 from runners.hosts.placement import planned_hosts
 from runners.launchers import HERE, Launcher, make_launcher
 from runners.planning.compatibility import default_launcher, require_given
 from runners.processes.local import search_path
+from runners.protocol.messages import Job
 
 ON_GPUS_ONLY = ("nccl",)
 """Transports of any backend that move tensors between GPUs and no others."""
@@ -68,7 +69,7 @@ def resolve_arms(plan: Plan) -> dict[str, ArmSetup]:
 
 def floor_beside(baseline: ArmSetup) -> ArmSetup:
     """Return the arm without any library, on the ranks, under the launcher and in the environment of the baseline."""
-    arm = Arm(backend="backends.floor:Floor", launcher=baseline.launcher_reference, environment=baseline.arm.environment)
+    arm = Arm(backend="backends.single:Floor", launcher=baseline.launcher_reference, environment=baseline.arm.environment)
     return resolve_arm(FLOOR, arm, baseline.plan)
 
 
@@ -213,3 +214,41 @@ def computes_on_gpu(device: str) -> bool:
     import torch
 
     return device == "cuda" or (device == "auto" and torch.cuda.is_available())
+
+
+def job_of(plan: Plan, name: str, arm: Arm, *, transport: str | None, launch: int = 0, global_plan: Plan | None = None) -> Job:
+    """Make the job of an arm, the same for all its ranks.
+
+    Args:
+        plan: as the arm runs it (``planning.arms.plan_of_arm``).
+        name: of the arm.
+        arm: what it is.
+        transport: None: the backend's own default.
+        launch: number of the launch. Launches that train to the end differ by their seed; others must not differ at all.
+        global_plan: the plan of the arms with many ranks, if ``plan`` is that of a single process beside them.
+    """
+    scaled_by = global_plan or plan
+    return Job(
+        arm=name,
+        backend=arm.backend,
+        transport=transport,
+        options=arm.options,
+        workload=plan.workload,
+        workload_options=plan.workload_options,
+        local_batch_size=plan.local_batch_size,
+        micro_steps=plan.micro_steps,
+        world_size=plan.world_size,
+        seed=seed_of(plan, launch),
+        device=plan.device,
+        precision=plan.precision,
+        loss_scale=plan.loss_scale,
+        max_gradient_norm=plan.max_gradient_norm,
+        speed=plan.speed,
+        training=plan.training,
+        learning_rate_scale=scaled_by.world_size * scaled_by.micro_steps if plan.training else None,
+    )
+
+
+def seed_of(plan: Plan, launch: int) -> int:
+    """Return the seed of a launch."""
+    return plan.seed + (launch if plan.training else 0)

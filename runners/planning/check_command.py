@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from measurement.plan import Plan
-from measurement.plan_file import check_plan
+from measurement.plans.plan import Plan
+from measurement.plans.plan_file import check_plan
 from runners.planning.arm_check import AskedArm
 from runners.planning.arms import resolve_arm
 from runners.planning.check_process import facts_of, require_sound

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from measurement.environment import forwarded_by_name
 from measurement.errors import LaunchError, PlanError, shortened
-from measurement.plan import Plan
+from measurement.plans.plan import Plan
 from measurement.registry import search_beside
 from measurement.users_code import place_in
 from runners.planning.arm_check import AskedArm

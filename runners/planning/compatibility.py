@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 
 from backends import Backend, backend_class
 from measurement.errors import LaunchError, PlanError
-from measurement.needs import HOROVOD, MPI, reason
+from measurement.world import HOROVOD, MPI, reason
 from runners.launchers import make_launcher
 
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from measurement.errors import PlanError
-from measurement.plan import Plan
+from measurement.plans.plan import Plan
 from measurement.registry import search_beside
 from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.processes import remote

@@ -1,11 +1,11 @@
-"""What is left in the shell that changes what ranks do (``measurement.disturbing_variables``), arm by arm, before any starts."""
+"""What is left in the shell that changes what ranks do (``conditions.disturbing_variables``), arm by arm, before any starts."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
 
-from measurement.disturbing_variables import Disturbance, Library, disturbances, told
+from measurement.conditions.disturbing_variables import Disturbance, Library, disturbances, told
 from measurement.environment import forwarded_by_name
 from measurement.errors import PlanError
 from runners.planning.arms import ArmSetup, computes_on_gpu

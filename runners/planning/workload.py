@@ -8,12 +8,12 @@ from pydantic import BaseModel
 
 from backends import Backend
 from measurement.errors import PlanError
-from measurement.plan import Plan
-from measurement.plan_file import checked
-from measurement.record import Case
+from measurement.plans.plan import Plan
+from measurement.plans.plan_file import checked
+from measurement.records.record import Case
 from runners.planning.arms import ArmSetup
 from workloads import MicroBenchmark, Workload, workload_class
-from workloads.seeding import seed_generators
+from workloads.optimizers import seed_generators
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,9 +29,8 @@ from runners.planning.workload import WorkloadSetup
 from runners.planning.wrapped_model import WrappedModel
 from runners.protocol.gate_verdict import NOT_REPEATABLE, REPEATABLE_SO
 from workloads import Workload
-from workloads.evaluation import EvaluationSums
-from workloads.optimizers import as_one, members_of
-from workloads.seeding import seed_generators
+from workloads.base import EvaluationSums
+from workloads.optimizers import as_one, members_of, seed_generators
 from workloads.tensors import are_equal, by_pixels, tensors_in
 
 BATCHES = 3
@@ -284,7 +283,7 @@ class _Trial:
         if isinstance(sums, EvaluationSums):
             self.facts.found["held out"] = "evaluated"
         else:
-            message = f"evaluation_sums() gave a {type(sums).__name__}; return a workloads.evaluation.EvaluationSums"
+            message = f"evaluation_sums() gave a {type(sums).__name__}; return a workloads.base.EvaluationSums"
             self._findings.wrong(message, self._workload.evaluation_sums)
 
 

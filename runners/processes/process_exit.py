@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from measurement.environment import own_identity, temporary_folder
-from measurement.errors import PlanError, RingsideError
-from measurement.text import printable
+from measurement.errors import PlanError, RingsideError, printable
 
 EXIT_BAD_INPUT = 2
 
@@ -38,7 +37,7 @@ def leave_in_order(code: int) -> NoReturn:
     """
     atexit._run_exitfuncs()
     if code == 0 and "mpi4py.MPI" in sys.modules:
-        from backends.mpi_library import finalize
+        from backends.mpi.library import finalize
 
         finalize()
     leave(code)

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from measurement.environment import steering_environment
-from measurement.errors import LaunchError, quoted
-from measurement.text import printable
+from measurement.errors import LaunchError, printable, quoted
 from runners.launchers import HostCommand
 from runners.launchers.slurm_job import slurm_job
 from runners.launchers.srun import step_command

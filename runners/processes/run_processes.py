@@ -1,14 +1,24 @@
-"""Finds and ends the processes of a run on this host, by a variable that all of them inherit."""
+"""Finds and ends the processes of a run on this host, by a variable that all of them inherit.
+
+Removes what Open MPI's launchers leave on this host when they are killed: their session folder, and ranks' shared memory.
+
+``mpirun`` and ``orted`` (Open MPI 4.1) remove both themselves, unless they end by SIGKILL. The names of the shared memory are built
+from the job's number, which the session folder holds.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shutil
+import socket
+import tempfile
 import time
+from collections.abc import Iterable
+from pathlib import Path
 
 import psutil
-
-from runners.processes.open_mpi_files import remove_open_mpi_files
 
 RUN_ID = "RINGSIDE_RUN"
 """The variable that every process of a run inherits."""
@@ -42,3 +52,32 @@ def _is_alive(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     return False
+
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def remove_open_mpi_files(pids: Iterable[int]) -> None:
+    """Remove the files of these launchers. Nothing happens for a process that lives, or that was no launcher of Open MPI's."""
+    host = socket.gethostname().partition(".")[0]
+    for pid in pids:
+        session = Path(tempfile.gettempdir()) / f"ompi.{host}.{os.getuid()}" / f"pid.{pid}"
+        with contextlib.suppress(OSError):  # what cannot be read is not ours; what cannot be removed is in use
+            if session.is_dir() and not _runs(pid):
+                for job in _jobs(session):
+                    for segment in SHARED_MEMORY.glob(f"vader_segment.{host}.{os.getuid()}.{job:x}.*"):
+                        segment.unlink(missing_ok=True)
+                shutil.rmtree(session, ignore_errors=True)
+                session.parent.rmdir()  # unless others run
+
+
+def _runs(pid: int) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _jobs(session: Path) -> set[int]:
+    """The numbers of the jobs that a launcher started."""
+    found = (re.match(r"sm(?:data|lock)seg-(\d+)", path.name) for path in session.glob("pmix_dstor_*/sm*seg-*"))
+    return {int(match[1]) for match in found if match}

@@ -10,7 +10,7 @@ import numpy as np
 
 from backends.base import EXACT
 from measurement.errors import joined
-from measurement.record import ParityResult
+from measurement.records.record import ParityResult
 from runners.protocol.drift import drift_between
 from runners.protocol.messages import CheckReport, ParityReport, Sketches
 

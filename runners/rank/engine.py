@@ -18,22 +18,22 @@ from typing import Any
 import torch
 
 from backends import Backend, backend_class
-from measurement.core_use import read_core_use
+from measurement.conditions.sources import digests, sources_of
 from measurement.errors import PlanError, WorldSizeMismatchError
-from measurement.fingerprint import fingerprint, usable_cores
-from measurement.plan_file import checked
-from measurement.record import BlockRecord, Case, RankReport
-from measurement.sources import digests, sources_of
-from measurement.speed import SpeedSettings
-from measurement.thread_times import ThreadClock
+from measurement.plans.plan_file import checked
+from measurement.plans.settings import SpeedSettings
+from measurement.probes.core_use import read_core_use
+from measurement.probes.fingerprint import fingerprint, usable_cores
+from measurement.probes.thread_times import ThreadClock
+from measurement.records.record import BlockRecord, Case, RankReport
 from measurement.world import World
 from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.protocol.messages import BlockCommand, CheckReport, DriftReport, EpochCommand, EpochReport, Job, ParityReport
 from runners.rank.epochs import EpochRunner
-from runners.rank.loader_processes import make_forks_safe
 from runners.rank.micro_benchmark_runner import MicroBenchmarkRunner
 from runners.rank.parity import run_gate
 from runners.rank.precision import StepPrecision, check_precision
+from runners.rank.resources import make_forks_safe
 from runners.rank.trainer import Trainer, resolve_device
 from workloads import MicroBenchmark, Workload
 

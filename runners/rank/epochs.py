@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from measurement.errors import PlanError
-from measurement.record import RankSteps
-from measurement.step_timer import StepTimer
-from measurement.training import TrainingSettings
+from measurement.plans.settings import TrainingSettings
+from measurement.probes.step_timer import StepTimer
+from measurement.records.record import RankSteps
 from runners.planning.workload import steps_per_epoch
 from runners.protocol.messages import EpochCommand, EpochReport
 from runners.protocol.tensor_bytes import read_tensors, write_tensors
 from runners.rank.learning_rate import LearningRates
 from runners.rank.trainer import StepOutputs, Trainer, synchronize_ranks
-from workloads.evaluation import EvaluationSums, shard_sums
-from workloads.seeding import seed_generators
+from workloads.base import EvaluationSums, shard_sums
+from workloads.optimizers import seed_generators
 
 RATES_TOLD = 32
 """Learning rates of an epoch by which ranks are compared, about."""

@@ -1,4 +1,4 @@
-"""The learning rate of every step of a training; see ``measurement.training.TrainingSettings``. Pure but for setting it."""
+"""The learning rate of every step of a training; see ``measurement.plans.settings.TrainingSettings``. Pure but for setting it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch.optim import Optimizer
 
-from measurement.training import TrainingSettings
+from measurement.plans.settings import TrainingSettings
 
 REFERENCE_BATCH = 256
 """Samples for which rates of ``learning_rate_scaling: per-256`` are meant."""

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from backends import Backend
-from measurement.record import Case, RankSteps
-from measurement.step_timer import StepTimer
+from measurement.probes.step_timer import StepTimer
+from measurement.records.record import Case, RankSteps
 from measurement.world import World
 from runners.protocol.messages import CheckReport
 from runners.rank.trainer import BACKWARD, allocate_at_random, synchronize_ranks

@@ -24,8 +24,7 @@ from runners.protocol.same_work import ROUNDING
 from runners.protocol.sketches import real_elements, sketch_tensors
 from runners.rank.trainer import Trainer
 from workloads import Workload
-from workloads.optimizers import as_one, members_of
-from workloads.seeding import OwnDraws, seed_generators, torch_states
+from workloads.optimizers import OwnDraws, as_one, members_of, seed_generators, torch_states
 from workloads.tensors import is_finite, stored_values
 
 SAMPLES = 1 << 14

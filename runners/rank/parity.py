@@ -30,13 +30,13 @@ from torch import Tensor, nn
 from backends.base import EXACT, Prepared
 from backends.rank_state import hyperparameters
 from measurement.errors import PlanError
-from measurement.step_timer import StepTimer
+from measurement.probes.step_timer import StepTimer
 from runners.protocol.messages import DriftReport, ParityReport, Sketches
 from runners.protocol.sketches import sketch_states, sketch_tensors
 from runners.rank.call_counts import CallCounter, SkippedParameters
 from runners.rank.own_step import OwnSteps, drawn_apart, optimizer_state, put_state, tolerance_of
 from runners.rank.trainer import Trainer
-from workloads.seeding import seed_generators
+from workloads.optimizers import seed_generators
 from workloads.tensors import digest_of, is_finite, leaves_in
 
 SCALE = 2.0**8

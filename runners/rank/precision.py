@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from backends.base import Prepared
 from measurement.errors import PlanError
-from measurement.training import LossScale, Precision
+from measurement.plans.settings import LossScale, Precision
 
 DTYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
 GRADIENT_ERRORS = {"fp32": 0.0, "amp-fp16": 2e-3, "amp-bf16": 2e-2}

@@ -7,8 +7,7 @@ import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from measurement.errors import RingsideError
-from measurement.text import printable
+from measurement.errors import RingsideError, printable
 from measurement.users_code import message_of, paragraph, place_of
 
 FULL = (

@@ -19,18 +19,17 @@ from backends import Backend
 from backends.base import BuildOptimizer, Prepared
 from backends.rank_state import hyperparameters, sampled
 from measurement.errors import PlanError
-from measurement.record import PHASES, RankSteps
-from measurement.speed import SpeedSettings
-from measurement.step_timer import StepTimer
-from measurement.thread_times import ThreadClock
+from measurement.plans.settings import SpeedSettings
+from measurement.probes.step_timer import StepTimer
+from measurement.probes.thread_times import ThreadClock
+from measurement.records.record import PHASES, RankSteps
 from measurement.world import World
 from runners.protocol.drift import LEARNING_RATE
 from runners.protocol.messages import DriftReport
-from runners.rank.loader_processes import loaders_held
 from runners.rank.precision import StepPrecision
+from runners.rank.resources import loaders_held
 from workloads import Workload
-from workloads.optimizers import as_one, members_of
-from workloads.seeding import seed_generators
+from workloads.optimizers import as_one, members_of, seed_generators
 from workloads.tensors import by_pixels
 
 DATA_WAIT, FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))

@@ -16,24 +16,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from backends import backend_class, check_options
-from measurement.disturbing_variables import disturbances, told
+from measurement.conditions.disturbing_variables import disturbances, told
 from measurement.environment import steering_environment
 from measurement.errors import ParityError, PlanError, RingsideError
-from measurement.needs import HOROVOD, MPI
-from measurement.plan import Plan
-from measurement.plan_file import check_plan
-from measurement.record import LaunchRecord, RankReport
+from measurement.plans.plan import Plan
+from measurement.plans.plan_file import check_plan
+from measurement.plans.settings import Precision
+from measurement.records.record import LaunchRecord, RankReport
+from measurement.records.results import ResultsFolder, default_folder, folder_name
+from measurement.records.step_tables import steps_of
 from measurement.registry import search_beside
-from measurement.results import ResultsFolder, default_folder, folder_name
-from measurement.step_tables import steps_of
-from measurement.training import Precision
-from measurement.world import World
+from measurement.world import HOROVOD, MPI, World
 from runners.hosts.network import use_interface
 from runners.launchers import horovodrun, mpirun, read_own_world
-from runners.planning.arms import require_gpu_here
+from runners.planning.arms import job_of, require_gpu_here
 from runners.planning.check_process import is_to_check, require_workable_here
 from runners.planning.compatibility import require_given
-from runners.planning.jobs import job_of
 from runners.planning.left_variables import libraries_of
 from runners.planning.workload import resolve_workload
 from runners.processes.process_exit import leave, say_once
@@ -54,7 +52,7 @@ from runners.standalone.training_run import TrainingRun
 from workloads import REGISTRY
 
 if TYPE_CHECKING:
-    from reports.formats.tensorboard_log import TensorboardLog
+    from runners.event_log import TensorboardLog
 
 MAY_BE_HOROVODRUN = (horovodrun.VARIABLES.name, mpirun.VARIABLES.name)
 """Over MPI its ranks are mpirun's."""
@@ -395,7 +393,7 @@ def _take_gate(engine: Engine, record: LaunchRecord, measured: StandaloneSetting
 
 
 def _log(events: Path, engine: Engine) -> TensorboardLog:
-    from reports.formats.tensorboard_log import TensorboardLog  # with scipy, which no other rank needs
+    from runners.event_log import TensorboardLog  # with scipy, which no other rank needs
 
     return TensorboardLog(events, sample_unit=engine.sample_unit)
 

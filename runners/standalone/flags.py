@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from measurement.errors import PlanError
-from measurement.plan_file import checked, parse_yaml
-from measurement.training import TrainingSettings
+from measurement.plans.plan_file import checked, parse_yaml
+from measurement.plans.settings import TrainingSettings
 from measurement.world import World
 from workloads import workload_class
 

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from backends.base import Store
-from measurement.errors import RingsideError
-from measurement.text import printable
+from measurement.errors import RingsideError, printable
 from measurement.world import World
 from runners.processes.process_exit import leave
 

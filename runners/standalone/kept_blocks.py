@@ -10,9 +10,9 @@ import signal
 import socket
 
 from measurement.errors import RecordError
-from measurement.plan import Plan
-from measurement.record import BlockRecord, Failure, LaunchRecord
-from measurement.results import ResultsFolder
+from measurement.plans.plan import Plan
+from measurement.records.record import BlockRecord, Failure, LaunchRecord
+from measurement.records.results import ResultsFolder
 from runners.processes.process_exit import interrupted_code
 from runners.processes.remote_results import append, kept_replies, timings_name
 from runners.rank.told_error import ToldError

@@ -15,12 +15,11 @@ import typer
 
 from backends import Backend, backend_class
 from measurement.errors import PlanError, WorldSizeMismatchError
-from measurement.fingerprint import usable_cores
-from measurement.loader_record import LoaderRecord, LoaderTurn, StorageReads
-from measurement.needs import RENDEZVOUS
+from measurement.probes.fingerprint import usable_cores
+from measurement.records.loader_record import LoaderRecord, LoaderTurn, StorageReads
+from measurement.records.results import default_folder, folder_name
 from measurement.registry import search_beside
-from measurement.results import default_folder, folder_name
-from measurement.world import World
+from measurement.world import RENDEZVOUS, World
 from runners.hosts.network import use_interface
 from runners.launchers import read_own_world
 from runners.planning.workload import WorkloadSetup, resolve_workload

@@ -16,7 +16,7 @@ import torch
 
 from backends import Backend
 from measurement.errors import PlanError
-from measurement.loader_record import LoaderTurn
+from measurement.records.loader_record import LoaderTurn
 from measurement.world import World
 from runners.planning.workload import WorkloadSetup
 from workloads import Workload

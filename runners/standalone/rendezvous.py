@@ -15,12 +15,10 @@ from torch.distributed import FileStore, HashStore, PrefixStore, TCPStore
 
 from backends import Backend, backend_class
 from backends.base import Store
-from backends.mpi_library import load_mpi
-from backends.mpi_rendezvous import open_store
+from backends.mpi.library import load_mpi, open_store
 from measurement.addresses import holder_of, with_port
 from measurement.errors import LaunchError
-from measurement.needs import MPI, RENDEZVOUS
-from measurement.world import World
+from measurement.world import MPI, RENDEZVOUS, World
 from runners.hosts.names import hidden, look
 from runners.launchers import meeting_place
 from runners.launchers.base import GLOO_INTERFACE

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from measurement.loader_record import FilesRead, StorageReads
+from measurement.records.loader_record import FilesRead, StorageReads
 
 MOST_FILES = 5000
 """That are read in one order. Fewer where the time is over before."""

@@ -6,14 +6,13 @@ import numpy as np
 import pandas as pd
 from rich.table import Table
 
-from measurement.record import LaunchRecord
+from measurement.records.record import LaunchRecord
 from reports.conclusions.blocks import tabulate_blocks, throughput_per_s
-from reports.conclusions.bottleneck import data_wait_share, step_shares
 from reports.conclusions.cases import summarise_cases
-from reports.conclusions.step_terms import step_terms, terms_by_launch
+from reports.conclusions.step_terms import data_wait_share, step_shares, step_terms, terms_by_launch
 from reports.conclusions.steps import Steps
 from reports.conclusions.summaries import crowded_line
-from reports.wording.bottleneck import limit_sentence
+from reports.wording.causes import limit_sentence
 from reports.wording.formatting import bandwidth, duration, share, size_text
 
 CONFIDENCE = 0.95

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from measurement.errors import ParityError
-from measurement.record import BlockKind, BlockRecord, LaunchRecord
+from measurement.records.record import BlockKind, BlockRecord, LaunchRecord
 from runners.protocol.messages import BlockCommand, DriftReport
 from runners.rank.engine import Engine
 from runners.standalone.drift import require_together

@@ -11,11 +11,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from measurement.errors import PlanError
-from measurement.record import BlockRecord, LaunchRecord
-from measurement.training import EpochRecord, TrainingSettings
+from measurement.plans.settings import EpochRecord, TrainingSettings
+from measurement.records.record import BlockRecord, LaunchRecord
 from runners.processes.process_exit import EXIT_BAD_INPUT
-from runners.protocol.epoch_records import combine
-from runners.protocol.messages import EpochCommand, EpochReport
+from runners.protocol.messages import EpochCommand, EpochReport, combine
 from runners.protocol.tensor_bytes import read_tensors
 from runners.rank import checkpoint
 from runners.rank.checkpoint import Checkpoint
@@ -24,10 +23,10 @@ from runners.rank.epochs import EpochProgress, EpochRunner
 from runners.rank.trainer import DATA_WAIT
 from runners.standalone.drift import require_together
 from runners.standalone.flags import CheckpointOptions, TrainingOptions
-from workloads.evaluation import EvaluationSums
+from workloads.base import EvaluationSums
 
 if TYPE_CHECKING:
-    from reports.formats.tensorboard_log import TensorboardLog
+    from runners.event_log import TensorboardLog
 
 NO_CHECKPOINT = b"-"
 

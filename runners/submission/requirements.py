@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from measurement.errors import PlanError
-from measurement.plan import Plan
-from measurement.points import world_size_at
+from measurement.plans.plan import Plan
+from measurement.plans.points import world_size_at
 from runners.submission.script import STOPS_BEFORE_S, JobRequest
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from measurement.results import ResultsFolder
-from reports.study import conclude_study
+from measurement.records.results import ResultsFolder
+from reports.compose_study import conclude_study
 from runners.lab.links import INTERFACE, SWITCH
 from runners.lab.namespaces import run_in_network
 from tests.cluster.conftest import inside

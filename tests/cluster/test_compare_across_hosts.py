@@ -14,7 +14,7 @@ import psutil
 import pytest
 import yaml
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from runners.lab import namespaces
 from runners.lab.programs import program
 from runners.lab.ssh import AUTHORIZED, SERVER, host_key

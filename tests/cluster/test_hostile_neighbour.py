@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from tests.cluster.conftest import inside
 from tests.conftest import REPOSITORY, TINY
 

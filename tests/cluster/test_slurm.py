@@ -11,7 +11,7 @@ import psutil
 import pytest
 import yaml
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from runners.lab import namespaces
 from tests.cluster.conftest import inside
 from tests.conftest import TINY, needs_horovod, wait_until

@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import sys
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from tests.cluster.conftest import inside
 from tests.conftest import REPOSITORY
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from tests.cluster.conftest import inside
 from tests.conftest import REPOSITORY, needs_horovod
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from tests.cluster.conftest import inside
 from tests.cluster.test_compare_across_hosts import compare, write_plan
 from tests.conftest import REPOSITORY

@@ -12,7 +12,7 @@ from collections import defaultdict
 
 import pytest
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from tests.conftest import REPOSITORY, ringside_here, write_plan
 from tests.distributed.plugins.told_builds import FILE
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from tests.conftest import needs_horovod, ringside_here, write_plan
 from tests.distributed.test_standalone import HOROVODRUN, run
 from workloads.operations import OPERATIONS

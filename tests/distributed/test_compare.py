@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from runners.rank.resources import KEEP_FREED_MEMORY
 from tests.conftest import needs_horovod, ringside, ringside_here, write_plan
 

@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from measurement.results import ResultsFolder
-from measurement.training import Quantity
+from measurement.plans.settings import Quantity
+from measurement.records.results import ResultsFolder
 from reports.schema import Comparison
 from tests.conftest import needs_horovod, ringside_here, write_plan
 

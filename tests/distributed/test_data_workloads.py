@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from runners.planning.workload import resolve_workload
 from tests.conftest import HAS_HOROVOD, ringside_here, write_plan
 from tests.dataset_files import write_data

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from tests.conftest import REPOSITORY, needs_horovod, no_process_stays, ringside, started_processes, wait_until, write_plan
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]

@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
-from measurement.plan import FLOOR
-from measurement.results import ResultsFolder
+from measurement.plans.plan import FLOOR
+from measurement.records.results import ResultsFolder
 from tests.conftest import needs_horovod, ringside_here, write_plan
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from reports.schema import Comparison
 from tests.conftest import no_process_stays, ringside_here, write_plan
 

@@ -7,7 +7,7 @@ import json
 import pytest
 import yaml
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from runners.protocol.drift import drift_between
 from runners.protocol.gate_verdict import judge_parity
 from runners.protocol.messages import DriftReport, ParityReport

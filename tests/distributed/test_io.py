@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from measurement.loader_record import LoaderRecord
-from measurement.results import ResultsFolder
-from reports.conclusions.bottleneck import LIMIT
+from measurement.records.loader_record import LoaderRecord
+from measurement.records.results import ResultsFolder
+from reports.conclusions.step_terms import LIMIT
 from tests.conftest import ringside_here, write_plan
 from tests.dataset_files import write_data, write_mnist
 from tests.distributed.test_standalone import MPIRUN, run

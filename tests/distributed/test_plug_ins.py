@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from measurement.results import ResultsFolder, read_record
+from measurement.records.results import ResultsFolder, read_record
 from tests.conftest import REPOSITORY, documented_files
 
 pytestmark = pytest.mark.distributed

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from measurement.plan_file import check_plan
-from measurement.results import ResultsFolder
+from measurement.plans.plan_file import check_plan
+from measurement.records.results import ResultsFolder
 from runners.driver.rehearsal import Memory
 from tests.conftest import TINY, ringside_here, write_plan
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from tests.conftest import HAS_HOROVOD, needs_horovod, no_process_stays, ringside_here, write_plan
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]

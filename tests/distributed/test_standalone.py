@@ -12,8 +12,8 @@ import pytest
 import typer
 
 from measurement.addresses import free_port
-from measurement.fingerprint import core_count, usable_cores
-from measurement.results import ResultsFolder
+from measurement.probes.fingerprint import core_count, usable_cores
+from measurement.records.results import ResultsFolder
 from reports.schema import Comparison
 from runners.rank.resources import KEEP_FREED_MEMORY
 from runners.standalone.command import command_line

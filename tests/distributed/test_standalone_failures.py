@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from measurement.addresses import free_port
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from tests.conftest import BIN, REPOSITORY, needs_horovod, ringside_here, wait_until, write_plan
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]

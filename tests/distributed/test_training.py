@@ -10,7 +10,7 @@ import statistics
 import pytest
 import torch
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from measurement.world import World
 from tests.conftest import HAS_HOROVOD, needs_horovod
 from tests.distributed.ranks import training

@@ -8,7 +8,7 @@ from torch import nn
 
 from backends.dp import DataParallel
 from measurement.errors import PlanError
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from tests.conftest import REPOSITORY, needs_horovod, ringside_here, write_plan
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
@@ -22,7 +22,7 @@ def test_all_transports_under_one_launcher_pass_the_gate(tmp_path):
         "naive": {"backend": "naive", "transport": "gloo", "launcher": "torchrun"},
         "naive-mpi": {"backend": "naive", "transport": "mpi", "launcher": "horovodrun"},
         "horovod-gloo": {"backend": "horovod", "transport": "gloo", "launcher": "mpirun"},
-        "server": {"backend": f"{REPOSITORY / 'plans' / 'parameter_server.py'}:ParameterServer", "launcher": "spawn"},
+        "server": {"backend": f"{REPOSITORY / 'examples' / 'parameter_server.py'}:ParameterServer", "launcher": "spawn"},
     }
     done = ringside_here("compare", write_plan(tmp_path, arms=arms, measurement={"control": False}), "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from tests.conftest import REPOSITORY, ringside_here, write_plan
 from tests.distributed.test_standalone import TORCHRUN_DDP, run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from tests.conftest import REPOSITORY, no_process_stays, write_plan
 
 pytestmark = pytest.mark.distributed

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from measurement.errors import LaunchError
-from measurement.plan_file import check_plan
+from measurement.plans.plan_file import check_plan
 from runners.hosts.port_reach import try_ports
 from runners.hosts.preflight import ask
 from runners.hosts.ssh_probe import Probe

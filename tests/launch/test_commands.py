@@ -11,9 +11,8 @@ import pytest
 
 from backends import backend_class
 from measurement.errors import LaunchError, PlanError
-from measurement.needs import HOROVOD, MPI, RENDEZVOUS
-from measurement.plan_file import check_plan
-from measurement.world import World
+from measurement.plans.plan_file import check_plan
+from measurement.world import HOROVOD, MPI, RENDEZVOUS, World
 from runners.hosts.hostfile import parse_hosts
 from runners.launchers import (
     HERE,

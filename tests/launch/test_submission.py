@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from measurement.errors import PlanError
-from measurement.plan_file import check_plan
+from measurement.plans.plan_file import check_plan
 from runners.submission.requirements import minutes_of, require_fit, require_hosts, time_warnings
 from runners.submission.script import JobRequest
 from tests.conftest import ringside_here, write_plan

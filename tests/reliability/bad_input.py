@@ -28,12 +28,12 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from measurement.errors import RingsideError
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.formats.html import HtmlReport
 from reports.formats.junit import JunitReport
 from reports.formats.markdown import MarkdownReport
-from runners.driver.study import point_plans, read_plan_or_study
+from runners.driver.run_study import point_plans, read_plan_or_study
 from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
 from runners.launchers import known_rank_variables
 from runners.launchers.rank_variables import UNKNOWN_LAUNCHERS, read_world
@@ -43,8 +43,8 @@ from runners.rank import checkpoint
 from tests.conftest import REPOSITORY, TINY
 from tests.dataset_files import cifar_batch, idx
 from tests.unit.results_factory import Truth, make_plan, write_results
-from workloads.cifar_batches import read_batch
-from workloads.idx import read_idx
+from workloads.data.cifar_batches import read_batch
+from workloads.data.idx import read_idx
 
 MOST_CHARACTERS = 600
 """Of a message, without the path of the folder that the test lies in."""

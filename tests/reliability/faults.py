@@ -34,8 +34,8 @@ from typing import Any
 import psutil
 import yaml
 
-from measurement.record import LaunchRecord
-from measurement.results import ResultsFolder
+from measurement.records.record import LaunchRecord
+from measurement.records.results import ResultsFolder
 from runners.processes.run_processes import RUN_ID
 
 REPOSITORY = Path(__file__).parent.parent.parent

@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 import yaml
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from runners.lab import namespaces
 from runners.processes.key_file import PREFIX
 from tests.reliability.faults import (

@@ -16,19 +16,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from measurement.errors import HostfileError, PlanError, RecordError, RingsideError
-from measurement.files import lock_folder, write_whole
-from measurement.plan_file import check_plan, parse_yaml, read_content
-from measurement.results import ResultsFolder
+from measurement.plans.plan_file import check_plan, parse_yaml, read_content
+from measurement.records.files import lock_folder, write_whole
+from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.formats.html import HtmlReport
-from runners.driver.study import read_plan_or_study
+from runners.driver.run_study import read_plan_or_study
 from runners.hosts.hostfile import parse_hostfile, parse_hosts, read_hostfile
 from runners.launchers import known_rank_variables
 from runners.launchers.rank_variables import read_world
 from runners.rank import checkpoint
 from tests.conftest import REPOSITORY, TINY, ringside_here, write_plan
 from tests.unit.results_factory import make_plan, write_results
-from workloads.idx import read_idx
+from workloads.data.idx import read_idx
 
 MOST_CHARACTERS = 1000
 """Of a message."""
@@ -255,7 +255,7 @@ def test_variables_of_launchers_that_hold_anything(variables, message):
 
 
 def test_what_a_compressed_file_holds_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr("workloads.idx.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("workloads.data.idx.MOST_BYTES", 1 << 20)
     path = tmp_path / "images.gz"
     path.write_bytes(gzip.compress(bytes(1 << 24)))
     assert "holds more than 1 MiB, decompressed" in refusal(PlanError, lambda: read_idx(path, dimensions=3))
@@ -278,7 +278,7 @@ def test_files_have_the_permissions_that_their_user_wants(tmp_path, mask, before
 HOLDS = """
 import sys, time
 from pathlib import Path
-from measurement.files import lock_folder
+from measurement.records.files import lock_folder
 held = lock_folder(Path(sys.argv[1]))
 print("locked", flush=True)
 time.sleep(600)

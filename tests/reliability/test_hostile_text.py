@@ -13,9 +13,8 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from measurement.errors import PlanError
-from measurement.record import Case
-from measurement.text import printable
+from measurement.errors import PlanError, printable
+from measurement.records.record import Case
 from reports import write_reports
 from reports.formats.terminal import comparison_table
 from runners.driver.progress import Progress

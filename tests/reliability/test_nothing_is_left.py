@@ -11,8 +11,7 @@ import psutil
 import pytest
 
 from runners.processes import local
-from runners.processes.open_mpi_files import SHARED_MEMORY
-from runners.processes.run_processes import RUN_ID, end_run
+from runners.processes.run_processes import RUN_ID, SHARED_MEMORY, end_run
 from tests.conftest import REPOSITORY, started_processes, wait_until
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from torch.distributed import TCPStore
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from runners.processes.key_file import PREFIX, shared_key
 from runners.processes.run_processes import RUN_ID
 from tests.conftest import REPOSITORY, needs_horovod, started_processes, wait_until, write_plan

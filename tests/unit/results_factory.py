@@ -1,4 +1,4 @@
-"""Writes results folders of known truth through ``measurement.results``, as the driver would, without running anything."""
+"""Writes results folders of known truth through ``measurement.records.results``, as the driver would, without running anything."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from measurement.plan import FLOOR, Arm, Measurement, Plan
-from measurement.record import (
+from measurement.plans.plan import FLOOR, Arm, Measurement, Plan
+from measurement.records.record import (
     BlockRecord,
     Case,
     Failure,
@@ -22,7 +22,7 @@ from measurement.record import (
     RankSteps,
     ThreadTimes,
 )
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 
 STARTED = "2026-01-01T12:00:00+00:00"
 COMPARISON_ID = "synthetic-20260101"

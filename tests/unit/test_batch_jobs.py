@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from measurement.errors import HostfileError, LaunchError, PlanError
-from runners.driver.study import read_plan_or_study
+from runners.driver.run_study import read_plan_or_study
 from runners.hosts.batch_jobs import JOB_IDS, job_hosts, job_id, job_system, unused_nodes
 from runners.hosts.placement import planned_hosts
 from runners.hosts.preflight import inspect

@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 
 from reports import write_reports
-from reports.conclusions.bottleneck import LIMIT, data_wait_share, limit_of, step_shares
+from reports.conclusions.step_terms import LIMIT, data_wait_share, limit_of, step_shares
 from reports.formats.terminal import comparison_table
 from reports.schema import Comparison, Estimate, StepShares, StepTerms
-from reports.wording.bottleneck import limit_sentence
+from reports.wording.causes import limit_sentence
 from tests.unit import results_factory
 from tests.unit.results_factory import Truth, make_plan, write_results
 

@@ -13,15 +13,15 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from measurement.plan import Plan
-from measurement.record import Case
-from measurement.results import ResultsFolder
+from measurement.plans.plan import Plan
+from measurement.records.record import Case
+from measurement.records.results import ResultsFolder
 from reports import conclude, write_reports
-from reports.charts.comparison import charts
+from reports.charts.comparison_charts import charts
 from reports.conclusions.cases import count_verdicts, summarise_cases
 from reports.formats.html import HtmlReport
 from reports.formats.terminal import comparison_table
-from reports.wording.comparison import counts_words
+from reports.wording.comparison_sentences import counts_words
 from tests.unit.results_factory import Truth, make_plan, write_results
 
 DATA = Path(__file__).parents[1] / "data"

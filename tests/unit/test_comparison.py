@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 
 from measurement.errors import RecordError
-from measurement.record import Failure
-from measurement.results import ResultsFolder
+from measurement.records.record import Failure
+from measurement.records.results import ResultsFolder
 from reports import conclude
-from reports.comparison import compare, measured_minutes
+from reports.compose_comparison import compare, measured_minutes
 from reports.conclusions.blocks import (
     pair_blocks,
     tabulate_blocks,
@@ -21,7 +21,7 @@ from reports.conclusions.blocks import (
     with_copies,
 )
 from reports.conclusions.steps import Steps, read_steps
-from reports.wording.comparison import apart_note
+from reports.wording.comparison_sentences import apart_note
 from reports.wording.disturbances import page_fault_lines, restart_lines
 from tests.unit.results_factory import Truth, make_plan, write_results
 

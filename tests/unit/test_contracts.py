@@ -13,7 +13,7 @@ import reports
 import workloads
 from backends import backend_class
 from measurement.errors import PlanError
-from measurement.plan_file import checked
+from measurement.plans.plan_file import checked
 from runners.launchers import REGISTRY as LAUNCHERS
 from runners.launchers import make_launcher
 from runners.planning.workload import resolve_workload

@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from measurement.core_use import busy_warning, crowded_warning, read_core_use
-from measurement.fingerprint import usable_cores
-from measurement.record import BlockRecord, CoreUse, RankSteps, load_of
+from measurement.probes.core_use import busy_warning, crowded_warning, read_core_use
+from measurement.probes.fingerprint import usable_cores
+from measurement.records.record import BlockRecord, CoreUse, RankSteps, load_of
 
 SPIN = "import time\nuntil = time.perf_counter() + {}\nwhile time.perf_counter() < until: pass"
 

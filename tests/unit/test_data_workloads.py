@@ -27,8 +27,8 @@ from tests.dataset_files import (
     write_python2_pickle,
     write_text,
 )
-from workloads.cifar_batches import read_batch
-from workloads.decoder import SIZES, Decoder
+from workloads.data.cifar_batches import read_batch
+from workloads.language_model import SIZES, Decoder
 
 CPU = torch.device("cpu")
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
@@ -306,7 +306,7 @@ def test_a_text_that_is_too_short(tmp_path, size, said):
 
 def test_no_workload_imports_torchvision_before_it_is_asked_for():
     """It takes every rank a second."""
-    for path in (REPOSITORY / "workloads").glob("*.py"):
+    for path in (REPOSITORY / "workloads").rglob("*.py"):
         for node in ast.parse(path.read_text()).body:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", "") or ""]
             assert not {name.partition(".")[0] for name in names} & {"torchvision", "PIL"}, path

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from measurement.disturbing_variables import Disturbance, disturbances
+from measurement.conditions.disturbing_variables import Disturbance, disturbances
 from measurement.errors import PlanError
 from runners.driver.arm_processes import LAUNCHER_LOG, ArmProcesses
 from runners.driver.diagnosis import Diagnosis

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from backends import backend_class
-from measurement.disturbing_variables import TABLE, disturbances, refusal, told
+from measurement.conditions.disturbing_variables import TABLE, disturbances, refusal, told
 from measurement.errors import PlanError
-from measurement.plan_file import check_plan
+from measurement.plans.plan_file import check_plan
 from runners.planning.arms import resolve_arms
 from runners.planning.left_variables import require_undisturbed
 from tests.conftest import REPOSITORY

@@ -16,10 +16,9 @@ from pydantic import BaseModel
 
 from backends import REGISTRY as BACKENDS
 from backends import backend_class
-from measurement.plan import Arm, Measurement, Plan, Point
-from measurement.plan_file import check_plan
-from measurement.speed import SpeedSettings
-from measurement.training import LossScale, TrainingSettings
+from measurement.plans.plan import Arm, Measurement, Plan, Point
+from measurement.plans.plan_file import check_plan
+from measurement.plans.settings import LossScale, SpeedSettings, TrainingSettings
 from tests.conftest import REPOSITORY
 from workloads import REGISTRY as WORKLOADS
 from workloads import workload_class

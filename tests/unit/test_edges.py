@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from measurement.plan_file import check_plan
-from measurement.record import Case
+from measurement.plans.plan_file import check_plan
+from measurement.records.record import Case
 from reports import REGISTRY, conclude, make_report
-from reports.charts.comparison import charts
-from reports.charts.study import study_charts
+from reports.charts.comparison_charts import charts
+from reports.charts.study_charts import study_charts
+from reports.compose_study import conclude_study
 from reports.conclusions.verdict import reach_of_load, stands_clear, tells_nothing
 from reports.formats.terminal import comparison_table
 from reports.statistics.intervals import around
-from reports.study import conclude_study
 from reports.wording.formatting import apart, ratio
 from tests.unit.results_factory import Truth, make_launch, make_plan, write_results
 from tests.unit.test_separate_runs import compared, write_alternating

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from measurement.errors import PlanError
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from runners.protocol.messages import ErrorReply
 from runners.rank.told_error import ToldError
 

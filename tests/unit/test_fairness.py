@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from measurement.fairness import fairness_table, unasked_differences
-from measurement.record import RankReport
+from measurement.conditions.fairness import fairness_table, unasked_differences
+from measurement.records.record import RankReport
 from tests.unit.test_measurement import record
 
 

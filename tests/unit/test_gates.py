@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from measurement.plan import Measurement
-from measurement.record import Failure, LaunchRecord
+from measurement.plans.plan import Measurement
+from measurement.records.record import Failure, LaunchRecord
 from runners.driver import gates
 from runners.driver.arm_launch import ArmLaunch
 from runners.driver.gates import none_can_pass, open_gates

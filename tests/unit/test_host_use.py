@@ -12,8 +12,8 @@ import numpy as np
 import psutil
 import pytest
 
-from measurement.host_use import GpuCounters, HostCounters, Traffic
-from measurement.plan_file import check_plan
+from measurement.plans.plan_file import check_plan
+from measurement.probes.host_use import GpuCounters, HostCounters, Traffic
 from reports import conclude, write_reports
 from reports.conclusions.machine import energy_per_sample_j
 from reports.schema import Estimate

@@ -8,7 +8,7 @@ import pytest
 
 from backends import backend_class
 from measurement.errors import PlanError
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from reports import make_reports, write_reports
 from reports.base import Report
 from runners.rank.precision import StepPrecision
@@ -103,7 +103,7 @@ def test_a_plans_reports_are_written_and_comparison_json_always(tmp_path):
     [
         (["html", ALSO_HTML], f"reports 'html' and '{ALSO_HTML}' both write report.html"),
         (["htm"], "unknown report 'htm'; did you mean 'html'?"),
-        (["measurement.plan:Plan"], "does not derive from reports.base.Report"),
+        (["measurement.plans.plan:Plan"], "does not derive from reports.base.Report"),
         (["no/such.py:Mine"], "report file 'no/such.py' does not exist"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from measurement.errors import PlanError, RecordError
-from measurement.loader_record import FilesRead, LoaderRecord, LoaderTurn, StorageReads
+from measurement.records.loader_record import FilesRead, LoaderRecord, LoaderTurn, StorageReads
 from reports.conclusions.loaders import LoaderDemand, loading_rates, read_demand, slowest_ranks
 from reports.formats.loader_page import loading_page, write_loading
 from reports.formats.terminal import loading_table

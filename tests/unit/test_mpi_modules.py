@@ -9,9 +9,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from backends import mpi_library, mpi_staging
-from backends.mpi_reductions import find_reduction
-from backends.mpi_staging import Stage
+from backends.mpi import library as mpi_library
+from backends.mpi import operations as mpi_staging
+from backends.mpi.operations import Stage
+from backends.mpi.reductions import find_reduction
 from measurement.errors import PlanError
 
 
@@ -21,7 +22,7 @@ def run(code):
 
 def test_the_import_registers_and_starts_nothing():
     done = run(
-        "import sys, importlib, backends.mpi_process_group as group, torch.distributed as dist\n"
+        "import sys, importlib, backends.mpi.process_group as group, torch.distributed as dist\n"
         "importlib.reload(group)\n"
         "assert dist.Backend('mpi4py') == 'mpi4py' and 'MPI4PY' in dist.Backend._plugins\n"
         "assert not [name for name in sys.modules if name.startswith('mpi4py')]\n"

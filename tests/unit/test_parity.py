@@ -14,7 +14,7 @@ from runners.protocol.gate_verdict import judge_parity
 from runners.protocol.messages import ParityReport
 from runners.protocol.sketches import sketch, sketch_states
 from runners.rank.own_step import put_state, tolerance_of
-from workloads.seeding import OwnDraws, seed_generators
+from workloads.optimizers import OwnDraws, seed_generators
 
 SHAPES = {"weight": (40, 30), "bias": (30,), "dead": (5,)}
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from measurement.errors import HostfileError, PlanError, RingsideError
-from measurement.plan_file import check_plan, read_content
-from runners.driver.study import read_plan_or_study
+from measurement.plans.plan_file import check_plan, read_content
+from runners.driver.run_study import read_plan_or_study
 from runners.hosts import preflight as inspection
 from runners.hosts.host_differences import host_differences
 from runners.hosts.placement import Placement, planned_hosts

@@ -10,12 +10,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import measurement.plan
+import measurement.plans.plan
 from measurement.errors import PlanError, RingsideError
-from measurement.plan import Plan
-from measurement.plan_file import check_plan, read_content
-from measurement.plan_references import placed_beside
-from runners.driver.study import read_plan_or_study
+from measurement.plans.plan import Plan
+from measurement.plans.plan_file import check_plan, read_content
+from measurement.plans.references import placed_beside
+from runners.driver.run_study import read_plan_or_study
 from runners.planning.arms import require_gpus_on, resolve_arms
 from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
 from tests.conftest import REPOSITORY, TINY, write_plan
@@ -167,7 +167,7 @@ def test_a_plan_survives_its_own_yaml():
 
 
 def test_a_field_that_is_added_later_leaves_older_digests_as_they_are():
-    class Plan(measurement.plan.Plan):
+    class Plan(measurement.plans.plan.Plan):
         later: int = 7
 
     old = check()

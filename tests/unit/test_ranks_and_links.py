@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from reports import conclude, write_reports
 from reports.conclusions.machine import ring_bytes, share_sent, summarise_links
 from reports.conclusions.ranks import skew, summarise_ranks

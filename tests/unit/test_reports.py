@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from measurement.results import ResultsFolder
+from measurement.records.results import ResultsFolder
 from reports import REGISTRY, conclude, make_report, write_reports
 from reports.base import Report
-from reports.charts.comparison import charts
+from reports.charts.comparison_charts import charts
 from reports.charts.pairs import MAX_POINTS, pair_stride
 from reports.formats.html import HtmlReport, script_json
 from reports.formats.markdown import escape
@@ -210,7 +210,7 @@ def test_reports_need_no_torch(folder, tmp_path):
     copy = shutil.copytree(folder.root, tmp_path / "copy")
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from pathlib import Path; from measurement.results import ResultsFolder; from reports import write_reports\n"
+        "from pathlib import Path; from measurement.records.results import ResultsFolder; from reports import write_reports\n"
         "from reports.formats.terminal import comparison_table\n"
         "print(comparison_table(write_reports(ResultsFolder(Path(sys.argv[1])))).renderables[0].row_count)"
     )

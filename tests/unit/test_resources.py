@@ -9,9 +9,9 @@ import threading
 
 import pytest
 
-from measurement.fingerprint import core_count
+from measurement.probes.fingerprint import core_count
 from measurement.world import World
-from runners.rank import loader_processes
+from runners.rank import resources as loader_processes
 from runners.rank.resources import threads_of
 
 ALONE = World(launcher="torchrun")

@@ -20,6 +20,13 @@ ROOMS = {
     "install": set(),
 }
 INNER_ROOMS = {
+    "measurement/plans": {"records"},
+    "measurement/records": {"plans", "probes"},
+    "measurement/probes": {"records"},
+    "measurement/conditions": {"probes", "records"},
+    "workloads/data": set(),
+    "backends/mpi": set(),
+    "backends/horovod": {"mpi"},
     "runners/protocol": set(),
     "runners/launchers": set(),
     "runners/lab": {"processes"},
@@ -39,12 +46,11 @@ INNER_ROOMS = {
     "reports/formats": {"conclusions", "statistics", "wording", "tables", "charts"},
 }
 """What each room of a room may import of the others beside it: driver and rank know each other only through the protocol."""
-COMPOSING = {"cli", "comparison", "study", "conclude", "write_reports"}
+COMPOSING = {"cli", "compose_comparison", "compose_study", "conclude", "write_reports"}
 """Above these rooms: what a person types, and what puts a report together. No room may import it."""
 SHARED_BY_REPORTS = ("schema", "study_schema", "training_schema", "estimate", "base")
 """Modules of reports/ that stand above its rooms and that every room may import."""
 MOST_MODULES = 14
-"""In a room of runners or reports."""
 DEPENDENCIES = {"torch", "torchvision", "horovod", "mpi4py", "yaml", "pandas", "numpy", "scipy", "jinja2", "rich"}
 BANNED = {"utils", "helpers", "common", "core", "misc"}
 
@@ -82,12 +88,12 @@ def test_a_room_of_a_room_imports_only_what_it_may(room):
 
 
 def test_every_room_of_a_room_has_its_rule():
-    found = [path.parent for house in ("runners", "reports") for path in (REPOSITORY / house).glob("*/__init__.py")]
+    found = [path.parent for house in ROOMS for path in (REPOSITORY / house).glob("*/__init__.py")]
     assert {str(folder.relative_to(REPOSITORY)) for folder in found} == set(INNER_ROOMS)
 
 
 def test_no_room_is_a_maze():
-    for room in ("runners", "reports", *INNER_ROOMS):
+    for room in (*ROOMS, *INNER_ROOMS):
         modules = [path for path in (REPOSITORY / room).glob("*.py") if path.stem != "__init__"]
         assert len(modules) <= MOST_MODULES, room
 
@@ -109,20 +115,20 @@ def test_ranks_import_nothing_that_only_reports_need():
     assert not {"scipy", "tensorboard", "rich", "jinja2", "plotly"} & set(done.stdout.split())
 
 
-def modules_of_reports() -> dict[str, Path]:
+def modules_of(*rooms: str) -> dict[str, Path]:
     """Files by dotted name; a package by that of its folder."""
-    paths = sorted((REPOSITORY / "reports").rglob("*.py"))
+    paths = sorted(path for room in rooms for path in (REPOSITORY / room).rglob("*.py"))
     return {".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
 
 
 @pytest.mark.parametrize("name", SHARED_BY_REPORTS)
 def test_what_all_rooms_of_reports_share_imports_none_of_them(name):
-    imported = imported_modules(REPOSITORY / "reports" / f"{name}.py") & set(modules_of_reports())
+    imported = imported_modules(REPOSITORY / "reports" / f"{name}.py") & set(modules_of("reports"))
     assert imported <= {f"reports.{shared}" for shared in SHARED_BY_REPORTS}
 
 
-def test_no_module_of_reports_imports_itself_by_way_of_others():
-    modules = modules_of_reports()
+def test_no_module_imports_itself_by_way_of_others():
+    modules = modules_of(*ROOMS)
     imports = {name: (imported_modules(path) & set(modules)) - {name} for name, path in modules.items()}
     done: set[str] = set()
 
@@ -144,11 +150,11 @@ def test_no_module_is_named_after_a_dependency_or_after_nothing():
 
 
 def test_only_launchers_know_rank_variables():
-    """horovod_rendezvous.py writes Horovod's in the place of its launcher, environment.py leaves them out of records."""
+    """backends/horovod/rendezvous.py writes Horovod's in the place of its launcher, environment.py leaves them out of records."""
     names = {"LOCAL_RANK", "WORLD_SIZE", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}
     for room in ROOMS:
         for path in (REPOSITORY / room).rglob("*.py"):
-            if path.parent.name == "launchers" or path.name in ("horovod_rendezvous.py", "environment.py"):
+            if path.parent.name == "launchers" or path.name in ("rendezvous.py", "environment.py"):
                 continue
             text = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
             assert not names & text, path

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from measurement.plan_file import check_plan
-from measurement.record import LaunchRecord, RankSteps
+from measurement.plans.plan_file import check_plan
+from measurement.records.record import LaunchRecord, RankSteps
 from runners.driver.arm_launch import ArmLaunch, Clock
 from runners.driver.arm_session import Exchange
 from runners.driver.rounds import SLOWEST_BLOCK, Rounds

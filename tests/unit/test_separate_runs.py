@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from measurement.errors import PlanError, RecordError
-from measurement.plan import Arm, Measurement, Plan
-from measurement.results import ResultsFolder
-from measurement.training import TrainingSettings
+from measurement.plans.plan import Arm, Measurement, Plan
+from measurement.plans.settings import TrainingSettings
+from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.run_folders import read_runs
 from reports.schema import Comparison

@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from measurement.plan import FLOOR
-from measurement.results import ResultsFolder
+from measurement.plans.plan import FLOOR
+from measurement.records.results import ResultsFolder
 from reports import conclude, write_reports
 from reports.conclusions.ranks import lateness
 from reports.conclusions.step_terms import TERMS, terms_by_launch

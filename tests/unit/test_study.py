@@ -11,18 +11,18 @@ import pytest
 import yaml
 
 from measurement.errors import HostfileError, PlanError
-from measurement.link_rate import parse_plan_rate
-from measurement.plan_file import check_plan
-from measurement.points import plan_at
-from measurement.results import ResultsFolder
-from reports.charts.study import study_charts
-from reports.conclusions.study import quotient
+from measurement.plans.plan_file import check_plan
+from measurement.plans.points import plan_at
+from measurement.plans.settings import parse_plan_rate
+from measurement.records.results import ResultsFolder
+from reports.charts.study_charts import study_charts
+from reports.compose_study import conclude_study, write_study
+from reports.conclusions.study_conclusions import quotient
 from reports.formats.terminal import study_table
 from reports.schema import Estimate
-from reports.study import conclude_study, write_study
 from reports.study_schema import Study
 from reports.tables.study_tables import results_table
-from runners.driver.study import StudyRun, point_plans, read_plan_or_study
+from runners.driver.run_study import StudyRun, point_plans, read_plan_or_study
 from tests.conftest import REPOSITORY, TINY
 from tests.unit.results_factory import Truth, make_manifest, make_plan, write_results
 

@@ -8,9 +8,9 @@ import sys
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from measurement.record import BlockRecord, RankSteps
+from measurement.records.record import BlockRecord, RankSteps
 from reports import conclude
-from reports.formats.tensorboard_log import TensorboardLog
+from runners.event_log import TensorboardLog
 from tests.conftest import REPOSITORY
 from tests.unit.results_factory import Truth, make_launch, make_plan, write_results
 
@@ -69,7 +69,7 @@ def written(plan, truth, seed):
 def test_events_are_written_without_torch(tmp_path):
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from pathlib import Path; from reports.formats.tensorboard_log import TensorboardLog\n"
+        "from pathlib import Path; from runners.event_log import TensorboardLog\n"
         "TensorboardLog(Path(sys.argv[1]), sample_unit='images').close()"
     )
     done = subprocess.run(

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from measurement.record import BlockRecord, RankSteps, ThreadTimes
-from measurement.thread_times import ThreadClock
+from measurement.probes.thread_times import ThreadClock
+from measurement.records.record import BlockRecord, RankSteps, ThreadTimes
 from tests.conftest import REPOSITORY
 
 SHARED_CORE = """
 import hashlib, json, os, sys, threading, time
-from measurement.thread_times import ThreadClock
+from measurement.probes.thread_times import ThreadClock
 
 def compute(seconds):  # without the interpreter's lock
     until = time.monotonic() + seconds

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from measurement.record import BlockRecord, RankSteps
-from measurement.results import ResultsFolder
-from measurement.step_tables import steps_of
+from measurement.records.record import BlockRecord, RankSteps
+from measurement.records.results import ResultsFolder
+from measurement.records.step_tables import steps_of
 from reports import conclude
 from reports.conclusions.blocks import throughput_interval, throughput_per_s
 from reports.statistics.bootstrap import ratio_of_sums_interval

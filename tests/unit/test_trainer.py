@@ -16,17 +16,16 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import runners.rank.trainer
 from backends.base import Prepared
-from backends.hvd import HorovodPrepared
+from backends.horovod.backend import HorovodPrepared
 from measurement.errors import PlanError
-from measurement.record import LaunchRecord
-from measurement.speed import SpeedSettings
-from measurement.step_timer import StepTimer
-from measurement.training import LossScale
+from measurement.plans.settings import LossScale, SpeedSettings
+from measurement.probes.step_timer import StepTimer
+from measurement.records.record import LaunchRecord
 from measurement.world import World
 from runners.processes.rank_supervisor import state
 from runners.protocol.gate_verdict import judge_parity
 from runners.protocol.messages import Job
-from runners.rank import loader_processes
+from runners.rank import resources as loader_processes
 from runners.rank.call_counts import BACKWARD, FORWARD, STEP
 from runners.rank.engine import settle_garbage, start_engine
 from runners.rank.parity import run_gate

@@ -12,13 +12,11 @@ from torch.utils.data import TensorDataset
 
 from backends.base import Prepared
 from measurement.errors import PlanError
-from measurement.record import RankSteps
-from measurement.speed import SpeedSettings
-from measurement.training import EpochRecord, TrainingSettings
+from measurement.plans.settings import EpochRecord, SpeedSettings, TrainingSettings
+from measurement.records.record import RankSteps
 from measurement.world import World
 from runners.planning.workload import resolve_workload, steps_per_epoch
-from runners.protocol.epoch_records import combine
-from runners.protocol.messages import EpochCommand, EpochReport, Job
+from runners.protocol.messages import EpochCommand, EpochReport, Job, combine
 from runners.rank import checkpoint
 from runners.rank.engine import start_engine
 from runners.rank.epochs import EpochProgress
@@ -28,7 +26,7 @@ from runners.standalone.flags import read_checkpoint_options, read_training, wor
 from runners.standalone.training_run import is_best
 from tests.conftest import REPOSITORY
 from tests.dataset_files import write_data
-from workloads.input import Augmented, Input, InputOptions
+from workloads.data.input import Augmented, Input, InputOptions
 
 CPU = torch.device("cpu")
 

@@ -9,19 +9,19 @@ from fractions import Fraction
 
 import pytest
 
-from measurement.plan import Arm, Measurement, Plan, Point
-from measurement.record import LaunchRecord
-from measurement.results import ResultsFolder
-from measurement.training import EpochRecord, TrainingSettings
+from measurement.plans.plan import Arm, Measurement, Plan, Point
+from measurement.plans.settings import EpochRecord, TrainingSettings
+from measurement.records.record import LaunchRecord
+from measurement.records.results import ResultsFolder
 from reports import conclude, write_reports
-from reports.charts.study import study_charts
-from reports.comparison import compare
+from reports.charts.study_charts import study_charts
+from reports.compose_comparison import compare
+from reports.compose_study import study_of
 from reports.conclusions.steps import Steps
-from reports.conclusions.training import reference_of
+from reports.conclusions.training_results import reference_of
 from reports.estimate import Estimate
 from reports.schema import Comparison
 from reports.statistics.seeds import converges, median_time, ratio_interval, t_interval
-from reports.study import study_of
 from tests.unit.results_factory import COMPARISON_ID, STARTED
 
 HELD_OUT = 200

@@ -7,7 +7,7 @@ import time
 import horovod.torch as hvd
 
 from backends.ddp import DDP
-from backends.hvd import Horovod
+from backends.horovod.backend import Horovod
 
 AFTER_STEPS = 20
 

@@ -2,7 +2,7 @@
 
 import time
 
-from workloads.input import Transformed, length
+from workloads.data.input import Transformed, length
 from workloads.mnist import Mnist
 
 SECONDS = 0.03

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from workloads.input import InputOptions
+from workloads.data.input import InputOptions
 from workloads.supervised import SGDOptions, SGDTrained
 
 SLICES = 10

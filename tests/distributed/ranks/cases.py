@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import backends.mpi_process_group  # noqa: F401 - registers the backend
-from backends.mpi_library import load_mpi
+import backends.mpi.process_group  # noqa: F401 - registers the backend
+from backends.mpi.library import load_mpi
 from measurement.errors import WorldSizeMismatchError
 
 CASES = {}

@@ -17,7 +17,7 @@ from torch.distributed import PrefixStore
 
 from backends import backend_class
 from measurement.errors import PlanError
-from measurement.plan_file import checked
+from measurement.plans.plan_file import checked
 from runners.launchers import read_own_world
 from runners.processes.process_exit import leave_in_order
 from runners.rank.precision import StepPrecision

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
+from workloads.data.input import Sample
 from workloads.digits import Digits
-from workloads.input import Sample
 
 DIES_AT = "RINGSIDE_TEST_DIES_AT"
 """epoch:batch."""

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-import backends.mpi_process_group  # noqa: F401 - registers the backend
-from backends import mpi_operations
+import backends.mpi.process_group  # noqa: F401 - registers the backend
+from backends.mpi import operations as mpi_operations
 
 WHOLE = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64]
 FRACTIONS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]

@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-import backends.mpi_process_group  # noqa: F401 - registers the backend
-from backends.mpi_library import load_mpi
-from backends.mpi_works import poll
+import backends.mpi.process_group  # noqa: F401 - registers the backend
+from backends.mpi.library import load_mpi
+from backends.mpi.works import poll
 
 NAMES = {"mpi": ("test_all_to_all*",), "mpi4py": ("test_get_backend", "test_Backend_enum_class", "test_backend_*group")}
 """Under which name tests run; the others as gloo's."""

@@ -13,14 +13,14 @@ import torch
 from torch.distributed import PrefixStore
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from measurement.training import TrainingSettings
+from measurement.plans.settings import TrainingSettings
 from runners.launchers import read_own_world
 from runners.processes.process_exit import leave_in_order
 from runners.protocol.gate_verdict import judge_gate
 from runners.protocol.messages import CheckReport, EpochCommand, Job, ParityReport
 from runners.rank.engine import start_engine
 from runners.standalone.rendezvous import rendezvous_store
-from workloads.evaluation import EvaluationSums
+from workloads.base import EvaluationSums
 
 WORKLOAD = "tests.distributed.ranks.interrupted:Interrupted"
 LOCAL_BATCH_SIZE = 8

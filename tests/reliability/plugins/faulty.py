@@ -18,7 +18,7 @@ import psutil
 import torch
 
 from backends.ddp import DDP
-from backends.hvd import Horovod
+from backends.horovod.backend import Horovod
 from reports.base import Report
 from runners.launchers.horovodrun import Horovodrun
 from runners.launchers.mpirun import Mpirun

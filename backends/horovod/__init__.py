@@ -1,0 +1,1 @@
+"""Horovod as a back end: its optimizer, its rendezvous, its communicator."""

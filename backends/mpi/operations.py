@@ -1,0 +1,258 @@
+"""Collectives on contiguous host tensors, each one blocking MPI call. Counts may exceed 32 bits.
+
+Operations that do not reduce move bytes, whatever the dtype. mpi4py releases the GIL during every call.
+
+Copies tensors to where MPI can take them: contiguous and, unless the library is CUDA-aware, in host memory.
+
+A contiguous tensor in host memory is used directly. Others are copied, and results are copied back. GPU tensors are copied
+through pinned memory on a separate stream, which first waits for the work that the caller's stream had when the operation was
+issued.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from backends.mpi.library import is_cuda_aware, load_mpi
+from backends.mpi.reductions import Reduction
+
+LIMIT_BYTES = 1 << 30
+"""Larger messages are split: before MPI 4, counts and displacements have 32 bits."""
+
+
+def all_reduce(comm: Any, tensor: torch.Tensor, reduction: Reduction) -> None:
+    """Reduce in place on every rank."""
+    for part in _parts(tensor, reduction):
+        comm.Allreduce(load_mpi().IN_PLACE, part, reduction.operation)
+    _finish_mean(comm, tensor, reduction)
+
+
+def reduce(comm: Any, tensor: torch.Tensor, reduction: Reduction, root: int) -> None:
+    """Reduce in place on the root. The other ranks' tensors do not change."""
+    is_root = comm.rank == root
+    for part in _parts(tensor, reduction):
+        comm.Reduce(load_mpi().IN_PLACE if is_root else part, part if is_root else None, reduction.operation, root)
+    if is_root:
+        _finish_mean(comm, tensor, reduction)
+
+
+def reduce_scatter(comm: Any, output: torch.Tensor, blocks: torch.Tensor, reduction: Reduction) -> None:
+    """Reduce ``blocks``, which holds a block of the output's size for every rank, and give each rank its block."""
+    begin = blocks.data_ptr()
+    if begin <= output.data_ptr() < begin + blocks.nbytes:
+        blocks = blocks.clone()  # the output may be one of the blocks; MPI forbids aliases
+    if blocks.nbytes > LIMIT_BYTES:
+        for root, block in enumerate(blocks.view(-1).chunk(comm.size)):
+            mine = output if root == comm.rank else block
+            if mine is output:
+                output.view(-1).copy_(block)
+            reduce(comm, mine, reduction, root)
+        return
+    source = [_memory(blocks), output.numel(), reduction.datatype]  # mpi4py takes the count of one block
+    comm.Reduce_scatter_block(source, [_memory(output), output.numel(), reduction.datatype], reduction.operation)
+    _finish_mean(comm, output, reduction)
+
+
+def broadcast(comm: Any, tensor: torch.Tensor, root: int) -> None:
+    """Copy the root's data to all ranks."""
+    comm.Bcast(bytes_of(tensor), root)
+
+
+def all_gather(comm: Any, blocks: torch.Tensor, block: torch.Tensor) -> None:
+    """Gather every rank's block on all ranks, in order of rank."""
+    is_in_place = block.data_ptr() == blocks.data_ptr() + comm.rank * block.nbytes  # as FSDP gathers; MPI forbids aliases
+    comm.Allgather(load_mpi().IN_PLACE if is_in_place else bytes_of(block), _blocks_like(block, blocks))
+
+
+def gather(comm: Any, blocks: torch.Tensor | None, block: torch.Tensor, root: int) -> None:
+    """Gather every rank's block on the root. ``blocks`` is None on other ranks."""
+    comm.Gather(bytes_of(block), None if blocks is None else _blocks_like(block, blocks), root)
+
+
+def scatter(comm: Any, block: torch.Tensor, blocks: torch.Tensor | None, root: int) -> None:
+    """Give every rank its block from the root. ``blocks`` is None on other ranks."""
+    comm.Scatter(None if blocks is None else _blocks_like(block, blocks), bytes_of(block), root)
+
+
+def all_to_all(comm: Any, output: torch.Tensor, received: Sequence[int], source: torch.Tensor, sent: Sequence[int]) -> None:
+    """Send blocks of any length from every rank to every rank.
+
+    Args:
+        comm: the communicator.
+        output: where the blocks go, one after another.
+        received: elements from each rank.
+        source: the blocks to send, one after another.
+        sent: elements to each rank.
+    """
+    sizes_in, sizes_out = ([count * source.element_size() for count in counts] for counts in (received, sent))
+    step = LIMIT_BYTES // comm.size
+    longest = _agree_on_longest(comm, max(*sizes_in, *sizes_out))
+    if longest <= step:
+        comm.Alltoallv([_memory(source), sizes_out, load_mpi().BYTE], [_memory(output), sizes_in, load_mpi().BYTE])
+        return
+    pieces_in, pieces_out = _bytes_of_blocks(output, sizes_in), _bytes_of_blocks(source, sizes_out)
+    for begin in range(0, longest, step):
+        _exchange(comm, [piece[begin : begin + step] for piece in pieces_in], [piece[begin : begin + step] for piece in pieces_out])
+
+
+def bytes_of(tensor: torch.Tensor) -> list[Any]:
+    """Make a buffer for an MPI call that moves data: bytes, or one element of a datatype as large as the tensor."""
+    mpi = load_mpi()
+    if tensor.nbytes <= LIMIT_BYTES:
+        return [_memory(tensor), tensor.nbytes, mpi.BYTE]
+    return [_memory(tensor), 1, _long_datatype(tensor.nbytes)]
+
+
+def _memory(tensor: torch.Tensor) -> Any:
+    return load_mpi().buffer.fromaddress(tensor.data_ptr(), tensor.nbytes)
+
+
+def _blocks_like(block: torch.Tensor, blocks: torch.Tensor) -> list[Any]:
+    """Make a buffer for all ranks' blocks. mpi4py takes the count and datatype of one block."""
+    _, count, datatype = bytes_of(block)
+    return [_memory(blocks), count, datatype]
+
+
+def _parts(tensor: torch.Tensor, reduction: Reduction) -> Iterator[list[Any]]:
+    """Yield buffers that together cover the tensor, each short enough for a 32-bit count."""
+    address, size, limit = tensor.data_ptr(), tensor.element_size(), LIMIT_BYTES // tensor.element_size()
+    for start in range(0, tensor.numel() or 1, limit):
+        count = min(limit, tensor.numel() - start)
+        yield [load_mpi().buffer.fromaddress(address + start * size, count * size), count, reduction.datatype]
+
+
+def _finish_mean(comm: Any, tensor: torch.Tensor, reduction: Reduction) -> None:
+    if reduction.is_mean:
+        tensor.detach().div_(comm.size)
+
+
+@functools.lru_cache(maxsize=64)
+def _long_datatype(num_bytes: int) -> Any:
+    """Make a datatype of ``num_bytes``: pieces of ``LIMIT_BYTES`` and the rest."""
+    byte = load_mpi().BYTE
+    pieces, rest = divmod(num_bytes, LIMIT_BYTES)
+    piece = byte.Create_contiguous(LIMIT_BYTES)
+    return byte.Create_struct([pieces, rest], [0, pieces * LIMIT_BYTES], [piece, byte]).Commit()
+
+
+def _agree_on_longest(comm: Any, num_bytes: int) -> int:
+    """Return the largest block of any rank: all ranks must make the same number of exchanges."""
+    longest = torch.tensor([num_bytes])
+    comm.Allreduce(load_mpi().IN_PLACE, [_memory(longest), 1, load_mpi().INT64_T], load_mpi().MAX)
+    return int(longest)
+
+
+def _bytes_of_blocks(tensor: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
+    return list(tensor.detach().view(-1).view(torch.uint8).split(list(sizes)))
+
+
+def _exchange(comm: Any, incoming: Sequence[torch.Tensor], outgoing: Sequence[torch.Tensor]) -> None:
+    """Exchange one piece of each block. They are packed, so that displacements stay small."""
+    packed, arrived = torch.cat(list(outgoing)), incoming[0].new_empty(sum(map(len, incoming)))
+    byte = load_mpi().BYTE
+    comm.Alltoallv([_memory(packed), list(map(len, outgoing)), byte], [_memory(arrived), list(map(len, incoming)), byte])
+    for place, piece in zip(incoming, arrived.split(list(map(len, incoming))), strict=True):
+        place.copy_(piece)
+
+
+class Stage:
+    """The copies of one operation. Made when the operation is issued, used when it runs."""
+
+    def __init__(self, tensor: torch.Tensor, *, on_host: bool = False) -> None:
+        self._is_host_needed = on_host or (tensor.is_cuda and not is_cuda_aware())
+        self._ready = torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
+        self._device = tensor.device
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def read(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor's data, contiguous."""
+        if self._is_usable(tensor):
+            return tensor
+        with self._stream():
+            return self._place_for(tensor, size=tensor.shape).copy_(tensor, non_blocking=True)
+
+    def update(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor's data, contiguous, to be overwritten with its new data."""
+        return self._returned(self.read(tensor), tensor)
+
+    def write(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return contiguous memory for the tensor's new data."""
+        if self._is_usable(tensor):
+            return tensor
+        return self._returned(self._place_for(tensor, size=tensor.shape), tensor)
+
+    def read_all(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return a flat buffer with the data of tensors of one dtype, one after another."""
+        flat = self._place_for(tensors[0], size=torch.Size([sum(tensor.numel() for tensor in tensors)]))
+        with self._stream():
+            for place, tensor in zip(split_like(flat, tensors), tensors, strict=True):
+                place.copy_(tensor, non_blocking=True)
+        return flat
+
+    def write_all(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return a flat buffer for the new data of tensors of one dtype."""
+        flat = self._place_for(tensors[0], size=torch.Size([sum(tensor.numel() for tensor in tensors)]))
+        self._copies += zip(split_like(flat, tensors), tensors, strict=True)
+        return flat
+
+    def flush(self) -> None:
+        """Copy back what the operation wrote. On return every stream may read it."""
+        if self._copies:
+            with self._stream():
+                for copy, tensor in self._copies:
+                    tensor.detach().copy_(copy, non_blocking=True)
+            self._copies.clear()
+        elif self._ready is not None:
+            torch.cuda.current_stream(self._device).synchronize()
+
+    def _is_usable(self, tensor: torch.Tensor) -> bool:
+        """Return whether MPI can take the tensor itself; if so, wait for the caller's stream first."""
+        if not tensor.is_contiguous() or (self._ready is not None and self._is_host_needed):
+            return False
+        if self._ready is not None:
+            self._ready.synchronize()
+        return True
+
+    def _returned(self, copy: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        if copy is not tensor:
+            self._copies.append((copy, tensor))
+        return copy
+
+    def _place_for(self, tensor: torch.Tensor, *, size: torch.Size) -> torch.Tensor:
+        if self._ready is not None and self._is_host_needed:
+            return pinned(size, tensor.dtype)
+        return torch.empty(size, dtype=tensor.dtype, device=tensor.device)
+
+    @contextlib.contextmanager
+    def _stream(self) -> Iterator[None]:
+        """Select the stream for copies. On leaving, the copies are done."""
+        with torch.no_grad():
+            if self._ready is None:
+                yield
+                return
+            stream = _copy_stream(self._device)
+            with torch.cuda.stream(stream):
+                stream.wait_event(self._ready)
+                yield
+            stream.synchronize()
+
+
+def pinned(size: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    """Allocate pinned host memory, which a GPU copies from and to at full speed."""
+    return torch.empty(size, dtype=dtype, pin_memory=True)
+
+
+def split_like(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return views of a flat buffer in the shapes of the tensors, in order."""
+    pieces = flat.split([tensor.numel() for tensor in tensors])
+    return [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
+
+
+@functools.cache
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)

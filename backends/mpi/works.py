@@ -1,0 +1,396 @@
+"""The Work objects that ``torch.distributed`` returns for operations over MPI, with their futures.
+
+Runs a group's collectives in order: a queue with a thread, and a barrier before each collective.
+
+A blocking MPI call can neither be interrupted nor time out. So every collective starts with a nonblocking barrier that is polled
+until the deadline. If a rank failed, stopped or issued another operation, the barrier does not complete and the caller gets an
+exception. After it all ranks are present, and the blocking call, twice as fast as a nonblocking one, only moves data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from backends.mpi.library import abort, close_at_exit, complete, declare_unusable, load_mpi
+
+POLLS_BEFORE_SLEEP = 20_000
+"""How often a caller's thread tests a request, for about 10 ms, before it sleeps in between."""
+POLL_SLEEP_S = 50e-6
+TICK_S = 1.0
+"""How often a waiting thread checks whether the group is stuck inside MPI."""
+REMEDY = "look for a rank that failed, waits elsewhere or issued another operation"
+"""What to do about an operation that not all ranks have called."""
+
+
+class Work(dist._Work):
+    """One collective. ``wait`` raises the error with which it failed."""
+
+    def __init__(
+        self, label: str, run: Callable[[], None], *, queue: Queue, outputs: Sequence[torch.Tensor], timeout_s: float | None
+    ) -> None:
+        super().__init__()
+        self.outputs = list(outputs)
+        self.timeout_s = timeout_s if timeout_s is not None else queue.timeout_s
+        self.error: Exception | None = None
+        self.entered_at_s = 0.0
+        self._label, self._run, self._queue = label, run, queue
+        self._is_finished = False
+        self._finished: threading.Condition | None = None
+        self._base: torch.futures.Future[Any] | None = None
+        self._future: torch.futures.Future[Any] | None = None
+
+    def share(self) -> None:
+        """Prepare for being run by another thread while this one waits. Work that is run at once needs no condition."""
+        self._finished = threading.Condition()
+
+    @property
+    def name(self) -> str:
+        """Return the operation in words, for messages."""
+        return describe(self._label, self.outputs)
+
+    def run(self) -> None:
+        """Make the MPI calls. Called once, after the barrier."""
+        run, self._run = self._run, _nothing
+        self.entered_at_s = time.monotonic()
+        run()
+
+    def finish(self, error: Exception | None) -> None:
+        """Note the end of the operation. Called once, by the thread that ran it."""
+        self.error, self._run = error, _nothing
+        if self._finished is None:
+            self._is_finished = True
+            return
+        with self._finished:
+            self._is_finished = True
+            self._finished.notify_all()
+            base = self._base
+        if base is not None:
+            complete(base)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Wait until the operation is done.
+
+        Raises:
+            DistBackendError: it failed, ``timeout`` passed, or the group is stuck in this or an earlier operation.
+        """
+        limit_s = timeout.total_seconds() if not self._is_finished else 0.0
+        deadline = time.monotonic() + limit_s if limit_s > 0 else float("inf")
+        while not self._wait_finished(min(TICK_S, max(deadline - time.monotonic(), 0))):
+            self._queue.raise_if_stuck()
+            if time.monotonic() >= deadline:
+                raise self._queue.error(self.name, f"not done after the {limit_s:g} s given to wait()")
+        if self.error is not None:
+            raise self.error
+        return True
+
+    def _wait_finished(self, timeout_s: float) -> bool:
+        if self._is_finished or self._finished is None:
+            return self._is_finished
+        with self._finished:
+            return self._finished.wait_for(self.is_completed, timeout_s)
+
+    def is_completed(self) -> bool:
+        """Return whether it is done, with or without an error."""
+        return self._is_finished
+
+    def is_success(self) -> bool:
+        """Return whether it is done without an error."""
+        return self._is_finished and self.error is None
+
+    def exception(self) -> Exception | None:
+        """Return the error with which it ended, if any."""
+        return self.error
+
+    def result(self) -> list[torch.Tensor]:
+        return self.outputs
+
+    def synchronize(self) -> None:
+        """Wait. When an operation is done, its data is on the GPU too."""
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Return a future of the output tensors. It fails if the operation fails."""
+        with self._finished or contextlib.nullcontext():
+            if self._future is not None:
+                return self._future
+            base: torch.futures.Future[Any] = torch.futures.Future(devices=cuda_devices(self.outputs))
+            # DDP's reducer, in C++, only sees an error that a callback raises; set_exception is not visible to it.
+            self._future = base.then(self._deliver)
+            self._base = base
+            is_late = self._is_finished
+        if is_late:
+            complete(base)
+        return self._future
+
+    def _deliver(self, _: Any) -> list[torch.Tensor]:
+        if self.error is not None:
+            raise self.error
+        return self.outputs
+
+
+class PointWork(dist._Work):
+    """A send or receive under way in MPI. It makes progress only while somebody waits for it or tests it."""
+
+    def __init__(
+        self, label: str, request: Any, *, queue: Queue, outputs: Sequence[torch.Tensor], finish: Callable[[], None], keep: Any
+    ) -> None:
+        super().__init__()
+        self.outputs = list(outputs)
+        self._label, self._request, self._queue, self._finish = label, request, queue, finish
+        self._memory = keep
+        self._status = load_mpi().Status()
+        self._is_finished = False
+        self._lock = threading.Lock()
+        self._future: torch.futures.Future[Any] | None = None
+        queue.hold(self)
+
+    @property
+    def name(self) -> str:
+        """Return the operation in words, for messages."""
+        return describe(self._label, self.outputs)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Wait until the data is sent or received.
+
+        Raises:
+            DistBackendError: it failed, or ``timeout`` (else the group's timeout) passed.
+        """
+        limit_s = timeout.total_seconds() if timeout > timedelta(0) else self._queue.timeout_s
+        if not poll(self, timeout_s=limit_s, polls=POLLS_BEFORE_SLEEP):
+            self._queue.keep(self)
+            raise self._queue.fail(
+                self._queue.error(self.name, f"the other side did not come within the timeout of {limit_s:g} s; {REMEDY}")
+            )
+        return True
+
+    def Test(self) -> bool:  # noqa: N802 - polled like an MPI request
+        """Let MPI make progress, and return whether the message is done."""
+        with self._lock:
+            if not self._is_finished:
+                try:
+                    is_done = self._request.Test(self._status)
+                except load_mpi().Exception as error:
+                    raise self._queue.fail(self._queue.error(self.name, f"MPI says: {error}")) from error
+                if is_done:
+                    self._finish()
+                    self._is_finished = True
+                    self._queue.release(self)
+        return self._is_finished
+
+    def is_completed(self) -> bool:
+        return self.Test()
+
+    def is_success(self) -> bool:
+        """Return whether it is done without an error."""
+        return self.Test()
+
+    def source_rank(self) -> int:
+        """Return the rank that sent the received message."""
+        return int(self._status.Get_source())
+
+    _source_rank = source_rank
+
+    def result(self) -> list[torch.Tensor]:
+        return self.outputs
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Return a future of the tensors.
+
+        A thread of its own waits for the message, because the group's thread may be busy with an operation that depends on it.
+        """
+        with self._lock:
+            if self._future is None:
+                base: torch.futures.Future[Any] = torch.futures.Future(devices=cuda_devices(self.outputs))
+                self._future = base.then(lambda _: self.wait() and self.outputs)
+                threading.Thread(target=self._fulfil, args=(base,), name=f"future of {self._label}", daemon=True).start()
+            return self._future
+
+    def _fulfil(self, base: torch.futures.Future[Any]) -> None:
+        with contextlib.suppress(dist.DistBackendError):  # raised again in the callback
+            self.wait()
+        complete(base)
+
+
+def poll(request: Any, *, timeout_s: float, polls: int) -> bool:
+    """Test a request until it is done: first without sleeping, then with short sleeps. Return False on timeout."""
+    for _ in range(polls):
+        if request.Test():
+            return True
+    deadline = time.monotonic() + timeout_s
+    while not request.Test():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_SLEEP_S)
+    return True
+
+
+def cuda_devices(tensors: Sequence[torch.Tensor]) -> list[int | str | torch.device]:
+    """Return the GPUs of the tensors, which their future must know."""
+    return [*{tensor.device for tensor in tensors if tensor.is_cuda}]
+
+
+def describe(label: str, tensors: Sequence[torch.Tensor]) -> str:
+    """Describe an operation, such as ``all_reduce of float32 [4, 3] and 2 more``."""
+    if not tensors:
+        return label
+    more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
+    return f"{label} of {str(tensors[0].dtype).removeprefix('torch.')} {list(tensors[0].shape)}{more}"
+
+
+def _nothing() -> None:
+    return
+
+
+POLLS_IN_BACKGROUND = 50
+"""How often the group's own thread tests the barrier before it sleeps in between. It shares a core with the backward pass."""
+MAX_UNWATCHED = 64
+"""Messages that nobody waits for are tested when there are more than this."""
+
+
+class Queue:
+    """Runs one group's collectives in the order in which they were issued.
+
+    A synchronous operation runs on the caller's thread if nothing else is under way, because a change of threads costs more than
+    a small operation. Everything else runs on the group's own thread.
+    """
+
+    def __init__(self, comm: Any, *, timeout_s: float) -> None:
+        self.comm = comm
+        self.timeout_s = timeout_s
+        self.failure: Exception | None = None
+        self._abandoned: list[Any] = []
+        self._works: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._turn = threading.Lock()
+        self._count = threading.Lock()
+        self._waiting = 0
+        self._current: Work | None = None
+        self._thread: threading.Thread | None = None
+        self._messages: set[PointWork] = set()
+        close_at_exit(self)
+
+    def submit(self, work: Work, *, is_async: bool) -> Work:
+        """Run an operation, or queue it. It may be done on return.
+
+        Raises:
+            DistBackendError: a synchronous operation failed, or the group had failed before.
+        """
+        if self._thread is None:
+            self._start_thread()
+        if not is_async and not self._waiting and self._turn.acquire(blocking=False):
+            try:
+                self._perform(work, polls=POLLS_BEFORE_SLEEP)
+            finally:
+                self._turn.release()
+            work.finish(None)
+            return work
+        work.share()
+        with self._count:
+            self._waiting += 1
+        self._works.put(work)
+        return work
+
+    def _start_thread(self) -> None:
+        with self._count:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="mpi4py process group", daemon=True)
+                self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                work = self._works.get(timeout=TICK_S)
+            except queue.Empty:
+                self._abort_if_stuck()
+                continue
+            if work is None:
+                return
+            error = self._attempt(work)
+            with self._count:
+                self._waiting -= 1
+            work.finish(error)
+            del work, error  # no tensor is kept alive until the next one comes
+
+    def _attempt(self, work: Work) -> Exception | None:
+        with self._turn:
+            try:
+                self._perform(work, polls=POLLS_IN_BACKGROUND)
+            except dist.DistBackendError as error:
+                return error
+        return None
+
+    def _perform(self, work: Work, *, polls: int) -> None:
+        if self.failure is not None:
+            raise self.error(work.name, f"this group failed before and cannot go on: {self.failure}")
+        try:
+            gate = self.comm.Ibarrier()
+            if not poll(gate, timeout_s=work.timeout_s, polls=polls):
+                self.keep(gate)
+                raise self.error(work.name, f"not all ranks came to it within its timeout of {work.timeout_s:g} s; {REMEDY}")
+            self._current = work
+            work.run()
+        except dist.DistBackendError as error:
+            raise self.fail(error) from None
+        except Exception as error:  # the other ranks are in the operation: whatever it was, this group is out of step
+            raise self.fail(self.error(work.name, f"{type(error).__name__}: {error}")) from error
+        finally:
+            self._current = None
+
+    def error(self, name: str, what: str) -> dist.DistBackendError:
+        """Make an error that names the operation and this rank."""
+        return dist.DistBackendError(f"{name} on rank {self.comm.rank} of {self.comm.size} over MPI: {what}")
+
+    def fail(self, error: Exception) -> Exception:
+        """Note that the group is unusable, because its ranks no longer agree on the next operation."""
+        self.failure = error
+        declare_unusable(str(error))
+        return error
+
+    def keep(self, thing: Any) -> None:
+        """Keep an abandoned object alive, because MPI may still write to it."""
+        self._abandoned.append(thing)
+
+    def raise_if_stuck(self) -> None:
+        """Raise, in a waiting thread, if the group's own thread is inside MPI past its deadline."""
+        work = self._current
+        if work is not None and time.monotonic() > work.entered_at_s + work.timeout_s:
+            raise self.fail(self.error(work.name, f"stuck in the MPI call, past its timeout of {work.timeout_s:g} s; {REMEDY}"))
+
+    def _abort_if_stuck(self) -> None:
+        """End the job if a caller's thread is stuck inside an MPI call, where no exception reaches it."""
+        with contextlib.suppress(dist.DistBackendError):
+            self.raise_if_stuck()
+            return
+        abort(f"{self.failure}")
+
+    def hold(self, message: PointWork) -> None:
+        """Keep a message's memory until it is sent or received, even if its Work is dropped."""
+        self._messages.add(message)
+        if len(self._messages) > MAX_UNWATCHED:
+            for other in list(self._messages):
+                other.Test()
+
+    def release(self, message: PointWork) -> None:
+        """Drop a message that is sent or received."""
+        self._messages.discard(message)
+
+    def close(self) -> None:
+        """Finish the issued operations, then end the thread."""
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            self._works.put(None)
+            while thread.is_alive() and self.failure is None:
+                thread.join(TICK_S)
+                with contextlib.suppress(dist.DistBackendError):
+                    self.raise_if_stuck()

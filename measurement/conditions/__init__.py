@@ -1,0 +1,1 @@
+"""What must be equal for a comparison, and what may disturb it."""

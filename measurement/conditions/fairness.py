@@ -1,0 +1,97 @@
+"""The fairness manifest: compares what the ranks of the arms report of themselves.
+
+Arms may differ in what defines them: the backend, and what the plan sets for one arm. Everything else must be equal; a difference
+that the plan did not ask for makes two arms incomparable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from measurement.records.record import LaunchRecord, RankReport
+
+MUST_AGREE = ("device", "threads", "affinity", "seed", "local_batch_size", "micro_steps", "world_size", "host")
+FINGERPRINT_MUST_AGREE = ("platform", "cpu", "python", "torch", "torchvision", "numpy", "gpus", "driver")
+FOLLOW_FROM_RANKS = ("world_size", "threads", "affinity", "local_batch_size", "micro_steps", "environment.OMP_NUM_THREADS")
+"""Fields in which an arm of one process may differ from arms of many: it has their global batch and all cores of the host."""
+SOURCES = "source."
+RESULTS = "kept_bytes."
+"""Fields that are shown beside the conditions, and are none: an arm that has taken no step yet has no optimizer state."""
+OWN_VARIABLES = ("HOROVOD_", "OMPI_", "TORCHELASTIC_", "TORCH_", "NCCL_", "UCX_", "FI_", "KMP_INIT")
+"""Variables that launchers and backends set for themselves; all others must be equal in all arms."""
+
+
+def unasked_differences(first: LaunchRecord, other: LaunchRecord) -> list[str]:
+    """Return the differences between two arms that the plan did not ask for, one line each. Pure."""
+    found = []
+    for field, asked, values in _differences([first, other]):
+        if not asked:
+            found.append(f"{field} is {values[other.arm]!r}, {first.arm} has {values[first.arm]!r}")
+    return found
+
+
+def fairness_table(records: Sequence[LaunchRecord]) -> list[dict[str, Any]]:
+    """Return every value that differs between the arms of one launch: ``field``, ``values`` by arm, ``asked``. Pure."""
+    return [
+        {"field": field, "values": values, "asked": asked}
+        for field, asked, values in _differences([record for record in records if record.ranks])
+    ]
+
+
+def _differences(records: Sequence[LaunchRecord]) -> Iterable[tuple[str, bool, dict[str, Any]]]:
+    """Yield (field, whether it was asked for, value by arm) where the values differ."""
+    flat = {record.arm: _flatten(record) for record in records}
+    fields = dict.fromkeys(field for values in flat.values() for field in values)
+    for field in fields:
+        values = {arm: flat[arm].get(field) for arm in flat}
+        if field.startswith(SOURCES):  # an arm's plug-in may import more of what lies beside the workload
+            values = {arm: value for arm, value in values.items() if value is not None}
+        if any(value != next(iter(values.values())) for value in values.values()):
+            yield field, _is_asked(field, records) or _follows_from_ranks(field, records, values), values
+
+
+def _is_asked(field: str, records: Sequence[LaunchRecord]) -> bool:
+    """Whether the plan asked for the difference, or the field defines an arm. A control must equal its baseline."""
+    if field.startswith(RESULTS):
+        return True
+    if all(record.role in ("baseline", "control") for record in records):
+        return field.startswith("environment.") and field.removeprefix("environment.").startswith(OWN_VARIABLES)
+    if field.startswith(("backend.", "optimizer.class")):
+        return True
+    variable = field.removeprefix("environment.")
+    if variable != field:
+        return variable.startswith(OWN_VARIABLES) or any(variable in record.environment for record in records)
+    return False
+
+
+def _follows_from_ranks(field: str, records: Sequence[LaunchRecord], values: Mapping[str, Any]) -> bool:
+    """Whether the difference follows from unequal numbers of ranks: arms with as many ranks agree."""
+    by_ranks: dict[int, list[Any]] = {}
+    for record in records:
+        by_ranks.setdefault(record.world_size, []).append(values[record.arm])
+    return field in FOLLOW_FROM_RANKS and all(value == same[0] for same in by_ranks.values() for value in same)
+
+
+def _flatten(record: LaunchRecord) -> dict[str, Any]:
+    """Return an arm's values by field; where its ranks differ, the list by rank."""
+    per_rank = [_flatten_rank(rank) for rank in record.ranks]
+    fields = dict.fromkeys(field for values in per_rank for field in values)
+    return {field: _one_or_all([values.get(field) for values in per_rank]) for field in fields}
+
+
+def _flatten_rank(rank: RankReport) -> dict[str, Any]:
+    return {
+        **{name: getattr(rank, name) for name in MUST_AGREE},
+        **{f"optimizer.{name}": value for name, value in rank.optimizer.items()},
+        **{f"model.{name}": value for name, value in rank.model.items()},
+        **{f"host.{name}": rank.fingerprint.get(name) for name in FINGERPRINT_MUST_AGREE},
+        **{f"backend.{name}": value for name, value in rank.backend.items()},
+        **{f"{RESULTS}{name}": value for name, value in rank.kept_bytes.items()},
+        **{f"environment.{name}": value for name, value in rank.environment.items()},
+        **{f"{SOURCES}{name}": value for name, value in rank.sources.items()},
+    }
+
+
+def _one_or_all(values: list[Any]) -> Any:
+    return values[0] if all(value == values[0] for value in values) else values

@@ -1,0 +1,105 @@
+"""Whether a comparison goes on where it was measured before: the same versions, the same machines, the same source files.
+
+An environment is flat: ``torch``, ``cpu``, ``cores`` and the like, with `` on HOST`` behind where a plan names hosts and
+`` on node 1`` where they are a Slurm job's, ``ringside``, and ``source NAME`` with a digest. A field that was not recorded then, by
+an older Ringside, is not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from measurement.errors import quoted
+from measurement.probes.fingerprint import PACKAGES
+from measurement.records.record import Elsewhere, LaunchRecord, Manifest
+
+COMPARED = ("host", "platform", "cpu", "cores", "usable_cores", "gpus", "driver", "cuda", "python", *PACKAGES, "mpirun")
+"""Of a fingerprint."""
+OF_A_RANK = {"usable_cores", "gpus", "driver", "cuda"}
+"""What a rank may see otherwise than the driver: it has cores of its own, and its process has imported torch."""
+SOURCE = "source "
+DIGITS = 8
+"""Of a digest that a message shows."""
+
+Environment = dict[str, Any]
+Change = tuple[Any, Any]
+
+
+def environment_of(manifest: Manifest) -> Environment:
+    """The environment that a manifest tells of."""
+    found: Environment = {"ringside": manifest.ringside_version}
+    for number, (host, facts) in enumerate((manifest.hosts or {"": manifest.driver}).items(), start=1):
+        if manifest.slurm_job:  # which nodes of a kind Slurm gives does not matter
+            found |= _fields(facts, f"node {number}", without=("host",))
+        else:
+            found |= _fields(facts, host)
+    return found | {f"{SOURCE}{name}": digest for name, digest in manifest.sources.items()}
+
+
+def changes_since(manifest: Manifest | None, records: Iterable[LaunchRecord], now: Manifest) -> dict[str, Change]:
+    """What is not as it was when a comparison began: each field with what it was and what it is.
+
+    Args:
+        manifest: of the folder; None where a driver was killed before it was written.
+        records: of the folder.
+        now: the manifest that this session would begin with.
+    """
+    present = environment_of(now)
+    found = _changes(environment_of(manifest), present) if manifest else {}
+    elsewhere = {launch for other in manifest.elsewhere for launch in other.launches} if manifest else set()
+    for record in records:
+        if record.launch not in elsewhere:
+            found |= {field: change for field, change in _changes(_of_ranks(record, now), present).items() if field not in found}
+    return found
+
+
+def place_among(others: Iterable[Elsewhere], now: Manifest) -> Elsewhere | None:
+    """The environment among those that a user went on in before that is the present one; None if it is new."""
+    present = environment_of(now)
+    return next((other for other in others if not _changes(other.environment, present)), None)
+
+
+def told(changes: Mapping[str, Change]) -> list[str]:
+    """Each change in a few words, ``torch: 2.14.0 -> 2.15.0``."""
+    return [
+        f"{field.removeprefix(SOURCE)}: {_value(field, then)} -> {_value(field, now)}" for field, (then, now) in changes.items()
+    ]
+
+
+def elsewhere_lines(manifest: Manifest) -> list[str]:
+    """What a report warns of: launches that a user measured in another environment than the first."""
+    return [
+        f"Launch{'es' if len(other.launches) > 1 else ''} {', '.join(map(str, sorted(other.launches)))} (counted from 0) ran in "
+        f"another environment than the rest (--resume-elsewhere): {'; '.join(other.differences)}; ratios of both are mixed"
+        for other in manifest.elsewhere
+        if other.launches
+    ]
+
+
+def _changes(then: Environment, now: Environment) -> dict[str, Change]:
+    return {field: (value, now[field]) for field, value in then.items() if field in now and now[field] != value}
+
+
+def _fields(facts: Mapping[str, Any], host: str, *, without: Iterable[str] = ()) -> Environment:
+    behind = f" on {host}" if host else ""
+    return {f"{name}{behind}": facts[name] for name in COMPARED if name in facts and name not in without}
+
+
+def _of_ranks(record: LaunchRecord, now: Manifest) -> Environment:
+    """What the ranks of a launch told. Those of a plan that names hosts are known by the names that these have themselves."""
+    names = {facts.get("host"): host for host, facts in now.hosts.items()}
+    found: Environment = {}
+    for rank in record.ranks:
+        host = names.get(rank.fingerprint.get("host")) if names else ""
+        if host is not None:
+            found |= _fields(rank.fingerprint, host, without=OF_A_RANK)
+        found |= {f"{SOURCE}{name}": digest for name, digest in rank.sources.items()}
+    return found
+
+
+def _value(field: str, value: Any) -> str:
+    if value is None:
+        return "none"
+    text = value if isinstance(value, str) else quoted(value)
+    return text[:DIGITS] if field.startswith(SOURCE) else quoted(text).strip("'\"")

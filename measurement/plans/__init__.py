@@ -1,0 +1,1 @@
+"""What is asked for: a plan, its files, its points and its digest."""

@@ -1,0 +1,360 @@
+"""A comparison plan: what is trained, by which arms, measured how. Read from YAML, checked where the value is born.
+
+Only the form is checked here. Whether a backend, launcher or workload exists and fits is the runners' to say
+(``runners.planning.arms``), since this room knows none of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from measurement.errors import quoted, unknown_name
+from measurement.plans.digest import counting_values
+from measurement.plans.settings import LossScale, Precision, SpeedSettings, TrainingSettings, parse_plan_rate
+
+ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+MOST_RANKS, MOST_RANKS_HERE = 1 << 16, 1 << 10
+"""Of an arm on any hosts, and on the machine that drives it."""
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+HOROVOD = "horovod"
+"""The backend that plans usually ask about."""
+CONTROL_SUFFIX = "control"
+FLOOR = "floor"
+"""The name of the arm without any library."""
+NOT_IN_TRAINING = {"control": False, "local_every": 0}
+"""Settings of ``measurement`` that mean nothing where arms train to the end, and what they are there."""
+
+
+def _as_text(value: object) -> object:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _as_list(value: object) -> object:
+    """Several lists of hosts are one."""
+    return ",".join(value) if isinstance(value, list) and all(isinstance(part, str) for part in value) else value
+
+
+def _are_variables(value: dict[str, str]) -> dict[str, str]:
+    for name, text in value.items():
+        if not VARIABLE.fullmatch(name) or "\0" in text:
+            raise ValueError(f"{quoted(name)} is no environment variable: letters, digits and _, and no NUL in its value")
+    return value
+
+
+def _is_forwarded(value: str) -> str:
+    if not VARIABLE.fullmatch(value.removesuffix("*")):
+        raise ValueError(
+            f"{quoted(value)} names no environment variable: letters, digits and _, and * at its end for all that begin so"
+        )
+    return value
+
+
+def _is_link_rate(value: str) -> str:
+    parse_plan_rate(value)
+    return value
+
+
+Hosts = Annotated[str, BeforeValidator(_as_list)]
+LinkRate = Annotated[str, AfterValidator(_is_link_rate)]
+Environment = Annotated[dict[str, Annotated[str, BeforeValidator(_as_text)]], AfterValidator(_are_variables)]
+"""Environment variables; YAML's numbers and booleans are written as the text a shell would have."""
+
+
+class Section(BaseModel):
+    """A frozen part of a plan that refuses keys it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class Arm(Section):
+    """One thing compared: a backend, the transport under it, the launcher above it, and their options."""
+
+    backend: str
+    """The library: ddp, horovod, fsdp2, naive, dp, single, or your own by ``module:Class`` or ``path/to/file.py:Class``."""
+    transport: str | None = None
+    """What carries the bytes: gloo, nccl or mpi. None: the backend's own default on this device."""
+    launcher: str | None = None
+    """Which command starts the ranks. None: the backend's customary one (torchrun, horovodrun, ...)."""
+    options: dict[str, Any] = {}
+    """The backend's options, named as the library names them."""
+    environment: Environment = {}
+    """Set in every rank of this arm alone; shown in the fairness manifest as asked for."""
+
+
+class Measurement(Section):
+    """How the arms are measured. The defaults are what ``benchmarks/calibration.py`` checked."""
+
+    mode: Literal["interleaved", "sequential", "separate"] = "interleaved"
+    """``interleaved``: all arms are up at once and take turns. ``sequential``: one at a time, the launch is the unit. ``separate``:
+    people started the runs themselves, each by its own command (``python -m runners.ddp``); no driver runs such a plan."""
+    launches: int = Field(default=5, ge=1)
+    """How often every arm is started anew. The interval counts launches; with three, the variance is poorly estimated."""
+    seconds_per_launch: float = Field(default=45.0, gt=0)
+    """Seconds of blocks in each launch, all arms together. Rounds are never cut, so a launch may run over by one."""
+    rounds: int | None = Field(default=None, ge=1)
+    """Rounds per launch. In a round each arm has one block. Replaces ``seconds_per_launch``."""
+    block_s: float = Field(default=0.15, gt=0)
+    """Wished length of a block in seconds. It sets the steps per block, which are the same for all arms. Many short blocks
+    give narrower intervals than few long ones."""
+    block_steps: int | None = Field(default=None, ge=1)
+    """Timed steps per block; replaces ``block_s``."""
+    warmup_steps: int = Field(default=2, ge=0)
+    """Untimed steps at the start of each block."""
+    rebuild_every: int | None = Field(default=None, ge=1)
+    """Build model, optimizer and wrapper anew every this many blocks. None: once in each launch, as in a user's training.
+    A rebuilt model reuses freed memory and faults in fewer pages. Launches then vary less, but their ratio is another."""
+    local_every: int = Field(default=4, ge=0)
+    """Every this many rounds, each arm also runs a block without gradient exchange. 0: never; the report then cannot say why."""
+    parity_steps: int = Field(default=3, ge=1)
+    """Optimizer steps after which all ranks' parameters must agree."""
+    control: bool = True
+    """Run a second copy of the baseline (an A/A control). It must turn out equal."""
+    floor: bool = True
+    """Run an arm without any library, the floor. It shows what computing itself costs."""
+    freeze: bool = True
+    """Stop the processes of waiting arms."""
+    rehearsal: Literal["once", "always", "never"] = "once"
+    """Before the first launch, start every arm, run a few samples and take the gate. ``once``: unless that was passed before
+    with the same plan, versions, machines and sources."""
+    noise_threshold: float = Field(default=0.01, gt=0, lt=1)
+    """Differences smaller than this share do not matter to you."""
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    """Confidence of the intervals, for all candidates together."""
+    until_decided: bool = False
+    """Add launches until no verdict is 'undecided', or ``max_minutes`` have passed."""
+    max_minutes: float | None = Field(default=None, gt=0)
+    """With ``until_decided``: start no new launch after this many minutes."""
+    start_timeout_s: float = Field(default=180.0, gt=0)
+    """How long the ranks of an arm may take to start, connect and build their model."""
+    block_timeout_s: float = Field(default=120.0, gt=0)
+    """How long one block may take before the arm counts as hung. The parity gate may take three times as long."""
+
+
+class Point(Section):
+    """One of the places at which a study makes its comparison; what is left out is as the plan says."""
+
+    world_size: int | None = Field(default=None, ge=1)
+    """Ranks at this point. May be left out where the point names hosts: then all their slots are used."""
+    hosts: Hosts | None = None
+    """Hosts at this point, such as ``host1:2,host2:2``. In a file, ``hostfile: PATH`` may stand in its place."""
+    local_batch_size: int | None = Field(default=None, ge=1)
+    """Samples per rank and micro-step at this point."""
+    link_rate: LinkRate | None = None
+    """Rate of the lab's links at this point, such as 100mbit, or ``unshaped``."""
+    threads: int | None = Field(default=None, ge=1)
+    """OMP_NUM_THREADS of every rank at this point."""
+    affinity: Literal["spread", "none"] | None = None
+    """Whether ranks are pinned to cores at this point, as in the plan's ``affinity``."""
+
+
+FOR_HOSTS = ("network_interface", "driver_address", "link_rate")
+"""Fields that a plan for one machine may not have."""
+_ACROSS_HOSTS = ("hosts", "host_differences", *FOR_HOSTS)
+"""Fields that say nothing in a plan for one machine."""
+
+
+class Plan(Section):
+    """One question: which of these arms trains this workload faster on these ranks?"""
+
+    name: str
+    """Name of the comparison. The results folder is named after it."""
+    workload: str
+    """A registered workload, a torchvision model's name, 'package.module:Class' or 'path/to/file.py:Class'."""
+    workload_options: dict[str, Any] = {}
+    """Options of the workload."""
+    local_batch_size: int = Field(default=32, ge=1)
+    """Samples per rank and micro-step."""
+    micro_steps: int = Field(default=1, ge=1)
+    """Backward passes accumulated into one optimizer step, in every arm alike."""
+    precision: Precision = "fp32"
+    """``amp-fp16`` and ``amp-bf16`` are PyTorch's automatic mixed precision; ``amp-fp16`` also scales the loss."""
+    loss_scale: LossScale = LossScale()
+    """How ``amp-fp16`` scales the loss."""
+    max_gradient_norm: float | None = Field(default=None, gt=0)
+    """Clip gradients to this L2 norm over all parameters, after the exchange."""
+    speed: SpeedSettings = SpeedSettings()
+    """PyTorch's settings for speed, the same in every arm."""
+    world_size: int = Field(ge=1, le=MOST_RANKS)
+    """Number of ranks. May be left out where hosts are given: then all their slots are used."""
+    hosts: Hosts | None = None
+    """Where the ranks run, such as ``host1:2,host2:2``; the first ranks on the first host. None: on this machine. In a file,
+    ``hostfile: PATH`` may stand in its place."""
+    network_interface: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,14}$")
+    """Network interface that every host and library shall use, such as eth0. None: each library chooses."""
+    driver_address: str | None = None
+    """Address at which all hosts reach the driver. None: its address on ``network_interface``, or towards the hosts."""
+    host_differences: Literal["refuse", "report"] = "refuse"
+    """Whether hosts with different versions of Python, PyTorch, Horovod or MPI are refused. Other processors are only reported."""
+    link_rate: LinkRate | None = None
+    """Rate to which the hosts' links are shaped while measuring, such as 100mbit, or ``unshaped``. Works in a lab only
+    (``ringside lab``). None: they stay as they are."""
+    seed: int = Field(default=1, ge=0, lt=1 << 32)
+    """Seeds the weights, the batches and the order of the blocks."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where ranks compute. ``auto``: on GPUs where there are any."""
+    threads: int | None = Field(default=None, ge=1)
+    """OMP_NUM_THREADS of every rank. None: the host's cores divided by its ranks."""
+    affinity: Literal["spread", "none"] = "spread"
+    """``spread`` pins each local rank to its equal share of the cores, where there is at least one for each.
+    ``none`` leaves placement to the kernel."""
+    freed_memory: Literal["keep", "return"] = "return"
+    """``return`` leaves malloc as the system has it, as in a user's own run. ``keep`` has a rank keep the memory that it frees,
+    by glibc's environment variables. That narrows intervals on CPUs, but trainings without it run otherwise."""
+    environment: Environment = {}
+    """Set in every rank of every arm."""
+    forward_environment: list[Annotated[str, AfterValidator(_is_forwarded)]] = []
+    """Variables of the driver's environment that all ranks get, too: names, or ``MYLAB_*`` for all that begin so. Variables that
+    steer the libraries are always forwarded. Variables that look like secrets never are."""
+    baseline: str
+    """The reference arm. A ratio is an arm's throughput divided by the baseline's."""
+    question: str | None = None
+    """The backend or arm that the headline is about. None: Horovod's arms; where the baseline is Horovod's, all others; where
+    there is no Horovod, every candidate."""
+    arms: dict[str, Arm] = Field(min_length=1)
+    """What is compared, by names of your choice."""
+    measurement: Measurement = Measurement()
+    """How the arms are measured."""
+    training: TrainingSettings | None = None
+    """Train every arm to the end. A block is then an epoch, and there is no control. Launch n has the seed ``seed`` + n. An arm of
+    a single process trains with the global batch of the others."""
+    points: dict[str, Point] = {}
+    """Makes a study: the comparison is repeated at each of these points, one after another."""
+    reports: list[str] | None = Field(default=None, min_length=1)
+    """Reports to write: markdown, csv, curves, html, junit, or your own by ``module:Class`` or ``path/to/file.py:Class``.
+    None: all but junit. comparison.json is always written."""
+    scaling: Literal["weak", "strong"] = "weak"
+    """What stays the same from point to point: the batch of each rank (weak), or of all ranks together (strong)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _begins_at_the_first_point(cls, content: Any) -> Any:
+        """A study need not say its world size besides."""
+        points = content.get("points") if isinstance(content, dict) else None
+        first = next(iter(points.values()), None) if isinstance(points, dict) else None
+        if isinstance(first, dict) and "world_size" in first and "world_size" not in content:
+            return {**content, "world_size": first["world_size"]}
+        return content
+
+    @model_validator(mode="before")
+    @classmethod
+    def _training_has_no_control(cls, content: Any) -> Any:
+        """The defaults of ``measurement`` are those of blocks."""
+        if not isinstance(content, dict) or content.get("training") is None:
+            return content
+        measurement = content.get("measurement", {})
+        return {**content, "measurement": {**NOT_IN_TRAINING, **measurement}} if isinstance(measurement, dict) else content
+
+    @model_validator(mode="after")
+    def _has_a_loss_to_scale(self) -> Plan:
+        if self.loss_scale != LossScale() and self.precision != "amp-fp16":
+            raise ValueError(f"loss_scale is for precision amp-fp16, and precision is {self.precision}; leave one of them out")
+        return self
+
+    @model_validator(mode="after")
+    def _training_fits(self) -> Plan:
+        if self.training is None:
+            return self
+        for setting, only in NOT_IN_TRAINING.items():
+            if getattr(self.measurement, setting) != only:
+                raise ValueError(f"measurement.{setting} means nothing with training, whose blocks are epochs; leave it out")
+        if self.measurement.until_decided:
+            raise ValueError("until_decided is for throughput, not for training; set measurement.launches, the number of seeds")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_on_one_machine(self) -> Plan:
+        if self.hosts is None and self.measurement.mode != "separate" and self.world_size > MOST_RANKS_HERE:
+            raise ValueError(
+                f"world_size {self.world_size} is more than {MOST_RANKS_HERE} ranks on one machine; name hosts, or use fewer"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> Plan:
+        for name in [self.name, *self.arms, *self.points]:
+            if not ARM_NAME.fullmatch(name):
+                raise ValueError(
+                    f"name {quoted(name)} may hold only letters, digits and . _ + -, at most 100 of them (it becomes a folder)"
+                )
+        if self.baseline not in self.arms:
+            raise ValueError(unknown_name("baseline arm", self.baseline, self.arms))
+        if self.question is not None and not self.asked_arms():
+            others = [arm.backend for name, arm in self.arms.items() if name != self.baseline]
+            known = dict.fromkeys([*others, *(name for name in self.arms if name != self.baseline)])
+            raise ValueError(unknown_name("question", self.question, known))
+        is_one_question = self.measurement.control or self.training is not None or self.measurement.mode == "separate"
+        if len(self.arms) == 1 and not is_one_question:
+            raise ValueError("one arm and no control leaves nothing to compare; add an arm or set control: true")
+        somewhere = [self.hosts, *(point.hosts for point in self.points.values())]
+        for field in FOR_HOSTS:
+            if not any(somewhere) and getattr(self, field) is not None:
+                raise ValueError(f"{field} is for several machines; name them under hosts, such as host1:2,host2:2")
+        if self.scaling == "strong" and any(point.local_batch_size for point in list(self.points.values())[1:]):
+            raise ValueError("scaling: strong shares out the first point's batch; let no other point name a local_batch_size")
+        return self
+
+    @model_validator(mode="after")
+    def _arms_have_names_of_their_own(self) -> Plan:
+        if self.measurement.control and self.control_name in self.arms:
+            raise ValueError(f"arm '{self.control_name}' has the name of the control; rename it or set control: false")
+        if self.has_floor and FLOOR in self.arms:
+            raise ValueError(f"arm '{FLOOR}' has the name of the arm without any library; rename it or set floor: false")
+        return self
+
+    @property
+    def control_name(self) -> str:
+        """The name of the second copy of the baseline."""
+        return f"{self.baseline}-{CONTROL_SUFFIX}"
+
+    @property
+    def has_floor(self) -> bool:
+        """Whether an arm without any library runs beside the others (of a micro-benchmark it never does)."""
+        measure = self.measurement
+        is_blind = measure.mode == "separate" or self.training is not None or self.speed.sync_batchnorm
+        return measure.floor and measure.local_every > 0 and not is_blind
+
+    def all_arms(self) -> dict[str, Arm]:
+        """The arms that are compared: the baseline, its control if there is one, then the candidates."""
+        control = {self.control_name: self.arms[self.baseline]} if self.measurement.control else {}
+        rest = {name: arm for name, arm in self.arms.items() if name != self.baseline}
+        return {self.baseline: self.arms[self.baseline], **control, **rest}
+
+    def asked_arms(self) -> list[str]:
+        """The candidates that the plan's question is about, see ``question``."""
+        candidates = {name: arm for name, arm in self.arms.items() if name != self.baseline}
+        if self.question is not None:
+            return [name for name, arm in candidates.items() if self.question in (name, arm.backend)]
+        baseline = self.arms[self.baseline].backend
+        unlike = [name for name, arm in candidates.items() if (arm.backend == HOROVOD) != (baseline == HOROVOD)]
+        return unlike or list(candidates)
+
+    def role(self, arm: str) -> Literal["baseline", "control", "candidate", "floor"]:
+        """What an arm of ``all_arms``, or the floor, is for."""
+        if arm == self.baseline:
+            return "baseline"
+        if arm == FLOOR and self.has_floor:
+            return "floor"
+        return "control" if self.measurement.control and arm == self.control_name else "candidate"
+
+    def digest(self) -> str:
+        """A fingerprint of what is measured; how long it is measured may differ between resumed runs.
+
+        A field counts only where it differs from its default, so that adding one leaves the digests of older folders as they are.
+        The fields of the first plans (``plan_digest.FIRST_FIELDS``) count whatever their value.
+        """
+        content = counting_values(self)
+        unused = [*(() if self.hosts else _ACROSS_HOSTS), *(() if self.points else ("points", "scaling"))]
+        content = {name: value for name, value in content.items() if name not in unused}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    def to_yaml(self) -> str:
+        """The whole plan, defaults included, as it was run."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

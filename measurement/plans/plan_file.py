@@ -1,0 +1,164 @@
+"""Plans read from YAML and checked; all that is wrong with one is told in one message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from measurement.errors import PlanError, cut, joined, quoted, unknown_name
+from measurement.plans.plan import Plan
+from measurement.records.files import read_text
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_content(path: Path, *, overrides: Iterable[str] = ()) -> dict[str, Any]:
+    """What a plan's file says, unchecked.
+
+    Args:
+        path: a YAML file.
+        overrides: ``key.subkey=value`` settings that replace what the file says; values are read as YAML.
+
+    Raises:
+        PlanError: the file is missing, or not YAML (with line and column).
+    """
+    try:
+        text = read_text(path)
+    except FileNotFoundError as error:
+        raise PlanError(f"plan '{path}' does not exist; give a YAML file such as plans/local.yaml") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"plan '{path}' cannot be read: {error}") from error
+    content = parse_yaml(text, source=str(path))
+    if not isinstance(content, dict):
+        raise PlanError(f"plan '{path}' holds {type(content).__name__}, not a mapping; see plans/local.yaml for the form")
+    for override in overrides:
+        _override(content, override)
+    return content
+
+
+def parse_yaml(text: str, *, source: str) -> Any:
+    """YAML to plain values; a syntax error is told with its line and column, a repeated key is refused."""
+    try:
+        loader = _StrictLoader(text)
+        try:
+            node = loader.get_single_node()
+            return None if node is None else loader.construct_document(_of_bounded_size(node))
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "unknown place"
+        raise PlanError(f"plan '{source}' is not valid YAML at {where}: {cut(str(error.problem or error.context))}") from error
+    except RecursionError as error:
+        raise PlanError(f"plan '{source}' is nested too deeply; a plan has a few levels") from error
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the latter of dates and numbers that there are not
+        raise PlanError(f"plan '{source}' is not valid YAML: {cut(str(error))}") from error
+
+
+MOST_NODES = 100_000
+"""Values of a document, those behind an alias counted each time: nine lines of aliases of aliases are a thousand million."""
+
+
+def _of_bounded_size(root: yaml.Node) -> yaml.Node:
+    """The same node.
+
+    Raises:
+        ValueError: it has too many values, or contains itself.
+    """
+    sizes: dict[int, int] = {}
+    inside: set[int] = set()
+
+    def size(node: yaml.Node) -> int:
+        if id(node) in inside:
+            raise ValueError("a value contains itself by an alias")
+        if id(node) not in sizes:
+            inside.add(id(node))
+            parts = node.value if isinstance(node, yaml.CollectionNode) else []
+            flat = [part for pair in parts for part in pair] if isinstance(node, yaml.MappingNode) else parts
+            sizes[id(node)] = 1 + sum(map(size, flat))
+            inside.remove(id(node))
+        if sizes[id(node)] > MOST_NODES:
+            raise ValueError(f"it has more than {MOST_NODES:,} values, its aliases written out")
+        return sizes[id(node)]
+
+    size(root)
+    return root
+
+
+Elsewhere = Callable[[], Mapping[str, str]]
+"""Gives names that are options in another place, with the place; asked only where something is unknown."""
+
+
+def check_plan(content: Mapping[str, Any], *, source: str, elsewhere: Elsewhere = dict) -> Plan:
+    """Validate plain values as a plan; one PlanError names every value that is not accepted."""
+    return checked(Plan, content, source=f"plan '{source}'", elsewhere=lambda: {**_inside(Plan), **elsewhere()})
+
+
+def checked(model: type[Model], content: Mapping[str, Any], *, source: str, elsewhere: Elsewhere = dict) -> Model:
+    """``model`` made from ``content``, or one PlanError that tells every unknown key (with the closest known) and bad value."""
+    try:
+        return model.model_validate(content)
+    except UnicodeError as error:
+        raise PlanError(f"{source}: a text holds half of a character (\\ud800 to \\udfff), which is none; write it out") from error
+    except ValidationError as error:
+        places = elsewhere()
+        raise PlanError(f"{source}: {joined([_explain(model, issue, places) for issue in error.errors()])}") from error
+
+
+def _inside(model: type[BaseModel]) -> dict[str, str]:
+    """The options of a model's sections."""
+    return {name: f"under '{section}'" for section in model.model_fields for name in _fields_at(model, [section])}
+
+
+def _explain(model: type[BaseModel], issue: Any, elsewhere: Mapping[str, str]) -> str:
+    place = cut(".".join(str(part) for part in issue["loc"]))
+    if issue["type"] == "extra_forbidden":
+        *section, name = issue["loc"]
+        where = f" in '{cut('.'.join(map(str, section)))}'" if section else ""
+        return unknown_name("option", str(name), _fields_at(model, section), elsewhere=elsewhere) + where
+    if issue["type"] == "missing":
+        return f"'{place}' is missing"
+    message = issue["msg"].removeprefix("Value error, ")
+    return f"{place} = {quoted(issue['input'])}: {cut(message)}" if place else cut(message)
+
+
+def _fields_at(model: type[BaseModel], path: Iterable[str | int]) -> list[str]:
+    """The field names of the section that ``path`` leads to."""
+    section: Any = model
+    for part in path:
+        if isinstance(section, type) and issubclass(section, BaseModel) and part in section.model_fields:
+            section = section.model_fields[str(part)].annotation
+        arguments = getattr(section, "__args__", ())
+        section = next((a for a in arguments if isinstance(a, type) and issubclass(a, BaseModel)), section)
+    return list(section.model_fields) if isinstance(section, type) and issubclass(section, BaseModel) else []
+
+
+def _override(content: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key.strip():
+        raise PlanError(f"--set {quoted(override)} is not of the form key=value, for instance --set measurement.launches=5")
+    *parents, last = key.strip().split(".")
+    section = content
+    for parent in parents:
+        section = section.setdefault(parent, {})
+        if not isinstance(section, dict):
+            raise PlanError(f"--set {quoted(override)}: {quoted(parent)} is a value, not a section of the plan")
+    section[last] = parse_yaml(value, source=f"--set {cut(key)}")
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice in one mapping, which YAML forbids and PyYAML accepts."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, str) and key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key '{key}' is given twice", key_node.start_mark)
+            if isinstance(key, str):
+                seen.add(key)
+        return super().construct_mapping(node, deep=deep)

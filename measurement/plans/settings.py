@@ -1,0 +1,184 @@
+"""Training to the end, and what is written down of every epoch; speed alone needs none of it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from measurement.errors import PlanError
+
+Precision = Literal["fp32", "amp-fp16", "amp-bf16"]
+Quantity = Literal["train_loss", "train_top1", "train_top5", "held_out_loss", "held_out_top1", "held_out_top5"]
+"""Means over an epoch's samples; top1 and top5 are shares of right answers."""
+
+
+class LossScale(BaseModel):
+    """How ``amp-fp16`` scales its loss: as ``torch.amp.GradScaler`` does, with its names and defaults."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    initial: float = Field(default=2.0**16, gt=0)
+    """Scale at the start. If gradients overflow, first steps are skipped until the scale is low enough."""
+    growth_factor: float = Field(default=2.0, gt=1)
+    """Factor of growth after ``growth_interval`` steps without overflow."""
+    backoff_factor: float = Field(default=0.5, gt=0, lt=1)
+    """Factor by which each overflow lowers the scale."""
+    growth_interval: int = Field(default=2000, ge=1)
+    """Optimizer steps without overflow until the scale grows."""
+
+
+class TrainingSettings(BaseModel):
+    """A plan's section: every arm trains for so many epochs, under the same rules, once for each launch's seed.
+
+    The learning rate of an optimizer step is the workload's × scale × warm-up × decay, the same in every arm:
+
+    - scale: ``linear``, the global batch over the local batch (ranks × micro-steps); ``per-256``, the global batch over 256
+      samples, for which published rates are often meant (Goyal et al.); ``none``, 1;
+    - warm-up: rises linearly from 1/scale to 1 over ``warmup_epochs``, step by step (Goyal et al. 2017, arXiv:1706.02677);
+    - decay: ``decay_factor`` for every full ``decay_epochs`` epochs.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    epochs: int = Field(ge=1)
+    """Epochs that every arm trains."""
+    target_accuracy: float | None = Field(default=None, gt=0, le=1)
+    """Held-out top-1 accuracy. Time to accuracy is the training time until an epoch first ends with it."""
+    stop_at_target: bool = False
+    """End an arm's training at the target. Leave it false to compare final accuracies: time to accuracy is noted anyway."""
+    learning_rate_scaling: Literal["linear", "per-256", "none"] = "none"
+    """``linear``: times ranks and micro-steps. ``per-256``: times the global batch over 256 samples. ``none``: as it is."""
+    warmup_epochs: float = Field(default=0.0, ge=0)
+    """Epochs until the scaled learning rate is reached, step by step."""
+    decay_epochs: int = Field(default=30, ge=1)
+    """Epochs after which the learning rate falls by ``decay_factor``, each time."""
+    decay_factor: float = Field(default=0.1, gt=0, le=1)
+    """Factor of the learning rate after every ``decay_epochs`` epochs."""
+    accuracy_margin: float = Field(default=0.01, gt=0, lt=1)
+    """Accuracies that differ by less than this count as equal in practice."""
+    epoch_timeout_s: float = Field(default=3600.0, gt=0)
+    """How long one epoch and the evaluation after it may take before the arm counts as hung."""
+
+    @model_validator(mode="after")
+    def _has_a_target_to_stop_at(self) -> TrainingSettings:
+        if self.stop_at_target and self.target_accuracy is None:
+            raise ValueError("stop_at_target: true needs a target_accuracy, such as 0.97")
+        return self
+
+    def is_reached(self, epoch: EpochRecord) -> bool:
+        """Whether an epoch ended with the target accuracy."""
+        if self.target_accuracy is None or not epoch.held_out_count:
+            return False
+        return epoch.held_out_top1 >= self.target_accuracy * epoch.held_out_count
+
+    def time_to_accuracy_s(self, epochs: Sequence[EpochRecord]) -> float | None:
+        """Training seconds until the end of the first epoch with the target accuracy; None where none has it."""
+        spent_s = itertools.accumulate(epoch.train_s for epoch in epochs)
+        return next((until for epoch, until in zip(epochs, spent_s, strict=True) if self.is_reached(epoch)), None)
+
+
+class EpochRecord(BaseModel):
+    """One epoch of one arm in one launch, over all ranks. Sums, counts and raw times; means and rates are derived."""
+
+    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
+
+    epoch: int
+    """From 0."""
+    steps: int
+    step_losses: list[float]
+    """Per optimizer step: the mean loss of the global batch."""
+    learning_rates: list[float]
+    """Of the first and the last step."""
+    count: int
+    """Training samples seen, all ranks."""
+    top1: int | None = None
+    top5: int | None = None
+    """Right answers while training; None: the workload does not tell."""
+    train_s: float
+    """Of the slowest rank, its data wait included."""
+    evaluate_s: float = 0.0
+    held_out_loss_sum: float = 0.0
+    held_out_top1: int = 0
+    held_out_top5: int = 0
+    held_out_count: int = 0
+    """Every held-out sample once; 0: nothing is held out."""
+
+    def figures(self) -> dict[Quantity, float]:
+        """Mean losses and accuracies, those that are known."""
+        found: dict[Quantity, float] = {}
+        if self.step_losses:
+            found["train_loss"] = math.fsum(self.step_losses) / len(self.step_losses)
+        if self.count and self.top1 is not None:
+            found["train_top1"] = self.top1 / self.count
+        if self.count and self.top5 is not None:
+            found["train_top5"] = self.top5 / self.count
+        if self.held_out_count:
+            found["held_out_loss"] = self.held_out_loss_sum / self.held_out_count
+            found["held_out_top1"] = self.held_out_top1 / self.held_out_count
+            found["held_out_top5"] = self.held_out_top5 / self.held_out_count
+        return found
+
+
+class SpeedSettings(BaseModel):
+    """A plan's section. What is left out is as PyTorch has it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    compile: bool = False
+    """Use ``torch.compile`` on the model as the backend wrapped it. Compiling is not timed."""
+    channels_last: bool = False
+    """Keep image models and batches in PyTorch's channels-last memory format."""
+    cudnn_benchmark: bool = False
+    """Let cuDNN try its algorithms for each new shape and take the fastest."""
+    sync_batchnorm: bool = False
+    """Use each framework's synchronised batch norm (``torch.nn.SyncBatchNorm``, ``hvd.SyncBatchNorm``), on GPUs only. Forward
+    passes then exchange, so there is no step without exchange and no floor."""
+    tf32: bool = False
+    """Compute float32 matrix products and convolutions in TensorFloat-32, on GPUs that have it."""
+
+    def check_device(self, kind: str) -> None:
+        """Refuse settings that a kind of device, ``cpu`` or ``cuda``, has not.
+
+        Raises:
+            PlanError: with the libraries' reason.
+        """
+        if self.sync_batchnorm and kind != "cuda":
+            raise PlanError(
+                "speed.sync_batchnorm: this run is on the CPU, and the synchronised batch norms of PyTorch and Horovod refuse that "
+                "('SyncBatchNorm expected input tensor to be on GPU'); leave it out"
+            )
+
+
+UNSHAPED = "unshaped"
+"""In a plan: the links are not slowed down."""
+UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+SLOWEST_BITS_PER_S, FASTEST_BITS_PER_S = 10**5, 10**11
+_RATE = re.compile(rf"(?P<number>[0-9]{{1,9}}(\.[0-9]{{1,9}})?)(?P<unit>{'|'.join(UNITS)})")
+
+
+def parse_rate(text: str) -> int:
+    """Bits per second.
+
+    Raises:
+        ValueError: the text is no rate, or one that cannot be shaped.
+    """
+    parts = _RATE.fullmatch(text.strip().lower())
+    rate = round(float(parts["number"]) * UNITS[parts["unit"]]) if parts else 0
+    if not SLOWEST_BITS_PER_S <= rate <= FASTEST_BITS_PER_S:
+        raise ValueError("give 100kbit to 100gbit, such as 1gbit or 100mbit")
+    return rate
+
+
+def parse_plan_rate(text: str) -> int | None:
+    """The same of a plan's ``link_rate``; None for ``unshaped``."""
+    if text == UNSHAPED:
+        return None
+    try:
+        return parse_rate(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or {UNSHAPED}") from None

@@ -1,0 +1,1 @@
+"""What is read while ranks work: clocks, threads, cores, the host, the versions."""

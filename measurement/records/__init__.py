@@ -1,0 +1,1 @@
+"""What is written: records of launches, a folder of results, tables of steps."""

@@ -1,0 +1,398 @@
+"""What is written about a comparison: one record and one table of steps per launch and arm, one manifest for the whole.
+
+Raw samples are stored, derived numbers never. Every file carries ``schema_version``. Reading and writing: ``records.results``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from statistics import fmean
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from measurement.plans.settings import EpochRecord
+from measurement.probes.host_use import HostUse
+
+SCHEMA_VERSION = 4
+"""2: steps, blocks and launches know the cases of micro-benchmarks. 3: where there are none, ``case`` is null, not empty. 4: there
+may be a floor beside the arms, and blocks tell what their threads did."""
+
+STEP_COLUMNS = {
+    "rank": "int32",
+    "turn": "int32",
+    "round": "int32",
+    "block": "int32",
+    "kind": "string",
+    "case": "string",
+    "step": "int32",
+    "samples": "int64",
+    "data_wait_s": "float64",
+    "forward_s": "float64",
+    "backward_s": "float64",
+    "optimizer_s": "float64",
+    "step_s": "float64",
+}
+"""steps.parquet: one row per rank and timed step, see ``BlockRecord.rows``. ``turn`` counts the blocks of all arms in the order
+they ran in this launch, ``block`` those of this arm, ``round`` the rounds; ``kind`` is ``sync`` or ``local``; ``samples`` are
+this rank's; times in seconds on the rank's own clock, the phases sum to ``step_s``.
+
+``case`` is null unless the workload is a micro-benchmark. There it names the case, a step is the block's ``repetitions`` of its
+operation, all of the time stands under ``backward_s``, where gradients are exchanged in training, and ``samples`` are the bytes
+of the messages, counted once for all ranks: on rank 0."""
+
+PHASES = ("data_wait", "forward", "backward", "optimizer")
+
+
+class Written(BaseModel):
+    """Base of what is stored."""
+
+    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
+
+
+class RankReport(Written):
+    """What a rank reports of itself, read back from inside it: the raw material of the fairness manifest."""
+
+    rank: int
+    local_rank: int
+    node_rank: int
+    world_size: int
+    local_world_size: int
+    launcher: str
+    """The family of environment variables the rank found itself by."""
+    host: str
+    pid: int
+    device: str
+    threads: int
+    """torch.get_num_threads()."""
+    affinity: list[int]
+    """Cores the rank may run on; empty where the platform does not tell."""
+    seed: int
+    local_batch_size: int
+    micro_steps: int
+    optimizer: dict[str, Any] = {}
+    """Class and hyperparameters of the optimizer as wrapped, learning rate included."""
+    backend: dict[str, Any] = {}
+    """``Backend.describe()``: versions, controller, transport, bucket or fusion sizes really in force."""
+    model: dict[str, Any] = {}
+    """Class, number of parameters and bytes of gradient of the model."""
+    kept_bytes: dict[str, int] = {}
+    """Bytes of ``parameters`` and ``optimizer_state`` that this rank keeps: a share of them where the backend shards.
+
+    A result and not a condition: before the first step there is no state.
+    """
+    environment: dict[str, str] = {}
+    """The allow-listed environment variables."""
+    fingerprint: dict[str, Any] = {}
+    """``measurement.probes.fingerprint.fingerprint()`` of the rank's host."""
+    sources: dict[str, str] = {}
+    """Digests of the files that a user's workload is made of; see ``measurement.conditions.sources``."""
+    owns_step: bool = False
+    """Whether the library steps by an optimizer of its own (``Prepared.owns_step``), so that no floor can be held against it."""
+
+
+class ParityResult(Written):
+    """What the parity gate found for one launch of an arm."""
+
+    passed: bool
+    failures: list[str] = []
+    """One line each: the tensor, the size of the error, the tolerance."""
+    gradient_error: float | None = None
+    """Largest relative L2 error of a synchronised gradient against the float64 mean; None: not checked (see ``notes``)."""
+    parameter_spread: float | None = None
+    """Largest relative L2 distance between two ranks' parameters after ``parity_steps`` optimizer steps."""
+    tolerance: float | None = None
+    notes: list[str] = []
+    samples_digest: str | None = None
+    """Digest over all ranks' batches; equal in all arms that consumed the same samples."""
+    calls: list[dict[str, int]] = []
+    """By rank: how often the gate's steps called forward, backward, the optimizer's step and each kind of the workload's hooks."""
+    compared_with: str | None = None
+    """The arm of as many ranks that this one was compared with in calls and in what the steps came to; None: there is none."""
+    state_distance: float | None = None
+    """Largest distance of a parameter, buffer or optimizer state from that arm's after the steps, relative to what these changed.
+    None: not compared."""
+
+
+class Case(Written):
+    """One case of a micro-benchmark: an operation at one size."""
+
+    name: str
+    """Such as ``all_reduce/64KiB``."""
+    operation: str
+    message_bytes: int
+    """Really moved, where the size asked for cannot be shared out evenly among the ranks."""
+    messages: int = 1
+    """One after another in each repetition: 2 in a ping-pong."""
+    busbw_factor: float = 1.0
+    """busbw = algbw × this: what of the message each link must carry."""
+
+
+BlockKind = Literal["sync", "local"]
+"""``sync``: ranks exchange gradients, as in training. ``local``: they do not."""
+
+
+class CoreUse(Written):
+    """What one rank's cores were used for while a block ran, untimed steps included (``measurement.probes.core_use``)."""
+
+    host: str
+    cores: list[int]
+    wall_s: float
+    busy_s: float
+    """Of all cores together, whoever used them."""
+    steal_s: float
+    """What a hypervisor gave to other guests."""
+    own_s: float
+    """CPU time of the rank's process and its children."""
+    other_threads_s: float | None = None
+    """CPU time of the process's threads besides the training thread: the library's, and torch's own where it has several."""
+    throttled: int | None = None
+    """How often the cores were slowed for heat; None where the kernel does not tell."""
+    mhz: float | None = None
+    """The cores' mean frequency at the end."""
+
+
+class ThreadTimes(Written):
+    """What the threads of a rank did during a block's timed steps (``measurement.probes.thread_times``), in seconds.
+
+    The training thread's time that is neither running nor runnable it waited for others: peers, a loader, a disk, a device.
+    """
+
+    running_s: float
+    """Of the training thread, on a core."""
+    runnable_s: float
+    """Of the training thread, ready to run while another thread had the core."""
+    library_s: float
+    """CPU time of the library's threads: those that were not there before it was set up."""
+    others_s: float
+    """CPU time of all other threads: torch's own, where it has several."""
+
+
+class RankSteps(Written):
+    """What one rank timed in one block."""
+
+    rank: int
+    untimed_s: float
+    """Rebuild and warm-up steps; of an epoch, its evaluation."""
+    samples: list[int]
+    """int [steps]: this rank's, in the workload's unit."""
+    phases_s: list[list[float]]
+    """float64 [steps, len(PHASES)], seconds on this rank's clock."""
+    skipped_steps: int = 0
+    """Of the timed ones, whose gradients overflowed in fp16: the optimizer took no step."""
+    restarts: int = 0
+    """How often the batches ended in the timed steps and were begun anew."""
+    wrong: str | None = None
+    """A micro-benchmark's result that was found wrong before the timed steps."""
+    core_use: CoreUse | None = None
+    """None where the kernel does not tell."""
+    threads: ThreadTimes | None = None
+    """The same; and of a micro-benchmark or an epoch."""
+    page_faults: int | None = None
+    """Minor ones of the rank's process in the timed steps (``ru_minflt``, getrusage(2)); None of a micro-benchmark or an epoch."""
+
+
+class BlockRecord(Written):
+    """One block: which it was, when it ran, and what its ranks timed. An epoch of training is a block, too.
+
+    A rank makes it with its own steps in ``ranks``; ``joined`` puts those of all ranks together. On disk ``ranks`` become
+    ``steps.parquet`` (``rows``), ``hosts`` become ``hosts.parquet``, and the rest stands in ``record.json``.
+    """
+
+    turn: int
+    """Of all arms' blocks of this launch, in the order they ran."""
+    round: int
+    block: int
+    """Of this arm's blocks in this launch."""
+    kind: BlockKind
+    case: str | None = None
+    """Of a micro-benchmark."""
+    steps: int
+    repetitions: int = 1
+    """Of a micro-benchmark's operation in each step."""
+    started_s: float = 0.0
+    """Seconds since this launch's blocks began."""
+    wall_s: float = 0.0
+    """From the command to the last rank's reply, freeze and thaw excluded."""
+    untimed_s: float = 0.0
+    """The longest of the ranks'."""
+    skipped_steps: int = 0
+    """The most of the ranks'."""
+    restarts: int = 0
+    """The same."""
+    link_bytes: dict[str, tuple[int, int]] = {}
+    """Bytes each host sent and received over the plan's interface while the block ran, untimed steps included; not on one host."""
+    foreign_share: float | None = None
+    """What other processes took of the ranks' cores while the block ran; a little below 0 by the clock's ticks. None: not known."""
+    steal_share: float | None = None
+    """The same of a hypervisor's other guests."""
+    other_threads_share: float | None = None
+    """CPU seconds a second that a rank's threads besides its training thread took: mean over ranks."""
+    throttled: int | None = None
+    """How often the ranks' cores were slowed for heat."""
+    mhz: float | None = None
+    """The ranks' cores' mean frequency at the block's end."""
+    threads: ThreadTimes | None = None
+    """The mean over ranks; None where a rank has none."""
+    page_faults: float | None = None
+    """The same."""
+    ranks: list[RankSteps] = []
+    """By rank; empty where it was read from a file."""
+    hosts: dict[str, HostUse] = {}
+    """What the arm's hosts did meanwhile; empty where it was read from a file, or could not be read, or nobody drove the run."""
+
+    @classmethod
+    def joined(cls, blocks: Sequence[BlockRecord], **measured: Any) -> BlockRecord:
+        """The same block as every rank made it, with the steps of all.
+
+        Args:
+            blocks: one from each rank, by rank; at least one.
+            measured: fields that only the caller knows, such as ``wall_s``.
+        """
+        ranks = [steps for block in blocks for steps in block.ranks]
+        load = load_of([steps.core_use for steps in ranks if steps.core_use])
+        longest = {name: max(getattr(steps, name) for steps in ranks) for name in ("untimed_s", "skipped_steps", "restarts")}
+        threads = mean_times([steps.threads for steps in ranks])
+        faults = [steps.page_faults for steps in ranks if steps.page_faults is not None]
+        means = {"threads": threads, "page_faults": fmean(faults) if len(faults) == len(ranks) > 0 else None}
+        return blocks[0].model_copy(update={"ranks": ranks, **means, **longest, **load, **measured})
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """All ranks' steps with the columns of ``STEP_COLUMNS``."""
+        place = {"turn": self.turn, "round": self.round, "block": self.block, "kind": self.kind, "case": self.case}
+        for own in self.ranks:
+            for step, (samples, phases) in enumerate(zip(own.samples, own.phases_s, strict=True)):
+                times = {f"{phase}_s": seconds for phase, seconds in zip(PHASES, phases, strict=True)}
+                yield {"rank": own.rank, **place, "step": step, "samples": samples, **times, "step_s": sum(phases)}
+
+
+def load_of(uses: Sequence[CoreUse]) -> dict[str, Any]:
+    """The load fields of a block from its ranks' core use. Ranks that share cores counted them alike, and each its own time."""
+    shared: dict[tuple[str, tuple[int, ...]], list[CoreUse]] = {}
+    for use in uses:
+        shared.setdefault((use.host, tuple(use.cores)), []).append(use)
+    groups = list(shared.values())
+    capacity_s = sum(fmean(use.wall_s for use in group) * len(group[0].cores) for group in groups)
+    if not capacity_s:
+        return {}
+    busy_s = sum(fmean(use.busy_s for use in group) for group in groups)
+    steal_s = sum(fmean(use.steal_s for use in group) for group in groups)
+    frequencies = [use.mhz for use in uses if use.mhz is not None]
+    throttled = [use.throttled for use in uses if use.throttled is not None]
+    other_threads = [use.other_threads_s / use.wall_s for use in uses if use.other_threads_s is not None and use.wall_s]
+    return {
+        "foreign_share": (busy_s - sum(use.own_s for use in uses)) / capacity_s,
+        "steal_share": steal_s / capacity_s,
+        "other_threads_share": fmean(other_threads) if other_threads else None,
+        "throttled": sum(throttled) if throttled else None,
+        "mhz": fmean(frequencies) if frequencies else None,
+    }
+
+
+def mean_times(times: Sequence[ThreadTimes | None]) -> ThreadTimes | None:
+    """The mean over ranks; None where a rank has none."""
+    known = [one for one in times if one is not None]
+    if not known or len(known) < len(times):
+        return None
+    return ThreadTimes(**{name: fmean(getattr(one, name) for one in known) for name in ThreadTimes.model_fields})
+
+
+class Failure(Written):
+    """Why an arm has no timing in a launch."""
+
+    message: str
+    excerpt: list[str] = []
+    """The lines of the user's code where a rank raised an exception."""
+    ranks: list[int] = []
+    """The ranks it is laid to; empty where that is not known."""
+    hosts: list[str] = []
+    log_tail: dict[str, str] = {}
+    """The last lines of each such rank's log, or the launcher's, by log name."""
+
+
+class LaunchRecord(Written):
+    """One launch of one arm."""
+
+    schema_version: int = SCHEMA_VERSION
+    comparison_id: str
+    plan_digest: str
+    launch: int
+    arm: str
+    role: Literal["baseline", "control", "candidate", "floor"]
+    backend: str
+    transport: str
+    launcher: str
+    options: dict[str, Any] = {}
+    environment: dict[str, str] = {}
+    workload: str
+    sample_unit: str = "samples"
+    world_size: int
+    hosts: list[str] = []
+    status: Literal["ok", "failed", "wrong", "timeout"]
+    complete: bool = True
+    """False: the launch was interrupted; what was measured until then counts."""
+    error: Failure | None = None
+    commands: list[dict[str, Any]] = []
+    """Each host's argv as started."""
+    exit_codes: list[int | None] = []
+    started_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    start_s: float | None = None
+    """From the launcher's start until the slowest rank was ready for its first command."""
+    measuring_s: float | None = None
+    """Wall time of this launch's blocks, all arms together."""
+    ranks: list[RankReport] = []
+    parity: ParityResult | None = None
+    peak_memory_bytes: list[int] = []
+    """Per rank: peak resident memory on CPU, peak allocated device memory on GPU."""
+    cases: list[Case] = []
+    """Of a micro-benchmark, in its order."""
+    not_offered: dict[str, str] = {}
+    """Why the arm cannot be measured in a case, by the case's name."""
+    blocks: list[BlockRecord] = []
+    epochs: list[EpochRecord] = []
+    """Of a plan with ``training``: each is also a block."""
+
+
+class Elsewhere(Written):
+    """Launches that were measured in another environment than the first ones, since a user asked for it."""
+
+    launches: list[int] = []
+    differences: list[str]
+    """What was another, in words, as in ``torch: 2.14.0 -> 2.15.0``."""
+    environment: dict[str, Any]
+    """See ``measurement.conditions.same_environment``."""
+
+
+class Manifest(Written):
+    """What holds for the whole comparison."""
+
+    schema_version: int = SCHEMA_VERSION
+    comparison_id: str
+    plan_digest: str
+    created_at: str
+    ringside_version: str
+    driver: dict[str, Any] = {}
+    """Fingerprint of the host the driver ran on, git commit included."""
+    hosts: dict[str, dict[str, Any]] = {}
+    """By name, of a plan that names hosts: fingerprint, MPI, interfaces, and ``clock_offset_s`` ± ``clock_error_s``, how far
+    its clock was ahead of the driver's."""
+    slurm_job: str | None = None
+    """The job whose nodes these are; a later one, which goes on, may have others of the same kind."""
+    sources: dict[str, str] = {}
+    """Digests of the files that a user's workload, backends and launchers are made of; their copies lie in ``sources/``."""
+    elsewhere: list[Elsewhere] = []
+    """Environments that a user went on in (``--resume-elsewhere``); copies of the first one's sources lie in ``sources-1/``."""
+    notes: list[str] = []
+    """What a trial of the workload showed that readers should know."""
+    warnings: list[str] = []
+    """Differences between those hosts that did not keep them from being used."""
+    fairness: list[dict[str, Any]] = []
+    """Each value that differs between arms: ``field``, ``values`` by arm, ``asked`` (true: the plan asked for it, or it
+    is what defines the backend)."""
+    looks: list[int] = []
+    """The number of launches each time that the verdicts were seen, or decided whether to measure on: each look costs certainty."""
+    failed_points: dict[str, str] = {}
+    """Of a study: why nothing, or no more, could be measured at a point, by its name."""
+    seconds: dict[str, float] = {}
+    """Where the time went, summed over sessions: ``total``, ``starting``, ``training`` (timed and untimed steps), ``other``."""

@@ -1,0 +1,288 @@
+"""Where records lie and how they are read and written: ``ResultsFolder`` is the one owner of the paths.
+
+Older files are brought up to date in ``migrate``, tables in ``step_tables.migrate_steps``, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+import pandas as pd
+from pydantic import ValidationError
+
+from measurement.errors import PlanError, RecordError, cut
+from measurement.plans.plan import ARM_NAME, Plan
+from measurement.plans.plan_file import check_plan, parse_yaml
+from measurement.records import step_tables
+from measurement.records.files import LockedError, lock_folder, read_text, write_whole
+from measurement.records.record import SCHEMA_VERSION, LaunchRecord, Manifest
+
+MOST_RECORD_BYTES = 1 << 30
+LEAST_ROOM_BYTES = 32 << 20
+HOSTS_FILE = "hosts.parquet"
+
+
+def default_folder(name: str) -> Path:
+    """``results/<name>-<date>-<time>``: a new one at each start."""
+    return Path("results") / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+
+
+def folder_name(reference: str) -> str:
+    """What a folder is called after a workload or backend: its name, or the class that ``module:Class`` names."""
+    return reference if ARM_NAME.fullmatch(reference) else reference.rpartition(":")[2]
+
+
+class ResultsFolder:
+    """``results/<comparison_id>/``: where everything of one comparison lies."""
+
+    def __init__(self, root: Path) -> None:
+        try:
+            str(root.absolute()).encode()
+        except UnicodeEncodeError:
+            raise PlanError(f"results folder '{root.absolute()}' has a name that is no UTF-8; give another with -o") from None
+        self.root = root
+        self._lock: IO[str] | None = None
+
+    @property
+    def plan_path(self) -> Path:
+        """The plan as it was run, defaults included."""
+        return self.root / "plan.yaml"
+
+    @property
+    def manifest_path(self) -> Path:
+        """What every rank reported of itself, and where the time went."""
+        return self.root / "manifest.json"
+
+    def point(self, name: str) -> ResultsFolder:
+        """The folder of one point of a study: a comparison like any other."""
+        return ResultsFolder(self.root / "points" / name)
+
+    def launch_folder(self, launch: int, arm: str) -> Path:
+        """Where one launch of one arm is written."""
+        return self.root / f"launch-{launch:03d}" / arm
+
+    def events_folder(self, arm: str, run: str) -> Path:
+        """Where TensorBoard's event files of one run of an arm are written."""
+        return self.root / "tensorboard" / arm / run
+
+    def lock(self) -> None:
+        """Keep others from writing into the folder, which is made if need be, as long as this object is there.
+
+        Raises:
+            RecordError: another process does, with which.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._lock = lock_folder(self.root)
+        except LockedError as error:
+            raise RecordError(
+                f"'{self.root}' is being written by {error}; wait until it is done, or give another folder with -o"
+            ) from None
+        except OSError as error:
+            raise RecordError(f"'{self.root}' cannot be written: {error.strerror or error}; give another folder with -o") from error
+
+    def require_room(self) -> None:
+        """Refuse to measure what could not be written.
+
+        Raises:
+            RecordError: the disk is almost full.
+        """
+        free = shutil.disk_usage(self.root).free
+        if free < LEAST_ROOM_BYTES:
+            raise RecordError(
+                f"'{self.root}' lies on a disk with {free >> 20} MiB left, and a launch may need {LEAST_ROOM_BYTES >> 20}; make "
+                "room, and go on with the same command"
+            )
+
+    def write_plan(self, plan: Plan) -> None:
+        """Write the plan; the folder belongs to it from then on."""
+        write_result(self.plan_path, plan.to_yaml())
+
+    def read_plan(self) -> Plan:
+        """The plan this folder belongs to.
+
+        Raises:
+            RecordError: there is none.
+        """
+        if not self.plan_path.is_file():
+            raise RecordError(f"'{self.root}' holds no plan.yaml; give a folder that 'ringside compare' wrote")
+        try:
+            content = parse_yaml(read_text(self.plan_path), source=str(self.plan_path))
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecordError(f"'{self.plan_path}' cannot be read: {error}") from error
+        return check_plan(content, source=str(self.plan_path))
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """Replace the manifest."""
+        write_result(self.manifest_path, manifest.model_dump_json(indent=1))
+
+    def read_manifest(self) -> Manifest:
+        """The manifest, brought up to date.
+
+        Raises:
+            RecordError: it is missing or damaged.
+        """
+        try:
+            return Manifest.model_validate(_read_json(self.manifest_path))
+        except ValidationError as error:
+            raise RecordError(f"'{self.manifest_path}' is not a manifest: {error.error_count()} values do not fit") from error
+
+    def write_launch(self, record: LaunchRecord) -> None:
+        """Write one launch of one arm: steps first, so that a record never lacks them, nor has those of another attempt."""
+        folder = self.launch_folder(record.launch, record.arm)
+        _remove_earlier(folder / "record.json", record)
+        write_result(folder / "steps.parquet", step_tables.parquet(step_tables.steps_of(record)))
+        if any(block.hosts for block in record.blocks):
+            write_result(folder / HOSTS_FILE, step_tables.parquet(step_tables.host_use_of(record)))
+        self.write_record(record)
+
+    def write_record(self, record: LaunchRecord) -> None:
+        """Replace a record; its steps stay as they are."""
+        path = self.launch_folder(record.launch, record.arm) / "record.json"
+        write_result(path, record.model_dump_json(indent=1, exclude={"blocks": {"__all__": {"ranks", "hosts"}}}))
+
+    def records(self) -> list[LaunchRecord]:
+        """All records, by launch and arm; a damaged one is an error, never a hole.
+
+        Raises:
+            RecordError: a record cannot be read.
+        """
+        paths = sorted(self.root.glob("launch-*/*/record.json"))
+        return [read_record(path) for path in paths]
+
+    def steps(self, record: LaunchRecord) -> pd.DataFrame:
+        """The raw steps of a launch (columns: ``STEP_COLUMNS``); no rows where nothing was timed."""
+        return step_tables.joined_steps(self.parts_of_steps(record))
+
+    def parts_of_steps(self, record: LaunchRecord) -> Iterator[pd.DataFrame]:
+        """Yield the same in parts of at most ``step_tables.ROWS_AT_ONCE`` rows, since a thousand ranks write tens of millions.
+
+        Raises:
+            RecordError: they cannot be read.
+        """
+        path = self.launch_folder(record.launch, record.arm) / "steps.parquet"
+        if not path.is_file():
+            if record.blocks:
+                raise RecordError(
+                    f"'{path}' is missing, and the record beside it tells of {len(record.blocks)} blocks; remove its folder to "
+                    "measure that launch again"
+                )
+            return
+        try:
+            yield from step_tables.read_steps(path, record)
+        except (OSError, ValueError, KeyError, TypeError, ArithmeticError, NotImplementedError) as error:
+            raise RecordError(
+                f"'{path}' cannot be read: {cut(str(error))}; remove its folder to measure that launch again"
+            ) from error
+
+    def host_use(self, records: Sequence[LaunchRecord]) -> pd.DataFrame:
+        """What the hosts did during the blocks of these records: columns ``launch``, ``arm`` and ``HOST_COLUMNS``.
+
+        Raises:
+            RecordError: a table cannot be read. One that is missing has no rows: the run was not driven, or is older.
+        """
+        found: list[pd.DataFrame] = []
+        for record in records:
+            path = self.launch_folder(record.launch, record.arm) / HOSTS_FILE
+            if path.is_file():
+                try:
+                    found.append(step_tables.read_host_use(path, record))
+                except (OSError, ValueError, KeyError) as error:
+                    raise RecordError(f"'{path}' cannot be read: {cut(str(error))}; remove it to report without it") from error
+        return step_tables.joined_host_use(found)
+
+
+def _remove_earlier(path: Path, record: LaunchRecord) -> None:
+    """Remove the record of an earlier attempt at the same launch, whose steps are about to be replaced."""
+    try:
+        is_same = path.is_file() and read_record(path).started_at == record.started_at
+    except RecordError:
+        is_same = False
+    if not is_same:
+        with contextlib.suppress(OSError):  # the steps cannot be written then, either, which is told
+            path.unlink(missing_ok=True)
+
+
+def write_result(path: Path, content: bytes | str) -> None:
+    """Write a file of a results folder, whole or not at all.
+
+    Raises:
+        RecordError: it cannot be written.
+    """
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise RecordError(
+            f"'{path}' cannot be written: {error.strerror or error}; what was written before is whole: make room, or make the "
+            "folder writable, and go on with the same command"
+        ) from error
+
+
+def read_record(path: Path) -> LaunchRecord:
+    """One record, brought up to date.
+
+    Raises:
+        RecordError: it is missing, damaged or of a later version.
+    """
+    try:
+        return LaunchRecord.model_validate(_read_json(path))
+    except ValidationError as error:
+        raise RecordError(f"'{path}' is not a launch record: {error.error_count()} values do not fit") from error
+
+
+def _blocks_have_cases(content: dict[str, Any]) -> dict[str, Any]:
+    """1 to 2: no block was a micro-benchmark's."""
+    if "blocks" not in content:
+        return content
+    return {**content, "blocks": [{**block, "case": "", "repetitions": 1} for block in content["blocks"]]}
+
+
+def _no_case_is_null(content: dict[str, Any]) -> dict[str, Any]:
+    """2 to 3."""
+    if "blocks" not in content:
+        return content
+    return {**content, "blocks": [{**block, "case": block.get("case") or None} for block in content["blocks"]]}
+
+
+def _as_it_was(content: dict[str, Any]) -> dict[str, Any]:
+    """3 to 4: what is new may be missing."""
+    return content
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _blocks_have_cases, 2: _no_case_is_null, 3: _as_it_was}
+"""From version n to n + 1, keyed by n."""
+
+
+def migrate(content: dict[str, Any], *, source: str) -> dict[str, Any]:
+    """Bring stored content up to ``SCHEMA_VERSION``.
+
+    Raises:
+        RecordError: no version, or one this Ringside does not know.
+    """
+    version = content.get("schema_version")
+    if not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
+        raise RecordError(
+            f"'{source}' has schema_version {version!r}; this Ringside reads 1 to {SCHEMA_VERSION}: use the one that wrote it"
+        )
+    while version < SCHEMA_VERSION:
+        content = {**MIGRATIONS[version](content), "schema_version": version + 1}
+        version += 1
+    return content
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(read_text(path, most=MOST_RECORD_BYTES))
+    except FileNotFoundError as error:
+        raise RecordError(f"'{path}' does not exist; give a folder that 'ringside compare' wrote") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise RecordError(f"'{path}' cannot be read: {cut(str(error))}; remove its folder to measure that launch again") from error
+    if not isinstance(content, dict):
+        raise RecordError(f"'{path}' holds {type(content).__name__}, not an object")
+    return migrate(content, source=str(path))

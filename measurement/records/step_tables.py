@@ -1,0 +1,123 @@
+"""The tables beside a record, as ``pandas`` has them: raw steps, and what the hosts did meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pyarrow.parquet import ParquetFile
+
+from measurement.probes.host_use import HOST_COLUMNS
+from measurement.records.record import STEP_COLUMNS, LaunchRecord
+
+HOST_USE_TYPES: dict[str, Any] = {"launch": "int64", "arm": "string", **HOST_COLUMNS}
+ROWS_AT_ONCE = 1 << 20
+SHORTEST_STEP_S, LONGEST_STEP_S = 1e-9, 3e9
+"""What a step can take; of what lies beyond, ratios are no numbers."""
+
+
+def parquet(table: pd.DataFrame) -> bytes:
+    """The content of a Parquet file with this table."""
+    buffer = BytesIO()
+    table.to_parquet(buffer, index=False)
+    return buffer.getvalue()
+
+
+def read_steps(path: Path, record: LaunchRecord) -> Iterator[pd.DataFrame]:
+    """Yield a record's raw steps (columns: ``STEP_COLUMNS``) in parts of at most ``ROWS_AT_ONCE`` rows.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError, ArithmeticError, NotImplementedError: they cannot be read, or belong to another
+            record.
+    """
+    for batch in ParquetFile(path).iter_batches(batch_size=ROWS_AT_ONCE):
+        table = with_record(record, migrate_steps(batch.to_pandas()).astype(STEP_COLUMNS))
+        require_steps_of(record, table)
+        yield table
+
+
+def joined_steps(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """All parts in one table, which has no rows where there are none."""
+    return pd.concat([empty_steps(), *parts], ignore_index=True).astype(STEP_COLUMNS)
+
+
+def read_host_use(path: Path, record: LaunchRecord) -> pd.DataFrame:
+    """What the hosts did during a record's blocks: columns ``HOST_USE_TYPES``.
+
+    Raises:
+        OSError, ValueError, KeyError: the table cannot be read.
+    """
+    use = with_record(record, pd.read_parquet(path)[list(HOST_COLUMNS)])
+    return use.assign(launch=record.launch, arm=record.arm)
+
+
+def joined_host_use(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """All parts in one table, which has no rows where there are none."""
+    return pd.concat([no_host_use(), *parts], ignore_index=True).astype(HOST_USE_TYPES)
+
+
+def steps_of(record: LaunchRecord) -> pd.DataFrame:
+    """The raw steps of a record whose blocks still hold them (columns: ``STEP_COLUMNS``)."""
+    table = pd.DataFrame([row for block in record.blocks for row in block.rows()])
+    return table.astype(STEP_COLUMNS)[list(STEP_COLUMNS)] if len(table) else empty_steps()
+
+
+def empty_steps() -> pd.DataFrame:
+    """A table of steps without rows."""
+    return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in STEP_COLUMNS.items()})
+
+
+def host_use_of(record: LaunchRecord) -> pd.DataFrame:
+    """What the hosts did during a record's blocks, where these still know it (columns: ``HOST_COLUMNS``)."""
+    rows: list[tuple[int | None, str, str, str, float]] = []
+    cores: dict[tuple[str, int], float] = {}
+    for block in record.blocks:
+        for host, use in block.hosts.items():
+            rows += [(block.turn, host, measure, of, value) for measure, of, value in use.rows()]
+            for core, seconds in use.core_busy_s.items():
+                cores[host, core] = cores.get((host, core), 0.0) + seconds
+    rows += [(None, host, "core_busy_s", str(core), seconds) for (host, core), seconds in cores.items()]
+    return pd.DataFrame(rows, columns=list(HOST_COLUMNS)).astype(HOST_COLUMNS)
+
+
+def no_host_use() -> pd.DataFrame:
+    """The table of ``ResultsFolder.host_use`` without rows."""
+    return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in HOST_USE_TYPES.items()})
+
+
+def with_record(record: LaunchRecord, table: pd.DataFrame) -> pd.DataFrame:
+    """Leave out rows of blocks that came after an incomplete record: the driver was killed between two files, or still writes."""
+    if record.complete:
+        return table
+    return table[table["turn"].isna() | table["turn"].isin({block.turn for block in record.blocks})]
+
+
+def require_steps_of(record: LaunchRecord, table: pd.DataFrame) -> None:
+    """Raise a ``ValueError`` where steps are not those of a record's blocks, or no times at all.
+
+    Args:
+        record: the blocks that there are.
+        table: columns ``STEP_COLUMNS``; of each block its first row is looked at, and of all rows the numbers.
+    """
+    blocks = {(block.turn, block.round, block.block, block.kind, block.case or None) for block in record.blocks}
+    first = table.drop_duplicates("turn")[["turn", "round", "block", "kind", "case"]].astype(object)
+    found = {tuple(None if pd.isna(value) else value for value in row) for row in first.itertuples(index=False, name=None)}
+    if found - blocks:
+        raise ValueError(f"it has steps of {len(found - blocks)} blocks that the record beside it does not have")
+    times = table[[name for name, dtype in STEP_COLUMNS.items() if dtype == "float64"]].to_numpy()
+    if not (np.isfinite(times) & (times >= 0)).all():
+        raise ValueError("it has times that are negative or no numbers")
+    if len(table) and not table["step_s"].between(SHORTEST_STEP_S, LONGEST_STEP_S).all():
+        raise ValueError("it has steps that take less than a nanosecond or more than a century")
+    if (table[["rank", "step", "samples"]] < 0).any(axis=None):
+        raise ValueError("it has ranks, steps or samples below 0")
+
+
+def migrate_steps(table: pd.DataFrame) -> pd.DataFrame:
+    """Bring a stored table of steps up to date: version 1 knew no cases, version 2 wrote "" where there were none."""
+    cases = table["case"].replace("", None) if "case" in table else None
+    return table.assign(case=pd.Series(cases, index=table.index, dtype=STEP_COLUMNS["case"]))[list(STEP_COLUMNS)]

@@ -1,0 +1,350 @@
+"""The sentences of a report: the answer first, and what weakens it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from measurement.plans.plan import Plan
+from reports.conclusions.cases import VERDICTS, Outcome, count_verdicts
+from reports.conclusions.verdict import LONGEST, is_atypical
+from reports.schema import ArmSummary, HeadlinePart, RatioSummary
+from reports.statistics.looks import error_share
+from reports.wording.causes import because_clause
+from reports.wording.cautions import CAUTIONS, beyond_load, caution_of, no_verdict_by_load
+from reports.wording.disturbances import (
+    load_lines,
+    restart_lines,
+    skipped_lines,
+    stall_lines,
+    straggler_lines,
+)
+from reports.wording.formatting import apart, interval, percent, ratio
+from reports.wording.method import run_lines
+
+WIDE = 1.5
+"""A control's interval whose ends differ by a larger factor is no sign that equal arms come out equal."""
+MAX_NAMED = 3
+"""Cases that a sentence names."""
+
+
+def findings(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: Plan) -> list[str]:
+    """One sentence per candidate, see ``in_order``."""
+    candidates = [result for result in results if result.role == "candidate"]
+    if any(result.case is not None for result in results):
+        return _findings_by_case(candidates, arms, plan)
+    ordered = in_order(candidates, plan)
+    by_name = {arm.name: arm for arm in arms}
+    return [finding(result, by_name[result.candidate], by_name[plan.baseline], plan) for result in ordered]
+
+
+def in_order(candidates: Sequence[RatioSummary], plan: Plan) -> list[RatioSummary]:
+    """Candidates that the plan's question is about first; of both kinds the fastest first, those without timing last."""
+    asked = plan.asked_arms()
+    return sorted(candidates, key=lambda result: (result.candidate not in asked, -(result.throughput_ratio or 0.0)))
+
+
+def in_brief(result: RatioSummary) -> str:
+    """A candidate's verdict in a few words, for a headline that is about others."""
+    if result.throughput_ratio is None:
+        return f"{result.candidate} without timing"
+    if result.verdict in ("faster", "slower"):
+        return f"{result.candidate} {apart(result.throughput_ratio)} {result.verdict}"
+    return f"{result.candidate} {result.verdict}"
+
+
+def fastest_sentence(leaders: Sequence[str], plan: Plan) -> list[str]:
+    """Which arm is fastest, or which are tied; nothing where one candidate's finding says it already."""
+    if len(plan.arms) < 3 or not leaders:
+        return []
+    if len(leaders) == 1:
+        return [f"Fastest: {leaders[0]}, shown against every other arm measured"]
+    return [f"Fastest: {', '.join(leaders[:-1])} and {leaders[-1]} are not told apart"]
+
+
+def _findings_by_case(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: Plan) -> list[str]:
+    """One sentence per candidate, the one that is faster in most cases first, those without timing last."""
+    by_name = {arm.name: arm for arm in arms}
+    counts = {name: count_verdicts(arm, results) for name, arm in by_name.items() if plan.role(name) == "candidate"}
+    timed = [name for name in counts if any(counts[name][verdict] for verdict in VERDICTS)]
+    timed.sort(key=lambda name: counts[name]["slower"] - counts[name]["faster"])
+    rest = [name for name in counts if name not in timed]
+    return [
+        *(f"{name} against {plan.baseline}: {counts_words(counts[name])}" for name in timed),
+        *(_no_timing(by_name[plan.baseline if by_name[name].blocks else name], name, plan.baseline) for name in rest),
+    ]
+
+
+def counts_words(counts: Counter[Outcome]) -> str:
+    """Such as ``faster in 12, slower in 5 of 17 cases; not offered: 9``."""
+    measured = [f"{verdict} in {counts[verdict]}" for verdict in VERDICTS if counts[verdict]]
+    total = sum(counts[verdict] for verdict in VERDICTS)
+    parts = [f"{', '.join(measured)} of {_count(total, 'case', 'cases')}"] if measured else []
+    missing: tuple[Outcome, ...] = ("not offered", "no timing")
+    return "; ".join([*parts, *(f"{outcome}: {counts[outcome]}" for outcome in missing if counts[outcome])])
+
+
+def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: Plan) -> str:
+    """What is known of one candidate, in one sentence."""
+    ours, theirs = result.candidate, result.baseline
+    if result.throughput_ratio is None:
+        return _no_timing(arm if arm.throughput_per_s is None else baseline, ours, theirs)
+    figures = f"({interval_words(result)})"
+    match result.verdict:
+        case "faster" | "slower":
+            why = because_clause(result)
+            how = f"{apart(result.throughput_ratio)} {result.verdict}"
+            return f"{ours} is {how} than {theirs} {figures}{why}{_why_not_typical(result, plan)}{beyond_load(result)}"
+        case "equivalent":
+            return f"{ours} and {theirs} are equivalent within {percent(plan.measurement.noise_threshold)} {figures}"
+    return f"Undecided whether {ours} or {theirs} is faster {figures}{_what_next(result)}"
+
+
+def _why_not_typical(result: RatioSummary, plan: Plan) -> str:
+    """Where a usual block shows another ratio than the totals: what it shows, since a reader who looks at blocks will see that."""
+    if not is_atypical(result, threshold=plan.measurement.noise_threshold):
+        return ""
+    return f"; a typical block shows {ratio(result.typical_ratio)}, but the total, stalls included, is what training takes"
+
+
+def interval_words(result: RatioSummary) -> str:
+    """Ratio, interval, launches and pairs of a result."""
+    if result.throughput_ratio is None:
+        return "no timing"
+    parts = [f"ratio {ratio(result.throughput_ratio)}"]
+    if result.ci_low is not None and result.ci_high is not None:
+        parts.append(f"{percent(result.confidence)} interval {interval(result)}")
+    if result.run_low is not None and result.run_high is not None:
+        parts.append(f"one long run {ratio(result.run_low)} to {ratio(result.run_high)}")
+    if result.run_order is not None:
+        return ", ".join([*parts, _count(result.launches, "run of each", "runs of each")])
+    return ", ".join([*parts, _count(result.launches, "launch", "launches"), _count(result.pairs, "pair", "pairs")])
+
+
+def _what_next(result: RatioSummary) -> str:
+    if result.withheld_by is None and result.more_range is not None:
+        return f"; {more_words(result)} should decide"
+    if result.note:
+        return f"; {result.note}"
+    most = "a day of measuring" if result.run_order is None else f"{LONGEST:g} more runs of each"
+    near = "the difference is so small beside the noise, or so near the threshold"
+    return f"; {near}, that not even {most} would decide" if result.ci_low else ""
+
+
+def more_words(result: RatioSummary) -> str:
+    """How much more to measure, and how uncertain that is, such as ``about 6 minutes more of measuring (2 minutes to 3 hours)``."""
+    assert result.more_range is not None
+    low, high = result.more_range
+    if result.run_order is not None:
+        about = "" if result.more_runs is None else f"about {result.more_runs} "
+        most = f"{math.ceil(high)}" if high is not None else "very many"
+        return f"{about}({math.ceil(low)} to {most}) more runs of each"
+    most = minutes_words(high) if high is not None else "more than a day"
+    if result.more_minutes is None:
+        return f"{minutes_words(low)} to {most} more of measuring"
+    return f"about {minutes_words(result.more_minutes)} more of measuring ({minutes_words(low)} to {most})"
+
+
+def minutes_words(minutes: float) -> str:
+    """A duration, rounded up to whole minutes or hours."""
+    if minutes >= 90:
+        return f"{math.ceil(minutes / 60)} hours"
+    return _count(max(1, math.ceil(minutes)), "minute", "minutes")
+
+
+def ratio_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
+    """What weakens a verdict, or why there is no ratio."""
+    if result.withheld_by == "control":
+        return f"the interval alone says '{result.verdict_alone}', but the control deviates by as much"
+    if result.withheld_by == "stalls":
+        return (
+            f"undecided by stalls: they are too few to tell how often they come, and without them the ratio "
+            f"would be {ratio(result.ratio_without_stalls)}"
+        )
+    if result.withheld_by == "load":
+        return f"the interval alone says '{result.verdict_alone}', but the machine was not quiet, and {no_verdict_by_load(result)}"
+    if result.load_reach is not None:
+        return "the verdict rests on disturbed rounds, since undisturbed ones are none or too few"
+    if result.throughput_ratio is not None:
+        return caution_of(result)
+    if result.case is None:
+        return "no timing"
+    by_name = {arm.name: arm for arm in arms}
+    reasons = (by_name[name].case(result.case).not_offered for name in (result.candidate, result.baseline))
+    return next((reason for reason in reasons if reason), "no timing")
+
+
+def apart_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
+    """Why the ratio is not that of the two throughputs that stand beside it, where a reader who divides them would wonder."""
+    by_name = {arm.name: arm for arm in arms}
+    ours, theirs = (by_name[name].throughput_per_s for name in (result.candidate, result.baseline))
+    if result.case is not None or not (ours and theirs and result.throughput_ratio and result.ci_low and result.ci_high):
+        return None
+    divided = ours.value / theirs.value
+    if result.ci_low <= divided <= result.ci_high:
+        return None
+    return (
+        f"the throughputs divide to {ratio(divided)}: they are over all blocks of an arm, while the ratio is taken within rounds "
+        "and launches, so that a slow phase of the machine counts for both"
+    )
+
+
+def _no_timing(arm: ArmSummary, ours: str, theirs: str) -> str:
+    message = next((error.message for error in arm.errors), "")
+    reason = f"{arm.name} is {arm.status}" + (f": {first_line(message)}" if message else "")
+    return f"No comparison of {ours} with {theirs}: {reason}"
+
+
+def first_line(text: str, *, limit: int = 160) -> str:
+    """The first line of a message, cut where it is too long for a sentence."""
+    line = text.strip().splitlines()[0] if text.strip() else ""
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def control_sentence(results: Sequence[RatioSummary], plan: Plan) -> str:
+    """What the comparison of the baseline with itself says."""
+    control = next((result for result in results if result.role == "control"), None)
+    if control is None:
+        return "No control was run: nothing checks that equal arms come out equal"
+    if control.case is not None:
+        return _control_by_case([result for result in results if result.role == "control"], plan)
+    if control.ci_low is None or control.ci_high is None:
+        return f"The control gives no interval ({interval_words(control)}): nothing checks that equal arms come out equal"
+    figures = interval_words(control)
+    if control.control_failed:
+        reach = max(abs(math.log(control.ci_low)), abs(math.log(control.ci_high)))
+        return (
+            f"The control failed: {plan.baseline} against itself differs ({figures}), "
+            f"so no difference below {apart(math.exp(reach))} is claimed"
+        )
+    if control.ci_high > WIDE * control.ci_low:
+        return f"The control tells little, so wide is its interval: {plan.baseline} against itself ({figures})"
+    return f"Control: {plan.baseline} against itself comes out equal ({figures})"
+
+
+def _control_by_case(controls: Sequence[RatioSummary], plan: Plan) -> str:
+    """In how many cases the baseline comes out equal to itself, and in which not."""
+    known = [control for control in controls if control.ci_low is not None]
+    if not known:
+        return "The control gives no interval: nothing checks that equal arms come out equal"
+    failed = [f"{control.case} {ratio(control.throughput_ratio)}" for control in known if control.control_failed]
+    chance = percent(round(1 - plan.measurement.confidence, 6))
+    if failed:
+        named = ", ".join(failed[:MAX_NAMED]) + (", ..." if len(failed) > MAX_NAMED else "")
+        return (
+            f"The control failed in {len(failed)} of {len(known)} cases ({named}; {chance} of them are expected to, by chance), "
+            "where no smaller difference is claimed"
+        )
+    return f"Control: {plan.baseline} against itself comes out equal in all {len(known)} cases"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headline:
+    """The first line of every report, and which of the sentences below it says already."""
+
+    text: str
+    holds: list[HeadlinePart]
+    findings: int
+    """How many of the findings it says in full."""
+
+
+def headline(
+    said: Sequence[str], control: str, results: Sequence[RatioSummary], plan: Plan, *, load: str | None = None
+) -> Headline:
+    """The machine if it was not quiet, the control if it failed, what the plan asks about, and every other candidate in brief.
+
+    Args:
+        said: the findings, see ``findings``.
+        control: the control's sentence.
+        results: all ratios.
+        plan: whose question it answers.
+        load: what disturbed; None: nothing.
+    """
+    by_case = any(result.case is not None for result in results)
+    candidates = in_order([result for result in results if result.role == "candidate"], plan)
+    asked = {*plan.asked_arms()} & {result.candidate for result in candidates}
+    full = min(len(said), 1 if by_case else min(len(asked), MAX_NAMED))
+    others = [] if by_case else [in_brief(result) for result in candidates[full:]]
+    answer = [*said[:full], *([f"Besides, against {plan.baseline}: {', '.join(others)}"] if others else [])]
+    shows_control = not said or any(result.control_failed for result in results)
+    parts: list[tuple[HeadlinePart, str]] = [("load", load or ""), ("control", control if shows_control else "")]
+    parts.append(("findings", ". ".join(answer)))
+    shown = [(part, sentence) for part, sentence in parts if sentence]
+    return Headline(text=". ".join(sentence for _, sentence in shown), holds=[part for part, _ in shown], findings=full)
+
+
+def warnings(
+    plan: Plan, arms: Sequence[ArmSummary], results: Sequence[RatioSummary], looks: Sequence[int], remedies: Sequence[str]
+) -> list[str]:
+    """What a reader must know before believing the figures.
+
+    Args:
+        plan: whose question the figures answer.
+        arms: those of the comparison.
+        results: all ratios.
+        looks: see ``measurement.records.record.Manifest``.
+        remedies: see ``Comparison``.
+    """
+    found = [f"{arm.name} was interrupted; what it had measured counts{_ungated(arm)}" for arm in arms if not arm.complete]
+    for arm in arms:
+        if arm.status not in ("ok", "not measured") and arm.launches:
+            lost = len({error.launch for error in arm.errors})
+            found.append(f"{arm.name} is {arm.status} in {_count(lost, 'launch', 'launches')}; the others count")
+    found += [*straggler_lines(arms), *stall_lines(arms), *load_lines(arms), *skipped_lines(arms), *restart_lines(arms)]
+    found += remedies
+    atypical = [result for result in results if is_atypical(result, threshold=plan.measurement.noise_threshold)]
+    if any(result.case is not None for result in atypical):
+        found.append(f"In {len(atypical)} of {len(results)} ratios a few blocks are far out: see typical_ratio in comparison.json")
+    else:
+        found += [
+            f"{result.candidate}: the ratio of totals is {ratio(result.throughput_ratio)}, that of a typical block "
+            f"{ratio(result.typical_ratio)}; a few blocks are far out, see the pairs"
+            for result in atypical
+        ]
+    cases = {result.case for result in results if result.case is not None and result.throughput_ratio is not None}
+    found += chance_lines(results, comparisons=len(cases), kind="cases", confidence=plan.measurement.confidence)
+    cautions = dict.fromkeys(CAUTIONS[result.caution] for result in results if result.caution)
+    return [*found, *run_lines(results), *_looks(looks, plan), *cautions]
+
+
+def _ungated(arm: ArmSummary) -> str:
+    return ", though no launch of it came to the parity gate" if arm.parity is None else ""
+
+
+def chance_lines(
+    results: Sequence[RatioSummary], *, comparisons: int, kind: Literal["cases", "points"], confidence: float
+) -> list[str]:
+    """How many false verdicts a report that holds many comparisons must be expected to have, beside how many verdicts it has.
+
+    Args:
+        results: of all of them.
+        comparisons: how many there are.
+        kind: what each is one of.
+        confidence: with which the intervals of each hold together.
+    """
+    if comparisons < 2:
+        return []
+    claimed = sum(result.role == "candidate" and result.verdict in ("faster", "slower") for result in results)
+    return [
+        f"Each of the {comparisons} {kind} is a comparison of its own at {percent(confidence)} confidence: were there no "
+        f"difference anywhere, {comparisons * (1 - confidence):.2g} of them would still be expected to show one. Verdicts of "
+        f"faster or slower here: {claimed}"
+    ]
+
+
+def _looks(looks: Sequence[int], plan: Plan) -> list[str]:
+    """How often the verdicts were looked at, where that was more than once."""
+    if len(looks) < 2:
+        return []
+    error = error_share(looks, until_decided=plan.measurement.until_decided) * (1 - plan.measurement.confidence)
+    return [
+        f"The verdicts were looked at {len(looks)} times, after {', '.join(map(str, looks))} launches, to decide whether to "
+        f"measure on; the intervals of this look may err in {error:.2%} of comparisons and are wider for it"
+    ]
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

@@ -1,0 +1,200 @@
+"""The sentences of a study: who is fastest where, where a verdict flips, how each arm scales, what the links cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from measurement.plans.plan import Plan
+from reports.conclusions.study_conclusions import ScalingBase, is_about_links, leaders, sorted_points, units
+from reports.schema import ArmSummary
+from reports.study_schema import Study, StudyPoint
+from reports.wording.cautions import CAUTIONS
+from reports.wording.comparison_sentences import chance_lines, first_line
+from reports.wording.formatting import milliseconds, percent, seconds, with_interval
+from reports.wording.method import run_lines
+
+NO_TIMING = "without timing"
+DECIDED = ("faster", "slower")
+POINTS = (
+    "Each point is a comparison of its own by the whole method, with its own launches, control and parity gate; its report lies in "
+    "points/NAME/. Ratios and verdicts are between arms that took turns at the same point."
+)
+POINTS_OF_RUNS = (
+    "Each point is a comparison of the runs of as many ranks, which people started themselves; its report lies in points/NAME/, "
+    "with the runs, how they are compared, and what they could have shown."
+)
+METHOD = (
+    "Speed-up: throughput over that of the baseline named beside it. Efficiency: speed-up over how many times the cores or GPUs "
+    "that the ranks compute on, so that ranks which share a core count as one. Points are measured one after another, so these, "
+    "unlike the ratios, hold the machine's drift between points.",
+    "Weak scaling: the batch of each rank is the same at all points. Strong scaling: the global batch is.",
+    "Fastest: the arm that is shown to be faster than every other at that point, or those that are tied. The winner changes where "
+    "another arm alone is fastest; points with ties between them are skipped.",
+)
+BASES = {
+    "single process": "single process without wrapper",
+    "one rank": "one rank with wrapper",
+    "first point": "the first point",
+}
+
+
+def study_method(points: Sequence[StudyPoint]) -> list[str]:
+    """How it was measured, a paragraph an entry."""
+    are_runs = any(result.run_order is not None for point in points for result in point.results)
+    return [POINTS_OF_RUNS if are_runs else POINTS, *METHOD]
+
+
+def label(points: Sequence[StudyPoint], point: StudyPoint) -> str:
+    """What a point is called in a sentence or on an axis."""
+    return (point.link_rate or "links as they are") if is_about_links(points) else point.name
+
+
+def headline(points: Sequence[StudyPoint], plan: Plan) -> str:
+    """Who is fastest where, and between which points that changes. Without any candidate to compare: how the first arm scales."""
+    partly = {arm.name for point in points for arm in point.arms if arm.status == "not at this point"}
+    told = [(label(points, point), leaders(point, without=partly)) for point in sorted_points(points)]
+    known = [(where, who) for where, who in told if who]
+    if not known:
+        scaled = [sentence for name in plan.arms if (sentence := scaling_sentence(points, name))]
+        return scaled[0] if scaled else "Nothing could be compared at any point"
+    clauses = {place: _lead(who, plan) for place, who in known}
+    where = {clause: _list([place for place in clauses if clauses[place] == clause]) for clause in dict.fromkeys(clauses.values())}
+    said = "; ".join(f"{clause} at {places}" for clause, places in where.items())
+    alone = [(place, who[0]) for place, who in known if len(who) == 1]
+    changes = [f"{a} and {b}" for (a, before), (b, after) in pairwise(alone) if before != after]
+    winners = f": the winner changes between {_list(changes, ', and between ')}" if changes else ""
+    return f"{_capital(said, plan)}{winners}"
+
+
+def _lead(who: Sequence[str], plan: Plan) -> str:
+    """A clause on the arms in the lead."""
+    if plan.baseline in who:
+        return f"no arm is shown to be faster than {plan.baseline}"
+    return f"{who[0]} is fastest" if len(who) == 1 else f"{_list(who)} are fastest and not told apart"
+
+
+def _capital(sentence: str, plan: Plan) -> str:
+    """Begin a sentence with a capital, unless it begins with an arm's name."""
+    return sentence if sentence.startswith(tuple(plan.arms)) else sentence[0].upper() + sentence[1:]
+
+
+def findings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
+    """One sentence per candidate on its verdicts, then on each arm: how it scales, how long it trains, what the links cost it."""
+    candidates = [name for name in plan.arms if name != plan.baseline]
+    said = [verdicts_sentence(points, name, plan.baseline) for name in candidates]
+    said += [sentence for name in plan.arms if (sentence := scaling_sentence(points, name))]
+    said += [sentence for name in plan.arms if (sentence := training_sentence(points, name, plan))]
+    if is_about_links(points):
+        said += [sentence for name in plan.arms if (sentence := exposed_sentence(points, name))]
+    return said
+
+
+def verdicts_sentence(points: Sequence[StudyPoint], name: str, baseline: str) -> str:
+    """The candidate's verdicts, each with its points, and between which two points it changes from faster to slower or back."""
+    told = [(label(points, point), _verdict(point, name)) for point in sorted_points(points)]
+    parts = []
+    for verdict in dict.fromkeys(verdict for _, verdict in told):
+        where = [place for place, other in told if other == verdict]
+        parts.append(f"{verdict} at {_list(where)}")
+    return f"{name} against {baseline}: {'; '.join(parts)}{_flips(told)}"
+
+
+def _verdict(point: StudyPoint, name: str) -> str:
+    result = point.result(name)
+    if result is not None and result.throughput_ratio is not None:
+        return result.verdict
+    status = point.arm(name).status
+    return NO_TIMING if status == "ok" else status
+
+
+def _flips(told: Sequence[tuple[str, str]]) -> str:
+    """Between which points the verdict turns into its opposite; undecided points between them are skipped."""
+    decided = [(place, verdict) for place, verdict in told if verdict in DECIDED]
+    places = [f"{first} and {second}" for (first, before), (second, after) in pairwise(decided) if before != after]
+    return f"; the verdict flips between {_list(places, ', and between ')}" if places else ""
+
+
+def base_words(base: ScalingBase) -> str:
+    """What an arm's scaling is relative to, such as ``single at one (single process without wrapper)``."""
+    return f"{base.arm.name} at {base.point.name} ({BASES[base.kind]})"
+
+
+def bases(study: Study) -> list[str]:
+    """What each arm's scaling is relative to, one line each."""
+    found = {arm.name: arm.scaling_baseline for point in study.points for arm in point.arms if arm.scaling_baseline}
+    return [f"{arm}: relative to {base}" for arm, base in found.items()]
+
+
+def scaling_sentence(points: Sequence[StudyPoint], name: str) -> str | None:
+    """Speed-up and efficiency at the most ranks that the arm was measured with."""
+    most = max(points, key=lambda point: (point.arm(name).speed_up is not None, point.world_size))
+    arm = most.arm(name)
+    if arm.speed_up is None or arm.scaling_efficiency is None or len({point.world_size for point in points}) == 1:
+        return None
+    if most.world_size == 1:
+        return None
+    efficiency = with_interval(arm.scaling_efficiency, "{:.0%}".format)
+    return (
+        f"{name} at {most.name} ({most.world_size} ranks on {_units(arm, most)}): {arm.speed_up.value:.2f} times the throughput of "
+        f"{arm.scaling_baseline}, an efficiency of {efficiency}"
+    )
+
+
+def _units(arm: ArmSummary, point: StudyPoint) -> str:
+    number = units(arm, point)
+    kind = "core" if point.device == "cpu" else "GPU"
+    return f"{number} {kind}{'' if number == 1 else 's'}"
+
+
+def trained_to(target_accuracy: float | None) -> str:
+    """What training ends with, for which its time is told."""
+    return f"{percent(target_accuracy)} accuracy" if target_accuracy is not None else "the last epoch"
+
+
+def training_sentence(points: Sequence[StudyPoint], name: str, plan: Plan) -> str | None:
+    """How long an arm trained at each point, and where it did not reach the target; None where nothing was trained."""
+    if plan.training is None:
+        return None
+    target = plan.training.target_accuracy
+    times = {point.name: point.arm(name).time_to_train_s for point in points if point.arm(name).status == "ok"}
+    told = [f"{seconds(time.value)} at {place}" for place, time in times.items() if time]
+    missed = [place for place, time in times.items() if not time]
+    parts = [f"in {_list(told)}"] if told else []
+    parts += [f"not with every seed at {_list(missed)}"] if missed else []
+    return f"{name} trains to {trained_to(target)} {', '.join(parts)}" if parts else None
+
+
+def exposed_sentence(points: Sequence[StudyPoint], name: str) -> str | None:
+    """Exposed exchange from the fastest link to the slowest."""
+    found = [(label(points, point), point.arm(name).exposed_exchange_s) for point in sorted_points(points)]
+    figures = [f"{milliseconds(exposed.value)} ms at {where}" for where, exposed in found if exposed is not None]
+    return f"Exposed exchange of {name}, per step: {', '.join(figures)}" if len(figures) > 1 else None
+
+
+def warnings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
+    """What a reader must know before believing the figures."""
+    compared = [point.results for point in points if any(result.throughput_ratio is not None for result in point.results)]
+    said = [f"{point.name}: {line}" for point in points for line in point.elsewhere]
+    said += [f"{point.name}: {first_line(point.cause)}" for point in points if point.cause]
+    for point in points:
+        failed = [arm for arm in point.arms if arm.status in ("failed", "wrong", "timeout") and arm.errors and not point.cause]
+        said += [f"{point.name}: {arm.name} is {arm.status}: {first_line(arm.errors[0].message)}" for arm in failed]
+    said += [
+        f"{point.name}: the control failed, see its own report"
+        for point in points
+        if any(result.control_failed for result in point.results)
+    ]
+    said += [f"{point.name}: {line}" for point in points for line in run_lines(point.results)]
+    said += [f"{point.name}: {CAUTIONS[one]}" for point in points for one in dict.fromkeys(r.caution for r in point.results) if one]
+    results = [result for of_point in compared for result in of_point]
+    return said + chance_lines(results, comparisons=len(compared), kind="points", confidence=plan.measurement.confidence)
+
+
+def cause_of(arm: ArmSummary) -> str:
+    """Why an arm has no figures at a point, in one line."""
+    return first_line(arm.errors[0].message) if arm.errors else ""
+
+
+def _list(words: Sequence[str], last: str = " and ") -> str:
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + last + words[-1] if words else ""

@@ -1,0 +1,175 @@
+"""A study: the same comparison at several points, one after another, each with the whole method and a folder of its own.
+
+What cannot run is refused before the first point begins. If a point fails later, its cause is recorded and the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from backends import backend_class
+from backends.single import Single
+from measurement.errors import PlanError, RingsideError
+from measurement.plans.plan import Plan
+from measurement.plans.plan_file import check_plan, read_content
+from measurement.plans.points import plan_at, world_size_at
+from measurement.plans.references import placed_beside
+from measurement.probes.fingerprint import fingerprint, git_state
+from measurement.records.record import Manifest
+from measurement.records.results import ResultsFolder
+from reports.compose_study import write_study
+from reports.study_schema import Study
+from runners.driver.progress import Progress
+from runners.driver.run_comparison import ComparisonRun, open_folder, refuse_another_environment, require_same_plan
+from runners.hosts.placement import with_hosts
+from runners.planning.workload import resolve_workload
+from workloads import MicroBenchmark, workload_class
+
+
+def read_plan_or_study(path: Path, *, overrides: Iterable[str] = ()) -> Plan:
+    """Read and check a plan. Hosts may be given by a hostfile and world sizes by slots, in the plan and at each point.
+
+    Raises:
+        PlanError, HostfileError: what it says is not accepted.
+    """
+    content = placed_beside(read_content(path, overrides=overrides), path.parent)
+    points = content.get("points")
+    if isinstance(points, dict):
+        content["points"] = {name: _placed(name, point) for name, point in points.items()}
+    return check_plan(with_hosts(content), source=str(path), elsewhere=lambda: _workload_options(content))
+
+
+def _workload_options(content: Mapping[str, Any]) -> dict[str, str]:
+    """The options of a plan's workload, if it can be found."""
+    with suppress(PlanError):
+        cls, _ = workload_class(content.get("workload", ""))
+        return dict.fromkeys(cls.Options.model_fields, "under 'workload_options'")
+    return {}
+
+
+def _placed(name: object, point: Any) -> Any:
+    with named(name):
+        return with_hosts(point) if isinstance(point, Mapping) else point
+
+
+@contextmanager
+def named(point: object) -> Iterator[None]:
+    """Put the name of the point before the message of an error."""
+    try:
+        yield
+    except RingsideError as error:
+        raise type(error)(f"point '{point}': {error}") from error
+
+
+def require_training(study: Plan) -> None:
+    """Refuse what has no throughput to scale.
+
+    Raises:
+        PlanError: the workload is a micro-benchmark.
+    """
+    if issubclass(resolve_workload(study.workload, study.workload_options).workload, MicroBenchmark):
+        raise PlanError(
+            f"workload '{study.workload}' is a micro-benchmark, and points are for training; make a plan for each place"
+        )
+
+
+def point_plans(study: Plan) -> dict[str, Plan]:
+    """Return the plan of each point.
+
+    Arms of a single process are left out where there are more ranks, unless they train: then they have the global batch.
+
+    Raises:
+        PlanError: a point makes no plan.
+    """
+    is_timed = study.training is None
+    backends = {name: backend_class(arm.backend) for name, arm in study.arms.items() if is_timed}
+    alone = {name for name, cls in backends.items() if issubclass(cls, Single) and not cls.takes_all_ranks_batches}
+    return {name: plan_at(study, name, without=alone if world_size_at(study, name) > 1 else ()) for name in study.points}
+
+
+class StudyRun:
+    """Runs every point of a plan into a folder."""
+
+    def __init__(self, study: Plan, folder: ResultsFolder, *, resume_elsewhere: bool = False) -> None:
+        require_training(study)
+        self._resume_elsewhere = resume_elsewhere
+        self.study = study
+        self.folder = folder
+        self.runs = self._runs(point_plans(study))
+        self.report: Study | None = None
+
+    def _runs(self, plans: Mapping[str, Plan]) -> dict[str, ComparisonRun]:
+        runs = {}
+        for number, (name, plan) in enumerate(plans.items(), start=1):
+            later = plan.measurement.launches * (len(plans) - number)
+            title = f"{name} ({number} of {len(plans)})"
+            progress = Progress(seconds_per_launch=plan.measurement.seconds_per_launch, point=title, later_launches=later)
+            with named(name):
+                runs[name] = ComparisonRun(
+                    plan, self.folder.point(name), progress=progress, resume_elsewhere=self._resume_elsewhere
+                )
+        return runs
+
+    def prepare(self) -> None:
+        """Refuse what cannot work at any point, before a process starts or a file is written.
+
+        Raises:
+            RingsideError: see ``ComparisonRun.prepare``.
+        """
+        require_same_plan(self.folder, self.study)
+        changes: dict[str, list[str]] = {}
+        for name, run in self.runs.items():
+            with named(name):
+                run.check_hosts()
+                for change in run.changes():
+                    changes.setdefault(change, []).append(name)
+        points = len(self.runs)
+        refuse_another_environment(
+            self.folder,
+            [change if len(at) == points else f"{change} at {', '.join(at)}" for change, at in changes.items()],
+        )
+        first = next((run for run in self.runs.values() if run.has_ranks_here), None)
+        if first is not None:
+            first.require_data()  # all points train on the same
+            first.check_workload()
+        open_folder(self.folder, self.study)
+
+    def run(self) -> Study:
+        """Run what has no records yet, then write all reports; on Ctrl-C, too, which is then raised again."""
+        manifest = self._manifest()
+        self.folder.write_manifest(manifest)
+        try:
+            for name, run in self.runs.items():
+                manifest.failed_points.pop(name, None)
+                try:
+                    _run_point(run)
+                except RingsideError as error:
+                    manifest.failed_points[name] = str(error)
+                self.folder.write_manifest(manifest)
+        finally:
+            self.report = write_study(self.folder)
+        return self.report
+
+    def _manifest(self) -> Manifest:
+        if self.folder.manifest_path.is_file():
+            return self.folder.read_manifest()
+        return Manifest(
+            comparison_id=self.folder.root.name,
+            plan_digest=self.study.digest(),
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            ringside_version=version("ringside"),
+            driver=fingerprint() | git_state(Path(__file__).parent),
+        )
+
+
+def _run_point(run: ComparisonRun) -> None:
+    """Check the hosts again, since other points were measured meanwhile, then run."""
+    with run.progress:
+        run.check_hosts()
+        open_folder(run.folder, run.plan)
+        run.run()

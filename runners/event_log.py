@@ -1,0 +1,104 @@
+"""TensorBoard's event files, written while a run goes on. One folder is one run.
+
+TensorBoard's step is an optimizer step for ``loss/step`` and ``learning_rate``, else how many epochs (or, in plans without
+``training``, rounds) were done. Every call writes to the file at once: a run can be watched, and one that is killed leaves its
+figures. The figures are those of the reports, of one round or epoch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from measurement.plans.settings import EpochRecord, Quantity
+from measurement.records.record import BlockRecord
+from reports.conclusions.blocks import tabulate_blocks, throughput_per_s
+from reports.conclusions.step_terms import data_wait_share, terms_by_launch
+from reports.conclusions.steps import Steps
+
+EVENT_FILES = "events.out.tfevents.*"
+TAGS: Mapping[Quantity, str] = {
+    "train_loss": "loss/train",
+    "train_top1": "accuracy/train_top1",
+    "train_top5": "accuracy/train_top5",
+    "held_out_loss": "loss/held_out",
+    "held_out_top1": "accuracy/held_out_top1",
+    "held_out_top5": "accuracy/held_out_top5",
+}
+"""What an epoch's figures are called; TensorBoard groups by the first part."""
+
+
+class TensorboardLog:
+    """The event files of one run; on the driver, or on rank 0."""
+
+    def __init__(self, folder: Path, *, sample_unit: str) -> None:
+        # Where TensorFlow is installed, importing this takes seconds.
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._writer = EventFileWriter(str(folder))
+        self._throughput = f"throughput/{sample_unit}_per_s"
+
+    def losses(self, losses: Sequence[float], *, first: int) -> None:
+        """Write the losses of steps while their epoch goes on; ``first``: optimizer steps before them."""
+        for step, loss in enumerate(losses, start=first):
+            self._scalar("loss/step", loss, step)
+        self._writer.flush()
+
+    def epoch(self, record: EpochRecord, block: BlockRecord, *, steps_written: int = 0) -> None:
+        """Write what is known of an epoch that is done; both are of all ranks. ``steps_written``: by ``losses``, before."""
+        first = record.epoch * record.steps
+        for step, loss in enumerate(record.step_losses[steps_written:], start=first + steps_written):
+            self._scalar("loss/step", loss, step)
+        for step, rate in zip((first, first + record.steps - 1), record.learning_rates, strict=True):
+            self._scalar("learning_rate", rate, step)
+        figures = {TAGS[name]: value for name, value in record.figures().items() if name in TAGS}
+        self._add(figures | self._timing(Steps.of(_steps([block]))), record.epoch + 1)
+
+    def rounds(self, blocks: Sequence[BlockRecord]) -> None:
+        """Write every round of a launch that is over and did not train to the end.
+
+        Args:
+            blocks: all of one arm, at least one, with the steps of all ranks.
+        """
+        steps = _steps(blocks)
+        for number, raw in steps.groupby("round"):
+            own = Steps.of(raw)
+            figures = self._timing(own.where(kind="sync"))
+            terms = terms_by_launch(own, None)
+            if len(terms):
+                figures["exposed_exchange/s"] = float(terms["exposed_exchange"].iloc[0])
+            self._add(figures, int(str(number)) + 1)
+
+    def close(self) -> None:
+        """Close the file; nothing more can be written."""
+        self._writer.close()
+
+    def _timing(self, sync: Steps) -> dict[str, float]:
+        """Of the synchronised steps of a round or epoch."""
+        if not len(sync):
+            return {}
+        return {
+            self._throughput: throughput_per_s(tabulate_blocks(sync)),
+            "step_time/median_s": float(sync.slowest["step_s"].median()),
+            "data_wait/share": data_wait_share(sync.rank_blocks),
+        }
+
+    def _add(self, figures: Mapping[str, float], step: int) -> None:
+        for name, value in figures.items():
+            self._scalar(name, value, step)
+        self._writer.flush()
+
+    def _scalar(self, tag: str, value: float, step: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
+
+
+def _steps(blocks: Sequence[BlockRecord]) -> pd.DataFrame:
+    """The raw steps of one arm in one launch, as ``reports.conclusions`` reads them."""
+    return pd.DataFrame([row for block in blocks for row in block.rows()]).assign(launch=0, arm="")

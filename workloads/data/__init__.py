@@ -1,0 +1,1 @@
+"""Files that workloads read, and how batches come from them."""
