@@ -25,7 +25,7 @@ BUILD_HOROVOD := $(BIN)/python -m install.build_horovod --operations $(HOROVOD_O
 INSTALL_SOURCES := $(filter-out install/__init__.py,$(wildcard install/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compare test check docs picture versions format clean
+.PHONY: help setup compare quick test check docs picture versions format clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf 'make %-9s %s\n' "$$name" "$$text"; done
@@ -45,6 +45,9 @@ $(STAMP): pyproject.toml $(CONSTRAINTS) $(INSTALL_SOURCES)
 
 compare: setup ## compare Horovod and DDP on this machine (PLAN=plans/local.yaml)
 	@$(BIN)/ringside compare $(PLAN)
+
+quick: check ## run the checks and the unit tests that start no process and take no time
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) -m 'not process and not browser and not slow' tests/unit $(PYTEST_ARGS)
 
 test: check ## run the checks and every test; skipped tests are listed with the reason
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --no-loadscope-reorder $(PYTEST_ARGS)

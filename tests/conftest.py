@@ -52,7 +52,10 @@ def pytest_configure(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """What goes to one worker: a module, whose tests share launches, and all that make a lab, of which there is one."""
+    """What goes to one worker: a module, whose tests share launches, and all that make a lab, of which there is one.
+
+    As ``--dist loadgroup`` has it, which would put the group's name behind each test's, where nobody can copy that to run it.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class ByModule(LoadScopeScheduling):
@@ -61,6 +64,23 @@ def pytest_xdist_make_scheduler(config, log):
             return "lab" if module.startswith("tests/cluster/") else module
 
     return ByModule(config, log)
+
+
+FOLDERS = ("distributed", "launch", "cluster", "gpu")
+"""Whose names are markers of their tests."""
+START_PROCESSES = ("distributed", "cluster", "gpu")
+"""Folders whose tests all do. Elsewhere: those that look for processes left behind, and those that say so."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark each test by its folder, and as one that starts processes."""
+    for item in items:
+        folder = item.path.relative_to(REPOSITORY / "tests").parts[0]
+        if folder in FOLDERS:
+            item.add_marker(folder)
+        if folder in START_PROCESSES or "no_processes_left" in item.fixturenames:
+            item.add_marker("process")
 
 
 def pytest_sessionfinish(session, exitstatus):

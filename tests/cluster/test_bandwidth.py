@@ -12,8 +12,6 @@ from runners.lab.namespaces import run_in_network
 from tests.cluster.conftest import inside
 from tests.conftest import TINY, ringside
 
-pytestmark = pytest.mark.cluster
-
 SLOW_BITS_PER_S = 100e6
 ARMS = {
     "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"},

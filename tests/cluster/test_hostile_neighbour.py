@@ -7,14 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import yaml
 
 from measurement.records.results import ResultsFolder
 from tests.cluster.conftest import inside
 from tests.conftest import REPOSITORY, TINY
-
-pytestmark = pytest.mark.cluster
 
 NEIGHBOUR = Path(__file__).parent / "plugins" / "neighbour.py"
 ROUNDS = 20
@@ -39,6 +36,9 @@ def test_a_neighbour_who_scans_and_talks_garbage_changes_nothing(lab, tmp_path):
         said = json.loads(neighbour.communicate(timeout=60)[0])
     assert done.returncode == 0, done.stderr
     records = ResultsFolder(tmp_path / "out").records()
-    assert [(record.arm, record.status, len(record.blocks)) for record in records] == [("ddp", "ok", ROUNDS), ("naive", "ok", ROUNDS)]
+    assert [(record.arm, record.status, len(record.blocks)) for record in records] == [
+        ("ddp", "ok", ROUNDS),
+        ("naive", "ok", ROUNDS),
+    ]
     challenged = [port for port, line in said["heard"].items() if len(line.strip()) == 32]
     assert challenged, "it found the supervisors' port"

@@ -18,8 +18,6 @@ from runners.lab.links import link_bytes
 from tests.cluster.conftest import inside, machine
 from tests.conftest import REPOSITORY, ringside, wait_until
 
-pytestmark = pytest.mark.cluster
-
 BOTH_WAYS = [("host1", "host2"), ("host2", "host1")]
 GBIT_IN_BYTES = 125_000_000
 

@@ -15,8 +15,6 @@ from runners.lab.state import STATE
 from tests.cluster.conftest import inside
 from tests.conftest import REPOSITORY, ringside, wait_until
 
-pytestmark = pytest.mark.cluster
-
 
 def test_a_host_dies_with_its_first_process(no_lab):
     assert ringside("lab", "up").returncode == 0

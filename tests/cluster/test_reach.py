@@ -14,8 +14,6 @@ from runners.lab.ssh import AUTHORIZED, KNOWN_HOSTS
 from tests.cluster.conftest import inside
 from tests.conftest import REPOSITORY
 
-pytestmark = pytest.mark.cluster
-
 LOOK = """
 import json, sys
 from pathlib import Path

@@ -26,7 +26,7 @@ ARMS = {
 ENDS_S = 180
 LOOK_EVERY_S = 1.0
 """At the queue: each look starts Python and enters a host, which is felt by what is waited for."""
-pytestmark = [pytest.mark.cluster, needs_horovod]
+pytestmark = needs_horovod
 
 
 @pytest.fixture(scope="module")

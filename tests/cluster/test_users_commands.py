@@ -12,8 +12,6 @@ from measurement.records.results import ResultsFolder
 from tests.cluster.conftest import inside
 from tests.conftest import REPOSITORY, needs_horovod
 
-pytestmark = pytest.mark.cluster
-
 SHORT = "--workload digits --local-batch-size 16 --blocks 2 --block-steps 3 --warmup-steps 1"
 
 

@@ -12,8 +12,6 @@ from tests.cluster.conftest import inside
 from tests.cluster.test_compare_across_hosts import compare, write_plan
 from tests.conftest import REPOSITORY
 
-pytestmark = pytest.mark.cluster
-
 GREETING_BASH = r"""
 cp /bin/bash /run/quiet-bash
 printf '\n7\n{"torch": 1}\r\n\377\376 welcome> ' > /run/greeting

@@ -10,13 +10,10 @@ import subprocess
 import sys
 from collections import defaultdict
 
-import pytest
-
 from measurement.records.results import ResultsFolder
 from tests.conftest import REPOSITORY, ringside_here, write_plan
 from tests.distributed.plugins.told_builds import FILE
 
-pytestmark = pytest.mark.distributed
 WORKLOAD = f"{REPOSITORY}/tests/distributed/plugins/told_builds.py:ToldBuilds"
 
 

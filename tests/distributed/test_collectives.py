@@ -14,7 +14,7 @@ from tests.conftest import needs_horovod, ringside_here, write_plan
 from tests.distributed.test_standalone import HOROVODRUN, run
 from workloads.operations import OPERATIONS
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 WRONG = Path(__file__).parent / "plugins" / "wrong_sums.py"
 HOROVOD = {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"}
 REASON = "not offered by Horovod"

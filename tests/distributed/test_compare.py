@@ -11,7 +11,7 @@ from measurement.records.results import ResultsFolder
 from runners.rank.resources import KEEP_FREED_MEMORY
 from tests.conftest import needs_horovod, ringside, ringside_here, write_plan
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 ALL_BATCHES = Path(__file__).parent / "plugins" / "all_batches.py"
 HOROVOD = {

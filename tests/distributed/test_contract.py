@@ -16,7 +16,6 @@ from tests.conftest import HAS_HOROVOD, REPOSITORY, needs_horovod
 from tests.distributed.ranks import contract
 from tests.distributed.test_standalone import MPIRUN, run
 
-pytestmark = pytest.mark.distributed
 ENGINE = f"{REPOSITORY / 'tests' / 'outside' / 'engine.py'}:EngineBackend"
 LAUNCHES = [["ddp=gloo", "naive=gloo", "fsdp2=gloo", f"{ENGINE}=gloo", "ddp=mpi"]]
 """What shares its ranks. MPI comes last: with its group it is finalized, and cannot begin again."""

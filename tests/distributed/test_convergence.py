@@ -14,7 +14,7 @@ from measurement.records.results import ResultsFolder
 from reports.schema import Comparison
 from tests.conftest import needs_horovod, ringside_here, write_plan
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 ARMS = {
     "single": {"backend": "single"},

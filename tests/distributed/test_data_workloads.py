@@ -15,7 +15,7 @@ from tests.conftest import HAS_HOROVOD, ringside_here, write_plan
 from tests.dataset_files import write_data
 from tests.distributed.test_standalone import run
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 CPU = torch.device("cpu")
 ARMS = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"}}

@@ -13,7 +13,7 @@ import pytest
 from measurement.records.results import ResultsFolder
 from tests.conftest import REPOSITORY, needs_horovod, no_process_stays, ringside, started_processes, wait_until, write_plan
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 WRONG = Path(__file__).parent / "plugins" / "wrong.py"
 ROUNDS = 8
 

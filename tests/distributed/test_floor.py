@@ -11,7 +11,7 @@ from measurement.plans.plan import FLOOR
 from measurement.records.results import ResultsFolder
 from tests.conftest import needs_horovod, ringside_here, write_plan
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 MEASURED = {"floor": True, "control": False, "local_every": 1, "rounds": 2, "launches": 1}
 FAILS_AS_FLOOR = """

@@ -11,7 +11,7 @@ from measurement.records.results import ResultsFolder
 from reports.schema import Comparison
 from tests.conftest import no_process_stays, ringside_here, write_plan
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 WRONG = Path(__file__).parent / "plugins" / "wrong.py"
 
 

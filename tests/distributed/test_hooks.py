@@ -11,7 +11,7 @@ from tests.conftest import HAS_HOROVOD, needs_horovod
 from tests.distributed.ranks import hooked
 from tests.distributed.test_standalone import MPIRUN, run
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 LAUNCHES = [["ddp", "zero", "naive", "fsdp2", "engine"]]
 HOROVOD = [["horovod"], ["horovod-mpi"], ["adasum"]]
 TRAINED = [

@@ -16,7 +16,6 @@ from tests.conftest import HAS_HOROVOD, TINY, needs_horovod, ringside_here
 from tests.distributed.ranks import idioms
 from tests.distributed.test_standalone import MPIRUN, run
 
-pytestmark = pytest.mark.distributed
 NAMES = ("Plain", "Scheduled", "TwoOptimizers", "Recommender", "Unused", "Tied", "Checkpointed", "Finite", "Uneven", "Compiled")
 EVERYDAY = (
     "Augmented",

@@ -15,7 +15,7 @@ from tests.conftest import ringside_here, write_plan
 from tests.dataset_files import write_data, write_mnist
 from tests.distributed.test_standalone import MPIRUN, run
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 TORCHRUN = ["torchrun", "--standalone", "--nproc-per-node", "2"]
 SHORT = ["--seconds", "0.05", "--rounds", "2", "--local-batch-size", "8"]
 SLOW = f"{Path(__file__).parent / 'plugins' / 'slow_data.py'}:SlowMnist"

@@ -17,7 +17,6 @@ from tests.conftest import BIN, REPOSITORY
 RANKS = REPOSITORY / "tests" / "distributed" / "ranks"
 MPIRUN = shutil.which("mpirun", path=str(BIN))
 pytestmark = [
-    pytest.mark.distributed,
     pytest.mark.usefixtures("no_processes_left"),
     pytest.mark.skipif(MPIRUN is None, reason="no MPI here; 'make setup' installs it"),
 ]

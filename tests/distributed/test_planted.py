@@ -12,7 +12,7 @@ from runners.protocol.same_work import compare_state
 from tests.distributed.ranks import planted
 from tests.distributed.test_standalone import MPIRUN, run
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 FAULTS = [one.__name__ for one in planted.FAULTS]
 
 

@@ -15,8 +15,6 @@ import yaml
 from measurement.records.results import ResultsFolder, read_record
 from tests.conftest import REPOSITORY, documented_files
 
-pytestmark = pytest.mark.distributed
-
 SHORT = {"rehearsal": "never", "launches": 1, "rounds": 3, "block_steps": 3, "local_every": 3, "control": False, "floor": False}
 ENTRY_POINTS = """
 [build-system]

@@ -12,7 +12,7 @@ from measurement.records.results import ResultsFolder
 from runners.driver.rehearsal import Memory
 from tests.conftest import TINY, ringside_here, write_plan
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 WRONG = Path(__file__).parent / "plugins" / "wrong.py"
 SAYS = "rehearsal: starting"
 

@@ -9,7 +9,7 @@ import pytest
 from measurement.records.results import ResultsFolder
 from tests.conftest import HAS_HOROVOD, needs_horovod, no_process_stays, ringside_here, write_plan
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 UNEQUAL = Path(__file__).parent / "plugins" / "unequal.py"
 STEPS = 4
 HOOKS = "the optimizer's step post-hooks"

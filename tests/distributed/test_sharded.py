@@ -11,7 +11,7 @@ from tests.dataset_files import write_data
 from tests.distributed.ranks import sharded
 from tests.distributed.test_standalone import run
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 SHARDED = [name for name in sharded.OPTIONS if name != "ddp"]
 
 

@@ -19,7 +19,6 @@ from runners.rank.resources import KEEP_FREED_MEMORY
 from runners.standalone.command import command_line
 from tests.conftest import BIN, REPOSITORY, needs_horovod, ringside_here, run_here
 
-pytestmark = pytest.mark.distributed
 SHORT = ["--local-batch-size", "16", "--blocks", "4", "--block-steps", "3", "--warmup-steps", "1"]
 MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 

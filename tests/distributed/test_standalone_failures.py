@@ -14,7 +14,7 @@ from measurement.addresses import free_port
 from measurement.records.results import ResultsFolder
 from tests.conftest import BIN, REPOSITORY, needs_horovod, ringside_here, wait_until, write_plan
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 PLUGIN = Path(__file__).parent / "plugins" / "fails_later.py"
 BINARY = PLUGIN.with_name("binary_output.py")
 LAUNCHERS = {

@@ -10,7 +10,7 @@ import pytest
 from measurement.records.results import ResultsFolder
 from tests.conftest import ringside_here, write_plan
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 ARMS = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"}, "single": {"backend": "single"}}
 

@@ -17,7 +17,7 @@ from tests.distributed.ranks import training
 from tests.distributed.ranks.interrupted import DIES_AT
 from tests.distributed.test_standalone import HOROVODRUN, run
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 
 SPAWN = ["python", "-m", "runners.spawn", "--nproc-per-node", "2", "-m"]

@@ -11,7 +11,7 @@ from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
 from tests.conftest import REPOSITORY, needs_horovod, ringside_here, write_plan
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 
 @needs_horovod

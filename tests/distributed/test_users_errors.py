@@ -10,7 +10,7 @@ from measurement.records.results import ResultsFolder
 from tests.conftest import REPOSITORY, ringside_here, write_plan
 from tests.distributed.test_standalone import TORCHRUN_DDP, run
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 IDIOMS = REPOSITORY / "tests" / "outside" / "idioms.py"
 SPAWNED = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"}}
 LINE = 'raise OSError(f"sample {index} is damaged")'

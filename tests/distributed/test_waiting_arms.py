@@ -13,7 +13,6 @@ import pytest
 from measurement.records.results import ResultsFolder
 from tests.conftest import REPOSITORY, no_process_stays, write_plan
 
-pytestmark = pytest.mark.distributed
 SLOW_LOADER = Path(__file__).parent / "plugins" / "slow_loader.py"
 ARMS = ("ddp", "naive")
 STOPPED = ("T", "t", "Z", "X")

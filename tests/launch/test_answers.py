@@ -23,8 +23,6 @@ from runners.processes.answers import MARK, framed, new_mark, next_answer, taken
 from runners.processes.key_file import shared_key
 from tests.conftest import TINY
 
-pytestmark = pytest.mark.launch
-
 HOST = "192.0.2.1"
 """Of nobody (RFC 5737); the ssh below reaches it."""
 GREETINGS = {

@@ -6,8 +6,6 @@ import pytest
 
 from tests.conftest import ringside
 
-pytestmark = pytest.mark.launch
-
 
 def rows(done):
     return [line.split() for line in done.stdout.splitlines()]

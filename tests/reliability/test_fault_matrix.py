@@ -11,8 +11,6 @@ from tests.conftest import HAS_HOROVOD
 from tests.reliability import faults
 from tests.reliability.faults import Cell
 
-pytestmark = pytest.mark.distributed
-
 TOGETHER = [
     "kill-rank.waiting.horovod-gloo",
     "kill-launcher.block.horovod-mpi",

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import REPOSITORY, wait_until, write_plan
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 SLOW_TO_LOAD = """
 import time

@@ -14,7 +14,7 @@ from runners.processes import local
 from runners.processes.run_processes import RUN_ID, SHARED_MEMORY, end_run
 from tests.conftest import REPOSITORY, started_processes, wait_until
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 WAITS = (
     "from mpi4py import MPI; import time, pathlib, sys; pathlib.Path(sys.argv[1], str(MPI.COMM_WORLD.rank)).touch(); time.sleep(60)"

@@ -17,7 +17,7 @@ from reports import conclude
 from tests.conftest import REPOSITORY, no_process_stays, ringside_here, started_processes, wait_until, write_plan
 from tests.unit.results_factory import make_plan, write_results
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 AT_EVERY_ROUND = "import runners.driver.launch as launch; launch.KEEP_EVERY_S = 0.0; from runners.cli import main; main()"
 WITHOUT_A_LOOK = "import measurement.records.results as results; results.LEAST_ROOM_BYTES = 0; from runners.cli import main; main()"

@@ -20,7 +20,7 @@ from runners.processes.key_file import PREFIX, shared_key
 from runners.processes.run_processes import RUN_ID
 from tests.conftest import REPOSITORY, needs_horovod, started_processes, wait_until, write_plan
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 SECRET = "hunter2-hunter2"
 OTHERS = [65534] if os.geteuid() == 0 else []
 """Users that only root can act for."""

@@ -12,7 +12,7 @@ from measurement.records.results import ResultsFolder
 from tests.conftest import REPOSITORY, needs_horovod, write_plan
 from tests.dataset_files import write_mnist
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 NAMELESS = ("unshare", "--user", "--map-user=12345", "--map-group=12345")
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 """Python then takes ASCII for the encoding of files, pipes and terminals: whatever is left to the locale fails."""

@@ -97,6 +97,7 @@ def network_bound(tmp_path):
     return write_results(tmp_path / "results", truth=Truth(exposed_s=0.008, noise=0.001, drift=0.0))
 
 
+@pytest.mark.slow
 def test_every_report_tells_the_limit(network_bound):
     comparison = write_reports(network_bound)
     own = comparison.arm("ddp-gloo").step_shares
@@ -122,6 +123,7 @@ def test_without_local_steps_the_network_cannot_be_judged(tmp_path):
     assert comparison.limit.startswith("The input is not the limit: 5%")
 
 
+@pytest.mark.slow
 def test_files_written_before_there_were_shares_can_be_read(network_bound):
     stored = json.loads(write_reports(network_bound).model_dump_json())
     del stored["limit"]

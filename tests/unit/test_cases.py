@@ -58,6 +58,7 @@ def found(folder):
     return write_reports(folder)
 
 
+@pytest.mark.slow
 def test_every_case_has_its_own_pairs_and_ratio(found):
     assert [case.name for case in found.cases] == [case.name for case in CASES]
     ratios = {size: found.result("horovod-mpi", f"all_reduce/{size}") for size in SIZES}

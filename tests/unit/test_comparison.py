@@ -56,6 +56,7 @@ def test_the_headline_names_the_fastest_with_its_figures(sound):
     assert sound.warnings == []
 
 
+@pytest.mark.slow
 def test_the_headline_answers_the_plans_question_and_tells_of_the_others_in_brief(tmp_path):
     """Though another candidate is faster."""
     names = ["ddp-fp16", "horovod-gloo", "horovod-mpi", "naive"]
@@ -81,6 +82,7 @@ def test_throughputs_that_do_not_divide_to_the_ratio_are_explained_where_they_st
     assert "the throughputs divide to 0.8" in apart_note(result, arms)
 
 
+@pytest.mark.slow
 def test_ranks_that_share_cores_are_told_of_first(tmp_path):
     folder = write_results(tmp_path)
     records = folder.records()
@@ -98,6 +100,7 @@ def test_batches_that_ended_are_told(sound):
     ]
 
 
+@pytest.mark.slow
 def test_pages_that_steps_fault_in_are_told_by_launch_where_they_matter(tmp_path):
     folder = write_results(tmp_path)
     records = folder.records()
@@ -118,6 +121,7 @@ def test_pages_that_steps_fault_in_are_told_by_launch_where_they_matter(tmp_path
     assert page_fault_lines(longer, freed_memory="return") == []
 
 
+@pytest.mark.slow
 def test_throughput_is_samples_of_all_ranks_over_the_slowest_ranks_time(tmp_path):
     found = conclude(write_results(tmp_path, truth=Truth(drift=0.0, noise=0.01)))
     arm = found.arm("ddp-gloo")
@@ -144,6 +148,7 @@ def test_arms_carry_what_they_are(sound):
     assert (sound.sample_unit, sound.global_batch_size, sound.measured_minutes) == ("images", 64, 3.0)
 
 
+@pytest.mark.slow
 def test_same_against_same_is_not_called_different(tmp_path):
     calls = []
     truth, plan = Truth(ratios={"horovod-gloo": 1.0}), make_plan(["horovod-gloo"], rounds=8, block_steps=1)
@@ -153,6 +158,7 @@ def test_same_against_same_is_not_called_different(tmp_path):
     assert sum(call in ("faster", "slower") for call in calls) <= 2
 
 
+@pytest.mark.slow
 def test_stalls_are_counted_told_and_paid_for(tmp_path):
     """A step of 20 ms that takes 60 ms more every tenth time: 26 ms in the mean, 0.769 of the baseline."""
     truth = Truth(ratios={"horovod-gloo": 1.0}, stalls={"horovod-gloo": (0.1, 0.06)}, noise=0.01, drift=0.0)
@@ -167,6 +173,7 @@ def test_stalls_are_counted_told_and_paid_for(tmp_path):
     assert any(line.startswith(f"horovod-gloo stalled: {stalls.count} steps, ") for line in found.warnings)
 
 
+@pytest.mark.slow
 def test_a_verdict_that_hangs_on_a_few_stalls_is_withheld(tmp_path):
     """One step in 500 that takes 0.2 s more: nine in all, which make all of the difference."""
     truth = Truth(ratios={"horovod-gloo": 0.997}, stalls={"horovod-gloo": (0.002, 0.2)}, noise=0.002, drift=0.0)
@@ -194,6 +201,7 @@ def test_load_that_hurts_one_arm_more_gives_no_verdict_that_the_quiet_rounds_con
     assert found.arm("ddp-gloo").load.disturbed_share == pytest.approx(13 / 40, abs=0.03)
 
 
+@pytest.mark.slow
 def test_a_difference_that_the_quiet_rounds_show_too_is_said_on_a_loaded_machine(tmp_path):
     truth = Truth(ratios={"horovod-gloo": 0.9}, loaded_rounds=range(8), noise=0.01, drift=0.0)
     found = conclude(write_results(tmp_path, truth=truth, plan=make_plan(truth.ratios, rounds=40, launches=5)))
@@ -201,6 +209,7 @@ def test_a_difference_that_the_quiet_rounds_show_too_is_said_on_a_loaded_machine
     assert found.headline.startswith("The machine was not quiet")
 
 
+@pytest.mark.slow
 def test_one_disturbed_round_in_forty_changes_nothing(tmp_path):
     truth = Truth(loaded_rounds=[3])
     found = conclude(write_results(tmp_path, truth=truth, plan=make_plan(truth.ratios, rounds=40)))
@@ -208,6 +217,7 @@ def test_one_disturbed_round_in_forty_changes_nothing(tmp_path):
     assert all(result.quiet_ratio is None for result in found.results)
 
 
+@pytest.mark.slow
 def test_a_second_look_is_told_and_its_interval_wider(tmp_path):
     folder = write_results(tmp_path)
     first = conclude(folder)
@@ -286,6 +296,7 @@ def test_an_interrupted_launch_counts_as_far_as_it_got(tmp_path):
     assert "ddp-gloo was interrupted; what it had measured counts" in found.warnings
 
 
+@pytest.mark.slow
 def test_what_was_interrupted_before_any_gate_counts_and_says_so(tmp_path):
     folder = write_results(tmp_path, truth=Truth(cut={(arm, 2): 5 for arm in make_plan().all_arms()}))
     for record in folder.records():
@@ -294,6 +305,7 @@ def test_what_was_interrupted_before_any_gate_counts_and_says_so(tmp_path):
     assert counts in conclude(folder).warnings
 
 
+@pytest.mark.slow
 def test_a_block_that_a_rank_did_not_finish_is_left_out(tmp_path):
     folder = write_results(tmp_path)
     records = folder.records()
@@ -320,6 +332,7 @@ def test_one_launch_is_cautioned(tmp_path):
     assert any("it does not tell how much launches differ" in line for line in found.warnings)
 
 
+@pytest.mark.slow
 def test_sequential_mode_pairs_whole_launches(tmp_path):
     plan = make_plan(mode="sequential", launches=5)
     folder = write_results(tmp_path, plan=plan, truth=Truth(noise=0.01))
@@ -330,6 +343,7 @@ def test_sequential_mode_pairs_whole_launches(tmp_path):
     assert measured_minutes(plan, folder.records()) == pytest.approx(5 * 5), "four arms and the floor"
 
 
+@pytest.mark.slow
 def test_the_order_of_records_and_steps_does_not_matter(tmp_path):
     folder = write_results(tmp_path)
     plan, records = folder.read_plan(), folder.records()
@@ -337,6 +351,7 @@ def test_the_order_of_records_and_steps_does_not_matter(tmp_path):
     assert compare(plan, records, read_steps(folder, records)) == compare(plan, records[::-1], Steps.of(shuffled))
 
 
+@pytest.mark.slow
 def test_parts_of_a_block_make_the_whole(tmp_path):
     """Steps are read in parts, which end anywhere."""
     folder = write_results(tmp_path)
@@ -420,6 +435,7 @@ def test_a_candidate_is_held_against_both_copies_of_the_baseline():
     assert pair_blocks(make_plan(), without_baseline, "horovod-gloo").empty
 
 
+@pytest.mark.slow
 def test_candidates_are_held_against_each_other_and_ties_are_named(tmp_path):
     truth = Truth(ratios={"horovod-gloo": 1.1, "horovod-mpi": 1.1, "other-mpi": 1.02}, noise=0.01)
     found = conclude(write_results(tmp_path, truth=truth, plan=make_plan(truth.ratios, rounds=40, launches=5)))

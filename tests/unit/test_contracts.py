@@ -38,6 +38,7 @@ def readme_workloads(tmp_path_factory):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*TRAINED, "Regression", "Spirals"])
 def test_a_workload_keeps_its_contract(name, readme_workloads, tmp_path):
     options = {**SMALL.get(name, {}), **write_data(name, tmp_path / "data")}

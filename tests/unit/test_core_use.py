@@ -30,6 +30,7 @@ def spin_here(seconds=1.0):
         pass
 
 
+@pytest.mark.slow
 def test_own_time_is_own_and_busy():
     found = use_of(spin_here)
     assert found.own_s == pytest.approx(1.0, abs=0.1)
@@ -47,6 +48,7 @@ def test_time_of_a_thread_besides_the_training_thread_is_told_apart():
     assert load_of([used])["other_threads_share"] == pytest.approx(used.other_threads_s / used.wall_s)
 
 
+@pytest.mark.process
 def test_a_childs_time_is_own_while_it_lives():
     """As of a loader's workers, which are never waited for between two blocks."""
     with subprocess.Popen([sys.executable, "-c", SPIN.format(60)]) as child:
@@ -57,6 +59,7 @@ def test_a_childs_time_is_own_while_it_lives():
     assert found.own_s > 0.3
 
 
+@pytest.mark.process
 def test_a_strangers_time_is_foreign():
     """Started by a shell that ends at once, so that it is nobody's child here."""
     script = f"{sys.executable} -c '{SPIN.format(3)}' > /dev/null 2>&1 & echo started"
@@ -66,6 +69,7 @@ def test_a_strangers_time_is_foreign():
     time.sleep(1.6)
 
 
+@pytest.mark.process
 def test_a_busy_machine_is_told():
     script = f"for core in {' '.join(map(str, usable_cores()))}; do {sys.executable} -c '{SPIN.format(4)}' > /dev/null 2>&1 & done"
     subprocess.run(["sh", "-c", script], check=True, timeout=10)

@@ -118,7 +118,8 @@ def alone(tmp_path, **environment):
     )
 
 
-@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.process
 def test_a_run_without_a_driver_refuses_and_tells_too(tmp_path):
     done = alone(tmp_path, TORCH_DISTRIBUTED_DEBUG="DETAIL", PYTHONMALLOC="malloc")
     assert done.returncode == 2, done.stderr
@@ -127,7 +128,7 @@ def test_a_run_without_a_driver_refuses_and_tells_too(tmp_path):
     assert second.startswith("ringside: TORCH_DISTRIBUTED_DEBUG=DETAIL compares every collective between the ranks")
 
 
-@pytest.mark.distributed
+@pytest.mark.process
 def test_packages_of_another_python_in_pythonpath_are_one_line(tmp_path):
     package = tmp_path / "other" / "numpy"
     package.mkdir(parents=True)
@@ -140,7 +141,8 @@ def test_packages_of_another_python_in_pythonpath_are_one_line(tmp_path):
     )
 
 
-@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.process
 def test_a_log_that_pytorch_does_not_know_is_one_line(tmp_path):
     done = alone(tmp_path, TORCH_LOGS="nonsense")
     assert done.returncode == 2, done.stderr

@@ -108,6 +108,7 @@ def test_huge_ratios_are_told_in_words_that_can_be_read(tmp_path, true):
 EVERY_ROUND = range(40)
 
 
+@pytest.mark.slow
 def test_far_beyond_what_load_does_there_is_a_verdict_on_a_machine_that_was_never_quiet(tmp_path):
     found = sound(tmp_path, Truth(ratios={ONE: 1 / 18}, loaded_rounds=EVERY_ROUND, noise=0.1), rounds=40, launches=5)
     result = found.result(ONE)
@@ -118,6 +119,7 @@ def test_far_beyond_what_load_does_there_is_a_verdict_on_a_machine_that_was_neve
     assert "load alone may make a factor of 4.0" in found.headline
 
 
+@pytest.mark.slow
 def test_what_load_may_have_made_is_no_verdict_where_no_round_was_quiet(tmp_path):
     truth = Truth(ratios={ONE: 1.0}, loaded_rounds=EVERY_ROUND, slowed_by_load={ONE: 3.0}, noise=0.01, drift=0.0)
     found = sound(tmp_path, truth, rounds=40, launches=5)
@@ -125,6 +127,7 @@ def test_what_load_may_have_made_is_no_verdict_where_no_round_was_quiet(tmp_path
     assert "there was no round that nobody disturbed; load alone may make arms differ by a factor of 4.0" in found.headline
 
 
+@pytest.mark.slow
 def test_a_few_quiet_rounds_that_tell_nothing_count_as_none(tmp_path):
     """One launch has a quiet round, so that there is a ratio of quiet rounds and no interval."""
     busy, once = (Truth(ratios={ONE: 1 / 18}, loaded_rounds=rounds, noise=0.1) for rounds in (range(12), range(11)))
@@ -209,6 +212,7 @@ def _without_samples(record, blocks=slice(None)):
             rank.samples = [0] * len(rank.samples)
 
 
+@pytest.mark.slow
 def test_blocks_without_samples_have_no_rate_and_do_not_count(tmp_path):
     truths = [Truth(ratios={ONE: 0.8})] * 3
     none = conclude(written(tmp_path / "none", truths, _without_samples))
@@ -240,6 +244,7 @@ def test_micro_benchmarks_of_few_launches_say_so(tmp_path, launches, said):
     assert any(said in line for line in found.warnings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("launches", "said"), [(1, "one launch gives a ratio"), (2, "two launches hardly tell")])
 def test_points_of_few_launches_say_so_and_the_charts_stay_readable(tmp_path, launches, said):
     content = make_plan([ONE], rounds=4, launches=launches).model_dump()

@@ -97,6 +97,7 @@ def test_a_supervisor_reads_the_counters_of_its_host(supervisors):  # noqa: F811
     assert 0 < use.memory_used_bytes < use.memory_bytes == psutil.virtual_memory().total
 
 
+@pytest.mark.process
 def test_reading_takes_no_process_and_little_memory():
     program = "import sys; from runners.processes.host_counters import read_counters; read_counters(); print(*sys.modules)"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
@@ -117,6 +118,7 @@ def with_hosts(folder, *, power_w=None):
         steps.to_parquet(path / "steps.parquet", index=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power_w", [None, 40.0])
 def test_a_report_tells_of_each_host(tmp_path, power_w):
     plan = make_plan(["horovod-mpi"], launches=2)
@@ -145,6 +147,7 @@ def test_a_report_tells_of_each_host(tmp_path, power_w):
     assert "The machine beside the ranks" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_without_readings_nothing_is_told(tmp_path):
     folder = write_results(tmp_path, plan=make_plan(["horovod-mpi"], launches=2))
     found = conclude(folder)

@@ -165,6 +165,7 @@ def without_limits(hosts):
     return tuple(replace(entry, max_slots=None) for entry in hosts)
 
 
+@pytest.mark.slow
 @given(HOSTS)
 @settings(max_examples=50, deadline=None)
 def test_a_list_of_hosts_is_read_back(hosts):
@@ -190,6 +191,7 @@ NEARLY = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @given(st.text() | st.lists(NEARLY, max_size=25).map("".join))
 @settings(max_examples=1_000, deadline=None)
 def test_no_text_gets_anything_but_hosts_or_the_clear_error(text):
@@ -254,6 +256,7 @@ def test_every_failure_has_its_remedy_and_one_line():
     require_reachable(found[:1])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("folder", ["a b", "it's", "$(touch hacked)", "`touch hacked`", "-x", 'a"b\\c'])
 def test_folders_are_quoted(tmp_path, folder):
     place = tmp_path / folder

@@ -51,6 +51,7 @@ def test_an_epoch_gives_each_sample_to_one_rank_and_the_next_one_is_in_another_o
     assert first != second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
 def test_loader_processes_give_the_same_however_they_are_started(start_method):
     options = InputOptions(loader_workers=1, loader_start_method=start_method, pin_memory=False)

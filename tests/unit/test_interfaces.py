@@ -120,6 +120,7 @@ def junit(folder: ResultsFolder):
     return ElementTree.parse(folder.root / "junit.xml").getroot()
 
 
+@pytest.mark.slow
 def test_junit_has_a_case_for_each_candidate_with_its_ratio(tmp_path):
     (suite,) = junit(write_results(tmp_path))
     cases = {case.get("name"): case for case in suite}

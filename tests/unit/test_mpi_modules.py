@@ -20,6 +20,8 @@ def run(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_the_import_registers_and_starts_nothing():
     done = run(
         "import sys, importlib, backends.mpi.process_group as group, torch.distributed as dist\n"

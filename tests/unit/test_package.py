@@ -67,6 +67,7 @@ def test_everything_declared_is_pinned():
     assert declared(dev=True) - pinned <= {"ringside"}
 
 
+@pytest.mark.process
 def test_a_wheel_holds_every_file_of_every_room(tmp_path):
     """Templates, styles, scripts, data and type markers as well: an editable install would not notice a missing one."""
     copy = tmp_path / "source"

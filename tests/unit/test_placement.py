@@ -100,6 +100,7 @@ def test_a_placement_knows_its_threads_and_ranks():
     assert not placement.is_local
 
 
+@pytest.mark.process
 def test_nothing_escapes_the_quotes(tmp_path):
     """Through a shell, as sshd passes a command to the user's: words arrive as they were."""
     folder = tmp_path / "it's a; folder $(touch x)"

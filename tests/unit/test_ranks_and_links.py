@@ -81,6 +81,7 @@ def test_skew_is_slowest_over_median():
     assert skew([1.0, 1.0]) == 1.0
 
 
+@pytest.mark.slow
 def test_the_table_is_in_the_reports(tmp_path):
     folder = write_results(tmp_path)
     table = rank_table(write_reports(folder))

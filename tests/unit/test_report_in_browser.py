@@ -76,6 +76,8 @@ def run(browser, folder, port, *what):
     return done.stdout
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_charts_are_drawn_and_nothing_is_asked_for(browser, proxy, tmp_path):
     port, asked = proxy
     statuses = {("horovod-mpi", launch): "failed" for launch in range(3)}

@@ -165,6 +165,7 @@ def test_without_any_timing_there_is_still_a_page(tmp_path):
     assert "No comparison of horovod-gloo with ddp-gloo" in (folder.root / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_twelve_arms_have_a_page(tmp_path):
     names = [f"horovod-{number}" for number in range(10)]
     found = conclude(
@@ -206,6 +207,8 @@ def test_a_stored_folder_of_schema_version_1_is_still_read(tmp_path):
     assert result.throughput_ratio == pytest.approx(1.1, rel=0.05)
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_reports_need_no_torch(folder, tmp_path):
     copy = shutil.copytree(folder.root, tmp_path / "copy")
     code = (

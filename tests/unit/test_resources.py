@@ -58,6 +58,7 @@ def test_a_fork_waits_only_a_moment_for_a_thread_that_always_runs(monkeypatch):
     loader_processes.wait_for_native_threads()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("version", "waits"), [((3, 11, 9), True), ((3, 11, 10), False), ((3, 13, 0), False)])
 def test_only_a_cpython_with_the_defect_waits(version, waits):
     script = (

@@ -98,6 +98,7 @@ def test_no_room_is_a_maze():
         assert len(modules) <= MOST_MODULES, room
 
 
+@pytest.mark.process
 def test_launchers_and_hosts_import_no_torch():
     modules = [
         ".".join(path.relative_to(REPOSITORY).with_suffix("").parts)
@@ -108,6 +109,8 @@ def test_launchers_and_hosts_import_no_torch():
     assert subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, timeout=60, check=False).returncode == 0
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_ranks_import_nothing_that_only_reports_need():
     script = "import sys, runners.rank.engine, runners.standalone.command, runners.standalone.training_run\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, timeout=60, check=True, capture_output=True, text=True)

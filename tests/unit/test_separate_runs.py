@@ -92,6 +92,7 @@ def test_one_run_of_each_gives_a_ratio_and_no_verdict(tmp_path):
     assert "repeat each at least five times, alternating, or let 'ringside compare' interleave them" in found.headline
 
 
+@pytest.mark.slow
 def test_undecided_runs_say_how_many_more_should_decide(tmp_path):
     result = compared(write_alternating(tmp_path, truth=Truth(ratios={"horovod": 0.97}, launch_noise=0.06))).result("horovod")
     assert result.verdict == "undecided"
@@ -116,6 +117,7 @@ def test_patterns_and_folders_above_are_searched(tmp_path):
     assert sorted(by_pattern) == sorted(by_parent)
 
 
+@pytest.mark.slow
 def test_arms_are_named_after_what_tells_them_apart(tmp_path):
     paths = [
         write_run(tmp_path / "a", DDP),
@@ -175,6 +177,7 @@ def test_launches_of_one_arm_must_agree_in_all_that_they_report(tmp_path):
         compared(paths)
 
 
+@pytest.mark.slow
 def test_several_world_sizes_are_the_points_of_a_study(tmp_path):
     paths = [
         write_run(tmp_path / f"{name}-{size}-{launch}", arm, minute=10 * size + 2 * launch + place, world_size=size)

@@ -118,6 +118,7 @@ def test_the_true_ratio_of_totals_is_covered_where_an_arm_stalls():
     assert covered / 150 >= 0.92
 
 
+@pytest.mark.slow
 def test_an_arm_whose_launches_alone_vary_is_covered_at_full_confidence():
     random, covered = np.random.default_rng(5), 0
     for _ in range(300):
@@ -126,6 +127,7 @@ def test_an_arm_whose_launches_alone_vary_is_covered_at_full_confidence():
     assert covered / 300 >= 0.93
 
 
+@pytest.mark.slow
 def test_among_six_equal_candidates_a_false_claim_is_as_rare_as_with_one():
     random, wrong = np.random.default_rng(6), 0
     for _ in range(200):

@@ -75,6 +75,7 @@ def test_what_one_rank_takes_longer_is_imbalance_and_what_all_take_is_overhead()
     assert terms(6.0, 5.0)[names].tolist() == [4.5, 0.0, 1.5]
 
 
+@pytest.mark.slow
 def test_terms_recover_the_truth_and_add_up(tmp_path):
     found = conclude_truth(tmp_path, overhead_s={"horovod-gloo": 0.005})
     wait = SHARES["horovod"][0]
@@ -91,12 +92,14 @@ def test_terms_recover_the_truth_and_add_up(tmp_path):
     assert differences["library_overhead"].value == pytest.approx(0.005 * (1 - wait), rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_floor_is_no_arm(tmp_path):
     found = conclude_truth(tmp_path)
     assert FLOOR not in [arm.name for arm in found.arms]
     assert FLOOR not in [result.candidate for result in found.results]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("truth", "term", "words"),
     [
@@ -124,6 +127,7 @@ def test_the_cause_is_named(tmp_path, truth, term, words):
     assert ("less" if truth["overhead_s"]["horovod-gloo"] < 0 else "more") in found.headline
 
 
+@pytest.mark.slow
 def test_no_cause_is_named_without_a_verdict(tmp_path):
     result = conclude_truth(tmp_path, overhead_s={"horovod-gloo": 0.0}).result("horovod-gloo")
     assert result.verdict != "slower"
@@ -131,6 +135,7 @@ def test_no_cause_is_named_without_a_verdict(tmp_path):
     assert result.term_differences_s
 
 
+@pytest.mark.slow
 def test_two_causes_alike_are_no_single_cause(tmp_path):
     overhead = {"horovod-gloo": 0.004}
     found = conclude_truth(tmp_path, overhead_s=overhead, more_exchange_s={"horovod-gloo": 0.0038})
@@ -139,6 +144,7 @@ def test_two_causes_alike_are_no_single_cause(tmp_path):
     assert "; no single cause stands out" in found.headline
 
 
+@pytest.mark.slow
 def test_without_a_floor_overhead_is_in_computing(tmp_path):
     found = conclude_truth(tmp_path, overhead_s={"horovod-gloo": 0.005}, measurement={"floor": False})
     terms, result = found.arm("horovod-gloo").step_terms_s, found.result("horovod-gloo")
@@ -148,6 +154,7 @@ def test_without_a_floor_overhead_is_in_computing(tmp_path):
     assert "computes 4.7" in found.headline
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_late_is_named_with_its_host_and_phase(tmp_path):
     found = conclude_truth(tmp_path, late_s={("horovod-gloo", 1): 0.001})
     straggler = found.arm("horovod-gloo").by_rank.straggler
@@ -161,6 +168,7 @@ def test_a_rank_that_is_late_is_named_with_its_host_and_phase(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_late_rank_of_one_arm_does_not_make_the_other_rank_late_in_another(tmp_path):
     """Where there are few arms, half of those that an arm is held against have a late rank."""
     found = conclude_truth(tmp_path, late_s={("horovod-gloo", 1): 0.003}, measurement={"control": False})
@@ -168,12 +176,14 @@ def test_a_late_rank_of_one_arm_does_not_make_the_other_rank_late_in_another(tmp
     assert found.arm("ddp-gloo").by_rank.straggler is None
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_late_in_all_arms_is_named_in_all(tmp_path):
     everywhere = [*make_plan(("horovod-gloo",)).all_arms(), FLOOR]
     found = conclude_truth(tmp_path, late_s={(arm, 0): 0.002 for arm in everywhere})
     assert [arm.by_rank.straggler.rank for arm in found.arms] == [0, 0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_no_rank_is_named_where_all_are_alike(tmp_path, seed):
     folder = write_results(tmp_path, truth=Truth(noise=0.03), plan=make_plan(rounds=24), seed=seed)
@@ -185,6 +195,7 @@ def test_lateness_is_against_the_mean_of_the_others():
     assert lateness(steps_by_hand(rows).rank_blocks, ["step_s"])["step_s"].iloc[0].tolist() == pytest.approx([-1.5, -1.5, 3.0])
 
 
+@pytest.mark.slow
 def test_every_report_shows_the_terms(tmp_path):
     plan = make_plan(("horovod-gloo",), **MEASURED)
     truth = Truth(ratios={"horovod-gloo": 1.0}, overhead_s={"horovod-gloo": 0.005}, **QUIET)

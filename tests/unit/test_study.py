@@ -138,6 +138,7 @@ def test_plans_without_points_keep_their_digest():
     assert check_plan({**here, "link_rate": "1gbit"}, source="test").digest() != check_plan(here, source="test").digest()
 
 
+@pytest.mark.slow
 def test_speed_up_and_efficiency_by_hand(tmp_path):
     """Two ranks, each 1.25 times as slow as the process alone: a speed-up of 1.6 and an efficiency of 80%."""
     study = study_of({"one": {"world_size": 1}, "two": {"world_size": 2}}, single=True)
@@ -160,6 +161,7 @@ def test_speed_up_and_efficiency_by_hand(tmp_path):
     assert (ideal["x"], ideal["y"]) == ([1, 2], [1.0, 2.0])
 
 
+@pytest.mark.slow
 def test_the_scaling_baseline_is_named(tmp_path):
     quiet = Truth(ratios={"horovod-gloo": 1.0}, noise=0.01, drift=0.0)
     alone = study_of({"one": {"world_size": 1}, "two": {"world_size": 2}})
@@ -180,6 +182,7 @@ def test_errors_of_a_quotient_add_as_squares():
     assert quotient(one, Estimate(value=50)) == Estimate(value=2)
 
 
+@pytest.mark.slow
 def test_where_the_verdict_flips(by_rate):
     found = conclude_study(by_rate)
     assert found.headline == (
@@ -198,6 +201,7 @@ def test_where_the_verdict_flips(by_rate):
     assert line["y"] == sorted(line["y"])
 
 
+@pytest.mark.slow
 def test_failed_points_and_arms_are_told_with_their_cause(tmp_path):
     study = study_of({f"n{n}": {"world_size": n} for n in (1, 2, 4, 8)}, single=True)
     truths = {
@@ -223,6 +227,7 @@ def test_failed_points_and_arms_are_told_with_their_cause(tmp_path):
     assert "host 'host2': it does not answer |" in text
 
 
+@pytest.mark.slow
 def test_the_reports_of_a_study_are_the_same_twice_and_hold_every_point(by_rate):
     found = write_study(by_rate, points=True)
     names = ("comparison.json", "report.md", "report.csv", "report.html")

@@ -33,6 +33,7 @@ def misleading(tmp_path_factory):
     return conclude(write_results(tmp_path_factory.mktemp("misleading"), truth=Truth(ratios=ratios), plan=make_plan(ratios)))
 
 
+@pytest.mark.slow
 def test_an_arm_called_like_a_verdict_has_no_verdicts_colour(misleading):
     text = on_terminal(comparison_table(misleading))
     assert re.findall(re.escape(GREEN) + r"(\w+)", text) == ["faster"]
@@ -108,6 +109,7 @@ def test_a_failed_control_is_said_once(tmp_path):
     assert MarkdownReport().render(found).decode().count("The control failed") == 1
 
 
+@pytest.mark.slow
 def test_a_workload_that_is_trained_has_null_for_its_case(tmp_path):
     folder = write_results(tmp_path)
     found = write_reports(folder)

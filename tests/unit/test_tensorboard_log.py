@@ -66,6 +66,8 @@ def written(plan, truth, seed):
     return make_launch(plan, truth, 0, random=np.random.default_rng([seed, 0]))
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_events_are_written_without_torch(tmp_path):
     code = (
         "import sys; sys.modules['torch'] = None\n"

@@ -35,6 +35,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel keeps no schedstat (CONFIG_SCHED_INFO)")
 def test_threads_that_come_later_are_the_librarys_and_take_the_core():
     done = subprocess.run(

@@ -47,6 +47,7 @@ def test_equal_blocks_have_an_interval_without_width_whatever_their_lengths():
     assert (found.low, found.estimate, found.high) == (5.0, 5.0, 5.0)
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_ratio_of_sums():
     """Blocks of unequal length in launches of unequal size; the truth is that of endless measuring: 100 per second."""
     covered = 0

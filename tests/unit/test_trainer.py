@@ -67,6 +67,7 @@ def test_images_and_models_can_lie_in_memory_by_pixels(engine):
     assert nested["text"] == "as it is"
 
 
+@pytest.mark.slow
 def test_a_compiled_model_takes_the_same_steps(engine, monkeypatch):
     """Traced as Inductor would have it, without the minutes of its compiler."""
     compiled = []
@@ -171,6 +172,7 @@ def test_a_step_that_is_another_one_each_time_is_the_workloads_failure():
         run_gate(start_engine(job, World()).trainer, steps=3)
 
 
+@pytest.mark.slow
 def test_a_compiled_models_calls_are_counted_and_its_dropout_is_the_references():
     """Drawn by Inductor itself, where it is not asked to draw as eager PyTorch does."""
     job = Job(arm="x", backend="single", workload=f"{EVERYDAY}:Augmented", local_batch_size=4, world_size=1, seed=1, device="cpu")

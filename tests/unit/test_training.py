@@ -46,6 +46,7 @@ def test_the_learning_rate_rises_to_the_scale_and_decays_by_epochs():
     assert factors([11, 12], decay_epochs=3, decay_factor=0.5) == [1, 0.5]
 
 
+@pytest.mark.slow
 def test_a_rate_may_be_meant_for_256_samples():
     assert factors([0, 11], learning_rate_scaling="per-256", global_batch_size=64) == [0.25, 0.25]
     assert factors([0, 4, 8], learning_rate_scaling="per-256", global_batch_size=1024, warmup_epochs=2) == [1, 2.5, 4]
@@ -162,6 +163,7 @@ def engine(**changes):
     return start_engine(job, World())
 
 
+@pytest.mark.slow
 def test_micro_steps_of_an_epoch_make_the_losses_of_larger_batches():
     parts, whole = engine(local_batch_size=150, micro_steps=2), engine()
     one, other = parts.run_epoch(epoch(0)), whole.run_epoch(epoch(0))
@@ -174,6 +176,7 @@ IDIOMS = REPOSITORY / "tests" / "outside" / "idioms.py"
 SCHEDULED = f"{IDIOMS}:ScheduledDigits"
 
 
+@pytest.mark.slow
 def test_a_workloads_own_schedule_goes_on_beside_the_plans_rules():
     own, ruled = (engine(workload=SCHEDULED, training=TrainingSettings(epochs=2, **rules)) for rules in ({}, {"decay_epochs": 1}))
     own_rates, ruled_rates = ([one.run_epoch(epoch(number)).learning_rates for number in (0, 1)] for one in (own, ruled))
@@ -197,6 +200,7 @@ def test_what_a_checkpoint_would_lack_is_refused():
         require_whole(resolve_workload(f"{IDIOMS}:Scheduled", {}).build(local_batch_size=1, seed=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workload", ["digits", SCHEDULED])
 def test_a_checkpoint_gives_the_same_next_steps(tmp_path, workload):
     path, first = tmp_path / "kept.pt", engine(workload=workload)

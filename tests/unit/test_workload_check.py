@@ -92,6 +92,7 @@ def test_a_hugging_face_model_has_nothing_to_mend():
     assert "GPT2LMHeadModel" in done.stdout
 
 
+@pytest.mark.slow
 def test_readmes_whole_model_has_nothing_to_mend(tmp_path):
     (tmp_path / "spirals.py").write_text(documented_files()["spirals.py"])
     done = ringside_here("check", f"{tmp_path / 'spirals.py'}:Spirals", "--workload-option", "hidden=32")
@@ -283,6 +284,7 @@ def test_sparse_gradients_are_refused_where_they_cannot_be_exchanged(backend, tr
     assert message in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_command_prints_what_it_found_and_refuses_what_cannot_work(tmp_path):
     good = ringside_here("check", f"{IDIOMS}:Scheduled")
     assert (good.returncode, good.stderr) == (0, "")
