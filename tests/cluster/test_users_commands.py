@@ -36,8 +36,8 @@ def check(tmp_path, done, *, on_hosts, expected):
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        ("horovodrun -np 8 -H host1:4,host2:4", ("horovod", "mpi", "openmpi")),
-        ("horovodrun --gloo -np 4 -H host1:2,host2:2 --network-interfaces eth0", ("horovod", "gloo", "horovodrun")),
+        ("horovodrun -np 4 -H host1:2,host2:2", ("horovod", "mpi", "openmpi")),
+        ("horovodrun --gloo -np 2 -H host1:1,host2:1 --network-interfaces eth0", ("horovod", "gloo", "horovodrun")),
         ("mpirun -np 3 -H host1:2,host2:1", ("horovod", "mpi", "openmpi")),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -130,7 +130,8 @@ def test_all_four_kinds_are_found_by_their_entry_points(tmp_path):
     pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", site, source)
     installed = command(sys.executable, *pip, cwd=tmp_path)
     assert installed.returncode == 0, installed.stderr
-    arms = {"ddp": {"backend": "ddp"}, "engine": {"backend": "engine", "transport": "gloo", "launcher": "siterun"}}
+    engine = {"backend": "engine", "transport": "gloo", "launcher": "siterun"}
+    arms = {"ddp": {"backend": "ddp", "launcher": "spawn"}, "engine": engine}
     content = {"name": "p", "workload": "regression", "world_size": 2, "baseline": "ddp", "arms": arms, "measurement": SHORT}
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump({**content, "reports": ["one-line"]}))
     done = ringside("compare", "plan.yaml", "-o", "out", cwd=tmp_path, path=[site])

@@ -12,17 +12,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from measurement.errors import HostfileError, PlanError, RecordError, RingsideError
-from measurement.plans.plan_file import check_plan, parse_yaml, read_content
+from measurement.plans.plan_file import check_plan, read_content
 from measurement.records.files import lock_folder, write_whole
 from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.formats.html import HtmlReport
 from runners.driver.run_study import read_plan_or_study
-from runners.hosts.hostfile import parse_hostfile, parse_hosts, read_hostfile
+from runners.hosts.hostfile import parse_hosts, read_hostfile
 from runners.launchers import known_rank_variables
 from runners.launchers.rank_variables import read_world
 from runners.rank import checkpoint
@@ -98,29 +96,6 @@ def said(act):
     except RingsideError as error:
         return str(error)
     return ""
-
-
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.dates()
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4))
-
-
-@settings(max_examples=300, deadline=None)
-@given(field=st.sampled_from(sorted([*TINY, "hosts", "points", "training", "speed", "environment", "reports"])), value=VALUES)
-def test_any_value_is_a_plans_or_refused(field, value):
-    message = said(lambda: check_plan({**TINY, field: value}, source="test"))
-    assert len(message) < 20 * MOST_CHARACTERS
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.text(max_size=200) | st.binary(max_size=200).map(lambda data: data.decode("latin-1")))
-def test_any_text_is_yaml_or_refused(text):
-    assert "\n" not in said(lambda: parse_yaml(text, source="test"))
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.text(max_size=200))
-def test_any_text_is_a_hostfile_or_refused(text):
-    assert len(said(lambda: parse_hostfile(text, source="test"))) < 2 * MOST_CHARACTERS
 
 
 @pytest.mark.parametrize("content", [b"[" * 100_000, b"{", b"\xff\xfe", b"[]", b"", b'{"schema_version": 4, "launch": 1e999}'])

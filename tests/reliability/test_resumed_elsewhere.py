@@ -8,7 +8,9 @@ import shutil
 import pytest
 
 from measurement.records.results import ResultsFolder
+from runners.driver.run_study import point_plans, read_plan_or_study
 from tests.conftest import ringside, write_plan
+from tests.unit.results_factory import write_results
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
@@ -86,6 +88,12 @@ def rewritten(path, change):
     path.write_text(json.dumps(content))
 
 
+def silent(record):
+    """It tells nothing of where it was measured."""
+    for rank in record["ranks"]:
+        rank |= {"fingerprint": {}, "sources": {}}
+
+
 def launches_of(out):
     return sorted({record.launch for record in ResultsFolder(out).records()})
 
@@ -138,10 +146,6 @@ def test_records_tell_where_there_is_no_manifest_and_what_tells_nothing_goes_on_
         for rank in record["ranks"]:
             rank["fingerprint"] |= {"torch": "2.0.1"}
 
-    def silent(record):
-        for rank in record["ranks"]:
-            rank |= {"fingerprint": {}, "sources": {}}
-
     rewritten(out / "launch-000" / "ddp" / "record.json", older)
     refused = compared(plan, out, launches=2)
     assert refused.returncode == 2
@@ -154,12 +158,18 @@ def test_records_tell_where_there_is_no_manifest_and_what_tells_nothing_goes_on_
 
 
 def test_a_study_is_refused_at_each_point(tmp_path):
-    arms = {"ddp": {"backend": "ddp"}, "naive": {"backend": "naive"}}
+    """Before anything is measured, so that what was measured before may be made up."""
+    arms = {"ddp": {"backend": "ddp"}, "buckets": {"backend": "ddp", "options": {"bucket_cap_mb": 1}}}
     points = {"one": {"world_size": 1}, "two": {"world_size": 2}}
     plan, out = write_plan(tmp_path, arms=arms, points=points, measurement=SHORT), tmp_path / "out"
-    first = compared(plan, out, launches=1)
-    assert first.returncode == 0, first.stderr
-    rewritten(out / "points" / "two" / "manifest.json", lambda manifest: manifest["driver"].update(torch="2.0.1"))
+    study = read_plan_or_study(plan)
+    ResultsFolder(out).write_plan(study)
+    for name, point in point_plans(study).items():
+        write_results(ResultsFolder(out).point(name).root, plan=point)
+        told = {"torch": "2.0.1"} if name == "two" else {}
+        rewritten(out / "points" / name / "manifest.json", lambda manifest, told=told: manifest.update(driver=told))
+        for path in (out / "points" / name).glob("launch-*/*/record.json"):
+            rewritten(path, silent)
     refused = compared(plan, out, launches=2)
     assert refused.returncode == 2
     assert "(torch: 2.0.1 -> " in refused.stderr and " at two), and launches of both would be mixed" in refused.stderr
