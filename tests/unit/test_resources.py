@@ -11,7 +11,7 @@ import pytest
 
 from measurement.probes.fingerprint import core_count
 from measurement.world import World
-from runners.rank import resources as loader_processes
+from runners.rank import resources
 from runners.rank.resources import threads_of
 
 ALONE = World(launcher="torchrun")
@@ -38,7 +38,7 @@ def test_threads(world, asked, environment, threads):
 
 
 def test_a_fork_waits_for_a_native_thread_that_runs(monkeypatch):
-    monkeypatch.setattr(loader_processes, "LONGEST_WAIT_S", 60.0)
+    monkeypatch.setattr(resources, "LONGEST_WAIT_S", 60.0)
     began, much = threading.Event(), bytes(300_000_000)
 
     def work():
@@ -48,14 +48,14 @@ def test_a_fork_waits_for_a_native_thread_that_runs(monkeypatch):
     thread = threading.Thread(target=work)
     thread.start()
     began.wait()
-    loader_processes.wait_for_native_threads()
-    thread.join(timeout=loader_processes.LOOK_EVERY_S)
+    resources.wait_for_native_threads()
+    thread.join(timeout=resources.LOOK_EVERY_S)
     assert not thread.is_alive()
 
 
 def test_a_fork_waits_only_a_moment_for_a_thread_that_always_runs(monkeypatch):
-    monkeypatch.setattr(loader_processes, "_others_run", lambda: True)
-    loader_processes.wait_for_native_threads()
+    monkeypatch.setattr(resources, "_others_run", lambda: True)
+    resources.wait_for_native_threads()
 
 
 @pytest.mark.process
@@ -63,10 +63,10 @@ def test_a_fork_waits_only_a_moment_for_a_thread_that_always_runs(monkeypatch):
 def test_only_a_cpython_with_the_defect_waits(version, waits):
     script = (
         "import os, sys; sys.path.insert(0, '')\n"
-        "from runners.rank import loader_processes\n"
+        "from runners.rank import resources\n"
         f"sys.version_info = {version}\n"
         "hooks = []; os.register_at_fork = lambda **hook: hooks.append(hook)\n"
-        "loader_processes.make_forks_safe(); loader_processes.make_forks_safe(); print(len(hooks))"
+        "resources.make_forks_safe(); resources.make_forks_safe(); print(len(hooks))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == [str(int(waits))]

@@ -25,7 +25,7 @@ from measurement.world import World
 from runners.processes.rank_supervisor import state
 from runners.protocol.gate_verdict import judge_parity
 from runners.protocol.messages import Job
-from runners.rank import resources as loader_processes
+from runners.rank import resources
 from runners.rank.call_counts import BACKWARD, FORWARD, STEP
 from runners.rank.engine import settle_garbage, start_engine
 from runners.rank.parity import run_gate
@@ -315,9 +315,9 @@ def loading_engine():
 
 def test_a_rank_looks_at_its_threads_before_it_forks_loaders(loading_engine, monkeypatch):
     looks = []
-    monkeypatch.setattr(loader_processes, "_others_run", lambda: looks.append(True))
+    monkeypatch.setattr(resources, "_others_run", lambda: looks.append(True))
     loading_engine.trainer.run_block(steps=1, warmup_steps=0, local=False, rebuild=False)
-    assert bool(looks) == (sys.version_info < loader_processes.FORKS_SAFELY and multiprocessing.get_start_method() == "fork")
+    assert bool(looks) == (sys.version_info < resources.FORKS_SAFELY and multiprocessing.get_start_method() == "fork")
 
 
 def test_loader_processes_fill_no_queue_while_a_block_is_rebuilt(loading_engine, monkeypatch):
