@@ -18,7 +18,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from tests.reliability.bad_input import Judgement, Target, judge, targets
+from tests.kit.generated_input import Judgement, Target, judge, targets
 
 TELL = 5
 """Examples of each reader's faults."""

@@ -3,10 +3,10 @@
     python benchmarks/fault_matrix.py [--cells N] [--seed S] [--only FAULT ...] [--stage STAGE ...] [--kind KIND ...]
     python benchmarks/fault_matrix.py --lab ...
 
-Runs the cells of ``tests/reliability/faults.py``, which says what they are and how they are judged: all of them, or N drawn by a
+Runs the cells of ``tests/kit/faults.py``, which says what they are and how they are judged: all of them, or N drawn by a
 seed, first one of each fault. Prints each cell as it was judged, then a table: tried -> held, by fault and stage. Run it from the
 repository. Without root a full disk and a read-only folder are left out. ``--lab`` runs the cells of
-``tests/reliability/lost_hosts.py`` in their place, in labs that it makes and removes: ssh is lost, a host is gone.
+``tests/kit/lost_hosts.py`` in their place, in labs that it makes and removes: ssh is lost, a host is gone.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.reliability import faults, lost_hosts
-from tests.reliability.faults import KINDS, STAGES, Cell, Trial
+from tests.kit import faults, lost_hosts
+from tests.kit.faults import KINDS, STAGES, Cell, Trial
 
 FAULTS = (*faults.FAULTS, *lost_hosts.FAULTS)
 

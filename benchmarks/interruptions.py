@@ -33,7 +33,7 @@ import psutil
 import yaml
 
 from measurement.records.results import ResultsFolder
-from tests.reliability.faults import AT_EVERY_ROUND, MARK, processes_of
+from tests.kit.faults import AT_EVERY_ROUND, MARK, processes_of
 
 MOST_S = 10.0
 ENDS_S = 60.0

@@ -31,7 +31,7 @@ import psutil
 import yaml
 
 from measurement.records.results import ResultsFolder
-from tests.reliability.faults import MARK, processes_of
+from tests.kit.faults import MARK, processes_of
 
 ARMS = {
     "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"},

@@ -21,8 +21,8 @@ from runners.lab.ssh import AUTHORIZED, SERVER, host_key
 from runners.processes.key_file import PREFIX
 from tests.cluster.conftest import inside
 from tests.conftest import REPOSITORY, TINY, needs_horovod, wait_until
-from tests.dataset_files import write_data
 from tests.distributed.test_collectives import lacks
+from tests.kit.dataset_files import write_data
 
 MUTE = Path(__file__).parent / "plugins" / "mute.py"
 WRONG = REPOSITORY / "tests" / "distributed" / "plugins" / "wrong.py"

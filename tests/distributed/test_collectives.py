@@ -11,7 +11,7 @@ import pytest
 
 from measurement.records.results import ResultsFolder
 from tests.conftest import needs_horovod, ringside_here, write_plan
-from tests.distributed.test_standalone import HOROVODRUN, run
+from tests.kit.commands import HOROVODRUN, run
 from workloads.operations import OPERATIONS
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")

@@ -14,7 +14,7 @@ from backends import backend_class
 from measurement.world import World
 from tests.conftest import HAS_HOROVOD, REPOSITORY, needs_horovod
 from tests.distributed.ranks import contract
-from tests.distributed.test_standalone import MPIRUN, run
+from tests.kit.commands import MPIRUN, run
 
 ENGINE = f"{REPOSITORY / 'tests' / 'outside' / 'engine.py'}:EngineBackend"
 LAUNCHES = [["ddp=gloo", "naive=gloo", "fsdp2=gloo", f"{ENGINE}=gloo", "ddp=mpi"]]

@@ -12,8 +12,8 @@ import torch
 from measurement.records.results import ResultsFolder
 from runners.planning.workload import resolve_workload
 from tests.conftest import HAS_HOROVOD, ringside_here, write_plan
-from tests.dataset_files import write_data
-from tests.distributed.test_standalone import run
+from tests.kit.commands import run
+from tests.kit.dataset_files import write_data
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import HAS_HOROVOD, needs_horovod
 from tests.distributed.ranks import hooked
-from tests.distributed.test_standalone import MPIRUN, run
+from tests.kit.commands import MPIRUN, run
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 LAUNCHES = [["ddp", "zero", "naive", "fsdp2", "engine"]]

@@ -14,7 +14,7 @@ from runners.protocol.messages import DriftReport, ParityReport
 from runners.protocol.same_work import compare_calls, compare_state
 from tests.conftest import HAS_HOROVOD, TINY, needs_horovod, ringside_here
 from tests.distributed.ranks import idioms
-from tests.distributed.test_standalone import MPIRUN, run
+from tests.kit.commands import MPIRUN, run
 
 NAMES = ("Plain", "Scheduled", "TwoOptimizers", "Recommender", "Unused", "Tied", "Checkpointed", "Finite", "Uneven", "Compiled")
 EVERYDAY = (

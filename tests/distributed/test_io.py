@@ -12,8 +12,8 @@ from measurement.records.loader_record import LoaderRecord
 from measurement.records.results import ResultsFolder
 from reports.conclusions.step_terms import LIMIT
 from tests.conftest import ringside_here, write_plan
-from tests.dataset_files import write_data, write_mnist
-from tests.distributed.test_standalone import MPIRUN, run
+from tests.kit.commands import MPIRUN, run
+from tests.kit.dataset_files import write_data, write_mnist
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 TORCHRUN = ["torchrun", "--standalone", "--nproc-per-node", "2"]

@@ -10,7 +10,7 @@ from runners.protocol.gate_verdict import judge_parity
 from runners.protocol.messages import ParityReport
 from runners.protocol.same_work import compare_state
 from tests.distributed.ranks import planted
-from tests.distributed.test_standalone import MPIRUN, run
+from tests.kit.commands import MPIRUN, run
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 FAULTS = [one.__name__ for one in planted.FAULTS]

@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from tests.dataset_files import write_data
 from tests.distributed.ranks import sharded
-from tests.distributed.test_standalone import run
+from tests.kit.commands import run
+from tests.kit.dataset_files import write_data
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 SHARDED = [name for name in sharded.OPTIONS if name != "ddp"]

@@ -17,24 +17,8 @@ from measurement.records.results import ResultsFolder
 from reports.schema import Comparison
 from runners.rank.resources import KEEP_FREED_MEMORY
 from runners.standalone.command import command_line
-from tests.conftest import BIN, REPOSITORY, needs_horovod, ringside_here, run_here
-
-SHORT = ["--local-batch-size", "16", "--blocks", "4", "--block-steps", "3", "--warmup-steps", "1"]
-MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-
-
-def run(*command, timeout=200):
-    path = os.pathsep.join([str(BIN), os.environ["PATH"]])
-    environment = {**os.environ, **MPI_AS_ROOT, "PATH": path}
-    return subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY, env=environment, check=False
-    )
-
-
-HOROVODRUN = ["-np", "2", "-H", "localhost:2", "python"]
-MPIRUN = ["mpirun", "-np", "2", "--oversubscribe", "python"]
-TORCHRUN_DDP = (["torchrun", "--standalone", "--nproc-per-node", "2"], "ddp")
-HOROVODRUN_HVD = (["horovodrun", "--gloo", *HOROVODRUN], "hvd")
+from tests.conftest import REPOSITORY, needs_horovod, ringside_here, run_here
+from tests.kit.commands import HOROVODRUN, HOROVODRUN_HVD, MPIRUN, SHORT, TORCHRUN_DDP, run
 
 
 @pytest.fixture(scope="module")

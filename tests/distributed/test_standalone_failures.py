@@ -12,7 +12,8 @@ import pytest
 
 from measurement.addresses import free_port
 from measurement.records.results import ResultsFolder
-from tests.conftest import BIN, REPOSITORY, needs_horovod, ringside_here, wait_until, write_plan
+from tests.conftest import REPOSITORY, needs_horovod, ringside_here, wait_until, write_plan
+from tests.kit.commands import environment
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 PLUGIN = Path(__file__).parent / "plugins" / "fails_later.py"
@@ -23,7 +24,6 @@ LAUNCHERS = {
     "mpirun": ["mpirun", "-np", "2", "--oversubscribe", "python", "-m"],
     "horovodrun": ["horovodrun", "--gloo", "-np", "2", "-H", "localhost:2", "python", "-m"],
 }
-MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 STEPS = ["--transport", "gloo", "--local-batch-size", "16", "--block-steps", "3", "--warmup-steps", "1", "--no-local"]
 SHORT_MPI = [
     "--local-batch-size",
@@ -45,10 +45,6 @@ CELLS = [
     ("spawn", "RaisingDDP"),
     ("spawn", "HangingDDP"),
 ]
-
-
-def environment():
-    return {**os.environ, **MPI_AS_ROOT, "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]])}
 
 
 def start(launcher, backend, folder):

@@ -15,7 +15,7 @@ from measurement.world import World
 from tests.conftest import HAS_HOROVOD, needs_horovod
 from tests.distributed.ranks import training
 from tests.distributed.ranks.interrupted import DIES_AT
-from tests.distributed.test_standalone import HOROVODRUN, run
+from tests.kit.commands import HOROVODRUN, run
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 

@@ -8,7 +8,7 @@ import pytest
 
 from measurement.records.results import ResultsFolder
 from tests.conftest import REPOSITORY, ringside_here, write_plan
-from tests.distributed.test_standalone import TORCHRUN_DDP, run
+from tests.kit.commands import TORCHRUN_DDP, run
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 IDIOMS = REPOSITORY / "tests" / "outside" / "idioms.py"

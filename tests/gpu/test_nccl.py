@@ -7,7 +7,7 @@ import torch
 
 from measurement.probes.step_timer import StepTimer
 from measurement.records.results import ResultsFolder
-from tests.distributed.test_standalone import SHORT, run
+from tests.kit.commands import SHORT, run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU is visible")
 

@@ -25,7 +25,7 @@ from runners.launchers import known_rank_variables
 from runners.launchers.rank_variables import read_world
 from runners.rank import checkpoint
 from tests.conftest import REPOSITORY, TINY, ringside_here, write_plan
-from tests.unit.results_factory import make_plan, write_results
+from tests.kit.results_factory import make_plan, write_results
 from workloads.data.idx import read_idx
 
 MOST_CHARACTERS = 1000

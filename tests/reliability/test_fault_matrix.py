@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import HAS_HOROVOD
-from tests.reliability import faults
-from tests.reliability.faults import Cell
+from tests.kit import faults
+from tests.kit.faults import Cell
 
 TOGETHER = [
     "kill-rank.waiting.horovod-gloo",

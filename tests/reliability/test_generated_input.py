@@ -7,7 +7,7 @@ import warnings
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.reliability.bad_input import judge, targets
+from tests.kit.generated_input import judge, targets
 
 INPUTS, LEAST = 60, 5
 

@@ -19,7 +19,7 @@ from reports import write_reports
 from reports.formats.terminal import comparison_table
 from runners.driver.progress import Progress
 from runners.processes.process_exit import exit_code_of
-from tests.unit.results_factory import Truth, make_manifest, make_plan, write_results
+from tests.kit.results_factory import Truth, make_manifest, make_plan, write_results
 
 EVIL = "</script><script>alert('1')</script><img src=x onerror=\"alert(1)\">[red]{{7*7}}`*_|[a](https://evil.example)&lt;"
 TERMINAL = "\x1b[2J\x1b]0;title\x07\x1b]52;c;aGk=\x1b\\\x9b31m\x00\x08\r\u202egnp\x7f"

@@ -15,7 +15,7 @@ import pytest
 from measurement.records.results import ResultsFolder
 from reports import conclude
 from tests.conftest import REPOSITORY, no_process_stays, ringside_here, started_processes, wait_until, write_plan
-from tests.unit.results_factory import make_plan, write_results
+from tests.kit.results_factory import make_plan, write_results
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 

@@ -10,7 +10,7 @@ import pytest
 from measurement.records.results import ResultsFolder
 from runners.driver.run_study import point_plans, read_plan_or_study
 from tests.conftest import ringside, write_plan
-from tests.unit.results_factory import write_results
+from tests.kit.results_factory import write_results
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 

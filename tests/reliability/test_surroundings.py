@@ -10,7 +10,7 @@ import pytest
 
 from measurement.records.results import ResultsFolder
 from tests.conftest import REPOSITORY, needs_horovod, write_plan
-from tests.dataset_files import write_mnist
+from tests.kit.dataset_files import write_mnist
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 NAMELESS = ("unshare", "--user", "--map-user=12345", "--map-group=12345")

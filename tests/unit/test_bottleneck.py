@@ -13,8 +13,8 @@ from reports.conclusions.step_terms import LIMIT, data_wait_share, limit_of, ste
 from reports.formats.terminal import comparison_table
 from reports.schema import Comparison, Estimate, StepShares, StepTerms
 from reports.wording.causes import limit_sentence
-from tests.unit import results_factory
-from tests.unit.results_factory import Truth, make_plan, write_results
+from tests.kit import results_factory
+from tests.kit.results_factory import Truth, make_plan, write_results
 
 
 def shares(data_wait, exposed_exchange=None, **others):

@@ -22,7 +22,7 @@ from reports.conclusions.cases import count_verdicts, summarise_cases
 from reports.formats.html import HtmlReport
 from reports.formats.terminal import comparison_table
 from reports.wording.comparison_sentences import counts_words
-from tests.unit.results_factory import Truth, make_plan, write_results
+from tests.kit.results_factory import Truth, make_plan, write_results
 
 DATA = Path(__file__).parents[1] / "data"
 REASON = "not offered by Horovod"

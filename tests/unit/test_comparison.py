@@ -23,7 +23,7 @@ from reports.conclusions.blocks import (
 from reports.conclusions.steps import Steps, read_steps
 from reports.wording.comparison_sentences import apart_note
 from reports.wording.disturbances import page_fault_lines, restart_lines
-from tests.unit.results_factory import Truth, make_plan, write_results
+from tests.kit.results_factory import Truth, make_plan, write_results
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from runners.launchers import REGISTRY as LAUNCHERS
 from runners.launchers import make_launcher
 from runners.planning.workload import resolve_workload
 from tests.conftest import documented_files
-from tests.dataset_files import write_data
+from tests.kit.dataset_files import write_data
 from workloads import Workload, workload_class
 from workloads.base import shard_sums
 

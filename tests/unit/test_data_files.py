@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from measurement.errors import PlanError
-from tests.dataset_files import (
+from tests.kit.dataset_files import (
     HELD_OUT_SAMPLES,
     WRITERS,
     cifar_batch,

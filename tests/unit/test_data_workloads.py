@@ -14,7 +14,7 @@ import torch
 from measurement.errors import PlanError
 from runners.planning.workload import resolve_workload
 from tests.conftest import REPOSITORY
-from tests.dataset_files import (
+from tests.kit.dataset_files import (
     HELD_OUT_SAMPLES,
     WRITERS,
     cifar_batch,

@@ -20,7 +20,7 @@ from reports.conclusions.verdict import reach_of_load, stands_clear, tells_nothi
 from reports.formats.terminal import comparison_table
 from reports.statistics.intervals import around
 from reports.wording.formatting import apart, ratio
-from tests.unit.results_factory import Truth, make_launch, make_plan, write_results
+from tests.kit.results_factory import Truth, make_launch, make_plan, write_results
 from tests.unit.test_separate_runs import compared, write_alternating
 from tests.unit.test_study import write_points
 from tests.unit.test_verdict import interval

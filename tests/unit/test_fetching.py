@@ -12,7 +12,7 @@ import torch
 
 from measurement.errors import PlanError
 from runners.planning.workload import resolve_workload
-from tests.dataset_files import HELD_OUT_SAMPLES, write_mnist
+from tests.kit.dataset_files import HELD_OUT_SAMPLES, write_mnist
 
 CPU = torch.device("cpu")
 

@@ -21,7 +21,7 @@ from runners.driver.arm_session import Exchange
 from runners.driver.rounds import measured_outside
 from runners.processes.host_counters import read_counters
 from tests.conftest import TINY
-from tests.unit.results_factory import make_plan, write_results
+from tests.kit.results_factory import make_plan, write_results
 from tests.unit.test_rank_supervisor import supervised, supervisors  # noqa: F401 - the latter is a fixture
 
 BEFORE = HostCounters(

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from measurement.errors import PlanError
 from runners.planning.workload import resolve_workload
-from tests.dataset_files import HELD_OUT_SAMPLES, WRITERS, write_data
+from tests.kit.dataset_files import HELD_OUT_SAMPLES, WRITERS, write_data
 from workloads.base import EvaluationSums, classification_sums, shard_sums
 from workloads.data.input import Augmented, Input, InputOptions
 from workloads.digits import _digits

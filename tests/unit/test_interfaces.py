@@ -12,8 +12,8 @@ from measurement.records.results import ResultsFolder
 from reports import make_reports, write_reports
 from reports.base import Report
 from runners.rank.precision import StepPrecision
+from tests.kit.results_factory import Truth, make_plan, write_results
 from tests.outside.engine import EnginePrepared
-from tests.unit.results_factory import Truth, make_plan, write_results
 
 OLD = """
 from backends.ddp import DDP

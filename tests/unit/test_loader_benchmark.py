@@ -16,7 +16,7 @@ from reports.tables.loader_table import loader_table, storage_table
 from reports.wording.loaders import loader_sentences
 from runners.standalone.loader_benchmark import worker_counts
 from runners.standalone.storage import read_files
-from tests.unit.results_factory import SHARES, Truth, write_results
+from tests.kit.results_factory import SHARES, Truth, write_results
 
 HOSTS = ("host1", "host1", "host2")
 SPEEDS = {0: (100, 110, 90), 2: (300, 310, 200)}

@@ -10,7 +10,7 @@ from reports.conclusions.machine import ring_bytes, share_sent, summarise_links
 from reports.conclusions.ranks import skew, summarise_ranks
 from reports.conclusions.steps import Steps
 from reports.tables.rank_tables import link_caption, rank_caption, rank_table
-from tests.unit.results_factory import Truth, make_plan, write_results
+from tests.kit.results_factory import Truth, make_plan, write_results
 
 GRADIENTS = 8_000_000
 

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from reports import write_reports
-from tests.unit.results_factory import Truth, write_results
+from tests.kit.results_factory import Truth, write_results
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 QUIET = [

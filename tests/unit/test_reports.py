@@ -23,7 +23,7 @@ from reports.formats.html import HtmlReport, script_json
 from reports.formats.markdown import escape
 from reports.formats.terminal import comparison_table
 from reports.schema import Comparison
-from tests.unit.results_factory import Truth, make_plan, write_results
+from tests.kit.results_factory import Truth, make_plan, write_results
 
 STORED = Path(__file__).parents[1] / "data" / "results-v1"
 FILES = ["comparison.json", "report.csv", "report.html", "report.md"]

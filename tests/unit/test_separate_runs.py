@@ -20,7 +20,7 @@ from reports.separate_runs import conclude_runs, write_runs
 from reports.statistics.separate import Runs, run_order, separate_ratio
 from reports.study_schema import Study
 from tests.conftest import run_here
-from tests.unit.results_factory import Truth, make_launch
+from tests.kit.results_factory import Truth, make_launch
 from tests.unit.test_training_report import epochs, record
 
 DDP = Arm(backend="ddp", transport="gloo", launcher="torchrun")

@@ -15,7 +15,7 @@ from reports import conclude, write_reports
 from reports.conclusions.ranks import lateness
 from reports.conclusions.step_terms import TERMS, terms_by_launch
 from reports.conclusions.steps import Steps
-from tests.unit.results_factory import SHARES, Truth, make_plan, write_results
+from tests.kit.results_factory import SHARES, Truth, make_plan, write_results
 
 DATA = Path(__file__).parents[1] / "data"
 QUIET = {"noise": 0.002, "drift": 0.05}

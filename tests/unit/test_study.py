@@ -24,7 +24,7 @@ from reports.study_schema import Study
 from reports.tables.study_tables import results_table
 from runners.driver.run_study import StudyRun, point_plans, read_plan_or_study
 from tests.conftest import REPOSITORY, TINY
-from tests.unit.results_factory import Truth, make_manifest, make_plan, write_results
+from tests.kit.results_factory import Truth, make_manifest, make_plan, write_results
 
 RATES = {"unshaped": 1.2, "1gbit": 1.1, "300mbit": 1.0, "100mbit": 0.8}
 """Of horovod-gloo to ddp-gloo, by the rate of the links."""

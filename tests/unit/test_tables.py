@@ -15,7 +15,7 @@ from reports.formats.markdown import MarkdownReport
 from reports.formats.terminal import STYLES, comparison_table, rich_table
 from reports.tables.table import Column, Entry, Row, Table, texts
 from reports.tables.verdict_table import verdict_table
-from tests.unit.results_factory import Truth, make_plan, write_results
+from tests.kit.results_factory import Truth, make_plan, write_results
 
 GREEN, RED = "\x1b[1;32m", "\x1b[1;31m"
 

@@ -12,7 +12,7 @@ from measurement.records.record import BlockRecord, RankSteps
 from reports import conclude
 from runners.event_log import TensorboardLog
 from tests.conftest import REPOSITORY
-from tests.unit.results_factory import Truth, make_launch, make_plan, write_results
+from tests.kit.results_factory import Truth, make_launch, make_plan, write_results
 
 
 def block(turn, number, kind, *, step_s):

@@ -16,7 +16,7 @@ from reports.statistics.bootstrap import ratio_of_sums_interval
 from reports.tables.verdict_table import verdict_table
 from reports.wording.formatting import rate
 from runners.standalone.tables import throughput_table
-from tests.unit.results_factory import make_plan, write_results
+from tests.kit.results_factory import make_plan, write_results
 
 
 def blocks(*launches):

@@ -25,7 +25,7 @@ from runners.rank.precision import StepPrecision
 from runners.standalone.flags import read_checkpoint_options, read_training, workload_options
 from runners.standalone.training_run import is_best
 from tests.conftest import REPOSITORY
-from tests.dataset_files import write_data
+from tests.kit.dataset_files import write_data
 from workloads.data.input import Augmented, Input, InputOptions
 
 CPU = torch.device("cpu")

@@ -22,7 +22,7 @@ from reports.conclusions.training_results import reference_of
 from reports.estimate import Estimate
 from reports.schema import Comparison
 from reports.statistics.seeds import converges, median_time, ratio_interval, t_interval
-from tests.unit.results_factory import COMPARISON_ID, STARTED
+from tests.kit.results_factory import COMPARISON_ID, STARTED
 
 HELD_OUT = 200
 ARMS = {

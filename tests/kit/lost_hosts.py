@@ -25,7 +25,7 @@ import yaml
 from measurement.records.results import ResultsFolder
 from runners.lab import namespaces
 from runners.processes.key_file import PREFIX
-from tests.reliability.faults import (
+from tests.kit.faults import (
     AT_EVERY_ROUND,
     ENDS_S,
     KINDS,

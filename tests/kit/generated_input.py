@@ -41,8 +41,8 @@ from runners.planning.arms import resolve_arms
 from runners.planning.workload import resolve_cases, resolve_workload
 from runners.rank import checkpoint
 from tests.conftest import REPOSITORY, TINY
-from tests.dataset_files import cifar_batch, idx
-from tests.unit.results_factory import Truth, make_plan, write_results
+from tests.kit.dataset_files import cifar_batch, idx
+from tests.kit.results_factory import Truth, make_plan, write_results
 from workloads.data.cifar_batches import read_batch
 from workloads.data.idx import read_idx
 

@@ -1,0 +1,28 @@
+"""Commands as users type them, with the launchers that they start ranks by."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from tests.conftest import BIN, REPOSITORY
+
+
+def environment():
+    """A user's who may start ranks as root, with our programs first."""
+    mpi_as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return {**os.environ, **mpi_as_root, "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]])}
+
+
+def run(*command, timeout=200):
+    """Run it in the repository; what it said and its exit code."""
+    words = list(map(str, command))
+    return subprocess.run(words, capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY, env=environment(), check=False)
+
+
+HOROVODRUN = ["-np", "2", "-H", "localhost:2", "python"]
+MPIRUN = ["mpirun", "-np", "2", "--oversubscribe", "python"]
+TORCHRUN_DDP = (["torchrun", "--standalone", "--nproc-per-node", "2"], "ddp")
+HOROVODRUN_HVD = (["horovodrun", "--gloo", *HOROVODRUN], "hvd")
+SHORT = ["--local-batch-size", "16", "--blocks", "4", "--block-steps", "3", "--warmup-steps", "1"]
+"""Arguments of a runner that is over in seconds."""
