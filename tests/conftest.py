@@ -177,8 +177,8 @@ def run_here(command) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess([], code, out.getvalue(), err.getvalue())
 
 
-def wait_until(condition, *, seconds=20, every_s=0.02):
-    """Fails where it does not become true in time."""
+def wait_until(condition, *, seconds=20, every_s=0.1):
+    """Fails where it does not become true in time. Looking oftener would take a core from what is waited for."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

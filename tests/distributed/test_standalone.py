@@ -30,7 +30,7 @@ def run_once(tmp_path_factory):
         key = (*command, runner)
         if key not in done:
             folder = tmp_path_factory.mktemp("run") / "run"
-            done[key] = run(*command, "-m", f"runners.{runner}", *SHORT, "-o", folder), folder
+            done[key] = run(*command, "-m", *f"runners.{runner}".split(), *SHORT, "-o", folder), folder
         return done[key]
 
     return run_it
@@ -40,10 +40,10 @@ def run_once(tmp_path_factory):
     ("command", "runner", "expected"),
     [
         (*TORCHRUN_DDP, ("torchrun", "gloo")),
-        (MPIRUN, "ddp", ("openmpi", "gloo")),
+        (MPIRUN, "ddp --transport mpi", ("openmpi", "mpi")),
         pytest.param(*HOROVODRUN_HVD, ("horovodrun", "gloo"), marks=needs_horovod),
         pytest.param(["horovodrun", "--mpi", *HOROVODRUN], "hvd", ("openmpi", "mpi"), marks=needs_horovod),
-        pytest.param(MPIRUN, "hvd", ("openmpi", "mpi"), marks=needs_horovod),
+        pytest.param(MPIRUN, "hvd --transport gloo", ("openmpi", "gloo"), marks=needs_horovod),
         (["python"], "ddp", ("none", "gloo")),
         pytest.param(["python"], "hvd", ("none", "gloo"), marks=needs_horovod),
     ],
@@ -90,7 +90,6 @@ def test_one_rank_has_the_same_share_of_the_host_under_every_launcher(tmp_path):
     commands = {
         "torchrun": ["torchrun", "--standalone", "--nproc-per-node", "1", *asked],
         "mpirun": ["mpirun", "-np", "1", "python", *asked],
-        "spawn": ["python", "-m", "runners.spawn", "--nproc-per-node", "1", *asked],
         "none": ["python", *asked],
     }
     shares = {}
@@ -174,15 +173,6 @@ def test_a_run_is_never_overwritten(run_once):
     assert done.returncode == 2
     assert done.stderr == f"ringside: '{folder}' holds a run already; give another folder with -o, one for each run, or remove it\n"
     assert (folder / "plan.yaml").read_bytes() == before
-
-
-@pytest.mark.parametrize(("runner", "transport"), [("ddp", "mpi"), pytest.param("hvd", "gloo", marks=needs_horovod)])
-def test_mpirun_with_the_less_usual_transport(tmp_path, runner, transport):
-    done = run(*MPIRUN, "-m", f"runners.{runner}", *SHORT, "--transport", transport, "-o", tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (record,) = ResultsFolder(tmp_path).records()
-    assert (record.launcher, record.transport, record.world_size) == ("openmpi", transport, 2)
-    assert record.parity.passed
 
 
 @needs_horovod

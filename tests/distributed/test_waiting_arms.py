@@ -119,7 +119,7 @@ def watch(driver):
         arms = arms_seen(driver.pid)
         for waiting, running in (ARMS, ARMS[::-1]):
             seen += snapshot(*arms[waiting], arms[running][0])
-        time.sleep(0.02)
+        time.sleep(0.1)
     return seen
 
 

@@ -49,7 +49,7 @@ def test_what_was_measured_is_on_disk_when_the_driver_is_killed(tmp_path):
     """And nothing of it lives: neither frozen ranks, whose supervisors see the driver go, nor a torchrun."""
     out, arms = tmp_path / "out", {"ddp": {"backend": "ddp", "launcher": "torchrun"}, "naive": {"backend": "naive"}}
     with no_process_stays(), started(AT_EVERY_ROUND, write_plan(tmp_path, arms=arms, measurement=LONG), out) as process:
-        wait_until(lambda: min(measured(out).values(), default=0) >= 3, seconds=120)
+        wait_until(lambda: min(measured(out).values(), default=0) >= 3, seconds=120, every_s=0.3)
         assert len(started_processes()) > 6
         process.send_signal(signal.SIGKILL)
         process.wait(20)
@@ -66,7 +66,7 @@ def test_what_was_measured_is_on_disk_when_the_driver_is_killed(tmp_path):
 def test_an_interruption_keeps_what_was_measured_and_another_changes_nothing(tmp_path):
     out = tmp_path / "out"
     with started(AT_EVERY_ROUND, two_arms(tmp_path), out) as process:
-        wait_until(lambda: min(measured(out).values(), default=0) >= 2, seconds=120)
+        wait_until(lambda: min(measured(out).values(), default=0) >= 2, seconds=120, every_s=0.3)
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGHUP)
         _, told = process.communicate(timeout=60)
@@ -108,7 +108,7 @@ def test_the_epochs_of_an_interrupted_training_are_kept_and_drawn_and_do_not_cou
         return {record.arm: len(record.epochs) for record in ResultsFolder(out).records()}
 
     with started(AT_EVERY_ROUND, plan, out) as process:
-        wait_until(lambda: min(epochs().values(), default=0) >= 2, seconds=120)
+        wait_until(lambda: min(epochs().values(), default=0) >= 2, seconds=120, every_s=0.3)
         seen = epochs()
         process.send_signal(signal.SIGTERM)
         _, told = process.communicate(timeout=60)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from tests.conftest import REPOSITORY, needs_horovod, started_processes, wait_un
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 SECRET = "hunter2-hunter2"
+LOOK_EVERY_S = 0.03
+"""Launchers live for longer, and what is looked at needs the core."""
 OTHERS = [65534] if os.geteuid() == 0 else []
 """Users that only root can act for."""
 ARMS = {
@@ -40,6 +43,7 @@ def test_no_process_shows_or_has_a_secret_of_the_drivers_environment(tmp_path, m
     process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     seen, with_folder, keys, tried, read_by_others = set(), set(), {}, set(), set()
     while process.poll() is None:
+        time.sleep(LOOK_EVERY_S)
         for one in started_processes():
             with contextlib.suppress(psutil.Error):
                 shown, held = " ".join(one.cmdline()), one.environ()
@@ -80,6 +84,7 @@ def test_a_run_that_stands_alone_neither_shows_nor_writes_a_secret(tmp_path, mon
     process = subprocess.Popen([*command, *short], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     shown, ranks = set(), set()
     while process.poll() is None:
+        time.sleep(LOOK_EVERY_S)
         for one in started_processes():
             with contextlib.suppress(psutil.Error):
                 line = " ".join(one.cmdline())
