@@ -357,7 +357,7 @@ def test_parts_of_a_block_make_the_whole(tmp_path):
     folder = write_results(tmp_path)
     records = folder.records()
     raw, whole = raw_steps(folder, records), read_steps(folder, records)
-    parts = Steps.joined([Steps.of(raw.iloc[start : start + 7]) for start in range(0, len(raw), 7)])
+    parts = Steps.joined([Steps.of(raw.iloc[start : start + 61]) for start in range(0, len(raw), 61)])
     pd.testing.assert_frame_equal(parts.rank_blocks, whole.rank_blocks)
     pd.testing.assert_frame_equal(parts.slowest, whole.slowest)
 
