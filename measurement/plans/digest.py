@@ -43,7 +43,6 @@ FIRST_FIELDS: Mapping[str, frozenset[str]] = {
             "block_s",
             "block_steps",
             "warmup_steps",
-            "rebuild_every",
             "local_every",
             "parity_steps",
             "control",

@@ -108,9 +108,6 @@ class Measurement(Section):
     """Timed steps per block; replaces ``block_s``."""
     warmup_steps: int = Field(default=2, ge=0)
     """Untimed steps at the start of each block."""
-    rebuild_every: int | None = Field(default=None, ge=1)
-    """Build model, optimizer and wrapper anew every this many blocks. None: once in each launch, as in a user's training.
-    A rebuilt model reuses freed memory and faults in fewer pages. Launches then vary less, but their ratio is another."""
     local_every: int = Field(default=4, ge=0)
     """Every this many rounds, each arm also runs a block without gradient exchange. 0: never; the report then cannot say why."""
     parity_steps: int = Field(default=3, ge=1)

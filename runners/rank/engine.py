@@ -102,17 +102,12 @@ class Engine:
 
     def run_block(self, command: BlockCommand) -> BlockRecord:
         """Run and time one block; the record holds this rank's steps. Collective."""
-        asked: dict[str, Any] = {
-            "steps": command.steps,
-            "warmup_steps": command.warmup_steps,
-            "rebuild": command.rebuild,
-            "layout": command.layout,
-        }
+        asked = {"steps": command.steps, "warmup_steps": command.warmup_steps}
         cores = usable_cores()
         before = read_core_use(cores)
         if isinstance(self.runner, MicroBenchmarkRunner):
             assert command.case is not None
-            steps = self.runner.run_block(case=command.case, repetitions=command.repetitions, **asked)
+            steps = self.runner.run_block(case=command.case, repetitions=command.repetitions, rebuild=command.rebuild, **asked)
         else:
             steps = self.runner.run_block(local=command.kind == "local", **asked)
         after = read_core_use(cores)
