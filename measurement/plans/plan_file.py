@@ -10,8 +10,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from measurement.errors import PlanError, cut, joined, quoted, unknown_name
+from measurement.files import read_text
 from measurement.plans.plan import Plan
-from measurement.records.files import read_text
 
 Model = TypeVar("Model", bound=BaseModel)
 

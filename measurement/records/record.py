@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from measurement.plans.settings import EpochRecord
-from measurement.probes.host_use import HostUse
+from measurement.records.host_use import HostUse
 
 SCHEMA_VERSION = 4
 """2: steps, blocks and launches know the cases of micro-benchmarks. 3: where there are none, ``case`` is null, not empty. 4: there

@@ -17,10 +17,10 @@ import pandas as pd
 from pydantic import ValidationError
 
 from measurement.errors import PlanError, RecordError, cut
+from measurement.files import LockedError, lock_folder, read_text, write_whole
 from measurement.plans.plan import ARM_NAME, Plan
 from measurement.plans.plan_file import check_plan, parse_yaml
 from measurement.records import step_tables
-from measurement.records.files import LockedError, lock_folder, read_text, write_whole
 from measurement.records.record import SCHEMA_VERSION, LaunchRecord, Manifest
 
 MOST_RECORD_BYTES = 1 << 30

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from pyarrow.parquet import ParquetFile
 
-from measurement.probes.host_use import HOST_COLUMNS
+from measurement.records.host_use import HOST_COLUMNS
 from measurement.records.record import STEP_COLUMNS, LaunchRecord
 
 HOST_USE_TYPES: dict[str, Any] = {"launch": "int64", "arm": "string", **HOST_COLUMNS}

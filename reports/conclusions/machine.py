@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from measurement.plans.plan import Plan
-from measurement.probes.host_use import SLOWED_BY
+from measurement.records.host_use import SLOWED_BY
 from measurement.records.record import BlockRecord, LaunchRecord
 from reports.schema import Estimate, LinkFigures, MachineFigures, NetworkFigures
 

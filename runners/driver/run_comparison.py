@@ -16,10 +16,10 @@ from measurement.conditions.same_environment import changes_since, environment_o
 from measurement.conditions.sources import digests, sources_of_all
 from measurement.environment import steering_environment
 from measurement.errors import RecordError
+from measurement.files import LOCK_FILE
 from measurement.plans.plan import Plan
 from measurement.probes.core_use import BUSY_REMEDY, busy_warning, crowded_warning
 from measurement.probes.fingerprint import fingerprint, git_state, usable_cores
-from measurement.records.files import LOCK_FILE
 from measurement.records.record import Elsewhere, LaunchRecord, Manifest
 from measurement.records.results import ResultsFolder, write_result
 from reports import conclude, make_reports, write_reports

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 from measurement.errors import PlanError, cut, joined, quoted
+from measurement.files import write_whole
 from measurement.plans.settings import EpochRecord
-from measurement.records.files import write_whole
 from runners.protocol.messages import Job
 from runners.protocol.tensor_bytes import read_tensors, write_tensors
 from runners.rank.epochs import EpochProgress, EpochRunner, put

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from measurement.errors import HostfileError, PlanError, RecordError, RingsideError
+from measurement.files import lock_folder, write_whole
 from measurement.plans.plan_file import check_plan, parse_yaml, read_content
-from measurement.records.files import lock_folder, write_whole
 from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.formats.html import HtmlReport
@@ -278,7 +278,7 @@ def test_files_have_the_permissions_that_their_user_wants(tmp_path, mask, before
 HOLDS = """
 import sys, time
 from pathlib import Path
-from measurement.records.files import lock_folder
+from measurement.files import lock_folder
 held = lock_folder(Path(sys.argv[1]))
 print("locked", flush=True)
 time.sleep(600)

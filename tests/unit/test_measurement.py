@@ -12,10 +12,10 @@ import torch
 
 from measurement.environment import forwarded_by_name, local_environment, steering_environment
 from measurement.errors import RecordError
+from measurement.files import write_whole
 from measurement.plans.plan_file import check_plan
 from measurement.probes.fingerprint import fingerprint
 from measurement.probes.step_timer import StepTimer
-from measurement.records.files import write_whole
 from measurement.records.record import PHASES, SCHEMA_VERSION, STEP_COLUMNS, BlockRecord, LaunchRecord, RankSteps
 from measurement.records.results import ResultsFolder
 from tests.conftest import TINY
