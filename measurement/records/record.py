@@ -15,9 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from measurement.plans.settings import EpochRecord
 from measurement.records.host_use import HostUse
 
-SCHEMA_VERSION = 4
-"""2: steps, blocks and launches know the cases of micro-benchmarks. 3: where there are none, ``case`` is null, not empty. 4: there
-may be a floor beside the arms, and blocks tell what their threads did."""
+SCHEMA_VERSION = 1
+"""Of records and manifests. A change that older files do not fit gets the next number and an entry in ``results.MIGRATIONS``."""
 
 STEP_COLUMNS = {
     "rank": "int32",

@@ -34,8 +34,6 @@ from workloads.pretrained import UNREADABLE
 FORMAT = 1
 HOW_LOADED = ("data_dir", "download", "loader_workers", "prefetch_factor", "loader_start_method", "pin_memory")
 """Workload options that may change when a training is resumed: they leave the samples as they are."""
-ADDED_LATER = {"label_smoothing": 0.0, "new_head": False}
-"""Workload options that older checkpoints do not name, and what they were."""
 LEARNING_RATE_RULES = ("learning_rate_scaling", "warmup_epochs", "decay_epochs", "decay_factor")
 
 
@@ -213,9 +211,8 @@ def restore(checkpoint: Checkpoint, runner: EpochRunner) -> None:
     trainer.workload.load_state_dict(checkpoint.workload)
     trainer.steps_taken = checkpoint.epoch * runner.steps + len(mine["seen"]["losses"])
     torch.set_rng_state(mine["random"])
-    if "random_of_numpy" in mine:  # not in files that were written before
-        np.random.set_state(tuple(mine["random_of_numpy"]))
-        random.setstate(mine["random_of_python"])
+    np.random.set_state(tuple(mine["random_of_numpy"]))
+    random.setstate(mine["random_of_python"])
     if mine["random_on_gpu"] is not None:
         torch.cuda.set_rng_state(mine["random_on_gpu"], trainer.device)
 
@@ -268,7 +265,7 @@ def read(path: Path, *, trained: Mapping[str, Any], only_model: bool = False) ->
         ) from error
     known = [*trained, *(name for name in checkpoint.trained if name not in trained)]
     known = [name for name in known if not only_model or name in ("workload", "model")]
-    kept = {**ADDED_LATER, **checkpoint.trained}
+    kept = checkpoint.trained
     different = [name for name in known if not _is_same(kept.get(name), trained.get(name))]
     if different:
         raise PlanError(

@@ -123,7 +123,7 @@ def test_any_text_is_a_hostfile_or_refused(text):
     assert len(said(lambda: parse_hostfile(text, source="test"))) < 2 * MOST_CHARACTERS
 
 
-@pytest.mark.parametrize("content", [b"[" * 100_000, b"{", b"\xff\xfe", b"[]", b"", b'{"schema_version": 4, "launch": 1e999}'])
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"{", b"\xff\xfe", b"[]", b"", b'{"schema_version": 1, "launch": 1e999}'])
 def test_a_damaged_record_is_told_in_one_line(tmp_path, content):
     folder = write_results(tmp_path, plan=make_plan(["horovod-mpi"], launches=1))
     path = folder.launch_folder(0, "ddp-gloo") / "record.json"
