@@ -6,8 +6,6 @@ Only the form is checked here. Whether a backend, launcher or workload exists an
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from typing import Annotated, Any, Literal
 
@@ -15,7 +13,6 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from measurement.errors import quoted, unknown_name
-from measurement.plans.digest import counting_values
 from measurement.plans.settings import LossScale, Precision, SpeedSettings, TrainingSettings, parse_plan_rate
 
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
@@ -154,7 +151,7 @@ class Point(Section):
 
 FOR_HOSTS = ("network_interface", "driver_address", "link_rate")
 """Fields that a plan for one machine may not have."""
-_ACROSS_HOSTS = ("hosts", "host_differences", *FOR_HOSTS)
+ONLY_ACROSS_HOSTS = ("hosts", "host_differences", *FOR_HOSTS)
 """Fields that say nothing in a plan for one machine."""
 
 
@@ -340,17 +337,6 @@ class Plan(Section):
         if arm == FLOOR and self.has_floor:
             return "floor"
         return "control" if self.measurement.control and arm == self.control_name else "candidate"
-
-    def digest(self) -> str:
-        """A fingerprint of what is measured; how long it is measured may differ between resumed runs.
-
-        A field counts only where it differs from its default, so that adding one leaves the digests of older folders as they are.
-        The fields of the first plans (``plan_digest.FIRST_FIELDS``) count whatever their value.
-        """
-        content = counting_values(self)
-        unused = [*(() if self.hosts else _ACROSS_HOSTS), *(() if self.points else ("points", "scaling"))]
-        content = {name: value for name, value in content.items() if name not in unused}
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def to_yaml(self) -> str:
         """The whole plan, defaults included, as it was run."""

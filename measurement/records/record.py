@@ -84,7 +84,7 @@ class RankReport(Written):
     environment: dict[str, str] = {}
     """The allow-listed environment variables."""
     fingerprint: dict[str, Any] = {}
-    """``measurement.probes.fingerprint.fingerprint()`` of the rank's host."""
+    """``measurement.conditions.conditions.fingerprint()`` of the rank's host."""
     sources: dict[str, str] = {}
     """Digests of the files that a user's workload is made of; see ``measurement.conditions.sources``."""
     owns_step: bool = False

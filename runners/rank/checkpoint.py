@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from measurement.conditions.conditions import CONDITIONS, MAY_CHANGE_IN_A_TRAINING
 from measurement.errors import PlanError, cut, joined, quoted
 from measurement.files import write_whole
 from measurement.plans.settings import EpochRecord
@@ -32,9 +33,6 @@ from workloads import Workload
 from workloads.pretrained import UNREADABLE
 
 FORMAT = 1
-HOW_LOADED = ("data_dir", "download", "loader_workers", "prefetch_factor", "loader_start_method", "pin_memory")
-"""Workload options that may change when a training is resumed: they leave the samples as they are."""
-LEARNING_RATE_RULES = ("learning_rate_scaling", "warmup_epochs", "decay_epochs", "decay_factor")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,13 +141,11 @@ def what_is_trained(job: Job, runner: EpochRunner) -> dict[str, Any]:
     """Return all that must be equal for a training to be resumed, by names that a message can use."""
     trainer = runner.trainer
     assert job.training is not None
-    options = trainer.workload.options.model_dump(mode="json", exclude=set(HOW_LOADED))
-    rules = job.training.model_dump(mode="json", include=set(LEARNING_RATE_RULES))
-    names = ("workload", "world_size", "local_batch_size", "micro_steps", "seed", "precision", "max_gradient_norm")
+    conditions = [condition for condition in CONDITIONS if condition.resume]
     return {
-        **{name: getattr(job, name) for name in names},
-        **options,
-        **rules,
+        **{one.field: getattr(job, one.field) for one in conditions if one.source != "training"},
+        **trainer.workload.options.model_dump(mode="json", exclude=set(MAY_CHANGE_IN_A_TRAINING)),
+        **{one.field: getattr(job.training, one.field) for one in conditions if one.source == "training"},
         "steps per epoch": runner.steps,
         "model": _fingerprint(trainer.joined.bare.state_dict()),
     }

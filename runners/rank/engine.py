@@ -18,12 +18,13 @@ from typing import Any
 import torch
 
 from backends import Backend, backend_class
+from measurement.conditions.conditions import fingerprint
 from measurement.conditions.sources import digests, sources_of
 from measurement.errors import PlanError, WorldSizeMismatchError
 from measurement.plans.plan_file import checked
 from measurement.plans.settings import SpeedSettings
 from measurement.probes.core_use import read_core_use
-from measurement.probes.fingerprint import fingerprint, usable_cores
+from measurement.probes.fingerprint import usable_cores
 from measurement.probes.thread_times import ThreadClock
 from measurement.records.record import BlockRecord, Case, RankReport
 from measurement.world import World

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from measurement.conditions.conditions import fingerprint
 from measurement.environment import forwarded_by_name, local_environment, steering_environment
 from measurement.errors import RecordError
 from measurement.files import write_whole
 from measurement.plans.plan_file import check_plan
-from measurement.probes.fingerprint import fingerprint
 from measurement.probes.step_timer import StepTimer
 from measurement.records import results
 from measurement.records.record import PHASES, SCHEMA_VERSION, STEP_COLUMNS, BlockRecord, LaunchRecord, RankSteps

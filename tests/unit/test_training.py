@@ -263,7 +263,7 @@ def test_a_checkpoint_that_does_not_fit_is_told_in_one_line(tmp_path):
         "does not exist": (None, trained),
         "cannot be read": (whole[: len(whole) // 2], trained),
         "holds no training": (None, trained),
-        "world_size 1, not 2; seed 1, not 3": (whole, {**trained, "world_size": 2, "seed": 3}),
+        "seed 1, not 3; world_size 1, not 2": (whole, {**trained, "world_size": 2, "seed": 3}),
     }
     for message, (content, expected) in wrong.items():
         path.unlink(missing_ok=True)
