@@ -108,7 +108,7 @@ def test_a_record_of_an_older_version_is_brought_up_to_date(tmp_path, monkeypatc
     with pytest.raises(RecordError, match="is not a launch record"):
         folder.records()
     monkeypatch.setattr(results, "SCHEMA_VERSION", 2)
-    monkeypatch.setitem(results.MIGRATIONS, 1, lambda old: {**old, "launcher": old.pop("started_by")})
+    monkeypatch.setitem(results.MIGRATIONS, 1, lambda old: {"launcher": old.pop("started_by"), **old})
     (found,) = folder.records()
     assert (found.schema_version, found.launcher) == (2, record().launcher)
     path.write_text(json.dumps({"schema_version": 3}))
