@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from measurement.conditions.same_environment import elsewhere_lines, plan_digest
+from measurement.conditions.same_environment import plan_digest
 from measurement.errors import RecordError
 from measurement.plans.plan import FLOOR, Plan
 from measurement.records.record import LaunchRecord, Manifest
@@ -28,6 +28,7 @@ from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary
 from reports.statistics.looks import error_share
 from reports.training_schema import TrainingSummary
 from reports.wording.causes import limit_sentence
+from reports.wording.cautions import elsewhere_lines
 from reports.wording.comparison_sentences import (
     apart_note,
     control_sentence,

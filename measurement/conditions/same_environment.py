@@ -17,11 +17,11 @@ from pydantic import BaseModel
 from measurement.conditions.conditions import CONDITIONS, MAY_CHANGE_IN_A_PLAN
 from measurement.errors import quoted
 from measurement.plans.plan import ONLY_ACROSS_HOSTS, Plan
-from measurement.records.record import Elsewhere, LaunchRecord, Manifest
+from measurement.records.record import LaunchRecord, Manifest, OtherEnvironment
 
 SOURCE = "source "
 DIGITS = 8
-"""Of a digest that a message shows."""
+"""How many digits of a digest a message shows."""
 
 Environment = dict[str, Any]
 Change = tuple[Any, Any]
@@ -77,7 +77,7 @@ def changes_since(manifest: Manifest | None, records: Iterable[LaunchRecord], no
     return found
 
 
-def place_among(others: Iterable[Elsewhere], now: Manifest) -> Elsewhere | None:
+def find_environment(others: Iterable[OtherEnvironment], now: Manifest) -> OtherEnvironment | None:
     """The environment among those that a user went on in before that is the present one; None if it is new."""
     present = environment_of(now)
     return next((other for other in others if not _changes(other.environment, present)), None)
@@ -87,16 +87,6 @@ def told(changes: Mapping[str, Change]) -> list[str]:
     """Each change in a few words, ``torch: 2.14.0 -> 2.15.0``."""
     return [
         f"{field.removeprefix(SOURCE)}: {_value(field, then)} -> {_value(field, now)}" for field, (then, now) in changes.items()
-    ]
-
-
-def elsewhere_lines(manifest: Manifest) -> list[str]:
-    """What a report warns of: launches that a user measured in another environment than the first."""
-    return [
-        f"Launch{'es' if len(other.launches) > 1 else ''} {', '.join(map(str, sorted(other.launches)))} (counted from 0) ran in "
-        f"another environment than the rest (--resume-elsewhere): {'; '.join(other.differences)}; ratios of both are mixed"
-        for other in manifest.elsewhere
-        if other.launches
     ]
 
 

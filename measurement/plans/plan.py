@@ -17,7 +17,7 @@ from measurement.plans.settings import LossScale, Precision, SpeedSettings, Trai
 
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 MOST_RANKS, MOST_RANKS_HERE = 1 << 16, 1 << 10
-"""Of an arm on any hosts, and on the machine that drives it."""
+"""Ranks that an arm may have on any hosts, and on the machine that drives it."""
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HOROVOD = "horovod"
 """The backend that plans usually ask about."""
@@ -61,7 +61,7 @@ def _is_link_rate(value: str) -> str:
 
 Hosts = Annotated[str, BeforeValidator(_as_list)]
 LinkRate = Annotated[str, AfterValidator(_is_link_rate)]
-Environment = Annotated[dict[str, Annotated[str, BeforeValidator(_as_text)]], AfterValidator(_are_variables)]
+Variables = Annotated[dict[str, Annotated[str, BeforeValidator(_as_text)]], AfterValidator(_are_variables)]
 """Environment variables; YAML's numbers and booleans are written as the text a shell would have."""
 
 
@@ -82,7 +82,7 @@ class Arm(Section):
     """Which command starts the ranks. None: the backend's customary one (torchrun, horovodrun, ...)."""
     options: dict[str, Any] = {}
     """The backend's options, named as the library names them."""
-    environment: Environment = {}
+    environment: Variables = {}
     """Set in every rank of this arm alone; shown in the fairness manifest as asked for."""
 
 
@@ -202,7 +202,7 @@ class Plan(Section):
     freed_memory: Literal["keep", "return"] = "return"
     """``return`` leaves malloc as the system has it, as in a user's own run. ``keep`` has a rank keep the memory that it frees,
     by glibc's environment variables. That narrows intervals on CPUs, but trainings without it run otherwise."""
-    environment: Environment = {}
+    environment: Variables = {}
     """Set in every rank of every arm."""
     forward_environment: list[Annotated[str, AfterValidator(_is_forwarded)]] = []
     """Variables of the driver's environment that all ranks get, too: names, or ``MYLAB_*`` for all that begin so. Variables that

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from measurement.conditions.conditions import fingerprint
 from measurement.conditions.fairness import fairness_table
-from measurement.conditions.same_environment import changes_since, environment_of, place_among, plan_digest, told
+from measurement.conditions.same_environment import changes_since, environment_of, find_environment, plan_digest, told
 from measurement.conditions.sources import digests, sources_of_all
 from measurement.environment import steering_environment
 from measurement.errors import RecordError
@@ -21,7 +21,7 @@ from measurement.files import LOCK_FILE
 from measurement.plans.plan import Plan
 from measurement.probes.core_use import BUSY_REMEDY, busy_warning, crowded_warning
 from measurement.probes.fingerprint import git_state, usable_cores
-from measurement.records.record import Elsewhere, LaunchRecord, Manifest
+from measurement.records.record import LaunchRecord, Manifest, OtherEnvironment
 from measurement.records.results import ResultsFolder, write_result
 from reports import conclude, make_reports, write_reports
 from reports.schema import Comparison
@@ -121,7 +121,7 @@ class ComparisonRun:
         """
         manifest = self._manifest_on_disk()
         now = self._new_manifest()
-        if self.resume_elsewhere or (manifest and place_among(manifest.elsewhere, now)):
+        if self.resume_elsewhere or (manifest and find_environment(manifest.elsewhere, now)):
             return []
         return told(changes_since(manifest, self.folder.records(), now))
 
@@ -291,10 +291,10 @@ class ComparisonRun:
         manifest = known or now
         if known is None:
             self._keep_sources("sources")
-        self._elsewhere: Elsewhere | None = None
+        self._elsewhere: OtherEnvironment | None = None
         if changes:
-            new = Elsewhere(differences=told(changes), environment=environment_of(now))
-            self._elsewhere = place_among(manifest.elsewhere, now) or new
+            new = OtherEnvironment(differences=told(changes), environment=environment_of(now))
+            self._elsewhere = find_environment(manifest.elsewhere, now) or new
         return manifest
 
     def _keep_sources(self, folder: str) -> None:
