@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import pytest
 
@@ -70,18 +69,6 @@ def test_a_floor_that_fails_is_told_and_harms_nobody(tmp_path):
     (told,) = [line for line in found["warnings"] if line.startswith("The floor")]
     assert "failed in 1 launch" in told
     assert "planted" in told
-
-
-def test_a_comparison_without_floor_is_not_measured_again(tmp_path):
-    """Folders were written before there was one."""
-    plan = write_plan(tmp_path, arms={"ddp": {"backend": "ddp", "launcher": "spawn"}}, measurement={"floor": True, "rounds": 1})
-    first = ringside_here("compare", plan, "-o", tmp_path / "out")
-    assert first.returncode == 0, first.stderr
-    shutil.rmtree(tmp_path / "out" / "launch-000" / FLOOR)
-    again = ringside_here("compare", plan, "-o", tmp_path / "out")
-    assert again.returncode == 0, again.stderr
-    assert "starting" not in again.stderr
-    assert floors(ResultsFolder(tmp_path / "out")) == []
 
 
 def test_an_arm_must_not_have_its_name(tmp_path):

@@ -16,7 +16,6 @@ TOGETHER = [
     "kill-launcher.block.horovod-mpi",
     "raise.finish.ddp-gloo",
     "lock.block.ddp-gloo",
-    "out-of-memory.block.ddp-gloo",
     "flood.start.ddp-gloo",
     "cut-store.block.ddp-gloo",
     "exits-at-once.start.ddp-mpi",
