@@ -6,6 +6,7 @@ which port was open, and what lines of text it was told.
 
 from __future__ import annotations
 
+import itertools
 import json
 import select
 import selectors
@@ -44,18 +45,19 @@ def main() -> None:
     deadline = time.monotonic() + 280
     opened: dict[int, int] = {}
     heard: dict[int, str] = {}
-    while time.monotonic() < deadline and not select.select([sys.stdin], [], [], 0)[0]:
-        for first in range(FIRST, LAST, AT_ONCE):
-            for one in knock(host, range(first, min(first + AT_ONCE, LAST + 1))):
-                with one:
-                    try:
-                        port = one.getpeername()[1]
-                        opened[port] = opened.get(port, 0) + 1
-                        one.settimeout(0.2)
-                        one.sendall(heard[port].encode() if port in heard else GARBAGE)
-                        heard[port] = one.recv(4096).decode(errors="replace")
-                    except OSError:
-                        continue
+    for first in itertools.cycle(range(FIRST, LAST, AT_ONCE)):
+        if time.monotonic() > deadline or select.select([sys.stdin], [], [], 0)[0]:
+            break
+        for one in knock(host, range(first, min(first + AT_ONCE, LAST + 1))):
+            with one:
+                try:
+                    port = one.getpeername()[1]
+                    opened[port] = opened.get(port, 0) + 1
+                    one.settimeout(0.2)
+                    one.sendall(heard[port].encode() if port in heard else GARBAGE)
+                    heard[port] = one.recv(4096).decode(errors="replace")
+                except OSError:
+                    continue
     print(json.dumps({"opened": opened, "heard": heard}))
 
 
