@@ -19,10 +19,10 @@ from runners.protocol.tensor_bytes import read_tensors
 from runners.rank import checkpoint
 from runners.rank.checkpoint import Checkpoint
 from runners.rank.engine import Engine
-from runners.rank.epochs import EpochProgress, EpochRunner
+from runners.rank.epochs import EpochProgress
 from runners.rank.trainer import DATA_WAIT
-from runners.standalone.drift import require_together
-from runners.standalone.flags import CheckpointOptions, TrainingOptions
+from runners.standalone.flags import TrainingOptions
+from runners.standalone.throughput import require_together
 from workloads.base import EvaluationSums
 
 if TYPE_CHECKING:
@@ -36,22 +36,13 @@ Say = Callable[[str], None]
 class TrainingRun:
     """One rank of a training that stands alone. Its methods are collective."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        training: TrainingSettings,
-        *,
-        options: TrainingOptions,
-        checkpointing: CheckpointOptions | None,
-        say: Say,
-        events: TensorboardLog | None = None,
-    ) -> None:
+    def __init__(self, engine: Engine, options: TrainingOptions, *, say: Say, events: TensorboardLog | None = None) -> None:
         """``events`` are rank 0's."""
-        assert engine.epochs is not None
-        self._engine, self._training, self._runner = engine, training, engine.epochs
-        self._options, self._checkpointing, self._say, self._events = options, checkpointing, say, events
+        assert engine.epochs is not None and engine.job.training is not None
+        self._engine, self._training, self._runner = engine, engine.job.training, engine.epochs
+        self._options, self._say, self._events = options, say, events
         self._rank = engine.runner.world.rank
-        self._resumed = self._open() if checkpointing else None
+        self._resumed = self._open() if options.checkpoint else None
 
     def _open(self) -> Checkpoint | None:
         """Read the checkpoint on rank 0 and give it to every rank. If it cannot be used, rank 0 says why and all ranks end.
@@ -77,12 +68,12 @@ class TrainingRun:
         return Checkpoint.of(read_tensors(content)) if content != NO_CHECKPOINT else None
 
     def _find(self) -> Checkpoint | None:
-        assert self._checkpointing is not None
-        path = self._checkpointing.path
+        path = self._options.checkpoint
+        assert path is not None
         checkpoint.require_whole(self._engine.trainer.workload)
-        if self._checkpointing.resume or self._options.evaluates_only:
+        if self._options.resume or self._options.evaluate:
             trained = checkpoint.what_is_trained(self._engine.job, self._runner)
-            return checkpoint.read(path, trained=trained, only_model=self._options.evaluates_only)
+            return checkpoint.read(path, trained=trained, only_model=self._options.evaluate)
         if path.exists():
             raise PlanError(f"checkpoint '{path}' exists already; say --resume to go on with it, or remove it to begin anew")
         checkpoint.require_place(path)
@@ -133,8 +124,7 @@ class TrainingRun:
     def _epoch(self, epoch: int, record: LaunchRecord, progress: EpochProgress | None, began: float) -> None:
         started = time.monotonic()
         told = Told(len(progress.losses) if progress else 0)
-        keep_every = self._checkpointing.every_steps if self._checkpointing else None
-        print_every = self._options.print_every
+        keep_every, print_every = self._options.checkpoint_steps, self._options.print_every
 
         def pause(epoch: int, progress: EpochProgress) -> None:
             done = len(progress.losses)
@@ -180,14 +170,14 @@ class TrainingRun:
 
     def _keep(self, record: LaunchRecord, epoch: int, progress: EpochProgress) -> None:
         """Write the checkpoint; and beside it the best so far, where the epoch that ended is that."""
-        if self._checkpointing is None:
+        path = self._options.checkpoint
+        if path is None:
             return
-        runner: EpochRunner = self._runner
-        found = checkpoint.capture(self._engine.job, runner, epoch=epoch, progress=progress, finished=record.epochs)
+        found = checkpoint.capture(self._engine.job, self._runner, epoch=epoch, progress=progress, finished=record.epochs)
         if self._rank == 0:
-            found.write(self._checkpointing.path)
+            found.write(path)
             if not progress.losses and is_best(record.epochs):
-                found.write(best_path(self._checkpointing.path))
+                found.write(best_path(path))
 
 
 @dataclass

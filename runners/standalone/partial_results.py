@@ -18,7 +18,7 @@ from runners.processes.remote_results import append, kept_replies, timings_name
 from runners.rank.told_error import ToldError
 
 
-class KeptBlocks:
+class PartialResults:
     """One rank's blocks in the folder of its run. Nothing is collective."""
 
     def __init__(self, folder: ResultsFolder, plan: Plan, *, rank: int) -> None:
