@@ -6,9 +6,10 @@ It tells whether the input pipeline keeps up with training: per rank, per host a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,17 +31,7 @@ from runners.processes.process_exit import run_command
 from runners.protocol.messages import Job
 from runners.rank.resources import take_resources, threads_of
 from runners.rank.trainer import resolve_device
-from runners.standalone.flags import (
-    DATA_DIR,
-    DEVICE,
-    LOCAL_BATCH_SIZE,
-    MEASURING,
-    NETWORK_INTERFACE,
-    SEED,
-    WORKLOAD,
-    WORKLOAD_OPTION,
-    workload_options,
-)
+from runners.standalone import flags
 from runners.standalone.loader_turns import Loaders, require_loader
 from runners.standalone.rendezvous import rendezvous_store
 from runners.standalone.storage import read_files
@@ -61,19 +52,12 @@ class LoaderOptions(Section):
     """Folder to write. [results/io-WORKLOAD-TIME]"""
 
 
+_loaders = partial(Flag, flags.MEASURING, LoaderOptions)
 FLAGS = (
-    replace(WORKLOAD, default="mnist"),
-    WORKLOAD_OPTION,
-    DATA_DIR,
-    SEED,
-    Flag(MEASURING, LoaderOptions, "workers"),
-    Flag(MEASURING, LoaderOptions, "seconds"),
-    Flag(MEASURING, LoaderOptions, "rounds"),
-    LOCAL_BATCH_SIZE,
-    Flag(MEASURING, LoaderOptions, "against"),
-    Flag(MEASURING, LoaderOptions, "output", ("-o", "--output")),
-    DEVICE,
-    NETWORK_INTERFACE,
+    *(replace(flags.WORKLOAD, default="mnist"), flags.WORKLOAD_OPTION, flags.DATA_DIR, flags.SEED),
+    *map(_loaders, ("workers", "seconds", "rounds", "against")),
+    _loaders("output", ("-o", "--output")),
+    *(flags.LOCAL_BATCH_SIZE, flags.DEVICE, flags.NETWORK_INTERFACE),
 )
 
 
@@ -99,12 +83,18 @@ def measure(given: Given) -> None:
     use_interface(asked.pop("network_interface", None))
     world = read_own_world()
     search_beside(Path.cwd())
-    asked["workload_options"] = workload_options(given)
+    asked["workload_options"] = flags.workload_options(given)
     asked["workload_options"].pop("loader_workers", None)  # every turn has its own
     setup = resolve_workload(asked["workload"], asked["workload_options"])
     require_loader(setup)
-    needed = loader_demand(how.against, setup.reference) if world.rank == 0 else None
-    record = gather(rendezvous_job(asked, world), setup, world, counts, how)
+    needed = None
+    if world.rank == 0 and how.against is not None:
+        from reports.conclusions.loaders import read_demand  # with scipy, which no other rank needs
+
+        needed = read_demand(how.against, setup.reference)
+    backend = "ddp" if world.world_size == 1 or RENDEZVOUS in world.gives else "horovod"  # which needs no address
+    job = Job(arm="io", backend=backend, transport="gloo", world_size=world.world_size, **asked)
+    record = gather(job, setup, world, counts, how)
     if record:
         show(record, needed, how.output or default_folder(f"io-{folder_name(setup.reference)}"))
 
@@ -119,19 +109,6 @@ def worker_counts(text: str) -> list[int]:
     if not all(part.isdecimal() for part in parts) or len({int(part) for part in parts}) < len(parts):
         raise PlanError(f"--workers {text!r} is no list of different whole numbers from 0 on; write it as 0,1,2,4")
     return [int(part) for part in parts]
-
-
-def loader_demand(against: Path | None, workload: str) -> Any:
-    """Read from a results folder how many samples per second its training needs. None: nothing to compare with."""
-    from reports.conclusions.loaders import read_demand
-
-    return read_demand(against, workload) if against else None
-
-
-def rendezvous_job(asked: Mapping[str, Any], world: World) -> Job:
-    """Make the job by which the ranks meet: Gloo in ``torch.distributed`` or, if the launcher gives no address, Horovod."""
-    backend = "ddp" if world.world_size == 1 or RENDEZVOUS in world.gives else "horovod"
-    return Job(arm="io", backend=backend, transport="gloo", world_size=world.world_size, **asked)
 
 
 def gather(job: Job, setup: WorkloadSetup, world: World, counts: Sequence[int], how: LoaderOptions) -> LoaderRecord | None:

@@ -1,4 +1,4 @@
-"""What a run without a driver has measured when it fails or is interrupted: each rank keeps its blocks as they end.
+"""What a standalone run has measured when it fails or is interrupted: each rank keeps its blocks as they end.
 
 A rank that still can makes a record of the blocks that all ranks have kept; a rank that was killed could not hand its own on.
 """

@@ -1,4 +1,4 @@
-"""Measures blocks of steps without a driver. The model is built once, as in a user's own run."""
+"""Measures blocks of steps in a standalone run. The model is built once, as in a user's own run."""
 
 from __future__ import annotations
 
