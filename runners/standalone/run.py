@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from measurement.conditions.same_environment import plan_digest
 from measurement.environment import steering_environment
 from measurement.errors import ParityError, RingsideError
 from measurement.plans.plan import Plan
@@ -124,7 +125,7 @@ class StandaloneRun:
         job = engine.job
         record = LaunchRecord(
             comparison_id=self.folder.root.name,
-            plan_digest=self.plan.digest(),
+            plan_digest=plan_digest(self.plan),
             launch=0,
             arm=job.arm,
             role="baseline",

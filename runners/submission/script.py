@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from measurement.errors import LaunchError, PlanError, printable, quoted
-from measurement.records.files import write_whole
+from measurement.files import write_whole
 
 SCRIPT, JOBS, LOG = "submit.sh", "slurm-jobs", "slurm-%j.log"
 STOPS_BEFORE_S = 60
