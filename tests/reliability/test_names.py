@@ -44,11 +44,9 @@ class Own(SGDTrained):
     def read_held_out_set(self):
         return Points()
 '''
-OPTIONS = {"loader_workers": 1, "loader_start_method": "spawn"}
-SHORT = ("--local-batch-size", "4", "--blocks", "2", "--block-steps", "3", "--warmup-steps", "1", "--no-local", "--timeout", "100")
 STANDALONE = (
-    *("--workload", "workloads.py:Own", "--workers", "1", "--workload-option", "loader_start_method=spawn"),
-    *SHORT,
+    *("--workload", "workloads.py:Own", "--local-batch-size", "4", "--blocks", "2", "--block-steps", "3", "--warmup-steps", "1"),
+    *("--no-local", "-o", "out"),
 )
 MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
@@ -71,11 +69,11 @@ def run(*command, cwd, **more):
 
 
 def test_a_comparison_in_a_folder_with_all_six(folder):
-    """The driver, the check of the workload, ranks of two launchers, loaders by spawn and the reports."""
+    """The driver, the check of the workload, ranks of two launchers and the reports."""
     arms = {"ddp": {"backend": "ddp", "transport": "gloo"}, "hvd": {"backend": "horovod", "transport": "gloo"}}
     arms = {name: arm for name, arm in arms.items() if HAS_HOROVOD or name == "ddp"}
     measurement = {**TINY["measurement"], "rounds": 2, "control": not HAS_HOROVOD}
-    plan = {**TINY, "workload": "workloads.py:Own", "workload_options": OPTIONS, "local_batch_size": 4, "arms": arms}
+    plan = {**TINY, "workload": "workloads.py:Own", "local_batch_size": 4, "arms": arms}
     (folder / "plan.yaml").write_text(yaml.safe_dump({**plan, "measurement": measurement}))
     done = run("ringside", "compare", "plan.yaml", "-o", "out", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -93,24 +91,22 @@ def test_a_comparison_in_a_folder_with_all_six(folder):
 def test_a_standalone_run_in_a_folder_with_the_other_five(folder, command):
     """In the current folder and on PYTHONPATH. Of runners.py Python itself makes the module that ``-m runners.ddp`` asks for."""
     (folder / "runners.py").unlink()
-    done = run(*command, *STANDALONE, "-o", "out", cwd=folder, PYTHONPATH=str(folder))
+    done = run(*command, *STANDALONE, cwd=folder, PYTHONPATH=str(folder))
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(ResultsFolder(folder / "out").records()) == 1 and "images/s" in done.stdout
 
 
-def test_the_command_of_its_own_name_in_a_folder_with_all_six(folder):
-    done = run(
-        "torchrun", "--standalone", "--nproc-per-node", "2", "--no-python", "ringside-ddp", *STANDALONE, "-o", "out", cwd=folder
-    )
+def test_the_command_of_its_own_name_and_loaders_by_spawn_in_a_folder_with_all_six(folder):
+    """Processes by spawn import the script that was started, and then a class in a file whose name is taken."""
+    spawn = ("--workers", "1", "--workload-option", "loader_start_method=spawn", "--parity-steps", "0")
+    done = run("ringside-ddp", *STANDALONE, *spawn, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(ResultsFolder(folder / "out").records()) == 1
 
 
-@pytest.mark.parametrize(
-    "command", [("ringside", "compare", "plan.yaml"), ("ringside-ddp", *SHORT)], ids=["ringside", "ringside-ddp"]
-)
+@pytest.mark.parametrize("command", ["ringside compare plan.yaml", "ringside-ddp --no-local"])
 def test_runners_on_pythonpath_is_named(folder, command):
-    done = run(*command, cwd=folder.parent, PYTHONPATH=str(folder))
+    done = run(*command.split(), cwd=folder.parent, PYTHONPATH=str(folder))
     assert (done.returncode, done.stdout) == (2, "")
     told = f"ringside: '{folder}/runners.py' is on PYTHONPATH, and Python would import it in the place of our package 'runners'"
     assert done.stderr == f"{told}; rename it\n"
