@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from measurement.conditions.same_environment import plan_digest
 from measurement.environment import steering_environment
 from measurement.errors import ParityError, RingsideError
 from measurement.plans.plan import Plan
@@ -26,7 +25,7 @@ from runners.protocol.gate_verdict import judge_gate
 from runners.protocol.lost_peers import CAUSE_FIRST_S, tells_of_lost_peer
 from runners.protocol.messages import CheckReport, ParityReport
 from runners.rank.engine import Engine, start_engine
-from runners.rank.told_error import tell
+from runners.rank.remote_error import report_error
 from runners.standalone.flags import RunOptions, TrainingOptions
 from runners.standalone.joint_start import joint_start
 from runners.standalone.partial_results import PartialResults
@@ -122,21 +121,13 @@ class StandaloneRun:
 
     def _new_record(self, engine: Engine) -> LaunchRecord:
         """Return the record that is to be filled."""
-        job = engine.job
-        record = LaunchRecord(
+        record = engine.job.new_record(
+            self.plan,
             comparison_id=self.folder.root.name,
-            plan_digest=plan_digest(self.plan),
             launch=0,
-            arm=job.arm,
-            role="baseline",
-            backend=job.backend,
             transport=str(engine.backend.describe().get("transport")),
             launcher=engine.world.launcher,
-            options=job.options,
-            workload=job.workload,
             sample_unit=engine.sample_unit,
-            world_size=job.world_size,
-            status="ok",
             cases=list(engine.cases.values()),
             commands=[{"host": socket.gethostname(), "argv": sys.orig_argv}],
         )
@@ -152,8 +143,8 @@ class StandaloneRun:
         Raises:
             ParityError: on every rank, where it is not passed.
         """
-        comes_first, steps = engine.job.training is not None or bool(record.cases), self.options.parity_steps
-        if before != comes_first or not (steps or record.cases):
+        steps = self.options.parity_steps
+        if before != engine.gate_comes_first or not (steps or record.cases):
             return
         reports = engine.backend.all_gather_object(engine.run_gate(steps=steps), ParityReport | CheckReport)
         record.parity, record.not_offered = judge_gate(reports, steps=steps)
@@ -205,5 +196,5 @@ class StandaloneRun:
             say_once(error)
             return
         who = f"rank {self.world.rank} on {socket.gethostname()}" if self.world.world_size > 1 else "the rank"
-        tell(error, who=who, folder=self.folder.root, name=f"rank-{self.world.rank}-traceback.txt")
+        report_error(error, who=who, folder=self.folder.root, name=f"rank-{self.world.rank}-traceback.txt")
         error.is_said = True  # type: ignore[attr-defined]
