@@ -7,7 +7,6 @@ import math
 import mmap
 import multiprocessing
 import sys
-from datetime import timedelta
 from itertools import islice
 
 import pytest
@@ -17,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from backends.base import Prepared
 from backends.horovod.backend import HorovodPrepared
 from measurement.errors import PlanError
+from measurement.plans.plan import Measurement
 from measurement.plans.settings import LossScale, SpeedSettings
 from measurement.probes.step_timer import StepTimer
 from measurement.records.record import LaunchRecord
@@ -24,11 +24,12 @@ from measurement.world import World
 from runners.protocol.gate_verdict import judge_parity
 from runners.protocol.messages import Job
 from runners.rank import resources
+from runners.rank.batches import Batches
 from runners.rank.call_counts import BACKWARD, FORWARD, STEP
 from runners.rank.engine import settle_garbage, start_engine
 from runners.rank.parity import run_gate
 from runners.rank.precision import StepPrecision
-from runners.standalone.throughput import StandaloneSettings, measure
+from runners.standalone.throughput import measure
 from tests.conftest import REPOSITORY
 from workloads.tensors import by_pixels
 
@@ -47,7 +48,7 @@ EVERYDAY = IDIOMS.with_name("everyday.py")
 def test_images_and_models_can_lie_in_memory_by_pixels(engine):
     job = engine.job.model_copy(update={"speed": SpeedSettings(channels_last=True)})
     trainer, usual = start_engine(job, World()).trainer, engine.trainer
-    images, labels = trainer.next_batch()
+    images, labels = trainer.laid_out(next(trainer.batches))
     assert (images.ndim, labels.ndim) == (4, 1)
     assert images.is_contiguous(memory_format=torch.channels_last)
     weights = [one for one in trainer.joined.bare.parameters() if one.ndim == 4]
@@ -56,7 +57,7 @@ def test_images_and_models_can_lie_in_memory_by_pixels(engine):
     for one, timer in zip((trainer, usual), timers, strict=True):
         timer.start()
         if one is usual:
-            one.next_batch()
+            next(one.batches)
         one.step(timer)
     for mine, wanted in zip(trainer.joined.bare.parameters(), usual.joined.bare.parameters(), strict=True):
         assert torch.allclose(mine, wanted, rtol=1e-4, atol=1e-6)
@@ -115,7 +116,10 @@ def test_micro_batches_of_unequal_sizes_can_weigh_as_one_batch_would():
     """Of one and of two samples."""
     job = Job(arm="single", backend="single", workload=f"{IDIOMS}:Uneven", local_batch_size=4, world_size=1, seed=1, device="cpu")
     trainer = start_engine(job.model_copy(update={"micro_steps": 2}), World()).trainer
-    bare, first = trainer.build_bare(workload=trainer.another_workload()), list(islice(trainer.new_batches(), 2))
+    bare, first = (
+        trainer.build_bare(workload=trainer.another_workload()),
+        list(islice(Batches(trainer.workload, trainer.world, trainer.device), 2)),
+    )
     bare.load_state_dict(trainer.joined.bare.state_dict())
     whole = tuple(torch.cat(parts) for parts in zip(*first, strict=True))
     trainer.workload.compute_loss(bare, whole).backward()
@@ -322,9 +326,7 @@ def test_the_first_block_uses_up_what_was_loaded_before_it(loading_engine, steps
 def test_a_standalone_run_has_a_row_for_each_timed_step(engine):
     fields = {"comparison_id": "c", "plan_digest": "d", "launch": 0, "arm": "single", "role": "baseline", "backend": "single"}
     more = {"transport": "none", "launcher": "none", "workload": "digits", "world_size": 1, "status": "ok"}
-    settings = StandaloneSettings(
-        warmup_steps=1, blocks=2, block_steps=2, parity_steps=0, local_every=0, timeout=timedelta(seconds=9)
-    )
+    settings = Measurement(warmup_steps=1, rounds=2, block_steps=2, local_every=0)
     record = LaunchRecord(**fields, **more)
     measure(engine, record, settings, keep=lambda block: None)
     rows = [row for block in record.blocks for row in block.rows()]

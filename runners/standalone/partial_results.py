@@ -1,4 +1,4 @@
-"""What a run without a driver has measured when it fails or is interrupted: each rank keeps its blocks as they end.
+"""What a standalone run has measured when it fails or is interrupted: each rank keeps its blocks as they end.
 
 A rank that still can makes a record of the blocks that all ranks have kept; a rank that was killed could not hand its own on.
 """
@@ -15,10 +15,10 @@ from measurement.records.record import BlockRecord, Failure, LaunchRecord
 from measurement.records.results import ResultsFolder
 from runners.processes.process_exit import interrupted_code
 from runners.processes.remote_results import append, kept_replies, timings_name
-from runners.rank.told_error import ToldError
+from runners.rank.remote_error import RemoteError
 
 
-class KeptBlocks:
+class PartialResults:
     """One rank's blocks in the folder of its run. Nothing is collective."""
 
     def __init__(self, folder: ResultsFolder, plan: Plan, *, rank: int) -> None:
@@ -60,7 +60,7 @@ class KeptBlocks:
         record.complete = False
         why = ""
         if isinstance(error, Exception):
-            why = ToldError.of(error).message
+            why = RemoteError.of(error).message
         elif interrupted_code() == 128 + signal.SIGTERM:
             why = "ended by SIGTERM, as launchers do when a peer has failed"
         if why:
