@@ -14,10 +14,10 @@ def environment():
     return {**os.environ, **mpi_as_root, "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]])}
 
 
-def run(*command, timeout=200):
-    """Run it in the repository; what it said and its exit code."""
-    words = list(map(str, command))
-    return subprocess.run(words, capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY, env=environment(), check=False)
+def run(*command, timeout=200, cwd=REPOSITORY, **variables):
+    """Run it, with these environment variables, too; what it said and its exit code."""
+    words, own = list(map(str, command)), environment() | variables
+    return subprocess.run(words, capture_output=True, text=True, timeout=timeout, cwd=cwd, env=own, check=False)
 
 
 HOROVODRUN = ["-np", "2", "-H", "localhost:2", "python"]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 
 import pytest
 import yaml
 
 from measurement.records.results import ResultsFolder
-from tests.conftest import BIN, HAS_HOROVOD, TINY, needs_horovod
+from tests.conftest import HAS_HOROVOD, TINY, needs_horovod
+from tests.kit.commands import run
 
-pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 LOUD = "raise SystemExit('a file of the user was imported in the place of a package')\n"
 WORKLOAD = '''
 import torch
@@ -48,7 +47,6 @@ STANDALONE = (
     *("--workload", "workloads.py:Own", "--local-batch-size", "4", "--blocks", "2", "--block-steps", "3", "--warmup-steps", "1"),
     *("--no-local", "-o", "out"),
 )
-MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 @pytest.fixture
@@ -60,12 +58,6 @@ def folder(tmp_path):
     (tmp_path / "reports" / "__init__.py").write_text(LOUD)
     (tmp_path / "workloads.py").write_text(WORKLOAD)
     return tmp_path
-
-
-def run(*command, cwd, **more):
-    environment = {**os.environ, **MPI_AS_ROOT, "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]]), **more}
-    words = list(map(str, command))
-    return subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=280, check=False)
 
 
 def test_a_comparison_in_a_folder_with_all_six(folder):
