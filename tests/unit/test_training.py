@@ -218,6 +218,7 @@ def test_a_checkpoint_gives_the_same_next_steps(tmp_path, workload):
     read = checkpoint.read(path, trained=checkpoint.what_is_trained(again.job, again.epochs))
     checkpoint.restore(read, again.epochs)
     assert len(read.progress(0).losses) == 2
+    assert torch.equal(torch.get_rng_state(), read.ranks[0]["random"]), "dropout goes on as it would have"
     resumed = again.epochs.run(epoch(1), progress=read.progress(0))
     assert (resumed.losses, resumed.learning_rates) == (whole.losses, whole.learning_rates)
     assert again.trainer.steps_taken == first.trainer.steps_taken == 8
