@@ -220,6 +220,8 @@ class Plan(Section):
     there is no Horovod, every candidate."""
     arms: dict[str, Arm] = Field(min_length=1)
     """What is compared, by names of your choice."""
+    left_out: dict[str, str] = {}
+    """Written by ``ringside compare --available``: arms that the machine could not run, with what it lacks."""
     measurement: Measurement = Measurement()
     """How the arms are measured."""
     training: TrainingSettings | None = None

@@ -25,7 +25,7 @@ class Progress:
         self._later = later_launches
         self._console = Console(stderr=True)
         self._seconds = seconds_per_launch
-        self._launches = self._done = 0
+        self._launches = self._done = self._before = 0
         self._started_at = self._last_line = time.monotonic()
         self._launch_s: float | None = None
         self._training_at: float | None = None
@@ -41,9 +41,9 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._bar.stop()
 
-    def begin(self, *, launches: int) -> None:
-        """Set how many launches are to come."""
-        self._launches = launches
+    def begin(self, *, launches: int, before: int = 0) -> None:
+        """Set how many launches are to come, and how many an earlier session measured."""
+        self._launches, self._before = launches, before
 
     def add_launch(self) -> None:
         """Expect one launch more."""
@@ -57,7 +57,7 @@ class Progress:
     def launch(self, number: int) -> None:
         """Begin a launch."""
         self._started_at, self._training_at = time.monotonic(), None
-        self._title = f"{self._point}launch {self._done + 1} of {self._launches}"
+        self._title = f"{self._point}launch {number + 1} of {self._before + self._launches}"
 
     def launch_done(self) -> None:
         """End a launch; its length is the estimate for the next ones."""

@@ -36,6 +36,7 @@ from runners.hosts.ssh_probe import probe_hosts
 from runners.lab.links import require_lab, shaped_links
 from runners.launchers import HERE
 from runners.planning.arms import computes_on_gpu, floor_beside, require_executables, require_gpus_on, resolve_arms
+from runners.planning.available import left_out_line
 from runners.planning.check_process import is_to_check, require_workable
 from runners.planning.compatibility import require_findable
 from runners.planning.data_check import require_data_on
@@ -74,7 +75,7 @@ class ComparisonRun:
         require_epochs(plan, self.workload)
         make_reports(plan.reports)  # refused before anything is measured
         self._seconds = Seconds()
-        self._notes: list[str] = []
+        self._notes = [left_out_line(plan.left_out)] if plan.left_out else []
         self._is_rehearsed = False
         self._refused: dict[str, LaunchRecord] = {}
         """By name, the rehearsal's records of arms that failed there."""
@@ -88,11 +89,20 @@ class ComparisonRun:
             PlanError, RecordError, LaunchError: what cannot work, and what can.
         """
         require_same_plan(self.folder, self.plan)
-        self.check_hosts()
-        refuse_another_environment(self.folder, self.changes())
-        self.require_data()
-        self.check_workload()
+        if not self.is_measured():
+            self.check_hosts()
+            refuse_another_environment(self.folder, self.changes())
+            self.require_data()
+            self.check_workload()
         open_folder(self.folder, self.plan)
+
+    def is_measured(self) -> bool:
+        """Whether the folder has all launches that the plan asks for, so that nothing is left but to write the reports."""
+        done, known = self._complete_launches(), self._manifest_on_disk()
+        if known is None or len(done) not in known.looks or not done.issuperset(range(self.plan.measurement.launches)):
+            return False
+        measure = self.plan.measurement
+        return not measure.until_decided or (self.folder.read_plan().measurement == measure and not conclude(self.folder).undecided)
 
     def check_hosts(self) -> None:
         """Check that hosts, links and launchers are there.
@@ -163,6 +173,10 @@ class ComparisonRun:
 
     def run(self) -> Comparison:
         """Run the launches that have no records yet, then write the reports; on Ctrl-C, too, which is then raised again."""
+        if self.is_measured():
+            self.progress.say("every launch is measured already; writing reports")
+            self.comparison = write_reports(self.folder)
+            return self.comparison
         self.manifest = self._manifest()
         busy = busy_warning(usable_cores()) if self.has_ranks_here else None
         self.manifest.notes = list(dict.fromkeys([*self._left, *self.manifest.notes]))
@@ -217,10 +231,9 @@ class ComparisonRun:
 
     def _numbers(self, done: set[int]) -> Iterator[int]:
         """Yield the numbers of launches to run: those of the plan, then more with ``until_decided`` while there is time."""
-        self.progress.begin(launches=self.plan.measurement.launches - len(done))
-        for number in range(self.plan.measurement.launches):
-            if number not in done:
-                yield number
+        missing = [number for number in range(self.plan.measurement.launches) if number not in done]
+        self.progress.begin(launches=len(missing), before=len(done))
+        yield from missing
         number = max([self.plan.measurement.launches - 1, *done]) + 1
         while self._wants_more():
             self.progress.add_launch()

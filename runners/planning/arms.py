@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from backends import Backend, backend_class, check_options
 from backends.single import Single
 from measurement.environment import looks_secret
-from measurement.errors import PlanError, shortened, unknown_name
+from measurement.errors import PlanError, UnavailableError, shortened, unknown_name
 from measurement.plans.plan import FLOOR, Arm, Plan
 from runners.hosts.placement import planned_hosts
 from runners.launchers import HERE, Launcher, make_launcher
@@ -174,10 +174,12 @@ def require_gpu_here(device: str, transport: str | None) -> None:
 
     has_gpu = torch.cuda.is_available()
     if device == "cuda" and not has_gpu:
-        raise PlanError("device 'cuda': PyTorch sees no GPU on this machine (see 'ringside doctor'); use 'cpu' or 'auto'")
+        message = "device 'cuda': PyTorch sees no GPU on this machine (see 'ringside doctor'); use 'cpu' or 'auto'"
+        raise UnavailableError(message, lack="no GPU")
     if transport in ON_GPUS_ONLY and (device == "cpu" or not has_gpu):
         reason = "the device is 'cpu'" if has_gpu else "PyTorch sees none on this machine (see 'ringside doctor')"
-        raise PlanError(f"transport '{transport}' needs a GPU, and {reason}; use 'gloo', or leave transport out")
+        message = f"transport '{transport}' needs a GPU, and {reason}; use 'gloo', or leave transport out"
+        raise PlanError(message) if has_gpu else UnavailableError(message, lack="no GPU")
 
 
 def require_gpus_on(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSetup]) -> None:
@@ -203,9 +205,10 @@ def require_executables(arms: dict[str, ArmSetup]) -> None:
     """
     for setup in arms.values():
         if shutil.which(setup.launcher.executable, path=search_path()) is None:
-            raise PlanError(
+            raise UnavailableError(
                 f"arm '{setup.name}' needs '{setup.launcher.executable}', which is neither beside {sys.executable} nor on PATH; "
-                f"run 'make setup', or see 'ringside doctor' for the remedy"
+                f"run 'make setup', or see 'ringside doctor' for the remedy",
+                lack=f"'{setup.launcher.executable}' is not installed",
             )
 
 

@@ -42,7 +42,7 @@ def submit(
     """Submit a comparison to Slurm as a batch job."""
     from measurement.plans.plan_file import read_content
     from measurement.records.results import default_folder
-    from runners.driver.run_study import read_plan_or_study
+    from runners.planning.plan_reading import find_plan, read_plan
     from runners.submission import script
     from runners.submission.requirements import most_ranks, require_fit, require_hosts, time_warnings
 
@@ -52,9 +52,10 @@ def submit(
         print(_told(script.submit_again(resume.resolve()), resume))
         return
     assert plan is not None
+    path = find_plan(plan)
     tasks = tasks_per_node or 1
     overrides = list(settings or [])
-    chosen = read_plan_or_study(plan, overrides=[*overrides, *_placeholders(nodes, tasks)])
+    chosen = read_plan(plan, overrides=[*overrides, *_placeholders(nodes, tasks)])
     if tasks_per_node is None and nodes == 1:
         tasks = most_ranks(chosen)
     request = JobRequest(
@@ -67,12 +68,12 @@ def submit(
         gpus_per_node=gpus_per_node,
         others=tuple(sbatch or ()),
     )
-    content = read_content(plan, overrides=overrides)
+    content = read_content(path, overrides=overrides)
     require_hosts(chosen, content.get("hosts") or content.get("hostfile"), nodes=nodes)
     require_fit(chosen, request)
     folder = (output or default_folder(chosen.name)).resolve()
     arguments = [word for setting in overrides for word in ("--set", setting)]
-    text = script.script_of(request, plan.resolve(), name=chosen.name, folder=folder, arguments=arguments)
+    text = script.script_of(request, path.resolve(), name=chosen.name, folder=folder, arguments=arguments)
     for warning in time_warnings(chosen, request):
         print(f"ringside: {warning}", file=sys.stderr)
     print(text.rstrip() if only_print else _told(script.submit(text, folder), folder))
