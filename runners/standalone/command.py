@@ -29,9 +29,8 @@ from measurement.registry import search_beside
 from measurement.world import HOROVOD, MPI, World
 from runners.hosts.network import use_interface
 from runners.launchers import horovodrun, mpirun, read_own_world
-from runners.planning.arms import job_of, require_gpu_here
+from runners.planning.arms import job_of, require_given, require_gpu_here
 from runners.planning.check_process import is_to_check, require_workable_here
-from runners.planning.compatibility import require_given
 from runners.planning.left_variables import libraries_of
 from runners.planning.workload import resolve_workload
 from runners.processes.process_exit import leave, say_once
