@@ -135,7 +135,7 @@ def run_comparison(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str],
 
 
 def run_study(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str], resume_elsewhere: bool = False) -> bool:
-    """The same at every point of the plan."""
+    """Measure at every point of the plan and show; returns whether every arm is ok."""
     from runners.driver.run_study import StudyRun
 
     run: StudyRun | None = None
@@ -227,18 +227,22 @@ def check(
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights and batches.")] = 1,
 ) -> None:
     """Try a workload out on the CPU, in seconds: what every run would call, and what cannot work, with the line and the remedy."""
-    from runners.planning.check_command import check_and_print, check_plan_and_print
+    from measurement.plans.plan_file import check_plan
+    from runners.planning.check_process import check_and_print
     from runners.planning.plan_reading import is_plan, read_plan
     from runners.standalone.flags import settings
 
     if is_plan(workload):
         plan = read_plan(Path(workload))
-        check_plan_and_print(plan)
+        check_and_print(plan, with_arms=True)
         if not rehearse_and_print(plan):
             raise typer.Exit(EXIT_FAILED)
         return
     options = settings(workload_option, "--workload-option")
-    check_and_print(workload, options, local_batch_size=local_batch_size, seed=seed)
+    asked = {"workload": workload, "workload_options": options, "local_batch_size": local_batch_size, "seed": seed}
+    alone = {"name": "check", "world_size": 2, "baseline": "ddp", "arms": {"ddp": {"backend": "ddp"}}}
+    check_and_print(check_plan({**asked, **alone}, source="command line"), with_arms=False)
+    print("nothing to mend")
 
 
 def rehearse_and_print(plan: Plan) -> bool:
@@ -290,7 +294,7 @@ def show(comparison: Comparison, folder: Path) -> bool:
 
 
 def show_study(study: Study, folder: Path) -> bool:
-    """The same of a study, a row for each arm at each point."""
+    """Print a study's verdict table, with a row for each arm at each point; returns whether all went well."""
     from reports.formats.terminal import study_table
 
     _show(study.headline, study_table(study), folder)

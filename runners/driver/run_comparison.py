@@ -33,11 +33,16 @@ from runners.hosts.preflight import inspect
 from runners.hosts.ssh_probe import probe_hosts
 from runners.lab.links import require_lab, shaped_links
 from runners.launchers import HERE
-from runners.planning.arms import computes_on_gpu, floor_beside, require_executables, require_gpus_on, resolve_arms
+from runners.planning.arms import (
+    computes_on_gpu,
+    floor_beside,
+    require_executables,
+    require_findable,
+    require_gpus_on,
+    resolve_arms,
+)
 from runners.planning.available import left_out_line
-from runners.planning.check_process import is_to_check, require_workable
-from runners.planning.compatibility import require_findable
-from runners.planning.data_check import require_data_on
+from runners.planning.check_process import is_to_check, require_data_on, require_workable
 from runners.planning.left_variables import require_undisturbed
 from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,16 +14,23 @@ from pydantic import BaseModel
 from backends import Backend, backend_class, check_options
 from backends.single import Single
 from measurement.environment import looks_secret
-from measurement.errors import PlanError, UnavailableError, shortened, unknown_name
+from measurement.errors import LaunchError, PlanError, UnavailableError, shortened, unknown_name
 from measurement.plans.plan import FLOOR, Arm, Plan
+from measurement.world import HOROVOD, MPI, RENDEZVOUS
 from runners.hosts.placement import planned_hosts
 from runners.launchers import HERE, Launcher, make_launcher
-from runners.planning.compatibility import default_launcher, require_given
 from runners.processes.local import search_path
 from runners.protocol.messages import Job
 
 ON_GPUS_ONLY = ("nccl",)
 """Transports of any backend that move tensors between GPUs and no others."""
+
+WITHOUT = {
+    RENDEZVOUS: "it gives its ranks no address to meet at (MASTER_ADDR and MASTER_PORT)",
+    MPI: "it starts no MPI: each rank would be a world of 1",
+    HOROVOD: "no HOROVOD_* variables: each rank would be a world of 1",
+}
+"""Why a launcher that does not give one of these cannot start a backend."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +160,72 @@ def choose_transport(reference: str, backend: type[Backend], transport: str | No
     return transport
 
 
+def default_launcher(reference: str, backend: type[Backend], transport: str | None) -> str:
+    """Return the first of a backend's customary launchers that can start it.
+
+    Raises:
+        PlanError: none of its customary launchers gives what it needs.
+    """
+    usable = usable_launchers(backend, transport)
+    if not usable:
+        needs = ", ".join(sorted(backend.needs(transport)))
+        raise PlanError(
+            f"backend '{reference}' needs {needs}, which none of its customary launchers gives; name a launcher that does"
+        )
+    return usable[0]
+
+
+def usable_launchers(backend: type[Backend], transport: str | None) -> list[str]:
+    """Return those of a backend's customary launchers that can start it."""
+    needs = backend.needs(transport)
+    return [name for name in backend.customary_launchers if needs <= make_launcher(name).gives(transport)]
+
+
+def require_given(gives: AbstractSet[str], *, launcher: str, backend: str, transport: str | None) -> None:
+    """Refuse a launcher that does not give what a backend needs.
+
+    Args:
+        gives: what the launcher gives or, in a running rank, what the variables it found stand for.
+        launcher: its name for the message.
+        backend: the reference of the backend.
+        transport: None: the backend's own choice.
+
+    Raises:
+        PlanError: what is missing, and which launchers give it.
+    """
+    cls = backend_class(backend)
+    missing = cls.needs(transport) - gives
+    if not missing:
+        return
+    over = f" over '{transport}'" if MPI in missing else ""
+    names = [f"'{name}'" for name in usable_launchers(cls, transport)]
+    listed = " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    remedy = f"use {listed}" if names else "use a launcher that does"
+    if launcher == "srun" and MPI in missing:
+        remedy = "start it with srun --mpi=pmix (srun --mpi=list tells whether this Slurm has it), or by mpirun inside the job"
+    why = "; ".join(WITHOUT.get(need, f"it does not give '{need}'") for need in sorted(missing))
+    raise PlanError(f"launcher '{launcher}' cannot start backend '{backend}'{over} ({why}); {remedy}")
+
+
+def require_findable(hidden: Mapping[str, str], *, backend: str, transport: str | None, network_interface: str | None) -> None:
+    """Refuse hosts whose ranks would tell each other wrong addresses over Gloo.
+
+    Args:
+        hidden: hosts to the reason, see ``runners.hosts.names``.
+        backend: the reference of the backend. Horovod 0.28.1 meets over Gloo under NCCL, too, and heeds no interface there.
+        transport: None: the backend's own choice.
+        network_interface: where other backends' Gloo takes the address from instead.
+
+    Raises:
+        LaunchError: one line for each host.
+    """
+    is_horovod = HOROVOD in backend_class(backend).needs(transport)
+    if is_horovod or (transport == "gloo" and not network_interface):
+        told = [f"host '{host}': {why}" for host, why in hidden.items()]
+        if told:
+            raise LaunchError("\n".join(told))
+
+
 def require_gpu(plan: Plan, transport: str | None) -> None:
     """Refuse GPUs, or a transport that needs them, where all ranks run on this machine and it has none.
 
@@ -165,7 +239,7 @@ def require_gpu(plan: Plan, transport: str | None) -> None:
 
 
 def require_gpu_here(device: str, transport: str | None) -> None:
-    """The same for ranks on this machine.
+    """Refuse GPUs, or a transport that needs them, for ranks on this machine if it has none.
 
     Raises:
         PlanError: with what to use.
