@@ -57,7 +57,7 @@ def resolve_arms(plan: Plan) -> dict[str, ArmSetup]:
             "measurement.mode 'separate' is that of runs which people started themselves: 'ringside report RUN RUN ...' compares "
             "them; for 'ringside compare' use 'interleaved' or 'sequential', and another results folder"
         )
-    arms = {name: resolve_arm(name, arm, plan) for name, arm in plan.all_arms().items()}
+    arms = {name: resolve_arm(name, arm, plan) for name, arm in plan.compared_arms().items()}
     for setup in arms.values():
         hosts = planned_hosts(setup.plan)
         reason = setup.launcher.refuses(hosts)
