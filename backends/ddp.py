@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from pydantic import BaseModel, Field
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -156,33 +156,22 @@ class DDP(TorchDistributed):
     options: DDPOptions
     _wrapped: DistributedDataParallel | None = None
 
-    @classmethod
-    def check(cls, *, transport: str | None, options: BaseModel, micro_steps: int, world_size: int) -> None:
+    def check(self, *, world_size: int) -> None:
         """Refuse what PyTorch accepts and then hangs on."""
-        assert isinstance(options, DDPOptions)
-        if transport == "gloo" and options.comm_hook == "powersgd" and (options.bucket_cap_mb or 25) < 100:
+        options = self.options
+        if self.transport == "gloo" and options.comm_hook == "powersgd" and (options.bucket_cap_mb or 25) < 100:
             raise PlanError(
                 f"comm_hook 'powersgd' over gloo deadlocks with two or more buckets (bucket_cap_mb = "
                 f"{options.bucket_cap_mb or 25}); set bucket_cap_mb: 100 or more so that one bucket holds the model"
             )
-        if options.static_graph and micro_steps > 1:
+        if options.static_graph and self.micro_steps > 1:
             raise PlanError("static_graph and micro_steps > 1 do not work together in PyTorch's DDP (no_sync); drop one")
 
-    @classmethod
-    def check_model(
-        cls,
-        model: nn.Module,
-        optimizer: Optimizer,
-        *,
-        transport: str | None,
-        options: BaseModel,
-        missing: Sequence[str],
-        sparse: Sequence[str],
-    ) -> list[str]:
+    def check_model(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
         """DDP waits for every gradient, unless it is told to look for those that do not come."""
-        assert isinstance(options, DDPOptions)
+        options = self.options
         tensors, left_out = named_tensors(model), getattr(model, "_ddp_params_and_buffers_to_ignore", ())
-        cls.require_sent([(name, tensor) for name, tensor in tensors if name not in left_out], library="DDP", transport=transport)
+        self.require_sent([(name, tensor) for name, tensor in tensors if name not in left_out], library="DDP")
         if options.zero_redundancy_optimizer:
             _require_sharded(optimizer)
         if missing and not (options.find_unused_parameters or options.static_graph):
@@ -190,7 +179,7 @@ class DDP(TorchDistributed):
                 f"DDP waits for the gradients of all parameters, and {shortened(missing)} got none from a batch; give the "
                 "arm options: {find_unused_parameters: true}, or set requires_grad = False on what is never trained"
             )
-        if sparse and (options.comm_hook != "none" or transport == "mpi"):
+        if sparse and (options.comm_hook != "none" or self.transport == "mpi"):
             what = f"comm_hook '{options.comm_hook}'" if options.comm_hook != "none" else "transport 'mpi'"
             raise PlanError(
                 f"DDP exchanges sparse gradients ({shortened(sparse)}) over gloo or nccl without comm_hook only, not with {what}; "

@@ -6,7 +6,6 @@ PyTorch advises DDP instead; this arm shows by how much.
 from __future__ import annotations
 
 import torch
-from pydantic import BaseModel
 from torch import nn
 
 from backends.base import BuildOptimizer, Prepared
@@ -19,8 +18,7 @@ class DataParallel(Single):
 
     takes_all_ranks_batches = True
 
-    @classmethod
-    def check(cls, *, transport: str | None, options: BaseModel, micro_steps: int, world_size: int) -> None:
+    def check(self, *, world_size: int) -> None:
         """One process only."""
         if world_size != 1:
             raise PlanError(
@@ -28,8 +26,7 @@ class DataParallel(Single):
                 "GPUs), or use 'ddp'"
             )
 
-    @classmethod
-    def check_device(cls, kind: str) -> None:
+    def check_device(self, kind: str) -> None:
         """There must be GPUs to share out."""
         if kind != "cuda":
             raise PlanError(

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from pydantic import BaseModel
 from torch import nn
 
 from backends.base import Backend, BuildOptimizer, Prepared, Store
@@ -17,11 +16,10 @@ from measurement.world import World
 class Single(Backend):
     """The plain training loop; the baseline of scaling and of a wrapper's own cost."""
 
-    interface_version = 2
+    interface_version = 1
     customary_launchers = ("spawn", "torchrun", "mpirun")
 
-    @classmethod
-    def check(cls, *, transport: str | None, options: BaseModel, micro_steps: int, world_size: int) -> None:
+    def check(self, *, world_size: int) -> None:
         """One rank only."""
         if world_size != 1:
             raise PlanError(f"backend 'single' is one process, not {world_size}; set world_size: 1 or use 'ddp'")
@@ -54,8 +52,10 @@ class Single(Backend):
 
 
 class Floor(Single):
-    """``Single`` on as many ranks as the other arms, each with its own batches. Ringside adds it to a comparison by itself."""
+    """The no-op backend: ``Single`` on as many ranks as the other arms, each with batches of its own.
 
-    @classmethod
-    def check(cls, *, transport: str | None, options: BaseModel, micro_steps: int, world_size: int) -> None:
+    Ringside adds it to a comparison by itself, as arm ``floor``.
+    """
+
+    def check(self, *, world_size: int) -> None:
         """Any number of ranks."""

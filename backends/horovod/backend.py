@@ -85,6 +85,10 @@ class HorovodPrepared(Prepared):
             self._is_local = False
             self._wrapped.set_backward_passes_per_step(self._micro_steps)
 
+    def step(self) -> None:
+        """Wait for the exchange that began in the backward pass, then step; Horovod's optimizer does both."""
+        self.optimizer.step()
+
     @contextmanager
     def exchanged(self) -> Iterator[None]:
         """``synchronize()``, and ``skip_synchronize()`` around the step, as Horovod's documentation has it for clipping."""
@@ -109,7 +113,7 @@ class HorovodPrepared(Prepared):
 class Horovod(Backend):
     """``hvd.DistributedOptimizer`` as its documentation shows it."""
 
-    interface_version = 2
+    interface_version = 1
     Options = HorovodOptions
     options: HorovodOptions
     _rendezvous: Any = None
@@ -118,34 +122,23 @@ class Horovod(Backend):
     transports = ("gloo", "mpi", "nccl")
     customary_launchers = ("horovodrun", "mpirun", "srun")
 
-    @classmethod
-    def check(cls, *, transport: str | None, options: BaseModel, micro_steps: int, world_size: int) -> None:
+    def check(self, *, world_size: int) -> None:
         """Refuse what Horovod accepts and then fails on, or what would make arms unlike."""
-        assert isinstance(options, HorovodOptions)
+        options, micro_steps = self.options, self.micro_steps
         passes = options.backward_passes_per_step
         if passes is not None and passes != micro_steps:
             raise PlanError(
                 f"backward_passes_per_step = {passes} but micro_steps = {micro_steps}: arms would take unlike steps; "
                 f"set micro_steps: {passes} in the plan, which holds for all arms"
             )
-        if options.op == "Adasum" and transport == "gloo":
+        if options.op == "Adasum" and self.transport == "gloo":
             raise PlanError("op 'Adasum' over gloo: Horovod answers 'No Adasum operation enabled'; use transport 'mpi'")
         if options.gradient_predivide_factor != 1.0 and options.op != "Average":
             raise PlanError(f"gradient_predivide_factor needs op 'Average', not '{options.op}'; drop one of them")
 
-    @classmethod
-    def check_model(
-        cls,
-        model: nn.Module,
-        optimizer: Optimizer,
-        *,
-        transport: str | None,
-        options: BaseModel,
-        missing: Sequence[str],
-        sparse: Sequence[str],
-    ) -> list[str]:
+    def check_model(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
         """Horovod fills in zeros for gradients that did not come; of sparse ones it gathers the rows."""
-        assert isinstance(options, HorovodOptions)
+        options = self.options
         require_sent(state_tensors(model).items(), library="Horovod", dtypes=None)
         remedy = "keep the weights in float32, which precision: amp-bf16 or amp-fp16 computes with less, or leave this arm out"
         dtypes = REDUCED | ({torch.bfloat16} if options.compression == "fp16" else set())
@@ -178,26 +171,22 @@ class Horovod(Backend):
             )
         return notes
 
-    @classmethod
-    def offers_local_steps(cls, options: BaseModel) -> bool:
+    @property
+    def has_local_steps(self) -> bool:
         """Adasum's optimizer has no step without exchange."""
-        assert isinstance(options, HorovodOptions)
-        return options.op != "Adasum"
+        return self.options.op != "Adasum"
 
-    @classmethod
-    def needs(cls, transport: str | None) -> frozenset[str]:
+    def needs(self) -> frozenset[str]:
         """Over MPI a launcher of MPI's; else whatever Horovod finds its ranks by."""
-        return frozenset({MPI} if transport == "mpi" else {HOROVOD})
+        return frozenset({MPI} if self.transport == "mpi" else {HOROVOD})
 
-    @classmethod
-    def environment(cls, *, transport: str | None, options: BaseModel) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """The knobs Horovod reads once, when it starts."""
-        assert isinstance(options, HorovodOptions)
         return knobs_asked_for(
-            transport=transport,
-            fusion_threshold_mb=options.fusion_threshold_mb,
-            cycle_time_ms=options.cycle_time_ms,
-            cache_capacity=options.cache_capacity,
+            transport=self.transport,
+            fusion_threshold_mb=self.options.fusion_threshold_mb,
+            cycle_time_ms=self.options.cycle_time_ms,
+            cache_capacity=self.options.cache_capacity,
         )
 
     def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:

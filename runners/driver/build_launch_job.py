@@ -57,7 +57,7 @@ def build_launch_job(
         module="runners.rank.worker",
         arguments=tuple(part for pair in arguments.items() for part in pair),
         environment=forwarded | interface_environment(plan.network_interface) | own,
-        transport=setup.transport,
+        transport=setup.backend.transport,
         python=sys.executable,
         as_root=_is_root(),
         oversubscribed=placement.oversubscribed,

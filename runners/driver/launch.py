@@ -87,7 +87,7 @@ class Launch:
             arm=setup.name,
             role=self.plan.role(setup.name),
             backend=setup.arm.backend,
-            transport=setup.transport or "none",
+            transport=setup.backend.transport or "none",
             launcher=setup.launcher_reference,
             options=dict(setup.arm.options),
             environment=dict(setup.arm.environment),
@@ -98,7 +98,7 @@ class Launch:
             commands=session.commands_as_run(),
             cases=list(self._cases),
         )
-        has_local_steps = setup.backend.offers_local_steps(setup.options) and not setup.plan.speed.sync_batchnorm
+        has_local_steps = setup.backend.has_local_steps and not setup.plan.speed.sync_batchnorm
         return ArmLaunch(session=session, record=record, say=self._say, has_local_steps=has_local_steps)
 
     def run(self) -> None:
@@ -186,7 +186,9 @@ class Launch:
 
     def _start(self, arm: ArmLaunch) -> None:
         setup = arm.session.setup
-        job = job_of(setup.plan, setup.name, setup.arm, transport=setup.transport, launch=self.number, global_plan=self.plan)
+        job = job_of(
+            setup.plan, setup.name, setup.arm, transport=setup.backend.transport, launch=self.number, global_plan=self.plan
+        )
         arm.session.start(job)
 
     def _await_ready(self, arm: ArmLaunch) -> None:

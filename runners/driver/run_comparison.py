@@ -105,12 +105,7 @@ class ComparisonRun:
         require_lab(self.plan)
         self.inspection = inspect(self.plan)
         for arm in self.arms.values():
-            require_findable(
-                self.inspection.hidden,
-                backend=arm.arm.backend,
-                transport=arm.transport,
-                network_interface=self.plan.network_interface,
-            )
+            require_findable(self.inspection.hidden, arm.backend, network_interface=self.plan.network_interface)
         require_gpus_on(self.inspection.facts, self.arms.values())
 
     def changes(self) -> list[str]:
@@ -303,7 +298,7 @@ class ComparisonRun:
     @property
     def _sources(self) -> dict[str, Path]:
         arms = self.arms.values()
-        classes = [self.workload.workload, *(arm.backend for arm in arms), *(type(arm.launcher) for arm in arms)]
+        classes = [self.workload.workload, *(type(arm.backend) for arm in arms), *(type(arm.launcher) for arm in arms)]
         return sources_of_all(dict.fromkeys(classes))
 
     def _new_manifest(self) -> Manifest:

@@ -17,10 +17,9 @@ from typing import Any
 
 import torch
 
-from backends import Backend, backend_class
+from backends import Backend, make_backend
 from measurement.conditions.sources import digests, sources_of
 from measurement.errors import PlanError, WorldSizeMismatchError
-from measurement.plans.plan_file import checked
 from measurement.plans.settings import SpeedSettings
 from measurement.probes.core_use import read_core_use
 from measurement.probes.fingerprint import fingerprint, usable_cores
@@ -155,18 +154,16 @@ def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelt
         PlanError: the job names something that is not here.
     """
     chosen = resolve_workload(job.workload, job.workload_options)
-    cls = backend_class(job.backend)
     _check_benchmark(job, chosen)
-    options = checked(cls.Options, job.options, source=f"options of backend '{job.backend}'")
-    refused = cls.refused_environment(os.environ)
+    backend = make_backend(job.backend, transport=job.transport, options=job.options, micro_steps=job.micro_steps)
+    refused = backend.refused_environment(os.environ)
     if refused:
         raise PlanError(refused)
-    backend = cls(transport=job.transport, options=options, micro_steps=job.micro_steps)
     if timeout is not None:
         backend.timeout = timeout
     device = resolve_device(job.device, local_rank=world.local_rank)
     check_precision(job.precision, device)
-    cls.check_device(device.type)
+    backend.check_device(device.type)
     job.speed.check_device(device.type)
     apply_speed(job.speed)
     benchmark = chosen.build_micro_benchmark(seed=job.seed)
@@ -177,7 +174,7 @@ def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelt
     if counted.world_size != job.world_size:
         raise WorldSizeMismatchError(
             f"backend '{job.backend}' counts {counted.world_size} ranks where {job.world_size} were asked for "
-            f"(rank variables seen: {world.launcher}); start it with {' or '.join(cls.customary_launchers)}"
+            f"(rank variables seen: {world.launcher}); start it with {' or '.join(backend.customary_launchers)}"
         )
     runner: Trainer | MicroBenchmarkRunner
     epochs = None

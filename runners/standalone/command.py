@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from backends import backend_class, check_options
+from backends import backend_class, make_backend
 from measurement.conditions.disturbing_variables import disturbances, told
 from measurement.environment import steering_environment
 from measurement.errors import ParityError, PlanError, RingsideError
@@ -214,20 +214,21 @@ def resolve_plan(backend: str, asked: Mapping[str, Any], world: World, *, transp
     Raises:
         PlanError: the launcher does not give what the backend needs, or the backend cannot do what is asked.
     """
-    name, cls = folder_name(backend), backend_class(backend)
-    if transport is None and world.launcher == "srun" and HOROVOD in cls.needs(None):
-        transport = "mpi" if MPI in world.gives else "gloo"  # Horovod would look for variables of horovodrun's or mpirun's
+    name = folder_name(backend)
+    chosen = make_backend(backend, transport=transport, options=options, micro_steps=asked["micro_steps"])
+    if transport is None and world.launcher == "srun" and HOROVOD in chosen.needs():
+        # Horovod would look for variables of horovodrun's or mpirun's
+        chosen.transport = "mpi" if MPI in world.gives else "gloo"
     if world.world_size > 1:
-        require_given(world.gives, launcher=world.launcher, backend=backend, transport=transport)
-    arm = {"backend": backend, "transport": transport, "options": options}
+        require_given(world.gives, chosen, launcher=world.launcher, reference=backend)
+    arm = {"backend": backend, "transport": chosen.transport, "options": options}
     content = {**asked, "name": name, "world_size": world.world_size, "baseline": name, "arms": {name: arm}}
     plan = check_plan(content, source="command line")
-    require_gpu_here(plan.device, transport)
+    require_gpu_here(plan.device, chosen.transport)
     if world.rank == 0:
-        for warning in told({name: disturbances(os.environ, cls.steered_by | libraries_of(plan.device))}):
+        for warning in told({name: disturbances(os.environ, chosen.steered_by | libraries_of(plan.device))}):
             print(f"warning: {warning}", file=sys.stderr, flush=True)
-    checked_options = check_options(backend, options, source=f"options of backend '{backend}'")
-    cls.check(transport=transport, options=checked_options, micro_steps=plan.micro_steps, world_size=plan.world_size)
+    chosen.check(world_size=plan.world_size)
     return plan
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from backends import Backend, backend_class
+from backends import make_backend
 from measurement.errors import PlanError, WorldSizeMismatchError
 from measurement.probes.fingerprint import usable_cores
 from measurement.records.loader_record import LoaderRecord, LoaderTurn, StorageReads
@@ -119,8 +119,7 @@ def gather(job: Job, setup: WorkloadSetup, world: World, counts: list[int], *, r
     """Measure on all ranks and return the record on rank 0. Collective."""
     take_resources(world, threads=threads_of(world, asked=None, environment=os.environ))
     device = resolve_device(job.device, local_rank=world.local_rank)
-    cls = backend_class(job.backend)
-    backend: Backend = cls(transport=job.transport)
+    backend = make_backend(job.backend, transport=job.transport, options=job.options)
     trained = setup.build(local_batch_size=job.local_batch_size, seed=job.seed)
     counted = backend.setup(world, device=device, store=rendezvous_store(job, world))
     try:

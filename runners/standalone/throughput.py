@@ -60,7 +60,7 @@ def measure(engine: Engine, record: LaunchRecord, settings: StandaloneSettings, 
         ParityError: on every rank, where a micro-benchmark's result was wrong.
     """
     began = time.monotonic()
-    has_local = engine.backend.offers_local_steps(engine.backend.options) and not engine.job.speed.sync_batchnorm
+    has_local = engine.backend.has_local_steps and not engine.job.speed.sync_batchnorm
     local_every = settings.local_every if has_local and not record.cases else 0
     mine: list[BlockRecord] = []
     for case, number, kind in _blocks(_cases(record), settings.blocks, local_every=local_every):
