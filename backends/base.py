@@ -7,8 +7,8 @@ their library is missing (to read ``transports`` and ``Options``), so the librar
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, ClassVar, TypeVar
 
@@ -56,6 +56,9 @@ class Prepared:
     copies: int = 1
     """How many copies of the model each call of it runs side by side, with the hooks of each: more in ``nn.DataParallel`` only."""
 
+    is_local: bool = False
+    """Whether steps exchange no gradients, see ``local_only``."""
+
     def __init__(self, bare: nn.Module, optimizer: Optimizer, *, model: nn.Module | None = None) -> None:
         self.bare = bare
         """The module that was given to ``prepare``: it names parameters and buffers."""
@@ -87,9 +90,14 @@ class Prepared:
         """A context for all micro-steps but the last: their gradients add up and are not exchanged. Not collective."""
         return nullcontext()
 
-    def local_only(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def local_only(self) -> Iterator[None]:
         """A context in which steps exchange no gradients. Called only if ``Backend.has_local_steps``. Not collective."""
-        return nullcontext()
+        self.is_local = True
+        try:
+            yield
+        finally:
+            self.is_local = False
 
     def exchanged(self) -> AbstractContextManager[None]:
         """A context for what needs the averaged gradients: the step, and before it clipping and unscaling.
@@ -158,7 +166,7 @@ class Backend(ABC):
     """Subsets of the ranks that its communicator will be asked for; set before ``setup``: Horovod makes its process sets then."""
 
     timeout: timedelta = timedelta(minutes=5)
-    """How long ranks wait for each other, to meet and in each operation, where the library can be told; set before ``setup``."""
+    """How long ranks wait for each other, to meet and in each operation, if the library lets it be set; set before ``setup``."""
 
     def __init__(self, *, transport: str | None = None, options: BaseModel | None = None, micro_steps: int = 1) -> None:
         self.transport = transport
@@ -222,7 +230,7 @@ class Backend(ABC):
         """Connect the ranks. Collective.
 
         Args:
-            world: this rank's place as the launcher told it.
+            world: this rank's place, by the launcher's variables.
             device: where this rank computes.
             store: to meet over, already prefixed for this arm; None: as the launcher's variables say.
 
@@ -268,7 +276,7 @@ class Backend(ABC):
             kind: its type, the same on every rank, such as ``list[int]``: what arrives is checked by it.
         """
         values = _json(kind)
-        return [values.validate_json(told)[0] for told in self.all_gather_bytes(values.dump_json([value]))]
+        return [values.validate_json(one)[0] for one in self.all_gather_bytes(values.dump_json([value]))]
 
     def broadcast_object(self, value: Value, kind: Any) -> Value:
         """Rank 0's value on every rank, as ``all_gather_object`` has it; what the others give is not looked at. Collective."""

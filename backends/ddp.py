@@ -17,8 +17,7 @@ from torch.optim import Optimizer
 
 from backends.base import BuildOptimizer, Prepared
 from backends.carried_tensors import named_tensors
-from backends.optimizer_hooks import STATE_HOOKS, STEP_HOOKS, require_no_hooks, require_own_methods, share_attributes, share_hooks
-from backends.remade_optimizer import unmade
+from backends.remade_optimizer import STATE_HOOKS, STEP_HOOKS, require_no_hooks, require_remade, share_attributes, share_hooks
 from backends.torch_distributed import ProcessGroupOptions, TorchDistributed
 from measurement.errors import PlanError, shortened
 
@@ -84,7 +83,7 @@ class DDPPrepared(Prepared):
     @contextmanager
     def local_only(self) -> Iterator[None]:
         """``no_sync``."""
-        with self._wrapped.no_sync():
+        with super().local_only(), self._wrapped.no_sync():
             yield
         self._is_after_local = True
 
@@ -94,7 +93,7 @@ class DDPPrepared(Prepared):
 
 
 class ZeroPrepared(DDPPrepared):
-    """The same with a ``ZeroRedundancyOptimizer``, whose state is spread over the ranks."""
+    """DDP with a ``ZeroRedundancyOptimizer``, whose state is spread over the ranks."""
 
     def full_optimizer_state(self) -> dict[str, Any]:
         """Gathered on rank 0; empty on the others. Collective."""
@@ -103,7 +102,7 @@ class ZeroPrepared(DDPPrepared):
         return self.optimizer.state_dict() if dist.get_rank() == 0 else {}
 
     def kept_optimizer_state(self) -> list[Tensor]:
-        """Of this rank's share, which an inner optimizer steps."""
+        """The state of this rank's share, which an inner optimizer steps."""
         optimizer: Any = self.optimizer
         return Prepared(self.bare, optimizer.optim).kept_optimizer_state()
 
@@ -137,16 +136,7 @@ def _accepted_defaults(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def _require_sharded(optimizer: Optimizer) -> None:
-    """Refuse an optimizer of which no share can be made, by trying it.
-
-    Raises:
-        PlanError: with its class and the reason.
-    """
-    require_own_methods(optimizer, "ZeroRedundancyOptimizer")
-    try:
-        type(optimizer)([dict(group) for group in optimizer.param_groups], **_accepted_defaults(optimizer))
-    except Exception as error:
-        raise PlanError(unmade(optimizer, "ZeroRedundancyOptimizer", error)) from error
+    require_remade(optimizer, "ZeroRedundancyOptimizer", lambda groups: type(optimizer)(groups, **_accepted_defaults(optimizer)))
 
 
 class DDP(TorchDistributed):
@@ -168,7 +158,7 @@ class DDP(TorchDistributed):
             raise PlanError("static_graph and micro_steps > 1 do not work together in PyTorch's DDP (no_sync); drop one")
 
     def check_model(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
-        """DDP waits for every gradient, unless it is told to look for those that do not come."""
+        """DDP waits for every gradient, unless an option has it look for those that do not come."""
         options = self.options
         tensors, left_out = named_tensors(model), getattr(model, "_ddp_params_and_buffers_to_ignore", ())
         self.require_sent([(name, tensor) for name, tensor in tensors if name not in left_out], library="DDP")

@@ -22,23 +22,10 @@ from backends.torch_distributed import TorchDistributed
 class NaivePrepared(Prepared):
     """Gradients meet before each step, unless it is local."""
 
-    def __init__(self, bare: nn.Module, optimizer: Optimizer) -> None:
-        super().__init__(bare, optimizer)
-        self._is_local = False
-
-    @contextmanager
-    def local_only(self) -> Iterator[None]:
-        """Steps leave the gradients as they are."""
-        self._is_local = True
-        try:
-            yield
-        finally:
-            self._is_local = False
-
     @contextmanager
     def exchanged(self) -> Iterator[None]:
         """``sync_gradients``, unless the step is local."""
-        if not self._is_local:
+        if not self.is_local:
             sync_gradients(self.bare)
         yield
 

@@ -43,7 +43,7 @@ class TorchDistributed(Backend):
     customary_launchers = ("torchrun", "mpirun", "spawn", "torchrun-c10d", "mpiexec-mpich", "horovodrun", "srun")
 
     def needs(self) -> frozenset[str]:
-        """MPI has to be started by a launcher of MPI's; the others need to be told where to meet."""
+        """MPI has to be started by a launcher of MPI's; the others need a place to meet."""
         return frozenset({MPI} if self.transport == "mpi" else {RENDEZVOUS})
 
     def require_sent(self, tensors: Iterable[tuple[str, Tensor]], *, library: str) -> None:
@@ -87,7 +87,7 @@ class TorchDistributed(Backend):
         return converted
 
     def all_gather_bytes(self, data: bytes) -> Sequence[bytes]:
-        """Padded to the longest, after all have told how many they have. Collective."""
+        """Padded to the longest, after lengths were gathered. Collective."""
         world_size = dist.get_world_size()
         own = torch.tensor([len(data)], device=self._device)
         lengths = [torch.empty_like(own) for _ in range(world_size)]

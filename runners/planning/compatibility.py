@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from backends import Backend
 from measurement.errors import LaunchError, PlanError
 from measurement.world import HOROVOD, MPI, reason
-from runners.launchers import make_launcher
+from runners.launchers import REGISTRY, make_launcher
 
 
 def default_launcher(reference: str, backend: Backend) -> str:
@@ -49,9 +49,9 @@ def require_given(gives: AbstractSet[str], backend: Backend, *, launcher: str, r
     over = f" over '{backend.transport}'" if MPI in missing else ""
     names = [f"'{name}'" for name in usable_launchers(backend)]
     listed = " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-    remedy = f"use {listed}" if names else "use a launcher that does"
-    if launcher == "srun" and MPI in missing:
-        remedy = "start it with srun --mpi=pmix (srun --mpi=list tells whether this Slurm has it), or by mpirun inside the job"
+    others = f"use {listed}" if names else "use a launcher that does"
+    own = make_launcher(launcher).remedies if launcher in REGISTRY.names() else {}
+    remedy = next((own[need] for need in sorted(missing) if need in own), others)
     raise PlanError(f"launcher '{launcher}' cannot start backend '{reference}'{over} ({reason(missing)}); {remedy}")
 
 

@@ -12,7 +12,7 @@ from backends import backend_class
 from backends.base import Prepared
 from backends.ddp import DDPPrepared
 from backends.fsdp2 import FSDP2Prepared
-from backends.horovod.backend import HorovodPrepared
+from backends.horovod.optimizer import HorovodPrepared
 from backends.naive import NaivePrepared
 from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder

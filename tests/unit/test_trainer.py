@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import runners.rank.trainer
 from backends.base import Prepared
-from backends.horovod.backend import HorovodPrepared
+from backends.horovod.optimizer import HorovodPrepared
 from measurement.errors import PlanError
 from measurement.plans.settings import LossScale, SpeedSettings
 from measurement.probes.step_timer import StepTimer
