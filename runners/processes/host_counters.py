@@ -67,7 +67,7 @@ _NVML: list[Any] = []
 
 
 def _gpus() -> dict[int, dict[str, Any]]:
-    """Of each GPU of the host."""
+    """Return the counters of each GPU of this host."""
     nvml = _nvml()
     if nvml is None:
         return {}
