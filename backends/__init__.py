@@ -15,7 +15,7 @@ REGISTRY = Registry(
     group="ringside.backends",
     table={
         "single": "backends.single:Single",
-        "dp": "backends.dp:DataParallel",
+        "dp": "backends.single:DataParallel",
         "naive": "backends.naive:Naive",
         "ddp": "backends.ddp:DDP",
         "fsdp2": "backends.fsdp2:FSDP2",

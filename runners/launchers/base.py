@@ -99,7 +99,6 @@ def interface_environment(interface: str | None) -> dict[str, str]:
 class Launcher(ABC):
     """Turns a job into commands. Stateless."""
 
-    name: ClassVar[str]
     executable: ClassVar[str]
     """Looked for beside the Python that runs, then on PATH, before anything starts."""
 

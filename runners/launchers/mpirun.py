@@ -25,7 +25,6 @@ KEEP_FULL_NAMES = "OMPI_MCA_orte_keep_fqdn_hostnames"
 class Mpirun(Launcher):
     """Open MPI. Ranks are not bound to cores: the plan's affinity is set in the rank, alike under every launcher."""
 
-    name = "mpirun"
     executable = "mpirun"
     rank_variables = (VARIABLES,)
 
@@ -70,7 +69,6 @@ MPICH_VARIABLES = RankVariables(
 class MpichMpiexec(Launcher):
     """The MPI that Horovod or mpi4py was built with must be MPICH too."""
 
-    name = "mpiexec-mpich"
     executable = "mpiexec"
     rank_variables = (MPICH_VARIABLES,)
 

@@ -64,7 +64,6 @@ VARIABLES = StepVariables(
 class Srun(Launcher):
     """A step of the job that this runs in, beside others. Ranks are not bound to cores: the plan's affinity is set in the rank."""
 
-    name = "srun"
     executable = "srun"
     rank_variables = (VARIABLES,)
     remedies: ClassVar[Mapping[str, str]] = {

@@ -24,7 +24,6 @@ VARIABLES = RankVariables(
 class Torchrun(Launcher):
     """On one host the rendezvous port is chosen by torchrun itself, on loopback; several meet at the first, each by its number."""
 
-    name = "torchrun"
     executable = "torchrun"
     rank_variables = (VARIABLES,)
 
@@ -53,8 +52,6 @@ class Torchrun(Launcher):
 
 class TorchrunC10d(Torchrun):
     """torchrun with the rendezvous of elastic jobs: hosts number themselves, in the order of their addresses."""
-
-    name = "torchrun-c10d"
 
     def _rendezvous(self, job: LaunchJob, node: int) -> tuple[str, ...]:
         assert job.master_port is not None
