@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from measurement.errors import LabError
-from measurement.records.files import write_whole
+from measurement.files import write_whole
 
 STATE = Path("/var/lib/ringside-lab")
 NETWORKS = STATE / "networks"

@@ -7,8 +7,15 @@ from collections.abc import Set as AbstractSet
 
 from backends import Backend
 from measurement.errors import LaunchError, PlanError
-from measurement.world import HOROVOD, MPI, reason
+from measurement.world import HOROVOD, MPI, RENDEZVOUS
 from runners.launchers import REGISTRY, make_launcher
+
+WITHOUT = {
+    RENDEZVOUS: "it gives its ranks no address to meet at (MASTER_ADDR and MASTER_PORT)",
+    MPI: "it starts no MPI: each rank would be a world of 1",
+    HOROVOD: "no HOROVOD_* variables: each rank would be a world of 1",
+}
+"""Why a launcher that does not give one of these cannot start a backend."""
 
 
 def default_launcher(reference: str, backend: Backend) -> str:
@@ -52,7 +59,8 @@ def require_given(gives: AbstractSet[str], backend: Backend, *, launcher: str, r
     others = f"use {listed}" if names else "use a launcher that does"
     own = make_launcher(launcher).remedies if launcher in REGISTRY.names() else {}
     remedy = next((own[need] for need in sorted(missing) if need in own), others)
-    raise PlanError(f"launcher '{launcher}' cannot start backend '{reference}'{over} ({reason(missing)}); {remedy}")
+    why = "; ".join(WITHOUT.get(need, f"it does not give '{need}'") for need in sorted(missing))
+    raise PlanError(f"launcher '{launcher}' cannot start backend '{reference}'{over} ({why}); {remedy}")
 
 
 def require_findable(hidden: Mapping[str, str], backend: Backend, *, network_interface: str | None) -> None:
