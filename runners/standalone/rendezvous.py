@@ -1,4 +1,4 @@
-"""Where the ranks of a run without a driver meet, and who is missing if they do not."""
+"""Where the ranks of a standalone run meet, and who is missing if they do not."""
 
 from __future__ import annotations
 
