@@ -9,16 +9,14 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
-
-from backends import Backend, backend_class, check_options
+from backends import Backend, backend_class, make_backend
 from backends.single import Single
 from measurement.environment import looks_secret
 from measurement.errors import LaunchError, PlanError, UnavailableError, shortened, unknown_name
 from measurement.plans.plan import FLOOR, Arm, Plan
 from measurement.world import HOROVOD, MPI, RENDEZVOUS
 from runners.hosts.placement import planned_hosts
-from runners.launchers import HERE, Launcher, make_launcher
+from runners.launchers import HERE, REGISTRY, Launcher, make_launcher
 from runners.processes.local import search_path
 from runners.protocol.messages import Job
 
@@ -41,16 +39,15 @@ class ArmSetup:
     arm: Arm
     plan: Plan
     """The plan as this arm runs it, see ``plan_of_arm``."""
-    backend: type[Backend]
-    options: BaseModel
-    transport: str | None
+    backend: Backend
+    """Over the transport and with the options that the arm will use."""
     launcher: Launcher
     launcher_reference: str
 
     @property
     def environment(self) -> dict[str, str]:
         """Variables that are set in this arm's ranks only."""
-        return self.backend.environment(transport=self.transport, options=self.options) | self.arm.environment
+        return self.backend.environment() | self.arm.environment
 
 
 def resolve_arms(plan: Plan) -> dict[str, ArmSetup]:
@@ -65,7 +62,7 @@ def resolve_arms(plan: Plan) -> dict[str, ArmSetup]:
             "measurement.mode 'separate' is that of runs which people started themselves: 'ringside report RUN RUN ...' compares "
             "them; for 'ringside compare' use 'interleaved' or 'sequential', and another results folder"
         )
-    arms = {name: resolve_arm(name, arm, plan) for name, arm in plan.all_arms().items()}
+    arms = {name: resolve_arm(name, arm, plan) for name, arm in plan.compared_arms().items()}
     for setup in arms.values():
         hosts = planned_hosts(setup.plan)
         reason = setup.launcher.refuses(hosts)
@@ -83,32 +80,22 @@ def floor_beside(baseline: ArmSetup) -> ArmSetup:
 
 def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSetup:
     """Resolve one arm, see ``resolve_arms``."""
-    backend = backend_class(arm.backend)
+    plan = plan_of_arm(plan, backend_class(arm.backend))
+    transport = choose_transport(arm.backend, arm.transport, device=plan.device)
+    backend = make_backend(arm.backend, transport=transport, options=arm.options, micro_steps=plan.micro_steps, arm=name)
     kind = "cuda" if computes_on_gpu(plan.device) else "cpu"
     backend.check_device(kind)
     plan.speed.check_device(kind)
-    plan = plan_of_arm(plan, backend)
-    options = check_options(arm.backend, arm.options, source=f"options of arm '{name}'")
-    transport = choose_transport(arm.backend, backend, arm.transport, device=plan.device)
-    reference = arm.launcher or default_launcher(arm.backend, backend, transport)
+    reference = arm.launcher or default_launcher(arm.backend, backend)
     launcher = make_launcher(reference)
-    require_given(launcher.gives(transport), launcher=reference, backend=arm.backend, transport=transport)
+    require_given(launcher.gives(transport), backend, launcher=reference, reference=arm.backend)
     require_gpu(plan, transport)
-    backend.check(transport=transport, options=options, micro_steps=plan.micro_steps, world_size=plan.world_size)
+    backend.check(world_size=plan.world_size)
     require_no_secrets(plan, arm)
     refused = backend.refused_environment(plan.environment | arm.environment)
     if refused:
         raise PlanError(f"environment of arm '{name}': {refused}")
-    return ArmSetup(
-        name=name,
-        arm=arm,
-        plan=plan,
-        backend=backend,
-        options=options,
-        transport=transport,
-        launcher=launcher,
-        launcher_reference=reference,
-    )
+    return ArmSetup(name=name, arm=arm, plan=plan, backend=backend, launcher=launcher, launcher_reference=reference)
 
 
 def require_no_secrets(plan: Plan, arm: Arm) -> None:
@@ -143,84 +130,81 @@ def plan_of_arm(plan: Plan, backend: type[Backend]) -> Plan:
     return plan.model_copy(update=alone)
 
 
-def choose_transport(reference: str, backend: type[Backend], transport: str | None, *, device: str) -> str | None:
+def choose_transport(reference: str, transport: str | None, *, device: str) -> str | None:
     """Return the transport asked for, or the backend's default on this device.
 
     Raises:
         PlanError: the backend does not know it.
     """
-    if not backend.transports:
+    known = backend_class(reference).transports
+    if not known:
         if transport is not None:
             raise PlanError(f"backend '{reference}' has no transport to choose, but '{transport}' was asked for; leave it out")
         return None
     if transport is None:
-        return "nccl" if "nccl" in backend.transports and computes_on_gpu(device) else backend.transports[0]
-    if transport not in backend.transports:
-        raise PlanError(unknown_name(f"transport of backend '{reference}'", transport, backend.transports))
+        return next((name for name in known if name in ON_GPUS_ONLY and computes_on_gpu(device)), known[0])
+    if transport not in known:
+        raise PlanError(unknown_name(f"transport of backend '{reference}'", transport, known))
     return transport
 
 
-def default_launcher(reference: str, backend: type[Backend], transport: str | None) -> str:
+def default_launcher(reference: str, backend: Backend) -> str:
     """Return the first of a backend's customary launchers that can start it.
 
     Raises:
         PlanError: none of its customary launchers gives what it needs.
     """
-    usable = usable_launchers(backend, transport)
+    usable = usable_launchers(backend)
     if not usable:
-        needs = ", ".join(sorted(backend.needs(transport)))
+        needs = ", ".join(sorted(backend.needs()))
         raise PlanError(
             f"backend '{reference}' needs {needs}, which none of its customary launchers gives; name a launcher that does"
         )
     return usable[0]
 
 
-def usable_launchers(backend: type[Backend], transport: str | None) -> list[str]:
+def usable_launchers(backend: Backend) -> list[str]:
     """Return those of a backend's customary launchers that can start it."""
-    needs = backend.needs(transport)
-    return [name for name in backend.customary_launchers if needs <= make_launcher(name).gives(transport)]
+    return [name for name in backend.customary_launchers if backend.needs() <= make_launcher(name).gives(backend.transport)]
 
 
-def require_given(gives: AbstractSet[str], *, launcher: str, backend: str, transport: str | None) -> None:
+def require_given(gives: AbstractSet[str], backend: Backend, *, launcher: str, reference: str) -> None:
     """Refuse a launcher that does not give what a backend needs.
 
     Args:
         gives: what the launcher gives or, in a running rank, what the variables it found stand for.
+        backend: over the transport that it will use.
         launcher: its name for the message.
-        backend: the reference of the backend.
-        transport: None: the backend's own choice.
+        reference: of the backend, for the message.
 
     Raises:
         PlanError: what is missing, and which launchers give it.
     """
-    cls = backend_class(backend)
-    missing = cls.needs(transport) - gives
+    missing = backend.needs() - gives
     if not missing:
         return
-    over = f" over '{transport}'" if MPI in missing else ""
-    names = [f"'{name}'" for name in usable_launchers(cls, transport)]
+    over = f" over '{backend.transport}'" if MPI in missing else ""
+    names = [f"'{name}'" for name in usable_launchers(backend)]
     listed = " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-    remedy = f"use {listed}" if names else "use a launcher that does"
-    if launcher == "srun" and MPI in missing:
-        remedy = "start it with srun --mpi=pmix (srun --mpi=list tells whether this Slurm has it), or by mpirun inside the job"
+    others = f"use {listed}" if names else "use a launcher that does"
+    own = make_launcher(launcher).remedies if launcher in REGISTRY.names() else {}
+    remedy = next((own[need] for need in sorted(missing) if need in own), others)
     why = "; ".join(WITHOUT.get(need, f"it does not give '{need}'") for need in sorted(missing))
-    raise PlanError(f"launcher '{launcher}' cannot start backend '{backend}'{over} ({why}); {remedy}")
+    raise PlanError(f"launcher '{launcher}' cannot start backend '{reference}'{over} ({why}); {remedy}")
 
 
-def require_findable(hidden: Mapping[str, str], *, backend: str, transport: str | None, network_interface: str | None) -> None:
+def require_findable(hidden: Mapping[str, str], backend: Backend, *, network_interface: str | None) -> None:
     """Refuse hosts whose ranks would tell each other wrong addresses over Gloo.
 
     Args:
         hidden: hosts to the reason, see ``runners.hosts.names``.
-        backend: the reference of the backend. Horovod 0.28.1 meets over Gloo under NCCL, too, and heeds no interface there.
-        transport: None: the backend's own choice.
+        backend: over the transport that it will use. Horovod 0.28.1 meets over Gloo under NCCL, too, and heeds no interface there.
         network_interface: where other backends' Gloo takes the address from instead.
 
     Raises:
         LaunchError: one line for each host.
     """
-    is_horovod = HOROVOD in backend_class(backend).needs(transport)
-    if is_horovod or (transport == "gloo" and not network_interface):
+    if HOROVOD in backend.needs() or (backend.transport == "gloo" and not network_interface):
         told = [f"host '{host}': {why}" for host, why in hidden.items()]
         if told:
             raise LaunchError("\n".join(told))
@@ -264,9 +248,9 @@ def require_gpus_on(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSe
     """
     without = [host for host, found in facts.items() if not found.get("gpus")]
     for setup in arms:
-        if without and setup.transport in ON_GPUS_ONLY:
+        if without and setup.backend.transport in ON_GPUS_ONLY:
             raise PlanError(
-                f"arm '{setup.name}': transport '{setup.transport}' needs a GPU on every host, and PyTorch sees none on "
+                f"arm '{setup.name}': transport '{setup.backend.transport}' needs a GPU on every host, and PyTorch sees none on "
                 f"{shortened(without)}; use 'gloo', or other hosts"
             )
 

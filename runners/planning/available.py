@@ -63,7 +63,7 @@ def _why_not_here(name: str, arm: Arm, plan: Plan) -> str | None:
         if "horovod" in setup.backend.steered_by:
             if find_spec("horovod") is None:
                 return "Horovod is not installed"
-        elif MPI in setup.backend.needs(setup.transport) and find_spec("mpi4py") is None:
+        elif MPI in setup.backend.needs() and find_spec("mpi4py") is None:
             return "mpi4py is not installed"
         require_executables({name: setup})
     except UnavailableError as error:
