@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from measurement.conditions.disturbing_variables import Disturbance
 from measurement.errors import LaunchError
@@ -24,9 +25,10 @@ TRACE_S = 0.3
 class ArmFailed(Exception):  # noqa: N818 - an outcome that the driver records, not an error of its own
     """The arm is not timed any further in this launch."""
 
-    def __init__(self, failure: Failure, *, status: str) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
+    def __init__(self, message: str, *, status: Literal["failed", "wrong", "timeout"] = "failed", **details: Any) -> None:
+        """``details``: the other fields of the ``Failure``."""
+        super().__init__(message)
+        self.failure = Failure(message=message, **details)
         self.status = status
 
 
@@ -139,8 +141,8 @@ class Diagnosis:
         return [f"their environment has {one.setting}, which {one.variable.does}" for one in self._variables]
 
     def _outcome(self, message: str, *, ranks: Sequence[int], tails: Mapping[str, str], excerpt: Sequence[str] = ()) -> ArmFailed:
-        failure = Failure(message=message, excerpt=list(excerpt), ranks=list(ranks), hosts=self._hosts(ranks), log_tail=dict(tails))
-        return ArmFailed(failure, status="failed")
+        hosts = self._hosts(ranks)
+        return ArmFailed(message, excerpt=list(excerpt), ranks=list(ranks), hosts=hosts, log_tail=dict(tails))
 
     def _hosts(self, ranks: Sequence[int]) -> list[str]:
         if self.placement.is_local:
