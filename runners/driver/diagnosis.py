@@ -14,7 +14,7 @@ from measurement.records.record import Failure
 from runners.driver.arm_processes import ArmProcesses
 from runners.hosts.placement import Placement
 from runners.processes.supervisor_server import SupervisorServer
-from runners.protocol.lost_peers import tells_of_lost_peer
+from runners.protocol.lost_peers import mentions_lost_peer
 from runners.protocol.messages import ErrorReply, Reply
 
 SETTLE_S = 1.0
@@ -66,12 +66,12 @@ class Diagnosis:
         """
         gone = self._supervisors.gone(self.arm, self.launch)
         silent = {rank: self._at(rank, at_s) for rank, at_s in gone.items() if rank not in heard}
-        told = {rank: reply for rank, reply in heard.items() if isinstance(reply, ErrorReply)}
-        if silent and not any(reply.cause == "bad input" for reply in told.values()):
-            own = [self._at(rank, reply.at_s) for rank, reply in told.items() if not tells_of_lost_peer(reply.message)]
+        errors = {rank: reply for rank, reply in heard.items() if isinstance(reply, ErrorReply)}
+        if silent and not any(reply.cause == "bad input" for reply in errors.values()):
+            own = [self._at(rank, reply.at_s) for rank, reply in errors.items() if not mentions_lost_peer(reply.message)]
             if min(own, default=math.inf) >= min(silent.values()) or self._lost(silent):
                 return self._died(silent)
-        raised = self.of_errors(told)
+        raised = self.of_errors(errors)
         if raised is None and self.processes.has_ended():
             suspects = "".join(f"; {suspect}" for suspect in self._suspects())
             excerpt = self.processes.last_words([])
@@ -98,14 +98,14 @@ class Diagnosis:
         self.processes.log_tails(list(silent))
         return math.inf in silent.values() or bool(self.processes.unreachable)
 
-    def of_errors(self, told: Mapping[int, ErrorReply]) -> ArmFailed | None:
+    def of_errors(self, errors: Mapping[int, ErrorReply]) -> ArmFailed | None:
         """Name the cause among ranks that reported an error: bad input, else the first error that tells of no lost peer."""
-        told = {rank: reply for rank, reply in told.items() if reply.cause == "bad input"} or told
-        told = {rank: reply for rank, reply in told.items() if not tells_of_lost_peer(reply.message)} or told
-        if not told:
+        errors = {rank: reply for rank, reply in errors.items() if reply.cause == "bad input"} or errors
+        errors = {rank: reply for rank, reply in errors.items() if not mentions_lost_peer(reply.message)} or errors
+        if not errors:
             return None
-        first = min(told, key=lambda rank: self._at(rank, told[rank].at_s))
-        return self.failed(f"{self._who([first])}: {told[first].message}", ranks=[first], excerpt=told[first].excerpt)
+        first = min(errors, key=lambda rank: self._at(rank, errors[rank].at_s))
+        return self.failed(f"{self._who([first])}: {errors[first].message}", ranks=[first], excerpt=errors[first].excerpt)
 
     def of_silence(self, silent: Sequence[int], *, timeout_s: float) -> ArmFailed:
         """Name ranks that live but do not answer. Their stack traces go to their logs first."""

@@ -37,7 +37,7 @@ from runners.planning.workload import resolve_workload
 from runners.processes.process_exit import leave, say_once
 from runners.processes.readable_output import make_output_readable
 from runners.protocol.gate_verdict import judge_gate
-from runners.protocol.lost_peers import CAUSE_FIRST_S, tells_of_lost_peer
+from runners.protocol.lost_peers import CAUSE_FIRST_S, mentions_lost_peer
 from runners.protocol.messages import CheckReport, ParityReport
 from runners.rank.engine import Engine, start_engine
 from runners.rank.remote_error import report_error
@@ -271,7 +271,7 @@ def _say(error: Exception, world: World, folder: ResultsFolder) -> None:
     """Print why this rank ends, once, and before it ends what keeps others from noticing."""
     if getattr(error, "is_said", False):
         return
-    if tells_of_lost_peer(str(error)):
+    if mentions_lost_peer(str(error)):
         time.sleep(CAUSE_FIRST_S)
     if isinstance(error, RingsideError):
         say_once(error)
