@@ -19,10 +19,6 @@ from measurement.records.record import CoreUse, load_of
 
 STAT = Path("/proc/stat")
 TICK_S = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
-WATCHED_S = 0.5
-BUSY = 0.10
-"""A machine of whose cores others use this share is not quiet."""
-BUSY_REMEDY = "they disturb what is measured: end them first ('top' names them)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +59,6 @@ def foreign_share(cores: Sequence[int], *, seconds: float) -> float | None:
     time.sleep(seconds)
     after = read_core_use(cores)
     return load_of([after.since(before)])["foreign_share"] if before and after else None
-
-
-def busy_warning(cores: Sequence[int]) -> str | None:
-    """A sentence where others use so much of these cores that a comparison would be disturbed; watches them for ``WATCHED_S``."""
-    share = foreign_share(cores, seconds=WATCHED_S)
-    if share is None or share < BUSY:
-        return None
-    return f"other processes use {share:.0%} of the {len(cores)} cores"
 
 
 def crowded_warning(ranks: int, cores: int | None) -> str | None:

@@ -19,7 +19,7 @@ from measurement.environment import steering_environment
 from measurement.errors import RecordError
 from measurement.files import LOCK_FILE
 from measurement.plans.plan import Plan
-from measurement.probes.core_use import BUSY_REMEDY, busy_warning, crowded_warning
+from measurement.probes.core_use import crowded_warning
 from measurement.probes.fingerprint import git_state, usable_cores
 from measurement.records.record import LaunchRecord, Manifest, OtherEnvironment
 from measurement.records.results import ResultsFolder, write_result
@@ -42,6 +42,7 @@ from runners.planning.compatibility import require_findable
 from runners.planning.data_check import require_data_on
 from runners.planning.left_variables import require_undisturbed
 from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
+from runners.processes.host_counters import BUSY_REMEDY, busy_warning
 
 
 @dataclass(kw_only=True)

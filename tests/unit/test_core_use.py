@@ -9,9 +9,10 @@ import time
 
 import pytest
 
-from measurement.probes.core_use import busy_warning, crowded_warning, read_core_use
+from measurement.probes.core_use import crowded_warning, read_core_use
 from measurement.probes.fingerprint import usable_cores
 from measurement.records.record import BlockRecord, CoreUse, RankSteps, load_of
+from runners.processes.host_counters import busy_warning
 
 SPIN = "import time\nuntil = time.perf_counter() + {}\nwhile time.perf_counter() < until: pass"
 
