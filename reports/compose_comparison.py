@@ -63,7 +63,7 @@ def compare(
         RecordError: there is no record, or one of another plan.
     """
     _check(plan, records)
-    order = [*plan.all_arms(), FLOOR]
+    order = [*plan.roles()]
     everything = sorted(records, key=lambda record: (record.launch, order.index(record.arm)))
     records = [record for record in everything if record.role != "floor"]
     timed = steps.that_count(everything)
@@ -158,9 +158,8 @@ def _sentences(
 def _check(plan: Plan, records: Sequence[LaunchRecord]) -> None:
     if not records:
         raise RecordError("there is no launch record yet, so nothing to report; run 'ringside compare' on this folder first")
-    known = [*plan.all_arms(), *([FLOOR] if plan.has_floor else [])]
     for record in records:
-        if record.arm not in known or record.plan_digest != plan_digest(plan):
+        if record.arm not in plan.roles() or record.plan_digest != plan_digest(plan):
             raise RecordError(
                 f"the record of launch {record.launch}, arm '{record.arm}', is of another plan (digest {record.plan_digest}, "
                 f"this plan's is {plan_digest(plan)}); keep one results folder for each plan"
