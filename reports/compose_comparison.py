@@ -14,7 +14,7 @@ from measurement.conditions.same_environment import plan_digest
 from measurement.errors import RecordError
 from measurement.plans.plan import FLOOR, Plan
 from measurement.records.record import LaunchRecord, Manifest
-from measurement.records.step_tables import no_host_use
+from measurement.records.step_tables import HOST_USE_TYPES, empty
 from reports.conclusions.blocks import columns, tabulate_blocks
 from reports.conclusions.cases import cases_of
 from reports.conclusions.disturbances import block_loads, find_stalls, summarise_load
@@ -73,7 +73,7 @@ def compare(
     minutes = measured_minutes(plan, everything)
     stalls = find_stalls(timed.slowest)
     loads = block_loads(records)
-    beside = no_host_use() if host_use is None else host_use
+    beside = empty(HOST_USE_TYPES) if host_use is None else host_use
     arms = summarise_arms(plan, records, timed, blocks, stalls, loads, beside, terms)
     looks = manifest.looks if manifest else []
     share = error_share(looks, until_decided=plan.measurement.until_decided)
