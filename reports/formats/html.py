@@ -18,8 +18,8 @@ from markupsafe import Markup
 from measurement.errors import in_report
 from reports.base import Report
 from reports.charts.comparison_charts import charts
-from reports.charts.pairs import pair_stride
 from reports.charts.study_charts import study_charts
+from reports.charts.timeline import pair_stride
 from reports.charts.training_charts import CURVE_TITLES, curve_name
 from reports.conclusions.study_conclusions import has_own_units
 from reports.schema import ArmSummary, Comparison
