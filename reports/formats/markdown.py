@@ -78,7 +78,7 @@ def _trained(comparison: Comparison) -> list[str]:
         *(["\n## Convergence\n", *markdown_table(convergence)] if convergence else []),
         "\n## Arms\n",
         *markdown_table(verdict_table(comparison).without("exposed", "pairs", "note")),
-        "\n## What each rank ran on, and what nobody chose\n",
+        "\n## What each rank ran on, and defaults that differ\n",
         *markdown_table(conditions_table(comparison)),
         "\n## Why\n",
         *_steps(comparison),

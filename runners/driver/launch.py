@@ -147,7 +147,7 @@ class Launch:
 
     def _run_interleaved(self) -> None:
         ranks = sum(arm.record.world_size for arm in self.arms)
-        floor = " and the floor" if len(self.compared) < len(self.arms) else ""
+        floor = " and the no-op backend (the floor)" if len(self.compared) < len(self.arms) else ""
         self._say(f"starting {len(self.compared)} arms{floor}, {ranks} ranks in all")
         order = shuffled(self.arms, self._rng)
         for arm in order:

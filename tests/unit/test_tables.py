@@ -65,7 +65,7 @@ def test_markdown_html_and_terminal_show_the_same_verdicts(misleading):
 
 
 def test_the_terminal_tells_what_would_decide_besides_measuring_on(misleading):
-    line = "Pages that a step faults in"
+    line = "Page faults per step"
     for verdict in ("undecided", "slower"):
         results = [result.model_copy(update={"verdict": verdict}) for result in misleading.results]
         told = misleading.model_copy(update={"remedies": [line], "results": results})
@@ -105,7 +105,7 @@ def test_a_failed_control_is_said_once(tmp_path):
     assert found.headline_holds == ["control", "findings"]
     assert found.headline == f"{found.control}. {found.findings[0]}"
     assert found.beside_headline == []
-    assert MarkdownReport().render(found).decode().count("The control failed") == 1
+    assert MarkdownReport().render(found).decode().count("The A/A control failed") == 1
 
 
 def test_a_workload_that_is_trained_has_null_for_its_case(tmp_path):
