@@ -10,10 +10,8 @@ from measurement.records.record import Case, ParityResult
 from reports.estimate import Caution, Estimate, RunOrder
 from reports.training_schema import TrainingSummary
 
-SCHEMA_VERSION = 5
-"""2: cases of micro-benchmarks. 3: an arm's figures by case are called ``cases``; ``case`` is null where a workload is trained.
-4: ``throughput_ratio`` is that of totals, with ``typical_ratio`` beside it; stalls; what one long run may come out at. 5: terms
-that add up to a step (``step_terms_s``, with exposed exchange in the place of ``exposed_comm_s``) and why a ratio is what it is."""
+SCHEMA_VERSION = 1
+"""Of comparison.json and study.json. It grows when a key changes its meaning or goes."""
 
 Verdict = Literal["faster", "slower", "equivalent", "undecided"]
 Withheld = Literal["control", "stalls", "load"]
@@ -277,13 +275,13 @@ class ArmSummary(Stored):
     load: LoadFigures | None = None
     """Null where the kernel does not tell."""
     page_faults: PageFaults | None = None
-    """Null of a micro-benchmark or a training to the end, and in files written before there were any."""
+    """Null of a micro-benchmark or a training to the end."""
     skipped_steps: int = 0
     """Timed steps that the optimizer did not take, since gradients overflowed in fp16."""
     restarts: int = 0
     """How often the workload's batches ended in timed steps and were begun anew."""
     step_shares: StepShares | None = None
-    """Null without synchronised steps, and in files written before there were any."""
+    """Null without synchronised steps."""
     peak_memory_bytes: int | None = None
     speed_up: Estimate | None = None
     """Of a study: throughput over that of the ``scaling_baseline``."""
@@ -302,7 +300,7 @@ class ArmSummary(Stored):
     links: list[LinkFigures] = []
     """Of each host; empty on one host."""
     machine: list[MachineFigures] = []
-    """Of each host; empty where nothing was read: in runs that stood alone, and of older versions."""
+    """Of each host; empty where nothing was read: in runs that stood alone."""
     energy_per_sample_j: float | None = None
     """Of all hosts together, whoever used it; null where a host does not tell."""
     cases: list[CaseFigures] = []

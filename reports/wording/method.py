@@ -46,17 +46,8 @@ def _blocks(comparison: Comparison) -> str:
     length = f"{asked['block_steps']} steps" if asked["block_steps"] else f"about {asked['block_s']:g} s"
     return (
         f"A block is {length} of one arm, the same number of steps in every arm, after {asked['warmup_steps']} untimed ones. "
-        f"{_building(asked['rebuild_every'])} A block's time is its slowest rank's."
-    )
-
-
-def _building(often: int | None) -> str:
-    if often is None:
-        return "Model, optimizer and wrapper were built once in each launch, as in a training of their own."
-    blocks = "every block" if often == 1 else f"every {often} blocks"
-    return (
-        f"Model, optimizer and wrapper were built anew for {blocks}, so that launches differ less by where their memory lies, and "
-        "fault in fewer of its pages than a training that goes on undisturbed."
+        "Model, optimizer and wrapper were built once in each launch, as in a training of their own. A block's time is its slowest "
+        "rank's."
     )
 
 
