@@ -81,7 +81,7 @@ def machine_chart(comparison: Comparison) -> Figure | None:
 
 
 def pair_stride(comparison: Comparison) -> int:
-    """Of how many pairs one is drawn."""
+    """One of so many pairs is drawn."""
     return max(1, math.ceil(sum(result.pairs for result in comparison.results) / MAX_POINTS))
 
 

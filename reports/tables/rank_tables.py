@@ -16,7 +16,7 @@ EXPLANATION = (
 MOST_RANKS = 64
 """That all have a row of their own."""
 SLOWEST_SHOWN = 8
-"""Of each arm, where there are more."""
+"""Ranks of each arm that have a row, where there are more."""
 LINK_TITLES = {
     "arm": "arm",
     "host": "host",

@@ -138,7 +138,7 @@ def _figures() -> list[str]:
 
 
 FEW_RUNS = 5
-"""Of each arm; from fewer, the variance is poorly estimated."""
+"""Runs of each arm; from fewer, the variance is poorly estimated."""
 
 
 def run_lines(results: Sequence[RatioSummary]) -> list[str]:

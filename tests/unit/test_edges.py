@@ -69,7 +69,7 @@ def test_one_launch_gives_a_ratio_and_no_verdict(tmp_path, rounds):
     found = sound(tmp_path, launches=1, rounds=rounds)
     result = found.result(ONE)
     assert (result.verdict, result.verdict_alone, result.ci_low, result.caution) == ("undecided", "undecided", None, "one launch")
-    assert "one launch gives a ratio but no verdict, since it does not tell how much launches differ; measure" in found.headline
+    assert "one launch gives a ratio but no verdict, since the variance between launches is unknown; measure" in found.headline
     assert found.fastest == [found.baseline, ONE], "neither is shown to be faster"
     assert found.undecided == [result], "--until-decided measures on"
 
@@ -115,7 +115,7 @@ def test_far_beyond_what_load_does_there_is_a_verdict_on_a_machine_that_was_neve
     assert result.load_reach == pytest.approx(4.0, rel=0.1), "half of the cores were others'"
     assert found.headline.startswith("The machine was not quiet")
     assert "the verdict rests on disturbed rounds" in result.note
-    assert "load alone may make a factor of 4.0" in found.headline
+    assert "load alone may cause a factor of 4.0" in found.headline
 
 
 def test_what_load_may_have_made_is_no_verdict_where_no_round_was_quiet(tmp_path):
@@ -135,7 +135,7 @@ def test_a_few_quiet_rounds_that_tell_nothing_count_as_none(tmp_path):
         Truth(ratios={ONE: 1.0}, loaded_rounds=range(rounds), slowed_by_load={ONE: 3.0}, noise=0.1) for rounds in (11, 12, 12, 12)
     ]
     found = conclude(written(tmp_path / "hurt", hurt, local_every=0))
-    assert "are too few to tell; load alone may make arms differ by a factor of" in found.headline
+    assert "are too few to decide; load alone may cause a factor of" in found.headline
 
 
 def test_the_reach_of_load_is_its_share_twice_over_or_the_controls_interval():
