@@ -174,8 +174,8 @@ class ComparisonRun:
         if computes_on_gpu(self.plan.device) or any(facts.get("gpus") for facts in self.inspection.facts.values()):
             return []
         placement = self.inspection.placement
-        told = {entry.host: crowded_warning(entry.slots, placement.cores.get(entry.host)) for entry in placement.hosts}
-        return [warning if host == HERE else f"host '{host}': {warning}" for host, warning in told.items() if warning]
+        warnings = {entry.host: crowded_warning(entry.slots, placement.cores.get(entry.host)) for entry in placement.hosts}
+        return [warning if host == HERE else f"host '{host}': {warning}" for host, warning in warnings.items() if warning]
 
     def _numbers(self, done: set[int]) -> Iterator[int]:
         """Yield the numbers of launches to run: those of the plan, then more with ``until_decided`` while there is time."""
