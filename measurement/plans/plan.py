@@ -114,7 +114,7 @@ class Measurement(Section):
     control: bool = True
     """Run a second copy of the baseline (an A/A control). It must turn out equal."""
     floor: bool = True
-    """Run an arm without any library, the floor. It shows what computing itself costs."""
+    """Run an arm with a no-op backend (the floor). It shows what computing itself costs."""
     freeze: bool = True
     """Stop the processes of waiting arms."""
     rehearsal: Literal["once", "always", "never"] = "once"
