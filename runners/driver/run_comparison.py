@@ -9,7 +9,7 @@ from measurement.conditions.fairness import fairness_table
 from measurement.conditions.sources import digests, sources_of_all
 from measurement.environment import steering_environment
 from measurement.plans.plan import Plan
-from measurement.probes.core_use import BUSY_REMEDY, busy_warning, crowded_warning
+from measurement.probes.core_use import crowded_warning
 from measurement.probes.fingerprint import usable_cores
 from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder
@@ -39,6 +39,7 @@ from runners.planning.compatibility import require_findable
 from runners.planning.data_check import require_data_on
 from runners.planning.left_variables import require_undisturbed
 from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
+from runners.processes.host_counters import BUSY_REMEDY, busy_warning
 
 
 class ComparisonRun:
@@ -84,9 +85,9 @@ class ComparisonRun:
         self.inspection = inspect(self.plan)
         hidden, interface = self.inspection.hidden, self.plan.network_interface
         for arm in arms:
-            require_findable(hidden, backend=arm.arm.backend, transport=arm.transport, network_interface=interface)
+            require_findable(hidden, arm.backend, network_interface=interface)
         require_gpus_on(self.inspection.facts, arms)
-        classes = [self.workload.workload, *(arm.backend for arm in arms), *(type(arm.launcher) for arm in arms)]
+        classes = [self.workload.workload, *(type(arm.backend) for arm in arms), *(type(arm.launcher) for arm in arms)]
         sources = sources_of_all(dict.fromkeys(classes))
         now = new_manifest(
             self.folder,
