@@ -14,7 +14,7 @@ from measurement.conditions.same_environment import plan_digest
 from measurement.errors import RecordError
 from measurement.plans.plan import FLOOR, Plan
 from measurement.records.record import LaunchRecord, Manifest
-from measurement.records.step_tables import no_host_use
+from measurement.records.step_tables import HOST_USE_TYPES, empty
 from reports.conclusions.blocks import columns, tabulate_blocks
 from reports.conclusions.cases import cases_of
 from reports.conclusions.disturbances import block_loads, find_stalls, summarise_load
@@ -63,7 +63,7 @@ def compare(
         RecordError: there is no record, or one of another plan.
     """
     _check(plan, records)
-    order = [*plan.all_arms(), FLOOR]
+    order = [*plan.roles()]
     everything = sorted(records, key=lambda record: (record.launch, order.index(record.arm)))
     records = [record for record in everything if record.role != "floor"]
     timed = steps.that_count(everything)
@@ -73,7 +73,7 @@ def compare(
     minutes = measured_minutes(plan, everything)
     stalls = find_stalls(timed.slowest)
     loads = block_loads(records)
-    beside = no_host_use() if host_use is None else host_use
+    beside = empty(HOST_USE_TYPES) if host_use is None else host_use
     arms = summarise_arms(plan, records, timed, blocks, stalls, loads, beside, terms)
     looks = manifest.looks if manifest else []
     share = error_share(looks, until_decided=plan.measurement.until_decided)
@@ -158,9 +158,8 @@ def _sentences(
 def _check(plan: Plan, records: Sequence[LaunchRecord]) -> None:
     if not records:
         raise RecordError("there is no launch record yet, so nothing to report; run 'ringside compare' on this folder first")
-    known = [*plan.all_arms(), *([FLOOR] if plan.has_floor else [])]
     for record in records:
-        if record.arm not in known or record.plan_digest != plan_digest(plan):
+        if record.arm not in plan.roles() or record.plan_digest != plan_digest(plan):
             raise RecordError(
                 f"the record of launch {record.launch}, arm '{record.arm}', is of another plan (digest {record.plan_digest}, "
                 f"this plan's is {plan_digest(plan)}); keep one results folder for each plan"

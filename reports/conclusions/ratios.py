@@ -53,7 +53,7 @@ class Evidence:
     @property
     def others(self) -> list[str]:
         """All arms but the baseline, the candidates first."""
-        names = [name for name in self.plan.all_arms() if name != self.plan.baseline]
+        names = [name for name in self.plan.compared_arms() if name != self.plan.baseline]
         return sorted(names, key=lambda name: self.plan.role(name) == "control")
 
     @property
@@ -110,7 +110,7 @@ class Evidence:
         started = {(record.arm, record.launch): record.started_at for record in self.records}
         sync = blocks[blocks["kind"] == "sync"]
         found = {}
-        for arm in self.plan.all_arms():
+        for arm in self.plan.compared_arms():
             own = sync[sync["arm"] == arm].groupby("launch")[["samples", "block_s"]]
             runs = sorted(
                 ((started[arm, int(str(launch))], table.to_numpy(dtype=np.float64)) for launch, table in own), key=itemgetter(0)
@@ -148,7 +148,7 @@ def _ratios_of_case(evidence: Evidence, case: str | None) -> list[RatioSummary]:
         if case is None:
             evidence.terms.explain(result, copies_of_baseline(plan, name))
         found[name] = result
-    return [found[name] for name in plan.all_arms() if name in found]
+    return [found[name] for name in plan.compared_arms() if name in found]
 
 
 def _without_verdict(

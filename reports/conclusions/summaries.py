@@ -37,7 +37,7 @@ def summarise_arms(
 ) -> list[ArmSummary]:
     """Every arm of the plan in its order, with those that failed or were never started."""
     arms = []
-    for name in plan.all_arms():
+    for name in plan.compared_arms():
         own = [record for record in records if record.arm == name]
         steps = timed.where(arm=name)
         summary = _arm(plan, name, own, steps.slowest, blocks)
@@ -57,7 +57,7 @@ def summarise_arms(
 
 
 def _arm(plan: Plan, name: str, records: Sequence[LaunchRecord], slowest: pd.DataFrame, blocks: pd.DataFrame) -> ArmSummary:
-    asked = plan.all_arms()[name]
+    asked = plan.compared_arms()[name]
     first = records[0] if records else None
     return ArmSummary(
         name=name,

@@ -31,20 +31,20 @@ def summarise_training(plan: Plan, records: Sequence[LaunchRecord]) -> TrainingS
         return None
     wrong = {record.arm for record in records if record.status == "wrong"}
     good = [record for record in records if record.status == "ok" and record.arm not in wrong]
-    epochs = {arm: {record.launch: record.epochs for record in good if record.arm == arm} for arm in plan.all_arms()}
+    epochs = {arm: {record.launch: record.epochs for record in good if record.arm == arm} for arm in plan.compared_arms()}
     reference = reference_of(plan)
     return TrainingSummary(
         settings=plan.training,
         reference=reference,
         baseline=plan.baseline,
         confidence=plan.measurement.confidence,
-        arms=[_arm(plan, plan.training, name, epochs, reference) for name in plan.all_arms()],
+        arms=[_arm(plan, plan.training, name, epochs, reference) for name in plan.compared_arms()],
     )
 
 
 def reference_of(plan: Plan) -> str:
     """The arm of a single process, which exchanges nothing; where there is none, the baseline."""
-    alone = [name for name, arm in plan.all_arms().items() if arm.backend == "single"]
+    alone = [name for name, arm in plan.compared_arms().items() if arm.backend == "single"]
     return plan.baseline if plan.baseline in alone or not alone else alone[0]
 
 

@@ -33,7 +33,7 @@ SAMPLES = 4
 """A rank's in a micro-step, where the plan has more; a batch norm over two samples has no gradient but rounding."""
 SHORT = {"rounds": 1, "block_steps": 1, "warmup_steps": 1, "launches": 1, "control": False, "floor": False}
 """Changes of ``measurement``: one block with exchange, one without where the plan has such blocks, then the gate."""
-NOT_REHEARSED = {"name", "measurement", "reports", "question", "baseline", "points", "scaling", "link_rate", "training"}
+NOT_REHEARSED = {"name", "measurement", "reports", "question", "baseline", "points", "scaling", "link_rate", "training", "left_out"}
 """Fields of a plan that change nothing of what a rehearsal shows."""
 RANK = re.compile(r"^ranks? [0-9, ]+: ")
 """Stands before a message; which rank it was may be chance."""
@@ -44,10 +44,8 @@ def rehearse(
 ) -> dict[str, LaunchRecord]:
     """Rehearse every arm of a plan, together or one at a time as it measures them; nothing is left running.
 
-    Few samples, one short round, no control and no floor; logs and records of what failed are written into ``folder``.
-
-    Returns:
-        The records of the arms that failed or were wrong, by name.
+    Few samples, one short round, no control and no floor. Returns the records of the arms that failed or were wrong, by name;
+    their logs lie in ``folder``.
     """
     measurement = plan.measurement.model_copy(update={**SHORT, "local_every": min(plan.measurement.local_every, 1)})
     changes = {"local_batch_size": min(plan.local_batch_size, SAMPLES), "link_rate": None, "training": None}

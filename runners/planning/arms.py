@@ -5,24 +5,30 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
-
-from backends import Backend, backend_class, check_options
+from backends import Backend, backend_class, make_backend
 from backends.single import Single
 from measurement.environment import looks_secret
-from measurement.errors import PlanError, shortened, unknown_name
+from measurement.errors import LaunchError, PlanError, UnavailableError, shortened, unknown_name
 from measurement.plans.plan import FLOOR, Arm, Plan
+from measurement.world import HOROVOD, MPI, RENDEZVOUS
 from runners.hosts.placement import planned_hosts
-from runners.launchers import HERE, Launcher, make_launcher
-from runners.planning.compatibility import default_launcher, require_given
+from runners.launchers import HERE, REGISTRY, Launcher, make_launcher
 from runners.processes.local import search_path
 from runners.protocol.messages import Job
 
 ON_GPUS_ONLY = ("nccl",)
 """Transports of any backend that move tensors between GPUs and no others."""
+
+WITHOUT = {
+    RENDEZVOUS: "it gives its ranks no address to meet at (MASTER_ADDR and MASTER_PORT)",
+    MPI: "it starts no MPI: each rank would be a world of 1",
+    HOROVOD: "no HOROVOD_* variables: each rank would be a world of 1",
+}
+"""Why a launcher that does not give one of these cannot start a backend."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,16 +39,15 @@ class ArmSetup:
     arm: Arm
     plan: Plan
     """The plan as this arm runs it, see ``plan_of_arm``."""
-    backend: type[Backend]
-    options: BaseModel
-    transport: str | None
+    backend: Backend
+    """Over the transport and with the options that the arm will use."""
     launcher: Launcher
     launcher_reference: str
 
     @property
     def environment(self) -> dict[str, str]:
         """Variables that are set in this arm's ranks only."""
-        return self.backend.environment(transport=self.transport, options=self.options) | self.arm.environment
+        return self.backend.environment() | self.arm.environment
 
 
 def resolve_arms(plan: Plan) -> dict[str, ArmSetup]:
@@ -57,7 +62,7 @@ def resolve_arms(plan: Plan) -> dict[str, ArmSetup]:
             "measurement.mode 'separate' is that of runs which people started themselves: 'ringside report RUN RUN ...' compares "
             "them; for 'ringside compare' use 'interleaved' or 'sequential', and another results folder"
         )
-    arms = {name: resolve_arm(name, arm, plan) for name, arm in plan.all_arms().items()}
+    arms = {name: resolve_arm(name, arm, plan) for name, arm in plan.compared_arms().items()}
     for setup in arms.values():
         hosts = planned_hosts(setup.plan)
         reason = setup.launcher.refuses(hosts)
@@ -75,32 +80,22 @@ def floor_beside(baseline: ArmSetup) -> ArmSetup:
 
 def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSetup:
     """Resolve one arm, see ``resolve_arms``."""
-    backend = backend_class(arm.backend)
+    plan = plan_of_arm(plan, backend_class(arm.backend))
+    transport = choose_transport(arm.backend, arm.transport, device=plan.device)
+    backend = make_backend(arm.backend, transport=transport, options=arm.options, micro_steps=plan.micro_steps, arm=name)
     kind = "cuda" if computes_on_gpu(plan.device) else "cpu"
     backend.check_device(kind)
     plan.speed.check_device(kind)
-    plan = plan_of_arm(plan, backend)
-    options = check_options(arm.backend, arm.options, source=f"options of arm '{name}'")
-    transport = choose_transport(arm.backend, backend, arm.transport, device=plan.device)
-    reference = arm.launcher or default_launcher(arm.backend, backend, transport)
+    reference = arm.launcher or default_launcher(arm.backend, backend)
     launcher = make_launcher(reference)
-    require_given(launcher.gives(transport), launcher=reference, backend=arm.backend, transport=transport)
+    require_given(launcher.gives(transport), backend, launcher=reference, reference=arm.backend)
     require_gpu(plan, transport)
-    backend.check(transport=transport, options=options, micro_steps=plan.micro_steps, world_size=plan.world_size)
+    backend.check(world_size=plan.world_size)
     require_no_secrets(plan, arm)
     refused = backend.refused_environment(plan.environment | arm.environment)
     if refused:
         raise PlanError(f"environment of arm '{name}': {refused}")
-    return ArmSetup(
-        name=name,
-        arm=arm,
-        plan=plan,
-        backend=backend,
-        options=options,
-        transport=transport,
-        launcher=launcher,
-        launcher_reference=reference,
-    )
+    return ArmSetup(name=name, arm=arm, plan=plan, backend=backend, launcher=launcher, launcher_reference=reference)
 
 
 def require_no_secrets(plan: Plan, arm: Arm) -> None:
@@ -135,21 +130,84 @@ def plan_of_arm(plan: Plan, backend: type[Backend]) -> Plan:
     return plan.model_copy(update=alone)
 
 
-def choose_transport(reference: str, backend: type[Backend], transport: str | None, *, device: str) -> str | None:
+def choose_transport(reference: str, transport: str | None, *, device: str) -> str | None:
     """Return the transport asked for, or the backend's default on this device.
 
     Raises:
         PlanError: the backend does not know it.
     """
-    if not backend.transports:
+    known = backend_class(reference).transports
+    if not known:
         if transport is not None:
             raise PlanError(f"backend '{reference}' has no transport to choose, but '{transport}' was asked for; leave it out")
         return None
     if transport is None:
-        return "nccl" if "nccl" in backend.transports and computes_on_gpu(device) else backend.transports[0]
-    if transport not in backend.transports:
-        raise PlanError(unknown_name(f"transport of backend '{reference}'", transport, backend.transports))
+        return next((name for name in known if name in ON_GPUS_ONLY and computes_on_gpu(device)), known[0])
+    if transport not in known:
+        raise PlanError(unknown_name(f"transport of backend '{reference}'", transport, known))
     return transport
+
+
+def default_launcher(reference: str, backend: Backend) -> str:
+    """Return the first of a backend's customary launchers that can start it.
+
+    Raises:
+        PlanError: none of its customary launchers gives what it needs.
+    """
+    usable = usable_launchers(backend)
+    if not usable:
+        needs = ", ".join(sorted(backend.needs()))
+        raise PlanError(
+            f"backend '{reference}' needs {needs}, which none of its customary launchers gives; name a launcher that does"
+        )
+    return usable[0]
+
+
+def usable_launchers(backend: Backend) -> list[str]:
+    """Return those of a backend's customary launchers that can start it."""
+    return [name for name in backend.customary_launchers if backend.needs() <= make_launcher(name).gives(backend.transport)]
+
+
+def require_given(gives: AbstractSet[str], backend: Backend, *, launcher: str, reference: str) -> None:
+    """Refuse a launcher that does not give what a backend needs.
+
+    Args:
+        gives: what the launcher gives or, in a running rank, what the variables it found stand for.
+        backend: over the transport that it will use.
+        launcher: its name for the message.
+        reference: of the backend, for the message.
+
+    Raises:
+        PlanError: what is missing, and which launchers give it.
+    """
+    missing = backend.needs() - gives
+    if not missing:
+        return
+    over = f" over '{backend.transport}'" if MPI in missing else ""
+    names = [f"'{name}'" for name in usable_launchers(backend)]
+    listed = " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    others = f"use {listed}" if names else "use a launcher that does"
+    own = make_launcher(launcher).remedies if launcher in REGISTRY.names() else {}
+    remedy = next((own[need] for need in sorted(missing) if need in own), others)
+    why = "; ".join(WITHOUT.get(need, f"it does not give '{need}'") for need in sorted(missing))
+    raise PlanError(f"launcher '{launcher}' cannot start backend '{reference}'{over} ({why}); {remedy}")
+
+
+def require_findable(hidden: Mapping[str, str], backend: Backend, *, network_interface: str | None) -> None:
+    """Refuse hosts whose ranks would tell each other wrong addresses over Gloo.
+
+    Args:
+        hidden: hosts to the reason, see ``runners.hosts.names``.
+        backend: over the transport that it will use. Horovod 0.28.1 meets over Gloo under NCCL, too, and heeds no interface there.
+        network_interface: where other backends' Gloo takes the address from instead.
+
+    Raises:
+        LaunchError: one line for each host.
+    """
+    if HOROVOD in backend.needs() or (backend.transport == "gloo" and not network_interface):
+        told = [f"host '{host}': {why}" for host, why in hidden.items()]
+        if told:
+            raise LaunchError("\n".join(told))
 
 
 def require_gpu(plan: Plan, transport: str | None) -> None:
@@ -165,7 +223,7 @@ def require_gpu(plan: Plan, transport: str | None) -> None:
 
 
 def require_gpu_here(device: str, transport: str | None) -> None:
-    """The same for ranks on this machine.
+    """Refuse GPUs, or a transport that needs them, for ranks on this machine if it has none.
 
     Raises:
         PlanError: with what to use.
@@ -174,10 +232,12 @@ def require_gpu_here(device: str, transport: str | None) -> None:
 
     has_gpu = torch.cuda.is_available()
     if device == "cuda" and not has_gpu:
-        raise PlanError("device 'cuda': PyTorch sees no GPU on this machine (see 'ringside doctor'); use 'cpu' or 'auto'")
+        message = "device 'cuda': PyTorch sees no GPU on this machine (see 'ringside doctor'); use 'cpu' or 'auto'"
+        raise UnavailableError(message, lack="no GPU")
     if transport in ON_GPUS_ONLY and (device == "cpu" or not has_gpu):
         reason = "the device is 'cpu'" if has_gpu else "PyTorch sees none on this machine (see 'ringside doctor')"
-        raise PlanError(f"transport '{transport}' needs a GPU, and {reason}; use 'gloo', or leave transport out")
+        message = f"transport '{transport}' needs a GPU, and {reason}; use 'gloo', or leave transport out"
+        raise PlanError(message) if has_gpu else UnavailableError(message, lack="no GPU")
 
 
 def require_gpus_on(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSetup]) -> None:
@@ -188,9 +248,9 @@ def require_gpus_on(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSe
     """
     without = [host for host, found in facts.items() if not found.get("gpus")]
     for setup in arms:
-        if without and setup.transport in ON_GPUS_ONLY:
+        if without and setup.backend.transport in ON_GPUS_ONLY:
             raise PlanError(
-                f"arm '{setup.name}': transport '{setup.transport}' needs a GPU on every host, and PyTorch sees none on "
+                f"arm '{setup.name}': transport '{setup.backend.transport}' needs a GPU on every host, and PyTorch sees none on "
                 f"{shortened(without)}; use 'gloo', or other hosts"
             )
 
@@ -203,9 +263,10 @@ def require_executables(arms: dict[str, ArmSetup]) -> None:
     """
     for setup in arms.values():
         if shutil.which(setup.launcher.executable, path=search_path()) is None:
-            raise PlanError(
+            raise UnavailableError(
                 f"arm '{setup.name}' needs '{setup.launcher.executable}', which is neither beside {sys.executable} nor on PATH; "
-                f"run 'make setup', or see 'ringside doctor' for the remedy"
+                f"run 'make setup', or see 'ringside doctor' for the remedy",
+                lack=f"'{setup.launcher.executable}' is not installed",
             )
 
 

@@ -17,11 +17,10 @@ from typing import Any
 
 import torch
 
-from backends import Backend, backend_class
+from backends import Backend, make_backend
 from measurement.conditions.conditions import fingerprint
 from measurement.conditions.sources import digests, sources_of
 from measurement.errors import PlanError, WorldSizeMismatchError
-from measurement.plans.plan_file import checked
 from measurement.plans.settings import SpeedSettings
 from measurement.probes.core_use import read_core_use
 from measurement.probes.fingerprint import usable_cores
@@ -73,16 +72,13 @@ class Engine:
     @property
     def sample_unit(self) -> str:
         """What is counted per second."""
-        return self._workload.sample_unit
+        return self.runner.workload.sample_unit
 
     @property
     def data_notes(self) -> Sequence[str]:
         """What is to be told of a workload's data."""
-        return () if isinstance(self._workload, MicroBenchmark) else self._workload.data_notes()
-
-    @property
-    def _workload(self) -> Workload | MicroBenchmark:
-        return self.runner.benchmark if isinstance(self.runner, MicroBenchmarkRunner) else self.runner.workload
+        workload = self.runner.workload
+        return () if isinstance(workload, MicroBenchmark) else workload.data_notes()
 
     def report(self, environment: Mapping[str, str]) -> RankReport:
         """Report what this rank really is: device, threads, cores, versions, optimizer."""
@@ -100,11 +96,9 @@ class Engine:
             threads=torch.get_num_threads(),
             affinity=usable_cores(),
             backend=self.backend.describe(),
-            kept_bytes=runner.kept_bytes(),
-            owns_step=isinstance(runner, Trainer) and runner.prepared is not None and runner.joined.owns_step,
             environment=dict(environment),
             fingerprint=fingerprint(),
-            sources=digests(sources_of(type(self._workload))),
+            sources=digests(sources_of(type(runner.workload))),
             **runner.describe(),
         )
 
@@ -156,7 +150,7 @@ def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelt
     setup = resolve_workload(job.workload, job.workload_options)
     _check_benchmark(job, setup)
     device = resolve_device(job.device, local_rank=world.local_rank)
-    backend = _make_backend(job, device, timeout=timeout)
+    backend = _checked_backend(job, device, timeout=timeout)
     _apply_speed(job.speed)
     benchmark = setup.build_micro_benchmark(seed=job.seed)
     make_forks_safe()
@@ -176,18 +170,16 @@ def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelt
     return Engine(job=job, setup=setup, world=world, backend=backend, runner=runner, epochs=epochs)
 
 
-def _make_backend(job: Job, device: torch.device, *, timeout: timedelta | None) -> Backend:
+def _checked_backend(job: Job, device: torch.device, *, timeout: timedelta | None) -> Backend:
     """Check what the job asks of the backend and of the device, and make the backend."""
-    cls = backend_class(job.backend)
-    options = checked(cls.Options, job.options, source=f"options of backend '{job.backend}'")
-    refused = cls.refused_environment(os.environ)
+    backend = make_backend(job.backend, transport=job.transport, options=job.options, micro_steps=job.micro_steps)
+    refused = backend.refused_environment(os.environ)
     if refused:
         raise PlanError(refused)
-    backend = cls(transport=job.transport, options=options, micro_steps=job.micro_steps)
     if timeout is not None:
         backend.timeout = timeout
     check_precision(job.precision, device)
-    cls.check_device(device.type)
+    backend.check_device(device.type)
     job.speed.check_device(device.type)
     return backend
 
@@ -198,7 +190,7 @@ def _connect(job: Job, world: World, backend: Backend, device: torch.device, *, 
     if counted.world_size != job.world_size:
         raise WorldSizeMismatchError(
             f"backend '{job.backend}' counts {counted.world_size} ranks where {job.world_size} were asked for "
-            f"(rank variables seen: {world.launcher}); start it with {' or '.join(type(backend).customary_launchers)}"
+            f"(rank variables seen: {world.launcher}); start it with {' or '.join(backend.customary_launchers)}"
         )
     return counted
 

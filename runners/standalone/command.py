@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from backends import backend_class, check_options
+from backends import backend_class, make_backend
 from measurement.conditions.disturbing_variables import disturbances, told
 from measurement.errors import PlanError
 from measurement.plans.plan import Arm, Plan
@@ -18,8 +18,7 @@ from measurement.world import HOROVOD, MPI, World
 from runners.flags import Given, command, values_of
 from runners.hosts.network import use_interface
 from runners.launchers import horovodrun, mpirun, read_own_world
-from runners.planning.arms import require_gpu_here
-from runners.planning.compatibility import require_given
+from runners.planning.arms import require_given, require_gpu_here
 from runners.planning.left_variables import libraries_of
 from runners.processes.readable_output import make_output_readable
 from runners.rank.resources import take_resources, threads_of
@@ -86,20 +85,20 @@ def resolve_plan(backend: str, content: Mapping[str, Any], arm: Mapping[str, Any
     Raises:
         PlanError: the launcher does not give what the backend needs, or the backend cannot do what is asked.
     """
-    name, cls = folder_name(backend), backend_class(backend)
-    options, transport = settings(arm.get("options"), "--option"), arm.get("transport")
-    if transport is None and world.launcher == "srun" and HOROVOD in cls.needs(None):
-        transport = "mpi" if MPI in world.gives else "gloo"  # Horovod would look for variables of horovodrun's or mpirun's
+    name, options = folder_name(backend), settings(arm.get("options"), "--option")
+    chosen = make_backend(backend, transport=arm.get("transport"), options=options, micro_steps=content.get("micro_steps", 1))
+    if chosen.transport is None and world.launcher == "srun" and HOROVOD in chosen.needs():
+        # Horovod would look for variables of horovodrun's or mpirun's
+        chosen.transport = "mpi" if MPI in world.gives else "gloo"
     if world.world_size > 1:
-        require_given(world.gives, launcher=world.launcher, backend=backend, transport=transport)
-    arms = {name: {"backend": backend, "transport": transport, "options": options}}
+        require_given(world.gives, chosen, launcher=world.launcher, reference=backend)
+    arms = {name: {"backend": backend, "transport": chosen.transport, "options": options}}
     plan = check_plan(
         {**content, "name": name, "world_size": world.world_size, "baseline": name, "arms": arms}, source="command line"
     )
-    require_gpu_here(plan.device, transport)
+    require_gpu_here(plan.device, chosen.transport)
     if world.rank == 0:
-        for warning in told({name: disturbances(os.environ, cls.steered_by | libraries_of(plan.device))}):
+        for warning in told({name: disturbances(os.environ, chosen.steered_by | libraries_of(plan.device))}):
             print(f"warning: {warning}", file=sys.stderr, flush=True)
-    checked_options = check_options(backend, options, source=f"options of backend '{backend}'")
-    cls.check(transport=transport, options=checked_options, micro_steps=plan.micro_steps, world_size=plan.world_size)
+    chosen.check(world_size=plan.world_size)
     return plan

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from backends import Backend, backend_class
+from backends import make_backend
 from measurement.errors import PlanError, WorldSizeMismatchError
 from measurement.plans.plan import Plan, Section
 from measurement.probes.fingerprint import usable_cores
@@ -115,7 +115,7 @@ def gather(job: Job, setup: WorkloadSetup, world: World, counts: Sequence[int], 
     """Measure on all ranks and return the record on rank 0. Collective."""
     take_resources(world, threads=threads_of(world, asked=None, environment=os.environ))
     device = resolve_device(job.device, local_rank=world.local_rank)
-    backend: Backend = backend_class(job.backend)(transport=job.transport)
+    backend = make_backend(job.backend, transport=job.transport, options=job.options)
     trained = setup.build(local_batch_size=job.local_batch_size, seed=job.seed)
     counted = backend.setup(world, device=device, store=rendezvous_store(job, world))
     try:

@@ -27,7 +27,7 @@ def measure(engine: Engine, record: LaunchRecord, measurement: Measurement, *, k
         ParityError: on every rank, where a micro-benchmark's result was wrong.
     """
     began = time.monotonic()
-    has_local = engine.backend.offers_local_steps(engine.backend.options) and not engine.job.speed.sync_batchnorm
+    has_local = engine.backend.has_local_steps and not engine.job.speed.sync_batchnorm
     assert measurement.rounds is not None and measurement.block_steps is not None
     local_every = measurement.local_every if has_local and not record.cases else 0
     mine: list[BlockRecord] = []

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from backends import backend_class
+from backends import make_backend
 from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan_file import check_plan
 from measurement.world import HOROVOD, MPI, RENDEZVOUS, World
@@ -28,8 +28,7 @@ from runners.launchers.base import interface_environment
 from runners.launchers.rank_variables import read_world
 from runners.launchers.srun import pmix_environment
 from runners.launchers.torchrun import Torchrun
-from runners.planning.arms import resolve_arms
-from runners.planning.compatibility import default_launcher
+from runners.planning.arms import default_launcher, resolve_arms
 from tests.conftest import REPOSITORY
 
 RUN = ("python3", "-m", "runners.rank.worker", "--arm", "a b;$(c)")
@@ -396,7 +395,7 @@ def test_a_launcher_is_refused_for_what_it_does_not_give(backend, transport, lau
     ],
 )
 def test_the_launcher_that_people_use_is_the_default(backend, transport, launcher):
-    assert default_launcher(backend, backend_class(backend), transport) == launcher
+    assert default_launcher(backend, make_backend(backend, transport=transport, options={})) == launcher
 
 
 FAULTS_OF_A_STEP = """

@@ -8,7 +8,8 @@ import shutil
 import pytest
 
 from measurement.records.results import ResultsFolder
-from runners.driver.run_study import point_plans, read_plan_or_study
+from runners.driver.run_study import point_plans
+from runners.planning.plan_reading import read_plan
 from tests.conftest import ringside, write_plan
 from tests.kit.results_factory import write_results
 
@@ -162,7 +163,7 @@ def test_a_study_is_refused_at_each_point(tmp_path):
     arms = {"ddp": {"backend": "ddp"}, "buckets": {"backend": "ddp", "options": {"bucket_cap_mb": 1}}}
     points = {"one": {"world_size": 1}, "two": {"world_size": 2}}
     plan, out = write_plan(tmp_path, arms=arms, points=points, measurement=SHORT), tmp_path / "out"
-    study = read_plan_or_study(plan)
+    study = read_plan(plan)
     ResultsFolder(out).write_plan(study)
     for name, point in point_plans(study).items():
         write_results(ResultsFolder(out).point(name).root, plan=point)

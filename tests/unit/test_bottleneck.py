@@ -79,7 +79,7 @@ def test_the_larger_share_is_the_limit_from_the_threshold_on(own, limit):
         (
             {"a": shares(0.1, 0.0, library_overhead=0.3), "b": shares(0.1, 0.0, imbalance=0.4)},
             "The library is the limit in a: 30% of the step is its overhead besides exchange. "
-            "Unlike ranks are the limit in b: 40% of the step is waiting for the slowest",
+            "Stragglers are the limit in b: 40% of the step is waiting for the slowest rank",
         ),
         (
             {"a": shares(0.1)},
@@ -116,6 +116,7 @@ def test_every_report_tells_the_limit(network_bound):
     assert "Exchange between ranks of one host is the limit: 36 to 44%" in " ".join(console.export_text().split())
 
 
+@pytest.mark.slow
 def test_without_local_steps_the_network_cannot_be_judged(tmp_path):
     folder = write_results(tmp_path / "results", plan=make_plan(local_every=0))
     comparison = write_reports(folder)

@@ -66,6 +66,7 @@ def test_every_case_has_its_own_pairs_and_ratio(found):
     assert len(found.results) == 3 * len(CASES)
 
 
+@pytest.mark.slow
 def test_latency_and_bandwidths_by_hand(folder):
     """A step of 20 ms: an all_reduce takes it, a ping-pong's message half of it."""
     quiet = Truth(cases=CASES, noise=1e-9, drift=0.0)
@@ -110,9 +111,10 @@ def test_the_control_has_its_veto_in_its_own_case_only(tmp_path):
     first, second = (vetoed.result("horovod-gloo", case.name) for case in CASES[:2])
     assert (first.verdict, second.verdict) == ("undecided", "faster")
     assert "'faster', but the control deviates" in first.note
-    assert vetoed.headline.startswith("The control failed in 1 of 2 cases (all_reduce/1KiB 1.0")
+    assert vetoed.headline.startswith("The A/A control failed in 1 of 2 cases (all_reduce/1KiB 1.0")
 
 
+@pytest.mark.slow
 def test_an_arm_that_failed_has_no_timing_in_any_case(tmp_path):
     statuses = {("horovod-mpi", launch): "wrong" for launch in range(3)}
     failed = write_reports(write_results(tmp_path, truth=Truth(cases=CASES[:2], statuses=statuses), plan=plan()))

@@ -204,6 +204,7 @@ def test_no_text_gets_anything_but_hosts_or_the_clear_error(text):
                 assert 1 <= entry.slots <= (entry.max_slots or MAX_SLOTS) <= MAX_SLOTS
 
 
+@pytest.mark.slow
 @given(HOSTS, st.data())
 @settings(max_examples=100, deadline=None)
 def test_every_rank_has_one_place_and_hosts_are_filled_in_order(hosts, data):

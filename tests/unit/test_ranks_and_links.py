@@ -23,6 +23,7 @@ def test_what_a_ring_needs_by_hand():
     assert (share_sent({"comm_hook": "fp16"}), share_sent({"compression": "fp16"}), share_sent({"op": "Sum"})) == (0.5, 0.5, 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1.0, 1.5])
 def test_bytes_per_step_are_what_blocks_with_exchange_send_more(tmp_path, factor):
     """A block sends 5 MB beside its steps, of which two steps are not timed."""

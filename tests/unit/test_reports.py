@@ -18,7 +18,7 @@ from measurement.records.results import ResultsFolder
 from reports import REGISTRY, conclude, make_report, write_reports
 from reports.base import Report
 from reports.charts.comparison_charts import charts
-from reports.charts.pairs import MAX_POINTS, pair_stride
+from reports.charts.timeline import MAX_POINTS, pair_stride
 from reports.formats.html import HtmlReport, script_json
 from reports.formats.markdown import escape
 from reports.formats.terminal import comparison_table
@@ -53,6 +53,7 @@ def comparison_file(name):
     return REGISTRY.resolve(name).file_name
 
 
+@pytest.mark.slow
 def test_every_registered_report_is_written(folder, comparison):
     assert sorted(p.name for p in folder.root.iterdir() if p.is_file()) == sorted([*FILES, "plan.yaml", "manifest.json"])
     customary = [name for name in REGISTRY.names() if make_report(name).is_customary]
@@ -72,6 +73,7 @@ def test_a_report_keeps_its_contract(name, comparison):
     assert all(name in first.decode() for name in shown if report.has_content(comparison))
 
 
+@pytest.mark.slow
 def test_written_twice_the_bytes_are_the_same(folder, comparison, tmp_path):
     before = {name: (folder.root / name).read_bytes() for name in FILES}
     copy = shutil.copytree(folder.root, tmp_path / "copy")
@@ -156,8 +158,9 @@ def test_every_chart_is_drawn_where_there_is_data(comparison):
     assert list(charts(comparison)) == named
 
 
+@pytest.mark.slow
 def test_without_any_timing_there_is_still_a_page(tmp_path):
-    statuses = {(arm, launch): "failed" for arm in make_plan().all_arms() for launch in range(3)}
+    statuses = {(arm, launch): "failed" for arm in make_plan().compared_arms() for launch in range(3)}
     folder = write_results(tmp_path, truth=Truth(statuses=statuses))
     folder.manifest_path.unlink()
     comparison = write_reports(folder)

@@ -94,6 +94,7 @@ def test_both_copies_of_the_baseline_are_averaged_each_over_its_own_rounds():
     assert found.pairs == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.0, 0.03])
 @pytest.mark.parametrize("launches", [2, 3, 5])
 def test_candidates_and_control_cover_at_their_nominal_rate(launches, spread):

@@ -43,6 +43,7 @@ def test_rounds_tell_throughput_step_time_data_wait_and_exposed_communication(tm
     assert not values
 
 
+@pytest.mark.slow
 def test_the_figures_of_one_round_are_those_of_the_report(tmp_path):
     """A comparison of one round has the throughput, data wait and exposed communication of that round."""
     plan = make_plan([], launches=1, rounds=1)

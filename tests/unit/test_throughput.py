@@ -94,6 +94,7 @@ def uneven(record):
     return record
 
 
+@pytest.mark.slow
 def test_the_standing_alone_table_and_the_report_show_the_same_number_for_the_same_record(tmp_path):
     folder = write_results(tmp_path, plan=make_plan([], launches=1, rounds=1, local_every=0))
     record = next(record for record in folder.records() if record.arm == "ddp-gloo")

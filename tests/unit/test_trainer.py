@@ -14,7 +14,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from backends.base import Prepared
-from backends.horovod.backend import HorovodPrepared
+from backends.horovod.optimizer import HorovodPrepared
 from measurement.errors import PlanError
 from measurement.plans.plan import Measurement
 from measurement.plans.settings import LossScale, SpeedSettings

@@ -228,6 +228,7 @@ def test_a_checkpoint_gives_the_same_next_steps(tmp_path, workload):
     assert [file.name for file in tmp_path.iterdir()] == ["kept.pt"], "no temporary file is left"
 
 
+@pytest.mark.slow
 def test_a_training_pauses_at_every_interval_asked_for():
     one, at = engine(local_batch_size=100), []
     one.epochs.run(epoch(2), pause=lambda number, progress: at.append((number, len(progress.losses))), pause_every=[4, 6])
@@ -235,6 +236,7 @@ def test_a_training_pauses_at_every_interval_asked_for():
     assert at == [(2, 4), (2, 6), (2, 8), (2, 12)], "it may begin at any epoch"
 
 
+@pytest.mark.slow
 def test_the_model_alone_can_be_taken_from_a_checkpoint_of_other_rules(tmp_path):
     path, one = tmp_path / "kept.pt", engine()
     one.run_epoch(epoch(0))
