@@ -8,7 +8,7 @@ from typing import Any
 from measurement.conditions.fairness import fairness_table
 from measurement.errors import PlanError
 from measurement.records.record import LaunchRecord, RankReport
-from reports.run_folders import Kind, Run
+from reports.run_folders import ArmKey, Run
 
 QUESTION = ("workload", "workload_options", "precision", "loss_scale", "max_gradient_norm", "speed", "training")
 """Fields of a plan that define what is asked; the ranks report the rest."""
@@ -22,7 +22,7 @@ BATCH = ("local_batch_size", "micro_steps", "world_size", "threads", "cores")
 """What a single process that trains with the global batch of many ranks has of its own."""
 
 
-def require_equal_conditions(runs: Sequence[Run], arms: Mapping[Kind, str], allowed: Sequence[str]) -> list[str]:
+def require_equal_conditions(runs: Sequence[Run], arms: Mapping[ArmKey, str], allowed: Sequence[str]) -> list[str]:
     """Refuse runs that train something else, or on other conditions.
 
     Args:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from measurement.records.record import Case, ParityResult
-from reports.estimate import Caution, Estimate, RunOrder
+from measurement.records.record import Case, Failure, ParityResult
+from reports.estimate import Caution, Estimate, RunOrder, Stored
 from reports.training_schema import TrainingSummary
 
-SCHEMA_VERSION = 5
-"""2: cases of micro-benchmarks. 3: an arm's figures by case are called ``cases``; ``case`` is null where a workload is trained.
-4: ``throughput_ratio`` is that of totals, with ``typical_ratio`` beside it; stalls; what one long run may come out at. 5: terms
-that add up to a step (``step_terms_s``, with exposed exchange in the place of ``exposed_comm_s``) and why a ratio is what it is."""
+SCHEMA_VERSION = 1
 
 Verdict = Literal["faster", "slower", "equivalent", "undecided"]
 Withheld = Literal["control", "stalls", "load"]
@@ -26,22 +23,11 @@ Status = Literal["ok", "failed", "wrong", "timeout", "not measured", "not at thi
 """The last only in studies: an arm of one process, where there are more ranks."""
 
 
-class Stored(BaseModel):
-    """Base of what ``comparison.json`` holds."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class ArmError(Stored):
+class ArmError(Failure):
     """Why an arm, or one launch of it, has no timing."""
 
     launch: int
     status: Status
-    message: str
-    excerpt: list[str] = []
-    ranks: list[int] = []
-    hosts: list[str] = []
-    log_tail: dict[str, str] = {}
 
 
 class CaseFigures(Stored):
@@ -277,13 +263,13 @@ class ArmSummary(Stored):
     load: LoadFigures | None = None
     """Null where the kernel does not tell."""
     page_faults: PageFaults | None = None
-    """Null of a micro-benchmark or a training to the end, and in files written before there were any."""
+    """Null of a micro-benchmark or a training to the end."""
     skipped_steps: int = 0
     """Timed steps that the optimizer did not take, since gradients overflowed in fp16."""
     restarts: int = 0
     """How often the workload's batches ended in timed steps and were begun anew."""
     step_shares: StepShares | None = None
-    """Null without synchronised steps, and in files written before there were any."""
+    """Null without synchronised steps."""
     peak_memory_bytes: int | None = None
     speed_up: Estimate | None = None
     """Of a study: throughput over that of the ``scaling_baseline``."""
@@ -302,7 +288,7 @@ class ArmSummary(Stored):
     links: list[LinkFigures] = []
     """Of each host; empty on one host."""
     machine: list[MachineFigures] = []
-    """Of each host; empty where nothing was read: in runs that stood alone, and of older versions."""
+    """Of each host; empty where nothing was read, as in standalone runs."""
     energy_per_sample_j: float | None = None
     """Of all hosts together, whoever used it; null where a host does not tell."""
     cases: list[CaseFigures] = []
@@ -328,10 +314,10 @@ class RatioSummary(Stored):
     role: Literal["control", "candidate"]
     world_size: int
     hosts: list[str]
-    throughput_ratio: float | None
+    throughput_ratio: float | None = None
     """Of totals, stalls included: the geometric mean over launches of all samples over all seconds."""
-    ci_low: float | None
-    ci_high: float | None
+    ci_low: float | None = None
+    ci_high: float | None = None
     run_low: float | None = None
     run_high: float | None = None
     """What one long run may be expected to come out at: a prediction interval, wider than that of the mean."""
@@ -350,8 +336,8 @@ class RatioSummary(Stored):
     caution: Caution | None = None
     run_order: RunOrder | None = None
     """Of runs that people started themselves: alternating ones are paired. Null where arms took turns."""
-    launches: int
-    pairs: int
+    launches: int = 0
+    pairs: int = 0
     typical_ratio: float | None = None
     """Geometric mean over launches of the pairs' 20% trimmed means: what a usual block shows."""
     ratio_without_stalls: float | None = None
@@ -368,7 +354,7 @@ class RatioSummary(Stored):
     term_differences_s: dict[Term, Estimate] = {}
     """How much longer each term is than the baseline's, seconds per step; they add up to the difference of the steps. Without
     ``library_overhead`` where one of the two has none: then it is part of ``compute``."""
-    held_up_s: Estimate | None = None
+    cpu_contention_s: Estimate | None = None
     """For how much longer than the baseline's its own threads keep the training threads waiting for a core, seconds per step
     without exchange; null where the kernel does not tell, or where they do not."""
     note: str | None = None
@@ -379,9 +365,7 @@ class RatioSummary(Stored):
     @property
     def control_failed(self) -> bool:
         """Whether this is the control and its interval excludes 1."""
-        if self.role != "control" or self.ci_low is None or self.ci_high is None:
-            return False
-        return not self.ci_low <= 1 <= self.ci_high
+        return self.role == "control" and Estimate(value=1.0, ci_low=self.ci_low, ci_high=self.ci_high).excludes(1.0)
 
 
 class Comparison(Stored):

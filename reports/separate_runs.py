@@ -20,7 +20,7 @@ from reports.compose_comparison import compare
 from reports.compose_study import study_of
 from reports.conclusions.steps import Steps, read_steps
 from reports.run_conditions import is_allowed, refuse, require_equal_conditions, told
-from reports.run_folders import Kind, Run, name_arms
+from reports.run_folders import ArmKey, Run, name_arms
 from reports.schema import Comparison
 from reports.study_schema import Study
 
@@ -78,7 +78,7 @@ def _write(report: Report, found: Comparison | Study, folder: ResultsFolder) -> 
 
 def _comparison(
     runs: Sequence[Run],
-    arms: Mapping[Kind, str],
+    arms: Mapping[ArmKey, str],
     *,
     name: str,
     baseline: str,
@@ -144,7 +144,7 @@ def _launches(by_arm: Mapping[str, Sequence[Run]], *, trains: bool) -> dict[tupl
 
 def _study(
     by_size: Mapping[int, Sequence[Run]],
-    arms: Mapping[Kind, str],
+    arms: Mapping[ArmKey, str],
     *,
     name: str,
     baseline: str,

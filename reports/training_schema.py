@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from pydantic import BaseModel, ConfigDict
-
 from measurement.plans.settings import Quantity, TrainingSettings
-from reports.estimate import Estimate
+from reports.estimate import Estimate, Stored
 
 Convergence = Literal["same", "differs", "undecided"]
 NoDifference = Literal["nothing held out", "no common seed", "few seeds"]
 """Why accuracies cannot be compared, or only without an interval."""
 QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
-
-
-class Stored(BaseModel):
-    """Base of these models."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 class SeedCurve(Stored):

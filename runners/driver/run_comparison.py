@@ -24,7 +24,7 @@ from measurement.records.record import Elsewhere, LaunchRecord, Manifest
 from measurement.records.results import ResultsFolder, write_result
 from reports import conclude, make_reports, write_reports
 from reports.schema import Comparison
-from reports.statistics.looks import next_look
+from reports.statistics.interim_analyses import next_analysis
 from runners.driver.endpoint import DriverEndpoint, open_endpoint
 from runners.driver.gates import none_can_pass
 from runners.driver.launch import Launch
@@ -246,7 +246,7 @@ class ComparisonRun:
         spent_s = time.monotonic() - self._seconds.began
         if not measure.until_decided or (measure.max_minutes is not None and spent_s > 60 * measure.max_minutes):
             return False
-        if len(self._complete_launches()) < next_look(self.manifest.looks, launches=measure.launches):
+        if len(self._complete_launches()) < next_analysis(self.manifest.looks, launches=measure.launches):
             return True
         self._look()
         return bool(conclude(self.folder).undecided)

@@ -83,7 +83,7 @@ def test_written_twice_the_bytes_are_the_same(folder, comparison, tmp_path):
 
 def test_json_holds_what_the_contract_names(folder, comparison):
     stored = json.loads((folder.root / "comparison.json").read_text())
-    assert stored["schema_version"] == 5
+    assert stored["schema_version"] == 1
     wanted = {"baseline", "candidate", "world_size", "hosts", "throughput_ratio", "ci_low", "ci_high", "confidence", "verdict"}
     assert all(wanted | {"launches", "pairs", "role", "more_minutes"} <= result.keys() for result in stored["results"])
     figures = {"throughput_per_s", "step_time_s", "step_terms_s", "peak_memory_bytes", "scaling_efficiency", "scaling_baseline"}
