@@ -54,8 +54,7 @@ class DDPOptions(ProcessGroupOptions):
     powersgd_rank: int = Field(default=1, ge=1)
     """Rank of the matrices that the powersgd hook exchanges."""
     powersgd_start_step: int = Field(default=10, ge=2)
-    """Steps of plain all_reduce before PowerSGD begins, counted from the model's first. A rebuilt model takes them again
-    (``measurement.rebuild_every``): let ``warmup_steps`` cover them then."""
+    """Steps of plain all_reduce before PowerSGD begins, counted from the model's first."""
     zero_redundancy_optimizer: bool = False
     """Each rank keeps the optimizer state of a share of the parameters and broadcasts them after the step
     (``torch.distributed.optim.ZeroRedundancyOptimizer``)."""

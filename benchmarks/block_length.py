@@ -1,15 +1,11 @@
-"""Does the answer depend on how long a block is, or on how old the wrapper in it is? Long blocks of a plan, cut up afterwards.
+"""Does the answer depend on how long a block is? Long blocks of a plan, cut up afterwards.
 
-    python benchmarks/block_length.py plans/local.yaml --output FOLDER [--launches 8] [--rounds 4] [--block-s 8] [--after-a-stop]
+    python benchmarks/block_length.py plans/local.yaml --output FOLDER [--launches 8] [--rounds 4] [--block-s 8]
 
-Model, optimizer and wrapper are built anew before each block. Printed for each arm is its throughput over
-the baseline's, mean over launches with its 95% interval: as blocks of 0.15 to 8 s would have given it, which are the first steps of
-the long ones; and by the wrapper's age, in steps since it was built (DDP's reducer, for one, times its first ten). Beside each
-stands by how much it is above that of all steps, with the interval of this difference within launches.
-
-With ``--after-a-stop`` models are built once in each launch, as a comparison does, and every step is timed: printed is how much
-longer than an arm's mean step those take with which a block begins, after its ranks were stopped; and blocks as above, without the
-steps that a comparison does not time.
+Every step is timed. Printed for each arm is how much longer than its mean step those take with which a block begins, after its
+ranks were stopped. Then its throughput over the baseline's, mean over launches with its 95% interval, as blocks of 0.15 to 8 s
+would have given it: the first steps of the long ones, without those that a comparison does not time. Beside each stands by how
+much it is above that of all steps, with the interval of this difference within launches.
 
 Run it on an otherwise idle machine. An existing FOLDER is read, or continued.
 """
@@ -32,12 +28,11 @@ from reports.conclusions.steps import read_steps
 from reports.statistics.student import t_interval
 
 BLOCKS_S = (0.15, 0.5, 1.0, 2.0, 4.0, 8.0)
-AGES = ((3, 10), (11, 20), (21, 50), (51, None))
 AFTER_A_STOP = ((1, 1), (2, 2), (3, 6), (7, 15), (16, None))
 WARMUP_STEPS = Measurement().warmup_steps
 
 
-def measure(plan: Path, output: Path, *, launches: int, rounds: int, block_s: float, after_a_stop: bool) -> None:
+def measure(plan: Path, output: Path, *, launches: int, rounds: int, block_s: float) -> None:
     """Compare with blocks of so many seconds, without what tells why."""
     wanted = yaml.safe_load(plan.read_text())
     length = {
@@ -46,9 +41,9 @@ def measure(plan: Path, output: Path, *, launches: int, rounds: int, block_s: fl
         "rounds": rounds,
         "block_s": block_s,
         "block_timeout_s": 120 + 10 * block_s,
+        "warmup_steps": 0,
     }
-    begin = {"warmup_steps": 0} if after_a_stop else {"rebuild_every": 1}
-    wanted["measurement"] = {**length, **begin, "control": False, "floor": False, "local_every": 0}
+    wanted["measurement"] = {**length, "control": False, "floor": False, "local_every": 0}
     path = output.with_suffix(".yaml")
     path.write_text(yaml.safe_dump(wanted))
     subprocess.run([sys.executable, "-m", "runners.cli", "compare", str(path), "-o", str(output)], check=True, stdout=sys.stderr)
@@ -117,20 +112,12 @@ def main() -> None:
     parser.add_argument("--launches", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--block-s", type=float, default=BLOCKS_S[-1])
-    parser.add_argument("--after-a-stop", action="store_true", help="how long the steps take with which a block begins")
     given = parser.parse_args()
-    length = {"rehearsal": "never", "launches": given.launches, "rounds": given.rounds, "block_s": given.block_s}
-    measure(given.plan, given.output, **length, after_a_stop=given.after_a_stop)
+    measure(given.plan, given.output, launches=given.launches, rounds=given.rounds, block_s=given.block_s)
     steps, baseline = step_times(given.output), str(yaml.safe_load(given.plan.read_text())["baseline"])
-    if given.after_a_stop:
-        tell_after_a_stop(steps)
-        warm = steps[steps["step"] >= WARMUP_STEPS]
-        tell_blocks(warm.assign(step=warm["step"] - WARMUP_STEPS), baseline, given.block_s)
-        return
-    tell_blocks(steps, baseline, given.block_s)
-    age = steps["step"] + 1 + WARMUP_STEPS
-    for youngest, oldest in AGES:
-        tell(_numbers(youngest, oldest), steps[age.between(youngest, oldest or np.inf)], steps, baseline)
+    tell_after_a_stop(steps)
+    warm = steps[steps["step"] >= WARMUP_STEPS]
+    tell_blocks(warm.assign(step=warm["step"] - WARMUP_STEPS), baseline, given.block_s)
 
 
 if __name__ == "__main__":

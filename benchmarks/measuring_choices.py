@@ -28,7 +28,6 @@ from reports import conclude
 DDP = {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"}
 MEASUREMENT = {"rehearsal": "never", "launches": 2, "seconds_per_launch": 20, "local_every": 0}
 LARGE_BATCH = {"local_batch_size": 128, "measurement": {"block_s": 0.4}}
-REBUILT = {"rebuild_every": 1}
 CHOICES: dict[str, dict[str, Any]] = {
     "default": {},
     "blocks-0.05s": {"measurement": {"block_s": 0.05}},
@@ -37,10 +36,6 @@ CHOICES: dict[str, dict[str, Any]] = {
     "kept-memory": {"freed_memory": "keep"},
     "large-batch": LARGE_BATCH,
     "large-batch-kept-memory": {**LARGE_BATCH, "freed_memory": "keep"},
-    "rebuilt": {"measurement": REBUILT},
-    "rebuilt-kept-memory": {"measurement": REBUILT, "freed_memory": "keep"},
-    "large-batch-rebuilt": LARGE_BATCH | {"measurement": {"block_s": 0.4, **REBUILT}},
-    "large-batch-rebuilt-kept-memory": LARGE_BATCH | {"measurement": {"block_s": 0.4, **REBUILT}, "freed_memory": "keep"},
     "never-frozen": {"measurement": {"freeze": False}},
 }
 

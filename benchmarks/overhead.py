@@ -86,7 +86,7 @@ def bare_block(engine: Engine, batches: Iterator[Any], *, steps: int) -> float:
 
 def ringside_block(engine: Engine, *, steps: int) -> float:
     """Return the seconds of ``steps`` steps by Ringside's loop and clock."""
-    block = engine.trainer.run_block(steps=steps, warmup_steps=WARMUP_STEPS, local=False, rebuild=False)
+    block = engine.trainer.run_block(steps=steps, warmup_steps=WARMUP_STEPS, local=False)
     return math.fsum(map(math.fsum, block.phases_s))
 
 

@@ -30,7 +30,7 @@ import yaml
 
 from benchmarks.plugins.unread import coin
 from measurement.plans.plan_file import check_plan
-from measurement.probes.host_use import HostCounters
+from measurement.records.host_use import HostCounters
 from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.conclusions.blocks import tabulate_blocks

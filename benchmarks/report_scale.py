@@ -20,6 +20,7 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow.parquet import ParquetWriter
 
+from measurement.conditions.same_environment import plan_digest
 from measurement.plans.plan import Arm, Measurement, Plan
 from measurement.records.record import PHASES, STEP_COLUMNS, BlockRecord, LaunchRecord, Manifest, ParityResult, RankReport
 from measurement.records.results import ResultsFolder
@@ -38,7 +39,9 @@ def make(root: Path, *, ranks: int, steps: int) -> ResultsFolder:
     folder = ResultsFolder(root)
     folder.write_plan(plan)
     folder.write_manifest(
-        Manifest(comparison_id=root.name, plan_digest=plan.digest(), created_at="2026-01-01T12:00:00+00:00", ringside_version="0")
+        Manifest(
+            comparison_id=root.name, plan_digest=plan_digest(plan), created_at="2026-01-01T12:00:00+00:00", ringside_version="0"
+        )
     )
     for number, (name, arm) in enumerate(arms.items()):
         blocks = [
@@ -48,7 +51,7 @@ def make(root: Path, *, ranks: int, steps: int) -> ResultsFolder:
         ]
         record = LaunchRecord(
             comparison_id=root.name,
-            plan_digest=plan.digest(),
+            plan_digest=plan_digest(plan),
             launch=0,
             arm=name,
             role=plan.role(name),

@@ -26,7 +26,7 @@ def parse_step(line: str) -> tuple[int, str] | None:
     return int(found.group(1)), re.sub(r"(CMakeFiles/[^/]+\.dir/|__/)", "", target).removesuffix(".o")
 
 
-class Progress:
+class BuildProgress:
     """Shows the elapsed time and the current step."""
 
     def __init__(self, title: str, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TextIO
 
 from install import cache, edits, toolchain
-from install.progress import Progress
+from install.progress import BuildProgress
 
 HOROVOD_VERSION = "0.28.1"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
@@ -65,7 +65,7 @@ def build_wheel(directory: Path, operations: str) -> Path:
     if problems:
         raise PrerequisiteError("; ".join(problems))
     directory.mkdir(parents=True, exist_ok=True)
-    progress = Progress(f"Horovod {HOROVOD_VERSION} ({operations})")
+    progress = BuildProgress(f"Horovod {HOROVOD_VERSION} ({operations})")
     # Not below the cache: Horovod's CMake files take the source path for a regular expression, and the key has a "+".
     with tempfile.TemporaryDirectory(prefix="ringside-horovod-") as scratch:
         work = Path(scratch)
@@ -192,7 +192,7 @@ def linkable_nccl(nccl: Path, work: Path) -> Path:
     return home
 
 
-def compile_wheel(sources: Path, target: Path, log: Path, environment: Mapping[str, str], progress: Progress) -> None:
+def compile_wheel(sources: Path, target: Path, log: Path, environment: Mapping[str, str], progress: BuildProgress) -> None:
     """Compile the edited sources into a wheel, and write all output to the log.
 
     Args:
@@ -215,7 +215,7 @@ def compile_wheel(sources: Path, target: Path, log: Path, environment: Mapping[s
         raise BuildError(f"{explain(text)}; log: {log}\n{textwrap.indent(log_tail(text), '  | ')}")
 
 
-def stream_output(argv: Sequence[str], environment: Mapping[str, str], log: TextIO, progress: Progress) -> int:
+def stream_output(argv: Sequence[str], environment: Mapping[str, str], log: TextIO, progress: BuildProgress) -> int:
     """Run a command, log and show each line of its output as it comes, and return its exit status."""
     with subprocess.Popen(
         argv,

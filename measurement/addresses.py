@@ -13,7 +13,7 @@ TRIES = 50
 
 
 def family_of(address: str) -> socket.AddressFamily:
-    """Of an IP address."""
+    """Family of an IP address."""
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 

@@ -48,7 +48,7 @@ class Communicator(ABC):
         return self.unsupported_type(operation, op=op, dtype=dtype)
 
     def unsupported_type(self, operation: str, *, op: ReduceOp | None, dtype: str) -> str | None:
-        """The same of an operation that the library has as such."""
+        """Why an operation that the library has cannot be had with this ``op`` and ``dtype``; None where it can."""
         return None
 
     def all_reduce(self, tensor: Tensor, *, op: ReduceOp = "sum") -> None:
@@ -56,11 +56,11 @@ class Communicator(ABC):
         raise NotImplementedError
 
     def all_reduce_to(self, tensor: Tensor, *, op: ReduceOp, out: Tensor) -> Tensor:
-        """The same; ``tensor`` stays. In ``out`` where the library can write there, else in a tensor of its own."""
+        """As ``all_reduce``; ``tensor`` stays. In ``out`` where the library can write there, else in a tensor of its own."""
         raise NotImplementedError
 
     def reduce(self, tensor: Tensor, *, op: ReduceOp, root: int) -> None:
-        """The same on rank ``root`` only, in place there; other ranks' tensors are of no value afterwards."""
+        """As ``all_reduce``, on rank ``root`` only, in place there; other ranks' tensors are of no value afterwards."""
         raise NotImplementedError
 
     def broadcast(self, tensor: Tensor, *, root: int) -> None:
@@ -68,7 +68,7 @@ class Communicator(ABC):
         raise NotImplementedError
 
     def broadcast_to(self, tensor: Tensor, *, root: int, out: Tensor) -> Tensor:
-        """The same; ``tensor`` stays. ``out`` as in ``all_reduce_to``."""
+        """As ``broadcast``; ``tensor`` stays. ``out`` as in ``all_reduce_to``."""
         raise NotImplementedError
 
     def all_gather(self, tensor: Tensor, *, out: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class Communicator(ABC):
         raise NotImplementedError
 
     def all_gather_in_place(self, tensor: Tensor, *, out: Tensor) -> Tensor:
-        """The same where ``tensor`` is this rank's part of ``out`` already."""
+        """As ``all_gather``, where ``tensor`` is this rank's part of ``out`` already."""
         raise NotImplementedError
 
     def reduce_scatter(self, tensor: Tensor, *, out: Tensor, op: ReduceOp = "sum") -> Tensor:
@@ -112,5 +112,5 @@ class Communicator(ABC):
         raise NotImplementedError
 
     def group(self, ranks: Sequence[int]) -> Communicator:
-        """The same operations among some ranks only: one of the groups that were announced before the backend's ``setup``."""
+        """A communicator of some ranks only: one of the groups that were announced before the backend's ``setup``."""
         raise NotImplementedError

@@ -123,6 +123,6 @@ def printable(text: str) -> str:
 
 
 def in_report(text: str) -> str:
-    """The same, cut where it is longer than anybody reads."""
+    """The printable text, cut where it is longer than anybody reads."""
     shown = printable(text[: 2 * MOST_SHOWN])
     return shown if len(text) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]}… ({len(text):,} characters in all)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -37,14 +36,3 @@ HOROVOD = "horovod"
 """What Horovod finds its rank and the other ranks by: HOROVOD_* variables, or MPI's."""
 ALLOW_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 """Variables that Open MPI wants to be 1 before it starts ranks for root."""
-
-MISSING: Mapping[str, str] = {
-    RENDEZVOUS: "it gives its ranks no address to meet at (MASTER_ADDR and MASTER_PORT)",
-    MPI: "it starts no MPI: each rank would be a world of 1",
-    HOROVOD: "no HOROVOD_* variables: each rank would be a world of 1",
-}
-
-
-def reason(missing: Iterable[str]) -> str:
-    """Why a launcher that does not give these cannot start a backend."""
-    return "; ".join(MISSING.get(need, f"it does not give '{need}'") for need in sorted(missing))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from measurement.conditions.same_environment import elsewhere_lines
+from measurement.conditions.same_environment import plan_digest
 from measurement.errors import RecordError
 from measurement.plans.plan import FLOOR, Plan
 from measurement.records.record import LaunchRecord, Manifest
@@ -26,6 +26,7 @@ from reports.schema import ArmSummary, Comparison, RatioSummary
 from reports.statistics.interim_analyses import error_share
 from reports.training_schema import TrainingSummary
 from reports.wording.causes import limit_sentence
+from reports.wording.cautions import elsewhere_lines
 from reports.wording.comparison_sentences import (
     apart_note,
     control_sentence,
@@ -128,10 +129,10 @@ def _check(plan: Plan, records: Sequence[LaunchRecord]) -> None:
         raise RecordError("there is no launch record yet, so nothing to report; run 'ringside compare' on this folder first")
     known = [*plan.all_arms(), *([FLOOR] if plan.has_floor else [])]
     for record in records:
-        if record.arm not in known or record.plan_digest != plan.digest():
+        if record.arm not in known or record.plan_digest != plan_digest(plan):
             raise RecordError(
                 f"the record of launch {record.launch}, arm '{record.arm}', is of another plan (digest {record.plan_digest}, "
-                f"this plan's is {plan.digest()}); keep one results folder for each plan"
+                f"this plan's is {plan_digest(plan)}); keep one results folder for each plan"
             )
 
 

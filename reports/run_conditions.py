@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from measurement.conditions.conditions import CONDITIONS, MAY_DIFFER_BETWEEN_RUNS
 from measurement.conditions.fairness import fairness_table
 from measurement.errors import PlanError
 from measurement.records.record import LaunchRecord, RankReport
 from reports.run_folders import ArmKey, Run
 
-QUESTION = ("workload", "workload_options", "precision", "loss_scale", "max_gradient_norm", "speed", "training")
+QUESTION = tuple(condition.field for condition in CONDITIONS if condition.runs)
 """Fields of a plan that define what is asked; the ranks report the rest."""
-NO_CONDITION = ("environment.OMP_NUM_THREADS",)
-"""What ranks report and need not agree: how many threads are in force is reported by itself."""
-SHOWN_AS = {"host": "placement", "affinity": "cores"}
+SHOWN_AS = {condition.name: condition.between_runs for condition in CONDITIONS if condition.between_runs}
 """Names of fields that are compared in another form: hosts by their number and cores by how many they are."""
-FOLLOWS_FROM_SIZE = ("placement", "local_batch_size", "micro_steps", "world_size", "threads", "cores")
-"""What may differ between runs of unlike world sizes; the batch is looked at by itself."""
-BATCH = ("local_batch_size", "micro_steps", "world_size", "threads", "cores")
+BATCH = tuple(SHOWN_AS.get(one.name, one.name) for one in CONDITIONS if one.arms == "as ranks")
 """What a single process that trains with the global batch of many ranks has of its own."""
+FOLLOWS_FROM_SIZE = ("placement", *BATCH)
+"""What may differ between runs of unlike world sizes; the batch is looked at by itself."""
 
 
 def require_equal_conditions(runs: Sequence[Run], arms: Mapping[ArmKey, str], allowed: Sequence[str]) -> list[str]:
@@ -70,7 +69,7 @@ def _by_field(field: str, values: Mapping[str, Any]) -> Iterator[tuple[str, dict
 def _of_ranks(runs: Sequence[Run], *, is_one_arm: bool) -> dict[str, dict[str, Any]]:
     trains = runs[0].plan.training is not None
     records = [_as_condition(run, role="baseline" if is_one_arm else "candidate") for run in runs]
-    unimportant = (*NO_CONDITION, *(("seed", *BATCH) if trains else ()))
+    unimportant = (*MAY_DIFFER_BETWEEN_RUNS, *(("seed", *BATCH) if trains else ()))
     found = {
         SHOWN_AS.get(entry["field"], entry["field"]): entry["values"] for entry in fairness_table(records) if not entry["asked"]
     }

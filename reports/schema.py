@@ -11,6 +11,7 @@ from reports.estimate import Caution, Estimate, RunOrder, Stored
 from reports.training_schema import TrainingSummary
 
 SCHEMA_VERSION = 1
+"""Version of comparison.json, a study's too. It grows when a key changes its meaning or goes."""
 
 Verdict = Literal["faster", "slower", "equivalent", "undecided"]
 Withheld = Literal["control", "stalls", "load"]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from measurement.conditions.fairness import fairness_table
+from measurement.conditions.same_environment import plan_digest
 from measurement.errors import PlanError
 from measurement.plans.plan import Arm, Plan, Point
 from measurement.records.record import LaunchRecord
@@ -97,7 +98,7 @@ def _comparison(
     launches = _launches(by_arm, trains=plan.training is not None)
     records, tables = [], []
     for (arm, launch), run in launches.items():
-        place = {"comparison_id": name, "plan_digest": plan.digest(), "arm": arm, "role": plan.role(arm), "launch": launch}
+        place = {"comparison_id": name, "plan_digest": plan_digest(plan), "arm": arm, "role": plan.role(arm), "launch": launch}
         records.append(run.record.model_copy(update=place))
         tables.append(read_steps(run.folder, [run.record]).as_of(arm=arm, launch=launch))
     found = compare(plan, records, Steps.joined(tables))

@@ -84,7 +84,7 @@ class Workload(ABC):
     def after_step(self, step: int, *, model: nn.Module, optimizer: Optimizer) -> None:
         """Do what follows each optimizer step: a learning-rate schedule, a moving average of the weights. The same under every arm.
 
-        Called on every rank; not collective. Models are built anew many times: what is kept beside one is made in ``build_model``
+        Called on every rank; not collective. What is kept beside a model is made in ``build_model``
         or ``build_optimizer``.
 
         Args:
@@ -168,10 +168,6 @@ class Workload(ABC):
     def evaluation_sums(self, model: nn.Module, batch: Batch) -> EvaluationSums:
         """Evaluate one batch of ``evaluation_batches``. ``model`` is in evaluation mode and no gradients are recorded."""
         raise NotImplementedError(f"{type(self).__name__} has evaluation_batches but no evaluation_sums")
-
-    def evaluate(self, model: nn.Module, device: torch.device) -> dict[str, float]:
-        """Return the metrics of a trained model on all held-out data, by name. Empty if nothing is held out."""
-        return shard_sums(self, model, rank=0, world_size=1, device=device).metrics()
 
 
 @dataclass(frozen=True, kw_only=True)

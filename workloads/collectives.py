@@ -125,7 +125,7 @@ class Variant:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """Of the tensors."""
+        """The tensors' type, as PyTorch has it."""
         dtype: torch.dtype = getattr(torch, self.dtype)
         return dtype
 

@@ -22,7 +22,7 @@ from workloads.supervised import SGDOptions, SGDTrained
 
 PARTS = ("train", "val")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""Of images, in capital letters or small: those of ``torchvision.datasets.ImageFolder``."""
+"""Names of images end in these, in capital letters or small, as in ``torchvision.datasets.ImageFolder``."""
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of ImageNet by channel, as torchvision's pretrained weights expect them."""
 BORDER = 256 / 224

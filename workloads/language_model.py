@@ -26,7 +26,7 @@ from workloads.supervised import Supervised
 
 BYTES = 256
 HELD_OUT_SHARE = 10
-"""Of a single file, the last 1/HELD_OUT_SHARE is held out for evaluation."""
+"""In a single file, the last 1/HELD_OUT_SHARE is held out for evaluation."""
 NAMES = ("train.txt", "val.txt")
 TEXT = r"(?:.+[-_. ])?(?:{})(?:[-_.](?:txt|text|tokens|raw))*"
 """Such as ``wiki.train.tokens`` and ``TinyStories-valid.txt``."""

@@ -40,7 +40,7 @@ class Operation(Repetition):
     needs: ClassVar[tuple[str, ...]]
     """Methods of the communicator that it calls in place, or where there is but one variant; none: it is never in place."""
     needs_out_of_place: ClassVar[tuple[str, ...] | None] = None
-    """The same where the result is another tensor than the input; None: there is no such variant."""
+    """Methods that it calls where the result is another tensor than the input; None: there is no such variant."""
     reduces: ClassVar[bool] = False
     """Whether it combines the ranks' inputs, by any of ``COMBINE``."""
     has_root: ClassVar[bool] = False
@@ -341,7 +341,7 @@ class SendRecv(Operation):
 
 
 class SendRecvLast(SendRecv):
-    """The same between rank 0 and the last rank, which is on another host where there are several."""
+    """A ping-pong with blocking calls between rank 0 and the last rank, on another host where there are several."""
 
     name, least_ranks = "send_recv_last", 3
 
@@ -351,7 +351,7 @@ class SendRecvLast(SendRecv):
 
 
 class IsendIrecv(SendRecv):
-    """The same ping-pong with nonblocking calls, each followed by a wait."""
+    """A ping-pong with nonblocking calls, each followed by a wait."""
 
     name: ClassVar[str] = "isend_irecv"
     needs = ("isend", "irecv")
@@ -366,7 +366,7 @@ class IsendIrecv(SendRecv):
 
 
 class IsendIrecvLast(IsendIrecv):
-    """The same between rank 0 and the last rank."""
+    """A ping-pong with nonblocking calls between rank 0 and the last rank."""
 
     name, least_ranks = "isend_irecv_last", 3
 

@@ -1,4 +1,4 @@
-"""Several optimizers as one, such as Muon for matrices and AdamW for the rest. A step is one of each."""
+"""Several optimizers as one (Muon for matrices, AdamW for the rest), and the generators that models and losses draw from."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ Drawn = TypeVar("Drawn")
 
 
 def seed_generators(seed: int) -> None:
-    """Seed all three, those that belong to the process; generators of a workload's own stay as they are. Not collective."""
+    """Seed PyTorch's generators on every device, NumPy's and Python's; a workload's own stay as they are. Not collective."""
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
@@ -106,7 +106,7 @@ class OwnDraws:
 
 
 def torch_states() -> list[torch.Tensor]:
-    """Of PyTorch's generators: the CPU's and, once it is in use, the current GPU's."""
+    """Return the states of PyTorch's generators: the CPU's and, once it is in use, the current GPU's."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else [])]
 
 

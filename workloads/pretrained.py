@@ -1,4 +1,7 @@
-"""Loads weights to start from: a state dict in a file of the user's. Nothing is downloaded."""
+"""torchvision's classifiers by name, and weights to start from: a state dict in a file. Nothing is downloaded.
+
+Importing torchvision takes a second, so it is done on first use.
+"""
 
 from __future__ import annotations
 

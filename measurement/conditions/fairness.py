@@ -9,15 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from measurement.conditions.conditions import CONDITIONS, arm_rule
 from measurement.records.record import LaunchRecord, RankReport
 
-MUST_AGREE = ("device", "threads", "affinity", "seed", "local_batch_size", "micro_steps", "world_size", "host")
-FINGERPRINT_MUST_AGREE = ("platform", "cpu", "python", "torch", "torchvision", "numpy", "gpus", "driver")
-FOLLOW_FROM_RANKS = ("world_size", "threads", "affinity", "local_batch_size", "micro_steps", "environment.OMP_NUM_THREADS")
-"""Fields in which an arm of one process may differ from arms of many: it has their global batch and all cores of the host."""
-SOURCES = "source."
-RESULTS = "kept_bytes."
-"""Fields that are shown beside the conditions, and are none: an arm that has taken no step yet has no optimizer state."""
 OWN_VARIABLES = ("HOROVOD_", "OMPI_", "TORCHELASTIC_", "TORCH_", "NCCL_", "UCX_", "FI_", "KMP_INIT")
 """Variables that launchers and backends set for themselves; all others must be equal in all arms."""
 
@@ -45,7 +39,7 @@ def _differences(records: Sequence[LaunchRecord]) -> Iterable[tuple[str, bool, d
     fields = dict.fromkeys(field for values in flat.values() for field in values)
     for field in fields:
         values = {arm: flat[arm].get(field) for arm in flat}
-        if field.startswith(SOURCES):  # an arm's plug-in may import more of what lies beside the workload
+        if field.startswith("source."):  # an arm's plug-in may import more of what lies beside the workload
             values = {arm: value for arm, value in values.items() if value is not None}
         if any(value != next(iter(values.values())) for value in values.values()):
             yield field, _is_asked(field, records) or _follows_from_ranks(field, records, values), values
@@ -53,16 +47,14 @@ def _differences(records: Sequence[LaunchRecord]) -> Iterable[tuple[str, bool, d
 
 def _is_asked(field: str, records: Sequence[LaunchRecord]) -> bool:
     """Whether the plan asked for the difference, or the field defines an arm. A control must equal its baseline."""
-    if field.startswith(RESULTS):
+    rule = arm_rule(field)
+    if rule == "result":
         return True
-    if all(record.role in ("baseline", "control") for record in records):
-        return field.startswith("environment.") and field.removeprefix("environment.").startswith(OWN_VARIABLES)
-    if field.startswith(("backend.", "optimizer.class")):
-        return True
-    variable = field.removeprefix("environment.")
-    if variable != field:
-        return variable.startswith(OWN_VARIABLES) or any(variable in record.environment for record in records)
-    return False
+    kind, _, variable = field.partition(".")
+    is_librarys = kind == "environment" and variable.startswith(OWN_VARIABLES)
+    if is_librarys or all(record.role in ("baseline", "control") for record in records):
+        return is_librarys
+    return rule == "own" or (kind == "environment" and any(variable in record.environment for record in records))
 
 
 def _follows_from_ranks(field: str, records: Sequence[LaunchRecord], values: Mapping[str, Any]) -> bool:
@@ -70,7 +62,7 @@ def _follows_from_ranks(field: str, records: Sequence[LaunchRecord], values: Map
     by_ranks: dict[int, list[Any]] = {}
     for record in records:
         by_ranks.setdefault(record.world_size, []).append(values[record.arm])
-    return field in FOLLOW_FROM_RANKS and all(value == same[0] for same in by_ranks.values() for value in same)
+    return arm_rule(field) == "as ranks" and all(value == same[0] for same in by_ranks.values() for value in same)
 
 
 def _flatten(record: LaunchRecord) -> dict[str, Any]:
@@ -81,16 +73,12 @@ def _flatten(record: LaunchRecord) -> dict[str, Any]:
 
 
 def _flatten_rank(rank: RankReport) -> dict[str, Any]:
-    return {
-        **{name: getattr(rank, name) for name in MUST_AGREE},
-        **{f"optimizer.{name}": value for name, value in rank.optimizer.items()},
-        **{f"model.{name}": value for name, value in rank.model.items()},
-        **{f"host.{name}": rank.fingerprint.get(name) for name in FINGERPRINT_MUST_AGREE},
-        **{f"backend.{name}": value for name, value in rank.backend.items()},
-        **{f"{RESULTS}{name}": value for name, value in rank.kept_bytes.items()},
-        **{f"environment.{name}": value for name, value in rank.environment.items()},
-        **{f"{SOURCES}{name}": value for name, value in rank.sources.items()},
-    }
+    found: dict[str, Any] = {}
+    for one in (one for one in CONDITIONS if one.arms):
+        value = rank.fingerprint.get(one.field) if one.source == "host" else getattr(rank, one.field)
+        parts = {f"{one.name}.{name}": part for name, part in value.items()} if isinstance(value, dict) else {one.name: value}
+        found |= parts
+    return found
 
 
 def _one_or_all(values: list[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Whether a comparison goes on where it was measured before: the same versions, the same machines, the same source files.
+"""Whether a comparison goes on where it was measured before: the same plan, versions, machines and source files.
 
 An environment is flat: ``torch``, ``cpu``, ``cores`` and the like, with `` on HOST`` behind where a plan names hosts and
 `` on node 1`` where they are a Slurm job's, ``ringside``, and ``source NAME`` with a digest. A field that was not recorded then, by
@@ -7,23 +7,46 @@ an older Ringside, is not compared.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from measurement.errors import quoted
-from measurement.probes.fingerprint import PACKAGES
-from measurement.records.record import Elsewhere, LaunchRecord, Manifest
+from pydantic import BaseModel
 
-COMPARED = ("host", "platform", "cpu", "cores", "usable_cores", "gpus", "driver", "cuda", "python", *PACKAGES, "mpirun")
-"""Of a fingerprint."""
-OF_A_RANK = {"usable_cores", "gpus", "driver", "cuda"}
-"""What a rank may see otherwise than the driver: it has cores of its own, and its process has imported torch."""
+from measurement.conditions.conditions import CONDITIONS, MAY_CHANGE_IN_A_PLAN
+from measurement.errors import quoted
+from measurement.plans.plan import ONLY_ACROSS_HOSTS, Plan
+from measurement.records.record import LaunchRecord, Manifest, OtherEnvironment
+
 SOURCE = "source "
 DIGITS = 8
-"""Of a digest that a message shows."""
+"""How many digits of a digest a message shows."""
 
 Environment = dict[str, Any]
 Change = tuple[Any, Any]
+
+
+def plan_digest(plan: Plan) -> str:
+    """A fingerprint of what a plan measures, by which a results folder is known to be of the same plan.
+
+    A field counts only where it differs from its default, so that a new field leaves the digests of older folders as they are.
+    """
+    content = _counting(plan)
+    unused = [*(() if plan.hosts else ONLY_ACROSS_HOSTS), *(() if plan.points else ("points", "scaling"))]
+    content = {name: value for name, value in content.items() if name not in unused}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _counting(value: Any) -> Any:
+    """The values of a section that count, in plain JSON, and of all sections inside it."""
+    if isinstance(value, dict):
+        return {key: _counting(part) for key, part in value.items()}
+    if not isinstance(value, BaseModel):
+        return value
+    fields = {name: field.get_default(call_default_factory=True) for name, field in type(value).model_fields.items()}
+    counting = [name for name in fields.keys() - MAY_CHANGE_IN_A_PLAN if getattr(value, name) != fields[name]]
+    return {name: _counting(getattr(value, name)) for name in counting}
 
 
 def environment_of(manifest: Manifest) -> Environment:
@@ -31,7 +54,7 @@ def environment_of(manifest: Manifest) -> Environment:
     found: Environment = {"ringside": manifest.ringside_version}
     for number, (host, facts) in enumerate((manifest.hosts or {"": manifest.driver}).items(), start=1):
         if manifest.slurm_job:  # which nodes of a kind Slurm gives does not matter
-            found |= _fields(facts, f"node {number}", without=("host",))
+            found |= _fields({name: fact for name, fact in facts.items() if name != "host"}, f"node {number}")
         else:
             found |= _fields(facts, host)
     return found | {f"{SOURCE}{name}": digest for name, digest in manifest.sources.items()}
@@ -54,7 +77,7 @@ def changes_since(manifest: Manifest | None, records: Iterable[LaunchRecord], no
     return found
 
 
-def place_among(others: Iterable[Elsewhere], now: Manifest) -> Elsewhere | None:
+def find_environment(others: Iterable[OtherEnvironment], now: Manifest) -> OtherEnvironment | None:
     """The environment among those that a user went on in before that is the present one; None if it is new."""
     present = environment_of(now)
     return next((other for other in others if not _changes(other.environment, present)), None)
@@ -67,23 +90,14 @@ def told(changes: Mapping[str, Change]) -> list[str]:
     ]
 
 
-def elsewhere_lines(manifest: Manifest) -> list[str]:
-    """What a report warns of: launches that a user measured in another environment than the first."""
-    return [
-        f"Launch{'es' if len(other.launches) > 1 else ''} {', '.join(map(str, sorted(other.launches)))} (counted from 0) ran in "
-        f"another environment than the rest (--resume-elsewhere): {'; '.join(other.differences)}; ratios of both are mixed"
-        for other in manifest.elsewhere
-        if other.launches
-    ]
-
-
 def _changes(then: Environment, now: Environment) -> dict[str, Change]:
     return {field: (value, now[field]) for field, value in then.items() if field in now and now[field] != value}
 
 
-def _fields(facts: Mapping[str, Any], host: str, *, without: Iterable[str] = ()) -> Environment:
+def _fields(facts: Mapping[str, Any], host: str, *, of_a_rank: bool = False) -> Environment:
     behind = f" on {host}" if host else ""
-    return {f"{name}{behind}": facts[name] for name in COMPARED if name in facts and name not in without}
+    compared = [one.field for one in CONDITIONS if one.sessions == "ranks" or (one.sessions and not of_a_rank)]
+    return {f"{name}{behind}": facts[name] for name in compared if name in facts}
 
 
 def _of_ranks(record: LaunchRecord, now: Manifest) -> Environment:
@@ -93,7 +107,7 @@ def _of_ranks(record: LaunchRecord, now: Manifest) -> Environment:
     for rank in record.ranks:
         host = names.get(rank.fingerprint.get("host")) if names else ""
         if host is not None:
-            found |= _fields(rank.fingerprint, host, without=OF_A_RANK)
+            found |= _fields(rank.fingerprint, host, of_a_rank=True)
         found |= {f"{SOURCE}{name}": digest for name, digest in rank.sources.items()}
     return found
 

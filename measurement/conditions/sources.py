@@ -27,7 +27,7 @@ def sources_of(cls: type) -> dict[str, Path]:
 
 
 def sources_of_all(classes: Iterable[type]) -> dict[str, Path]:
-    """The same of several classes. Where two folders have a file of one name, the later one's has its class's name before it."""
+    """The files of several classes by name. Where two are called alike, the later one's has its class's name before it."""
     found: dict[str, Path] = {}
     for cls in classes:
         for name, path in sources_of(cls).items():

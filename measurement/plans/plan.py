@@ -6,8 +6,6 @@ Only the form is checked here. Whether a backend, launcher or workload exists an
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from typing import Annotated, Any, Literal
 
@@ -15,12 +13,11 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from measurement.errors import quoted, unknown_name
-from measurement.plans.digest import counting_values
 from measurement.plans.settings import LossScale, Precision, SpeedSettings, TrainingSettings, parse_plan_rate
 
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 MOST_RANKS, MOST_RANKS_HERE = 1 << 16, 1 << 10
-"""Of an arm on any hosts, and on the machine that drives it."""
+"""Ranks that an arm may have on any hosts, and on the machine that drives it."""
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HOROVOD = "horovod"
 """The backend that plans usually ask about."""
@@ -64,7 +61,7 @@ def _is_link_rate(value: str) -> str:
 
 Hosts = Annotated[str, BeforeValidator(_as_list)]
 LinkRate = Annotated[str, AfterValidator(_is_link_rate)]
-Environment = Annotated[dict[str, Annotated[str, BeforeValidator(_as_text)]], AfterValidator(_are_variables)]
+Variables = Annotated[dict[str, Annotated[str, BeforeValidator(_as_text)]], AfterValidator(_are_variables)]
 """Environment variables; YAML's numbers and booleans are written as the text a shell would have."""
 
 
@@ -85,7 +82,7 @@ class Arm(Section):
     """Which command starts the ranks. None: the backend's customary one (torchrun, horovodrun, ...)."""
     options: dict[str, Any] = {}
     """The backend's options, named as the library names them."""
-    environment: Environment = {}
+    environment: Variables = {}
     """Set in every rank of this arm alone; shown in the fairness manifest as asked for."""
 
 
@@ -108,9 +105,6 @@ class Measurement(Section):
     """Timed steps per block; replaces ``block_s``."""
     warmup_steps: int = Field(default=2, ge=0)
     """Untimed steps at the start of each block."""
-    rebuild_every: int | None = Field(default=None, ge=1)
-    """Build model, optimizer and wrapper anew every this many blocks. None: once in each launch, as in a user's training.
-    A rebuilt model reuses freed memory and faults in fewer pages. Launches then vary less, but their ratio is another."""
     local_every: int = Field(default=4, ge=0)
     """Every this many rounds, each arm also runs a block without gradient exchange. 0: never; the report then cannot say why."""
     parity_steps: int = Field(default=3, ge=1)
@@ -157,7 +151,7 @@ class Point(Section):
 
 FOR_HOSTS = ("network_interface", "driver_address", "link_rate")
 """Fields that a plan for one machine may not have."""
-_ACROSS_HOSTS = ("hosts", "host_differences", *FOR_HOSTS)
+ONLY_ACROSS_HOSTS = ("hosts", "host_differences", *FOR_HOSTS)
 """Fields that say nothing in a plan for one machine."""
 
 
@@ -208,7 +202,7 @@ class Plan(Section):
     freed_memory: Literal["keep", "return"] = "return"
     """``return`` leaves malloc as the system has it, as in a user's own run. ``keep`` has a rank keep the memory that it frees,
     by glibc's environment variables. That narrows intervals on CPUs, but trainings without it run otherwise."""
-    environment: Environment = {}
+    environment: Variables = {}
     """Set in every rank of every arm."""
     forward_environment: list[Annotated[str, AfterValidator(_is_forwarded)]] = []
     """Variables of the driver's environment that all ranks get, too: names, or ``MYLAB_*`` for all that begin so. Variables that
@@ -343,17 +337,6 @@ class Plan(Section):
         if arm == FLOOR and self.has_floor:
             return "floor"
         return "control" if self.measurement.control and arm == self.control_name else "candidate"
-
-    def digest(self) -> str:
-        """A fingerprint of what is measured; how long it is measured may differ between resumed runs.
-
-        A field counts only where it differs from its default, so that adding one leaves the digests of older folders as they are.
-        The fields of the first plans (``plan_digest.FIRST_FIELDS``) count whatever their value.
-        """
-        content = counting_values(self)
-        unused = [*(() if self.hosts else _ACROSS_HOSTS), *(() if self.points else ("points", "scaling"))]
-        content = {name: value for name, value in content.items() if name not in unused}
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def to_yaml(self) -> str:
         """The whole plan, defaults included, as it was run."""

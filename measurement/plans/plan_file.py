@@ -10,8 +10,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from measurement.errors import PlanError, cut, joined, quoted, unknown_name
+from measurement.files import read_text
 from measurement.plans.plan import Plan
-from measurement.records.files import read_text
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -64,7 +64,7 @@ MOST_NODES = 100_000
 
 
 def _of_bounded_size(root: yaml.Node) -> yaml.Node:
-    """The same node.
+    """Return the node as it is.
 
     Raises:
         ValueError: it has too many values, or contains itself.
@@ -89,16 +89,16 @@ def _of_bounded_size(root: yaml.Node) -> yaml.Node:
     return root
 
 
-Elsewhere = Callable[[], Mapping[str, str]]
+OptionsElsewhere = Callable[[], Mapping[str, str]]
 """Gives names that are options in another place, with the place; asked only where something is unknown."""
 
 
-def check_plan(content: Mapping[str, Any], *, source: str, elsewhere: Elsewhere = dict) -> Plan:
+def check_plan(content: Mapping[str, Any], *, source: str, elsewhere: OptionsElsewhere = dict) -> Plan:
     """Validate plain values as a plan; one PlanError names every value that is not accepted."""
     return checked(Plan, content, source=f"plan '{source}'", elsewhere=lambda: {**_inside(Plan), **elsewhere()})
 
 
-def checked(model: type[Model], content: Mapping[str, Any], *, source: str, elsewhere: Elsewhere = dict) -> Model:
+def checked(model: type[Model], content: Mapping[str, Any], *, source: str, elsewhere: OptionsElsewhere = dict) -> Model:
     """``model`` made from ``content``, or one PlanError that tells every unknown key (with the closest known) and bad value."""
     try:
         return model.model_validate(content)

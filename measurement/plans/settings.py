@@ -93,14 +93,14 @@ class EpochRecord(BaseModel):
     step_losses: list[float]
     """Per optimizer step: the mean loss of the global batch."""
     learning_rates: list[float]
-    """Of the first and the last step."""
+    """Those of the first and the last step."""
     count: int
     """Training samples seen, all ranks."""
     top1: int | None = None
     top5: int | None = None
     """Right answers while training; None: the workload does not tell."""
     train_s: float
-    """Of the slowest rank, its data wait included."""
+    """Training seconds of the slowest rank, its data wait included."""
     evaluate_s: float = 0.0
     held_out_loss_sum: float = 0.0
     held_out_top1: int = 0
@@ -175,7 +175,7 @@ def parse_rate(text: str) -> int:
 
 
 def parse_plan_rate(text: str) -> int | None:
-    """The same of a plan's ``link_rate``; None for ``unshaped``."""
+    """Bits per second of a plan's ``link_rate``; None for ``unshaped``."""
     if text == UNSHAPED:
         return None
     try:

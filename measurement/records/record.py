@@ -13,11 +13,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from measurement.plans.settings import EpochRecord
-from measurement.probes.host_use import HostUse
+from measurement.records.host_use import HostUse
 
-SCHEMA_VERSION = 4
-"""2: steps, blocks and launches know the cases of micro-benchmarks. 3: where there are none, ``case`` is null, not empty. 4: there
-may be a floor beside the arms, and blocks tell what their threads did."""
+SCHEMA_VERSION = 1
+"""Version of records and manifests. A change that older files do not fit gets the next number, and an entry in ``MIGRATIONS``."""
 
 STEP_COLUMNS = {
     "rank": "int32",
@@ -85,7 +84,7 @@ class RankReport(Written):
     environment: dict[str, str] = {}
     """The allow-listed environment variables."""
     fingerprint: dict[str, Any] = {}
-    """``measurement.probes.fingerprint.fingerprint()`` of the rank's host."""
+    """``measurement.conditions.conditions.fingerprint()`` of the rank's host."""
     sources: dict[str, str] = {}
     """Digests of the files that a user's workload is made of; see ``measurement.conditions.sources``."""
     owns_step: bool = False
@@ -140,7 +139,7 @@ class CoreUse(Written):
     cores: list[int]
     wall_s: float
     busy_s: float
-    """Of all cores together, whoever used them."""
+    """CPU seconds of all cores together, whoever used them."""
     steal_s: float
     """What a hypervisor gave to other guests."""
     own_s: float
@@ -160,9 +159,9 @@ class ThreadTimes(Written):
     """
 
     running_s: float
-    """Of the training thread, on a core."""
+    """Time of the training thread on a core."""
     runnable_s: float
-    """Of the training thread, ready to run while another thread had the core."""
+    """Time of the training thread, ready to run while another thread had the core."""
     library_s: float
     """CPU time of the library's threads: those that were not there before it was set up."""
     others_s: float
@@ -180,7 +179,7 @@ class RankSteps(Written):
     phases_s: list[list[float]]
     """float64 [steps, len(PHASES)], seconds on this rank's clock."""
     skipped_steps: int = 0
-    """Of the timed ones, whose gradients overflowed in fp16: the optimizer took no step."""
+    """Timed steps whose gradients overflowed in fp16: the optimizer took no step."""
     restarts: int = 0
     """How often the batches ended in the timed steps and were begun anew."""
     wrong: str | None = None
@@ -188,7 +187,7 @@ class RankSteps(Written):
     core_use: CoreUse | None = None
     """None where the kernel does not tell."""
     threads: ThreadTimes | None = None
-    """The same; and of a micro-benchmark or an epoch."""
+    """None where the kernel does not tell, and of a micro-benchmark or an epoch."""
     page_faults: int | None = None
     """Minor ones of the rank's process in the timed steps (``ru_minflt``, getrusage(2)); None of a micro-benchmark or an epoch."""
 
@@ -201,16 +200,16 @@ class BlockRecord(Written):
     """
 
     turn: int
-    """Of all arms' blocks of this launch, in the order they ran."""
+    """Its number among the blocks of all arms in this launch, in the order they ran."""
     round: int
     block: int
-    """Of this arm's blocks in this launch."""
+    """Its number among this arm's blocks in this launch."""
     kind: BlockKind
     case: str | None = None
-    """Of a micro-benchmark."""
+    """The case of a micro-benchmark."""
     steps: int
     repetitions: int = 1
-    """Of a micro-benchmark's operation in each step."""
+    """How often a micro-benchmark repeats its operation in each step."""
     started_s: float = 0.0
     """Seconds since this launch's blocks began."""
     wall_s: float = 0.0
@@ -220,13 +219,13 @@ class BlockRecord(Written):
     skipped_steps: int = 0
     """The most of the ranks'."""
     restarts: int = 0
-    """The same."""
+    """The most of the ranks'."""
     link_bytes: dict[str, tuple[int, int]] = {}
     """Bytes each host sent and received over the plan's interface while the block ran, untimed steps included; not on one host."""
     foreign_share: float | None = None
     """What other processes took of the ranks' cores while the block ran; a little below 0 by the clock's ticks. None: not known."""
     steal_share: float | None = None
-    """The same of a hypervisor's other guests."""
+    """What a hypervisor's other guests took of them. None: not known."""
     other_threads_share: float | None = None
     """CPU seconds a second that a rank's threads besides its training thread took: mean over ranks."""
     throttled: int | None = None
@@ -236,7 +235,7 @@ class BlockRecord(Written):
     threads: ThreadTimes | None = None
     """The mean over ranks; None where a rank has none."""
     page_faults: float | None = None
-    """The same."""
+    """The mean over ranks; None where a rank has none."""
     ranks: list[RankSteps] = []
     """By rank; empty where it was read from a file."""
     hosts: dict[str, HostUse] = {}
@@ -244,7 +243,7 @@ class BlockRecord(Written):
 
     @classmethod
     def joined(cls, blocks: Sequence[BlockRecord], **measured: Any) -> BlockRecord:
-        """The same block as every rank made it, with the steps of all.
+        """Make one of a block as every rank made it, with the steps of all.
 
         Args:
             blocks: one from each rank, by rank; at least one.
@@ -346,15 +345,15 @@ class LaunchRecord(Written):
     peak_memory_bytes: list[int] = []
     """Per rank: peak resident memory on CPU, peak allocated device memory on GPU."""
     cases: list[Case] = []
-    """Of a micro-benchmark, in its order."""
+    """Cases of a micro-benchmark, in its order."""
     not_offered: dict[str, str] = {}
     """Why the arm cannot be measured in a case, by the case's name."""
     blocks: list[BlockRecord] = []
     epochs: list[EpochRecord] = []
-    """Of a plan with ``training``: each is also a block."""
+    """Epochs of a plan with ``training``: each is also a block."""
 
 
-class Elsewhere(Written):
+class OtherEnvironment(Written):
     """Launches that were measured in another environment than the first ones, since a user asked for it."""
 
     launches: list[int] = []
@@ -381,7 +380,7 @@ class Manifest(Written):
     """The job whose nodes these are; a later one, which goes on, may have others of the same kind."""
     sources: dict[str, str] = {}
     """Digests of the files that a user's workload, backends and launchers are made of; their copies lie in ``sources/``."""
-    elsewhere: list[Elsewhere] = []
+    elsewhere: list[OtherEnvironment] = []
     """Environments that a user went on in (``--resume-elsewhere``); copies of the first one's sources lie in ``sources-1/``."""
     notes: list[str] = []
     """What a trial of the workload showed that readers should know."""
@@ -393,6 +392,6 @@ class Manifest(Written):
     looks: list[int] = []
     """The number of launches each time that the verdicts were seen, or decided whether to measure on: each look costs certainty."""
     failed_points: dict[str, str] = {}
-    """Of a study: why nothing, or no more, could be measured at a point, by its name."""
+    """Why nothing, or no more, could be measured at a point of a study, by its name."""
     seconds: dict[str, float] = {}
     """Where the time went, summed over sessions: ``total``, ``starting``, ``training`` (timed and untimed steps), ``other``."""

@@ -1,6 +1,6 @@
 """Where records lie and how they are read and written: ``ResultsFolder`` is the one owner of the paths.
 
-Older files are brought up to date in ``migrate``, tables in ``step_tables.migrate_steps``, and nowhere else.
+Older files are brought up to date in ``migrate`` and nowhere else.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import pandas as pd
 from pydantic import ValidationError
 
 from measurement.errors import PlanError, RecordError, cut
+from measurement.files import LockedError, lock_folder, read_text, write_whole
 from measurement.plans.plan import ARM_NAME, Plan
 from measurement.plans.plan_file import check_plan, parse_yaml
 from measurement.records import step_tables
-from measurement.records.files import LockedError, lock_folder, read_text, write_whole
 from measurement.records.record import SCHEMA_VERSION, LaunchRecord, Manifest
 
 MOST_RECORD_BYTES = 1 << 30
@@ -236,31 +236,12 @@ def read_record(path: Path) -> LaunchRecord:
         raise RecordError(f"'{path}' is not a launch record: {error.error_count()} values do not fit") from error
 
 
-def _blocks_have_cases(content: dict[str, Any]) -> dict[str, Any]:
-    """1 to 2: no block was a micro-benchmark's."""
-    if "blocks" not in content:
-        return content
-    return {**content, "blocks": [{**block, "case": "", "repetitions": 1} for block in content["blocks"]]}
-
-
-def _no_case_is_null(content: dict[str, Any]) -> dict[str, Any]:
-    """2 to 3."""
-    if "blocks" not in content:
-        return content
-    return {**content, "blocks": [{**block, "case": block.get("case") or None} for block in content["blocks"]]}
-
-
-def _as_it_was(content: dict[str, Any]) -> dict[str, Any]:
-    """3 to 4: what is new may be missing."""
-    return content
-
-
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _blocks_have_cases, 2: _no_case_is_null, 3: _as_it_was}
-"""From version n to n + 1, keyed by n."""
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+"""What brings a file of version n to n + 1, by n."""
 
 
 def migrate(content: dict[str, Any], *, source: str) -> dict[str, Any]:
-    """Bring stored content up to ``SCHEMA_VERSION``.
+    """Bring a file's content up to ``SCHEMA_VERSION``.
 
     Raises:
         RecordError: no version, or one this Ringside does not know.
@@ -270,10 +251,9 @@ def migrate(content: dict[str, Any], *, source: str) -> dict[str, Any]:
         raise RecordError(
             f"'{source}' has schema_version {version!r}; this Ringside reads 1 to {SCHEMA_VERSION}: use the one that wrote it"
         )
-    while version < SCHEMA_VERSION:
-        content = {**MIGRATIONS[version](content), "schema_version": version + 1}
-        version += 1
-    return content
+    for older in range(version, SCHEMA_VERSION):
+        content = MIGRATIONS[older](content)
+    return {**content, "schema_version": SCHEMA_VERSION}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

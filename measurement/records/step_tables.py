@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from pyarrow.parquet import ParquetFile
 
-from measurement.probes.host_use import HOST_COLUMNS
+from measurement.records.host_use import HOST_COLUMNS
 from measurement.records.record import STEP_COLUMNS, LaunchRecord
 
 HOST_USE_TYPES: dict[str, Any] = {"launch": "int64", "arm": "string", **HOST_COLUMNS}
@@ -35,7 +35,7 @@ def read_steps(path: Path, record: LaunchRecord) -> Iterator[pd.DataFrame]:
             record.
     """
     for batch in ParquetFile(path).iter_batches(batch_size=ROWS_AT_ONCE):
-        table = with_record(record, migrate_steps(batch.to_pandas()).astype(STEP_COLUMNS))
+        table = with_record(record, batch.to_pandas()[list(STEP_COLUMNS)].astype(STEP_COLUMNS))
         require_steps_of(record, table)
         yield table
 
@@ -103,7 +103,7 @@ def require_steps_of(record: LaunchRecord, table: pd.DataFrame) -> None:
         record: the blocks that there are.
         table: columns ``STEP_COLUMNS``; of each block its first row is looked at, and of all rows the numbers.
     """
-    blocks = {(block.turn, block.round, block.block, block.kind, block.case or None) for block in record.blocks}
+    blocks = {(block.turn, block.round, block.block, block.kind, block.case) for block in record.blocks}
     first = table.drop_duplicates("turn")[["turn", "round", "block", "kind", "case"]].astype(object)
     found = {tuple(None if pd.isna(value) else value for value in row) for row in first.itertuples(index=False, name=None)}
     if found - blocks:
@@ -115,9 +115,3 @@ def require_steps_of(record: LaunchRecord, table: pd.DataFrame) -> None:
         raise ValueError("it has steps that take less than a nanosecond or more than a century")
     if (table[["rank", "step", "samples"]] < 0).any(axis=None):
         raise ValueError("it has ranks, steps or samples below 0")
-
-
-def migrate_steps(table: pd.DataFrame) -> pd.DataFrame:
-    """Bring a stored table of steps up to date: version 1 knew no cases, version 2 wrote "" where there were none."""
-    cases = table["case"].replace("", None) if "case" in table else None
-    return table.assign(case=pd.Series(cases, index=table.index, dtype=STEP_COLUMNS["case"]))[list(STEP_COLUMNS)]

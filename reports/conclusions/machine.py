@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from measurement.plans.plan import Plan
-from measurement.probes.host_use import SLOWED_BY
+from measurement.records.host_use import SLOWED_BY
 from measurement.records.record import BlockRecord, LaunchRecord
 from reports.schema import Estimate, LinkFigures, MachineFigures, NetworkFigures
 
@@ -118,11 +118,11 @@ def summarise_links(plan: Plan, records: Sequence[LaunchRecord]) -> list[LinkFig
         records: of the arm.
 
     Returns:
-        Empty where no bytes were counted, no block was without exchange, or some blocks built the model anew and others did not.
+        Empty where no bytes were counted, or no block was without exchange.
     """
     good = [record for record in records if record.status == "ok" and record.ranks]
     blocks = [block for record in good for block in record.blocks if block.link_bytes]
-    if plan.measurement.rebuild_every not in (None, 1) or {block.kind for block in blocks} != {"sync", "local"}:
+    if {block.kind for block in blocks} != {"sync", "local"}:
         return []
     ranks = {place.rank: place.host for place in good[0].ranks}
     size = int(good[0].ranks[0].model.get("gradient_bytes", 0))

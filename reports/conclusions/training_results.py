@@ -84,7 +84,7 @@ def _arm(plan: Plan, training: TrainingSettings, name: str, epochs: dict[str, Ep
 def geometric_mean(values: Sequence[float], *, confidence: float) -> Estimate | None:
     """The geometric mean over seeds of positive values, with Student's interval of their logarithms; None without any."""
     logs = [math.log(value) for value in values]
-    return log_interval(math.exp(math.fsum(logs) / len(logs)), logs, confidence=confidence, fewest=FEWEST) if logs else None
+    return log_interval(math.exp(statistics.mean(logs)), logs, confidence=confidence, fewest=FEWEST) if logs else None
 
 
 def median_time(times_s: Sequence[float | None]) -> float | None:

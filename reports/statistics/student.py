@@ -44,8 +44,9 @@ def t_interval(values: Sequence[float | Fraction] | pd.Series, *, confidence: fl
 def log_interval(value: float, logs: Sequence[float] | pd.Series, *, confidence: float, fewest: int = 2) -> Estimate:
     """A positive value that launches or seeds give together, with Student's interval of their logarithms around its own."""
     found = np.asarray(logs, dtype=np.float64)
-    low, high = around(math.log(value), half_width(found, confidence=confidence) if len(found) >= fewest else None)
-    return Estimate(value=value, ci_low=low, ci_high=high)
+    half = half_width(found, confidence=confidence) if len(found) >= fewest else None
+    factor = None if half is None else math.exp(min(half, LARGEST_LOG))
+    return Estimate(value=value) if factor is None else Estimate(value=value, ci_low=value / factor, ci_high=value * factor)
 
 
 def around(centre: float, half: float | None) -> tuple[float | None, float | None]:

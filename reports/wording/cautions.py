@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from measurement.records.record import Manifest
 from reports.estimate import Caution
 from reports.schema import RatioSummary
 from reports.wording.formatting import ratio, significant
@@ -44,3 +45,13 @@ def beyond_load(result: RatioSummary) -> str:
     if result.load_reach is None:
         return ""
     return f"; load alone may make a factor of {significant(result.load_reach)}, and this is beyond"
+
+
+def elsewhere_lines(manifest: Manifest) -> list[str]:
+    """Launches that a user measured in another environment than the first."""
+    return [
+        f"Launch{'es' if len(other.launches) > 1 else ''} {', '.join(map(str, sorted(other.launches)))} (counted from 0) ran in "
+        f"another environment than the rest (--resume-elsewhere): {'; '.join(other.differences)}; ratios of both are mixed"
+        for other in manifest.elsewhere
+        if other.launches
+    ]

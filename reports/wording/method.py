@@ -46,17 +46,8 @@ def _blocks(comparison: Comparison) -> str:
     length = f"{asked['block_steps']} steps" if asked["block_steps"] else f"about {asked['block_s']:g} s"
     return (
         f"A block is {length} of one arm, the same number of steps in every arm, after {asked['warmup_steps']} untimed ones. "
-        f"{_building(asked['rebuild_every'])} A block's time is its slowest rank's."
-    )
-
-
-def _building(often: int | None) -> str:
-    if often is None:
-        return "Model, optimizer and wrapper were built once in each launch, as in a training of their own."
-    blocks = "every block" if often == 1 else f"every {often} blocks"
-    return (
-        f"Model, optimizer and wrapper were built anew for {blocks}, so that launches differ less by where their memory lies, and "
-        "fault in fewer of its pages than a training that goes on undisturbed."
+        "Model, optimizer and wrapper were built once in each launch, as in a training of their own. A block's time is its slowest "
+        "rank's."
     )
 
 
@@ -119,9 +110,10 @@ def _latencies() -> list[str]:
         "Every case is a comparison of its own, with its own control; nothing is pooled over cases, and no correction is made for "
         "their number: of twenty cases without any difference one may be called different, whatever the number of candidates.",
         "Latency: message size over algbw; of a ping-pong, half the round trip. algbw: median over blocks of message bytes over "
-        "the slowest rank's time; its interval is Student's t over the launches' medians. busbw: algbw times what each link must carry of the message, as nccl-tests defines it "
-        "(doc/PERFORMANCE.md): 2(n-1)/n for all_reduce, (n-1)/n for all_gather and reduce_scatter, 1 for broadcast and from rank "
-        "to rank, n the ranks that take part. The size of an all_gather is that of its result. GB/s are 10^9 bytes.",
+        "the slowest rank's time; its interval is Student's t over the launches' medians. busbw: algbw times what each link must "
+        "carry of the message, as nccl-tests defines it (doc/PERFORMANCE.md): 2(n-1)/n for all_reduce, (n-1)/n for all_gather and "
+        "reduce_scatter, 1 for broadcast and from rank to rank, n the ranks that take part. The size of an all_gather is that of "
+        "its result. GB/s are 10^9 bytes.",
     ]
 
 

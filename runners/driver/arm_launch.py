@@ -22,8 +22,6 @@ class ArmLaunch:
     say: Say
     ready: list[RankReport] = field(default_factory=list)
     """What its ranks reported when they had started, before the first step: all arms compare at this moment, see ``conditions``."""
-    blocks: int = 0
-    """Number of blocks begun, trials included."""
     gate: ParityReport | None = None
     """What its rank 0 found in the parity gate; None: not taken, or a micro-benchmark."""
     has_local_steps: bool = True

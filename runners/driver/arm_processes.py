@@ -11,7 +11,7 @@ from pathlib import Path
 from subprocess import Popen
 
 from measurement.errors import LaunchError, cut
-from measurement.records.files import write_whole
+from measurement.files import write_whole
 from runners.hosts.placement import Placement
 from runners.launchers import HostCommand
 from runners.processes import local, remote, remote_results

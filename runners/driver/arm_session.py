@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from measurement.errors import LaunchError
-from measurement.probes.host_use import HostCounters, HostUse
+from measurement.records.host_use import HostCounters, HostUse
 from runners.driver.arm_processes import ArmProcesses
 from runners.driver.build_launch_job import as_record, build_launch_job
 from runners.driver.diagnosis import SETTLE_S, ArmFailed, Diagnosis

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from measurement.conditions.same_environment import plan_digest
 from measurement.errors import RecordError
 from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord
@@ -82,7 +83,7 @@ class Launch:
         session = ArmSession(setup, launch=self.number, folder=folder, endpoint=endpoint)
         record = LaunchRecord(
             comparison_id=self._folder.root.name,
-            plan_digest=self.plan.digest(),
+            plan_digest=plan_digest(self.plan),
             launch=self.number,
             arm=setup.name,
             role=self.plan.role(setup.name),

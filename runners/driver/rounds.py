@@ -145,8 +145,7 @@ class Rounds:
         arm.record.blocks.append(block.model_copy(update={"started_s": started - began}))
 
     def _command(self, arm: ArmLaunch, *, kind: BlockKind, case: Case, size: BlockSize, number: int) -> BlockCommand:
-        rebuild = self._rebuilds(arm, kind)
-        command = BlockCommand(
+        return BlockCommand(
             turn=self._turn,
             round=number,
             block=len(arm.record.blocks),
@@ -155,16 +154,7 @@ class Rounds:
             steps=size.steps,
             repetitions=size.repetitions,
             warmup_steps=self._measure.warmup_steps,
-            rebuild=rebuild,
-            layout=self._rng.getrandbits(31) if rebuild else None,
         )
-        arm.blocks += 1
-        return command
-
-    def _rebuilds(self, arm: ArmLaunch, kind: BlockKind) -> bool:
-        """Whether all is built anew for a block. A micro-benchmark's tensors always are, since their results are checked then."""
-        often = 1 if self._is_micro_benchmark else self._measure.rebuild_every
-        return often is not None and (arm.blocks % often == 0 or kind == "local")
 
     def _exchange(self, arm: ArmLaunch, command: BlockCommand) -> BlockRecord:
         done = arm.session.exchange(command, BlockReply, timeout_s=self._measure.block_timeout_s)

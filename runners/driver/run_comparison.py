@@ -11,16 +11,17 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+from measurement.conditions.conditions import fingerprint
 from measurement.conditions.fairness import fairness_table
-from measurement.conditions.same_environment import changes_since, environment_of, place_among, told
+from measurement.conditions.same_environment import changes_since, environment_of, find_environment, plan_digest, told
 from measurement.conditions.sources import digests, sources_of_all
 from measurement.environment import steering_environment
 from measurement.errors import RecordError
+from measurement.files import LOCK_FILE
 from measurement.plans.plan import Plan
 from measurement.probes.core_use import BUSY_REMEDY, busy_warning, crowded_warning
-from measurement.probes.fingerprint import fingerprint, git_state, usable_cores
-from measurement.records.files import LOCK_FILE
-from measurement.records.record import Elsewhere, LaunchRecord, Manifest
+from measurement.probes.fingerprint import git_state, usable_cores
+from measurement.records.record import LaunchRecord, Manifest, OtherEnvironment
 from measurement.records.results import ResultsFolder, write_result
 from reports import conclude, make_reports, write_reports
 from reports.schema import Comparison
@@ -120,7 +121,7 @@ class ComparisonRun:
         """
         manifest = self._manifest_on_disk()
         now = self._new_manifest()
-        if self.resume_elsewhere or (manifest and place_among(manifest.elsewhere, now)):
+        if self.resume_elsewhere or (manifest and find_environment(manifest.elsewhere, now)):
             return []
         return told(changes_since(manifest, self.folder.records(), now))
 
@@ -290,10 +291,10 @@ class ComparisonRun:
         manifest = known or now
         if known is None:
             self._keep_sources("sources")
-        self._elsewhere: Elsewhere | None = None
+        self._elsewhere: OtherEnvironment | None = None
         if changes:
-            new = Elsewhere(differences=told(changes), environment=environment_of(now))
-            self._elsewhere = place_among(manifest.elsewhere, now) or new
+            new = OtherEnvironment(differences=told(changes), environment=environment_of(now))
+            self._elsewhere = find_environment(manifest.elsewhere, now) or new
         return manifest
 
     def _keep_sources(self, folder: str) -> None:
@@ -309,7 +310,7 @@ class ComparisonRun:
     def _new_manifest(self) -> Manifest:
         return Manifest(
             comparison_id=self.folder.root.name,
-            plan_digest=self.plan.digest(),
+            plan_digest=plan_digest(self.plan),
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             ringside_version=version("ringside"),
             driver=fingerprint() | git_state(Path(__file__).parent),
@@ -360,10 +361,10 @@ def require_same_plan(folder: ResultsFolder, plan: Plan) -> None:
     """
     if folder.plan_path.is_file():
         other = folder.read_plan()
-        if other.digest() != plan.digest():
+        if plan_digest(other) != plan_digest(plan):
             raise RecordError(
-                f"'{folder.root}' holds results of another plan ('{other.name}', digest {other.digest()}, not "
-                f"{plan.digest()}); give another folder with -o, or the plan as it was to go on measuring"
+                f"'{folder.root}' holds results of another plan ('{other.name}', digest {plan_digest(other)}, not "
+                f"{plan_digest(plan)}); give another folder with -o, or the plan as it was to go on measuring"
             )
     elif folder.root.is_dir() and not all(BEFORE_THE_PLAN.fullmatch(entry.name) for entry in folder.root.iterdir()):
         raise RecordError(f"'{folder.root}' is not empty and holds no plan.yaml; give another folder with -o")

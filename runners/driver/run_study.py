@@ -14,12 +14,14 @@ from typing import Any
 
 from backends import backend_class
 from backends.single import Single
+from measurement.conditions.conditions import fingerprint
+from measurement.conditions.same_environment import plan_digest
 from measurement.errors import PlanError, RingsideError
 from measurement.plans.plan import Plan
 from measurement.plans.plan_file import check_plan, read_content
 from measurement.plans.points import plan_at, world_size_at
 from measurement.plans.references import placed_beside
-from measurement.probes.fingerprint import fingerprint, git_state
+from measurement.probes.fingerprint import git_state
 from measurement.records.record import Manifest
 from measurement.records.results import ResultsFolder
 from reports.compose_study import write_study
@@ -160,7 +162,7 @@ class StudyRun:
             return self.folder.read_manifest()
         return Manifest(
             comparison_id=self.folder.root.name,
-            plan_digest=self.study.digest(),
+            plan_digest=plan_digest(self.study),
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             ringside_version=version("ringside"),
             driver=fingerprint() | git_state(Path(__file__).parent),

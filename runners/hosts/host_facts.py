@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from measurement.addresses import free_port, split_port
-from measurement.probes.fingerprint import fingerprint
+from measurement.conditions.conditions import fingerprint
 from runners.hosts.names import look
 from runners.processes.answers import give
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from measurement.errors import HostfileError, printable
-from measurement.records.files import read_text
+from measurement.files import read_text
 from runners.launchers.base import HostSlots
 
 MAX_SLOTS = 4096

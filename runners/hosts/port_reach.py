@@ -44,18 +44,18 @@ def try_ports(hosts: Sequence[str], *, here: Collection[str]) -> Reach:
         here: those that are this machine.
     """
     argv = remote.python("runners.hosts.port_reach", *hosts)
-    told = {host: remote.Conversation(None if host in here else host, argv) for host in hosts}
-    limit = threading.Timer(ANSWER_TIMEOUT_S, _kill, args=[list(told.values())])
+    talks = {host: remote.Conversation(None if host in here else host, argv) for host in hosts}
+    limit = threading.Timer(ANSWER_TIMEOUT_S, _kill, args=[list(talks.values())])
     limit.start()
     try:
-        first = {host: json.loads(talk.answer() or "{}") for host, talk in told.items()}
+        first = {host: json.loads(talk.answer() or "{}") for host, talk in talks.items()}
         listening = {host: found["port"] for host, found in first.items() if found}
-        for talk in told.values():
-            talk.tell(json.dumps(listening))
-        answers = {host: json.loads(talk.answer() or "{}") for host, talk in told.items()}
+        for talk in talks.values():
+            talk.send(json.dumps(listening))
+        answers = {host: json.loads(talk.answer() or "{}") for host, talk in talks.items()}
     finally:
         limit.cancel()
-        ended = {host: talk.end() for host, talk in told.items()}
+        ended = {host: talk.end() for host, talk in talks.items()}
     lines = [f"{host}: it could not listen at a port ({ended[host]}); try: ssh {host} true" for host in hosts if not first[host]]
     lines += [f"{host} does not reach ports of {other}: {why}" for host, closed in answers.items() for other, why in closed.items()]
     return Reach(closed=lines, views={host: found["view"] for host, found in first.items() if found})

@@ -150,10 +150,10 @@ def ask(host: str, *, here: frozenset[str], question: Sequence[str]) -> dict[str
 def _clock(talk: remote.Conversation) -> tuple[float, float]:
     """Return how far its clock is ahead of ours and the error of that, half of the round trip; seconds."""
     asked = time.time()
-    talk.tell("")
-    told = float(talk.answer())
+    talk.send("")
+    theirs = float(talk.answer())
     answered = time.time()
-    return told - (asked + answered) / 2, (answered - asked) / 2
+    return theirs - (asked + answered) / 2, (answered - asked) / 2
 
 
 def _unusable(facts: Mapping[str, Mapping[str, Any]], plan: Plan, *, address: str) -> list[str]:

@@ -58,7 +58,7 @@ SSH_SAYS: Sequence[tuple[str, Status]] = (
     ("Connection refused", "refused"),
     ("timed out|No route to host|Network is unreachable", "unreachable"),
 )
-TOLD: Mapping[Status, tuple[str, str]] = {
+WORDS: Mapping[Status, tuple[str, str]] = {
     "ok": ("Python {said}", ""),
     "unresolved": (
         "its name cannot be resolved",
@@ -121,7 +121,7 @@ class Probe:
         try:
             address = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
         except (OSError, UnicodeError):
-            return self.told(host, "unresolved")
+            return self.status_of(host, "unresolved")
         mark = new_mark()
         command = self.command(mark)
         argv = ["sh", "-c", command] if is_here(address) else host_command(host, command)
@@ -131,9 +131,11 @@ class Probe:
                 argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=ANSWER_TIMEOUT_S, check=False, env=environment
             )
         except FileNotFoundError:
-            return self.told(host, "failed", said="there is no ssh here (Debian: apt-get install openssh-client)", address=address)
+            return self.status_of(
+                host, "failed", said="there is no ssh here (Debian: apt-get install openssh-client)", address=address
+            )
         except subprocess.TimeoutExpired:
-            return self.told(host, "failed", said=f"no answer within {ANSWER_TIMEOUT_S:.0f} s", address=address)
+            return self.status_of(host, "failed", said=f"no answer within {ANSWER_TIMEOUT_S:.0f} s", address=address)
         return self._read(host, done, mark=mark, address=address)
 
     def _read(self, host: str, done: subprocess.CompletedProcess[bytes], *, mark: str, address: str) -> HostStatus:
@@ -141,14 +143,14 @@ class Probe:
         errors, answer = done.stderr.decode(errors="replace"), taken(done.stdout, mark)
         status = EXIT_MEANS.get(done.returncode) or meaning(errors)
         if status == "ok" and answer is None:
-            return self.told(host, "no answer", said=printed(done.stdout), address=address)
+            return self.status_of(host, "no answer", said=printed(done.stdout), address=address)
         said = last_line(errors) if status == "failed" else (answer or b"").decode(errors="replace")
-        return self.told(host, status, said=said or f"exit code {done.returncode}", address=address)
+        return self.status_of(host, status, said=said or f"exit code {done.returncode}", address=address)
 
-    def told(self, host: str, status: Status, *, said: str = "", address: str = "") -> HostStatus:
+    def status_of(self, host: str, status: Status, *, said: str = "", address: str = "") -> HostStatus:
         """Make a status with its words."""
         words = {"host": host, "said": said, "folder": str(self.folder), "python": self.python}
-        detail, remedy = (text.format(**words) for text in TOLD[status])
+        detail, remedy = (text.format(**words) for text in WORDS[status])
         return HostStatus(host=host, status=status, detail=detail, address=address, remedy=remedy)
 
 

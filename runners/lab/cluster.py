@@ -26,7 +26,7 @@ START_S = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostStatus:
+class LabHost:
     """How one host is."""
 
     name: str
@@ -101,7 +101,7 @@ def enter(name: str, argv: Sequence[str]) -> NoReturn:
     os.execve(command[0], command, environment)
 
 
-def status() -> list[HostStatus]:
+def status() -> list[LabHost]:
     """How every host is.
 
     Raises:
@@ -111,7 +111,7 @@ def status() -> list[HostStatus]:
     require_outside()
     settings, networks, passed = whole_lab(), namespaces.networks(), link_bytes()
     return [
-        HostStatus(
+        LabHost(
             name=name,
             address=settings.address(name),
             processes=len(list(namespaces.processes_in([networks[name]]))),

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from measurement.errors import LabError
-from measurement.records.files import write_whole
+from measurement.files import write_whole
 
 STATE = Path("/var/lib/ringside-lab")
 NETWORKS = STATE / "networks"
@@ -41,9 +41,9 @@ class LabSettings:
 
     hosts: int = 2
     rate_bits_per_s: int | None = None
-    """Of each link, in each direction; None: as fast as the kernel copies."""
+    """Rate of each link, in each direction; None: as fast as the kernel copies."""
     delay_us: int | None = None
-    """Of each link, from its host to the switch; a packet and its answer pass two such links."""
+    """Delay of each link, from its host to the switch; a packet and its answer pass two such links."""
     slurm: bool = False
     """Whether its hosts are nodes of a Slurm of its own."""
 

@@ -7,8 +7,15 @@ from collections.abc import Set as AbstractSet
 
 from backends import Backend, backend_class
 from measurement.errors import LaunchError, PlanError
-from measurement.world import HOROVOD, MPI, reason
+from measurement.world import HOROVOD, MPI, RENDEZVOUS
 from runners.launchers import make_launcher
+
+WITHOUT = {
+    RENDEZVOUS: "it gives its ranks no address to meet at (MASTER_ADDR and MASTER_PORT)",
+    MPI: "it starts no MPI: each rank would be a world of 1",
+    HOROVOD: "no HOROVOD_* variables: each rank would be a world of 1",
+}
+"""Why a launcher that does not give one of these cannot start a backend."""
 
 
 def default_launcher(reference: str, backend: type[Backend], transport: str | None) -> str:
@@ -54,7 +61,8 @@ def require_given(gives: AbstractSet[str], *, launcher: str, backend: str, trans
     remedy = f"use {listed}" if names else "use a launcher that does"
     if launcher == "srun" and MPI in missing:
         remedy = "start it with srun --mpi=pmix (srun --mpi=list tells whether this Slurm has it), or by mpirun inside the job"
-    raise PlanError(f"launcher '{launcher}' cannot start backend '{backend}'{over} ({reason(missing)}); {remedy}")
+    why = "; ".join(WITHOUT.get(need, f"it does not give '{need}'") for need in sorted(missing))
+    raise PlanError(f"launcher '{launcher}' cannot start backend '{backend}'{over} ({why}); {remedy}")
 
 
 def require_findable(hidden: Mapping[str, str], *, backend: str, transport: str | None, network_interface: str | None) -> None:

@@ -1,6 +1,6 @@
 """What is counted on this host: CPU time of each core, memory, network interfaces, energy, GPUs.
 
-A supervisor reads it when the driver asks, between blocks. ``probes.host_use`` makes of two readings what happened meanwhile.
+A supervisor reads it when the driver asks, between blocks. ``records.host_use`` makes of two readings what happened meanwhile.
 NVML is read through nvidia-ml-py where that is installed; this has never run beside a GPU.
 """
 
@@ -19,7 +19,7 @@ IDLE = ("idle", "iowait", "steal", "guest", "guest_nice")
 
 
 def read_counters() -> dict[str, Any]:
-    """The counters now, as ``measurement.probes.host_use.HostCounters`` has them. Takes some milliseconds."""
+    """The counters now, as ``measurement.records.host_use.HostCounters`` has them. Takes some milliseconds."""
     memory = psutil.virtual_memory()
     return {
         "at_s": time.monotonic(),
@@ -67,7 +67,7 @@ _NVML: list[Any] = []
 
 
 def _gpus() -> dict[int, dict[str, Any]]:
-    """Of each GPU of the host."""
+    """Return the counters of each GPU of this host."""
     nvml = _nvml()
     if nvml is None:
         return {}

@@ -121,7 +121,7 @@ class Conversation:
         assert self._process.stdout
         return (next_answer(self._process.stdout, self._mark) or b"").decode(errors="replace")
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         """Send it a line; nothing happens where it has ended."""
         assert self._process.stdin
         with contextlib.suppress(OSError):

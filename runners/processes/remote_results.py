@@ -33,7 +33,7 @@ MAX_BYTES = 4 * 2**20
 """Only the end of each file is sent, so that a rank that floods its log does not hold up the driver."""
 
 NAME = re.compile(r"rank-[0-9]{1,9}\.(log|jsonl)")
-"""Of a file that is fetched; nothing else is."""
+"""Names of the files that are fetched; nothing else is."""
 
 
 def folder_of(run_id: str) -> Path:

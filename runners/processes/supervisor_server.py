@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from measurement.addresses import listen, with_port
 from measurement.errors import LaunchError
-from measurement.probes.host_use import HostCounters
+from measurement.records.host_use import HostCounters
 from runners.processes.rank_supervisor import COUNTERS, FAILED, GONE, keep_alive, prove, receive_line
 
 ACKNOWLEDGE_TIMEOUT_S = 10.0

@@ -58,8 +58,7 @@ class BlockCommand(Message):
     """Of a micro-benchmark's operation in each step."""
     warmup_steps: int = 0
     rebuild: bool = True
-    layout: int | None = None
-    """Seed of the random allocations before a rebuild; None: none are made."""
+    """Make a micro-benchmark's tensors anew and check its result before the block. A model is built once."""
 
     def record(self, steps: RankSteps) -> BlockRecord:
         """The block as one rank ran it."""

@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from measurement.conditions.conditions import CONDITIONS, MAY_CHANGE_IN_A_TRAINING
 from measurement.errors import PlanError, cut, joined, quoted
+from measurement.files import write_whole
 from measurement.plans.settings import EpochRecord
-from measurement.records.files import write_whole
 from runners.protocol.messages import Job
 from runners.protocol.tensor_bytes import read_tensors, write_tensors
 from runners.rank.epochs import EpochProgress, EpochRunner, put
@@ -32,11 +33,6 @@ from workloads import Workload
 from workloads.pretrained import UNREADABLE
 
 FORMAT = 1
-HOW_LOADED = ("data_dir", "download", "loader_workers", "prefetch_factor", "loader_start_method", "pin_memory")
-"""Workload options that may change when a training is resumed: they leave the samples as they are."""
-ADDED_LATER = {"label_smoothing": 0.0, "new_head": False}
-"""Workload options that older checkpoints do not name, and what they were."""
-LEARNING_RATE_RULES = ("learning_rate_scaling", "warmup_epochs", "decay_epochs", "decay_factor")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,13 +141,11 @@ def what_is_trained(job: Job, runner: EpochRunner) -> dict[str, Any]:
     """Return all that must be equal for a training to be resumed, by names that a message can use."""
     trainer = runner.trainer
     assert job.training is not None
-    options = trainer.workload.options.model_dump(mode="json", exclude=set(HOW_LOADED))
-    rules = job.training.model_dump(mode="json", include=set(LEARNING_RATE_RULES))
-    names = ("workload", "world_size", "local_batch_size", "micro_steps", "seed", "precision", "max_gradient_norm")
+    conditions = [condition for condition in CONDITIONS if condition.resume]
     return {
-        **{name: getattr(job, name) for name in names},
-        **options,
-        **rules,
+        **{one.field: getattr(job, one.field) for one in conditions if one.source != "training"},
+        **trainer.workload.options.model_dump(mode="json", exclude=set(MAY_CHANGE_IN_A_TRAINING)),
+        **{one.field: getattr(job.training, one.field) for one in conditions if one.source == "training"},
         "steps per epoch": runner.steps,
         "model": _fingerprint(trainer.joined.bare.state_dict()),
     }
@@ -213,9 +207,8 @@ def restore(checkpoint: Checkpoint, runner: EpochRunner) -> None:
     trainer.workload.load_state_dict(checkpoint.workload)
     trainer.steps_taken = checkpoint.epoch * runner.steps + len(mine["seen"]["losses"])
     torch.set_rng_state(mine["random"])
-    if "random_of_numpy" in mine:  # not in files that were written before
-        np.random.set_state(tuple(mine["random_of_numpy"]))
-        random.setstate(mine["random_of_python"])
+    np.random.set_state(tuple(mine["random_of_numpy"]))
+    random.setstate(mine["random_of_python"])
     if mine["random_on_gpu"] is not None:
         torch.cuda.set_rng_state(mine["random_on_gpu"], trainer.device)
 
@@ -268,7 +261,7 @@ def read(path: Path, *, trained: Mapping[str, Any], only_model: bool = False) ->
         ) from error
     known = [*trained, *(name for name in checkpoint.trained if name not in trained)]
     known = [name for name in known if not only_model or name in ("workload", "model")]
-    kept = {**ADDED_LATER, **checkpoint.trained}
+    kept = checkpoint.trained
     different = [name for name in known if not _is_same(kept.get(name), trained.get(name))]
     if different:
         raise PlanError(

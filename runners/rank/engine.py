@@ -18,12 +18,13 @@ from typing import Any
 import torch
 
 from backends import Backend, backend_class
+from measurement.conditions.conditions import fingerprint
 from measurement.conditions.sources import digests, sources_of
 from measurement.errors import PlanError, WorldSizeMismatchError
 from measurement.plans.plan_file import checked
 from measurement.plans.settings import SpeedSettings
 from measurement.probes.core_use import read_core_use
-from measurement.probes.fingerprint import fingerprint, usable_cores
+from measurement.probes.fingerprint import usable_cores
 from measurement.probes.thread_times import ThreadClock
 from measurement.records.record import BlockRecord, Case, RankReport
 from measurement.world import World
@@ -102,17 +103,12 @@ class Engine:
 
     def run_block(self, command: BlockCommand) -> BlockRecord:
         """Run and time one block; the record holds this rank's steps. Collective."""
-        asked: dict[str, Any] = {
-            "steps": command.steps,
-            "warmup_steps": command.warmup_steps,
-            "rebuild": command.rebuild,
-            "layout": command.layout,
-        }
+        asked = {"steps": command.steps, "warmup_steps": command.warmup_steps}
         cores = usable_cores()
         before = read_core_use(cores)
         if isinstance(self.runner, MicroBenchmarkRunner):
             assert command.case is not None
-            steps = self.runner.run_block(case=command.case, repetitions=command.repetitions, **asked)
+            steps = self.runner.run_block(case=command.case, repetitions=command.repetitions, rebuild=command.rebuild, **asked)
         else:
             steps = self.runner.run_block(local=command.kind == "local", **asked)
         after = read_core_use(cores)

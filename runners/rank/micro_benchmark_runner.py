@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import random
 import time
 from typing import Any
 
@@ -14,7 +13,7 @@ from measurement.probes.step_timer import StepTimer
 from measurement.records.record import Case, RankSteps
 from measurement.world import World
 from runners.protocol.messages import CheckReport
-from runners.rank.trainer import BACKWARD, allocate_at_random, synchronize_ranks
+from runners.rank.trainer import BACKWARD, synchronize_ranks
 from workloads import MicroBenchmark
 from workloads.micro_benchmark import Repetition
 
@@ -31,7 +30,6 @@ class MicroBenchmarkRunner:
         self.communicator = backend.communicator()
         self._case: str | None = None
         self._made: Repetition | None = None
-        self._held: list[torch.Tensor] = []
 
     def describe(self) -> dict[str, Any]:
         """Describe this for the rank's report: there is no model and no batch."""
@@ -53,19 +51,13 @@ class MicroBenchmarkRunner:
             not_offered={name: reason for name, reason in reasons.items() if reason is not None},
         )
 
-    def build(self, name: str, *, layout: int | None = None) -> str | None:
+    def build(self, name: str) -> str | None:
         """Make a case's tensors anew, run it once and check the result. Collective.
-
-        Args:
-            name: of the case.
-            layout: seed of random allocations made before, so that memory lies elsewhere each time; None: none are made.
 
         Returns:
             What was wrong with the result on this rank; None if it was right.
         """
         self.release()
-        if layout is not None:
-            self._held = allocate_at_random(random.Random(layout * 65_537 + self.world.rank), self.device)
         made = self.benchmark.repetition(self.cases[name], self.communicator, device=self.device)
         made.fill()
         made.run()
@@ -77,15 +69,12 @@ class MicroBenchmarkRunner:
     def release(self) -> None:
         """Drop the tensors and collect garbage now, so that it is not collected inside a step."""
         self._case = self._made = None
-        self._held = []
         gc.collect()
 
-    def run_block(
-        self, *, case: str, steps: int, warmup_steps: int, repetitions: int, rebuild: bool, layout: int | None = None
-    ) -> RankSteps:
+    def run_block(self, *, case: str, steps: int, warmup_steps: int, repetitions: int, rebuild: bool) -> RankSteps:
         """Make and check the tensors if asked, warm up, wait for all ranks, time ``steps`` steps of ``repetitions``. Collective."""
         began = time.perf_counter()
-        wrong = self.build(case, layout=layout) if rebuild or case != self._case else None
+        wrong = self.build(case) if rebuild or case != self._case else None
         assert self._made is not None
         run, timer = self._made.run, StepTimer(self.device)
         for _ in range(warmup_steps * repetitions):

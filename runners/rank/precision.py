@@ -66,17 +66,6 @@ class StepPrecision:
             enabled=self.precision == "amp-fp16",
         )
 
-    def carry_over(self) -> None:
-        """Make a new scaler for a rebuilt model that goes on where the last one was.
-
-        At PyTorch's first scale its steps might be skipped again until the scale is low enough, and be timed as if they were
-        whole.
-        """
-        found = self.scaler.state_dict()
-        self.start()
-        if found:  # empty if the last one was not in use
-            self.scaler.load_state_dict(found)
-
     @contextmanager
     def local(self) -> Iterator[None]:
         """A context of steps without exchange. Ranks may find different scales in it, so the scale is then as it was before."""

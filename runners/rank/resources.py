@@ -8,14 +8,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import multiprocessing
 import os
-import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from measurement.probes.fingerprint import usable_cores
@@ -140,27 +137,6 @@ def wait_for_native_threads() -> None:
     until = time.monotonic() + LONGEST_WAIT_S
     while _others_run() and time.monotonic() < until:
         time.sleep(LOOK_EVERY_S)  # without the interpreter's lock, which they may need to finish
-
-
-@contextmanager
-def loaders_held() -> Iterator[None]:
-    """A context in which the processes that this one started by ``multiprocessing`` are stopped: PyTorch's loaders are.
-
-    A block's untimed rebuild takes as long as many steps. Loaders that went on meanwhile would fill their queue, and a run that
-    is limited by its input would begin each block with batches that it did not wait for.
-    """
-    held = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
-    try:
-        _send(held, signal.SIGSTOP)
-        yield
-    finally:
-        _send(held, signal.SIGCONT)
-
-
-def _send(pids: list[int], sent: signal.Signals) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, sent)
 
 
 def _others_run() -> bool:

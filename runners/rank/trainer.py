@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import random
 import resource
 import time
 from collections.abc import Iterator, Sequence
@@ -27,14 +26,11 @@ from measurement.world import World
 from runners.protocol.drift import LEARNING_RATE
 from runners.protocol.messages import DriftReport
 from runners.rank.precision import StepPrecision
-from runners.rank.resources import loaders_held
 from workloads import Workload
 from workloads.optimizers import as_one, members_of, seed_generators
 from workloads.tensors import by_pixels
 
 DATA_WAIT, FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))
-LAYOUT_ALLOCATIONS = 16
-LAYOUT_BYTES = 1 << 20
 
 
 class StepOutputs:
@@ -94,7 +90,6 @@ class Trainer:
         self.batches = self.new_batches()
         self._begun: Iterator[Any] | None = None
         """The batches that a block has trained on."""
-        self._held: list[torch.Tensor] = []
         self.has_after_step = type(workload).after_step is not Workload.after_step
         self._before_local: dict[str, list[float]] | None = None
         """Samples of the parameters before the model's first steps without exchange; None: it has taken none."""
@@ -150,15 +145,9 @@ class Trainer:
         model = (workload or self.workload).build_model().to(self.device).train()
         return model.to(memory_format=torch.channels_last) if self.speed.channels_last else model
 
-    def build(self, *, layout: int | None = None) -> None:
-        """Build model, optimizer and wrapper anew. Collective.
-
-        Args:
-            layout: seed of random allocations made before, so that memory lies elsewhere each time; None: none are made.
-        """
+    def build(self) -> None:
+        """Build model, optimizer and wrapper anew. Collective."""
         self.release()
-        if layout is not None:
-            self._held = allocate_at_random(random.Random(layout * 65_537 + self.world.rank), self.device)
         self.join(self.build_bare())
 
     def evaluation_model(self) -> nn.Module:
@@ -178,7 +167,7 @@ class Trainer:
             bare: this rank's model.
             build_optimizer: None: the workload's.
         """
-        self.step_precision.carry_over()
+        self.step_precision.start()
         if self.speed.sync_batchnorm:
             bare = self.backend.synchronize_batch_norm(bare)
         prepared = self.backend.prepare(bare, build_optimizer or self.build_optimizer)
@@ -203,7 +192,6 @@ class Trainer:
     def release(self) -> None:
         """Drop model and optimizer. Wrappers hold reference cycles, so collect garbage now and not inside a step."""
         self.prepared = None
-        self._held = []
         gc.collect()
 
     def step(self, timer: StepTimer, *, outputs: StepOutputs | None = None) -> int:
@@ -254,15 +242,14 @@ class Trainer:
             outputs.add(loss, hits)
             return loss
 
-    def run_block(self, *, steps: int, warmup_steps: int, local: bool, rebuild: bool, layout: int | None = None) -> RankSteps:
-        """Rebuild if asked, warm up, wait for all ranks, and time ``steps`` steps. Collective.
+    def run_block(self, *, steps: int, warmup_steps: int, local: bool) -> RankSteps:
+        """Build what is not built, warm up, wait for all ranks, and time ``steps`` steps. Collective.
 
         The first block on new batches warms up until none is left that was loaded before.
         """
         began = time.perf_counter()
-        if rebuild or self.prepared is None:
-            with loaders_held():
-                self.build(layout=layout)
+        if self.prepared is None:
+            self.build()
         if self._begun is not self.batches:  # its loaders had time to fill their queue
             self._begun = self.batches
             warmup_steps = max(warmup_steps, math.ceil((self.workload.prefetched_batches + 1) / self.micro_steps))
@@ -338,12 +325,6 @@ def synchronize_ranks(backend: Backend, device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     backend.barrier()
-
-
-def allocate_at_random(rng: random.Random, device: torch.device) -> list[torch.Tensor]:
-    """Allocate tensors of random sizes and free every other one, which leaves holes for what is built next."""
-    made = [torch.empty(rng.randrange(64, LAYOUT_BYTES), dtype=torch.uint8, device=device) for _ in range(LAYOUT_ALLOCATIONS)]
-    return made[::2]
 
 
 def local_bytes(tensor: Tensor) -> int:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from backends import backend_class, check_options
 from measurement.conditions.disturbing_variables import disturbances, told
+from measurement.conditions.same_environment import plan_digest
 from measurement.environment import steering_environment
 from measurement.errors import ParityError, PlanError, RingsideError
 from measurement.plans.plan import Plan
@@ -354,7 +355,7 @@ def _record(engine: Engine, plan: Plan, *, comparison_id: str) -> LaunchRecord:
     job = engine.job
     record = LaunchRecord(
         comparison_id=comparison_id,
-        plan_digest=plan.digest(),
+        plan_digest=plan_digest(plan),
         launch=0,
         arm=job.arm,
         role="baseline",

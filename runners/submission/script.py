@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from measurement.errors import LaunchError, PlanError, printable, quoted
-from measurement.records.files import write_whole
+from measurement.files import write_whole
 
 SCRIPT, JOBS, LOG = "submit.sh", "slurm-jobs", "slurm-%j.log"
 STOPS_BEFORE_S = 60

@@ -32,7 +32,7 @@ def failures(tmp_path_factory):
     """A comparison of them all with an arm that is well."""
     folder = tmp_path_factory.mktemp("failures")
     arms = {name.lower(): {"backend": f"{WRONG}:{name}", "transport": "gloo"} for name in BAD}
-    measurement = {"control": False, "rounds": ROUNDS, "local_every": 0, "block_timeout_s": 8, "rebuild_every": 1}
+    measurement = {"control": False, "rounds": ROUNDS, "local_every": 0, "block_timeout_s": 8}
     plan = write_plan(folder, arms={"ddp": {"backend": "ddp"}, **arms}, measurement=measurement)
     with no_process_stays():
         done = ringside("compare", plan, "-o", folder / "out")
@@ -74,7 +74,7 @@ TRIALS = 1
 
 
 def begin(tmp_path, **changes):
-    measurement = {"rounds": None, "seconds_per_launch": 120, "local_every": 0, "rebuild_every": 1}
+    measurement = {"rounds": None, "seconds_per_launch": 120, "local_every": 0}
     plan = write_plan(tmp_path, measurement=measurement, **changes)
     command = [sys.executable, "-m", "runners.cli", "compare", str(plan), "-o", str(tmp_path / "out")]
     return subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -89,7 +89,7 @@ def wait_for_blocks(folder, *arms):
 def blocks_begun(folder, arm):
     """By the log of its first rank."""
     log = folder / "out" / "launch-000" / arm / "rank-0.log"
-    return max(0, log.read_text().count("prepared\n") - TRIALS) if log.is_file() else 0
+    return max(0, log.read_text().count("block\n") - TRIALS) if log.is_file() else 0
 
 
 def wait_for_line(process, *words):

@@ -40,7 +40,7 @@ from runners.processes.run_processes import RUN_ID
 
 REPOSITORY = Path(__file__).parent.parent.parent
 PLUGIN = Path(__file__).parent / "plugins" / "faulty.py"
-STAGES = ("rehearsal", "start", "block", "rebuild", "finish", "gates", "waiting", "report")
+STAGES = ("rehearsal", "start", "block", "finish", "gates", "waiting", "report")
 ROUNDS = 4
 MEASURED = 2
 """Rounds that are over when the third begins, in which faults of blocks happen."""
@@ -98,9 +98,9 @@ HUNG = ("stop-rank", "lock", "never-starts")
 
 _RUNNING = STAGES[:6]
 FAULTS: dict[str, tuple[str, ...]] = {
-    "kill-rank": STAGES[:7],
-    "kill-launcher": STAGES[:7],
-    "stop-rank": STAGES[:7],
+    "kill-rank": STAGES[:6],
+    "kill-launcher": STAGES[:6],
+    "stop-rank": STAGES[:6],
     "raise": _RUNNING,
     "lock": _RUNNING,
     "out-of-memory": _RUNNING,
@@ -162,7 +162,7 @@ class Cell:
             return {ROUNDS}
         if self.stage == "waiting":
             return {MEASURED, MEASURED + 1}
-        before = MEASURED if self.stage in ("block", "rebuild") else 0
+        before = MEASURED if self.stage == "block" else 0
         return {before, before + 1} if self.fault == "kill-launcher" else {before}  # its ranks may end their block first
 
 
@@ -245,7 +245,7 @@ def _plan(trial: Trial) -> dict[str, Any]:
         "floor": False,
         "control": False,
     } | timeouts
-    measurement |= {"rebuild_every": 1, "rehearsal": "always" if cells[0].stage == "rehearsal" else "never"}
+    measurement["rehearsal"] = "always" if cells[0].stage == "rehearsal" else "never"
     reports = {"reports": ["markdown", f"{PLUGIN}:HoldsTheReports"]} if any(cell.stage == "report" for cell in cells) else {}
     plan = {"name": "faults", "workload": "digits", "local_batch_size": 16, "world_size": 2, "baseline": "well"}
     return {**plan, **reports, "arms": arms, "measurement": measurement}
@@ -447,7 +447,7 @@ def _judge_driver(trial: Trial, cell: Cell, code: int | None, said: str) -> None
     _unmount(results(trial))
     kept = [record for record in _records(trial) if record.status == "ok"]
     least = min((len(record.blocks) for record in kept), default=0) if len(kept) == 2 else 0
-    wanted = {"rehearsal": 0, "start": 0, "waiting": MEASURED, "block": MEASURED, "rebuild": MEASURED}.get(cell.stage, ROUNDS)
+    wanted = {"rehearsal": 0, "start": 0, "waiting": MEASURED, "block": MEASURED}.get(cell.stage, ROUNDS)
     if least < (ROUNDS if expected == 0 else wanted):
         trial.find(cell, f"{least} rounds of {[record.arm for record in kept]} are on disk, not {wanted}")
     for record in kept:

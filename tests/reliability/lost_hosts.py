@@ -46,7 +46,7 @@ from tests.reliability.faults import (
 LOST = "host2"
 NOTICED_S = 30.0
 """Within which a lost host is told of."""
-FAULTS = {"ssh-lost": ("gates", "block", "rebuild"), "host-gone": ("gates", "block", "rebuild"), "port-taken": ("start",)}
+FAULTS = {"ssh-lost": ("gates", "block"), "host-gone": ("gates", "block"), "port-taken": ("start",)}
 """At which stages each can happen; another arm waits at each but the start."""
 
 
@@ -76,7 +76,6 @@ def plant(cell: Cell, folder: Path) -> Trial:
         "floor": False,
         "control": False,
     }
-    measurement["rebuild_every"] = 1
     plan = {"name": "lost", "workload": "digits", "local_batch_size": 16, "hosts": ["host1:1", f"{LOST}:1"], "baseline": "well"}
     plan |= {"network_interface": "eth0", "arms": arms, "measurement": measurement}
     (folder / "plan.yaml").write_text(yaml.safe_dump(plan, sort_keys=False))

@@ -16,13 +16,13 @@ pytestmark = pytest.mark.distributed
 TOGETHER = [
     "kill-rank.waiting.horovod-gloo",
     "kill-launcher.block.horovod-mpi",
-    "stop-rank.rebuild.ddp-gloo",
+    "stop-rank.block.ddp-gloo",
     "raise.finish.ddp-gloo",
     "lock.block.ddp-gloo",
     "out-of-memory.block.ddp-gloo",
     "flood.start.ddp-gloo",
     "nan.gates.ddp-gloo",
-    "cut-store.rebuild.ddp-gloo",
+    "cut-store.block.ddp-gloo",
     "exits-at-once.start.ddp-mpi",
 ]
 """Faults of arms, in one comparison."""

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from measurement.conditions.same_environment import plan_digest
 from measurement.plans.plan import FLOOR, Arm, Measurement, Plan
 from measurement.records.record import (
     BlockRecord,
@@ -107,7 +108,7 @@ def make_manifest(plan: Plan) -> Manifest:
     libraries = {name: arm.backend for name, arm in plan.all_arms().items()}
     return Manifest(
         comparison_id=COMPARISON_ID,
-        plan_digest=plan.digest(),
+        plan_digest=plan_digest(plan),
         created_at=STARTED,
         ringside_version="0.1.0",
         driver={"host": "host1", "cpu": "Synthetic CPU", "cores": 2, "git_commit": "0" * 40, "git_dirty": False},
@@ -210,7 +211,7 @@ def _finish(plan: Plan, truth: Truth, launch: int, arm: str, blocks: list[BlockR
     error = None if status == "ok" else Failure(message=truth.message, ranks=[1], hosts=["host1"], log_tail={"rank-1": truth.log})
     return LaunchRecord(
         comparison_id=COMPARISON_ID,
-        plan_digest=plan.digest(),
+        plan_digest=plan_digest(plan),
         launch=launch,
         arm=arm,
         role=plan.role(arm),

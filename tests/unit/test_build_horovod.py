@@ -259,7 +259,7 @@ def test_cmakes_progress_is_read() -> None:
 
 def test_progress_elsewhere_than_on_a_terminal_is_a_plain_line_now_and_then() -> None:
     stream, now = io.StringIO(), [0.0]
-    shown = progress.Progress("Horovod", stream=stream, clock=lambda: now[0])
+    shown = progress.BuildProgress("Horovod", stream=stream, clock=lambda: now[0])
     for second in range(60):
         now[0] = float(second)
         shown.feed(f"[ {second}%] Building CXX object a.dir/{second}.cc.o")

@@ -5,9 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
-import shutil
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -15,7 +12,6 @@ from rich.console import Console
 
 from measurement.plans.plan import Plan
 from measurement.records.record import Case
-from measurement.records.results import ResultsFolder
 from reports import conclude, write_reports
 from reports.charts.comparison_charts import charts
 from reports.conclusions.cases import count_verdicts, summarise_cases
@@ -24,7 +20,6 @@ from reports.formats.terminal import comparison_table
 from reports.wording.comparison_sentences import counts_words
 from tests.unit.results_factory import Truth, make_plan, write_results
 
-DATA = Path(__file__).parents[1] / "data"
 REASON = "not offered by Horovod"
 SIZES = {"1KiB": 1 << 10, "64KiB": 1 << 16, "1MiB": 1 << 20}
 CASES = [
@@ -167,22 +162,4 @@ def test_the_terminal_has_a_row_for_each_size_within_100_columns(found):
 def test_a_case_without_blocks_has_no_figures(folder):
     (record,) = [record for record in folder.records() if (record.arm, record.launch) == ("ddp-gloo", 0)]
     empty = pd.DataFrame(columns=["launch", "case", "throughput_per_s"])
-    assert {figures.latency_s for figures in summarise_cases([record], empty, confidence=0.95, seed=1)} == {None}
-
-
-def test_a_stored_folder_of_version_1_has_no_cases():
-    stored = ResultsFolder(DATA / "results-v1")
-    for record in stored.records():
-        assert {(block.case, block.repetitions) for block in record.blocks} == {(None, 1)}
-        assert stored.steps(record)["case"].isna().all()
-
-
-def test_a_stored_folder_of_version_2_is_read(tmp_path):
-    copy = ResultsFolder(shutil.copytree(DATA / "results-v2", tmp_path / "stored"))
-    found = write_reports(copy)
-    assert {json.loads(path.read_text())["schema_version"] for path in copy.root.glob("launch-*/*/record.json")} == {2}
-    assert found.arm("horovod").case("send_recv/1KiB").not_offered == REASON
-    assert found.result("horovod", "all_reduce/64KiB").pairs == 6
-    ratio = found.result("horovod", "all_reduce/64KiB").throughput_ratio
-    cases = [found.arm(arm).case("all_reduce/64KiB") for arm in ("horovod", "ddp")]
-    assert math.log(ratio) == pytest.approx(math.log(cases[1].latency_s.value / cases[0].latency_s.value), abs=1.0)
+    assert {figures.latency_s for figures in summarise_cases([record], empty, confidence=0.95)} == {None}

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from measurement.plans.plan_file import check_plan
-from measurement.probes.host_use import GpuCounters, HostCounters, Traffic
+from measurement.records.host_use import GpuCounters, HostCounters, Traffic
 from reports import conclude, write_reports
 from reports.conclusions.machine import energy_per_sample_j
 from reports.schema import Estimate

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from measurement.conditions.conditions import fingerprint
 from measurement.environment import forwarded_by_name, local_environment, steering_environment
 from measurement.errors import RecordError
+from measurement.files import write_whole
 from measurement.plans.plan_file import check_plan
-from measurement.probes.fingerprint import fingerprint
 from measurement.probes.step_timer import StepTimer
-from measurement.records.files import write_whole
+from measurement.records import results
 from measurement.records.record import PHASES, SCHEMA_VERSION, STEP_COLUMNS, BlockRecord, LaunchRecord, RankSteps
 from measurement.records.results import ResultsFolder
 from tests.conftest import TINY
@@ -94,6 +95,25 @@ def test_a_damaged_record_is_an_error_not_a_hole(tmp_path, content, message):
     path.write_text(content)
     with pytest.raises(RecordError, match=message):
         ResultsFolder(tmp_path).records()
+
+
+def test_a_record_of_an_older_version_is_brought_up_to_date(tmp_path, monkeypatch):
+    """Version 2 is made up: it calls the launcher of version 1 by another name."""
+    folder = ResultsFolder(tmp_path)
+    folder.write_launch(record())
+    path = folder.launch_folder(0, "ddp") / "record.json"
+    stored = json.loads(path.read_text())
+    stored["started_by"] = stored.pop("launcher")
+    path.write_text(json.dumps(stored))
+    with pytest.raises(RecordError, match="is not a launch record"):
+        folder.records()
+    monkeypatch.setattr(results, "SCHEMA_VERSION", 2)
+    monkeypatch.setitem(results.MIGRATIONS, 1, lambda old: {"launcher": old.pop("started_by"), **old})
+    (found,) = folder.records()
+    assert (found.schema_version, found.launcher) == (2, record().launcher)
+    path.write_text(json.dumps({"schema_version": 3}))
+    with pytest.raises(RecordError, match="has schema_version 3; this Ringside reads 1 to 2: use the one that wrote it"):
+        folder.records()
 
 
 def test_a_manifest_that_does_not_fit(tmp_path):

@@ -25,7 +25,7 @@ def test_what_a_ring_needs_by_hand():
 
 @pytest.mark.parametrize("factor", [1.0, 1.5])
 def test_bytes_per_step_are_what_blocks_with_exchange_send_more(tmp_path, factor):
-    """A rebuild sends 5 MB, and of each block two steps are not timed."""
+    """A block sends 5 MB beside its steps, of which two steps are not timed."""
     plan = make_plan([], launches=1, rounds=4, local_every=2)
     folder = write_results(tmp_path, plan=plan)
     (record,) = [record for record in folder.records() if record.arm == "ddp-gloo"]

@@ -198,11 +198,12 @@ def test_the_verdict_table_fits_100_columns_plain_and_whole(comparison):
     assert "failed" in next(line for line in lines if line.startswith("horovod-mpi"))
 
 
-def test_a_stored_folder_of_schema_version_1_is_still_read(tmp_path):
+def test_the_stored_folder_of_schema_version_1_is_read(tmp_path):
+    """As version 0.1.0 writes it. Where this fails, ``results.MIGRATIONS`` lacks an entry."""
     copy = shutil.copytree(STORED, tmp_path / "stored")
     found = write_reports(ResultsFolder(copy))
     result = found.result("horovod-gloo")
-    assert (result.launches, result.pairs, result.verdict) == (2, 8, "undecided"), "two launches tell little of a third"
+    assert (result.launches, result.pairs, result.verdict) == (2, 8, "faster")
     assert result.throughput_ratio == pytest.approx(1.1, rel=0.05)
 
 

@@ -20,10 +20,10 @@ ROOMS = {
     "install": set(),
 }
 INNER_ROOMS = {
-    "measurement/plans": {"records"},
-    "measurement/records": {"plans", "probes"},
+    "measurement/plans": set(),
+    "measurement/records": {"plans"},
     "measurement/probes": {"records"},
-    "measurement/conditions": {"probes", "records"},
+    "measurement/conditions": {"plans", "probes", "records"},
     "workloads/data": set(),
     "backends/mpi": set(),
     "backends/horovod": {"mpi"},

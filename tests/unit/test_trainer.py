@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-import runners.rank.trainer
 from backends.base import Prepared
 from backends.horovod.backend import HorovodPrepared
 from measurement.errors import PlanError
@@ -22,7 +21,6 @@ from measurement.plans.settings import LossScale, SpeedSettings
 from measurement.probes.step_timer import StepTimer
 from measurement.records.record import LaunchRecord
 from measurement.world import World
-from runners.processes.rank_supervisor import state
 from runners.protocol.gate_verdict import judge_parity
 from runners.protocol.messages import Job
 from runners.rank import resources
@@ -31,7 +29,7 @@ from runners.rank.engine import settle_garbage, start_engine
 from runners.rank.parity import run_gate
 from runners.rank.precision import StepPrecision
 from runners.standalone.throughput import StandaloneSettings, measure
-from tests.conftest import REPOSITORY, wait_until
+from tests.conftest import REPOSITORY
 from workloads.tensors import by_pixels
 
 
@@ -90,7 +88,7 @@ def test_a_compiled_ddp_takes_steps_without_exchange(monkeypatch):
     job = Job(arm="ddp", backend="ddp", transport="gloo", speed=SpeedSettings(compile=True), **place)
     engine = start_engine(job, World(), store=torch.distributed.HashStore())
     try:
-        block = engine.trainer.run_block(steps=2, warmup_steps=1, local=True, rebuild=True)
+        block = engine.trainer.run_block(steps=2, warmup_steps=1, local=True)
     finally:
         engine.trainer.release()
         engine.backend.teardown()
@@ -108,7 +106,7 @@ def test_page_faults_of_the_timed_steps_are_counted(engine, monkeypatch):
         return compute_loss(*arguments)
 
     monkeypatch.setattr(trainer.workload, "compute_loss", fault_in_and_compute)
-    block = trainer.run_block(steps=2, warmup_steps=3, local=False, rebuild=False)
+    block = trainer.run_block(steps=2, warmup_steps=3, local=False)
     assert 2 * pages <= block.page_faults < 5 * pages
 
 
@@ -189,13 +187,11 @@ def test_the_gate_leaves_a_workload_as_it_was(engine):
     assert not seen, "the gate's workload is another"
 
 
-def test_a_block_is_rebuilt_only_when_asked(engine):
+def test_blocks_go_on_with_one_model(engine):
     trainer = engine.trainer
     before = trainer.prepared
-    trainer.run_block(steps=1, warmup_steps=0, local=False, rebuild=False)
+    block = trainer.run_block(steps=2, warmup_steps=1, local=False)
     assert trainer.prepared is before
-    block = trainer.run_block(steps=2, warmup_steps=1, local=False, rebuild=True, layout=3)
-    assert trainer.prepared is not before
     assert [len(phases) for phases in block.phases_s] == [4, 4]
     assert block.samples == [4, 4]
 
@@ -221,17 +217,12 @@ def steps_taken():
     hook.remove()
 
 
-def test_after_a_rebuild_no_step_is_skipped_to_find_the_loss_scale_again(steep_engine, steps_taken):
-    """The scale began anew at 2^16 with each rebuild, so that the timed steps were largely skipped ones."""
+def test_steps_that_overflow_are_skipped_until_the_loss_scale_is_low_enough(steep_engine, steps_taken):
     trainer = steep_engine.trainer
-    block = trainer.run_block(steps=20, warmup_steps=0, local=False, rebuild=False)
+    block = trainer.run_block(steps=20, warmup_steps=0, local=False)
     assert 0 < len(steps_taken) < 20, "the first steps overflow"
     assert block.skipped_steps == 20 - len(steps_taken)
-    scale = trainer.step_precision.scaler.get_scale()
-    steps_taken.clear()
-    assert trainer.run_block(steps=4, warmup_steps=1, local=False, rebuild=True).skipped_steps == 0
-    assert len(steps_taken) == 5
-    assert trainer.step_precision.scaler.get_scale() == scale
+    assert trainer.run_block(steps=4, warmup_steps=1, local=False).skipped_steps == 0
 
 
 def test_gradients_are_dropped_by_the_optimizer_as_in_a_users_loop(engine, monkeypatch):
@@ -241,7 +232,7 @@ def test_gradients_are_dropped_by_the_optimizer_as_in_a_users_loop(engine, monke
         pytest.fail("gradients were dropped through the model")
 
     monkeypatch.setattr(torch.nn.Module, "zero_grad", through_the_model)
-    block = engine.trainer.run_block(steps=2, warmup_steps=1, local=False, rebuild=False)
+    block = engine.trainer.run_block(steps=2, warmup_steps=1, local=False)
     assert len(block.samples) == 2
     prepared = engine.trainer.joined
     prepared.zero_grad()
@@ -291,7 +282,7 @@ def test_the_loss_scale_begins_backs_off_and_grows_as_asked():
 def test_steps_without_exchange_leave_the_loss_scale_as_it_was(steep_engine):
     """Each rank may find another one in them, and gradients of different scales have no mean."""
     trainer = steep_engine.trainer
-    trainer.run_block(steps=4, warmup_steps=0, local=True, rebuild=True)
+    trainer.run_block(steps=4, warmup_steps=0, local=True)
     assert trainer.step_precision.scaler.get_scale() == LossScale().initial
 
 
@@ -314,37 +305,19 @@ def loading_engine():
 def test_a_rank_looks_at_its_threads_before_it_forks_loaders(loading_engine, monkeypatch):
     looks = []
     monkeypatch.setattr(resources, "_others_run", lambda: looks.append(True))
-    loading_engine.trainer.run_block(steps=1, warmup_steps=0, local=False, rebuild=False)
+    loading_engine.trainer.run_block(steps=1, warmup_steps=0, local=False)
     assert bool(looks) == (sys.version_info < resources.FORKS_SAFELY and multiprocessing.get_start_method() == "fork")
-
-
-def test_loader_processes_fill_no_queue_while_a_block_is_rebuilt(loading_engine, monkeypatch):
-    trainer = loading_engine.trainer
-    trainer.run_block(steps=1, warmup_steps=0, local=False, rebuild=False)
-    prepare, seen = trainer.backend.prepare, []
-
-    def look_and_prepare(*arguments):
-        wait_until(lambda: {state(child.pid) for child in multiprocessing.active_children()} == {"T"})
-        seen.append(len(multiprocessing.active_children()))
-        return prepare(*arguments)
-
-    monkeypatch.setattr(trainer.backend, "prepare", look_and_prepare)
-    trainer.run_block(steps=1, warmup_steps=0, local=False, rebuild=True)
-    assert seen == [2]
-    wait_until(lambda: "T" not in {state(child.pid) for child in multiprocessing.active_children()})
 
 
 def test_the_first_block_uses_up_what_was_loaded_before_it(loading_engine, steps_taken):
     trainer = loading_engine.trainer
     for expected in (7 + 2, 1 + 2):
         steps_taken.clear()
-        block = trainer.run_block(steps=2, warmup_steps=1, local=False, rebuild=True)
+        block = trainer.run_block(steps=2, warmup_steps=1, local=False)
         assert (len(steps_taken), len(block.samples)) == (expected, 2)
 
 
-def test_standing_alone_places_memory_as_a_users_own_run_would(engine, monkeypatch):
-    """A fixed random layout made standing-alone runs up to 6% slower than a bare loop."""
-    monkeypatch.setattr(runners.rank.trainer, "allocate_at_random", lambda *_: pytest.fail("allocated before building"))
+def test_a_standalone_run_has_a_row_for_each_timed_step(engine):
     fields = {"comparison_id": "c", "plan_digest": "d", "launch": 0, "arm": "single", "role": "baseline", "backend": "single"}
     more = {"transport": "none", "launcher": "none", "workload": "digits", "world_size": 1, "status": "ok"}
     settings = StandaloneSettings(

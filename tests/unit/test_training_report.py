@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import pytest
 
+from measurement.conditions.same_environment import plan_digest
 from measurement.plans.plan import Arm, Measurement, Plan, Point
 from measurement.plans.settings import EpochRecord, TrainingSettings
 from measurement.records.record import LaunchRecord
@@ -66,7 +67,7 @@ def record(plan, arm, launch, trained, *, status="ok", complete=True):
     asked = plan.arms[arm]
     return LaunchRecord(
         comparison_id=COMPARISON_ID,
-        plan_digest=plan.digest(),
+        plan_digest=plan_digest(plan),
         launch=launch,
         arm=arm,
         role=plan.role(arm),

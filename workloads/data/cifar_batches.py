@@ -27,7 +27,7 @@ PIXELS = 3 * 32 * 32
 RECORD = 1 + PIXELS
 """Bytes of an image in the binary version, its label first."""
 MOST_BYTES = 256 << 20
-"""Of a file: a batch of 10,000 images has 31 MB."""
+"""The largest file: a batch of 10,000 images has 31 MB."""
 
 ARRAY_CONSTRUCTORS = {
     *((f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")),

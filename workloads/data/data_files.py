@@ -1,6 +1,6 @@
-"""Where a workload's data is: the options that name it, and the message that says what is missing and how to get it.
+"""Where a workload's data is: the options that name it, the message that says what is missing, and downloads on request.
 
-Checks labels when they are read. Otherwise the loss would fail on a wrong one inside a kernel, without naming the file.
+Labels are checked here when they are read: a wrong one would fail inside a kernel of the loss, which names no file.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Expected:
     names: tuple[str, ...]
     remedy: str
     archives: tuple[str, ...] = ()
-    """Of all files together; read where they are not unpacked."""
+    """Archives of all files together; read where they are not unpacked."""
 
     @property
     def folders(self) -> list[Path]:

@@ -16,7 +16,7 @@ from workloads.data.compressed import read_whole
 
 UNSIGNED_BYTES = 0x08
 MOST_BYTES = 2 << 30
-"""Of a file, decompressed: EMNIST's largest has 0.5 GiB."""
+"""The largest file, decompressed: EMNIST's largest has 0.5 GiB."""
 
 
 def read_idx(path: Path, *, dimensions: int) -> Tensor:

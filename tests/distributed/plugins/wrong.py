@@ -71,15 +71,15 @@ class SameInputsInside(DDP):
 
 
 class Misbehaves(DDP):
-    """Rank 1 does something in its n-th ``prepare``: that of a block, where models are built anew for each, the trial first."""
+    """Rank 1 does something in its n-th ``barrier``: that before the timed steps of a block, the trial first."""
 
-    after = 6
+    after = 5
 
-    def prepare(self, model, build_optimizer):
-        self.prepared = getattr(self, "prepared", 0) + 1
-        if self.prepared == self.after and dist.get_rank() == 1:
+    def barrier(self):
+        self.blocks = getattr(self, "blocks", 0) + 1
+        if self.blocks == self.after and dist.get_rank() == 1:
             self.misbehave()
-        return super().prepare(model, build_optimizer)
+        super().barrier()
 
     def misbehave(self):
         raise NotImplementedError
@@ -96,10 +96,10 @@ class Dies(Misbehaves):
 class DiesWhileAPeerIsBusy(Dies):
     """The launcher ends rank 0 before it can notice, so that both are gone without a word."""
 
-    def prepare(self, model, build_optimizer):
-        if getattr(self, "prepared", 0) + 1 == self.after and dist.get_rank() == 0:
+    def barrier(self):
+        if getattr(self, "blocks", 0) + 1 == self.after and dist.get_rank() == 0:
             time.sleep(3600)
-        return super().prepare(model, build_optimizer)
+        super().barrier()
 
 
 class Hangs(Misbehaves):
@@ -126,11 +126,11 @@ class Unfair(DDP):
 
 
 class SaysEachBlock(DDP):
-    """Computes rightly. A rank's log has a line for each ``prepare``, with which blocks begin that build the model anew."""
+    """Computes rightly. A rank's log has a line for each block, written before its timed steps."""
 
-    def prepare(self, model, build_optimizer):
-        print("prepared", flush=True)
-        return super().prepare(model, build_optimizer)
+    def barrier(self):
+        print("block", flush=True)
+        super().barrier()
 
 
 class RaisesAtSetup(DDP):

@@ -46,13 +46,13 @@ def take(engine, name: str, backend_name: str) -> dict[str, object]:
         step_precision=StepPrecision(precision="fp32", max_gradient_norm=None, device=cpu),
     )
     gate = run_gate(trainer, steps=STEPS)
-    blocks = [trainer.run_block(steps=3, warmup_steps=1, local=False, rebuild=rebuild) for rebuild in (True, False)]
+    blocks = [trainer.run_block(steps=3, warmup_steps=1, local=False) for _ in range(2)]
     found = {"gate": gate.model_dump(), "samples": [block.samples for block in blocks], "restarts": [b.restarts for b in blocks]}
     found["drift"] = trainer.drift().model_dump()
     if backend.has_local_steps:
-        trainer.run_block(steps=2, warmup_steps=0, local=True, rebuild=True)
+        trainer.run_block(steps=2, warmup_steps=0, local=True)
     rates = [group["lr"] for group in trainer.joined.optimizer.param_groups]
-    trainer.run_block(steps=4, warmup_steps=0, local=False, rebuild=False)
+    trainer.run_block(steps=4, warmup_steps=0, local=False)
     found["drift_with_local"] = trainer.drift().model_dump()
     trainer.release()
     return {**found, "rates": rates}

@@ -49,7 +49,7 @@ def job_of(name: str, world_size: int, text: str) -> Job:
 def seen(name: str, world, text: str, store) -> dict[str, object]:
     """Gradients of the last step, parameters after it, and what this rank keeps."""
     engine = start_engine(job_of(name, world.world_size, text), world, store=store)
-    engine.trainer.run_block(steps=STEPS, warmup_steps=0, local=False, rebuild=True)
+    engine.trainer.run_block(steps=STEPS, warmup_steps=0, local=False)
     joined = engine.trainer.joined
     gradients, parameters = joined.full_gradients(), joined.full_parameters()
     found = {

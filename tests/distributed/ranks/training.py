@@ -69,7 +69,7 @@ def held_out(engine) -> dict[str, float]:
 
 def clipped(engine) -> list[float]:
     """All parameters after three steps of clipped gradients; their norms show that they were clipped."""
-    engine.trainer.run_block(steps=3, warmup_steps=0, local=False, rebuild=True)
+    engine.trainer.run_block(steps=3, warmup_steps=0, local=False)
     joined = engine.trainer.joined
     found = joined.full_parameters()
     parameters = [found[name].flatten() for name, _ in joined.bare.named_parameters()]
@@ -82,7 +82,7 @@ def trained(engine) -> dict[str, object]:
     """The gate's verdict, and the losses of an epoch and of a local block after it."""
     gate, _ = judge_gate(engine.backend.all_gather_object(engine.run_gate(steps=2), ParityReport | CheckReport), steps=2)
     report = engine.run_epoch(EpochCommand(turn=0, epoch=0))
-    engine.trainer.run_block(steps=1, warmup_steps=0, local=engine.backend.has_local_steps, rebuild=False)
+    engine.trainer.run_block(steps=1, warmup_steps=0, local=engine.backend.has_local_steps)
     return {"gate": gate.failures, "losses": report.losses}
 
 

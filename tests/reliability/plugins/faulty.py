@@ -24,8 +24,10 @@ from runners.launchers.horovodrun import Horovodrun
 from runners.launchers.mpirun import Mpirun
 from runners.launchers.spawn import Spawn
 
-THIRD_ROUND, GATES = 5, 7
-"""Which ``prepare`` it is: those for the start and the trial that sets the blocks' length come first, then one for each round."""
+THIRD_ROUND = 4
+"""Which block it is: the trial that sets the blocks' length comes first."""
+GATES = 2
+"""Which ``prepare`` it is: the first builds what is measured."""
 HOLD_S = 60.0
 MEMORY_BYTES = 256 << 20
 FLOOD_BYTES = 32 << 20
@@ -91,7 +93,7 @@ class Faults:
         super().__init__(**arguments)
         self.fault, self.stage = os.environ.get("RINGSIDE_FAULT", "none.none").split(".")
         self.folder = Path(os.environ.get("RINGSIDE_FAULTS", "."))
-        self.rank, self.prepared, self.described = 0, 0, 0
+        self.rank, self.built, self.blocks, self.described = 0, 0, 0, 0
         self.is_done = False
 
     def come_to(self, stage):
@@ -111,20 +113,28 @@ class Faults:
         return super().setup(world, device=device, store=store)
 
     def prepare(self, model, build_optimizer):
-        self.prepared += 1
-        stage = {GATES: "gates", THIRD_ROUND: "block"}.get(self.prepared)
-        if self.prepared == THIRD_ROUND:
-            self.come_to("rebuild")
-        prepared = super().prepare(model, build_optimizer)
-        if stage is None or stage != self.stage:
-            return prepared
+        self.built += 1
+        self.prepared = super().prepare(model, build_optimizer)
+        if self.built == GATES:
+            self.fail_at("gates")
+        return self.prepared
+
+    def barrier(self):
+        """All ranks call it before the timed steps of each block."""
+        self.blocks += 1
+        super().barrier()
+        if self.blocks == THIRD_ROUND:
+            self.fail_at("block")
+
+    def fail_at(self, stage):
+        if stage != self.stage:
+            return
         if self.fault == "nan":
-            prepared.model.register_forward_hook(lambda _module, _inputs, output: output * torch.nan)
+            self.prepared.model.register_forward_hook(lambda _module, _inputs, output: output * torch.nan)
         elif stage == "gates":
             self.come_to(stage)
         else:
-            prepared.model.register_forward_pre_hook(lambda *_: self.come_to(stage))
-        return prepared
+            self.prepared.model.register_forward_pre_hook(lambda *_: self.come_to(stage))
 
     def describe(self):
         self.described += 1

@@ -13,7 +13,7 @@ from typing import IO
 
 LOCK_FILE = ".lock"
 MOST_BYTES = 4 << 20
-"""Of a plan or a hostfile. /dev/zero has more."""
+"""Bytes that a plan or a hostfile may have. /dev/zero has more."""
 
 
 def read_text(path: Path, *, most: int = MOST_BYTES) -> str:

@@ -41,7 +41,7 @@ class GpuCounters(_Counted):
 
     energy_mj: int | None
     utilisation: float | None
-    """Of the last sample, up to a second long."""
+    """Share of the last sample, up to a second long, in which the GPU worked."""
     sm_mhz: int | None
     memory_used_bytes: int | None
     slowed_by: int | None
@@ -49,7 +49,7 @@ class GpuCounters(_Counted):
 
 
 class GpuUse(_Counted):
-    """What one GPU did; the same, but for the energy."""
+    """What one GPU did: its counters at the end, and the energy taken meanwhile."""
 
     energy_j: float | None
     utilisation: float | None
