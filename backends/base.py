@@ -66,6 +66,11 @@ class Prepared:
         self.keeps_gradients = False
         """Set before a step whose gradients will be read: a library that clears them in ``step`` keeps a copy then."""
 
+    def compile(self) -> None:
+        """Compile what the loss is computed with."""
+        compiled: Any = torch.compile(self.model)
+        self.model = compiled
+
     def zero_grad(self) -> None:
         """Drop the gradients of the last step, as training loops do: through the model, module by module, it takes longer."""
         self.optimizer.zero_grad()

@@ -37,6 +37,7 @@ from measurement.world import World
 from runners.launchers import read_own_world
 from runners.processes.local import search_path
 from runners.protocol.messages import Job
+from runners.rank.batches import Batches
 from runners.rank.engine import Engine, start_engine
 from runners.rank.resources import take_resources, threads_of
 from runners.standalone.rendezvous import rendezvous_store
@@ -97,7 +98,7 @@ def rank_main(backend: str, setting: Setting, seconds: float, seed: int, output:
     take_resources(world, threads=threads_of(world, asked=None, environment=os.environ))
     engine = start_engine(job, world, store=rendezvous_store(job, world))
     engine.trainer.build()
-    batches = engine.trainer.new_batches()
+    batches = Batches(engine.trainer.workload, engine.trainer.world, engine.trainer.device)
     kinds: dict[str, Callable[[], float]] = {
         "bare": lambda: bare_block(engine, batches, steps=setting.steps),
         "ringside": lambda: ringside_block(engine, steps=setting.steps),

@@ -80,10 +80,10 @@ def compare(
 
 def run_comparison(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str], resume_elsewhere: bool = False) -> bool:
     """Measure and show; returns whether every arm is ok. On Ctrl-C what was measured is shown, and how to go on (``again``)."""
-    from runners.driver.progress import Progress
+    from runners.driver.progress import LaunchProgress
     from runners.driver.run_comparison import ComparisonRun
 
-    with Progress(seconds_per_launch=chosen.measurement.seconds_per_launch) as progress:
+    with LaunchProgress(seconds_per_launch=chosen.measurement.seconds_per_launch) as progress:
         run: ComparisonRun | None = None
         try:
             run = ComparisonRun(chosen, folder, progress=progress, resume_elsewhere=resume_elsewhere)
@@ -195,10 +195,10 @@ def check(
 
 def rehearse_and_print(plan: Plan) -> bool:
     """Rehearse a plan's arms on this machine and print what came of each. Returns whether none failed."""
-    from runners.driver.progress import Progress
+    from runners.driver.progress import LaunchProgress
     from runners.driver.rehearsal import rehearse_here
 
-    with Progress(seconds_per_launch=1.0) as progress:
+    with LaunchProgress(seconds_per_launch=1.0) as progress:
         outcomes, folder = rehearse_here(plan, progress=progress)
     for name, outcome in outcomes.items():
         print(f"  arm        {name}: {outcome}")

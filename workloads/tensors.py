@@ -35,18 +35,19 @@ def dense_parts(tensor: Tensor) -> list[Tensor]:
     Two tensors of one layout are equal where all of these are.
     """
     found = tensor.detach()
-    if found.layout == torch.sparse_coo:
-        whole = found.coalesce()
-        return [whole.indices(), whole.values()]
-    if found.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return [found.crow_indices(), found.col_indices(), found.values()]
-    if found.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return [found.ccol_indices(), found.row_indices(), found.values()]
     if found.is_nested:
         return [part for row in found.unbind() for part in dense_parts(row)]
     if found.is_quantized:
         return [found.int_repr(), found.dequantize()]
-    return [found.to_dense() if found.is_mkldnn else found]
+    if found.is_mkldnn or found.layout is torch.strided:
+        return [found.to_dense() if found.is_mkldnn else found]
+    whole = coalesced(found)
+    return [whole.indices(), whole.values()]
+
+
+def coalesced(tensor: Tensor) -> Tensor:
+    """A sparse tensor of any layout as coordinates and values, each place once."""
+    return tensor.detach().to_sparse().coalesce()
 
 
 def are_equal(one: Tensor, other: Tensor) -> bool:

@@ -1,14 +1,14 @@
-"""One arm in one launch: its session and the record that is being filled; and a clock of where the launch's time goes."""
+"""One arm in one launch: its session and the record that is being filled."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from measurement.records.record import Failure, LaunchRecord, RankReport
-from runners.driver.arm_session import ArmFailed, ArmSession
-from runners.protocol.messages import ParityReport
+from runners.driver.arm_session import ArmSession
+from runners.driver.diagnosis import ArmFailed
+from runners.protocol.messages import Job, ParityReport
 
 Say = Callable[[str], None]
 
@@ -18,6 +18,7 @@ class ArmLaunch:
     """An arm in one launch: its session and the record that is being filled."""
 
     session: ArmSession
+    job: Job
     record: LaunchRecord
     say: Say
     ready: list[RankReport] = field(default_factory=list)
@@ -65,20 +66,6 @@ class ArmLaunch:
             self.say(f"the rank's whole log: {self.session.log_of(failure.ranks[0])}")
 
 
-@dataclass(kw_only=True)
-class Clock:
-    """How long the launch started and measured, in seconds."""
-
-    began: float = field(default_factory=time.monotonic)
-    measuring_s: float = 0.0
-    starting_s: float = 0.0
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds since the launch began."""
-        return time.monotonic() - self.began
-
-
-def with_first_optimizer(new: RankReport, old: RankReport) -> RankReport:
+def merge_reports(new: RankReport, old: RankReport) -> RankReport:
     """A rank's last report, with model and optimizer of its first: the last knows the rebuilt buckets, but may have no model."""
     return new.model_copy(update={"optimizer": new.optimizer or old.optimizer, "model": new.model or old.model})

@@ -21,7 +21,7 @@ LOG_LINES = 30
 LINE_CHARACTERS = 2000
 LAST_WORDS = 8
 STACK_FRAME = re.compile(r"\[0x[0-9a-f]+\]\s*$")
-"""Of a native stack trace, which says nothing to most readers and comes last."""
+"""A line of a native stack trace, which says nothing to most readers and comes last."""
 MOST_LOG_BYTES = 64 << 10
 """At most so much of a log's end is read: a rank that floods it must not flood the record, too."""
 SPOOL_TIMEOUT_S = 15.0
@@ -34,7 +34,7 @@ class ArmProcesses:
     def __init__(self, commands: Sequence[HostCommand], *, run_id: str, folder: Path, placement: Placement) -> None:
         self.commands = commands
         self.exit_codes: list[int | None] = []
-        """Of the launchers; empty until ``end`` was called."""
+        """Those of the launchers; empty until ``end`` was called."""
         self.unreachable: dict[str, str] = {}
         """Hosts that no longer answered, with what ssh said."""
         self._run_id = run_id
@@ -45,11 +45,7 @@ class ArmProcesses:
         self._is_over = False
 
     def start(self) -> None:
-        """Start the launchers; returns at once.
-
-        Raises:
-            LaunchError: one cannot be started.
-        """
+        """Start the launchers; returns at once. Raises a ``LaunchError`` where one cannot be started."""
         for command in self.commands:
             starter = local.start if command.host in self._placement.here else remote.start
             try:
@@ -78,11 +74,7 @@ class ArmProcesses:
         return f"the launcher ended with code {', '.join(codes)}" if codes else "the launcher still runs"
 
     def end(self, *, kill_ranks: Callable[[], None]) -> None:
-        """End whatever still runs, on every host that answers. Calling it twice is harmless.
-
-        Args:
-            kill_ranks: has the supervisors kill the ranks, which is quicker than a launcher; called if a launcher still runs.
-        """
+        """End whatever still runs, on every host that answers, first by ``kill_ranks``, the quickest way. Twice is harmless."""
         if self._is_over:
             return
         if not self.exit_codes:

@@ -43,16 +43,16 @@ class Diagnosis:
         placement: Placement,
         variables: Sequence[Disturbance] = (),
     ) -> None:
-        self._arm, self._launch = arm, launch
+        self.arm, self.launch = arm, launch
         self._supervisors = supervisors
-        self._processes = processes
-        self._placement = placement
+        self.processes = processes
+        self.placement = placement
         self._variables = variables
-        """Of the ranks' environment, that may be why they died."""
+        """What of the ranks' environment may be why they died."""
 
     def looks_dead(self) -> bool:
         """Whether any rank or launcher has ended. Does not wait."""
-        return bool(self._supervisors.gone(self._arm, self._launch)) or self._processes.has_ended()
+        return bool(self._supervisors.gone(self.arm, self.launch)) or self.processes.has_ended()
 
     def of_death(self, heard: Mapping[int, Reply]) -> ArmFailed | None:
         """Name the cause after a rank or launcher has ended and the other ranks had time to report.
@@ -62,7 +62,7 @@ class Diagnosis:
         launcher ends the other ranks before they can report; so is bad input, such as a damaged file. Nothing that a rank saw comes
         before the loss of a host.
         """
-        gone = self._supervisors.gone(self._arm, self._launch)
+        gone = self._supervisors.gone(self.arm, self.launch)
         silent = {rank: self._at(rank, at_s) for rank, at_s in gone.items() if rank not in heard}
         told = {rank: reply for rank, reply in heard.items() if isinstance(reply, ErrorReply)}
         if silent and not any(reply.cause == "bad input" for reply in told.values()):
@@ -70,31 +70,31 @@ class Diagnosis:
             if min(own, default=math.inf) >= min(silent.values()) or self._lost(silent):
                 return self._died(silent)
         raised = self.of_errors(told)
-        if raised is None and self._processes.has_ended():
+        if raised is None and self.processes.has_ended():
             suspects = "".join(f"; {suspect}" for suspect in self._suspects())
-            excerpt = self._processes.last_words([])
-            return self.failed(f"the ranks did not report; {self._processes.fate()}{suspects}", excerpt=excerpt)
+            excerpt = self.processes.last_words([])
+            return self.failed(f"the ranks did not report; {self.processes.fate()}{suspects}", excerpt=excerpt)
         return raised
 
     def of_lost_launcher(self) -> ArmFailed | None:
         """Name a launcher that has ended before its ranks, which may go on without it for a while; None where a rank went, too."""
-        if not self._processes.has_ended():
+        if not self.processes.has_ended():
             return None
         time.sleep(SETTLE_S)
-        if self._supervisors.gone(self._arm, self._launch):
+        if self._supervisors.gone(self.arm, self.launch):
             return None
-        return self.failed(f"{self._processes.fate()}, before its ranks", excerpt=self._processes.last_words([]))
+        return self.failed(f"{self.processes.fate()}, before its ranks", excerpt=self.processes.last_words([]))
 
     def _at(self, rank: int, at_s: float) -> float:
         """A time of a rank's host by the clock that all are compared by."""
-        return at_s if self._placement.is_local else self._supervisors.driver_time(self._arm, self._launch, rank, at_s)
+        return at_s if self.placement.is_local else self._supervisors.driver_time(self.arm, self.launch, rank, at_s)
 
     def _lost(self, silent: Mapping[int, float]) -> bool:
         """Whether a rank went without its supervisor, or a host does not answer when it is asked for its logs."""
-        if self._placement.is_local:
+        if self.placement.is_local:
             return False
-        self._processes.log_tails(list(silent))
-        return math.inf in silent.values() or bool(self._processes.unreachable)
+        self.processes.log_tails(list(silent))
+        return math.inf in silent.values() or bool(self.processes.unreachable)
 
     def of_errors(self, told: Mapping[int, ErrorReply]) -> ArmFailed | None:
         """Name the cause among ranks that reported an error: bad input, else the first error that tells of no lost peer."""
@@ -108,7 +108,7 @@ class Diagnosis:
     def of_silence(self, silent: Sequence[int], *, timeout_s: float) -> ArmFailed:
         """Name ranks that live but do not answer. Their stack traces go to their logs first."""
         with contextlib.suppress(LaunchError):
-            self._supervisors.tell(self._arm, self._launch, "trace")
+            self._supervisors.tell(self.arm, self.launch, "trace")
             time.sleep(TRACE_S)
         failed = self.failed(f"no answer from {self._who(silent)} within {timeout_s:g} s", ranks=silent)
         failed.status = "timeout"
@@ -116,27 +116,26 @@ class Diagnosis:
 
     def failed(self, message: str, *, ranks: Sequence[int] = (), excerpt: Sequence[str] = ()) -> ArmFailed:
         """Make a failure of this message, with the hosts and logs of these ranks, and hosts that no longer answer."""
-        tails = self._processes.log_tails(ranks)
-        message = "; ".join([message, *self._processes.unreachable.values()])
+        tails = self.processes.log_tails(ranks)
+        message = "; ".join([message, *self.processes.unreachable.values()])
         return self._outcome(message, ranks=ranks, tails=tails, excerpt=excerpt)
 
     def _died(self, silent: Mapping[int, float]) -> ArmFailed:
         """Name the rank that ended first: the launcher may have ended the others. If a host is gone, that is the cause."""
-        tails = self._processes.log_tails(list(silent))
-        gone = self._processes.unreachable
-        lost = [rank for rank in range(self._placement.world_size) if gone and self._placement.host_of(rank) in gone]
+        tails = self.processes.log_tails(list(silent))
+        gone = self.processes.unreachable
+        lost = [rank for rank in range(self.placement.world_size) if gone and self.placement.host_of(rank) in gone]
         first = [rank for rank, at_s in silent.items() if at_s == min(silent.values())]
         later = [rank for rank in silent if rank not in first]
         what = f"{self._who(lost)} lost with the host" if lost else f"{self._who(first)} died without a word"
         if later and not lost:
             what += f", then {self._who(later)}"
         suspects = [] if lost else self._suspects()
-        message = "; ".join([what, *gone.values(), self._processes.fate(), *suspects])
-        excerpt = [] if lost else self._processes.last_words(first)
+        message = "; ".join([what, *gone.values(), self.processes.fate(), *suspects])
+        excerpt = [] if lost else self.processes.last_words(first)
         return self._outcome(message, ranks=lost or first, tails=tails, excerpt=excerpt)
 
     def _suspects(self) -> list[str]:
-        """What of the ranks' variables may have ended them."""
         return [f"their environment has {one.setting}, which {one.variable.does}" for one in self._variables]
 
     def _outcome(self, message: str, *, ranks: Sequence[int], tails: Mapping[str, str], excerpt: Sequence[str] = ()) -> ArmFailed:
@@ -144,11 +143,11 @@ class Diagnosis:
         return ArmFailed(failure, status="failed")
 
     def _hosts(self, ranks: Sequence[int]) -> list[str]:
-        if self._placement.is_local:
-            return sorted({one.host for rank, one in self._supervisors.of(self._arm, self._launch).items() if rank in ranks})
-        return sorted({self._placement.host_of(rank) for rank in ranks})
+        if self.placement.is_local:
+            return sorted({one.host for rank, one in self._supervisors.of(self.arm, self.launch).items() if rank in ranks})
+        return sorted({self.placement.host_of(rank) for rank in ranks})
 
     def _who(self, ranks: Sequence[int]) -> str:
         """``rank 1``, or ``ranks 2, 3 on host2``."""
-        where = "" if self._placement.is_local else f" on {', '.join(self._hosts(ranks))}"
+        where = "" if self.placement.is_local else f" on {', '.join(self._hosts(ranks))}"
         return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}{where}"

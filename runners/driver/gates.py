@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from measurement.conditions.fairness import unasked_differences
 from measurement.plans.plan import Measurement
 from measurement.records.record import Failure, LaunchRecord
 from runners.driver.arm_launch import ArmLaunch, Say
-from runners.driver.arm_session import ArmFailed
+from runners.driver.diagnosis import ArmFailed
 from runners.protocol.drift import drift_between
 from runners.protocol.gate_verdict import NOT_REPEATABLE, judge_gate
 from runners.protocol.messages import DriftReport, GateCommand, GateReply, ParityReport
@@ -24,26 +25,14 @@ GATE_RUNS = 3
 """How many blocks' time the gate may take: its runs of a step each have a workload of their own, which loads its data anew."""
 
 
-def open_gates(
+def run_gates(
     arms: Sequence[ArmLaunch], *, known: Sequence[ArmLaunch], measurement: Measurement, after_blocks: bool, say: Say
 ) -> None:
-    """Let each arm take the parity gate, then compare what the arms did in it; what fails does not count.
-
-    Args:
-        arms: those that have not passed yet.
-        known: all arms that are to have done the same, ``arms`` among them.
-        measurement: the plan's.
-        after_blocks: whether the arms have been timed.
-        say: tells the user what is being done.
-    """
-
-    def pass_gate(arm: ArmLaunch) -> None:
-        _pass_gate(arm, measurement, after_blocks=after_blocks)
-
+    """Let each arm take the parity gate, then compare what all ``known`` arms did in it; what fails does not count."""
     for arm in arms:
         if arm.is_running:
             say(f"checking {arm.session.name}")
-        arm.run_unless_failed(pass_gate)
+        arm.run_unless_failed(partial(_pass_gate, measurement=measurement, after_blocks=after_blocks))
     for first, arm in _with_reference(known):
         if first.record.world_size == arm.record.world_size:
             try:
@@ -63,11 +52,7 @@ def none_can_pass(records: Sequence[LaunchRecord]) -> bool:
 
 @contextmanager
 def _judging() -> Iterator[None]:
-    """A context of the judge.
-
-    Raises:
-        ArmFailed: it cannot judge what the arm reports, which is this arm's error and no other's.
-    """
+    """A context in which a judge that fails on what an arm reports is this arm's failure and no other's."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -76,11 +61,7 @@ def _judging() -> Iterator[None]:
 
 
 def require_together(reports: Sequence[DriftReport | None]) -> None:
-    """Fail an arm whose ranks, by rank, have drifted apart in the steps that were measured.
-
-    Raises:
-        ArmFailed: with what differs.
-    """
+    """Raise ``ArmFailed`` where an arm's ranks have drifted apart in the steps that were measured; reports by rank."""
     apart = drift_between(reports)
     if apart:
         raise ArmFailed(Failure(message=apart), status="wrong")
@@ -95,18 +76,15 @@ def compare_conditions(arms: Sequence[ArmLaunch]) -> None:
             arm.fail(Failure(message=message), status="failed")
 
 
-def _pass_gate(arm: ArmLaunch, measurement: Measurement, *, after_blocks: bool) -> None:
-    session, record = arm.session, arm.record
-    session.thaw()
-    session.send(GateCommand(steps=measurement.parity_steps, after_blocks=after_blocks))
-    replies = session.receive(GateReply, timeout_s=GATE_RUNS * measurement.block_timeout_s)
-    reports = [reply.report for reply in replies]
+def _pass_gate(arm: ArmLaunch, *, measurement: Measurement, after_blocks: bool) -> None:
+    command = GateCommand(steps=measurement.parity_steps, after_blocks=after_blocks)
+    done = arm.session.exchange(command, GateReply, timeout_s=GATE_RUNS * measurement.block_timeout_s)
+    reports = [reply.report for reply in done.replies]
     with _judging():
-        record.parity, record.not_offered = judge_gate(reports, steps=measurement.parity_steps)
+        arm.record.parity, arm.record.not_offered = judge_gate(reports, steps=measurement.parity_steps)
     arm.gate = reports[0] if isinstance(reports[0], ParityReport) else None
-    session.freeze()
-    if not record.parity.passed:
-        raise ArmFailed(Failure(message="; ".join(record.parity.failures)), status="wrong")
+    if not arm.record.parity.passed:
+        raise ArmFailed(Failure(message="; ".join(arm.record.parity.failures)), status="wrong")
 
 
 def _with_reference(arms: Sequence[ArmLaunch]) -> list[tuple[ArmLaunch, ArmLaunch]]:
@@ -130,19 +108,18 @@ def _is_worse_reference(arm: ArmLaunch) -> tuple[bool, bool]:
 
 def _compare_work(first: ArmLaunch, arm: ArmLaunch, *, steps: int) -> None:
     """Fail an arm that took other samples, called other things or came to something else in the gate than one of as many ranks."""
-    known, found = first.record.parity, arm.record.parity
+    known, found, name = first.record.parity, arm.record.parity, first.record.arm
     if known is None or found is None:
         return
     failures = []
     if found.samples_digest != known.samples_digest:
-        digests = f"digest {found.samples_digest} against {known.samples_digest}"
-        failures = [f"consumed other samples than {first.record.arm} ({digests})"]
+        failures = [f"consumed other samples than {name} (digest {found.samples_digest} against {known.samples_digest})"]
     elif first.gate and arm.gate:
-        failures = compare_calls(known.calls, found.calls, first_arm=first.record.arm, steps=steps)
-        state = compare_state(first.gate, arm.gate, first_arm=first.record.arm, steps=steps)
+        failures = compare_calls(known.calls, found.calls, first_arm=name, steps=steps)
+        state = compare_state(first.gate, arm.gate, first_arm=name, steps=steps)
         failures += state.failures
-        found.compared_with, found.state_distance = first.record.arm, state.distance
+        found.compared_with, found.state_distance = name, state.distance
         found.notes += [note for note in state.notes if note not in found.notes]
     if failures:
         found.passed, found.failures = False, failures
-        arm.fail(Failure(message="; ".join(failures)), status="wrong")
+        raise ArmFailed(Failure(message="; ".join(failures)), status="wrong")

@@ -6,15 +6,14 @@ import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, SpinnerColumn, TextColumn
-from rich.progress import Progress as Bar
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from measurement.errors import printable
 
 LINE_EVERY_S = 15.0
 
 
-class Progress:
+class LaunchProgress:
     """Counts launches. Each measures for a known time; how long one takes to start is learnt from the first.
 
     In a study there is one for each point; the time left includes the ``later_launches`` of later points.
@@ -30,34 +29,25 @@ class Progress:
         self._launch_s: float | None = None
         self._training_at: float | None = None
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[left]}"))
-        self._bar = Bar(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
+        self._bar = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
         self._task = self._bar.add_task("", total=1.0, left="")
         self._title = ""
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> LaunchProgress:
         self._bar.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._bar.stop()
 
-    def begin(self, *, launches: int) -> None:
-        """Set how many launches are to come."""
-        self._launches = launches
+    def expect(self, launches: int) -> None:
+        """Expect so many launches more."""
+        self._launches += launches
 
-    def add_launch(self) -> None:
-        """Expect one launch more."""
-        self._launches += 1
-
-    def rehearsal(self) -> None:
-        """Begin the rehearsal, which is no launch."""
+    def start(self, *, is_rehearsal: bool = False) -> None:
+        """Begin a launch, or the rehearsal, which does not count as one."""
         self._started_at, self._training_at = time.monotonic(), None
-        self._title = f"{self._point}rehearsal"
-
-    def launch(self, number: int) -> None:
-        """Begin a launch."""
-        self._started_at, self._training_at = time.monotonic(), None
-        self._title = f"{self._point}launch {self._done + 1} of {self._launches}"
+        self._title = f"{self._point}{'rehearsal' if is_rehearsal else f'launch {self._done + 1} of {self._launches}'}"
 
     def launch_done(self) -> None:
         """End a launch; its length is the estimate for the next ones."""
@@ -90,7 +80,8 @@ class Progress:
     def _show(self, part: float, what: str, *, launch_s: float) -> None:
         """Show how far this launch has come; without an earlier launch to go by it is expected to take ``launch_s``."""
         left_s = max(0.0, (self._launch_s or launch_s) * (self._launches + self._later - self._done) - self._spent_s())
-        left = f"{_duration(left_s)} left"
+        minutes, seconds = divmod(round(left_s), 60)
+        left = f"{minutes} min {seconds:02d} s left" if minutes else f"{seconds} s left"
         completed = (self._done + part) / max(self._launches, 1)
         self._bar.update(self._task, completed=completed, description=f"{self._title}: {what}", left=left)
         if not self._console.is_terminal and time.monotonic() - self._last_line > LINE_EVERY_S:
@@ -102,8 +93,3 @@ class Progress:
     def _line(self, text: str) -> None:
         self._last_line = time.monotonic()
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -23,46 +23,36 @@ from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder
 from runners.driver.endpoint import open_endpoint
 from runners.driver.launch import Launch
-from runners.driver.progress import Progress
+from runners.driver.progress import LaunchProgress
 from runners.hosts.placement import Placement
 from runners.hosts.preflight import inspect
 from runners.planning.arms import require_executables, resolve_arm, resolve_arms
 from runners.planning.workload import WorkloadSetup, resolve_workload
 
 SAMPLES = 4
-"""Of each rank and micro-step, where the plan has more; a batch norm over two samples has no gradient but rounding."""
+"""A rank's in a micro-step, where the plan has more; a batch norm over two samples has no gradient but rounding."""
 SHORT = {"rounds": 1, "block_steps": 1, "warmup_steps": 1, "launches": 1, "control": False, "floor": False}
-"""Of ``measurement``: one block with exchange, one without where the plan has such blocks, then the gate."""
+"""Changes of ``measurement``: one block with exchange, one without where the plan has such blocks, then the gate."""
 NOT_REHEARSED = {"name", "measurement", "reports", "question", "baseline", "points", "scaling", "link_rate", "training"}
 """Fields of a plan that change nothing of what a rehearsal shows."""
 RANK = re.compile(r"^ranks? [0-9, ]+: ")
-"""Before a message; which rank it was may be chance."""
-
-
-def rehearsal_plan(plan: Plan) -> Plan:
-    """Return the plan as it is rehearsed: few samples, one short round, no control and no floor."""
-    measurement = {**SHORT, "local_every": min(plan.measurement.local_every, 1)}
-    small = {"local_batch_size": min(plan.local_batch_size, SAMPLES), "link_rate": None, "training": None}
-    return plan.model_copy(update={**small, "measurement": plan.measurement.model_copy(update=measurement)})
+"""Stands before a message; which rank it was may be chance."""
 
 
 def rehearse(
-    plan: Plan, workload: WorkloadSetup, *, placement: Placement, folder: Path, progress: Progress
+    plan: Plan, workload: WorkloadSetup, *, placement: Placement, folder: Path, progress: LaunchProgress
 ) -> dict[str, LaunchRecord]:
-    """Rehearse every arm, together or one at a time as the plan measures them; nothing is left running.
+    """Rehearse every arm of a plan, together or one at a time as it measures them; nothing is left running.
 
-    Args:
-        plan: that will be measured; its workload is trained.
-        workload: the plan's, resolved.
-        placement: of its ranks.
-        folder: where logs and records of the rehearsal are written.
-        progress: tells the user what is being done.
+    Few samples, one short round, no control and no floor; logs and records of what failed are written into ``folder``.
 
     Returns:
         The records of the arms that failed or were wrong, by name.
     """
-    small = rehearsal_plan(plan)
-    progress.rehearsal()
+    measurement = plan.measurement.model_copy(update={**SHORT, "local_every": min(plan.measurement.local_every, 1)})
+    changes = {"local_batch_size": min(plan.local_batch_size, SAMPLES), "link_rate": None, "training": None}
+    small = plan.model_copy(update={**changes, "measurement": measurement})
+    progress.start(is_rehearsal=True)
     shutil.rmtree(folder, ignore_errors=True)
     with open_endpoint(placement) as endpoint:
         arms = list(resolve_arms(small).values())
@@ -74,15 +64,21 @@ def rehearse(
     return failed
 
 
-def rehearse_here(plan: Plan, *, progress: Progress) -> tuple[dict[str, str], Path]:
+def rehearse_here(plan: Plan, *, progress: LaunchProgress) -> tuple[dict[str, str], Path]:
     """Rehearse a plan on this machine alone, whatever its hosts: what came of each arm, by name, and where the logs are.
 
     An arm that cannot start here says why. Of a plan that names hosts two ranks are tried.
     """
     here: dict[str, Any] = {"hosts": None, "network_interface": None, "driver_address": None, "points": {}, "training": None}
     plan = plan.model_copy(update={**here, "world_size": min(plan.world_size, 2) if plan.hosts else plan.world_size})
-    outcomes = {name: _why_not_here(name, plan) for name in plan.arms}
-    able = {name: plan.arms[name] for name, why in outcomes.items() if why is None}
+    outcomes: dict[str, str] = {}
+    arms = plan.arms
+    for name, arm in arms.items():
+        try:
+            require_executables({name: resolve_arm(name, arm, plan)})
+        except PlanError as error:
+            outcomes[name] = f"not tried here: {error}"
+    able = {name: arm for name, arm in arms.items() if name not in outcomes}
     root = Path(tempfile.mkdtemp(prefix="ringside-rehearsal-"))  # which only the user can read
     folder = root / "rehearsal"
     failed: dict[str, LaunchRecord] = {}
@@ -93,34 +89,20 @@ def rehearse_here(plan: Plan, *, progress: Progress) -> tuple[dict[str, str], Pa
         failed = rehearse(plan, workload, placement=placement, folder=folder, progress=progress)
     if not failed:
         shutil.rmtree(root, ignore_errors=True)
-    told = {name: f"{record.status}: {message_of(record)}" for name, record in failed.items()}
-    return {name: told.get(name, "ok") if why is None else f"not tried here: {why}" for name, why in outcomes.items()}, folder
+    outcomes |= {name: f"{record.status}: {_reason(record)}" for name, record in failed.items()}
+    return {name: outcomes.get(name, "ok") for name in arms}, folder
 
 
-def _why_not_here(name: str, plan: Plan) -> str | None:
-    """Why an arm cannot be rehearsed on this machine; None: it can."""
-    try:
-        require_executables({name: resolve_arm(name, plan.arms[name], plan)})
-    except PlanError as error:
-        return str(error)
-    return None
-
-
-def message_of(record: LaunchRecord) -> str:
-    """Why an arm failed."""
+def _reason(record: LaunchRecord) -> str:
     return record.error.message if record.error else record.status
 
 
 def require_something_to_measure(plan: Plan, failed: Mapping[str, LaunchRecord], *, folder: Path) -> None:
-    """Refuse to measure where the baseline failed in the rehearsal, or every candidate did.
-
-    Raises:
-        LaunchError: with what failed; said once where all arms failed alike.
-    """
+    """Refuse to measure where the baseline failed in the rehearsal, or every candidate did: with a ``LaunchError``."""
     candidates = plan.arms.keys() - {plan.baseline}
     if plan.baseline not in failed and (not candidates or candidates - failed.keys()):
         return
-    messages = {name: message_of(record) for name, record in failed.items()}
+    messages = {name: _reason(record) for name, record in failed.items()}
     alike = {RANK.sub("", message) for message in messages.values()}
     every = len(messages) == len(plan.arms) and len(alike) == 1
     found = [f"every arm: {next(iter(messages.values()))}"] if every else [f"arm '{n}': {m}" for n, m in messages.items()]

@@ -1,11 +1,8 @@
-"""The rounds of one launch: which arm runs which block when, and how long a block is.
+"""The rounds of one launch: which arm runs which block, or which epoch, when, and how long a block is.
 
 A round is one block of every arm, in random order. In a micro-benchmark it is that for each case, the cases in random order,
-too; an arm that does not offer a case is left out of it.
-
-The rounds of a launch in which arms train to the end: one epoch of every arm that is not done, in random order.
-
-So times to accuracy are measured interleaved, as blocks are. Nothing is rebuilt: the first epoch builds the model.
+too; an arm that does not offer a case is left out of it. Where arms train to the end, a round is one epoch of every arm that is
+not done, so that times to accuracy are measured interleaved, as blocks are.
 """
 
 from __future__ import annotations
@@ -21,9 +18,11 @@ from typing import Any
 from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, TrainingSettings
 from measurement.records.record import BlockKind, BlockRecord, Failure
-from runners.driver.arm_launch import ArmLaunch, Clock, Say
-from runners.driver.arm_session import ArmFailed, Exchange
+from runners.driver.arm_launch import ArmLaunch
+from runners.driver.arm_session import Exchange
+from runners.driver.diagnosis import ArmFailed
 from runners.driver.gates import require_together
+from runners.driver.progress import LaunchProgress
 from runners.protocol.messages import BlockCommand, BlockReply, EpochCommand, EpochReply, combine
 
 PROBE_STEPS = 4
@@ -33,10 +32,9 @@ STEP_S = 1e-3
 """Wished length of a micro-benchmark's step, which sets its repetitions. A step of some microseconds would be lost in the clock's
 own time, and would write thousands of rows for each block."""
 
-Case = str | None
+CaseName = str | None
 """A micro-benchmark's case; None where a workload is trained."""
-Item = tuple[BlockKind, Case, ArmLaunch]
-"""A block to come: its kind, its case, its arm."""
+NextBlock = tuple[BlockKind, CaseName, ArmLaunch]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,43 +49,48 @@ class Rounds:
     """Hands out the blocks. Their sizes are found anew in each launch."""
 
     def __init__(
-        self, plan: Plan, *, cases: Sequence[str], rng: random.Random, clock: Clock, say: Say, tick: Callable[[float], None]
+        self,
+        plan: Plan,
+        *,
+        cases: Sequence[str],
+        rng: random.Random,
+        progress: LaunchProgress,
+        seconds: float,
+        keep: Callable[[], None],
     ) -> None:
-        """``cases`` are a micro-benchmark's; empty where a workload is trained."""
+        """``cases``: a micro-benchmark's; ``seconds``: of each ``run``, unless a plan counts rounds; ``keep``: follows a round."""
         self._plan, self._measure = plan, plan.measurement
         self._is_micro_benchmark = bool(cases)
-        self._cases: Sequence[Case] = list(cases) or [None]
-        self._rng, self._clock = rng, clock
-        self._say, self._tick = say, tick
-        self._turn = 0
+        self._cases: Sequence[CaseName] = list(cases) or [None]
+        self._rng, self._progress = rng, progress
+        self._seconds, self._keep = seconds, keep
+        self._turn, self.measuring_s = 0, 0.0
         steps = plan.measurement.block_steps
         self._sizes = {case: BlockSize(steps=steps) for case in self._cases} if steps else {}
 
-    def run(self, arms: Sequence[ArmLaunch], *, seconds: float) -> None:
+    def run(self, arms: Sequence[ArmLaunch]) -> None:
         """Run rounds of these arms until the plan's number is reached, or the time is over."""
         if not any(arm.is_running for arm in arms):
             return
         for case in self._cases:
             self._find_size(case, arms)
         began = time.monotonic()
-        self._say(self._what())
-        for number, items in enumerate(self._rounds(arms)):
-            for kind, case, arm in items:
+        size = self._sizes.get(None)
+        what = f"{size.steps} steps" if size else f"{len(self._cases)} cases"
+        self._progress.say(f"measuring blocks of {what}")
+        for number, blocks in enumerate(self._rounds(arms)):
+            for kind, case, arm in blocks:
                 arm.run_unless_failed(partial(self._block, kind=kind, case=case, number=number, began=began))
             done = time.monotonic() - began
-            self._tick(done)
-            is_last = number + 1 >= self._measure.rounds if self._measure.rounds else done >= seconds
+            self._progress.tick(done)
+            self._keep()
+            is_last = number + 1 >= self._measure.rounds if self._measure.rounds else done >= self._seconds
             if is_last or not any(arm.is_running for arm in arms):
                 break
         for arm in arms:
             arm.record.measuring_s = time.monotonic() - began
 
-    def _what(self) -> str:
-        if self._is_micro_benchmark:
-            return f"measuring blocks of {len(self._cases)} cases"
-        return f"measuring blocks of {self._sizes[None].steps} steps" if self._sizes else "measuring"
-
-    def _rounds(self, arms: Sequence[ArmLaunch]) -> Iterator[list[Item]]:
+    def _rounds(self, arms: Sequence[ArmLaunch]) -> Iterator[list[NextBlock]]:
         """Yield rounds without end: each arm once in each case, and a trained workload's arms sometimes once without exchange.
 
         The floor has blocks without exchange only.
@@ -96,35 +99,28 @@ class Rounds:
         number = 0
         while True:
             number += 1
-            items: list[Item] = [("sync", case, arm) for case in self._cases_shuffled() for arm in self._offering(case, compared)]
+            cases = self._cases if len(self._cases) == 1 else self._rng.sample(self._cases, k=len(self._cases))
+            blocks: list[NextBlock] = [
+                ("sync", case, arm) for case in cases for arm in shuffled(compared, self._rng) if case not in arm.record.not_offered
+            ]
             if not self._is_micro_benchmark and self._measure.local_every and number % self._measure.local_every == 0:
-                items += [("local", None, arm) for arm in shuffled(arms, self._rng) if arm.has_local_steps]
-            yield items
+                blocks += [("local", None, arm) for arm in shuffled(arms, self._rng) if arm.has_local_steps]
+            yield blocks
 
-    def _cases_shuffled(self) -> Sequence[Case]:
-        """In random order; for a single case nothing is drawn."""
-        return self._cases if len(self._cases) == 1 else self._rng.sample(self._cases, k=len(self._cases))
-
-    def _offering(self, case: Case, arms: Sequence[ArmLaunch]) -> list[ArmLaunch]:
-        return [arm for arm in shuffled(arms, self._rng) if case not in arm.record.not_offered]
-
-    def _find_size(self, case: Case, arms: Sequence[ArmLaunch]) -> None:
+    def _find_size(self, case: CaseName, arms: Sequence[ArmLaunch]) -> None:
         """Find a case's block size by a trial block of each arm, which is not recorded."""
+        typical = statistics.median if self._is_micro_benchmark else statistics.fmean  # one late step would hide short ones
         step_s: dict[str, float] = {}
 
         def probe(arm: ArmLaunch) -> None:
             block = self._exchange(arm, self._command(arm, kind="sync", case=case, size=BlockSize(steps=PROBE_STEPS), number=0))
-            step_s[arm.session.name] = max(self._typical([sum(phases) for phases in steps.phases_s]) for steps in block.ranks)
+            step_s[arm.session.name] = max(typical([sum(phases) for phases in steps.phases_s]) for steps in block.ranks)
 
         for arm in arms:
             if case not in arm.record.not_offered:
                 arm.run_unless_failed(probe)
         if case not in self._sizes and step_s:
             self._sizes[case] = self._size(step_s)
-
-    def _typical(self, step_s: Sequence[float]) -> float:
-        """The mean step of a trial; of a micro-benchmark the median, since one late step would hide how short the others are."""
-        return statistics.median(step_s) if self._is_micro_benchmark else statistics.fmean(step_s)
 
     def _size(self, step_s: dict[str, float]) -> BlockSize:
         """As many steps as fill a block of the baseline; fewer where another arm is far slower."""
@@ -136,7 +132,7 @@ class Rounds:
         repetitions = min(number, max(1, round(STEP_S / usual)))
         return BlockSize(steps=max(1, round(number / repetitions)), repetitions=repetitions)
 
-    def _block(self, arm: ArmLaunch, *, kind: BlockKind, case: Case, number: int, began: float) -> None:
+    def _block(self, arm: ArmLaunch, *, kind: BlockKind, case: CaseName, number: int, began: float) -> None:
         """Run one block and keep what the ranks timed."""
         command = self._command(arm, kind=kind, case=case, size=self._sizes[case], number=number)
         self._turn += 1
@@ -144,7 +140,7 @@ class Rounds:
         block = self._exchange(arm, command)
         arm.record.blocks.append(block.model_copy(update={"started_s": started - began}))
 
-    def _command(self, arm: ArmLaunch, *, kind: BlockKind, case: Case, size: BlockSize, number: int) -> BlockCommand:
+    def _command(self, arm: ArmLaunch, *, kind: BlockKind, case: CaseName, size: BlockSize, number: int) -> BlockCommand:
         return BlockCommand(
             turn=self._turn,
             round=number,
@@ -158,17 +154,12 @@ class Rounds:
 
     def _exchange(self, arm: ArmLaunch, command: BlockCommand) -> BlockRecord:
         done = arm.session.exchange(command, BlockReply, timeout_s=self._measure.block_timeout_s)
-        self._clock.measuring_s += done.took_s
+        self.measuring_s += done.took_s
         block = BlockRecord.joined([reply.block for reply in done.replies], **measured_outside(done, self._plan))
-        _raise_if_wrong(block)
+        for steps in block.ranks:
+            if steps.wrong:  # a micro-benchmark's result, which is looked at before each block
+                raise ArmFailed(Failure(message=f"rank {steps.rank}: {steps.wrong}", ranks=[steps.rank]), status="wrong")
         return block
-
-
-def _raise_if_wrong(block: BlockRecord) -> None:
-    """Fail the arm if a micro-benchmark found a wrong result, which it looks for before each block."""
-    wrong = next((steps for steps in block.ranks if steps.wrong), None)
-    if wrong is not None:
-        raise ArmFailed(Failure(message=f"rank {wrong.rank}: {wrong.wrong}", ranks=[wrong.rank]), status="wrong")
 
 
 def measured_outside(done: Exchange[Any], plan: Plan) -> dict[str, Any]:
@@ -186,33 +177,32 @@ def shuffled(arms: Sequence[ArmLaunch], rng: random.Random) -> list[ArmLaunch]:
     return rng.sample(list(arms), k=len(arms))
 
 
-Note = Callable[[ArmLaunch, EpochRecord, BlockRecord], None]
-"""Called with every epoch and its steps, while all arms wait."""
-Count = Callable[[int, int], None]
-"""Called with the number of epochs that this launch has done, and of how many."""
-
-
 class TrainingRounds:
-    """Hands out the epochs."""
+    """Hands out the epochs. The first one builds the model, and nothing is rebuilt."""
 
     def __init__(
-        self, plan: Plan, training: TrainingSettings, *, rng: random.Random, clock: Clock, say: Say, count: Count, note: Note
+        self,
+        plan: Plan,
+        training: TrainingSettings,
+        *,
+        rng: random.Random,
+        progress: LaunchProgress,
+        note: Callable[[ArmLaunch, EpochRecord, BlockRecord], None],
     ) -> None:
-        self._training = training
-        self._rng, self._clock = rng, clock
-        self._say, self._count, self._note = say, count, note
-        self._turn = 0
-        self._plan = plan
+        """``note`` is called with every epoch and its steps, while all arms wait."""
+        self._plan, self._training = plan, training
+        self._rng, self._progress, self._note = rng, progress, note
+        self._turn, self.measuring_s = 0, 0.0
 
-    def run(self, arms: Sequence[ArmLaunch], *, seconds: float) -> None:
-        """Train until every arm is done or has failed; ``seconds`` has no meaning here."""
+    def run(self, arms: Sequence[ArmLaunch]) -> None:
+        """Train until every arm is done or has failed."""
         began = time.monotonic()
-        self._say(f"training {self._training.epochs} epochs")
-        self._count_all(arms)
+        self._progress.say(f"training {self._training.epochs} epochs")
+        self._count(arms)
         for epoch in range(self._training.epochs):
             for arm in shuffled([arm for arm in arms if not self._is_done(arm)], self._rng):
                 arm.run_unless_failed(partial(self._epoch, epoch=epoch, began=began))
-                self._count_all(arms)
+                self._count(arms)
         for arm in arms:
             arm.record.measuring_s = time.monotonic() - began
 
@@ -220,10 +210,11 @@ class TrainingRounds:
         reached = bool(arm.record.epochs) and self._training.is_reached(arm.record.epochs[-1])
         return not arm.is_running or (self._training.stop_at_target and reached)
 
-    def _count_all(self, arms: Sequence[ArmLaunch]) -> None:
-        """Report the epochs done and to do; an arm that is done early has none to do."""
+    def _count(self, arms: Sequence[ArmLaunch]) -> None:
+        """Show the epochs done and to do; an arm that is done early has none to do."""
         done = sum(len(arm.record.epochs) for arm in arms)
-        self._count(done, sum(len(arm.record.epochs) if self._is_done(arm) else self._training.epochs for arm in arms))
+        wanted = sum(len(arm.record.epochs) if self._is_done(arm) else self._training.epochs for arm in arms)
+        self._progress.epochs(done, wanted)
 
     def _epoch(self, arm: ArmLaunch, *, epoch: int, began: float) -> None:
         """Run one epoch and keep what the ranks report."""
@@ -231,7 +222,7 @@ class TrainingRounds:
         self._turn += 1
         started = time.monotonic()
         done = arm.session.exchange(command, EpochReply, timeout_s=self._training.epoch_timeout_s)
-        self._clock.measuring_s += done.took_s
+        self.measuring_s += done.took_s
         reports = [reply.report for reply in done.replies]
         record = combine(reports, epoch=epoch)
         outside = measured_outside(done, self._plan)

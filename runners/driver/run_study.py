@@ -7,38 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from backends import backend_class
 from backends.single import Single
-from measurement.conditions.conditions import fingerprint
-from measurement.conditions.same_environment import plan_digest
 from measurement.errors import PlanError, RingsideError
 from measurement.plans.plan import Plan
 from measurement.plans.plan_file import check_plan, read_content
 from measurement.plans.points import plan_at, world_size_at
 from measurement.plans.references import placed_beside
-from measurement.probes.fingerprint import git_state
-from measurement.records.record import Manifest
 from measurement.records.results import ResultsFolder
 from reports.compose_study import write_study
 from reports.study_schema import Study
-from runners.driver.progress import Progress
-from runners.driver.run_comparison import ComparisonRun, open_folder, refuse_another_environment, require_same_plan
+from runners.driver.comparison_folder import new_manifest, open_folder, refuse_another_environment, require_same_plan
+from runners.driver.progress import LaunchProgress
+from runners.driver.run_comparison import ComparisonRun
 from runners.hosts.placement import with_hosts
 from runners.planning.workload import resolve_workload
 from workloads import MicroBenchmark, workload_class
 
 
 def read_plan_or_study(path: Path, *, overrides: Iterable[str] = ()) -> Plan:
-    """Read and check a plan. Hosts may be given by a hostfile and world sizes by slots, in the plan and at each point.
-
-    Raises:
-        PlanError, HostfileError: what it says is not accepted.
-    """
+    """Read and check a plan. A hostfile may give its hosts, and slots its world sizes, in the plan and at each point."""
     content = placed_beside(read_content(path, overrides=overrides), path.parent)
     points = content.get("points")
     if isinstance(points, dict):
@@ -68,18 +59,6 @@ def named(point: object) -> Iterator[None]:
         raise type(error)(f"point '{point}': {error}") from error
 
 
-def require_training(study: Plan) -> None:
-    """Refuse what has no throughput to scale.
-
-    Raises:
-        PlanError: the workload is a micro-benchmark.
-    """
-    if issubclass(resolve_workload(study.workload, study.workload_options).workload, MicroBenchmark):
-        raise PlanError(
-            f"workload '{study.workload}' is a micro-benchmark, and points are for training; make a plan for each place"
-        )
-
-
 def point_plans(study: Plan) -> dict[str, Plan]:
     """Return the plan of each point.
 
@@ -98,31 +77,26 @@ class StudyRun:
     """Runs every point of a plan into a folder."""
 
     def __init__(self, study: Plan, folder: ResultsFolder, *, resume_elsewhere: bool = False) -> None:
-        require_training(study)
-        self._resume_elsewhere = resume_elsewhere
+        if issubclass(resolve_workload(study.workload, study.workload_options).workload, MicroBenchmark):
+            raise PlanError(
+                f"workload '{study.workload}' is a micro-benchmark, and points are for training; make a plan for each place"
+            )
         self.study = study
         self.folder = folder
-        self.runs = self._runs(point_plans(study))
+        self.runs: dict[str, ComparisonRun] = {}
         self.report: Study | None = None
-
-    def _runs(self, plans: Mapping[str, Plan]) -> dict[str, ComparisonRun]:
-        runs = {}
+        plans = point_plans(study)
         for number, (name, plan) in enumerate(plans.items(), start=1):
-            later = plan.measurement.launches * (len(plans) - number)
-            title = f"{name} ({number} of {len(plans)})"
-            progress = Progress(seconds_per_launch=plan.measurement.seconds_per_launch, point=title, later_launches=later)
+            progress = LaunchProgress(
+                seconds_per_launch=plan.measurement.seconds_per_launch,
+                point=f"{name} ({number} of {len(plans)})",
+                later_launches=plan.measurement.launches * (len(plans) - number),
+            )
             with named(name):
-                runs[name] = ComparisonRun(
-                    plan, self.folder.point(name), progress=progress, resume_elsewhere=self._resume_elsewhere
-                )
-        return runs
+                self.runs[name] = ComparisonRun(plan, folder.point(name), progress=progress, resume_elsewhere=resume_elsewhere)
 
     def prepare(self) -> None:
-        """Refuse what cannot work at any point, before a process starts or a file is written.
-
-        Raises:
-            RingsideError: see ``ComparisonRun.prepare``.
-        """
+        """Refuse what cannot work at any point, before a process starts or a file is written."""
         require_same_plan(self.folder, self.study)
         changes: dict[str, list[str]] = {}
         for name, run in self.runs.items():
@@ -143,35 +117,20 @@ class StudyRun:
 
     def run(self) -> Study:
         """Run what has no records yet, then write all reports; on Ctrl-C, too, which is then raised again."""
-        manifest = self._manifest()
+        known = self.folder.manifest_path.is_file()
+        manifest = self.folder.read_manifest() if known else new_manifest(self.folder, self.study)
         self.folder.write_manifest(manifest)
         try:
             for name, run in self.runs.items():
                 manifest.failed_points.pop(name, None)
                 try:
-                    _run_point(run)
+                    with run.progress:
+                        run.check_hosts()  # again, since other points were measured meanwhile
+                        open_folder(run.folder, run.plan)
+                        run.run()
                 except RingsideError as error:
                     manifest.failed_points[name] = str(error)
                 self.folder.write_manifest(manifest)
         finally:
             self.report = write_study(self.folder)
         return self.report
-
-    def _manifest(self) -> Manifest:
-        if self.folder.manifest_path.is_file():
-            return self.folder.read_manifest()
-        return Manifest(
-            comparison_id=self.folder.root.name,
-            plan_digest=plan_digest(self.study),
-            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            ringside_version=version("ringside"),
-            driver=fingerprint() | git_state(Path(__file__).parent),
-        )
-
-
-def _run_point(run: ComparisonRun) -> None:
-    """Check the hosts again, since other points were measured meanwhile, then run."""
-    with run.progress:
-        run.check_hosts()
-        open_folder(run.folder, run.plan)
-        run.run()

@@ -10,6 +10,7 @@ from backends import Backend
 from measurement.errors import PlanError
 from measurement.plans.plan import Plan
 from measurement.plans.plan_file import checked
+from measurement.plans.settings import TrainingSettings
 from measurement.records.record import Case
 from runners.planning.arms import ArmSetup
 from workloads import MicroBenchmark, Workload, workload_class
@@ -23,6 +24,10 @@ class WorkloadSetup:
     reference: str
     workload: type[Workload] | type[MicroBenchmark]
     options: BaseModel
+
+    def gate_comes_first(self, training: TrainingSettings | None) -> bool:
+        """Whether the parity gate is taken before what is measured, see ``runners.driver.gates``."""
+        return training is not None or issubclass(self.workload, MicroBenchmark)
 
     def build(self, *, local_batch_size: int, seed: int) -> Workload:
         """Make the workload. What its constructor draws follows from the seed."""

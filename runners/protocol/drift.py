@@ -17,11 +17,7 @@ LEARNING_RATE = "lr"
 
 
 def drift_between(reports: Sequence[DriftReport | None]) -> str | None:
-    """Say how ranks have drifted apart; None: they have not, or cannot be compared.
-
-    Args:
-        reports: of all ranks, by rank; None of a rank that trains nothing.
-    """
+    """Say how ranks have drifted apart, if they have and can be compared; reports by rank, None of one that trains nothing."""
     told = [report for report in reports if report is not None]
     found = [*_hyperparameters(told), *_parameters(told)] if len(told) > 1 else []
     return f"ranks have drifted apart: {'; '.join(found)} ({REMEDY})" if found else None

@@ -31,28 +31,24 @@ REPEATABLE_SO = (
 
 
 def judge_gate(reports: Sequence[ParityReport | CheckReport], *, steps: int) -> tuple[ParityResult, dict[str, str]]:
-    """Judge the gate.
-
-    Args:
-        reports: of all ranks, by rank.
-        steps: that the gate took.
-
-    Returns:
-        The verdict, and why cases of a micro-benchmark are not offered, by their name.
-    """
+    """Judge all ranks' reports, by rank: the verdict, and why cases of a micro-benchmark are not offered, by their name."""
     checks = [report for report in reports if isinstance(report, CheckReport)]
     if checks:
         return judge_checks(checks), checks[0].not_offered
     return judge_parity([report for report in reports if isinstance(report, ParityReport)], steps=steps), {}
 
 
+def _shown(failures: list[str]) -> list[str]:
+    more = len(failures) - MAX_FAILURES
+    return failures[:MAX_FAILURES] + ([f"and {more} more"] if more > 0 else [])
+
+
 def judge_checks(reports: Sequence[CheckReport]) -> ParityResult:
     """Judge a micro-benchmark's checks; reports by rank."""
     failures = [f"rank {rank}: {failure}" for rank, report in enumerate(reports) for failure in report.failures]
-    more = len(failures) - MAX_FAILURES
     return ParityResult(
         passed=not failures,
-        failures=failures[:MAX_FAILURES] + ([f"and {more} more"] if more > 0 else []),
+        failures=_shown(failures),
         notes=[f"{reports[0].cases} cases ran once and were checked, and again before each block"],
     )
 
@@ -92,10 +88,9 @@ def judge_parity(reports: list[ParityReport], *, steps: int) -> ParityResult:
         failures.insert(0, drifted)
     else:
         failures += [f"rank {r}: '{name}' is {e:.2g} (relative) from rank 0's after {steps} steps" for r, name, e in apart]
-    shown = failures[:MAX_FAILURES] + ([f"and {len(failures) - MAX_FAILURES} more"] if len(failures) > MAX_FAILURES else [])
     return ParityResult(
         passed=not failures,
-        failures=shown,
+        failures=_shown(failures),
         gradient_error=gradient_error,
         parameter_spread=spread,
         tolerance=max(allowed.values(), default=first.gradient_tolerance),

@@ -8,8 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from measurement.conditions.same_environment import plan_digest
+from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, LossScale, Precision, SpeedSettings, TrainingSettings
-from measurement.records.record import BlockKind, BlockRecord, RankReport, RankSteps
+from measurement.records.record import BlockKind, BlockRecord, LaunchRecord, RankReport, RankSteps
 
 
 class Message(BaseModel):
@@ -42,6 +44,12 @@ class Job(Message):
     """What ``learning_rate_scaling: linear`` multiplies by; None: ranks × micro-steps. A single process beside arms of many ranks
     has their global batch as its local one, and must scale as they do."""
 
+    def new_record(self, plan: Plan, *, comparison_id: str, launch: int, **found: Any) -> LaunchRecord:
+        """The record of this arm in a launch of a plan, to be filled; ``found``: fields that only the caller knows."""
+        own = self.model_dump(include={"arm", "backend", "options", "workload", "world_size"})
+        place = {"comparison_id": comparison_id, "plan_digest": plan_digest(plan), "launch": launch, "role": plan.role(self.arm)}
+        return LaunchRecord(**own, **place, status="ok", **found)
+
 
 class BlockCommand(Message):
     """Run one block and time it."""
@@ -52,10 +60,10 @@ class BlockCommand(Message):
     block: int
     kind: BlockKind = "sync"
     case: str | None = None
-    """Of a micro-benchmark."""
+    """A micro-benchmark's; None where a workload is trained."""
     steps: int
     repetitions: int = 1
-    """Of a micro-benchmark's operation in each step."""
+    """How often each step runs a micro-benchmark's operation."""
     warmup_steps: int = 0
     rebuild: bool = True
     """Make a micro-benchmark's tensors anew and check its result before the block. A model is built once."""
@@ -113,7 +121,7 @@ class DriftReport(Message):
     """What must be alike on all ranks after steps that they took together; see ``runners.protocol.drift``."""
 
     hyperparameters: dict[str, list[float]]
-    """Of the optimizer's parameter groups, by name."""
+    """The numbers in the optimizer's parameter groups, by name."""
     parameters: dict[str, list[float]]
     """Some elements of each; empty where the backend shards them."""
 
@@ -125,7 +133,7 @@ class ParityReport(Message):
     started: Sketches
     """Parameters and buffers after ``prepare``, which must be rank 0's; of any dtype, as far as they can be sketched."""
     wanted: Sketches
-    """The same before ``prepare``, on this rank; only rank 0's is used."""
+    """Parameters and buffers of this rank before ``prepare``; only rank 0's are used."""
     local: Sketches
     """Gradients of the bare model on this rank's first batch, at the weights ``prepare`` left."""
     synced: Sketches
@@ -186,7 +194,7 @@ class EpochReport(Message):
     losses: list[float]
     """Per step: the mean loss of this rank's batch."""
     learning_rates: list[float]
-    """Of the first and the last step."""
+    """In the first and the last step."""
     top1: int | None = None
     top5: int | None = None
     """Right answers among this rank's samples while training; None: the workload does not tell."""
@@ -232,7 +240,7 @@ class FinishedReply(Message):
     report: RankReport
     peak_memory_bytes: int
     drift: DriftReport | None = None
-    """Of the model that was measured; None where nothing was trained."""
+    """Drift of the model that was measured; None where nothing was trained."""
 
 
 class ErrorReply(Message):
@@ -268,45 +276,32 @@ def job_key(arm: str, launch: int) -> str:
     return f"{launch}/{arm}/job"
 
 
-def encode(message: Message) -> str:
-    """As text for the store."""
-    return message.model_dump_json()
-
-
-_COMMAND: TypeAdapter[Command] = TypeAdapter(Annotated[Command, Field(discriminator="do")])
-_REPLY: TypeAdapter[Reply] = TypeAdapter(Annotated[Reply, Field(discriminator="kind")])
-
-
-def decode_command(data: bytes) -> Command:
-    """Read a command from the store."""
-    return _COMMAND.validate_json(data)
-
-
-def decode_reply(data: bytes) -> Reply:
-    """Read a reply from the store."""
-    return _REPLY.validate_json(data)
+COMMANDS: TypeAdapter[Command] = TypeAdapter(Annotated[Command, Field(discriminator="do")])
+REPLIES: TypeAdapter[Reply] = TypeAdapter(Annotated[Reply, Field(discriminator="kind")])
+"""Read a command, or a reply, from the store's text."""
 
 
 def combine(reports: Sequence[EpochReport], *, epoch: int) -> EpochRecord:
-    """Make the record of an epoch.
+    """Make the record of an epoch from all ranks' reports, by rank.
 
     Counts and held-out sums are added, since each sample belongs to one rank. A step's loss is the mean over ranks, whose batches
     are equally large. Times are those of the slowest rank.
-
-    Args:
-        reports: of all ranks, by rank; at least one.
-        epoch: from 0.
     """
     first = reports[0]
     ranks = [steps for report in reports for steps in report.block.ranks]
+
+    def total(counts: Sequence[int | None]) -> int | None:
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None  # a rank does not tell
+
     return EpochRecord(
         epoch=epoch,
         steps=len(first.losses),
         step_losses=[math.fsum(losses) / len(losses) for losses in zip(*(r.losses for r in reports), strict=True)],
         learning_rates=first.learning_rates,
         count=sum(sum(steps.samples) for steps in ranks),
-        top1=_total([report.top1 for report in reports]),
-        top5=_total([report.top5 for report in reports]),
+        top1=total([report.top1 for report in reports]),
+        top5=total([report.top5 for report in reports]),
         train_s=max(sum(map(sum, steps.phases_s)) for steps in ranks),
         evaluate_s=max(steps.untimed_s for steps in ranks),
         held_out_loss_sum=math.fsum(report.held_out_loss_sum for report in reports),
@@ -314,9 +309,3 @@ def combine(reports: Sequence[EpochReport], *, epoch: int) -> EpochRecord:
         held_out_top5=sum(report.held_out_top5 for report in reports),
         held_out_count=sum(report.held_out_count for report in reports),
     )
-
-
-def _total(counts: Sequence[int | None]) -> int | None:
-    """None where a rank does not tell."""
-    told = [count for count in counts if count is not None]
-    return sum(told) if len(told) == len(counts) else None

@@ -47,13 +47,7 @@ class _Tensor:
 
 
 def compare_calls(first: Sequence[dict[str, int]], calls: Sequence[dict[str, int]], *, first_arm: str, steps: int) -> list[str]:
-    """Compare how often two arms called what.
-
-    Args:
-        first: of the arm to compare with, by rank.
-        calls: of the arm to judge, by rank.
-        first_arm: the name of the arm to compare with.
-        steps: that the gate took.
+    """Compare how often two arms called what, by rank.
 
     Returns:
         A line for each kind of call that differs, of the first rank where it does. What one does not count is not compared.
@@ -75,14 +69,7 @@ def drops_step_hooks(calls: Sequence[dict[str, int]]) -> bool:
 
 
 def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str, steps: int) -> StateComparison:
-    """Compare what two arms came to.
-
-    Args:
-        first: the report of rank 0 of the arm to compare with.
-        other: the report of rank 0 of the arm to judge.
-        first_arm: the name of the arm to compare with.
-        steps: that the gate took.
-    """
+    """Compare what two arms came to after the gate's steps, by the reports of their ranks 0."""
     if first.in_some_steps and first.steps_zeros != other.steps_zeros:
         names = shortened(first.in_some_steps)
         reason = f"{names} take part in some steps only; one library steps zeros then, the other leaves them as they are"

@@ -29,11 +29,7 @@ class SealedStore:
         self.bare.set(place, f"{self._proof(place, text.encode())} {text}")
 
     def get(self, place: str) -> bytes:
-        """Return the message of a place; waits for it as long as the store does.
-
-        Raises:
-            LaunchError: somebody else has written there.
-        """
+        """Return the message of a place once it is there; raises a ``LaunchError`` where somebody else has written it."""
         proof, _, text = bytes(self.bare.get(place)).partition(b" ")
         if not hmac.compare_digest(proof, self._proof(place, text).encode()):
             raise LaunchError(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from runners.protocol.messages import Sketches
+from workloads.tensors import coalesced
 
 SKETCH_SIZE = 64
 CHUNK = 1 << 18
@@ -57,13 +58,12 @@ def sketch(tensor: Tensor, *, is_state: bool = False) -> list[float]:
 
 
 def real_elements(tensor: Tensor) -> Tensor:
-    """The tensor without its history, complex elements as two [..., 2]; a sparse one of any layout as coalesced COO."""
-    found = tensor.detach()
-    if found.layout is torch.strided:
-        return torch.view_as_real(found.resolve_conj()) if found.is_complex() else found
-    found = found.to_sparse().coalesce()
+    """The tensor without its history, complex elements as two [..., 2]; a sparse one as coordinates and values."""
+    found = tensor.detach() if tensor.layout is torch.strided else coalesced(tensor)
     if not found.is_complex():
         return found
+    if found.layout is torch.strided:
+        return torch.view_as_real(found.resolve_conj())
     values = torch.view_as_real(found.values())
     return torch.sparse_coo_tensor(found.indices(), values, (*found.shape, 2), is_coalesced=True)
 
@@ -85,7 +85,7 @@ def _summed(elements: Tensor, drawn: Tensor) -> Tensor:
 
 
 def _sketch_of_sparse(tensor: Tensor, *, is_state: bool) -> list[float]:
-    """The same of a coalesced tensor. A large matrix is known by its values and their places: nobody averages adjacencies."""
+    """Sketch a coalesced tensor. A large matrix is known by its values and their places: nobody averages adjacencies."""
     if tensor.sparse_dim() == 1 and tensor.numel() > SKETCH_SIZE:
         return _sketch_of_rows(tensor)
     if tensor.numel() <= MOST_DENSE:
@@ -94,7 +94,7 @@ def _sketch_of_sparse(tensor: Tensor, *, is_state: bool) -> list[float]:
 
 
 def _sketch_of_rows(tensor: Tensor) -> list[float]:
-    """Of a sparse gradient [rows, ...], coalesced, by its rows that are there; the whole may not fit into memory."""
+    """Sketch a sparse gradient [rows, ...], coalesced, by its rows that are there; the whole may not fit into memory."""
     row = tensor.shape[1:].numel()
     places = (tensor.indices()[0][:, None] * row + torch.arange(row, device=tensor.device)).reshape(-1)
     values = tensor.values().reshape(-1)

@@ -115,8 +115,6 @@ class SkippedParameters:
     def __init__(self, prepared: Prepared) -> None:
         self.names: set[str] = set()
         """Parameters to be trained that some step left out."""
-        self.some_steps: set[str] = set()
-        """Those of them that another step had."""
         self.steps_zeros = False
         """Whether the library fills in zeros then, which its optimizer steps: weight decay and momentum change the parameter."""
         self._ever: set[str] = set()
@@ -136,8 +134,12 @@ class SkippedParameters:
         self.steps_zeros |= any(one is not None and not bool(one.any()) for one in gradients)
         self.names |= left_out
         self._ever |= self._seen
-        self.some_steps = self.names & self._ever
         self._seen = set()
+
+    @property
+    def some_steps(self) -> set[str]:
+        """Those of ``names`` that another step had."""
+        return self.names & self._ever
 
 
 def _model_hooks(model: nn.Module) -> Iterator[tuple[dict[int, Any], str]]:

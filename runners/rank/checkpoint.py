@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from measurement.conditions.conditions import CONDITIONS, MAY_CHANGE_IN_A_TRAINING
 from measurement.errors import PlanError, cut, joined, quoted
@@ -42,7 +43,7 @@ class Checkpoint:
     trained: dict[str, Any]
     """See ``what_is_trained``."""
     epoch: int
-    """Of the next step."""
+    """The epoch of the next step."""
     finished: list[dict[str, Any]]
     """``EpochRecord`` of every epoch before it."""
     model: dict[str, Any]
@@ -76,12 +77,12 @@ class Checkpoint:
         return EpochProgress(**self.ranks[rank]["seen"])
 
     def content(self) -> bytes:
-        """Of its file."""
+        """What its file holds."""
         return write_tensors({"format": FORMAT, **{part.name: getattr(self, part.name) for part in fields(self)}})
 
     @classmethod
     def of(cls, content: Any) -> Checkpoint:
-        """Make it of what its file holds.
+        """Make a checkpoint from what its file holds.
 
         Raises:
             PlanError: it is none of this version.
@@ -94,11 +95,7 @@ class Checkpoint:
         return found
 
     def write(self, path: Path) -> None:
-        """Write the whole file, or nothing.
-
-        Raises:
-            PlanError: nothing can be written there.
-        """
+        """Write the whole file, or nothing; raises a ``PlanError`` where it cannot be written."""
         try:
             write_whole(path, self.content())
         except OSError as error:
@@ -106,11 +103,7 @@ class Checkpoint:
 
 
 def require_whole(workload: Workload) -> None:
-    """Refuse a workload of which a checkpoint would lack something.
-
-    Raises:
-        PlanError: with what to write.
-    """
+    """Refuse a workload of which a checkpoint would lack something, with a ``PlanError``."""
     cls = type(workload)
     if cls.after_step is not Workload.after_step and cls.state_dict is Workload.state_dict:
         raise PlanError(
@@ -120,11 +113,7 @@ def require_whole(workload: Workload) -> None:
 
 
 def require_place(path: Path) -> None:
-    """Check before training that a checkpoint can be written there.
-
-    Raises:
-        PlanError: it cannot.
-    """
+    """Refuse a place where no checkpoint can be written, before training, with a ``PlanError``."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
@@ -142,18 +131,16 @@ def what_is_trained(job: Job, runner: EpochRunner) -> dict[str, Any]:
     trainer = runner.trainer
     assert job.training is not None
     conditions = [condition for condition in CONDITIONS if condition.resume]
+    state = trainer.joined.bare.state_dict()
+    shapes = hashlib.sha256(repr([(name, list(tensor.shape)) for name, tensor in state.items()]).encode()).hexdigest()
+    model = f"{sum(tensor.numel() for tensor in state.values())} numbers in {len(state)} tensors, {shapes[:8]}"
     return {
         **{one.field: getattr(job, one.field) for one in conditions if one.source != "training"},
         **trainer.workload.options.model_dump(mode="json", exclude=set(MAY_CHANGE_IN_A_TRAINING)),
         **{one.field: getattr(job.training, one.field) for one in conditions if one.source == "training"},
         "steps per epoch": runner.steps,
-        "model": _fingerprint(trainer.joined.bare.state_dict()),
+        "model": model,
     }
-
-
-def _fingerprint(state: Mapping[str, torch.Tensor]) -> str:
-    shapes = hashlib.sha256(repr([(name, list(tensor.shape)) for name, tensor in state.items()]).encode()).hexdigest()
-    return f"{sum(tensor.numel() for tensor in state.values())} numbers in {len(state)} tensors, {shapes[:8]}"
 
 
 def capture(job: Job, runner: EpochRunner, *, epoch: int, progress: EpochProgress, finished: list[EpochRecord]) -> Checkpoint:
@@ -173,19 +160,15 @@ def capture(job: Job, runner: EpochRunner, *, epoch: int, progress: EpochProgres
 
 def _of_this_rank(trainer: Trainer, progress: EpochProgress) -> dict[str, Any]:
     on_gpu = trainer.device.type == "cuda"
+    numpys: Any = np.random.get_state()
     return {
         "buffers": {name: buffer.detach().cpu() for name, buffer in trainer.joined.bare.named_buffers()},
         "random": torch.get_rng_state(),
-        "random_of_numpy": _plain(np.random.get_state()),
+        "random_of_numpy": [part.tolist() if isinstance(part, np.ndarray) else part for part in numpys],
         "random_of_python": random.getstate(),
         "random_on_gpu": torch.cuda.get_rng_state(trainer.device) if on_gpu else None,
         "seen": vars(progress),
     }
-
-
-def _plain(state: Any) -> list[Any]:
-    """NumPy's random state without an array, which would not be read from a file of tensors and plain values."""
-    return [part.tolist() if isinstance(part, np.ndarray) else part for part in state]
 
 
 def restore(checkpoint: Checkpoint, runner: EpochRunner) -> None:
@@ -194,12 +177,8 @@ def restore(checkpoint: Checkpoint, runner: EpochRunner) -> None:
     The optimizer's state is loaded after ``prepare``: Horovod's own way of broadcasting it takes a step with zero gradients
     (0.28.1).
     """
-    trainer = runner.trainer
-    mine = checkpoint.ranks[trainer.world.rank]
-    trainer.release()
-    bare = trainer.build_bare()
-    bare.load_state_dict(checkpoint.model)
-    trainer.join(bare)
+    trainer, mine = runner.trainer, checkpoint.ranks[runner.trainer.world.rank]
+    bare = _build(checkpoint, trainer)
     runner.note_rates()
     trainer.joined.load_optimizer_state(checkpoint.optimizer)
     trainer.step_precision.scaler.load_state_dict(checkpoint.scaler)
@@ -213,6 +192,15 @@ def restore(checkpoint: Checkpoint, runner: EpochRunner) -> None:
         torch.cuda.set_rng_state(mine["random_on_gpu"], trainer.device)
 
 
+def _build(checkpoint: Checkpoint, trainer: Trainer) -> nn.Module:
+    """Build everything anew, the model with the checkpoint's weights. Collective."""
+    trainer.release()
+    bare = trainer.build_bare()
+    bare.load_state_dict(checkpoint.model)
+    trainer.join(bare)
+    return bare
+
+
 def _is_same(one: Any, other: Any) -> bool:
     """Whether two plain values are equal; a tensor, which a damaged file may hold instead, is equal to none."""
     try:
@@ -223,21 +211,14 @@ def _is_same(one: Any, other: Any) -> bool:
 
 def load_model(checkpoint: Checkpoint, runner: EpochRunner) -> None:
     """Build the model and load its weights and rank 0's buffers, to evaluate it. Collective."""
-    trainer = runner.trainer
-    trainer.release()
-    bare = trainer.build_bare()
-    bare.load_state_dict(checkpoint.model)
-    trainer.join(bare)
+    bare = _build(checkpoint, runner.trainer)
     put(checkpoint.ranks[0]["buffers"], dict(bare.named_buffers()))
 
 
 def read(path: Path, *, trained: Mapping[str, Any], only_model: bool = False) -> Checkpoint:
     """Read and check a checkpoint. Nothing but tensors and plain values is unpickled.
 
-    Args:
-        path: of the file.
-        trained: what it must be a training of.
-        only_model: no more than the workload and the model must be the same.
+    ``trained``: what it must be a training of; with ``only_model``, workload and model alone must be the same.
 
     Raises:
         PlanError: it is missing or damaged, or another training's than ``trained``.

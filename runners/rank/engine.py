@@ -44,8 +44,10 @@ class Engine:
     """One rank that is connected to the others."""
 
     job: Job
+    setup: WorkloadSetup
+    """What the job's workload is."""
     world: World
-    """As the launcher told it."""
+    """This rank's place as the launcher told it."""
     backend: Backend
     runner: Trainer | MicroBenchmarkRunner
     """What runs under the clock."""
@@ -57,6 +59,11 @@ class Engine:
         """The runner, of a workload that is trained."""
         assert isinstance(self.runner, Trainer)
         return self.runner
+
+    @property
+    def gate_comes_first(self) -> bool:
+        """Whether the parity gate is due before what is measured, and not after."""
+        return self.setup.gate_comes_first(self.job.training)
 
     @property
     def cases(self) -> Mapping[str, Case]:
@@ -140,19 +147,38 @@ class Engine:
 def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelta | None = None) -> Engine:
     """Connect this rank and build its first model, where it has one. Collective.
 
-    Args:
-        job: of all ranks.
-        world: this rank's place.
-        store: where the ranks meet; None: as the backend does.
-        timeout: how long the backend waits for other ranks; None: its own.
+    ``store``: where the ranks meet, unless the backend knows; ``timeout``: how long they wait for each other, unless it says.
 
     Raises:
         WorldSizeMismatchError: the library counts other ranks than the job asks for.
         PlanError: the job names something that is not here.
     """
-    chosen = resolve_workload(job.workload, job.workload_options)
+    setup = resolve_workload(job.workload, job.workload_options)
+    _check_benchmark(job, setup)
+    device = resolve_device(job.device, local_rank=world.local_rank)
+    backend = _make_backend(job, device, timeout=timeout)
+    _apply_speed(job.speed)
+    benchmark = setup.build_micro_benchmark(seed=job.seed)
+    make_forks_safe()
+    threads = ThreadClock()  # before the library has threads of its own
+    backend.groups = benchmark.groups(job.world_size) if benchmark else ()
+    counted = _connect(job, world, backend, device, store=store)
+    runner: Trainer | MicroBenchmarkRunner
+    epochs = None
+    if benchmark:
+        runner = MicroBenchmarkRunner(benchmark=benchmark, backend=backend, world=counted, device=device)
+    else:
+        runner = trainer = _build(job, setup, backend, counted, device, threads)
+        if job.training:
+            epochs = EpochRunner(trainer, job.training, reference=job.workload, scale=job.learning_rate_scale)
+        trainer.build()
+    settle_garbage()
+    return Engine(job=job, setup=setup, world=world, backend=backend, runner=runner, epochs=epochs)
+
+
+def _make_backend(job: Job, device: torch.device, *, timeout: timedelta | None) -> Backend:
+    """Check what the job asks of the backend and of the device, and make the backend."""
     cls = backend_class(job.backend)
-    _check_benchmark(job, chosen)
     options = checked(cls.Options, job.options, source=f"options of backend '{job.backend}'")
     refused = cls.refused_environment(os.environ)
     if refused:
@@ -160,48 +186,41 @@ def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelt
     backend = cls(transport=job.transport, options=options, micro_steps=job.micro_steps)
     if timeout is not None:
         backend.timeout = timeout
-    device = resolve_device(job.device, local_rank=world.local_rank)
     check_precision(job.precision, device)
     cls.check_device(device.type)
     job.speed.check_device(device.type)
-    apply_speed(job.speed)
-    benchmark = chosen.build_micro_benchmark(seed=job.seed)
-    make_forks_safe()
-    threads = ThreadClock()  # before the library has threads of its own
-    backend.groups = benchmark.groups(job.world_size) if benchmark else ()
+    return backend
+
+
+def _connect(job: Job, world: World, backend: Backend, device: torch.device, *, store: Any) -> World:
+    """Connect the ranks; returns this rank's place as the library counts it. Collective."""
     counted = backend.setup(world, device=device, store=store)
     if counted.world_size != job.world_size:
         raise WorldSizeMismatchError(
             f"backend '{job.backend}' counts {counted.world_size} ranks where {job.world_size} were asked for "
-            f"(rank variables seen: {world.launcher}); start it with {' or '.join(cls.customary_launchers)}"
+            f"(rank variables seen: {world.launcher}); start it with {' or '.join(type(backend).customary_launchers)}"
         )
-    runner: Trainer | MicroBenchmarkRunner
-    epochs = None
-    if benchmark:
-        runner = MicroBenchmarkRunner(benchmark=benchmark, backend=backend, world=counted, device=device)
-    else:
-        step_precision = StepPrecision(
-            precision=job.precision, max_gradient_norm=job.max_gradient_norm, device=device, loss_scale=job.loss_scale
-        )
-        workload = chosen.build(local_batch_size=job.local_batch_size, seed=job.seed)
-        runner = Trainer(
-            workload=workload,
-            backend=backend,
-            world=counted,
-            device=device,
-            seed=job.seed,
-            step_precision=step_precision,
-            speed=job.speed,
-            threads=threads,
-        )
-        if job.training:
-            epochs = EpochRunner(runner, job.training, reference=job.workload, scale=job.learning_rate_scale)
-        runner.build()
-    settle_garbage()
-    return Engine(job=job, world=world, backend=backend, runner=runner, epochs=epochs)
+    return counted
 
 
-def apply_speed(speed: SpeedSettings) -> None:
+def _build(job: Job, setup: WorkloadSetup, backend: Backend, world: World, device: torch.device, threads: ThreadClock) -> Trainer:
+    """Make the workload and its trainer. Not collective."""
+    step_precision = StepPrecision(
+        precision=job.precision, max_gradient_norm=job.max_gradient_norm, device=device, loss_scale=job.loss_scale
+    )
+    return Trainer(
+        workload=setup.build(local_batch_size=job.local_batch_size, seed=job.seed),
+        backend=backend,
+        world=world,
+        device=device,
+        seed=job.seed,
+        step_precision=step_precision,
+        speed=job.speed,
+        threads=threads,
+    )
+
+
+def _apply_speed(speed: SpeedSettings) -> None:
     """Set what PyTorch keeps for the whole process."""
     if speed.cudnn_benchmark:
         torch.backends.cudnn.benchmark = True

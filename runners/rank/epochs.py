@@ -45,10 +45,6 @@ class EpochProgress:
     skipped_steps: int = 0
     """Whose gradients overflowed in fp16."""
 
-    def add_hits(self, more: tuple[int, int] | None) -> None:
-        """Add the right answers of further steps."""
-        self.hits = (self.hits[0] + more[0], self.hits[1] + more[1]) if self.hits and more else None
-
 
 Pause = Callable[[int, EpochProgress], None]
 """Called with the epoch and this rank's progress in it, between two steps and off the clock."""
@@ -74,15 +70,14 @@ class EpochRunner:
 
     def note_rates(self) -> None:
         """Take the optimizer's learning rates, which are the workload's, as those that the schedule scales."""
-        optimizer, beside = self.trainer.joined.optimizer, self.trainer.has_after_step
         trainer = self.trainer
         self._rates = LearningRates(
             self._training,
-            optimizer,
+            trainer.joined.optimizer,
             steps_per_epoch=self.steps,
             scale=self._scale,
             global_batch_size=trainer.workload.local_batch_size * trainer.world.world_size * trainer.micro_steps,
-            beside_schedule=beside,
+            beside_schedule=trainer.has_after_step,
         )
 
     def run(
@@ -105,21 +100,17 @@ class EpochRunner:
         if progress is None and (epoch == 0 or self._rates is None):
             self.begin()
         progress = progress or EpochProgress()
-        before, self.trainer.batches = self.trainer.batches, self._batches(epoch, len(progress.losses))
+        batches = self._batches(epoch, len(progress.losses))
         synchronize_ranks(self.trainer.backend, self.trainer.device)
         for end in _stops(len(progress.losses), self.steps, pause_every):
-            self._run_steps(epoch, end, progress)
+            self._run_steps(epoch, end, progress, batches)
             if pause is not None and end < self.steps:
                 pause(epoch, progress)
-        self.trainer.batches = before
+        synchronize_ranks(self.trainer.backend, self.trainer.device)
         return self._report(command, progress)
 
     def _batches(self, epoch: int, step: int) -> Iterator[object]:
-        """Yield the epoch's batches from a step on.
-
-        Raises:
-            PlanError: there are fewer than the workload said.
-        """
+        """Yield the epoch's batches from a step on; raises a ``PlanError`` where there are fewer than the workload said."""
         trainer, wanted = self.trainer, (self.steps - step) * self.trainer.micro_steps
         first_batch, world = step * trainer.micro_steps, trainer.world
         found = trainer.workload.epoch_batches(
@@ -135,7 +126,7 @@ class EpochRunner:
             f"and {wanted} were needed; batches_per_epoch must say how many each rank has"
         )
 
-    def _run_steps(self, epoch: int, end: int, progress: EpochProgress) -> None:
+    def _run_steps(self, epoch: int, end: int, progress: EpochProgress, batches: Iterator[object]) -> None:
         """Train up to step ``end`` of the epoch."""
         trainer, rates = self.trainer, self._rates
         assert rates is not None
@@ -144,14 +135,14 @@ class EpochRunner:
         timer.start()
         for step in range(len(progress.losses), end):
             progress.learning_rates.append(rates.set(trainer.joined.optimizer, step=epoch * self.steps + step))
-            progress.samples.append(trainer.step(timer, outputs=outputs))
+            progress.samples.append(trainer.step(timer, batches=batches, outputs=outputs))
         progress.phases_s += timer.read().tolist()
         progress.losses += outputs.losses(micro_steps=trainer.micro_steps)
-        progress.add_hits(outputs.hits())
+        hits = outputs.hits()
+        progress.hits = (progress.hits[0] + hits[0], progress.hits[1] + hits[1]) if progress.hits and hits else None
         progress.skipped_steps += trainer.step_precision.skipped_since(scale)
 
     def _report(self, command: EpochCommand, progress: EpochProgress) -> EpochReport:
-        synchronize_ranks(self.trainer.backend, self.trainer.device)
         began = time.perf_counter()
         sums = self.evaluate()
         steps = RankSteps(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
 from torch.optim import Optimizer
 
@@ -17,12 +17,7 @@ def learning_rate_factor(
 ) -> float:
     """Return the factor of the workload's learning rate.
 
-    Args:
-        training: the rules.
-        step: optimizer steps before this one, since the training began.
-        steps_per_epoch: of every epoch.
-        scale: the global batch over the local batch: ranks × micro-steps.
-        global_batch_size: samples of a step.
+    ``step`` counts optimizer steps before this one since the training began; ``scale`` is the global batch over the local one.
     """
     target = {"linear": scale, "per-256": global_batch_size / REFERENCE_BATCH, "none": 1}[training.learning_rate_scaling]
     decay = training.decay_factor ** (step // steps_per_epoch // training.decay_epochs)
@@ -34,14 +29,8 @@ def learning_rate_factor(
 class LearningRates:
     """Sets an optimizer's learning rates step by step. The ratio between parameter groups stays.
 
-    Args:
-        training: the rules.
-        optimizer: as it was built.
-        steps_per_epoch: of every epoch.
-        scale: see ``learning_rate_factor``.
-        global_batch_size: the same.
-        beside_schedule: the workload has a schedule of its own, so that a rate in force is multiplied by what the rules' factor has
-            changed by, and is otherwise left alone. One that sets rates anew each step, as ``LambdaLR`` does, undoes the rules.
+    With ``beside_schedule`` the workload has a schedule of its own: a rate in force is multiplied by what the rules' factor has
+    changed by, and is otherwise left alone. One that sets rates anew each step, as ``LambdaLR`` does, undoes the rules.
     """
 
     def __init__(
@@ -54,28 +43,20 @@ class LearningRates:
         global_batch_size: int = REFERENCE_BATCH,
         beside_schedule: bool = False,
     ) -> None:
-        self._training = training
-        self._steps_per_epoch, self._scale, self._global_batch_size = steps_per_epoch, scale, global_batch_size
+        self._factor = partial(
+            learning_rate_factor, training, steps_per_epoch=steps_per_epoch, scale=scale, global_batch_size=global_batch_size
+        )
         self._beside_schedule = beside_schedule
-        self._built_with: Sequence[float] = [float(group["lr"]) for group in optimizer.param_groups]
+        self._built_with = [float(group["lr"]) for group in optimizer.param_groups]
 
     def set(self, optimizer: Optimizer, *, step: int) -> float:
         """Set the rates of a step on the optimizer that will take it; returns that of the first parameter group."""
-        factor = self._factor(step)
+        factor = self._factor(step=step)
         if self._beside_schedule:
-            change = factor / (self._factor(step - 1) if step else 1.0)
+            change = factor / (self._factor(step=step - 1) if step else 1.0)
             for group in optimizer.param_groups:
                 group["lr"] = group["lr"] * change if change != 1.0 else group["lr"]
             return float(optimizer.param_groups[0]["lr"])
         for group, rate in zip(optimizer.param_groups, self._built_with, strict=True):
             group["lr"] = rate * factor
         return self._built_with[0] * factor
-
-    def _factor(self, step: int) -> float:
-        return learning_rate_factor(
-            self._training,
-            step=step,
-            steps_per_epoch=self._steps_per_epoch,
-            scale=self._scale,
-            global_batch_size=self._global_batch_size,
-        )

@@ -10,7 +10,7 @@ import torch
 
 from backends import Backend
 from measurement.probes.step_timer import StepTimer
-from measurement.records.record import Case, RankSteps
+from measurement.records.record import RankSteps
 from measurement.world import World
 from runners.protocol.messages import CheckReport
 from runners.rank.trainer import BACKWARD, synchronize_ranks
@@ -52,11 +52,7 @@ class MicroBenchmarkRunner:
         )
 
     def build(self, name: str) -> str | None:
-        """Make a case's tensors anew, run it once and check the result. Collective.
-
-        Returns:
-            What was wrong with the result on this rank; None if it was right.
-        """
+        """Make a case's tensors anew and run it once; returns what was wrong with this rank's result, if anything. Collective."""
         self.release()
         made = self.benchmark.repetition(self.cases[name], self.communicator, device=self.device)
         made.fill()
@@ -87,10 +83,7 @@ class MicroBenchmarkRunner:
                 run()
             timer.mark(BACKWARD)
             timer.end_step()
-        samples = [self._samples(self.cases[case]) * repetitions] * steps
+        one = self.cases[case]  # its bytes are counted on rank 0: all samples over time then is the algbw
+        samples = [one.message_bytes * one.messages * repetitions if self.world.rank == 0 else 0] * steps
         phases_s = timer.read().tolist()
         return RankSteps(rank=self.world.rank, untimed_s=untimed_s, samples=samples, phases_s=phases_s, wrong=wrong)
-
-    def _samples(self, case: Case) -> int:
-        """Bytes of one repetition's messages on rank 0, nothing on the others: all samples over time then is the algbw."""
-        return case.message_bytes * case.messages if self.world.rank == 0 else 0

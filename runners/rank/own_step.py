@@ -22,9 +22,9 @@ from runners.protocol.gate_verdict import NOT_REPEATABLE, REPEATABLE_SO
 from runners.protocol.messages import Sketches
 from runners.protocol.same_work import ROUNDING
 from runners.protocol.sketches import real_elements, sketch_tensors
+from runners.rank.batches import Batches
 from runners.rank.trainer import Trainer
-from workloads import Workload
-from workloads.optimizers import OwnDraws, as_one, members_of, seed_generators, torch_states
+from workloads.optimizers import as_one, members_of, seed_generators, torch_states
 from workloads.tensors import is_finite, stored_values
 
 SAMPLES = 1 << 14
@@ -74,7 +74,10 @@ class OwnSteps:
         missing = [name for name, parameter in alone.bare.named_parameters() if parameter.requires_grad and parameter.grad is None]
         found = OwnStep(gradients=sketch_tensors(alone.full_gradients().items()), missing=missing, draws=self._drew)
         is_alone = self._trainer.world.world_size == 1
-        self._tell_repeated(self._repeated(found.gradients) if self._rank > 0 or is_alone else None)
+        apart = self._repeated(found.gradients) if self._rank > 0 or is_alone else None
+        seen = next(filter(None, self._trainer.backend.all_gather_object(apart, str | None)), None)
+        if seen:
+            raise PlanError(f"{NOT_REPEATABLE}: {seen}, from the same parameters, batch and seeds; {REPEATABLE_SO}")
         if self._rank == 0:
             self._find_rounding(found, alone)
         return found
@@ -89,11 +92,6 @@ class OwnSteps:
             return None
         apart = f"{distance / size:.2g} of their size apart" if size else "none the first time"
         return f"rank {self._rank} came to a loss of {loss:.6g}, then of {self._loss:.6g}, with gradients {apart}"
-
-    def _tell_repeated(self, seen: str | None) -> None:
-        everyone = [one for one in self._trainer.backend.all_gather_object(seen, str | None) if one]
-        if everyone:
-            raise PlanError(f"{NOT_REPEATABLE}: {everyone[0]}, from the same parameters, batch and seeds; {REPEATABLE_SO}")
 
     def _find_rounding(self, found: OwnStep, alone: Prepared) -> None:
         """Take the step from nudged parameters, then both optimizer steps."""
@@ -127,7 +125,8 @@ class OwnSteps:
         alone = Prepared(bare, as_one(workload.build_optimizer(bare)))
         seed_generators(trainer.seed + self._rank)
         before = torch_states()
-        batches: Iterable[Any] = map(trainer.laid_out, islice(drawn_apart(trainer, workload), trainer.micro_steps))
+        apart = Batches(workload, trainer.world, trainer.device, seed=trainer.seed)
+        batches: Iterable[Any] = map(trainer.laid_out, islice(apart, trainer.micro_steps))
         weighed = list(batches) if workload.weighs_micro_batches else []
         self._loss = 0.0
         for batch in weighed or batches:
@@ -143,12 +142,18 @@ class OwnSteps:
         return alone
 
     def _require_finite(self, alone: Prepared) -> None:
-        require_finite(torch.tensor(self._loss), "the loss", step=1, rank=self._rank)
-        if self._trainer.step_precision.scaler.is_enabled():  # which skips steps whose gradients overflow
-            return
-        for name, parameter in alone.bare.named_parameters():
-            if parameter.grad is not None:
-                require_finite(parameter.grad, f"the gradient of '{name}'", step=1, rank=self._rank)
+        """Refuse NaN and infinity before anything was exchanged, with a ``PlanError``."""
+        found = {"the loss": torch.tensor(self._loss)}
+        if not self._trainer.step_precision.scaler.is_enabled():  # which skips steps whose gradients overflow
+            gradients = {name: parameter.grad for name, parameter in alone.bare.named_parameters()}
+            found |= {f"the gradient of '{name}'": one for name, one in gradients.items() if one is not None}
+        for what, tensor in found.items():
+            if not is_finite(tensor):
+                seen = "nan" if bool(stored_values(tensor).isnan().any()) else "infinite"
+                raise PlanError(
+                    f"{what} is {seen} on rank {self._rank} in step 1, before anything was exchanged: look at the loss and the "
+                    "batches there (torch.autograd.set_detect_anomaly(True) names the operation), or lower the learning rate"
+                )
 
 
 @torch.no_grad()
@@ -168,35 +173,10 @@ def tolerance_of(tensor: Tensor) -> float:
     return TOLERANCES.get(tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype, EXACT)
 
 
-def drawn_apart(trainer: Trainer, workload: Workload) -> Iterator[Any]:
-    """Yield this rank's batches, from the first on again where they end; their draws leave the process's generators alone."""
-    draws, count, before = OwnDraws(trainer.seed), 0, -1
-    while count > before:
-        before = count
-        for batch in draws.iterate(lambda: trainer.new_batches(workload)):
-            count += 1
-            yield batch
-
-
 def norm(sketches: Sketches, others: Sketches | None = None) -> float:
     """L2 norm of these tensors together, or of their distance from ``others`` of the same names."""
     parts = [np.subtract(values, others[name] if others else 0.0) for name, values in sketches.items()]
     return math.sqrt(sum(float(part @ part) for part in parts))
-
-
-def require_finite(tensor: Tensor, what: str, *, step: int, rank: int) -> None:
-    """Refuse a tensor that holds NaN or infinity, where gradients have not been exchanged yet.
-
-    Raises:
-        PlanError: with what to look at.
-    """
-    if is_finite(tensor):
-        return
-    seen = "nan" if bool(stored_values(tensor).isnan().any()) else "infinite"
-    raise PlanError(
-        f"{what} is {seen} on rank {rank} in step {step}, before anything was exchanged: look at the loss and the batches there "
-        "(torch.autograd.set_detect_anomaly(True) names the operation), or lower the learning rate"
-    )
 
 
 def _after_step(alone: Prepared) -> dict[str, Tensor]:

@@ -26,6 +26,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from backends.base import EXACT, Prepared
 from backends.rank_state import hyperparameters
@@ -33,10 +34,11 @@ from measurement.errors import PlanError
 from measurement.probes.step_timer import StepTimer
 from runners.protocol.messages import DriftReport, ParityReport, Sketches
 from runners.protocol.sketches import sketch_states, sketch_tensors
+from runners.rank.batches import Batches
 from runners.rank.call_counts import CallCounter, SkippedParameters
-from runners.rank.own_step import OwnSteps, drawn_apart, optimizer_state, put_state, tolerance_of
+from runners.rank.own_step import OwnSteps, optimizer_state, put_state, tolerance_of
 from runners.rank.trainer import Trainer
-from workloads.optimizers import seed_generators
+from workloads.optimizers import as_one, seed_generators
 from workloads.tensors import digest_of, is_finite, leaves_in
 
 SCALE = 2.0**8
@@ -44,20 +46,13 @@ SCALE = 2.0**8
 
 
 def run_gate(trainer: Trainer, *, steps: int) -> ParityReport:
-    """Take ``steps`` real steps and report what this rank saw. Collective; leaves nothing built.
-
-    Raises:
-        PlanError: the workload's loss is not finite, or not repeatable.
-    """
+    """Take ``steps`` real steps and report what this rank saw. Collective; leaves nothing built."""
     trainer.release()
-    own, trainer.workload = trainer.workload, trainer.another_workload()
+    gate = trainer.twin()
     try:
-        return _take_steps(trainer, steps=steps)
+        return _take_steps(gate, steps=steps)
     finally:
-        trainer.workload = own
-        trainer.batches = trainer.new_batches()
-        trainer.release()
-        trainer.step_precision.start()
+        gate.release()
 
 
 def _take_steps(trainer: Trainer, *, steps: int) -> ParityReport:
@@ -66,18 +61,24 @@ def _take_steps(trainer: Trainer, *, steps: int) -> ParityReport:
     wanted, others = sketch_states(model.state_dict())
     counter, reader = CallCounter(), _GradientReader()
     counter.watch_model(model)
-    trainer.join(model, build_optimizer=reader.building(counter.building(trainer.build_optimizer)))
+    build_counted = counter.building(lambda model: as_one(trainer.workload.build_optimizer(model)))
+
+    def build_optimizer(model: nn.Module) -> Optimizer:
+        reader.optimizer = build_counted(model)
+        return reader.optimizer
+
+    trainer.join(model, build_optimizer=build_optimizer)
     joined = trainer.joined
     trainer.step_precision.start(initial_scale=SCALE)
     parameters = joined.full_parameters()
     started, _ = sketch_states(parameters)
     finite = [name for name, parameter in model.named_parameters() if name in parameters and is_finite(parameters[name])]
     alone = OwnSteps(trainer, parameters).take()
-    trainer.batches = _digested(drawn_apart(trainer, trainer.workload), digest)
+    batches = digest.batches(Batches(trainer.workload, trainer.world, trainer.device, seed=trainer.seed))
     counter.watch_prepared(joined)
     skipped = SkippedParameters(joined)
     with _eager_draws() if trainer.speed.compile and alone.draws else nullcontext():
-        synced = _steps(trainer, reader, skipped, steps=steps)
+        synced = _steps(trainer, batches, reader, skipped, steps=steps)
     calls, ended = counter.counts(), joined.full_parameters()
     _require_convergence({name: ended[name] for name in finite if name in ended}, synced, steps=steps)
     state = _whole_optimizer_state(trainer)
@@ -106,20 +107,21 @@ def _take_steps(trainer: Trainer, *, steps: int) -> ParityReport:
     )
 
 
-def _steps(trainer: Trainer, reader: _GradientReader, skipped: SkippedParameters, *, steps: int) -> Sketches:
-    """Take the steps; the gradients that the first one exchanged."""
-    joined, timer, synced = trainer.joined, StepTimer(trainer.device), {}
+def _steps(
+    trainer: Trainer, batches: Iterator[Any], reader: _GradientReader, skipped: SkippedParameters, *, steps: int
+) -> Sketches:
+    """Take the steps; the gradients that the first one exchanged, which is not clipped."""
+    joined, precision, timer, synced = trainer.joined, trainer.step_precision, StepTimer(trainer.device), {}
+    max_gradient_norm = precision.max_gradient_norm
     for step in range(steps):
         seed_generators(trainer.seed + trainer.world.rank)
-        joined.keeps_gradients = step == 0
-        if step > 0:
-            trainer.step(timer)
-            skipped.note()
-            continue
-        with trainer.step_precision.unclipped(), reader.watching() if trainer.gradient_scale is not None else nullcontext():
-            trainer.step(timer)
+        is_first = step == 0
+        joined.keeps_gradients, precision.max_gradient_norm = is_first, None if is_first else max_gradient_norm
+        with reader.watching() if is_first and trainer.gradient_scale is not None else nullcontext():
+            trainer.step(timer, batches=batches)
         skipped.note()
-        synced = reader.sketches(joined)
+        if is_first:
+            synced = reader.sketches(joined)
     return synced
 
 
@@ -144,22 +146,19 @@ def _model_of_this_rank(trainer: Trainer) -> nn.Module:
     return model
 
 
-def _digested(batches: Iterator[Any], digest: _Digest) -> Iterator[Any]:
-    for batch in batches:
-        digest.update(batch)
-        yield batch
-
-
 class _Digest:
     """Digest of batches; an empty text where they hold nothing that can be read."""
 
     def __init__(self) -> None:
         self._whole, self._text = hashlib.sha256(), ""
 
-    def update(self, batch: Any) -> None:
-        if any(True for _ in leaves_in(batch)):
-            digest_of(self._whole, batch)
-            self._text = self._whole.hexdigest()
+    def batches(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield the batches and take them in."""
+        for batch in batches:
+            if any(True for _ in leaves_in(batch)):
+                digest_of(self._whole, batch)
+                self._text = self._whole.hexdigest()
+            yield batch
 
     def __str__(self) -> str:
         return self._text
@@ -168,26 +167,20 @@ class _Digest:
 class _GradientReader:
     """Keeps the gradients that the workload's optimizer finds when it begins a step: what it does to them is its own affair."""
 
+    optimizer: Optimizer
+    """Known once it was built."""
+
     def __init__(self) -> None:
         self._kept: list[tuple[Tensor, Tensor]] | None = None
-
-    def building(self, build_optimizer: Any) -> Any:
-        """``build_optimizer``, whose optimizer is known then."""
-
-        def build(model: nn.Module) -> Any:
-            self._optimizer = build_optimizer(model)
-            return self._optimizer
-
-        return build
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """A context of one step. Its hook comes before the workload's own, whose table libraries share, or run none of."""
-        hooks: Any = getattr(self._optimizer, "_optimizer_step_pre_hooks", None)
+        hooks: Any = getattr(self.optimizer, "_optimizer_step_pre_hooks", None)
         if hooks is None:
             yield
             return
-        handle = self._optimizer.register_step_pre_hook(self._keep)
+        handle = self.optimizer.register_step_pre_hook(self._keep)
         hooks.move_to_end(handle.id, last=False)
         yield
         handle.remove()
@@ -198,7 +191,7 @@ class _GradientReader:
             self._kept = [(parameter, parameter.grad.clone()) for parameter in found if parameter.grad is not None]
 
     def sketches(self, joined: Prepared) -> Sketches:
-        """Of the whole gradients, as the backend has them. Collective, after the step."""
+        """Sketch the whole gradients, as the backend has them. Collective, after the step."""
         after = [(parameter, parameter.grad) for parameter, _ in self._kept or ()]
         for parameter, gradient in self._kept or ():
             parameter.grad = gradient
@@ -210,11 +203,7 @@ class _GradientReader:
 
 
 def _require_convergence(ended: Mapping[str, Tensor], synced: Sketches, *, steps: int) -> None:
-    """Refuse a training whose first gradients were finite and whose parameters no longer are; ``judge_parity`` tells of the first.
-
-    Raises:
-        PlanError: with the first such parameter.
-    """
+    """Refuse a training whose parameters are no longer finite though its first gradients were, with a ``PlanError``."""
     if not all(math.isfinite(value) for values in synced.values() for value in values):
         return
     for name, tensor in ended.items():
@@ -236,7 +225,7 @@ def _common_buffers(model: nn.Module) -> list[str]:
 
 
 def _whole_optimizer_state(trainer: Trainer) -> dict[str, Tensor]:
-    """Rank 0's, by name; empty on the others, and where a library cannot give it. Collective."""
+    """Return rank 0's state by name; empty on the others, and where a library cannot give it. Collective."""
     try:
         state = dict(optimizer_state(trainer.joined, trainer.joined.full_optimizer_state()))
     except NotImplementedError:

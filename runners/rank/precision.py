@@ -25,11 +25,7 @@ GRADIENT_ERRORS = {"fp32": 0.0, "amp-fp16": 2e-3, "amp-bf16": 2e-2}
 
 
 def check_precision(precision: Precision, device: torch.device) -> None:
-    """Refuse what a device cannot do.
-
-    Raises:
-        PlanError: with what it can.
-    """
+    """Refuse what a device cannot do, with a ``PlanError``."""
     if precision == "amp-bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise PlanError(f"precision 'amp-bf16': {torch.cuda.get_device_name(device)} has no bfloat16; use 'amp-fp16' or 'fp32'")
     if precision != "fp32" and not torch.amp.is_autocast_available(device.type):
@@ -96,11 +92,7 @@ class StepPrecision:
         return torch.autocast(self.device.type, dtype=DTYPES[self.precision])
 
     def require_fit(self, prepared: Prepared) -> None:
-        """Refuse a backend that leaves no place between backward and step for what is asked.
-
-        Raises:
-            PlanError: what is asked, and what to do.
-        """
+        """Refuse a backend that leaves no place between backward and step for what is asked, with a ``PlanError``."""
         asked = "max_gradient_norm" if self.max_gradient_norm is not None else "precision 'amp-fp16'"
         if prepared.owns_step and (self.max_gradient_norm is not None or self.scaler.is_enabled()):
             raise PlanError(
@@ -123,16 +115,3 @@ class StepPrecision:
                 nn.utils.clip_grad_norm_(prepared.model.parameters(), self.max_gradient_norm)
             self.scaler.step(prepared.optimizer)
         self.scaler.update()
-
-    @contextmanager
-    def unclipped(self) -> Iterator[None]:
-        """A context in which gradients are not clipped."""
-        norm, self.max_gradient_norm = self.max_gradient_norm, None
-        try:
-            yield
-        finally:
-            self.max_gradient_norm = norm
-
-    def describe(self) -> dict[str, Any]:
-        """Return precision and clipping for the rank's report."""
-        return {"precision": self.precision, "max_gradient_norm": self.max_gradient_norm}

@@ -12,8 +12,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
+
+import psutil
 
 from measurement.probes.fingerprint import usable_cores
 from measurement.probes.thread_times import own_threads
@@ -26,7 +27,7 @@ KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**4
 """Has glibc keep freed memory (mallopt(3)), in processes that are started with it: no allocation is a mapping of its own, and the
 heap is trimmed only above 1 TiB."""
 M_TRIM_THRESHOLD, M_MMAP_MAX, NEVER = -1, -4, -1
-"""The same for a process that runs already, as glibc's malloc.h numbers it."""
+"""Numbers of these settings in glibc's malloc.h, for a process that runs already."""
 SET_BY_TORCHRUN = "1"
 """torchrun sets OMP_NUM_THREADS to this in its ranks where it is not set."""
 
@@ -64,31 +65,17 @@ def pin(cores: list[int]) -> None:
 
 def launcher_cores() -> list[int]:
     """The cores of the process that bound this one; empty where no such process is among its parents."""
-    pid = next((pid for pid, name in _parents() if name.startswith(BINDING_LAUNCHERS)), None)
-    with contextlib.suppress(OSError):
-        return sorted(os.sched_getaffinity(pid)) if pid else []
+    with contextlib.suppress(OSError, psutil.Error):
+        for parent in psutil.Process().parents():
+            if parent.name().startswith(BINDING_LAUNCHERS) and hasattr(os, "sched_getaffinity"):
+                return sorted(os.sched_getaffinity(parent.pid))
     return []
-
-
-def _parents() -> Iterator[tuple[int, str]]:
-    """Process numbers and names of this process's parent, its parent, and so on; none without /proc."""
-    pid = os.getppid()
-    with contextlib.suppress(OSError):
-        while pid > 0:
-            name, _, fields = (
-                Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").partition("(")[2].rpartition(")")
-            )
-            yield pid, name
-            pid = int(fields.split()[1])
 
 
 def threads_of(world: World, *, asked: int | None, environment: Mapping[str, str]) -> int:
     """How many threads a rank without a driver shall compute with.
 
-    Args:
-        world: its place.
-        asked: by the user; None: as OMP_NUM_THREADS says, unless torchrun set it, else an equal share of the host's cores.
-        environment: the rank's.
+    As its user ``asked``; else as OMP_NUM_THREADS says, unless torchrun set it; else an equal share of the host's cores.
     """
     if asked is not None:
         return asked

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import math
 import resource
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import islice
 from typing import Any
 
 import torch
@@ -17,7 +19,6 @@ from torch.optim import Optimizer
 from backends import Backend
 from backends.base import BuildOptimizer, Prepared
 from backends.rank_state import hyperparameters, sampled
-from measurement.errors import PlanError
 from measurement.plans.settings import SpeedSettings
 from measurement.probes.step_timer import StepTimer
 from measurement.probes.thread_times import ThreadClock
@@ -25,6 +26,7 @@ from measurement.records.record import PHASES, RankSteps
 from measurement.world import World
 from runners.protocol.drift import LEARNING_RATE
 from runners.protocol.messages import DriftReport
+from runners.rank.batches import Batches
 from runners.rank.precision import StepPrecision
 from workloads import Workload
 from workloads.optimizers import as_one, members_of, seed_generators
@@ -54,10 +56,10 @@ class StepOutputs:
 
     def hits(self) -> tuple[int, int] | None:
         """How many labels were ranked first and among the first five; None if the workload does not count them."""
-        told = [hits for hits in self._hits if hits is not None]
-        if len(told) < len(self._hits):
+        known = [hits for hits in self._hits if hits is not None]
+        if len(known) < len(self._hits):
             return None
-        first, among_five = torch.stack(told).sum(dim=0).tolist() if told else (0, 0)
+        first, among_five = torch.stack(known).sum(dim=0).tolist() if known else (0, 0)
         return first, among_five
 
 
@@ -87,9 +89,9 @@ class Trainer:
         self.micro_steps = backend.micro_steps
         self.threads = threads or ThreadClock()
         self.prepared: Prepared | None = None
-        self.batches = self.new_batches()
-        self._begun: Iterator[Any] | None = None
-        """The batches that a block has trained on."""
+        self.batches = Batches(workload, world, device)
+        self._has_begun = False
+        """Whether a block has trained on the batches."""
         self.has_after_step = type(workload).after_step is not Workload.after_step
         self._before_local: dict[str, list[float]] | None = None
         """Samples of the parameters before the model's first steps without exchange; None: it has taken none."""
@@ -97,47 +99,22 @@ class Trainer:
         """Learning rates after each of the model's blocks: schedules may have come to the same end by other ways."""
         self.steps_taken = 0
         """Since the model was built, or those of the training that it goes on with."""
-        self.restarts = 0
-        """How often the batches ended and were begun anew."""
-
-    def new_batches(self, workload: Workload | None = None) -> Iterator[Any]:
-        """Return this rank's batches, from the first on; ``workload``: None: the one that is trained."""
-        return (workload or self.workload).batches(rank=self.world.rank, world_size=self.world.world_size, device=self.device)
-
-    def next_batch(self) -> Any:
-        """Return this rank's next batch, from the first on again where there is none left.
-
-        Raises:
-            PlanError: there is none at all.
-        """
-        try:
-            return self.laid_out(next(self.batches))
-        except StopIteration:
-            self.restarts += 1
-            was_begun = self._begun is self.batches
-            self.batches = self.new_batches()
-            self._begun = self.batches if was_begun else self._begun
-        try:
-            return self.laid_out(next(self.batches))
-        except StopIteration:
-            raise PlanError(
-                f"batches() of workload '{type(self.workload).__name__}' gave none to rank {self.world.rank} of "
-                f"{self.world.world_size}; give each rank one batch of local_batch_size {self.workload.local_batch_size} at least"
-            ) from None
 
     def laid_out(self, batch: Any) -> Any:
         """Lay a batch's images out by pixels, if asked."""
         return by_pixels(batch) if self.speed.channels_last else batch
-
-    def build_optimizer(self, model: nn.Module) -> Optimizer:
-        """Build the workload's optimizer, or its several ones as one. Not collective."""
-        return as_one(self.workload.build_optimizer(model))
 
     def another_workload(self) -> Workload:
         """Return a workload like this one, for a model beside the one that is trained: it may keep what belongs to its model."""
         own = self.workload
         seed_generators(own.seed)
         return type(own)(local_batch_size=own.local_batch_size, seed=own.seed, options=own.options)
+
+    def twin(self) -> Trainer:
+        """A trainer like this one, with a workload and a loss scale of its own, for a model beside the one that is trained."""
+        other = copy.copy(self)
+        other.workload, other.step_precision, other.prepared = self.another_workload(), copy.copy(self.step_precision), None
+        return other
 
     def build_bare(self, *, seed: int | None = None, workload: Workload | None = None) -> nn.Module:
         """Build a model without wrapper, in training mode, on this rank's device; ``workload``: None: the one that is trained."""
@@ -161,22 +138,16 @@ class Trainer:
         return whole
 
     def join(self, bare: nn.Module, *, build_optimizer: BuildOptimizer | None = None) -> None:
-        """Build the optimizer and have the backend join model and optimizer with those of the other ranks. Collective.
-
-        Args:
-            bare: this rank's model.
-            build_optimizer: None: the workload's.
-        """
+        """Have the backend join the model and its optimizer with those of the other ranks. Collective."""
         self.step_precision.start()
         if self.speed.sync_batchnorm:
             bare = self.backend.synchronize_batch_norm(bare)
-        prepared = self.backend.prepare(bare, build_optimizer or self.build_optimizer)
+        own = self.workload.build_optimizer
+        prepared = self.backend.prepare(bare, build_optimizer or (lambda model: as_one(own(model))))
         self.step_precision.require_fit(prepared)
         if self.speed.compile:
-            compiled: Any = torch.compile(prepared.model)
-            prepared.model = compiled
-        self.prepared, self.steps_taken, self._before_local = prepared, 0, None
-        self._rates = []
+            prepared.compile()
+        self.prepared, self.steps_taken, self._before_local, self._rates = prepared, 0, None, []
 
     @property
     def gradient_scale(self) -> float | None:
@@ -194,17 +165,19 @@ class Trainer:
         self.prepared = None
         gc.collect()
 
-    def step(self, timer: StepTimer, *, outputs: StepOutputs | None = None) -> int:
-        """One optimizer step under the clock; returns this rank's samples. Collective unless local.
+    def step(self, timer: StepTimer, *, batches: Iterator[Any] | None = None, outputs: StepOutputs | None = None) -> int:
+        """Take one optimizer step under the clock; returns this rank's samples. Collective unless local.
 
         Args:
             timer: marks the end of each phase.
+            batches: to train on; None: the trainer's own.
             outputs: keeps losses and right answers; None: they are not kept.
         """
         joined, samples = self.joined, 0
-        ready = [self.next_batch() for _ in range(self.micro_steps)] if self.workload.weighs_micro_batches else []
+        batches = map(self.laid_out, self.batches if batches is None else batches)
+        ready = list(islice(batches, self.micro_steps)) if self.workload.weighs_micro_batches else []
         for micro_step in range(1, self.micro_steps + 1):
-            batch = ready[micro_step - 1] if ready else self.next_batch()
+            batch = ready[micro_step - 1] if ready else next(batches)
             timer.mark(DATA_WAIT)
             if micro_step == 1:
                 joined.zero_grad()
@@ -250,8 +223,8 @@ class Trainer:
         began = time.perf_counter()
         if self.prepared is None:
             self.build()
-        if self._begun is not self.batches:  # its loaders had time to fill their queue
-            self._begun = self.batches
+        if not self._has_begun:  # its loaders had time to fill their queue
+            self._has_begun = True
             warmup_steps = max(warmup_steps, math.ceil((self.workload.prefetched_batches + 1) / self.micro_steps))
         timer = StepTimer(self.device)
         with self._local() if local else nullcontext():
@@ -262,7 +235,7 @@ class Trainer:
             synchronize_ranks(self.backend, self.device)
             scale = self.step_precision.scaler.get_scale()
             untimed_s = time.perf_counter() - began
-            restarts, faults = self.restarts, _page_faults()
+            restarts, faults = self.batches.restarts, _page_faults()
             timer.start()
             samples = [self.step(timer) for _ in range(steps)]
             phases_s = timer.read().tolist()
@@ -276,7 +249,7 @@ class Trainer:
             samples=samples,
             phases_s=phases_s,
             skipped_steps=skipped,
-            restarts=self.restarts - restarts,
+            restarts=self.batches.restarts - restarts,
             threads=threads,
             page_faults=faults,
         )
@@ -311,13 +284,12 @@ class Trainer:
 
     def describe(self) -> dict[str, Any]:
         """Describe what is really trained, for the rank's report."""
-        return {
-            "seed": self.seed,
-            "local_batch_size": self.workload.local_batch_size,
-            "micro_steps": self.micro_steps,
-            "optimizer": describe_optimizer(self.prepared.optimizer) if self.prepared else {},
-            "model": describe_model(self.prepared.bare) | self.step_precision.describe() if self.prepared else {},
-        }
+        found = {"seed": self.seed, "local_batch_size": self.workload.local_batch_size, "micro_steps": self.micro_steps}
+        if self.prepared is None:
+            return found
+        precision = {"precision": self.step_precision.precision, "max_gradient_norm": self.step_precision.max_gradient_norm}
+        model = describe_model(self.prepared.bare) | precision
+        return found | {"optimizer": describe_optimizer(self.prepared.optimizer), "model": model}
 
 
 def synchronize_ranks(backend: Backend, device: torch.device) -> None:

@@ -31,6 +31,7 @@ from runners.processes.process_exit import leave
 from runners.processes.run_processes import RUN_ID
 from runners.protocol.lost_peers import CAUSE_FIRST_S, tells_of_lost_peer
 from runners.protocol.messages import (
+    COMMANDS,
     Answer,
     BlockCommand,
     BlockReply,
@@ -46,14 +47,12 @@ from runners.protocol.messages import (
     StartCommand,
     StartedReply,
     command_key,
-    decode_command,
-    encode,
     job_key,
     reply_key,
 )
 from runners.protocol.sealed_store import SealedStore
+from runners.rank.remote_error import RemoteError
 from runners.rank.resources import take_resources
-from runners.rank.told_error import ToldError
 
 FOREVER = timedelta(days=30)
 
@@ -109,9 +108,9 @@ def redirect_output(path: Path) -> None:
 
 def error_reply(error: Exception) -> ErrorReply:
     """What the driver hears of an exception that was raised just now."""
-    told = ToldError.of(error)
+    found = RemoteError.of(error)
     cause: Literal["bad input", "exception"] = "bad input" if isinstance(error, PlanError) else "exception"
-    return ErrorReply(cause=cause, message=told.message, excerpt=told.excerpt, at_s=time.time())
+    return ErrorReply(cause=cause, message=found.message, excerpt=found.excerpt, at_s=time.time())
 
 
 class RankServer:
@@ -131,8 +130,8 @@ class RankServer:
         while not done:
             place = reply_key(self._arm, self._launch, number, self._world.rank)
             try:
-                command = decode_command(self._store.get(command_key(self._arm, self._launch, number)))
-                text = encode(reply := self._answer(command))
+                command = COMMANDS.validate_json(self._store.get(command_key(self._arm, self._launch, number)))
+                text = (reply := self._answer(command)).model_dump_json()
                 if isinstance(reply, BlockReply) and self._kept_in:
                     remote_results.append(self._kept_in, self._world.rank, number, text)
                 self._store.set(place, text)
@@ -148,7 +147,7 @@ class RankServer:
 
         The log comes first: a driver that has been told names it to the user, and ends the arm's processes.
         """
-        reply = encode(error_reply(error))
+        reply = error_reply(error).model_dump_json()
         with contextlib.suppress(OSError):  # the disk is full: the driver must hear of the error all the same
             traceback.print_exception(error)
         with contextlib.suppress(RuntimeError):  # the way to the driver is cut: the log is what is left

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from backends import backend_class, check_options
 from measurement.conditions.disturbing_variables import disturbances, told
-from measurement.conditions.same_environment import plan_digest
 from measurement.environment import steering_environment
 from measurement.errors import ParityError, PlanError, RingsideError
 from measurement.plans.plan import Plan
@@ -41,8 +40,8 @@ from runners.protocol.gate_verdict import judge_gate
 from runners.protocol.lost_peers import CAUSE_FIRST_S, tells_of_lost_peer
 from runners.protocol.messages import CheckReport, ParityReport
 from runners.rank.engine import Engine, start_engine
+from runners.rank.remote_error import report_error
 from runners.rank.resources import take_resources, threads_of
-from runners.rank.told_error import tell
 from runners.standalone import flags
 from runners.standalone.flags import CheckpointOptions, TrainingOptions
 from runners.standalone.joint_start import joint_start
@@ -278,7 +277,7 @@ def _say(error: Exception, world: World, folder: ResultsFolder) -> None:
         say_once(error)
         return
     who = f"rank {world.rank} on {socket.gethostname()}" if world.world_size > 1 else "the rank"
-    tell(error, who=who, folder=folder.root, name=f"rank-{world.rank}-traceback.txt")
+    report_error(error, who=who, folder=folder.root, name=f"rank-{world.rank}-traceback.txt")
     error.is_said = True  # type: ignore[attr-defined]
 
 
@@ -352,21 +351,13 @@ def _run(
 
 def _record(engine: Engine, plan: Plan, *, comparison_id: str) -> LaunchRecord:
     """Return the record that is to be filled. Collective."""
-    job = engine.job
-    record = LaunchRecord(
+    record = engine.job.new_record(
+        plan,
         comparison_id=comparison_id,
-        plan_digest=plan_digest(plan),
         launch=0,
-        arm=job.arm,
-        role="baseline",
-        backend=job.backend,
         transport=str(engine.backend.describe().get("transport")),
         launcher=engine.world.launcher,
-        options=job.options,
-        workload=job.workload,
         sample_unit=engine.sample_unit,
-        world_size=job.world_size,
-        status="ok",
         cases=list(engine.cases.values()),
         commands=[{"host": socket.gethostname(), "argv": sys.orig_argv}],
     )
@@ -383,8 +374,7 @@ def _take_gate(engine: Engine, record: LaunchRecord, measured: StandaloneSetting
     Raises:
         ParityError: on every rank, where it is not passed.
     """
-    comes_first = engine.job.training is not None or bool(record.cases)
-    if before != comes_first or not (measured.parity_steps or record.cases):
+    if before != engine.gate_comes_first or not (measured.parity_steps or record.cases):
         return
     reports = engine.backend.all_gather_object(engine.run_gate(steps=measured.parity_steps), ParityReport | CheckReport)
     record.parity, record.not_offered = judge_gate(reports, steps=measured.parity_steps)

@@ -15,7 +15,7 @@ from measurement.records.record import BlockRecord, Failure, LaunchRecord
 from measurement.records.results import ResultsFolder
 from runners.processes.process_exit import interrupted_code
 from runners.processes.remote_results import append, kept_replies, timings_name
-from runners.rank.told_error import ToldError
+from runners.rank.remote_error import RemoteError
 
 
 class KeptBlocks:
@@ -60,7 +60,7 @@ class KeptBlocks:
         record.complete = False
         why = ""
         if isinstance(error, Exception):
-            why = ToldError.of(error).message
+            why = RemoteError.of(error).message
         elif interrupted_code() == 128 + signal.SIGTERM:
             why = "ended by SIGTERM, as launchers do when a peer has failed"
         if why:

@@ -17,7 +17,7 @@ from measurement.errors import PlanError, printable
 from measurement.records.record import Case
 from reports import write_reports
 from reports.formats.terminal import comparison_table
-from runners.driver.progress import Progress
+from runners.driver.progress import LaunchProgress
 from runners.processes.process_exit import exit_code_of
 from tests.unit.results_factory import Truth, make_manifest, make_plan, write_results
 
@@ -132,7 +132,7 @@ def test_what_is_said_on_the_way_is_not_obeyed(capsys):
 
     assert exit_code_of(refuse) == 2
     assert [exit_code_of(partial(sys.exit, code)) for code in (None, 0, 3, "no GPU")] == [0, 0, 3, 1]
-    with Progress(seconds_per_launch=1.0) as progress:
+    with LaunchProgress(seconds_per_launch=1.0) as progress:
         progress.say(f"failed: {EVIL}[/nothing]{TERMINAL}")
         progress._console = Console(file=sys.stderr, force_terminal=True)
         progress.say(f"failed: {EVIL}[/nothing]{TERMINAL}")
@@ -143,7 +143,7 @@ def test_what_is_said_on_the_way_is_not_obeyed(capsys):
 
 def test_a_bar_shows_brackets_as_they_are(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with Progress(seconds_per_launch=1.0) as progress:
+    with LaunchProgress(seconds_per_launch=1.0) as progress:
         progress.say("starting [/nothing]")
         progress._bar.refresh()
     assert "[/nothing]" in capsys.readouterr().err

@@ -8,7 +8,8 @@ from measurement.plans.plan import Measurement
 from measurement.records.record import Failure, LaunchRecord
 from runners.driver import gates
 from runners.driver.arm_launch import ArmLaunch
-from runners.driver.gates import none_can_pass, open_gates
+from runners.driver.arm_session import Exchange
+from runners.driver.gates import none_can_pass, run_gates
 from runners.protocol.gate_verdict import NOT_REPEATABLE
 from runners.protocol.messages import GateReply, ParityReport
 from runners.protocol.sketches import sketch_states
@@ -31,16 +32,8 @@ class Session:
     def __init__(self, name, reports):
         self.name, self.reports, self.is_ended = name, reports, False
 
-    def thaw(self):
-        pass
-
-    freeze = thaw
-
-    def send(self, command):
-        pass
-
-    def receive(self, expected, *, timeout_s):
-        return [GateReply.model_construct(report=one) for one in self.reports]
+    def exchange(self, command, expected, *, timeout_s):
+        return Exchange(replies=[GateReply.model_construct(report=one) for one in self.reports], took_s=0, hosts={})
 
     def end(self):
         self.is_ended = True
@@ -50,11 +43,11 @@ def arm(name, reports, *, role="candidate", status="ok", error=None):
     fields = {"comparison_id": "c", "plan_digest": "d", "launch": 0, "arm": name, "role": role, "backend": "x", "world_size": 2}
     more = {"transport": "gloo", "launcher": "spawn", "workload": "w", "status": status}
     record = LaunchRecord(**fields, **more, error=Failure(message=error) if error else None)
-    return ArmLaunch(session=Session(name, reports), record=record, say=lambda text: None)
+    return ArmLaunch(session=Session(name, reports), job=None, record=record, say=lambda text: None)
 
 
 def opened(*arms):
-    open_gates(arms, known=arms, measurement=Measurement(), after_blocks=True, say=lambda text: None)
+    run_gates(arms, known=arms, measurement=Measurement(), after_blocks=True, say=lambda text: None)
     return {one.record.arm: one.record for one in arms}
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from measurement.plans.plan_file import check_plan
 from measurement.records.record import LaunchRecord, RankSteps
-from runners.driver.arm_launch import ArmLaunch, Clock
+from runners.driver.arm_launch import ArmLaunch
 from runners.driver.arm_session import Exchange
+from runners.driver.progress import LaunchProgress
 from runners.driver.rounds import SLOWEST_BLOCK, Rounds
 
 PLAN = {
@@ -59,9 +60,9 @@ def run(*, cases=(), step_s=0.01, steps_s=None, not_offered=None, wrong=None, **
         more = {"transport": "gloo", "launcher": "spawn", "workload": "w", "world_size": 2, "status": "ok"}
         record = LaunchRecord(**fields, **more, not_offered=(not_offered or {}).get(name, {}))
         session = Session(name, told, (steps_s or {}).get(name, step_s), (wrong or {}).get(name, {}))
-        arms.append(ArmLaunch(session=session, record=record, say=lambda what: None))
-    rng, nothing = random.Random(f"{plan.seed}/0"), lambda what: None
-    Rounds(plan, cases=cases, rng=rng, clock=Clock(), say=nothing, tick=nothing).run(arms, seconds=1)
+        arms.append(ArmLaunch(session=session, job=None, record=record, say=lambda what: None))
+    rng, progress = random.Random(f"{plan.seed}/0"), LaunchProgress(seconds_per_launch=1)
+    Rounds(plan, cases=cases, rng=rng, progress=progress, seconds=1, keep=lambda: None).run(arms)
     return told, {arm.session.name: arm for arm in arms}
 
 

@@ -24,6 +24,7 @@ from measurement.world import World
 from runners.protocol.gate_verdict import judge_parity
 from runners.protocol.messages import Job
 from runners.rank import resources
+from runners.rank.batches import Batches
 from runners.rank.call_counts import BACKWARD, FORWARD, STEP
 from runners.rank.engine import settle_garbage, start_engine
 from runners.rank.parity import run_gate
@@ -47,7 +48,7 @@ EVERYDAY = IDIOMS.with_name("everyday.py")
 def test_images_and_models_can_lie_in_memory_by_pixels(engine):
     job = engine.job.model_copy(update={"speed": SpeedSettings(channels_last=True)})
     trainer, usual = start_engine(job, World()).trainer, engine.trainer
-    images, labels = trainer.next_batch()
+    images, labels = trainer.laid_out(next(trainer.batches))
     assert (images.ndim, labels.ndim) == (4, 1)
     assert images.is_contiguous(memory_format=torch.channels_last)
     weights = [one for one in trainer.joined.bare.parameters() if one.ndim == 4]
@@ -56,7 +57,7 @@ def test_images_and_models_can_lie_in_memory_by_pixels(engine):
     for one, timer in zip((trainer, usual), timers, strict=True):
         timer.start()
         if one is usual:
-            one.next_batch()
+            next(one.batches)
         one.step(timer)
     for mine, wanted in zip(trainer.joined.bare.parameters(), usual.joined.bare.parameters(), strict=True):
         assert torch.allclose(mine, wanted, rtol=1e-4, atol=1e-6)
@@ -114,7 +115,10 @@ def test_micro_batches_of_unequal_sizes_can_weigh_as_one_batch_would():
     """Of one and of two samples."""
     job = Job(arm="single", backend="single", workload=f"{IDIOMS}:Uneven", local_batch_size=4, world_size=1, seed=1, device="cpu")
     trainer = start_engine(job.model_copy(update={"micro_steps": 2}), World()).trainer
-    bare, first = trainer.build_bare(workload=trainer.another_workload()), list(islice(trainer.new_batches(), 2))
+    bare, first = (
+        trainer.build_bare(workload=trainer.another_workload()),
+        list(islice(Batches(trainer.workload, trainer.world, trainer.device), 2)),
+    )
     bare.load_state_dict(trainer.joined.bare.state_dict())
     whole = tuple(torch.cat(parts) for parts in zip(*first, strict=True))
     trainer.workload.compute_loss(bare, whole).backward()

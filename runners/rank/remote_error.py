@@ -1,4 +1,4 @@
-"""What a rank's exception comes to, for the one who wrote the workload: the error, their line, and what to do."""
+"""Says what a rank's exception means to the one who wrote the workload: the error, their line, and what to do."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ REMEDIES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToldError:
-    """An exception in a few lines."""
+class RemoteError:
+    """An exception of a rank in a few lines."""
 
     message: str
     """One line: class, what it says, the user's file and line, what to do."""
@@ -38,8 +38,8 @@ class ToldError:
     """The user's lines around."""
 
     @classmethod
-    def of(cls, error: Exception) -> ToldError:
-        """Tell an exception that was raised just now."""
+    def of(cls, error: Exception) -> RemoteError:
+        """Make it of an exception that was raised just now."""
         if isinstance(error, RingsideError):  # says it all, some with lines of the user's after it
             first, *more = printable(str(error)).splitlines() or [""]
             return cls(message=f"{type(error).__name__}: {first}", excerpt=more)
@@ -48,21 +48,17 @@ class ToldError:
         return cls(message=f"{message}{remedy}", excerpt=excerpt)
 
 
-def tell(error: Exception, *, who: str, folder: Path, name: str) -> None:
-    """Print an exception in a few lines on stderr, and keep its whole traceback.
+def report_error(error: Exception, *, who: str, folder: Path, name: str) -> None:
+    """Print an exception that was raised just now on stderr, in a few lines, and keep its whole traceback in ``folder / name``.
 
-    Args:
-        error: that was raised just now.
-        who: raised it, such as ``rank 1 on host2``.
-        folder: for the traceback; the current one in its place where that cannot be written.
-        name: of the traceback's file.
+    ``who`` raised it, such as ``rank 1 on host2``. Where the folder cannot be written, the current one is taken.
     """
-    told, text = ToldError.of(error), "".join(traceback.format_exception(error))
+    found, text = RemoteError.of(error), "".join(traceback.format_exception(error))
+    path = folder / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / name
         path.write_text(text, encoding="utf-8")
     except OSError:
         path = Path.cwd() / name
         path.write_text(text, encoding="utf-8")
-    print("\n".join([f"ringside: {who}: {told.message}", *told.excerpt, f"full traceback: {path}"]), file=sys.stderr)
+    print("\n".join([f"ringside: {who}: {found.message}", *found.excerpt, f"full traceback: {path}"]), file=sys.stderr)

@@ -1,0 +1,130 @@
+"""The folder of a comparison: whose it is, in which environments it was measured, how long that took, when verdicts were seen."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from measurement.conditions.conditions import fingerprint
+from measurement.conditions.same_environment import changes_since, environment_of, find_environment, plan_digest, told
+from measurement.errors import RecordError
+from measurement.files import LOCK_FILE
+from measurement.plans.plan import Plan
+from measurement.probes.fingerprint import git_state
+from measurement.records.record import Manifest, OtherEnvironment
+from measurement.records.results import ResultsFolder, write_result
+
+BEFORE_THE_PLAN = re.compile(rf"{re.escape(LOCK_FILE)}|submit\.sh|slurm-jobs|slurm-[0-9]+\.log")
+"""What a folder may hold that nothing was measured in yet: the lock, and what ``ringside submit`` and its job leave."""
+
+
+def new_manifest(folder: ResultsFolder, plan: Plan, **found: Any) -> Manifest:
+    """The manifest of a folder in which nothing was measured yet; ``found``: fields that only the caller knows."""
+    return Manifest(
+        comparison_id=folder.root.name,
+        plan_digest=plan_digest(plan),
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        ringside_version=version("ringside"),
+        driver=fingerprint() | git_state(Path(__file__).parent),
+        **found,
+    )
+
+
+class ComparisonHistory:
+    """Keeps a comparison's manifest, over all sessions that measured into its folder."""
+
+    def __init__(self, folder: ResultsFolder, now: Manifest, *, sources: Mapping[str, Path]) -> None:
+        """``now``: the manifest that this session would begin with; ``sources``: the user's files, by their names in the folder."""
+        known = folder.read_manifest() if folder.manifest_path.is_file() else None
+        changes = changes_since(known, folder.records(), now)
+        before = find_environment(known.elsewhere, now) if known else None
+        self.manifest = known or now
+        self.environment = environment_of(now)
+        self.changes = [] if before else told(changes)
+        """What is not as it was when the folder's launches were measured, unless a user went on in this environment before."""
+        self.starting_s = self.training_s = 0.0
+        """Seconds of this session that launches took to start, and to measure."""
+        self._folder, self._sources, self._is_new = folder, sources, known is None
+        self._elsewhere = (before or OtherEnvironment(differences=told(changes), environment=self.environment)) if changes else None
+        self._began = time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of this session so far."""
+        return time.monotonic() - self._began
+
+    def begin(self, *, left: Sequence[str], notes: Sequence[str]) -> None:
+        """Begin to measure; ``left``: variables in the shell that readers should know, ``notes``: of a new comparison."""
+        if self._is_new:
+            self._keep_sources("sources")
+        self.manifest.notes = list(dict.fromkeys([*left, *(notes if self._is_new else self.manifest.notes)]))
+
+    def note_launch(self, number: int) -> None:
+        """Write down in which environment a launch is measured, before it is."""
+        for other in self.manifest.elsewhere:
+            other.launches = [launch for launch in other.launches if launch != number]
+        if self._elsewhere:
+            self._elsewhere.launches.append(number)
+            if self._elsewhere not in self.manifest.elsewhere:
+                self.manifest.elsewhere = [*self.manifest.elsewhere, self._elsewhere]
+                self._keep_sources(f"sources-{len(self.manifest.elsewhere)}")
+        self.write()
+
+    def note_look(self, done: int, *, planned: int) -> None:
+        """Write down that the verdicts of ``done`` launches are seen now. Before those planned are done, none are shown."""
+        if done >= planned and done not in self.manifest.looks:
+            self.manifest.looks = [*self.manifest.looks, done]
+        self.write()
+
+    def write(self) -> None:
+        """Write the manifest, with the seconds of this session added to those of earlier ones."""
+        total = self.elapsed_s
+        other = total - self.starting_s - self.training_s
+        session = {"total": total, "starting": self.starting_s, "training": self.training_s, "other": other}
+        seconds = {name: round(self.manifest.seconds.get(name, 0.0) + value, 3) for name, value in session.items()}
+        self._folder.write_manifest(self.manifest.model_copy(update={"seconds": seconds}))
+
+    def _keep_sources(self, folder: str) -> None:
+        for name, path in self._sources.items():
+            write_result(self._folder.root / folder / name, path.read_bytes())
+
+
+def require_same_plan(folder: ResultsFolder, plan: Plan) -> None:
+    """Refuse a folder that is not this plan's. One that is not there yet is anybody's.
+
+    Raises:
+        RecordError: it belongs to another plan, or holds something else.
+    """
+    if folder.plan_path.is_file():
+        other = folder.read_plan()
+        if plan_digest(other) != plan_digest(plan):
+            raise RecordError(
+                f"'{folder.root}' holds results of another plan ('{other.name}', digest {plan_digest(other)}, not "
+                f"{plan_digest(plan)}); give another folder with -o, or the plan as it was to go on measuring"
+            )
+    elif folder.root.is_dir() and not all(BEFORE_THE_PLAN.fullmatch(entry.name) for entry in folder.root.iterdir()):
+        raise RecordError(f"'{folder.root}' is not empty and holds no plan.yaml; give another folder with -o")
+    elif folder.root.exists() and not folder.root.is_dir():
+        raise RecordError(f"'{folder.root}' is a file; give a folder with -o")
+
+
+def refuse_another_environment(folder: ResultsFolder, changes: Sequence[str]) -> None:
+    """Refuse to mix launches of two environments, which nobody asked for."""
+    if changes:
+        raise RecordError(
+            f"'{folder.root}' was measured in another environment ({'; '.join(changes)}), and launches of both would be mixed; "
+            "give another folder with -o, bring back what was there (copies of sources lie in the folder), or go on all the same "
+            "with --resume-elsewhere: the report will say so"
+        )
+
+
+def open_folder(folder: ResultsFolder, plan: Plan) -> None:
+    """Lock the folder and write the plan into it, unless it holds another plan or another process writes into it."""
+    require_same_plan(folder, plan)
+    folder.lock()
+    folder.write_plan(plan)

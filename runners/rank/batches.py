@@ -1,0 +1,42 @@
+"""One rank's batches of a workload: from the first on again where it has no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from measurement.errors import PlanError
+from measurement.world import World
+from workloads import Workload
+from workloads.optimizers import OwnDraws
+
+
+class Batches(Iterator[Any]):
+    """One rank's batches, begun anew where they end."""
+
+    def __init__(self, workload: Workload, world: World, device: torch.device, *, seed: int | None = None) -> None:
+        """``seed``: their draws begin there and leave the process's generators alone; None: they draw from these."""
+        begin = partial(workload.batches, rank=world.rank, world_size=world.world_size, device=device)
+        self._begin = begin if seed is None else partial(OwnDraws(seed).iterate, begin)
+        self._batches = self._begin()
+        self._none = (
+            f"batches() of workload '{type(workload).__name__}' gave none to rank {world.rank} of {world.world_size}; "
+            f"give each rank one batch of local_batch_size {workload.local_batch_size} at least"
+        )
+        self.restarts = 0
+        """How often they ended and were begun anew."""
+
+    def __next__(self) -> Any:
+        """Return the next batch; raises a ``PlanError`` where there is none at all."""
+        try:
+            return next(self._batches)
+        except StopIteration:
+            self.restarts += 1
+            self._batches = self._begin()
+        try:
+            return next(self._batches)
+        except StopIteration:
+            raise PlanError(self._none) from None
