@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
-
-from pydantic import BaseModel
 
 from backends.base import INTERFACE, Backend
 from measurement.errors import PlanError
@@ -18,15 +15,13 @@ REGISTRY = Registry(
     group="ringside.backends",
     table={
         "single": "backends.single:Single",
-        "dp": "backends.dp:DataParallel",
+        "dp": "backends.single:DataParallel",
         "naive": "backends.naive:Naive",
         "ddp": "backends.ddp:DDP",
         "fsdp2": "backends.fsdp2:FSDP2",
         "horovod": "backends.horovod.backend:Horovod",
     },
 )
-OF_INTERFACE_1 = ("local_only", "accumulating", "exchanged", "launchers", "launchers_for", "check_gradients")
-"""What backends had once and are no longer asked for."""
 
 
 def backend_class(reference: str) -> type[Backend]:
@@ -38,34 +33,36 @@ def backend_class(reference: str) -> type[Backend]:
     found = REGISTRY.resolve(reference)
     if not issubclass(found, Backend):
         raise PlanError(f"backend '{reference}' is {found.__name__}, which does not derive from backends.base.Backend")
-    _require_interface(reference, found)
+    version = getattr(found, "interface_version", None)
+    if version != INTERFACE:
+        raise PlanError(
+            f"backend '{reference}' ({found.__name__}) is not written for version {INTERFACE} of the interface: it has "
+            f"interface_version {version}; write it as backends.base.Backend says, and set interface_version = {INTERFACE}"
+        )
     return found
 
 
-def check_options(reference: str, given: Mapping[str, Any], *, source: str) -> BaseModel:
-    """Check the options of a backend. One of another backend's is told to be its.
+def make_backend(
+    reference: str, *, transport: str | None, options: Mapping[str, Any], micro_steps: int = 1, arm: str | None = None
+) -> Backend:
+    """Make a backend with options that are checked; it is not connected.
+
+    Args:
+        reference: see ``backend_class``.
+        transport: None: its own choice.
+        options: as in a plan.
+        micro_steps: backward passes in a step.
+        arm: whose options they are, for messages.
 
     Raises:
-        PlanError: with what is accepted.
+        PlanError: with the options that are accepted; one of another backend's is said to be its.
     """
 
     def of_others() -> dict[str, str]:
         classes = {name: backend_class(name) for name in REGISTRY.table if name != reference}
         return {option: f"of backend '{name}'" for name, cls in classes.items() for option in cls.Options.model_fields}
 
-    return checked(backend_class(reference).Options, given, source=source, elsewhere=of_others)
-
-
-def _require_interface(reference: str, found: type[Backend]) -> None:
-    version = getattr(found, "interface_version", None)
-    parameters = list(inspect.signature(found.prepare).parameters)
-    old = [name for name in OF_INTERFACE_1 if hasattr(found, name)]
-    if version == INTERFACE and parameters[1:] == ["model", "build_optimizer"] and not old:
-        return
-    seen = [f"interface_version {version}" if version != INTERFACE else "", f"prepare({', '.join(parameters[1:])})", *old]
-    raise PlanError(
-        f"backend '{reference}' ({found.__name__}) is not written for version {INTERFACE} of the interface: it has "
-        f"{', '.join(filter(None, seen))}; set interface_version = {INTERFACE}, let prepare(model, build_optimizer) call "
-        "build_optimizer(model) and return a backends.base.Prepared, which has local_only, accumulating and exchanged, and name "
-        "needs(transport) and customary_launchers in the place of launchers, check_model in that of check_gradients"
-    )
+    cls = backend_class(reference)
+    source = f"options of arm '{arm}'" if arm else f"options of backend '{reference}'"
+    checked_options = checked(cls.Options, options, source=source, elsewhere=of_others)
+    return cls(transport=transport, options=checked_options, micro_steps=micro_steps)

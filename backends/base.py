@@ -1,4 +1,4 @@
-"""The Backend interface, version 2. The library (DDP, Horovod) is the backend; NCCL, Gloo and MPI are its transport.
+"""The Backend interface. The library (DDP, Horovod) is the backend; NCCL, Gloo and MPI are its transport.
 
 A backend may be named by ``module:Class`` from anywhere; one file is enough. Modules here are imported on machines where
 their library is missing (to read ``transports`` and ``Options``), so the library itself is imported in ``setup``.
@@ -7,8 +7,8 @@ their library is missing (to read ``transports`` and ``Options``), so the librar
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, ClassVar, TypeVar
 
@@ -22,8 +22,8 @@ from measurement.conditions.disturbing_variables import Library, refusal
 from measurement.errors import PlanError
 from measurement.world import World
 
-INTERFACE = 2
-"""1: ``prepare(model, optimizer)`` returned the pair, and the backend itself had ``local_only`` and ``exchanged``."""
+INTERFACE = 1
+"""The version of ``Backend`` and ``Prepared``. A change that an existing backend would have to follow raises it."""
 EXACT = 1e-4
 """``gradient_tolerance`` of a backend that rounds in float32 only."""
 BuildOptimizer = Callable[[nn.Module], Optimizer]
@@ -32,7 +32,7 @@ Store = Any
 """A ``torch.distributed.Store``; Any, because stock builds without distributed lack the name."""
 
 
-Told = TypeVar("Told")
+Value = TypeVar("Value")
 
 
 class NoOptions(BaseModel):
@@ -55,6 +55,9 @@ class Prepared:
     """Whether parameters are spread over the ranks, so that a forward pass is collective."""
     copies: int = 1
     """How many copies of the model each call of it runs side by side, with the hooks of each: more in ``nn.DataParallel`` only."""
+
+    is_local: bool = False
+    """Whether steps exchange no gradients, see ``local_only``."""
 
     def __init__(self, bare: nn.Module, optimizer: Optimizer, *, model: nn.Module | None = None) -> None:
         self.bare = bare
@@ -80,19 +83,29 @@ class Prepared:
         loss.backward()
 
     def step(self) -> None:
-        """Take the optimizer step. Collective in libraries that exchange here, unless local."""
-        self.optimizer.step()
+        """Take the optimizer step with averaged gradients. Collective in libraries that exchange here, unless local.
+
+        A backend that exchanges between ``backward`` and the step overrides ``exchanged``, not this: where gradients are clipped
+        or unscaled, the trainer enters ``exchanged`` and calls ``optimizer.step()`` by itself.
+        """
+        with self.exchanged():
+            self.optimizer.step()
 
     def accumulating(self) -> AbstractContextManager[None]:
         """A context for all micro-steps but the last: their gradients add up and are not exchanged. Not collective."""
         return nullcontext()
 
-    def local_only(self) -> AbstractContextManager[None]:
-        """A context in which steps exchange no gradients. Called only if ``Backend.offers_local_steps``. Not collective."""
-        return nullcontext()
+    @contextmanager
+    def local_only(self) -> Iterator[None]:
+        """A context in which steps exchange no gradients. Called only if ``Backend.has_local_steps``. Not collective."""
+        self.is_local = True
+        try:
+            yield
+        finally:
+            self.is_local = False
 
     def exchanged(self) -> AbstractContextManager[None]:
-        """A context for what needs the averaged gradients before the step, which is clipping and unscaling.
+        """A context for what needs the averaged gradients: the step, and before it clipping and unscaling.
 
         The gradients have been exchanged when it is entered; ``optimizer.step()`` inside exchanges nothing more. Collective,
         unless local. Not called if ``owns_step``.
@@ -136,16 +149,16 @@ class Prepared:
 class Backend(ABC):
     """Joins models and optimizers of all ranks.
 
-    Life: ``__init__`` (every rank, also in the driver for checking) → ``setup`` → any number of ``prepare`` → ``teardown``.
+    Life: ``__init__`` → ``setup`` → any number of ``prepare`` → ``teardown``. Where nothing is to be connected, as in the driver
+    that checks a plan, one is made and answers ``check``, ``needs`` and the like without ``setup``.
+
     ``setup``, ``prepare``, ``all_gather_*``, ``broadcast_*``, ``barrier`` and ``teardown`` are collective: every rank calls them.
     """
 
     interface_version: ClassVar[int]
-    """The version of this interface that the backend is written for: ``interface_version = 2``."""
+    """The version of this interface that the backend is written for: ``interface_version = 1``."""
     takes_all_ranks_batches: ClassVar[bool] = False
     """Whether it is one process in the place of all ranks of a plan, with their global batch as its local one."""
-    has_local_steps: ClassVar[bool] = True
-    """Whether steps can be taken without gradient exchange (``Prepared.local_only``)."""
     Options: ClassVar[type[BaseModel]] = NoOptions
     """What a plan may set under ``options``; names as in the library."""
     steered_by: ClassVar[frozenset[Library]] = frozenset()
@@ -158,24 +171,27 @@ class Backend(ABC):
     """Subsets of the ranks that its communicator will be asked for; set before ``setup``: Horovod makes its process sets then."""
 
     timeout: timedelta = timedelta(minutes=5)
-    """How long ranks wait for each other, to meet and in each operation, where the library can be told; set before ``setup``."""
+    """How long ranks wait for each other, to meet and in each operation, if the library lets it be set; set before ``setup``."""
 
     def __init__(self, *, transport: str | None = None, options: BaseModel | None = None, micro_steps: int = 1) -> None:
         self.transport = transport
         self.options = options if options is not None else self.Options()
         self.micro_steps = micro_steps
 
-    @classmethod
-    def check(cls, *, transport: str | None, options: BaseModel, micro_steps: int, world_size: int) -> None:
-        """Refuse, when the plan is read, what cannot work. No I/O.
+    @property
+    def has_local_steps(self) -> bool:
+        """Whether steps can be taken without gradient exchange (``Prepared.local_only``)."""
+        return True
+
+    def check(self, *, world_size: int) -> None:
+        """Refuse, when the plan is read, what cannot work with this transport and these options. No I/O.
 
         Raises:
             PlanError: with what does work.
         """
         return
 
-    @classmethod
-    def check_device(cls, kind: str) -> None:
+    def check_device(self, kind: str) -> None:
         """Refuse a kind of device, ``cpu`` or ``cuda``, when the plan is read and when a rank starts. No I/O.
 
         Raises:
@@ -183,17 +199,7 @@ class Backend(ABC):
         """
         return
 
-    @classmethod
-    def check_model(
-        cls,
-        model: nn.Module,
-        optimizer: Optimizer,
-        *,
-        transport: str | None,
-        options: BaseModel,
-        missing: Sequence[str],
-        sparse: Sequence[str],
-    ) -> list[str]:
+    def check_model(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
         """Refuse a model or optimizer that cannot be trained with this library, before anything starts. No I/O, and no ranks.
 
         Called in the process that tried the workload out, where the library may be missing.
@@ -201,8 +207,6 @@ class Backend(ABC):
         Args:
             model: not wrapped, after a step or two, with the gradients of the last; its dtypes, layouts and buffers are a run's.
             optimizer: the workload's, as ``prepare`` gets it.
-            transport: that was chosen.
-            options: checked.
             missing: names of parameters to be trained that got no gradient in one of these steps.
             sparse: names of parameters with sparse gradients.
 
@@ -214,23 +218,15 @@ class Backend(ABC):
         """
         return []
 
-    @classmethod
-    def offers_local_steps(cls, options: BaseModel) -> bool:
-        """Whether steps without exchange can be taken with these options; ``has_local_steps`` unless they decide."""
-        return cls.has_local_steps
-
-    @classmethod
-    def refused_environment(cls, environment: Mapping[str, str]) -> str | None:
+    def refused_environment(self, environment: Mapping[str, str]) -> str | None:
         """Why ranks with these variables would not be measured truly, and what to do; None: nothing is wrong with them."""
-        return refusal(environment, cls.steered_by)
+        return refusal(environment, self.steered_by)
 
-    @classmethod
-    def needs(cls, transport: str | None) -> frozenset[str]:
+    def needs(self) -> frozenset[str]:
         """What its ranks need of the launcher, see ``measurement.world``; a launcher that does not give all of it is refused."""
         return frozenset()
 
-    @classmethod
-    def environment(cls, *, transport: str | None, options: BaseModel) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """Variables the library must find when a rank starts; the launcher sets them. Read nothing from the environment."""
         return {}
 
@@ -239,7 +235,7 @@ class Backend(ABC):
         """Connect the ranks. Collective.
 
         Args:
-            world: this rank's place as the launcher told it.
+            world: this rank's place, by the launcher's variables.
             device: where this rank computes.
             store: to meet over, already prefixed for this arm; None: as the launcher's variables say.
 
@@ -251,7 +247,7 @@ class Backend(ABC):
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
         """Join a model with those of the other ranks; afterwards all ranks have rank 0's parameters and buffers. Collective.
 
-        Called anew, with a new model, before every block: it must leave nothing behind.
+        May be called again with a new model: it must leave nothing behind.
 
         Args:
             model: this rank's, on its device, with weights of its own.
@@ -277,7 +273,7 @@ class Backend(ABC):
         """Rank 0's bytes on every rank; of the others any will do. Collective."""
         return self.all_gather_bytes(data)[0]
 
-    def all_gather_object(self, value: Told, kind: Any) -> list[Told]:
+    def all_gather_object(self, value: Value, kind: Any) -> list[Value]:
         """Every rank's value, by rank, on every rank. It goes as JSON, never as a pickle, which could call anything. Collective.
 
         Args:
@@ -285,12 +281,12 @@ class Backend(ABC):
             kind: its type, the same on every rank, such as ``list[int]``: what arrives is checked by it.
         """
         values = _json(kind)
-        return [values.validate_json(told)[0] for told in self.all_gather_bytes(values.dump_json([value]))]
+        return [values.validate_json(one)[0] for one in self.all_gather_bytes(values.dump_json([value]))]
 
-    def broadcast_object(self, value: Told, kind: Any) -> Told:
+    def broadcast_object(self, value: Value, kind: Any) -> Value:
         """Rank 0's value on every rank, as ``all_gather_object`` has it; what the others give is not looked at. Collective."""
         values = _json(kind)
-        found: list[Told] = values.validate_json(self.broadcast_bytes(values.dump_json([value])))
+        found: list[Value] = values.validate_json(self.broadcast_bytes(values.dump_json([value])))
         return found[0]
 
     @abstractmethod

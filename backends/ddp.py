@@ -10,15 +10,14 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from pydantic import BaseModel, Field
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from backends.base import BuildOptimizer, Prepared
 from backends.carried_tensors import named_tensors
-from backends.optimizer_hooks import STATE_HOOKS, STEP_HOOKS, require_no_hooks, require_own_methods, share_attributes, share_hooks
-from backends.remade_optimizer import unmade
+from backends.remade_optimizer import STATE_HOOKS, STEP_HOOKS, require_no_hooks, require_remade, share_attributes, share_hooks
 from backends.torch_distributed import ProcessGroupOptions, TorchDistributed
 from measurement.errors import PlanError, shortened
 
@@ -83,7 +82,7 @@ class DDPPrepared(Prepared):
     @contextmanager
     def local_only(self) -> Iterator[None]:
         """``no_sync``."""
-        with self._wrapped.no_sync():
+        with super().local_only(), self._wrapped.no_sync():
             yield
         self._is_after_local = True
 
@@ -93,7 +92,7 @@ class DDPPrepared(Prepared):
 
 
 class ZeroPrepared(DDPPrepared):
-    """The same with a ``ZeroRedundancyOptimizer``, whose state is spread over the ranks."""
+    """DDP with a ``ZeroRedundancyOptimizer``, whose state is spread over the ranks."""
 
     def full_optimizer_state(self) -> dict[str, Any]:
         """Gathered on rank 0; empty on the others. Collective."""
@@ -102,7 +101,7 @@ class ZeroPrepared(DDPPrepared):
         return self.optimizer.state_dict() if dist.get_rank() == 0 else {}
 
     def kept_optimizer_state(self) -> list[Tensor]:
-        """Of this rank's share, which an inner optimizer steps."""
+        """The state of this rank's share, which an inner optimizer steps."""
         optimizer: Any = self.optimizer
         return Prepared(self.bare, optimizer.optim).kept_optimizer_state()
 
@@ -136,16 +135,7 @@ def _accepted_defaults(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def _require_sharded(optimizer: Optimizer) -> None:
-    """Refuse an optimizer of which no share can be made, by trying it.
-
-    Raises:
-        PlanError: with its class and the reason.
-    """
-    require_own_methods(optimizer, "ZeroRedundancyOptimizer")
-    try:
-        type(optimizer)([dict(group) for group in optimizer.param_groups], **_accepted_defaults(optimizer))
-    except Exception as error:
-        raise PlanError(unmade(optimizer, "ZeroRedundancyOptimizer", error)) from error
+    require_remade(optimizer, "ZeroRedundancyOptimizer", lambda groups: type(optimizer)(groups, **_accepted_defaults(optimizer)))
 
 
 class DDP(TorchDistributed):
@@ -155,33 +145,22 @@ class DDP(TorchDistributed):
     options: DDPOptions
     _wrapped: DistributedDataParallel | None = None
 
-    @classmethod
-    def check(cls, *, transport: str | None, options: BaseModel, micro_steps: int, world_size: int) -> None:
+    def check(self, *, world_size: int) -> None:
         """Refuse what PyTorch accepts and then hangs on."""
-        assert isinstance(options, DDPOptions)
-        if transport == "gloo" and options.comm_hook == "powersgd" and (options.bucket_cap_mb or 25) < 100:
+        options = self.options
+        if self.transport == "gloo" and options.comm_hook == "powersgd" and (options.bucket_cap_mb or 25) < 100:
             raise PlanError(
                 f"comm_hook 'powersgd' over gloo deadlocks with two or more buckets (bucket_cap_mb = "
                 f"{options.bucket_cap_mb or 25}); set bucket_cap_mb: 100 or more so that one bucket holds the model"
             )
-        if options.static_graph and micro_steps > 1:
+        if options.static_graph and self.micro_steps > 1:
             raise PlanError("static_graph and micro_steps > 1 do not work together in PyTorch's DDP (no_sync); drop one")
 
-    @classmethod
-    def check_model(
-        cls,
-        model: nn.Module,
-        optimizer: Optimizer,
-        *,
-        transport: str | None,
-        options: BaseModel,
-        missing: Sequence[str],
-        sparse: Sequence[str],
-    ) -> list[str]:
-        """DDP waits for every gradient, unless it is told to look for those that do not come."""
-        assert isinstance(options, DDPOptions)
+    def check_model(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
+        """DDP waits for every gradient, unless an option has it look for those that do not come."""
+        options = self.options
         tensors, left_out = named_tensors(model), getattr(model, "_ddp_params_and_buffers_to_ignore", ())
-        cls.require_sent([(name, tensor) for name, tensor in tensors if name not in left_out], library="DDP", transport=transport)
+        self.require_sent([(name, tensor) for name, tensor in tensors if name not in left_out], library="DDP")
         if options.zero_redundancy_optimizer:
             _require_sharded(optimizer)
         if missing and not (options.find_unused_parameters or options.static_graph):
@@ -189,7 +168,7 @@ class DDP(TorchDistributed):
                 f"DDP waits for the gradients of all parameters, and {shortened(missing)} got none from a batch; give the "
                 "arm options: {find_unused_parameters: true}, or set requires_grad = False on what is never trained"
             )
-        if sparse and (options.comm_hook != "none" or transport == "mpi"):
+        if sparse and (options.comm_hook != "none" or self.transport == "mpi"):
             what = f"comm_hook '{options.comm_hook}'" if options.comm_hook != "none" else "transport 'mpi'"
             raise PlanError(
                 f"DDP exchanges sparse gradients ({shortened(sparse)}) over gloo or nccl without comm_hook only, not with {what}; "

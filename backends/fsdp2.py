@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from pydantic import BaseModel
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -104,21 +103,10 @@ class FSDP2(TorchDistributed):
     has_local_steps = False
     _units: int = 0
 
-    @classmethod
-    def check_model(
-        cls,
-        model: nn.Module,
-        optimizer: Optimizer,
-        *,
-        transport: str | None,
-        options: BaseModel,
-        missing: Sequence[str],
-        sparse: Sequence[str],
-    ) -> list[str]:
+    def check_model(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
         """Parameters are cut along their first dimension, those of a unit together; gradients are reduced as dense tensors."""
-        cls.require_sent(state_tensors(model).items(), library="fully_shard", transport=transport)
-        assert isinstance(options, FSDP2Options)
-        _require_one_dtype(model, options.module_classes)
+        self.require_sent(state_tensors(model).items(), library="fully_shard")
+        _require_one_dtype(model, self.options.module_classes)
         for name, parameter in model.named_parameters():
             reason = _unsharded_reason(parameter)
             if reason:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
-from pydantic import BaseModel
 from torch import nn
 from torch.optim import Optimizer
 
@@ -21,31 +20,12 @@ from backends.torch_distributed import TorchDistributed
 
 
 class NaivePrepared(Prepared):
-    """Gradients meet before each step, unless they have met already or the step is local."""
-
-    def __init__(self, bare: nn.Module, optimizer: Optimizer) -> None:
-        super().__init__(bare, optimizer)
-        self._is_local = False
-
-    def step(self) -> None:
-        """``sync_gradients``, then the step."""
-        if not self._is_local:
-            sync_gradients(self.bare)
-        self.optimizer.step()
-
-    @contextmanager
-    def local_only(self) -> Iterator[None]:
-        """Steps leave the gradients as they are."""
-        self._is_local = True
-        try:
-            yield
-        finally:
-            self._is_local = False
+    """Gradients meet before each step, unless it is local."""
 
     @contextmanager
     def exchanged(self) -> Iterator[None]:
-        """Gradients meet now; ``optimizer.step()`` itself exchanges nothing."""
-        if not self._is_local:
+        """``sync_gradients``, unless the step is local."""
+        if not self.is_local:
             sync_gradients(self.bare)
         yield
 
@@ -53,21 +33,11 @@ class NaivePrepared(Prepared):
 class Naive(TorchDistributed):
     """``sync_hyperparameters`` once and ``sync_gradients`` before each step."""
 
-    @classmethod
-    def check_model(
-        cls,
-        model: nn.Module,
-        optimizer: Optimizer,
-        *,
-        transport: str | None,
-        options: BaseModel,
-        missing: Sequence[str],
-        sparse: Sequence[str],
-    ) -> list[str]:
+    def check_model(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
         """Everything is sent and received as it lies in memory; gradients are reduced one by one."""
         require_sent(state_tensors(model).items(), library="send()", dtypes=None)
-        if transport != "mpi":
-            require_reduced(model, library=f"all_reduce() over {transport}", dtypes=GLOO, remedy="convert the parameter")
+        if self.transport != "mpi":
+            require_reduced(model, library=f"all_reduce() over {self.transport}", dtypes=GLOO, remedy="convert the parameter")
         return []
 
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:

@@ -1,4 +1,4 @@
-"""What must be alike on all ranks after steps that they took together, as one rank tells it. Not collective.
+"""What must be alike on all ranks after steps that they took together, as one rank reports it. Not collective.
 
 It allocates next to nothing, since memory that is freed before the last block would change how later steps fault pages in.
 """
@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from backends.carried_tensors import trained_parameters
 
 ELEMENTS = 32
-"""Of each parameter; a step changes nearly all."""
+"""How many elements of each parameter are compared; a step changes nearly all."""
 
 
 @torch.no_grad()

@@ -1,13 +1,42 @@
-"""Makes an optimizer anew from its parameter groups, as libraries need it that make a subclass, whatever its constructor takes."""
+"""For libraries that make another optimizer out of the workload's: from its parameter groups, whatever its constructor takes.
+
+Such a library drops the rest without a word, hooks and attributes: a schedule, an average of the weights. It is shared here.
+"""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from torch.optim import Optimizer
 
 from measurement.errors import PlanError
+
+STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+STATE_HOOKS = (
+    "_optimizer_state_dict_pre_hooks",
+    "_optimizer_state_dict_post_hooks",
+    "_optimizer_load_state_dict_pre_hooks",
+    "_optimizer_load_state_dict_post_hooks",
+)
+"""Attributes of ``torch.optim.Optimizer`` that hold the hooks, by the number that a handle removes them by."""
+
+
+def share_hooks(optimizer: Optimizer, other: Optimizer, tables: tuple[str, ...]) -> None:
+    """Have ``other`` run ``optimizer``'s hooks, those registered later included; its own are dropped. Not collective."""
+    for table in tables:
+        setattr(other, table, getattr(optimizer, table))
+
+
+def share_attributes(optimizer: Optimizer, other: Optimizer) -> None:
+    """Give ``other`` the attributes that ``optimizer`` has of its own: arguments of its constructor, ``defaults``. Not collective.
+
+    Parameter groups, state, hooks and ``step``, which a learning-rate scheduler replaces to see whether it was called, stay as
+    they are.
+    """
+    kept = {"param_groups", "state", "step", *STEP_HOOKS, *STATE_HOOKS}
+    vars(other).update({name: value for name, value in vars(optimizer).items() if name not in kept})
 
 
 def without_constructor(optimizer: Optimizer) -> Any:
@@ -15,7 +44,7 @@ def without_constructor(optimizer: Optimizer) -> Any:
 
     The constructor of the workload's own class is not called again: it may need more than parameter groups, such as a learning
     rate without default or an optimizer to wrap. What it made is given to the new optimizer afterwards
-    (``optimizer_hooks.share_attributes``).
+    (``share_attributes``).
     """
 
     def construct(self: Any, params: Any) -> None:
@@ -27,30 +56,54 @@ def without_constructor(optimizer: Optimizer) -> Any:
     return made
 
 
-def require_remade(optimizer: Optimizer, library: str) -> None:
-    """Refuse an optimizer that ``without_constructor`` cannot stand for, by trying it.
+def require_remade(optimizer: Optimizer, library: str, make: Callable[[list[dict[str, Any]]], object]) -> None:
+    """Refuse an optimizer that a library cannot stand for, by trying it: another one has the methods of its class only.
+
+    Args:
+        optimizer: the workload's.
+        library: for messages.
+        make: makes another optimizer from parameter groups, as the library does.
 
     Raises:
-        PlanError: with its class and the reason.
+        PlanError: a method that was replaced on the object; or its class, and why no other can be made.
     """
+    for name, value in vars(optimizer).items():
+        if callable(value) and hasattr(type(optimizer), name) and not hasattr(value, "_wrapped_by_lr_sched"):
+            raise PlanError(
+                f"the optimizer's method '{name}' was replaced on the object, and {library} would go on with that of its class "
+                f"'{type(optimizer).__name__}'; override it in a class of your own, or register a hook"
+            )
     try:
-        type(without_constructor(optimizer))([dict(group) for group in optimizer.param_groups])
+        make([dict(group) for group in optimizer.param_groups])
     except Exception as error:
-        raise PlanError(unmade(optimizer, library, error)) from error
-
-
-def unmade(optimizer: Optimizer, library: str, error: Exception) -> str:
-    """Why a library cannot make an optimizer like this one."""
-    return (
-        f"{library} makes the optimizer anew from its parameter groups, which optimizer class '{type(optimizer).__name__}' does "
-        f"not allow ({type(error).__name__}: {error}); give its constructor defaults, as torch.optim's have, or leave this arm out"
-    )
+        raise PlanError(
+            f"{library} makes the optimizer anew from its parameter groups, which optimizer class '{type(optimizer).__name__}' "
+            f"does not allow ({type(error).__name__}: {error}); give its constructor defaults, as torch.optim's have, or leave "
+            "this arm out"
+        ) from error
 
 
 def constructor_needs(optimizer: Optimizer) -> str | None:
-    """Why the class cannot be called with parameter groups alone; None: it can, as far as its signature tells."""
+    """Why the class cannot be called with parameter groups alone; None: it can, as far as its signature says."""
     try:
         inspect.signature(type(optimizer)).bind(optimizer.param_groups)
     except TypeError as error:
         return str(error)
     return None
+
+
+def require_no_hooks(optimizer: Optimizer, tables: tuple[str, ...], *, reason: str) -> None:
+    """Refuse an optimizer that has hooks of these kinds.
+
+    Args:
+        optimizer: the workload's.
+        tables: of ``STEP_HOOKS`` and ``STATE_HOOKS``.
+        reason: why they cannot run as without the library, and what to do.
+
+    Raises:
+        PlanError: with the kind of hook.
+    """
+    for table in tables:
+        if getattr(optimizer, table):
+            kind = table.removeprefix("_optimizer_").removesuffix("_hooks")
+            raise PlanError(f"the optimizer has a {kind} hook; {reason}")

@@ -1,4 +1,4 @@
-"""One process without any wrapper: what a step costs before anything is exchanged."""
+"""One process: without any wrapper, what a step costs before anything is exchanged, or with ``nn.DataParallel``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from pydantic import BaseModel
 from torch import nn
 
 from backends.base import Backend, BuildOptimizer, Prepared, Store
@@ -17,11 +16,10 @@ from measurement.world import World
 class Single(Backend):
     """The plain training loop; the baseline of scaling and of a wrapper's own cost."""
 
-    interface_version = 2
+    interface_version = 1
     customary_launchers = ("spawn", "torchrun", "mpirun")
 
-    @classmethod
-    def check(cls, *, transport: str | None, options: BaseModel, micro_steps: int, world_size: int) -> None:
+    def check(self, *, world_size: int) -> None:
         """One rank only."""
         if world_size != 1:
             raise PlanError(f"backend 'single' is one process, not {world_size}; set world_size: 1 or use 'ddp'")
@@ -54,8 +52,55 @@ class Single(Backend):
 
 
 class Floor(Single):
-    """``Single`` on as many ranks as the other arms, each with its own batches. Ringside adds it to a comparison by itself."""
+    """The no-op backend: ``Single`` on as many ranks as the other arms, each with batches of its own.
 
-    @classmethod
-    def check(cls, *, transport: str | None, options: BaseModel, micro_steps: int, world_size: int) -> None:
+    Ringside adds it to a comparison by itself, as arm ``floor``.
+    """
+
+    def check(self, *, world_size: int) -> None:
         """Any number of ranks."""
+
+
+class DataParallel(Single):
+    """``nn.DataParallel``: one process over all visible GPUs, among which the batch of a plan's ranks, all together, is shared out.
+
+    One Python thread for each GPU scatters the batches and gathers the gradients. PyTorch advises DDP instead; this arm shows by
+    how much.
+    """
+
+    takes_all_ranks_batches = True
+
+    def check(self, *, world_size: int) -> None:
+        """One process only."""
+        if world_size != 1:
+            raise PlanError(
+                f"backend 'dp' is one process for all GPUs, not {world_size}; set world_size: 1 (CUDA_VISIBLE_DEVICES says which "
+                "GPUs), or use 'ddp'"
+            )
+
+    def check_device(self, kind: str) -> None:
+        """There must be GPUs to share out."""
+        if kind != "cuda":
+            raise PlanError(
+                "backend 'dp' (nn.DataParallel) shares a batch out among the GPUs of one process, and this run is on the CPU; "
+                "use 'ddp' with one rank per core group, or 'single' for one process"
+            )
+
+    def synchronize_batch_norm(self, model: nn.Module) -> nn.Module:
+        """Refused: ``torch.nn.SyncBatchNorm`` wants a process for each GPU."""
+        raise PlanError("speed.sync_batchnorm: nn.DataParallel has no synchronised batch norm; leave it out, or leave out 'dp'")
+
+    def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
+        """Wrap the model for all visible GPUs; without any, the wrapper passes everything through."""
+        prepared = Prepared(model, build_optimizer(model), model=nn.DataParallel(model, device_ids=None))
+        prepared.copies = max(torch.cuda.device_count(), 1)
+        return prepared
+
+    def describe(self) -> dict[str, object]:
+        """With the GPUs it uses."""
+        return super().describe() | {"gpus": torch.cuda.device_count()}
+
+    @property
+    def gradient_scale(self) -> float | None:
+        """Each GPU normalises over its own part of the batch, so batch-norm models have other gradients than on one device."""
+        return 1.0 if torch.cuda.device_count() < 2 else None

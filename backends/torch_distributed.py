@@ -35,26 +35,24 @@ class ProcessGroupOptions(BaseModel):
 class TorchDistributed(Backend):
     """A backend that meets in ``torch.distributed``'s default process group."""
 
-    interface_version = 2
+    interface_version = 1
     Options = ProcessGroupOptions
     options: ProcessGroupOptions
     steered_by = frozenset({"torch.distributed"})
     transports = ("gloo", "nccl", "mpi")
     customary_launchers = ("torchrun", "mpirun", "spawn", "torchrun-c10d", "mpiexec-mpich", "horovodrun", "srun")
 
-    @classmethod
-    def needs(cls, transport: str | None) -> frozenset[str]:
-        """MPI has to be started by a launcher of MPI's; the others need to be told where to meet."""
-        return frozenset({MPI} if transport == "mpi" else {RENDEZVOUS})
+    def needs(self) -> frozenset[str]:
+        """MPI has to be started by a launcher of MPI's; the others need a place to meet."""
+        return frozenset({MPI} if self.transport == "mpi" else {RENDEZVOUS})
 
-    @classmethod
-    def require_sent(cls, tensors: Iterable[tuple[str, Tensor]], *, library: str, transport: str | None) -> None:
+    def require_sent(self, tensors: Iterable[tuple[str, Tensor]], *, library: str) -> None:
         """Refuse what rank 0 cannot send to the others; this repository's process group over MPI sends any dtype.
 
         Raises:
             PlanError: the first such tensor, with what to do.
         """
-        require_sent(tensors, library=f"{library} over {transport}", dtypes=None if transport == "mpi" else GLOO)
+        require_sent(tensors, library=f"{library} over {self.transport}", dtypes=None if self.transport == "mpi" else GLOO)
 
     def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
         """Make the default process group. Collective."""
@@ -89,7 +87,7 @@ class TorchDistributed(Backend):
         return converted
 
     def all_gather_bytes(self, data: bytes) -> Sequence[bytes]:
-        """Padded to the longest, after all have told how many they have. Collective."""
+        """Padded to the longest, after lengths were gathered. Collective."""
         world_size = dist.get_world_size()
         own = torch.tensor([len(data)], device=self._device)
         lengths = [torch.empty_like(own) for _ in range(world_size)]

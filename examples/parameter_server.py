@@ -6,9 +6,6 @@ its link carries every rank's gradients and parameters, where an all-reduce shar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -24,12 +21,11 @@ class Served(Prepared):
 
     owns_step = True
     """Gradients are averaged on the server alone, so that workers can neither clip nor unscale them."""
-    _is_local = False
 
     @torch.no_grad()
     def step(self) -> None:
         """Push gradients, step on the server, pull parameters. Collective, unless local: then each rank steps by itself."""
-        if self._is_local:
+        if self.is_local:
             self.optimizer.step()
             return
         for gradient in self._gradients().values():
@@ -39,15 +35,6 @@ class Served(Prepared):
             self.optimizer.step()
         for parameter in self.bare.parameters():
             dist.broadcast(parameter, src=SERVER)
-
-    @contextmanager
-    def local_only(self) -> Iterator[None]:
-        """Every rank steps with its own gradients."""
-        self._is_local = True
-        try:
-            yield
-        finally:
-            self._is_local = False
 
     def full_gradients(self) -> dict[str, Tensor]:
         """The server's. Collective."""

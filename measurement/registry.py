@@ -5,7 +5,6 @@ A reference is a registered name, an entry point of an installed package, ``pack
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.util
 import linecache
@@ -16,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from measurement.errors import PlanError, unknown_name
+from measurement.own_packages import clashes, name_of_file, pin, pin_in_spawned_processes, remedy_of_clash
 from measurement.users_code import RunsWhenImportedError, importing, message_of, paragraph, place_of
 
 
@@ -49,7 +49,8 @@ class Registry:
         found = getattr(module, class_name, None)
         if not isinstance(found, type):
             classes = [name for name, value in vars(module).items() if isinstance(value, type)]
-            raise PlanError(unknown_name(f"class for {self.kind} '{reference}'", class_name, classes))
+            clash = remedy_of_clash(f"'{module_name}'").removeprefix("; ")
+            raise PlanError(unknown_name(f"class for {self.kind} '{reference}'", class_name, classes, remedy=clash))
         return found
 
     def _load(self, module_name: str, reference: str) -> ModuleType:
@@ -62,7 +63,7 @@ class Registry:
             if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
                 raise PlanError(
                     f"{self.kind} '{reference}' cannot be loaded: {error}; see 'ringside doctor' for what is missing, "
-                    f"or check that '{module_name}' can be imported from here"
+                    f"or check that '{module_name}' can be imported from here{remedy_of_clash(str(error))}"
                 ) from error
             raise _cannot_load(f"{self.kind} '{reference}'", error) from error
         except Exception as error:
@@ -81,16 +82,19 @@ def _load_file(path: Path, *, kind: str) -> ModuleType:
     search_beside(resolved.parent)
     try:
         with importing():
-            return importlib.import_module(resolved.stem) if _is_own_name(resolved) else _load_by_path(resolved)
+            return importlib.import_module(resolved.stem if _is_own_name(resolved) else name_of_file(resolved))
     except Exception as error:
         raise _cannot_load(f"{kind} file '{path}'", error) from error
 
 
 def search_beside(folder: Path) -> None:
-    """Have Python look for modules in a folder first, in this process and in loader processes that it starts."""
+    """Have Python look for modules in a folder first, but for ours, in this process and in loader processes that it starts."""
+    pin()
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
         importlib.invalidate_caches()
+    if clashes(folder):
+        pin_in_spawned_processes()
 
 
 def _is_own_name(path: Path) -> bool:
@@ -102,23 +106,6 @@ def _is_own_name(path: Path) -> bool:
     return spec is not None and spec.origin == str(path)
 
 
-def _load_by_path(path: Path) -> ModuleType:
-    name = f"ringside_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError("it is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
 def _cannot_load(what: str, error: Exception) -> PlanError:
     """What was raised while a module was imported, where in the user's code, and what to do."""
     remedy = ""
@@ -126,6 +113,7 @@ def _cannot_load(what: str, error: Exception) -> PlanError:
         remedy = "; a file has no package: name it as 'package.module:Class', or import what lies beside it without the dot"
     elif isinstance(error, ModuleNotFoundError):
         remedy = f"; install '{error.name}', or put it beside the file or in the folder that you start from"
+    remedy = remedy_of_clash(str(error)) or remedy
     said, place = str(error) if isinstance(error, RunsWhenImportedError) else message_of(error), place_of(error)
     if place is not None and "argv" in linecache.getline(str(place.file), place.line) and not remedy:
         remedy = "; the command line is ringside's, so read sys.argv in a program of your own only"

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from measurement.own_packages import HOUSE, NAMES
+
 LINES_AROUND = 2
 LONGEST = 600
 """Characters of a message; PyTorch's longest explain themselves in their first lines."""
-HOUSE = Path(__file__).resolve().parent.parent
-ROOMS = ("backends", "install", "measurement", "reports", "runners", "workloads")
 LIBRARIES = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,? in (?P<function>.+))?$', re.MULTILINE)
 FROM_LOADER = "Original Traceback"
@@ -78,7 +78,7 @@ def is_users(file: Path) -> bool:
     resolved = file.resolve()
     if not resolved.is_file() or any(resolved.is_relative_to(library) for library in LIBRARIES):
         return False
-    return not any(resolved.is_relative_to(HOUSE / room) for room in ROOMS)
+    return not any(resolved.is_relative_to(HOUSE / room) for room in NAMES)
 
 
 def message_of(error: BaseException) -> str:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import RecordError
-from measurement.plans.plan import FLOOR, Plan
+from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord, Manifest
 from reports.conclusions.blocks import columns
 from reports.conclusions.disturbances import summarise_load
@@ -127,9 +127,8 @@ def _limit(evidence: Evidence, arms: Sequence[ArmSummary]) -> str | None:
 def _check(plan: Plan, records: Sequence[LaunchRecord]) -> None:
     if not records:
         raise RecordError("there is no launch record yet, so nothing to report; run 'ringside compare' on this folder first")
-    known = [*plan.all_arms(), *([FLOOR] if plan.has_floor else [])]
     for record in records:
-        if record.arm not in known or record.plan_digest != plan_digest(plan):
+        if record.arm not in plan.roles() or record.plan_digest != plan_digest(plan):
             raise RecordError(
                 f"the record of launch {record.launch}, arm '{record.arm}', is of another plan (digest {record.plan_digest}, "
                 f"this plan's is {plan_digest(plan)}); keep one results folder for each plan"

@@ -106,7 +106,7 @@ def _point(plan: Plan, name: str, comparison: Comparison | None, manifest: Manif
         device="cpu" if comparison is None else comparison.device,
         headline=comparison.headline if comparison else None,
         elsewhere=comparison.elsewhere if comparison else [],
-        arms=[_arm(plan, name, arm, comparison, cause) for arm in plan.all_arms()],
+        arms=[_arm(plan, name, arm, comparison, cause) for arm in plan.compared_arms()],
         results=[result.model_copy(update={"pair_table": {}}) for result in comparison.results] if comparison else [],
         fastest=comparison.fastest if comparison else [],
     )
@@ -117,7 +117,7 @@ def _arm(plan: Plan, point: str, name: str, comparison: Comparison | None, cause
     if comparison and any(arm.name == name for arm in comparison.arms):
         time = comparison.training.arm(name).time_to_train_s if comparison.training else None
         return comparison.arm(name).model_copy(update={"step_time_quantiles_s": [], "time_to_train_s": time})
-    asked = plan.all_arms()[name]
+    asked = plan.compared_arms()[name]
     ranks = world_size_at(plan, point)
     status: Status = "failed" if cause else "not measured"
     if comparison is not None or (asked.backend in WITHOUT_WRAPPER and ranks > 1):

@@ -1,6 +1,6 @@
 """``python -m runners.hvd`` under horovodrun or mpirun: measure a workload with Horovod."""
 
-from runners.standalone.start import serve
+from runners.standalone import serve
 
 if __name__ == "__main__":
     serve("horovod")

@@ -1,6 +1,6 @@
 """``python -m runners.single``: measure a workload in one process without any wrapper, as a plain training script runs it."""
 
-from runners.standalone.start import serve
+from runners.standalone import serve
 
 if __name__ == "__main__":
     serve("single")

@@ -4,112 +4,32 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 from torch.optim import Optimizer
 
 from backends.base import Backend, BuildOptimizer, Prepared, Store, bytes_of, tensor_of
 from backends.carried_tensors import require_reduced, require_sent, state_tensors
 from backends.horovod.communicator import HorovodCommunicator
-from backends.horovod.knobs import knobs_asked_for, knobs_in_force
+from backends.horovod.optimizer import HorovodPrepared, carry_over, require_wrappable
+from backends.horovod.options import HorovodOptions, knobs_asked_for, knobs_in_force
 from backends.horovod.rendezvous import is_without_rendezvous, rendezvous_over_gloo
 from backends.horovod.tensors import REDUCED, LayoutKept, broadcast_state, of_another_layout
 from backends.mpi.library import find_wheel
-from backends.optimizer_hooks import STATE_HOOKS, STEP_HOOKS, require_no_hooks, require_own_methods, share_attributes, share_hooks
-from backends.remade_optimizer import constructor_needs, require_remade, without_constructor
+from backends.remade_optimizer import constructor_needs, without_constructor
 from measurement.communicator import Communicator
 from measurement.errors import LaunchError, PlanError, shortened
 from measurement.world import HOROVOD, MPI, RENDEZVOUS, World
-
-NEVER = 2**30
-"""Backward passes before an exchange, for steps that shall have none."""
-
-
-class HorovodOptions(BaseModel):
-    """Named as in ``hvd.DistributedOptimizer`` and ``horovodrun``; None leaves Horovod's default."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-    compression: Literal["none", "fp16"] = "none"
-    """Whether gradients are exchanged as fp16."""
-    op: Literal["Average", "Sum", "Adasum"] = "Average"
-    """How gradients are combined. Adasum needs MPI."""
-    backward_passes_per_step: int | None = Field(default=None, ge=1)
-    """Backward passes before an exchange. None: the plan's ``micro_steps``, which all arms share."""
-    num_groups: int = Field(default=0, ge=0)
-    """Groups of gradients that are exchanged together. 0: no groups."""
-    sparse_as_dense: bool = False
-    """Turn sparse gradients into dense ones before the exchange."""
-    gradient_predivide_factor: float = Field(default=1.0, gt=0)
-    """Splits averaging in two: gradients are divided by this before the sum, and by the rest after it."""
-    fusion_threshold_mb: float | None = Field(default=None, ge=0)
-    """HOROVOD_FUSION_THRESHOLD in MiB. Horovod's default is 128."""
-    cycle_time_ms: float | None = Field(default=None, gt=0)
-    """HOROVOD_CYCLE_TIME in milliseconds. Horovod's default is 1."""
-    cache_capacity: int | None = Field(default=None, ge=0)
-    """HOROVOD_CACHE_CAPACITY. Horovod's default is 1024."""
-
-
-class HorovodPrepared(Prepared):
-    """Horovod counts the backward passes itself, and exchanges what is left in ``step``."""
-
-    def __init__(self, bare: nn.Module, wrapped: Optimizer, *, original: Optimizer, micro_steps: int, op: str) -> None:
-        super().__init__(bare, wrapped)
-        self._wrapped: Any = wrapped
-        self._original = original
-        self._micro_steps, self._op = micro_steps, op
-        self._is_local = False
-
-    def zero_grad(self) -> None:
-        """As ``DistributedOptimizer.zero_grad`` (0.28.1), by that of the workload's class, but without its check.
-
-        It refuses while gradients are exchanged, and takes what steps without exchange leave in its table for an exchange.
-        """
-        super(type(self._wrapped), self._wrapped).zero_grad()
-
-    @contextmanager
-    def local_only(self) -> Iterator[None]:
-        """The gradient hooks run, no exchange is begun and ``step()`` waits for none."""
-        self._wrapped.set_backward_passes_per_step(NEVER)
-        self._is_local = True
-        try:
-            with self._wrapped.skip_synchronize():
-                yield
-        finally:
-            self._is_local = False
-            self._wrapped.set_backward_passes_per_step(self._micro_steps)
-
-    @contextmanager
-    def exchanged(self) -> Iterator[None]:
-        """``synchronize()``, and ``skip_synchronize()`` around the step, as Horovod's documentation has it for clipping."""
-        if self._op == "Adasum":
-            raise PlanError(
-                "op 'Adasum' exchanges what each rank's step has changed, so no averaged gradients exist to clip or unscale; "
-                "use op 'Average', or leave out max_gradient_norm and precision 'amp-fp16'"
-            )
-        if self._is_local:
-            yield
-            return
-        self._wrapped.synchronize()
-        with self._wrapped.skip_synchronize():
-            yield
-
-    def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        """With the optimizer that the workload built, whose schedules change parameter groups, and loading replaces these."""
-        super().load_optimizer_state(state)
-        self._original.param_groups, self._original.state = self._wrapped.param_groups, self._wrapped.state
 
 
 class Horovod(Backend):
     """``hvd.DistributedOptimizer`` as its documentation shows it."""
 
-    interface_version = 2
+    interface_version = 1
     Options = HorovodOptions
     options: HorovodOptions
     _rendezvous: Any = None
@@ -118,40 +38,28 @@ class Horovod(Backend):
     transports = ("gloo", "mpi", "nccl")
     customary_launchers = ("horovodrun", "mpirun", "srun")
 
-    @classmethod
-    def check(cls, *, transport: str | None, options: BaseModel, micro_steps: int, world_size: int) -> None:
+    def check(self, *, world_size: int) -> None:
         """Refuse what Horovod accepts and then fails on, or what would make arms unlike."""
-        assert isinstance(options, HorovodOptions)
+        options, micro_steps = self.options, self.micro_steps
         passes = options.backward_passes_per_step
         if passes is not None and passes != micro_steps:
             raise PlanError(
                 f"backward_passes_per_step = {passes} but micro_steps = {micro_steps}: arms would take unlike steps; "
                 f"set micro_steps: {passes} in the plan, which holds for all arms"
             )
-        if options.op == "Adasum" and transport == "gloo":
+        if options.op == "Adasum" and self.transport == "gloo":
             raise PlanError("op 'Adasum' over gloo: Horovod answers 'No Adasum operation enabled'; use transport 'mpi'")
         if options.gradient_predivide_factor != 1.0 and options.op != "Average":
             raise PlanError(f"gradient_predivide_factor needs op 'Average', not '{options.op}'; drop one of them")
 
-    @classmethod
-    def check_model(
-        cls,
-        model: nn.Module,
-        optimizer: Optimizer,
-        *,
-        transport: str | None,
-        options: BaseModel,
-        missing: Sequence[str],
-        sparse: Sequence[str],
-    ) -> list[str]:
+    def check_model(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
         """Horovod fills in zeros for gradients that did not come; of sparse ones it gathers the rows."""
-        assert isinstance(options, HorovodOptions)
+        options = self.options
         require_sent(state_tensors(model).items(), library="Horovod", dtypes=None)
         remedy = "keep the weights in float32, which precision: amp-bf16 or amp-fp16 computes with less, or leave this arm out"
         dtypes = REDUCED | ({torch.bfloat16} if options.compression == "fp16" else set())
         require_reduced(model, library="Horovod 0.28.1", dtypes=dtypes, remedy=remedy)
-        require_own_methods(optimizer, "hvd.DistributedOptimizer")
-        require_remade(optimizer, "hvd.DistributedOptimizer")
+        require_wrappable(optimizer)
         notes = []
         needs = constructor_needs(optimizer)
         if needs:
@@ -178,27 +86,18 @@ class Horovod(Backend):
             )
         return notes
 
-    @classmethod
-    def offers_local_steps(cls, options: BaseModel) -> bool:
+    @property
+    def has_local_steps(self) -> bool:
         """Adasum's optimizer has no step without exchange."""
-        assert isinstance(options, HorovodOptions)
-        return options.op != "Adasum"
+        return self.options.op != "Adasum"
 
-    @classmethod
-    def needs(cls, transport: str | None) -> frozenset[str]:
+    def needs(self) -> frozenset[str]:
         """Over MPI a launcher of MPI's; else whatever Horovod finds its ranks by."""
-        return frozenset({MPI} if transport == "mpi" else {HOROVOD})
+        return frozenset({MPI} if self.transport == "mpi" else {HOROVOD})
 
-    @classmethod
-    def environment(cls, *, transport: str | None, options: BaseModel) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """The knobs Horovod reads once, when it starts."""
-        assert isinstance(options, HorovodOptions)
-        return knobs_asked_for(
-            transport=transport,
-            fusion_threshold_mb=options.fusion_threshold_mb,
-            cycle_time_ms=options.cycle_time_ms,
-            cache_capacity=options.cache_capacity,
-        )
+        return knobs_asked_for(self.options, transport=self.transport)
 
     def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
         """``hvd.init()``. Collective. Horovod meets by its launcher's variables; ``store`` is used where there are none."""
@@ -235,7 +134,7 @@ class Horovod(Backend):
         real step with zero gradients, which weight decay and Adam's moments would not forget (Horovod 0.28.1).
         """
         hvd, optimizer = self._hvd, build_optimizer(model)
-        require_own_methods(optimizer, "hvd.DistributedOptimizer")
+        require_wrappable(optimizer)
         compression = getattr(hvd.Compression, self.options.compression)
         wrapped = hvd.DistributedOptimizer(
             without_constructor(optimizer),
@@ -288,7 +187,7 @@ class Horovod(Backend):
     def describe(self) -> dict[str, Any]:
         """What the library was built with, which controller and operations it runs, and its knobs.
 
-        Horovod 0.28.1 has no call that tells the fusion threshold, cycle time or cache capacity in force: ``*_source`` says
+        Horovod 0.28.1 has no call that returns the fusion threshold, cycle time or cache capacity in force: ``*_source`` says
         whether they are what this process's environment gave it or the library's documented default.
         """
         import horovod
@@ -329,40 +228,6 @@ class Horovod(Backend):
     def gradient_tolerance(self) -> float:
         """Half precision keeps 11 bits."""
         return 2e-3 if self.options.compression == "fp16" else 1e-4
-
-
-def carry_over(optimizer: Optimizer, wrapped: Any) -> None:
-    """Give Horovod's optimizer what the workload's has besides parameter groups: hooks, state, attributes.
-
-    Horovod 0.28.1 makes a subclass whose ``step`` exchanges gradients and then calls the ``step`` of the workload's class.
-    PyTorch has both run the hooks; here the inner one alone does, once for each step and with averaged gradients, as under DDP.
-
-    Raises:
-        PlanError: Adasum, and there are step hooks.
-    """
-    if hasattr(wrapped, "_starting_models"):
-        require_no_hooks(
-            optimizer,
-            STEP_HOOKS,
-            reason="Horovod's op 'Adasum' steps each parameter by itself during backward, so that it would run once for each "
-            "parameter; use op 'Average', or leave out the hook",
-        )
-    else:
-        _unhook_step(type(wrapped))
-    wrapped.state = optimizer.state
-    share_attributes(optimizer, wrapped)
-    share_hooks(optimizer, wrapped, STEP_HOOKS + STATE_HOOKS)
-
-
-def _unhook_step(cls: Any) -> None:
-    """Take PyTorch's running of hooks from around ``cls.step``; the class is this one optimizer's."""
-    exchange_and_step = cls.step.__wrapped__
-
-    def step(self: Any, closure: Any = None) -> Any:
-        return exchange_and_step(self, closure)
-
-    step.hooked = True  # type: ignore[attr-defined]
-    cls.step = step
 
 
 def _require_transport(hvd: Any, transport: str | None) -> None:

@@ -19,7 +19,7 @@ KEY = "horovod/rendezvous"
 
 
 def is_without_rendezvous(environment: Mapping[str, str]) -> bool:
-    """Whether nobody has told this rank what ``horovodrun`` tells its own."""
+    """Whether this rank lacks the variables that ``horovodrun`` sets."""
     return "HOROVOD_RANK" not in environment
 
 
@@ -27,8 +27,8 @@ def rendezvous_over_gloo(world: World, store: Store) -> Any:
     """Set Horovod's variables for this rank, before ``hvd.init()``. Collective.
 
     Args:
-        world: this rank's place as MPI's launcher told it.
-        store: over which rank 0 tells the others where it serves.
+        world: this rank's place, by the variables of MPI's launcher.
+        store: by which the others learn where rank 0 serves.
 
     Returns:
         The server, to be kept until Horovod has shut down and then stopped; None on other ranks.
@@ -59,7 +59,7 @@ def rendezvous_over_gloo(world: World, store: Store) -> Any:
 
 
 def _serve(places: list[list[str]], store: Store, *, address: str) -> Any:
-    """Horovod's own server, told who is where."""
+    """Start Horovod's own server with every rank's place."""
     from horovod.runner.common.util.hosts import SlotInfo
     from horovod.runner.http.http_server import RendezvousServer
 

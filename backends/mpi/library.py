@@ -1,4 +1,4 @@
-"""The MPI library under the process group: loads it on first use, tells its version, and ends it properly at exit.
+"""The MPI library under the process group: loads it on first use, reads its version, and ends it properly at exit.
 
 Refuses an MPI without MPI_THREAD_MULTIPLE, because a group calls MPI from the caller's thread and from a thread of its own.
 

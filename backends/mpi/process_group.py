@@ -156,7 +156,7 @@ class MpiProcessGroup(MpiGroup):
         return self._start("receive from", tensors, lambda buffer: self._comm.Irecv(buffer, source, tag), source, reads=False)
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> PointWork:
-        """Receive from any rank. ``source_rank`` of the Work tells which."""
+        """Receive from any rank. ``source_rank`` of the Work says which."""
         return self.recv(tensors, load_mpi().ANY_SOURCE, tag)
 
     def _start(self, label: str, tensors: Tensors, start: Callable[[Any], Any], peer: int, *, reads: bool) -> PointWork:

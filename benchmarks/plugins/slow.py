@@ -18,7 +18,8 @@ from torch import nn
 
 from backends.base import BuildOptimizer, Prepared
 from backends.ddp import DDP, DDPOptions
-from backends.horovod.backend import Horovod, HorovodOptions
+from backends.horovod.backend import Horovod
+from backends.horovod.options import HorovodOptions
 
 RUN_ID = "RINGSIDE_RUN"
 """Differs from launch to launch; the same for the ranks of an arm."""

@@ -23,7 +23,9 @@ HOROVOD = "horovod"
 """The backend that plans usually ask about."""
 CONTROL_SUFFIX = "control"
 FLOOR = "floor"
-"""The name of the arm without any library."""
+"""The name of the no-op backend's arm, which exchanges nothing."""
+ArmRole = Literal["baseline", "control", "candidate", "floor"]
+"""What an arm is for."""
 NOT_IN_TRAINING = {"control": False, "local_every": 0}
 """Settings of ``measurement`` that mean nothing where arms train to the end, and what they are there."""
 
@@ -315,28 +317,30 @@ class Plan(Section):
         is_blind = measure.mode == "separate" or self.training is not None or self.speed.sync_batchnorm
         return measure.floor and measure.local_every > 0 and not is_blind
 
-    def all_arms(self) -> dict[str, Arm]:
-        """The arms that are compared: the baseline, its control if there is one, then the candidates."""
-        control = {self.control_name: self.arms[self.baseline]} if self.measurement.control else {}
-        rest = {name: arm for name, arm in self.arms.items() if name != self.baseline}
-        return {self.baseline: self.arms[self.baseline], **control, **rest}
+    def roles(self) -> dict[str, ArmRole]:
+        """Every arm of a launch with its role: the baseline, its control, the candidates, the no-op backend (the floor)."""
+        control: dict[str, ArmRole] = {self.control_name: "control"} if self.measurement.control else {}
+        candidates: dict[str, ArmRole] = {name: "candidate" for name in self.arms if name != self.baseline}
+        floor: dict[str, ArmRole] = {FLOOR: "floor"} if self.has_floor else {}
+        return {self.baseline: "baseline", **control, **candidates, **floor}
+
+    def role(self, arm: str) -> ArmRole:
+        """What an arm of ``roles`` is for."""
+        return self.roles()[arm]
+
+    def compared_arms(self) -> dict[str, Arm]:
+        """The arms that are compared, in the order of ``roles``: all but the no-op backend (the floor)."""
+        compared = [name for name, role in self.roles().items() if role != "floor"]
+        return {name: self.arms.get(name, self.arms[self.baseline]) for name in compared}
 
     def asked_arms(self) -> list[str]:
         """The candidates that the plan's question is about, see ``question``."""
-        candidates = {name: arm for name, arm in self.arms.items() if name != self.baseline}
+        candidates = {name: self.arms[name] for name, role in self.roles().items() if role == "candidate"}
         if self.question is not None:
             return [name for name, arm in candidates.items() if self.question in (name, arm.backend)]
         baseline = self.arms[self.baseline].backend
         unlike = [name for name, arm in candidates.items() if (arm.backend == HOROVOD) != (baseline == HOROVOD)]
         return unlike or list(candidates)
-
-    def role(self, arm: str) -> Literal["baseline", "control", "candidate", "floor"]:
-        """What an arm of ``all_arms``, or the floor, is for."""
-        if arm == self.baseline:
-            return "baseline"
-        if arm == FLOOR and self.has_floor:
-            return "floor"
-        return "control" if self.measurement.control and arm == self.control_name else "candidate"
 
     def to_yaml(self) -> str:
         """The whole plan, defaults included, as it was run."""

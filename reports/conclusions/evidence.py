@@ -46,7 +46,7 @@ class Evidence:
         cls, plan: Plan, records: Sequence[LaunchRecord], steps: Steps, *, host_use: pd.DataFrame | None, error_share: float
     ) -> Evidence:
         """Work it out from all records, the floor's among them, and all of their steps."""
-        order = [*plan.all_arms(), FLOOR]
+        order = list(plan.roles())
         everything = sorted(records, key=lambda record: (record.launch, order.index(record.arm)))
         own = [record for record in everything if record.arm != FLOOR]
         valid, readings = steps.valid(everything), tabulate_readings(everything)

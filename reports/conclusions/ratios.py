@@ -62,7 +62,7 @@ def _samples(evidence: Evidence, blocks: pd.DataFrame, groups: Sequence[Sequence
     """
     if not evidence.are_runs:
         return list(total_tables(evidence.plan, blocks, groups))
-    runs = {arm: _runs(evidence, blocks, arm) for arm in evidence.plan.all_arms()}
+    runs = {arm: _runs(evidence, blocks, arm) for arm in evidence.plan.compared_arms()}
     return [(runs[ours], runs[theirs]) for ours, theirs in groups]
 
 
@@ -104,7 +104,8 @@ class _Ratios:
     @classmethod
     def find(cls, evidence: Evidence, blocks: pd.DataFrame) -> _Ratios:
         plan = evidence.plan
-        names = sorted((name for name in plan.all_arms() if name != plan.baseline), key=lambda name: plan.role(name) == "control")
+        others = [name for name in plan.compared_arms() if name != plan.baseline]
+        names = sorted(others, key=lambda name: plan.role(name) == "control")
         copies = [copies_of_baseline(plan, name) for name in names]
         samples = _samples(evidence, blocks, [[name, *own] for name, own in zip(names, copies, strict=True)])
         family = sum(plan.role(name) == "candidate" for name in names)
@@ -129,7 +130,7 @@ def _ratios_of_case(evidence: Evidence, case: str | None, arms: Mapping[str, Arm
     is_disturbed = not is_quiet(summarise_load(evidence.readings))
     quiet = _Ratios.find(evidence, undisturbed(blocks, evidence.readings)) if is_disturbed else None
     results = []
-    for name in plan.all_arms():
+    for name in plan.compared_arms():
         if name == plan.baseline:
             continue
         sample, interval = found.samples[name], found.intervals[name]

@@ -24,7 +24,7 @@ PERCENTILES = (5, 25, 50, 75, 95)
 
 def summarise_arms(evidence: Evidence) -> list[ArmSummary]:
     """Every arm of the plan in its order, with those that failed or were never started."""
-    return [_arm(evidence, name) for name in evidence.plan.all_arms()]
+    return [_arm(evidence, name) for name in evidence.plan.compared_arms()]
 
 
 def _arm(evidence: Evidence, name: str) -> ArmSummary:
@@ -50,7 +50,7 @@ def _arm(evidence: Evidence, name: str) -> ArmSummary:
 
 def _identity(evidence: Evidence, name: str, records: Sequence[LaunchRecord]) -> dict[str, Any]:
     """Fields of ``ArmSummary``: what the arm is, whether it is right, and what its ranks ran on."""
-    plan, asked = evidence.plan, evidence.plan.all_arms()[name]
+    plan, asked = evidence.plan, evidence.plan.compared_arms()[name]
     first = records[0] if records else None
     ranks = next((record.ranks for record in records if record.ranks), [])
     parity = [record.parity for record in records if record.parity]

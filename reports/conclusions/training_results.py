@@ -37,7 +37,7 @@ def summarise_training(plan: Plan, records: Sequence[LaunchRecord]) -> TrainingS
     good = [record for record in records if record.status == "ok" and record.arm not in wrong]
     epochs = {
         arm: {record.launch: record.epochs for record in sorted(good, key=lambda one: one.launch) if record.arm == arm}
-        for arm in plan.all_arms()
+        for arm in plan.compared_arms()
     }
     reference = reference_of(plan)
     return TrainingSummary(
@@ -45,13 +45,13 @@ def summarise_training(plan: Plan, records: Sequence[LaunchRecord]) -> TrainingS
         reference=reference,
         baseline=plan.baseline,
         confidence=plan.measurement.confidence,
-        arms=[_arm(plan, plan.training, name, epochs, reference) for name in plan.all_arms()],
+        arms=[_arm(plan, plan.training, name, epochs, reference) for name in plan.compared_arms()],
     )
 
 
 def reference_of(plan: Plan) -> str:
     """The arm of a single process, which exchanges nothing; where there is none, the baseline."""
-    alone = [name for name, arm in plan.all_arms().items() if arm.backend == "single"]
+    alone = [name for name, arm in plan.compared_arms().items() if arm.backend == "single"]
     return plan.baseline if plan.baseline in alone or not alone else alone[0]
 
 

@@ -32,22 +32,13 @@ STYLES: Mapping[Status, str] = {"ok": "green", "warning": "yellow", "missing": "
 
 
 def diagnose() -> list[Finding]:
-    """Look at this machine.
-
-    Returns:
-        The findings, by topic, in the order in which they are to be read.
-    """
+    """Look at this machine. Returns the findings by topic, in the order in which they are to be read."""
     with ThreadPoolExecutor() as pool:  # most of the time goes into other processes that import torch
         return [finding for found in pool.map(lambda topic: list(topic()), TOPICS) for finding in found]
 
 
 def print_findings(found: Sequence[Finding], console: Console | None = None) -> None:
-    """Print findings as a table, and after it the remedy for each gap.
-
-    Args:
-        found: What `diagnose` returned.
-        console: Where to print; standard output by default.
-    """
+    """Print findings as a table, and after it the remedy for each that is not in order."""
     console = console or Console()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("topic", "what", "", "found"):
@@ -59,15 +50,7 @@ def print_findings(found: Sequence[Finding], console: Console | None = None) -> 
         table.add_row(topic, finding.name, f"[{style}]{finding.status}[/]", escape(finding.detail))
         shown_topic = finding.topic
     console.print(table)
-    print_remedies(found, console)
-
-
-def print_remedies(found: Sequence[Finding], console: Console) -> None:
-    """Print what to do for each finding that is not ok."""
     gaps = [finding for finding in found if finding.status != "ok"]
-    if not gaps:
-        console.print("\nNothing is missing.")
-        return
-    console.print("\n[bold]Remedies[/]")
+    console.print("\n[bold]Remedies[/]" if gaps else "\nNothing is missing.")
     for number, gap in enumerate(gaps, start=1):
         console.print(f"{number:2d}. {gap.topic} / {gap.name}: {escape(gap.remedy)}", soft_wrap=True)

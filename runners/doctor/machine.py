@@ -10,7 +10,7 @@ from install import cache, toolchain
 from measurement.probes.core_use import BUSY_REMEDY, busy_warning
 from measurement.probes.fingerprint import usable_cores
 from measurement.world import ALLOW_ROOT
-from runners.doctor.software import SETUP, Finding, installed_version, program_finding
+from runners.doctor.software import SETUP, Finding, finding, installed_version, program_finding
 from runners.processes.local import find_program
 
 MIN_SHM_BYTES = 512 * 2**20
@@ -19,7 +19,7 @@ MIN_SHM_BYTES = 512 * 2**20
 def launcher_findings() -> list[Finding]:
     """The programs that start ranks."""
     mpirun = find_program("mpirun")
-    version = first_line(toolchain.output_of([mpirun, "--version"])) if mpirun else ""
+    version = (toolchain.output_of([mpirun, "--version"]) or "").strip().partition("\n")[0] if mpirun else ""
     remedies = {"torchrun": SETUP, "horovodrun": f"comes with Horovod: {SETUP}", "mpirun": SETUP}
     versions = {"torchrun": installed_version("torch"), "horovodrun": installed_version("horovod"), "mpirun": version}
     found = [program_finding("launchers", name, remedies[name], version=versions[name] or "") for name in remedies]
@@ -31,7 +31,7 @@ def as_root_finding() -> Finding:
     missing = [name for name in ALLOW_ROOT if os.environ.get(name) != "1"]
     remedy = f"for commands of your own: export {' '.join(f'{name}=1' for name in missing)}" if missing else ""
     detail = "refused by Open MPI, but under ringside compare" if missing else "allowed"
-    return Finding(topic="launchers", name="mpirun as root", status="warning" if missing else "ok", detail=detail, remedy=remedy)
+    return finding("launchers", "mpirun as root", detail, remedy)
 
 
 def gpu_findings() -> list[Finding]:
@@ -41,26 +41,27 @@ def gpu_findings() -> list[Finding]:
     toolkit = toolchain.find_cuda_toolkit()
     remedy = "" if toolkit or not gpus else "Horovod on GPUs is compiled with nvcc: install the CUDA toolkit, then make setup"
     return [
-        Finding(topic="gpu", name="GPUs", status="ok", detail="; ".join(gpus) or "none (comparisons run on the CPU)"),
-        Finding(
-            topic="gpu",
-            name="CUDA toolkit",
-            status="warning" if remedy else "ok",
-            detail=f"{toolkit.version} ({toolkit.home})" if toolkit else "none",
-            remedy=remedy,
-        ),
+        finding("gpu", "GPUs", "; ".join(gpus) or "none (comparisons run on the CPU)"),
+        finding("gpu", "CUDA toolkit", f"{toolkit.version} ({toolkit.home})" if toolkit else "none", remedy),
     ]
 
 
 def host_findings() -> list[Finding]:
     """Cores, memory and shared memory that ranks on this host may use, and ssh for other hosts."""
+    total = os.cpu_count() or 1
+    usable = len(usable_cores()) or total
+    cores = f"{usable} usable of {total}: up to {usable} rank{'' if usable == 1 else 's'} with a core each"
+    busy = busy_warning(usable_cores())
+    shared = Path("/dev/shm")
+    shared_bytes = shutil.disk_usage(shared).total if shared.is_dir() else 0
+    more = "" if shared_bytes >= MIN_SHM_BYTES else "give the container more: docker run --shm-size=8g, or --ipc=host"
     return [
-        Finding(topic="host", name="name", status="ok", detail=socket.gethostname()),
+        finding("host", "name", socket.gethostname()),
         user_finding(),
-        Finding(topic="host", name="cores", status="ok", detail=cores_detail()),
-        load_finding(),
-        Finding(topic="host", name="memory", status="ok", detail=f"{memory_limit_bytes() / 2**30:.1f} GiB"),
-        shared_memory_finding(),
+        finding("host", "cores", cores),
+        finding("host", "load", busy or "others use little of the cores", BUSY_REMEDY if busy else ""),
+        finding("host", "memory", f"{memory_limit_bytes() / 2**30:.1f} GiB"),
+        finding("host", "/dev/shm", f"{shared_bytes / 2**20:.0f} MiB", more),
         program_finding("host", "ssh", "needed for several hosts: apt-get install openssh-client", status="warning"),
     ]
 
@@ -69,25 +70,10 @@ def user_finding() -> Finding:
     """Whether the system knows who runs this; in a container it often does not."""
     number = os.getuid()
     try:
-        return Finding(topic="host", name="user", status="ok", detail=pwd.getpwuid(number).pw_name)
+        return finding("host", "user", pwd.getpwuid(number).pw_name)
     except KeyError:
         remedy = f"Open MPI and torch.compile need to know; for commands of your own: export HOME=A_FOLDER_OF_YOURS USER={number}"
-        return Finding(topic="host", name="user", status="warning", detail=f"user id {number} has no name here", remedy=remedy)
-
-
-def load_finding() -> Finding:
-    """Whether other processes use the cores that comparisons are to run on."""
-    warning = busy_warning(usable_cores())
-    if warning is None:
-        return Finding(topic="host", name="load", status="ok", detail="others use little of the cores")
-    return Finding(topic="host", name="load", status="warning", detail=warning, remedy=BUSY_REMEDY)
-
-
-def cores_detail() -> str:
-    """Cores that the scheduler lets this process use, and cores that there are."""
-    total = os.cpu_count() or 1
-    usable = len(usable_cores()) or total
-    return f"{usable} usable of {total}: up to {usable} rank{'' if usable == 1 else 's'} with a core each"
+        return finding("host", "user", f"user id {number} has no name here", remedy)
 
 
 def memory_limit_bytes() -> int:
@@ -98,20 +84,6 @@ def memory_limit_bytes() -> int:
     return min(total, *allowed) if allowed else total
 
 
-def shared_memory_finding() -> Finding:
-    """Size of /dev/shm, through which data loaders, Gloo and Open MPI pass tensors on one host."""
-    path = Path("/dev/shm")
-    size_bytes = shutil.disk_usage(path).total if path.is_dir() else 0
-    enough = size_bytes >= MIN_SHM_BYTES
-    return Finding(
-        topic="host",
-        name="/dev/shm",
-        status="ok" if enough else "warning",
-        detail=f"{size_bytes / 2**20:.0f} MiB",
-        remedy="" if enough else "give the container more: docker run --shm-size=8g, or --ipc=host",
-    )
-
-
 def build_findings() -> list[Finding]:
     """What compiles Horovod, and where its wheel and build log are kept."""
     compiler = toolchain.find_compiler()
@@ -119,16 +91,10 @@ def build_findings() -> list[Finding]:
     state, root = cache.read_state(), cache.cache_root()
     directory = root / state.key if state and state.key else root
     kept = sorted(file.name for file in directory.glob("*") if file.is_file()) if directory != root else []
-    detail = f"{directory} ({', '.join(kept) or 'empty'})"
+    found = problem or f"{compiler}: {toolchain.compiler_version(compiler)}"
     return [
-        Finding(
-            topic="build",
-            name="C++ compiler",
-            status="warning" if problem else "ok",
-            detail=problem or f"{compiler}: {toolchain.compiler_version(compiler)}",
-            remedy=f"only for building Horovod. {toolchain.INSTALL_HINT}" if problem else "",
-        ),
-        Finding(topic="build", name="wheel and log", status="ok", detail=detail),
+        finding("build", "C++ compiler", found, f"only for building Horovod. {toolchain.INSTALL_HINT}" if problem else ""),
+        finding("build", "wheel and log", f"{directory} ({', '.join(kept) or 'empty'})"),
     ]
 
 
@@ -138,8 +104,3 @@ def test_findings() -> list[Finding]:
     slurm = "slurmctld slurmd slurm-client munge libpmix-dev"
     packages = {"sshd": "openssh-server", "ip": "iproute2", "chromium": "chromium", "slurmctld": slurm}
     return [program_finding("tests", name, f"{note} {package}", status="warning") for name, package in packages.items()]
-
-
-def first_line(text: str | None) -> str:
-    """The first line of a text, or nothing."""
-    return (text or "").strip().partition("\n")[0]

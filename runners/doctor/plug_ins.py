@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 
-from runners.doctor.software import Finding, probe
+from runners.doctor.software import Finding, finding, probe
 
 LOADERS = {
     "ringside.workloads": "workloads.workload_class",
@@ -36,21 +36,15 @@ def plug_in_findings() -> Iterable[Finding]:
     points = [point for group in LOADERS for point in sorted(entry_points(group=group), key=lambda point: point.name)]
     if not points:
         detail = "none registered (a plan can name classes by module:Class or path/to/file.py:Class)"
-        return [Finding(topic="plug-ins", name="installed", status="ok", detail=detail)]
-    told = probe(PLUG_IN_PROBE.format(loaders=LOADERS, asked=[(point.group, point.name) for point in points]))
-    errors = [told] * len(points) if isinstance(told, str) else told["errors"]
+        return [finding("plug-ins", "installed", detail)]
+    answer = probe(PLUG_IN_PROBE.format(loaders=LOADERS, asked=[(point.group, point.name) for point in points]))
+    errors = [answer] * len(points) if isinstance(answer, str) else answer["errors"]
     return [_finding(point, error) for point, error in zip(points, errors, strict=True)]
 
 
 def _finding(point: EntryPoint, error: str | None) -> Finding:
     kind = point.group.removeprefix("ringside.").removesuffix("s")
     source = f"{point.value}, from {point.dist.name} {point.dist.version}" if point.dist else point.value
-    return Finding(
-        topic="plug-ins",
-        name=f"{kind} {point.name}",
-        status="warning" if error else "ok",
-        detail=f"{source}: {error}" if error else source,
-        remedy=f"mend or uninstall {point.dist.name if point.dist else point.value}; plans that do not name it are not concerned"
-        if error
-        else "",
-    )
+    mend = f"mend or uninstall {point.dist.name if point.dist else point.value}; plans that do not name it are not concerned"
+    detail = f"{source}: {error}" if error else source
+    return finding("plug-ins", f"{kind} {point.name}", detail, mend if error else "")

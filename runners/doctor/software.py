@@ -6,12 +6,15 @@ torch, Horovod and MPI are asked in processes of their own, so that a broken ins
 import importlib.metadata
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from install import cache, toolchain
+from measurement.own_packages import clashes, on_python_path
 from runners.processes.local import find_program
 from runners.processes.remote import last_line
 
@@ -70,146 +73,95 @@ class Finding:
     """What to type or do; empty only where the status is "ok"."""
 
 
+def finding(topic: str, name: str, detail: str, remedy: str = "", *, status: Status = "warning") -> Finding:
+    """Return what was found: in order where there is nothing to do, else with this status."""
+    return Finding(topic=topic, name=name, status=status if remedy else "ok", detail=detail, remedy=remedy)
+
+
 def python_findings() -> list[Finding]:
-    """The interpreter and the packages that ringside itself computes with."""
-    version = sys.version.split()[0]
-    new_enough = sys.version_info >= MIN_PYTHON
-    remedy = "" if new_enough else f"make clean setup PYTHON=python{MIN_PYTHON[0]}.{MIN_PYTHON[1]}"
-    python = Finding(
-        topic="python",
-        name="python",
-        status="ok" if new_enough else "missing",
-        detail=f"{version} ({sys.executable})",
-        remedy=remedy,
-    )
-    return [python, *(package_finding("python", name) for name in ("numpy", "pandas", "scipy", "pyarrow"))]
+    """The interpreter, modules that would hide ours from it, and the packages that ringside itself computes with."""
+    remedy = "" if sys.version_info >= MIN_PYTHON else f"make clean setup PYTHON=python{MIN_PYTHON[0]}.{MIN_PYTHON[1]}"
+    python = finding("python", "python", f"{sys.version.split()[0]} ({sys.executable})", remedy, status="missing")
+    clash = next(iter({**clashes(Path.cwd()), **on_python_path(os.environ)}.values()), None)
+    where = f"'{clash}' has the name of a package of ringside's" if clash else "no module here has that of a package of ringside's"
+    names = finding("python", "names", where, "rename it, or start from another folder" if clash else "")
+    return [python, names, *(package_finding("python", name) for name in ("numpy", "pandas", "scipy", "pyarrow"))]
 
 
 def package_finding(topic: str, package: str) -> Finding:
     """Whether a distribution is installed, and which version."""
     version = installed_version(package)
-    return Finding(
-        topic=topic,
-        name=package,
-        status="ok" if version else "missing",
-        detail=version or "not installed",
-        remedy="" if version else SETUP,
-    )
+    return finding(topic, package, version or "not installed", "" if version else SETUP, status="missing")
 
 
 def torch_findings() -> list[Finding]:
     """Torch, torchvision, and the transports that this build of torch.distributed has."""
-    told = probe(TORCH_PROBE)
-    if isinstance(told, str):
-        return [Finding(topic="torch", name="torch", status="missing", detail=told, remedy=SETUP)]
-    cuda = f", CUDA {told['cuda']}" if told["cuda"] else ", CPU only"
-    nccl = f"NCCL {told['nccl_version']}" if told["nccl"] else "not in this build of torch"
+    answer = probe(TORCH_PROBE)
+    if isinstance(answer, str):
+        return [finding("torch", "torch", answer, SETUP, status="missing")]
+    cuda = f", CUDA {answer['cuda']}" if answer["cuda"] else ", CPU only"
+    nccl = f"NCCL {answer['nccl_version']}{'' if answer['gpus'] else '; no GPU to use it on'}"
+    absent = "not in this build of torch"
     return [
-        Finding(topic="torch", name="torch", status="ok", detail=f"{told['version']}{cuda}"),
+        finding("torch", "torch", f"{answer['version']}{cuda}"),
         package_finding("torch", "torchvision"),
-        transport_finding("gloo", built=told["gloo"], detail="CPU"),
-        transport_finding("nccl", built=told["nccl"], detail=nccl if told["gpus"] else f"{nccl}; no GPU to use it on"),
+        finding("torch", "transport gloo", "CPU")
+        if answer["gloo"]
+        else finding("torch", "transport gloo", absent, f"reinstall torch: make clean, then {SETUP}"),
+        finding("torch", "transport nccl", nccl)
+        if answer["nccl"]
+        else finding("torch", "transport nccl", absent, "needed on GPUs only: install a CUDA build of torch"),
     ]
-
-
-def transport_finding(name: str, *, built: bool, detail: str) -> Finding:
-    """Whether torch.distributed has a transport."""
-    remedies = {
-        "gloo": f"reinstall torch: make clean, then {SETUP}",
-        "nccl": "needed on GPUs only: install a CUDA build of torch",
-    }
-    return Finding(
-        topic="torch",
-        name=f"transport {name}",
-        status="ok" if built else "warning",
-        detail=detail if built else "not in this build of torch",
-        remedy="" if built else remedies[name],
-    )
 
 
 def horovod_findings() -> list[Finding]:
     """Horovod, its controllers and its operations, as the compiled library itself tells them."""
-    told = probe(HOROVOD_PROBE)
-    if isinstance(told, str):
-        return [missing_horovod(told)]
-    gpu = f"NCCL (built with {told['nccl']})" if told["nccl"] else "none: CPU build"
-    controllers = [name for name, there in (("MPI", told["mpi"]), ("Gloo", told["gloo"])) if there]
+    answer = probe(HOROVOD_PROBE)
+    if isinstance(answer, str):
+        return [missing_horovod(answer)]
+    controllers = [name for name, there in (("MPI", answer["mpi"]), ("Gloo", answer["gloo"])) if there]
+    rebuild = "" if len(controllers) == 2 else f"rebuild it: make clean, then {SETUP}"
+    gpu = f"NCCL (built with {answer['nccl']})" if answer["nccl"] else "none: CPU build"
+    wanting = toolchain.gpu_compute_capabilities() and not answer["nccl"]
+    remedy = "install a CUDA toolkit (nvcc), then: make clean setup HOROVOD_OPERATIONS=nccl" if wanting else ""
     return [
-        Finding(topic="horovod", name="horovod", status="ok", detail=told["version"]),
-        Finding(
-            topic="horovod",
-            name="controllers",
-            status="ok" if len(controllers) == 2 else "warning",
-            detail=", ".join(controllers) or "none",
-            remedy="" if len(controllers) == 2 else f"rebuild it: make clean, then {SETUP}",
-        ),
-        horovod_gpu_finding(gpu, has_nccl=bool(told["nccl"])),
+        finding("horovod", "horovod", answer["version"]),
+        finding("horovod", "controllers", ", ".join(controllers) or "none", rebuild),
+        finding("horovod", "GPU operations", gpu, remedy),
     ]
-
-
-def horovod_gpu_finding(detail: str, *, has_nccl: bool) -> Finding:
-    """Whether Horovod can reduce on the GPUs that are here."""
-    wanting = bool(toolchain.gpu_compute_capabilities()) and not has_nccl
-    return Finding(
-        topic="horovod",
-        name="GPU operations",
-        status="warning" if wanting else "ok",
-        detail=detail,
-        remedy="install a CUDA toolkit (nvcc), then: make clean setup HOROVOD_OPERATIONS=nccl" if wanting else "",
-    )
 
 
 def missing_horovod(error: str) -> Finding:
     """Why Horovod cannot be used: what its build left behind, else what the import said."""
     state = cache.read_state()
     if state is None or state.status == "installed":
-        return Finding(topic="horovod", name="horovod", status="missing", detail=error, remedy=SETUP)
+        return finding("horovod", "horovod", error, SETUP, status="missing")
     log = f"; build log: {state.log}" if state.log else ""
-    return Finding(
-        topic="horovod",
-        name="horovod",
-        status="missing",
-        detail=f"not built: {state.reason.splitlines()[0]}{log}",
-        remedy=f"{toolchain.INSTALL_HINT}; then: {SETUP}",
-    )
+    detail = f"not built: {state.reason.splitlines()[0]}{log}"
+    return finding("horovod", "horovod", detail, f"{toolchain.INSTALL_HINT}; then: {SETUP}", status="missing")
 
 
 def mpi_findings() -> list[Finding]:
     """The MPI library that mpi4py loads, which DDP's transport mpi goes over too."""
-    told = probe(MPI_PROBE)
-    if isinstance(told, str):
-        return [Finding(topic="mpi", name="mpi4py", status="missing", detail=told, remedy=SETUP)]
+    answer = probe(MPI_PROBE)
+    if isinstance(answer, str):
+        return [finding("mpi", "mpi4py", answer, SETUP, status="missing")]
     return [
-        Finding(topic="mpi", name="mpi4py", status="ok", detail=told["version"]),
-        Finding(topic="mpi", name="library", status="ok", detail=told["library"]),
-        Finding(topic="mpi", name="transport mpi", status="ok", detail="for torch.distributed, through mpi4py"),
+        finding("mpi", "mpi4py", answer["version"]),
+        finding("mpi", "library", answer["library"]),
+        finding("mpi", "transport mpi", "for torch.distributed, through mpi4py"),
     ]
 
 
 def program_finding(topic: str, name: str, remedy: str, *, version: str = "", status: Status = "missing") -> Finding:
-    """Whether a program is there.
-
-    Args:
-        topic: What the finding belongs to.
-        name: Name of the program.
-        remedy: What to do where it is not there.
-        version: Its version, where known.
-        status: Status where it is not there.
-    """
+    """Whether a program is there, with its version where that is known; ``remedy`` and ``status`` are for where it is not."""
     path = find_program(name)
     detail = f"{version} ({path})".strip() if path and version else str(path or "not found")
-    return Finding(topic=topic, name=name, status="ok" if path else status, detail=detail, remedy="" if path else remedy)
+    return finding(topic, name, detail, "" if path else remedy, status=status)
 
 
 def probe(script: str) -> dict[str, Any] | str:
-    """Run a script in a Python of its own and read the JSON object that it prints last.
-
-    Args:
-        script: Python source.
-
-    Returns:
-        The object, or one line that says what went wrong.
-    """
+    """Run a script in a Python of its own. Returns the JSON object that it prints last, or one line that says what went wrong."""
     argv = [sys.executable, "-c", script]
     try:
         done = subprocess.run(argv, capture_output=True, encoding="utf-8", errors="replace", timeout=PROBE_TIMEOUT_S, check=False)

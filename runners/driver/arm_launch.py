@@ -26,7 +26,7 @@ class ArmLaunch:
     gate: ParityReport | None = None
     """What its rank 0 found in the parity gate; None: not taken, or a micro-benchmark."""
     has_local_steps: bool = True
-    """See ``Backend.offers_local_steps``."""
+    """See ``Backend.has_local_steps``."""
 
     @property
     def is_floor(self) -> bool:

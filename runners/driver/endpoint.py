@@ -106,7 +106,7 @@ def build_launch_job(
         module="runners.rank.worker",
         arguments=tuple(part for pair in arguments.items() for part in pair),
         environment=forwarded | interface_environment(plan.network_interface) | own,
-        transport=setup.transport,
+        transport=setup.backend.transport,
         python=sys.executable,
         as_root=os.geteuid() == 0,
         oversubscribed=placement.oversubscribed,

@@ -89,19 +89,21 @@ class Launch:
         for old in [*folder.glob("*.log"), *self._events_folder(setup.name).glob(EVENT_FILES)]:
             old.unlink()
         session = ArmSession(setup, launch=self.number, folder=folder, endpoint=endpoint)
-        job = job_of(setup.plan, setup.name, setup.arm, transport=setup.transport, launch=self.number, global_plan=self.plan)
+        job = job_of(
+            setup.plan, setup.name, setup.arm, transport=setup.backend.transport, launch=self.number, global_plan=self.plan
+        )
         record = job.new_record(
             self.plan,
             comparison_id=self._folder.root.name,
             launch=self.number,
-            transport=setup.transport or "none",
+            transport=setup.backend.transport or "none",
             launcher=setup.launcher_reference,
             environment=dict(setup.arm.environment),
             sample_unit=self._workload.workload.sample_unit,
             commands=session.commands_as_run(),
             cases=list(self._cases),
         )
-        has_local_steps = setup.backend.offers_local_steps(setup.options) and not setup.plan.speed.sync_batchnorm
+        has_local_steps = setup.backend.has_local_steps and not setup.plan.speed.sync_batchnorm
         return ArmLaunch(session=session, job=job, record=record, say=self._progress.say, has_local_steps=has_local_steps)
 
     def run(self) -> None:

@@ -84,9 +84,9 @@ class ComparisonRun:
         self.inspection = inspect(self.plan)
         hidden, interface = self.inspection.hidden, self.plan.network_interface
         for arm in arms:
-            require_findable(hidden, backend=arm.arm.backend, transport=arm.transport, network_interface=interface)
+            require_findable(hidden, arm.backend, network_interface=interface)
         require_gpus_on(self.inspection.facts, arms)
-        classes = [self.workload.workload, *(arm.backend for arm in arms), *(type(arm.launcher) for arm in arms)]
+        classes = [self.workload.workload, *(type(arm.backend) for arm in arms), *(type(arm.launcher) for arm in arms)]
         sources = sources_of_all(dict.fromkeys(classes))
         now = new_manifest(
             self.folder,

@@ -40,10 +40,10 @@ def make_launcher(reference: str) -> Launcher:
 
 
 def known_rank_variables() -> list[RankVariables]:
-    """Of all registered launchers, plug-ins last. An inner launcher goes before an outer one: torchrun runs inside MPI jobs."""
+    """Variables of all registered launchers, plug-ins last, an inner one before an outer one: torchrun runs inside MPI jobs."""
     found: dict[RankVariables, None] = {}
     for name in REGISTRY.names():
-        with suppress(PlanError):  # a plug-in that cannot be loaded is told where somebody names it
+        with suppress(PlanError):  # a plug-in that cannot be loaded is refused where somebody names it
             found |= dict.fromkeys(make_launcher(name).rank_variables)
     return list(found)
 

@@ -48,7 +48,7 @@ class LaunchJob:
     """What the backend will talk over; horovodrun chooses its controller by it."""
     python: str = "python"
     as_root: bool = False
-    """Some launchers refuse root unless told that it is meant."""
+    """Some launchers refuse root unless a flag allows it."""
     oversubscribed: bool = False
     """More ranks than cores."""
     network_interface: str | None = None
@@ -56,7 +56,7 @@ class LaunchJob:
     master_port: int | None = None
     """Free on the first host: where the hosts meet. None where all ranks are on one."""
     run_id: str = "ringside"
-    """Tells jobs apart that meet at the same place."""
+    """Distinguishes jobs that meet at the same place."""
     mpi_prefix: str | None = None
     """Where Open MPI lies on every host, if it is not found there by PATH alone."""
 
@@ -91,7 +91,7 @@ class HostCommand:
 
 
 def interface_environment(interface: str | None) -> dict[str, str]:
-    """What Gloo, NCCL and Horovod's Gloo want to be told of the network interface they shall use; nothing for None."""
+    """Variables by which Gloo, NCCL and Horovod's Gloo use a network interface; none for None."""
     names = (GLOO_INTERFACE, "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
     return dict.fromkeys(names, interface) if interface else {}
 
@@ -99,12 +99,14 @@ def interface_environment(interface: str | None) -> dict[str, str]:
 class Launcher(ABC):
     """Turns a job into commands. Stateless."""
 
-    name: ClassVar[str]
     executable: ClassVar[str]
     """Looked for beside the Python that runs, then on PATH, before anything starts."""
 
     rank_variables: ClassVar[tuple[RankVariables, ...]] = ()
     """By which its ranks read their place; where there are several, the first that are set count."""
+
+    remedies: ClassVar[Mapping[str, str]] = {}
+    """How people who call it themselves get what it gives on request only, by need; see ``measurement.world``."""
 
     @abstractmethod
     def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:

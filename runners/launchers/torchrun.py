@@ -22,9 +22,8 @@ VARIABLES = RankVariables(
 
 
 class Torchrun(Launcher):
-    """On one host the rendezvous port is chosen by torchrun itself, on loopback; several meet at the first, each told its place."""
+    """On one host the rendezvous port is chosen by torchrun itself, on loopback; several meet at the first, each by its number."""
 
-    name = "torchrun"
     executable = "torchrun"
     rank_variables = (VARIABLES,)
 
@@ -47,14 +46,12 @@ class Torchrun(Launcher):
         return ("--nproc-per-node", str(number), "--max-restarts", "0", "-m", job.module, *job.arguments)
 
     def _rendezvous(self, job: LaunchJob, node: int) -> tuple[str, ...]:
-        """Static rendezvous: every host is told its number, and ranks follow it."""
+        """Static rendezvous: every host is given its number, and ranks follow it."""
         return ("--node-rank", str(node), "--master-addr", job.rendezvous_host, "--master-port", str(job.master_port))
 
 
 class TorchrunC10d(Torchrun):
-    """The same with the rendezvous that elastic jobs use: hosts number themselves, in the order of their addresses."""
-
-    name = "torchrun-c10d"
+    """torchrun with the rendezvous of elastic jobs: hosts number themselves, in the order of their addresses."""
 
     def _rendezvous(self, job: LaunchJob, node: int) -> tuple[str, ...]:
         assert job.master_port is not None

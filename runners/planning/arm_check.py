@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from torch import nn
 from torch.optim import Optimizer
 
-from backends import backend_class, check_options
+from backends import make_backend
 from measurement.errors import PlanError
 from runners.planning.arms import ArmSetup
 
@@ -27,7 +27,8 @@ class AskedArm(BaseModel):
     def of(cls, setups: Iterable[ArmSetup]) -> list[AskedArm]:
         """The arms of a plan."""
         return [
-            cls(name=one.name, backend=one.arm.backend, transport=one.transport, options=dict(one.arm.options)) for one in setups
+            cls(name=one.name, backend=one.arm.backend, transport=one.backend.transport, options=dict(one.arm.options))
+            for one in setups
         ]
 
     def ask(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
@@ -37,10 +38,9 @@ class AskedArm(BaseModel):
             PlanError: it cannot train the model.
         """
         own = f"arm '{self.name}': " if self.name is not None else ""
-        backend = backend_class(self.backend)
-        options = check_options(self.backend, self.options, source=f"{own}options of backend '{self.backend}'")
+        backend = make_backend(self.backend, transport=self.transport, options=self.options, arm=self.name)
         try:
-            notes = backend.check_model(model, optimizer, transport=self.transport, options=options, missing=missing, sparse=sparse)
+            notes = backend.check_model(model, optimizer, missing=missing, sparse=sparse)
         except PlanError as error:
             raise PlanError(f"{own}{error}") from error
         return [f"{own}{note}" for note in notes]

@@ -8,9 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
-
-from backends import Backend, backend_class, check_options
+from backends import Backend, backend_class, make_backend
 from backends.single import Single
 from measurement.environment import looks_secret
 from measurement.errors import PlanError, shortened, unknown_name
@@ -33,16 +31,15 @@ class ArmSetup:
     arm: Arm
     plan: Plan
     """The plan as this arm runs it, see ``plan_of_arm``."""
-    backend: type[Backend]
-    options: BaseModel
-    transport: str | None
+    backend: Backend
+    """Over the transport and with the options that the arm will use."""
     launcher: Launcher
     launcher_reference: str
 
     @property
     def environment(self) -> dict[str, str]:
         """Variables that are set in this arm's ranks only."""
-        return self.backend.environment(transport=self.transport, options=self.options) | self.arm.environment
+        return self.backend.environment() | self.arm.environment
 
 
 def resolve_arms(plan: Plan) -> dict[str, ArmSetup]:
@@ -57,7 +54,7 @@ def resolve_arms(plan: Plan) -> dict[str, ArmSetup]:
             "measurement.mode 'separate' is that of runs which people started themselves: 'ringside report RUN RUN ...' compares "
             "them; for 'ringside compare' use 'interleaved' or 'sequential', and another results folder"
         )
-    arms = {name: resolve_arm(name, arm, plan) for name, arm in plan.all_arms().items()}
+    arms = {name: resolve_arm(name, arm, plan) for name, arm in plan.compared_arms().items()}
     for setup in arms.values():
         hosts = planned_hosts(setup.plan)
         reason = setup.launcher.refuses(hosts)
@@ -75,32 +72,22 @@ def floor_beside(baseline: ArmSetup) -> ArmSetup:
 
 def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSetup:
     """Resolve one arm, see ``resolve_arms``."""
-    backend = backend_class(arm.backend)
+    plan = plan_of_arm(plan, backend_class(arm.backend))
+    transport = choose_transport(arm.backend, arm.transport, device=plan.device)
+    backend = make_backend(arm.backend, transport=transport, options=arm.options, micro_steps=plan.micro_steps, arm=name)
     kind = "cuda" if computes_on_gpu(plan.device) else "cpu"
     backend.check_device(kind)
     plan.speed.check_device(kind)
-    plan = plan_of_arm(plan, backend)
-    options = check_options(arm.backend, arm.options, source=f"options of arm '{name}'")
-    transport = choose_transport(arm.backend, backend, arm.transport, device=plan.device)
-    reference = arm.launcher or default_launcher(arm.backend, backend, transport)
+    reference = arm.launcher or default_launcher(arm.backend, backend)
     launcher = make_launcher(reference)
-    require_given(launcher.gives(transport), launcher=reference, backend=arm.backend, transport=transport)
+    require_given(launcher.gives(transport), backend, launcher=reference, reference=arm.backend)
     require_gpu(plan, transport)
-    backend.check(transport=transport, options=options, micro_steps=plan.micro_steps, world_size=plan.world_size)
+    backend.check(world_size=plan.world_size)
     require_no_secrets(plan, arm)
     refused = backend.refused_environment(plan.environment | arm.environment)
     if refused:
         raise PlanError(f"environment of arm '{name}': {refused}")
-    return ArmSetup(
-        name=name,
-        arm=arm,
-        plan=plan,
-        backend=backend,
-        options=options,
-        transport=transport,
-        launcher=launcher,
-        launcher_reference=reference,
-    )
+    return ArmSetup(name=name, arm=arm, plan=plan, backend=backend, launcher=launcher, launcher_reference=reference)
 
 
 def require_no_secrets(plan: Plan, arm: Arm) -> None:
@@ -135,20 +122,21 @@ def plan_of_arm(plan: Plan, backend: type[Backend]) -> Plan:
     return plan.model_copy(update=alone)
 
 
-def choose_transport(reference: str, backend: type[Backend], transport: str | None, *, device: str) -> str | None:
+def choose_transport(reference: str, transport: str | None, *, device: str) -> str | None:
     """Return the transport asked for, or the backend's default on this device.
 
     Raises:
         PlanError: the backend does not know it.
     """
-    if not backend.transports:
+    known = backend_class(reference).transports
+    if not known:
         if transport is not None:
             raise PlanError(f"backend '{reference}' has no transport to choose, but '{transport}' was asked for; leave it out")
         return None
     if transport is None:
-        return "nccl" if "nccl" in backend.transports and computes_on_gpu(device) else backend.transports[0]
-    if transport not in backend.transports:
-        raise PlanError(unknown_name(f"transport of backend '{reference}'", transport, backend.transports))
+        return next((name for name in known if name in ON_GPUS_ONLY and computes_on_gpu(device)), known[0])
+    if transport not in known:
+        raise PlanError(unknown_name(f"transport of backend '{reference}'", transport, known))
     return transport
 
 
@@ -188,9 +176,9 @@ def require_gpus_on(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSe
     """
     without = [host for host, found in facts.items() if not found.get("gpus")]
     for setup in arms:
-        if without and setup.transport in ON_GPUS_ONLY:
+        if without and setup.backend.transport in ON_GPUS_ONLY:
             raise PlanError(
-                f"arm '{setup.name}': transport '{setup.transport}' needs a GPU on every host, and PyTorch sees none on "
+                f"arm '{setup.name}': transport '{setup.backend.transport}' needs a GPU on every host, and PyTorch sees none on "
                 f"{shortened(without)}; use 'gloo', or other hosts"
             )
 

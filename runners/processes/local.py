@@ -15,8 +15,9 @@ from runners.launchers import HostCommand, without_rank_variables
 from runners.processes.run_processes import RUN_ID
 
 TERM_GRACE_S = 3.0
-OUTPUT = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
-"""What our Pythons print is read as UTF-8, whatever the locale; names of files may hold what UTF-8 cannot."""
+OUR_PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace", "PYTHONSAFEPATH": "1"}
+"""What our Pythons print is read as UTF-8, whatever the locale; names of files may hold what UTF-8 cannot. They do not begin with
+the current folder, which may hold a ``runners.py``: the worker adds it once ours is imported."""
 
 
 def start(command: HostCommand, *, run_id: str, log: Path) -> subprocess.Popen[bytes]:
@@ -50,7 +51,7 @@ def search_path() -> str:
 
 def base_environment() -> dict[str, str]:
     """Return what is handed on of the driver's environment, without rank variables and with its own Python first on PATH."""
-    return local_environment(without_rank_variables(os.environ)) | {"PATH": search_path()} | OUTPUT
+    return local_environment(without_rank_variables(os.environ)) | {"PATH": search_path()} | OUR_PYTHON
 
 
 def end(process: subprocess.Popen[bytes], *, grace_s: float = TERM_GRACE_S) -> None:

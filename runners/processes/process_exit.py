@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from measurement.environment import own_identity, temporary_folder
 from measurement.errors import PlanError, RingsideError, printable
+from measurement.own_packages import require_own_runners
 
 EXIT_BAD_INPUT = 2
 
@@ -92,6 +93,7 @@ def _run_in_order(command: Callable[[], Any]) -> None:
         Path.cwd()
     except OSError as error:
         raise PlanError(f"the current folder cannot be read: {error.strerror}; cd to one that is there") from error
+    require_own_runners(os.environ)
     os.environ.update(own_identity(os.environ))
     os.environ.update(temporary_folder(os.environ))
     command()

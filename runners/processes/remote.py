@@ -31,7 +31,7 @@ UNATTENDED = (
 )
 """ssh asks nothing, and takes of the user's configuration what leads to the host, not what is for people: terminals, forwarded
 ports, commands of its own. It uses a connection that is shared, but makes none, which would hold our pipes open."""
-NEEDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PYTHONUNBUFFERED", "PYTHONIOENCODING", "TMPDIR")
+NEEDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONSAFEPATH", "TMPDIR")
 PER_HOST = ("CUDA_VISIBLE_DEVICES",)
 MOST_SAID = 4096
 
@@ -51,7 +51,7 @@ def command_line(argv: Sequence[str], *, folder: Path, environment: Mapping[str,
 
 def python(module: str, *arguments: str) -> list[str]:
     """Return the argv that runs one of our modules on a host with the same Python."""
-    return [sys.executable, "-m", module, *arguments]
+    return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def start(command: HostCommand, *, run_id: str, log: Path) -> subprocess.Popen[bytes]:

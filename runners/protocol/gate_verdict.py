@@ -18,7 +18,7 @@ START_TOLERANCE = 1e-6
 SPREAD_TOLERANCE = 1e-4
 NOISE_SAFETY = 4.0
 """× what rounding was found to make of a gradient is within its tolerance."""
-FLOOR = 1e-3
+NEGLIGIBLE_SHARE = 1e-3
 """An error up to this × tolerance × the size of a typical tensor is allowed, too: the gradient of a bias before a batch norm is
 pure rounding noise, so that its relative error means nothing."""
 MAX_FAILURES = 8
@@ -147,7 +147,7 @@ def _compare(
     for rank, sketches in enumerate(found):
         for name, values in wanted.items():
             distance = float(np.linalg.norm(np.subtract(sketches[name], values))) if name in sketches else math.inf
-            size = max(norms[name], (usual or {}).get(name, 0.0), FLOOR * rms * sizes.get(name, 0) ** 0.5)
+            size = max(norms[name], (usual or {}).get(name, 0.0), NEGLIGIBLE_SHARE * rms * sizes.get(name, 0) ** 0.5)
             error = 0.0 if distance == 0 else distance / size if size > 0 else float("inf")
             worst = max(worst, error)
             if not error <= tolerance[name]:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from measurement.errors import shortened
-from runners.protocol.gate_verdict import FLOOR, gradient_tolerances
+from runners.protocol.gate_verdict import NEGLIGIBLE_SHARE, gradient_tolerances
 from runners.protocol.messages import ParityReport
 
 ROUNDING = 0.1
@@ -87,7 +87,7 @@ def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str, s
         )
     worst, beyond = 0.0, []
     for kind, tensors in firsts.items():
-        floor = FLOOR * _typical(list(tensors.values()))
+        floor = NEGLIGIBLE_SHARE * _typical(list(tensors.values()))
         for name in sorted(tensors.keys() & others.get(kind, {}).keys()):
             if name.rpartition(" of ")[2] in missing:
                 continue

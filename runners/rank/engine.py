@@ -17,11 +17,10 @@ from typing import Any
 
 import torch
 
-from backends import Backend, backend_class
+from backends import Backend, make_backend
 from measurement.conditions.conditions import fingerprint
 from measurement.conditions.sources import digests, sources_of
 from measurement.errors import PlanError, WorldSizeMismatchError
-from measurement.plans.plan_file import checked
 from measurement.plans.settings import SpeedSettings
 from measurement.probes.core_use import read_core_use
 from measurement.probes.fingerprint import usable_cores
@@ -156,7 +155,7 @@ def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelt
     setup = resolve_workload(job.workload, job.workload_options)
     _check_benchmark(job, setup)
     device = resolve_device(job.device, local_rank=world.local_rank)
-    backend = _make_backend(job, device, timeout=timeout)
+    backend = _checked_backend(job, device, timeout=timeout)
     _apply_speed(job.speed)
     benchmark = setup.build_micro_benchmark(seed=job.seed)
     make_forks_safe()
@@ -176,18 +175,16 @@ def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelt
     return Engine(job=job, setup=setup, world=world, backend=backend, runner=runner, epochs=epochs)
 
 
-def _make_backend(job: Job, device: torch.device, *, timeout: timedelta | None) -> Backend:
+def _checked_backend(job: Job, device: torch.device, *, timeout: timedelta | None) -> Backend:
     """Check what the job asks of the backend and of the device, and make the backend."""
-    cls = backend_class(job.backend)
-    options = checked(cls.Options, job.options, source=f"options of backend '{job.backend}'")
-    refused = cls.refused_environment(os.environ)
+    backend = make_backend(job.backend, transport=job.transport, options=job.options, micro_steps=job.micro_steps)
+    refused = backend.refused_environment(os.environ)
     if refused:
         raise PlanError(refused)
-    backend = cls(transport=job.transport, options=options, micro_steps=job.micro_steps)
     if timeout is not None:
         backend.timeout = timeout
     check_precision(job.precision, device)
-    cls.check_device(device.type)
+    backend.check_device(device.type)
     job.speed.check_device(device.type)
     return backend
 
@@ -198,7 +195,7 @@ def _connect(job: Job, world: World, backend: Backend, device: torch.device, *, 
     if counted.world_size != job.world_size:
         raise WorldSizeMismatchError(
             f"backend '{job.backend}' counts {counted.world_size} ranks where {job.world_size} were asked for "
-            f"(rank variables seen: {world.launcher}); start it with {' or '.join(type(backend).customary_launchers)}"
+            f"(rank variables seen: {world.launcher}); start it with {' or '.join(backend.customary_launchers)}"
         )
     return counted
 

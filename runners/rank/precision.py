@@ -92,9 +92,22 @@ class StepPrecision:
         return torch.autocast(self.device.type, dtype=DTYPES[self.precision])
 
     def require_fit(self, prepared: Prepared) -> None:
-        """Refuse a backend that leaves no place between backward and step for what is asked, with a ``PlanError``."""
+        """Refuse a backend that leaves no place between backward and step for what is asked, or whose step would not be called.
+
+        Raises:
+            PlanError: what is asked, and what to do.
+        """
+        if self.max_gradient_norm is None and not self.scaler.is_enabled():
+            return
         asked = "max_gradient_norm" if self.max_gradient_norm is not None else "precision 'amp-fp16'"
-        if prepared.owns_step and (self.max_gradient_norm is not None or self.scaler.is_enabled()):
+        cls = type(prepared)
+        last = next(vars(base) for base in cls.__mro__ if {"step", "exchanged"} & vars(base).keys())
+        if not cls.owns_step and "exchanged" not in last:
+            raise PlanError(
+                f"{asked}: {cls.__name__} overrides step(), which is not called where gradients are clipped or unscaled before the "
+                "step, and no exchanged() of its own; exchange gradients in exchanged(), which step() enters, too"
+            )
+        if prepared.owns_step:
             raise PlanError(
                 f"{asked}: this backend takes the optimizer step by itself, so that gradients can be neither clipped nor unscaled "
                 "before; leave it out, or use the backend's own option for it"

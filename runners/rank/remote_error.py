@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from measurement.errors import RingsideError, printable
+from measurement.own_packages import remedy_of_clash
 from measurement.users_code import message_of, paragraph, place_of
 
 FULL = (
@@ -43,7 +44,7 @@ class RemoteError:
         if isinstance(error, RingsideError):  # says it all, some with lines of the user's after it
             first, *more = printable(str(error)).splitlines() or [""]
             return cls(message=f"{type(error).__name__}: {first}", excerpt=more)
-        remedy = next((f"; {remedy}" for said, remedy in REMEDIES.items() if said in str(error)), "")
+        remedy = next((f"; {remedy}" for said, remedy in REMEDIES.items() if said in str(error)), remedy_of_clash(str(error)))
         message, *excerpt = printable(paragraph(message_of(error), place_of(error))).splitlines()
         return cls(message=f"{message}{remedy}", excerpt=excerpt)
 

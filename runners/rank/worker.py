@@ -62,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     gc.disable()  # until the engine stands: importing torch leaves no garbage, and looking for it takes long
     given = _arguments().parse_args(argv)
     search_beside(Path.cwd())
+    os.environ.pop("PYTHONSAFEPATH", None)  # was for this process: programs that the workload starts shall find what lies beside
     world = read_world(os.environ, make_launcher(given.launcher).rank_variables)
     rank_supervisor.start(given.supervisors, given.key_file, given.arm, given.launch, world.rank)
     folder = Path(given.log_folder) if given.log_folder else remote_results.make_folder(os.environ[RUN_ID])

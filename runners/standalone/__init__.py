@@ -1,1 +1,24 @@
-"""Runs without a driver: the ranks that a person started measure themselves, and rank 0 writes the record."""
+"""Standalone runs: ranks that a person started measure by themselves, without a driver, and rank 0 writes the record."""
+
+from __future__ import annotations
+
+import gc
+from functools import partial
+from pathlib import Path
+
+
+def serve(backend: str) -> None:
+    """Be ``python -m runners.ddp``, ``hvd``, ``single`` or ``dp``, under whatever launcher; ends this process."""
+    gc.disable()  # until the engine stands: importing torch leaves no garbage, and looking for it takes long
+    from runners.processes.process_exit import run_command
+
+    run_command(partial(_serve, backend))
+
+
+def _serve(backend: str) -> None:
+    from measurement.registry import search_beside
+    from runners.flags import serve_command
+    from runners.standalone.command import command_line, epilog
+
+    search_beside(Path.cwd())  # as ``python -m`` does
+    serve_command(command_line(backend), epilog=epilog(backend))

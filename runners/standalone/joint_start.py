@@ -1,4 +1,4 @@
-"""While ranks without a driver start: where one fails, all end and say why, on every host.
+"""While the ranks of a standalone run start: where one fails, all end and say why, on every host.
 
 Launchers end the ranks of their own host only, and a rank that waits for a peer in a library notices nothing for minutes.
 """

@@ -6,20 +6,24 @@ It tells whether the input pipeline keeps up with training: per rank, per host a
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import typer
+from pydantic import Field
 
-from backends import Backend, backend_class
+from backends import make_backend
 from measurement.errors import PlanError, WorldSizeMismatchError
+from measurement.plans.plan import Plan, Section
 from measurement.probes.fingerprint import usable_cores
 from measurement.records.loader_record import LoaderRecord, LoaderTurn, StorageReads
 from measurement.records.results import default_folder, folder_name
 from measurement.registry import search_beside
 from measurement.world import RENDEZVOUS, World
+from runners.flags import Flag, Given, command, serve_command, values_of
 from runners.hosts.network import use_interface
 from runners.launchers import read_own_world
 from runners.planning.workload import WorkloadSetup, resolve_workload
@@ -28,52 +32,71 @@ from runners.protocol.messages import Job
 from runners.rank.resources import take_resources, threads_of
 from runners.rank.trainer import resolve_device
 from runners.standalone import flags
-from runners.standalone.command import DEVICES
 from runners.standalone.loader_turns import Loaders, require_loader
 from runners.standalone.rendezvous import rendezvous_store
 from runners.standalone.storage import read_files
 
 
-class OfRank(NamedTuple):
+class LoaderOptions(Section):
+    """How the loaders are measured."""
+
+    workers: str = "0,1,2,4"
+    """Loader workers per rank to try, such as 0,1,2,4."""
+    seconds: float = Field(default=3.0, ge=0.01)
+    """Seconds of every turn."""
+    rounds: int = Field(default=3, ge=1)
+    """Turns of each number of workers."""
+    against: Path | None = None
+    """A results folder of the same workload: say whether the loader is enough for that training."""
+    output: Path | None = None
+    """Folder to write. [results/io-WORKLOAD-TIME]"""
+
+
+_loaders = partial(Flag, flags.MEASURING, LoaderOptions)
+FLAGS = (
+    *(replace(flags.WORKLOAD, default="mnist"), flags.WORKLOAD_OPTION, flags.DATA_DIR, flags.SEED),
+    *map(_loaders, ("workers", "seconds", "rounds", "against")),
+    _loaders("output", ("-o", "--output")),
+    *(flags.LOCAL_BATCH_SIZE, flags.DEVICE, flags.NETWORK_INTERFACE),
+)
+
+
+class RankLoading(NamedTuple):
     """What a rank reports."""
 
     turns: list[LoaderTurn]
     cores: list[int]
-    """That it and its loaders may use."""
+    """Cores that the rank and its loaders may use."""
     storage: StorageReads | None
     """Read by one rank of each host, where there are files to read."""
 
 
-def measure(
-    workload: flags.WorkloadName = "mnist",
-    workload_option: flags.WorkloadOption = None,
-    data_dir: flags.DataDir = None,
-    workers: Annotated[str, typer.Option(help="Loader workers per rank to try, such as 0,1,2,4.")] = "0,1,2,4",
-    seconds: Annotated[float, typer.Option(min=0.01, help="Seconds of every turn.")] = 3.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each number of workers.")] = 3,
-    local_batch_size: flags.LocalBatchSize = 32,
-    seed: flags.Seed = 1,
-    device: flags.Device = "auto",
-    network_interface: flags.Interface = None,
-    against: Annotated[
-        Path | None, typer.Option(help="A results folder of the same workload: say whether the loader is enough for that training.")
-    ] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Folder to write. [results/io-WORKLOAD-TIME]")] = None,
-) -> None:
-    """Measure the loaders of one workload, without a model, on the ranks this was started on."""
-    counts = worker_counts(workers)
-    use_interface(network_interface)
+def command_line() -> Callable[..., None]:
+    """Return the function whose arguments are the flags on the command line."""
+    return command(measure, FLAGS, text="Measure the loaders of one workload, without a model, on the ranks this was started on.")
+
+
+def measure(given: Given) -> None:
+    """Carry out what the flags say, as one of the ranks. Collective."""
+    asked, how = values_of(given, Plan), LoaderOptions(**values_of(given, LoaderOptions))
+    counts = worker_counts(how.workers)
+    use_interface(asked.pop("network_interface", None))
     world = read_own_world()
     search_beside(Path.cwd())
-    options = flags.settings(workload_option, "--workload-option") | ({"data_dir": data_dir} if data_dir else {})
-    options.pop("loader_workers", None)  # every turn has its own
-    setup = resolve_workload(workload, options)
+    asked["workload_options"] = flags.workload_options(given)
+    asked["workload_options"].pop("loader_workers", None)  # every turn has its own
+    setup = resolve_workload(asked["workload"], asked["workload_options"])
     require_loader(setup)
-    needed = loader_demand(against, workload) if world.rank == 0 else None
-    job = rendezvous_job(workload, options, world, local_batch_size=local_batch_size, seed=seed, device=device)
-    record = gather(job, setup, world, counts, rounds=rounds, seconds=seconds)
+    needed = None
+    if world.rank == 0 and how.against is not None:
+        from reports.conclusions.loaders import read_demand  # with scipy, which no other rank needs
+
+        needed = read_demand(how.against, setup.reference)
+    backend = "ddp" if world.world_size == 1 or RENDEZVOUS in world.gives else "horovod"  # which needs no address
+    job = Job(arm="io", backend=backend, transport="gloo", world_size=world.world_size, **asked)
+    record = gather(job, setup, world, counts, how)
     if record:
-        show(record, needed, output or default_folder(f"io-{folder_name(workload)}"))
+        show(record, needed, how.output or default_folder(f"io-{folder_name(setup.reference)}"))
 
 
 def worker_counts(text: str) -> list[int]:
@@ -88,39 +111,11 @@ def worker_counts(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def loader_demand(against: Path | None, workload: str) -> Any:
-    """Read from a results folder how many samples per second its training needs. None: nothing to compare with."""
-    from reports.conclusions.loaders import read_demand
-
-    return read_demand(against, workload) if against else None
-
-
-def rendezvous_job(workload: str, options: dict[str, Any], world: World, *, local_batch_size: int, seed: int, device: str) -> Job:
-    """Make the job by which the ranks meet: Gloo in ``torch.distributed`` or, if the launcher gives no address, Horovod.
-
-    Raises:
-        PlanError: no such device.
-    """
-    flags.require_one_of("--device", device, DEVICES)
-    return Job(
-        arm="io",
-        backend="ddp" if world.world_size == 1 or RENDEZVOUS in world.gives else "horovod",
-        transport="gloo",
-        workload=workload,
-        workload_options=options,
-        local_batch_size=local_batch_size,
-        world_size=world.world_size,
-        seed=seed,
-        device=device,
-    )
-
-
-def gather(job: Job, setup: WorkloadSetup, world: World, counts: list[int], *, rounds: int, seconds: float) -> LoaderRecord | None:
+def gather(job: Job, setup: WorkloadSetup, world: World, counts: Sequence[int], how: LoaderOptions) -> LoaderRecord | None:
     """Measure on all ranks and return the record on rank 0. Collective."""
     take_resources(world, threads=threads_of(world, asked=None, environment=os.environ))
     device = resolve_device(job.device, local_rank=world.local_rank)
-    cls = backend_class(job.backend)
-    backend: Backend = cls(transport=job.transport)
+    backend = make_backend(job.backend, transport=job.transport, options=job.options)
     trained = setup.build(local_batch_size=job.local_batch_size, seed=job.seed)
     counted = backend.setup(world, device=device, store=rendezvous_store(job, world))
     try:
@@ -128,16 +123,17 @@ def gather(job: Job, setup: WorkloadSetup, world: World, counts: list[int], *, r
             raise WorldSizeMismatchError(f"{counted.world_size} ranks met where {world.world_size} were started; use one launcher")
         files = trained.sample_files() if world.local_rank == 0 else ()
         readers = max(*counts, 1) * world.local_world_size
-        storage = read_files(files, readers=readers, seconds=seconds, seed=job.seed) if files else None
-        turns = Loaders(trained, backend=backend, world=world, device=device).measure(counts, rounds=rounds, seconds=seconds)
-        everyone = backend.all_gather_object(OfRank(turns, usable_cores(), storage), OfRank)
+        storage = read_files(files, readers=readers, seconds=how.seconds, seed=job.seed) if files else None
+        loaders = Loaders(trained, backend=backend, world=world, device=device)
+        turns = loaders.measure(counts, rounds=how.rounds, seconds=how.seconds)
+        everyone = backend.all_gather_object(RankLoading(turns, usable_cores(), storage), RankLoading)
         backend.barrier()
     finally:
         backend.teardown()
     return loading_record(job, trained.sample_unit, world, device.type, everyone) if world.rank == 0 else None
 
 
-def loading_record(job: Job, unit: str, world: World, device: str, everyone: Sequence[OfRank]) -> LoaderRecord:
+def loading_record(job: Job, unit: str, world: World, device: str, everyone: Sequence[RankLoading]) -> LoaderRecord:
     """Make the record of what every rank reported."""
     cores: dict[str, set[int]] = {}
     for one in everyone:
@@ -175,7 +171,5 @@ def show(record: LoaderRecord, needed: Any, folder: Path) -> None:
 
 
 def serve() -> None:
-    """The command line of ``python -m runners.io``."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(measure)
-    run_command(app)
+    """Be ``python -m runners.io``; ends this process."""
+    run_command(lambda: serve_command(command_line()))

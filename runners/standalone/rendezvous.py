@@ -1,4 +1,4 @@
-"""Where the ranks of a run without a driver meet, and who is missing if they do not."""
+"""Where the ranks of a standalone run meet, and who is missing if they do not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from torch.distributed import FileStore, HashStore, PrefixStore, TCPStore
 
-from backends import Backend, backend_class
+from backends import Backend, make_backend
 from backends.base import Store
 from backends.mpi.library import load_mpi, open_store
 from measurement.addresses import holder_of, with_port
@@ -46,7 +46,7 @@ def rendezvous_store(job: Job, world: World, *, timeout: timedelta = Backend.tim
     Raises:
         LaunchError: with the ranks that came, or why there is no store.
     """
-    needs = backend_class(job.backend).needs(job.transport)
+    needs = make_backend(job.backend, transport=job.transport, options=job.options).needs()
     if RENDEZVOUS not in needs and job.transport != "gloo":
         return None
     if world.world_size == 1:
@@ -134,14 +134,15 @@ def _found_by_all(store: Store, world: World, job: Job) -> Store:
     """
     if world.local_world_size == world.world_size:
         return store
-    host, backend = socket.gethostname(), backend_class(job.backend)
+    host = socket.gethostname()
     keys = [f"hidden/{rank}" for rank in range(world.world_size)]
     store.set(keys[world.rank], json.dumps([host, hidden({host: look([])}).get(host)]))
     store.wait(keys)
     told = dict(json.loads(store.get(key)) for key in keys)
     found = {host: why for host, why in told.items() if why and len(told) > 1}
-    transport = choose_transport(job.backend, backend, job.transport, device=job.device)
-    require_findable(found, backend=job.backend, transport=transport, network_interface=os.environ.get(GLOO_INTERFACE))
+    transport = choose_transport(job.backend, job.transport, device=job.device)
+    backend = make_backend(job.backend, transport=transport, options=job.options)
+    require_findable(found, backend, network_interface=os.environ.get(GLOO_INTERFACE))
     return store
 
 

@@ -1,4 +1,4 @@
-"""The table that a standing-alone run prints: throughput of every rank and of all together, or a micro-benchmark's cases."""
+"""The table that a standalone run prints: throughput of every rank and of all together, or a micro-benchmark's cases."""
 
 from __future__ import annotations
 
@@ -25,11 +25,7 @@ def throughput_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
         record: of a run that is ok.
         steps: its raw steps, at least one block of them finished by every rank.
     """
-    ranks, hosts = _plural(record.world_size, "rank"), _plural(len(record.hosts), "host")
-    title = f"{record.workload} under {record.backend} over {record.transport}: {ranks} on {hosts}"
-    table = Table(title=title, title_justify="left")
-    for name in ("host", "rank", f"{record.sample_unit}/s", "step ms (median)", "step ms (95%)", "waiting for data"):
-        table.add_column(name, justify="left" if name == "host" else "right")
+    table = _table(record, "host", "rank", f"{record.sample_unit}/s", "step ms (median)", "step ms (95%)", "waiting for data")
     both = Steps.of(steps.assign(launch=record.launch, arm=record.arm)).valid([record])
     timed = both.where(kind="sync")
     raw = steps[steps["turn"].isin(timed.slowest["turn"])]
@@ -48,15 +44,20 @@ def throughput_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
 
 def cases_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
     """One row per case of a micro-benchmark: latency, algbw and busbw, or why there are none."""
-    ranks = _plural(record.world_size, "rank")
-    title = f"{record.workload} under {record.backend} over {record.transport}: {ranks} on {_plural(len(record.hosts), 'host')}"
-    table = Table(title=title, title_justify="left")
-    for name in ("operation", "size", "latency", "algbw", "busbw"):
-        table.add_column(name, justify="left" if name == "operation" else "right")
+    table = _table(record, "operation", "size", "latency", "algbw", "busbw")
     blocks = tabulate_blocks(Steps.of(steps.assign(launch=record.launch, arm=record.arm)))
     for case, found in zip(record.cases, summarise_cases([record], blocks, confidence=CONFIDENCE), strict=True):
         figures = [duration(found.latency_s), bandwidth(found.algbw_bytes_per_s), bandwidth(found.busbw_bytes_per_s)]
         table.add_row(case.operation, size_text(case), *([found.not_offered, "", ""] if found.not_offered else figures))
+    return table
+
+
+def _table(record: LaunchRecord, *columns: str) -> Table:
+    where = f"{_plural(record.world_size, 'rank')} on {_plural(len(record.hosts), 'host')}"
+    title = f"{record.workload} under {record.backend} over {record.transport}: {where}"
+    table = Table(title=title, title_justify="left")
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="right" if number else "left")
     return table
 
 

@@ -1,69 +1,37 @@
-"""Measures blocks of steps without a driver. The model is built once, as in a user's own run."""
+"""Measures blocks of steps in a standalone run. The model is built once, as in a user's own run."""
 
 from __future__ import annotations
 
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any
 
 from measurement.errors import ParityError
+from measurement.plans.plan import Measurement
 from measurement.records.record import BlockKind, BlockRecord, LaunchRecord
+from runners.protocol.drift import drift_between
 from runners.protocol.messages import BlockCommand, DriftReport
 from runners.rank.engine import Engine
-from runners.standalone.drift import require_together
-
-LOCAL_EVERY = 4
-"""After so many blocks comes one without exchange, as by default in plans."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StandaloneSettings:
-    """How long to measure."""
-
-    warmup_steps: int
-    blocks: int
-    block_steps: int
-    parity_steps: int
-    local_every: int
-    """0: no blocks without exchange."""
-    timeout: timedelta
-    """How long ranks wait for each other."""
-
-    def as_measurement(self) -> dict[str, Any]:
-        """The ``measurement`` of the plan that is written beside the record."""
-        return {
-            "mode": "separate",
-            "launches": 1,
-            "rounds": self.blocks,
-            "block_steps": self.block_steps,
-            "warmup_steps": self.warmup_steps,
-            "local_every": self.local_every,
-            "parity_steps": max(1, self.parity_steps),
-            "control": False,
-            "freeze": False,
-        }
-
-
-def measure(engine: Engine, record: LaunchRecord, settings: StandaloneSettings, *, keep: Callable[[BlockRecord], None]) -> None:
+def measure(engine: Engine, record: LaunchRecord, measurement: Measurement, *, keep: Callable[[BlockRecord], None]) -> None:
     """Time the blocks; on every rank the record gets those of all ranks. Collective.
 
     Args:
         engine: this rank's.
         record: to be filled.
-        settings: as asked for.
+        measurement: of the plan, which says how many rounds and steps.
         keep: called with each of this rank's blocks when it is over.
 
     Raises:
         ParityError: on every rank, where a micro-benchmark's result was wrong.
     """
     began = time.monotonic()
-    has_local = engine.backend.offers_local_steps(engine.backend.options) and not engine.job.speed.sync_batchnorm
-    local_every = settings.local_every if has_local and not record.cases else 0
+    has_local = engine.backend.has_local_steps and not engine.job.speed.sync_batchnorm
+    assert measurement.rounds is not None and measurement.block_steps is not None
+    local_every = measurement.local_every if has_local and not record.cases else 0
     mine: list[BlockRecord] = []
-    for case, number, kind in _blocks(_cases(record), settings.blocks, local_every=local_every):
+    for case, number, kind in _blocks(_cases(record), measurement.rounds, local_every=local_every):
         started = time.monotonic()
         command = BlockCommand(
             turn=len(mine),
@@ -71,8 +39,8 @@ def measure(engine: Engine, record: LaunchRecord, settings: StandaloneSettings, 
             block=len(mine),
             kind=kind,
             case=case,
-            steps=settings.block_steps,
-            warmup_steps=settings.warmup_steps if number == 0 else 0,
+            steps=measurement.block_steps,
+            warmup_steps=measurement.warmup_steps if number == 0 else 0,
             rebuild=False,
         )
         block = engine.run_block(command)
@@ -98,3 +66,14 @@ def _blocks(cases: Sequence[str | None], number: int, *, local_every: int) -> It
 def _cases(record: LaunchRecord) -> Sequence[str | None]:
     """The cases of a micro-benchmark that the backend offers; a single None where a workload is trained."""
     return [case.name for case in record.cases if case.name not in record.not_offered] if record.cases else [None]
+
+
+def require_together(reports: Sequence[DriftReport | None]) -> None:
+    """Refuse the timing of ranks that have drifted apart. Takes the reports of all ranks, in their order.
+
+    Raises:
+        ParityError: on every rank, with what differs.
+    """
+    apart = drift_between(reports)
+    if apart:
+        raise ParityError(apart)

@@ -1,12 +1,10 @@
-"""Trains to the end without a driver: prints a line for each epoch, more if asked, and writes checkpoints if asked."""
+"""A standalone training: it prints a line for each epoch, more if asked, and writes checkpoints if asked."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -19,10 +17,10 @@ from runners.protocol.tensor_bytes import read_tensors
 from runners.rank import checkpoint
 from runners.rank.checkpoint import Checkpoint
 from runners.rank.engine import Engine
-from runners.rank.epochs import EpochProgress, EpochRunner
+from runners.rank.epochs import EpochProgress
 from runners.rank.trainer import DATA_WAIT
-from runners.standalone.drift import require_together
-from runners.standalone.flags import CheckpointOptions, TrainingOptions
+from runners.standalone.flags import TrainingOptions
+from runners.standalone.throughput import require_together
 from workloads.base import EvaluationSums
 
 if TYPE_CHECKING:
@@ -34,24 +32,17 @@ Say = Callable[[str], None]
 
 
 class TrainingRun:
-    """One rank of a training that stands alone. Its methods are collective."""
+    """One rank of a standalone training. Its methods are collective."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        training: TrainingSettings,
-        *,
-        options: TrainingOptions,
-        checkpointing: CheckpointOptions | None,
-        say: Say,
-        events: TensorboardLog | None = None,
-    ) -> None:
+    def __init__(self, engine: Engine, options: TrainingOptions, *, say: Say, events: TensorboardLog | None = None) -> None:
         """``events`` are rank 0's."""
-        assert engine.epochs is not None
-        self._engine, self._training, self._runner = engine, training, engine.epochs
-        self._options, self._checkpointing, self._say, self._events = options, checkpointing, say, events
+        assert engine.epochs is not None and engine.job.training is not None
+        self._engine, self._training, self._runner = engine, engine.job.training, engine.epochs
+        self._options, self._say, self._events = options, say, events
         self._rank = engine.runner.world.rank
-        self._resumed = self._open() if checkpointing else None
+        self._printed, self._logged = 0, 0
+        """Steps of this epoch that lines were printed of, and whose losses TensorBoard has."""
+        self._resumed = self._open() if options.checkpoint else None
 
     def _open(self) -> Checkpoint | None:
         """Read the checkpoint on rank 0 and give it to every rank. If it cannot be used, rank 0 says why and all ranks end.
@@ -77,12 +68,12 @@ class TrainingRun:
         return Checkpoint.of(read_tensors(content)) if content != NO_CHECKPOINT else None
 
     def _find(self) -> Checkpoint | None:
-        assert self._checkpointing is not None
-        path = self._checkpointing.path
+        path = self._options.checkpoint
+        assert path is not None
         checkpoint.require_whole(self._engine.trainer.workload)
-        if self._checkpointing.resume or self._options.evaluates_only:
+        if self._options.resume or self._options.evaluate:
             trained = checkpoint.what_is_trained(self._engine.job, self._runner)
-            return checkpoint.read(path, trained=trained, only_model=self._options.evaluates_only)
+            return checkpoint.read(path, trained=trained, only_model=self._options.evaluate)
         if path.exists():
             raise PlanError(f"checkpoint '{path}' exists already; say --resume to go on with it, or remove it to begin anew")
         checkpoint.require_place(path)
@@ -94,7 +85,7 @@ class TrainingRun:
         first = self._resumed.epoch if self._resumed else self._options.start_epoch
         progress = self._begin(record)
         for epoch in range(first, self._training.epochs):
-            if self._has_reached(record):
+            if self._training.stop_at_target and record.epochs and self._training.is_reached(record.epochs[-1]):
                 break
             self._epoch(epoch, record, progress, began)
             progress = None
@@ -127,40 +118,35 @@ class TrainingRun:
         self._say(f"resumed at epoch {resumed.epoch + 1}, step {len(progress.losses) + 1} of {self._runner.steps}")
         return progress
 
-    def _has_reached(self, record: LaunchRecord) -> bool:
-        return self._training.stop_at_target and bool(record.epochs) and self._training.is_reached(record.epochs[-1])
-
     def _epoch(self, epoch: int, record: LaunchRecord, progress: EpochProgress | None, began: float) -> None:
         started = time.monotonic()
-        told = Told(len(progress.losses) if progress else 0)
-        keep_every = self._checkpointing.every_steps if self._checkpointing else None
-        print_every = self._options.print_every
+        self._printed, self._logged = len(progress.losses) if progress else 0, 0
+        keep_every, print_every = self._options.checkpoint_steps, self._options.print_every
 
         def pause(epoch: int, progress: EpochProgress) -> None:
             done = len(progress.losses)
             if keep_every and done % keep_every == 0:
                 self._keep(record, epoch, progress)
             if print_every and done % print_every == 0:
-                self._tell(record, epoch, progress, told)
+                self._print_progress(record, epoch, progress)
 
         command = EpochCommand(turn=epoch, epoch=epoch)
         every = [number for number in (keep_every, print_every) if number]
         report = self._runner.run(command, progress=progress, pause=pause, pause_every=every)
         reports = self._engine.backend.all_gather_object(report, EpochReport)
         require_together([each.drift for each in reports])
-        done = combine(reports, epoch=epoch)
-        measured = {"started_s": started - began, "wall_s": time.monotonic() - started}
-        block = BlockRecord.joined([each.block for each in reports], **measured)
+        done, wall_s = combine(reports, epoch=epoch), time.monotonic() - started
+        block = BlockRecord.joined([each.block for each in reports], started_s=started - began, wall_s=wall_s)
         record.epochs.append(done)
         record.blocks.append(block)
         self._say(line(done, epochs=self._training.epochs, unit=record.sample_unit))
         self._keep(record, epoch + 1, EpochProgress())
         if self._events is not None:
-            self._events.epoch(done, block, steps_written=told.written)
+            self._events.epoch(done, block, steps_written=self._logged)
 
-    def _tell(self, record: LaunchRecord, epoch: int, progress: EpochProgress, told: Told) -> None:
+    def _print_progress(self, record: LaunchRecord, epoch: int, progress: EpochProgress) -> None:
         """Print how the steps went since the last line, over all ranks, and write their losses for TensorBoard."""
-        new = slice(told.steps, None)
+        new = slice(self._printed, None)
         own = (progress.losses[new], sum(progress.samples[new]), progress.phases_s[new])
         ranks = self._engine.backend.all_gather_object(own, tuple[list[float], int, list[list[float]]])
         losses = [fmean(of_ranks) for of_ranks in zip(*(losses for losses, _, _ in ranks), strict=True)]
@@ -174,35 +160,20 @@ class TrainingRun:
             f"{timedelta(seconds=round(left * seconds / len(losses)))} left"
         )
         if self._events is not None:
-            self._events.losses(losses, first=epoch * self._runner.steps + told.steps)
-            told.written = done
-        told.steps = done
+            self._events.losses(losses, first=epoch * self._runner.steps + self._printed)
+            self._logged = done
+        self._printed = done
 
     def _keep(self, record: LaunchRecord, epoch: int, progress: EpochProgress) -> None:
-        """Write the checkpoint; and beside it the best so far, where the epoch that ended is that."""
-        if self._checkpointing is None:
+        """Write the checkpoint, such as ``kept.pt``, and beside it the best epoch so far, ``kept.best.pt``."""
+        path = self._options.checkpoint
+        if path is None:
             return
-        runner: EpochRunner = self._runner
-        found = checkpoint.capture(self._engine.job, runner, epoch=epoch, progress=progress, finished=record.epochs)
+        found = checkpoint.capture(self._engine.job, self._runner, epoch=epoch, progress=progress, finished=record.epochs)
         if self._rank == 0:
-            found.write(self._checkpointing.path)
+            found.write(path)
             if not progress.losses and is_best(record.epochs):
-                found.write(best_path(self._checkpointing.path))
-
-
-@dataclass
-class Told:
-    """How far an epoch's steps were told."""
-
-    steps: int
-    """Of which lines were printed."""
-    written: int = 0
-    """Of which the losses were written for TensorBoard."""
-
-
-def best_path(path: Path) -> Path:
-    """Where the best model of a training is kept: ``kept.pt`` has ``kept.best.pt`` beside it."""
-    return path.with_suffix(f".best{path.suffix}")
+                found.write(path.with_suffix(f".best{path.suffix}"))
 
 
 def is_best(epochs: Sequence[EpochRecord]) -> bool:

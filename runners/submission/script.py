@@ -8,8 +8,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from measurement.errors import LaunchError, PlanError, printable, quoted
 from measurement.files import write_whole
@@ -21,23 +22,30 @@ TIMEOUT_S = 60
 TIME = re.compile(r"[0-9]{1,4}(-[0-9]{1,2}(:[0-9]{1,2}){0,2}|(:[0-9]{1,2}){0,2})")
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobRequest:
+class JobRequest(BaseModel):
     """What the job asks Slurm for."""
 
-    nodes: int
-    tasks_per_node: int
-    time: str
-    """As sbatch takes it: ``2:00:00``, ``1-12``, ``90`` (minutes)."""
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    nodes: int = Field(default=1, ge=1)
+    """Nodes of the job."""
+    tasks_per_node: int = Field(default=1, ge=1)
+    """Ranks on each node."""
+    time: str = "1:00:00"
+    """Time limit, as sbatch takes it; what was measured by then is kept and reported."""
     partition: str | None = None
+    """Slurm's partition."""
     account: str | None = None
-    cpus_per_task: int | None = None
-    gpus_per_node: int | None = None
+    """Slurm's account."""
+    cpus_per_task: int | None = Field(default=None, ge=1)
+    """Cores for each rank."""
+    gpus_per_node: int | None = Field(default=None, ge=1)
+    """GPUs on each node."""
     others: tuple[str, ...] = ()
-    """Further options of sbatch, each as one word: ``--exclusive``."""
+    """Pass a further option to sbatch, such as --sbatch=--exclusive; may be repeated."""
 
     def options(self, *, name: str, folder: Path) -> list[str]:
-        """Those of the script's ``#SBATCH`` lines.
+        """Return the words of the script's ``#SBATCH`` lines.
 
         Raises:
             PlanError: a value would be read as something else.
@@ -78,17 +86,8 @@ def script_of(request: JobRequest, plan: Path, *, name: str, folder: Path, argum
         arguments: of ``ringside compare`` besides.
     """
     lines = [f"#SBATCH {shlex.quote(option)}" for option in request.options(name=name, folder=folder)]
-    command = [sys.executable, "-m", "runners.cli", "compare", str(plan), "-o", str(folder), *arguments]
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            *lines,
-            "",
-            f"cd {shlex.quote(str(Path.cwd()))} || exit 2",
-            f"exec {shlex.join(command)}",
-            "",
-        ]
-    )
+    command = [sys.executable, "-P", "-m", "runners.cli", "compare", str(plan), "-o", str(folder), *arguments]
+    return "\n".join(["#!/bin/bash", *lines, "", f"cd {shlex.quote(str(Path.cwd()))} || exit 2", f"exec {shlex.join(command)}", ""])
 
 
 def submit(script: str, folder: Path) -> str:

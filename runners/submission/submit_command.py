@@ -5,97 +5,110 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic import BaseModel, ConfigDict
 
-from measurement.errors import PlanError
+from measurement.errors import PlanError, printable
+from runners.flags import Flag, Given, command, values_of
+from runners.submission import script
 from runners.submission.script import JobRequest
 
 if TYPE_CHECKING:
     from measurement.records.results import ResultsFolder
 
+LAST_LINES = 3
+"""Lines of a job's log that ``ringside status`` shows."""
 
-def submit(
-    plan: Annotated[Path | None, typer.Argument(help="A comparison plan (YAML), without hosts: the job's nodes are used.")] = None,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of the job.")] = 1,
-    tasks_per_node: Annotated[int | None, typer.Option("--ntasks-per-node", min=1, help="Ranks on each node.")] = None,
-    time: Annotated[
-        str, typer.Option(help="Time limit, as sbatch takes it; what was measured by then is kept and reported.")
-    ] = "1:00:00",
-    partition: Annotated[str | None, typer.Option("-p", "--partition", help="Slurm's partition.")] = None,
-    account: Annotated[str | None, typer.Option("-A", "--account", help="Slurm's account.")] = None,
-    cpus_per_task: Annotated[int | None, typer.Option("-c", "--cpus-per-task", min=1, help="Cores for each rank.")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(min=1, help="GPUs on each node.")] = None,
-    sbatch: Annotated[
-        list[str] | None, typer.Option(help="Pass a further option to sbatch, such as --sbatch=--exclusive; may be repeated.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Results folder, seen from all nodes. [results/NAME-TIME]")
-    ] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the plan.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Submit the job of this folder again; it goes on.")] = None,
-    only_print: Annotated[bool, typer.Option("--print", help="Show the batch script, submit nothing.")] = False,
-) -> None:
-    """Submit a comparison to Slurm as a batch job."""
+
+class SubmitOptions(BaseModel):
+    """What ``ringside submit`` is asked besides what the job asks Slurm for."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    plan: Path | None = None
+    """A comparison plan (YAML), without hosts: the job's nodes are used."""
+    output: Path | None = None
+    """Results folder, seen from all nodes. [results/NAME-TIME]"""
+    settings: list[str] = []
+    """Replace a value of the plan; may be repeated."""
+    resume: Path | None = None
+    """Submit the job of this folder again; it goes on."""
+    only_print: bool = False
+    """Show the batch script, submit nothing."""
+
+
+_job, _own = partial(Flag, "Job", JobRequest), partial(Flag, "Comparison", SubmitOptions)
+FLAGS = (
+    _own("plan", is_argument=True),
+    _own("output", ("-o", "--output")),
+    _own("settings", ("--set",), metavar="KEY=VALUE"),
+    _own("resume"),
+    _own("only_print", ("--print",)),
+    _job("nodes"),
+    _job("tasks_per_node", ("--ntasks-per-node",), default=None),
+    _job("time"),
+    _job("partition", ("-p", "--partition")),
+    _job("account", ("-A", "--account")),
+    _job("cpus_per_task", ("-c", "--cpus-per-task")),
+    _job("gpus_per_node"),
+    _job("others", ("--sbatch",)),
+)
+
+
+def submit_given(given: Given) -> None:
+    """Submit a plan, or the job of an earlier one again."""
     from measurement.plans.plan_file import read_content
     from measurement.records.results import default_folder
     from runners.driver.run_study import read_plan_or_study
-    from runners.submission import script
     from runners.submission.requirements import most_ranks, require_fit, require_hosts, time_warnings
 
-    if (plan is None) == (resume is None):
+    asked, request = SubmitOptions(**values_of(given, SubmitOptions)), JobRequest(**values_of(given, JobRequest))
+    if (asked.plan is None) == (asked.resume is None):
         raise PlanError("give a plan, or --resume with the folder of an earlier job, and not both")
-    if resume is not None:
-        print(_told(script.submit_again(resume.resolve()), resume))
+    if asked.resume is not None:
+        print(_submitted(script.submit_again(asked.resume.resolve()), asked.resume))
         return
-    assert plan is not None
-    tasks = tasks_per_node or 1
-    overrides = list(settings or [])
-    chosen = read_plan_or_study(plan, overrides=[*overrides, *_placeholders(nodes, tasks)])
-    if tasks_per_node is None and nodes == 1:
-        tasks = most_ranks(chosen)
-    request = JobRequest(
-        nodes=nodes,
-        tasks_per_node=tasks,
-        time=time,
-        partition=partition,
-        account=account,
-        cpus_per_task=cpus_per_task,
-        gpus_per_node=gpus_per_node,
-        others=tuple(sbatch or ()),
-    )
-    content = read_content(plan, overrides=overrides)
-    require_hosts(chosen, content.get("hosts") or content.get("hostfile"), nodes=nodes)
+    assert asked.plan is not None
+    chosen = read_plan_or_study(asked.plan, overrides=[*asked.settings, *_placeholders(request)])
+    if request.nodes == 1 and "tasks_per_node" not in request.model_fields_set:
+        request = request.model_copy(update={"tasks_per_node": most_ranks(chosen)})
+    content = read_content(asked.plan, overrides=asked.settings)
+    require_hosts(chosen, content.get("hosts") or content.get("hostfile"), nodes=request.nodes)
     require_fit(chosen, request)
-    folder = (output or default_folder(chosen.name)).resolve()
-    arguments = [word for setting in overrides for word in ("--set", setting)]
-    text = script.script_of(request, plan.resolve(), name=chosen.name, folder=folder, arguments=arguments)
+    folder = (asked.output or default_folder(chosen.name)).resolve()
+    arguments = [word for setting in asked.settings for word in ("--set", setting)]
+    text = script.script_of(request, asked.plan.resolve(), name=chosen.name, folder=folder, arguments=arguments)
     for warning in time_warnings(chosen, request):
         print(f"ringside: {warning}", file=sys.stderr)
-    print(text.rstrip() if only_print else _told(script.submit(text, folder), folder))
+    print(text.rstrip() if asked.only_print else _submitted(script.submit(text, folder), folder))
 
 
-def _placeholders(nodes: int, tasks: int) -> list[str]:
-    """The nodes are not known yet; with these the plan is checked as it will be read."""
-    return [f"hosts={','.join(f'node{number}:{tasks}' for number in range(1, nodes + 1))}"] if nodes > 1 else []
+submit = command(submit_given, FLAGS, text="Submit a comparison to Slurm as a batch job.")
+submit.__name__ = "submit"
 
 
-def _told(job_id: str, folder: Path) -> str:
+def _placeholders(request: JobRequest) -> list[str]:
+    """Stand for nodes that are not known yet: with these the plan is checked as it will be read."""
+    nodes = [f"node{number}:{request.tasks_per_node}" for number in range(1, request.nodes + 1)]
+    return [f"hosts={','.join(nodes)}"] if len(nodes) > 1 else []
+
+
+def _submitted(job_id: str, folder: Path) -> str:
     return f"job {job_id}; see how it stands: {shlex.join(['ringside', 'status', str(folder)])}"
 
 
 def status(folder: Annotated[Path, typer.Argument(help="Folder that 'ringside submit' wrote.")]) -> None:
     """Show how a submitted comparison stands: its jobs in the queue, and what is measured."""
     from measurement.records.results import ResultsFolder
-    from runners.submission.script import JOBS, slurm
 
-    if not (folder / JOBS).is_file():
-        raise PlanError(f"'{folder}' holds no {JOBS}; give the folder that 'ringside submit PLAN -o FOLDER' wrote")
-    jobs = (folder / JOBS).read_text(encoding="utf-8").split()
-    listed = slurm("squeue", "-h", "-u", str(os.getuid()), "-o", "%i %T %M of %l %R")
+    if not (folder / script.JOBS).is_file():
+        raise PlanError(f"'{folder}' holds no {script.JOBS}; give the folder that 'ringside submit PLAN -o FOLDER' wrote")
+    jobs = (folder / script.JOBS).read_text(encoding="utf-8").split()
+    listed = script.slurm("squeue", "-h", "-u", str(os.getuid()), "-o", "%i %T %M of %l %R")
     queued = {job_id: stands for job_id, _, stands in (line.partition(" ") for line in listed.splitlines())}
     for job_id in jobs:
         print(f"job {job_id}: {queued.get(job_id, 'not in the queue: it has ended')}")
@@ -106,22 +119,17 @@ def status(folder: Annotated[Path, typer.Argument(help="Folder that 'ringside su
     planned = results.read_plan().measurement.launches
     folders = [point for point in sorted((folder / "points").glob("*")) if point.is_dir()] or [folder]
     for one in folders:
-        _tell(ResultsFolder(one), planned, of=f"{one.name}: " if one != folder else "")
+        _print_launches(ResultsFolder(one), planned, of=f"{one.name}: " if one != folder else "")
     log = folder / f"slurm-{jobs[-1]}.log"
     if log.is_file():
-        print(*_last_lines(log), sep="\n")
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
+        print(*(f"  {printable(line)}" for line in lines), sep="\n")
 
 
-def _tell(results: ResultsFolder, planned: int, *, of: str) -> None:
+def _print_launches(results: ResultsFolder, planned: int, *, of: str) -> None:
     records = results.records()
     complete = {record.launch for record in records} - {record.launch for record in records if not record.complete}
     print(f"{of}{len(complete)} of {planned} launches are measured")
     for record in records:
         if record.status != "ok":
             print(f"{of}launch {record.launch}, {record.arm}: {record.status}: {record.error.message if record.error else ''}")
-
-
-def _last_lines(log: Path, number: int = 3) -> Sequence[str]:
-    from measurement.errors import printable
-
-    return [f"  {printable(line)}" for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-number:]]

@@ -102,7 +102,7 @@ def test_a_model_is_trained_alike_or_refused_beforehand(lives, one, kind):
 
 
 def has_local_steps(one):
-    return backend_class((one if isinstance(one, str) else one.values[0]).rpartition("=")[0]).has_local_steps
+    return backend_class((one if isinstance(one, str) else one.values[0]).rpartition("=")[0])().has_local_steps
 
 
 @pytest.mark.parametrize("one", [one for one in EVERY if has_local_steps(one)])

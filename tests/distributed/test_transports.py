@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from backends.dp import DataParallel
+from backends.single import DataParallel
 from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
 from tests.conftest import REPOSITORY, needs_horovod, ringside_here, write_plan

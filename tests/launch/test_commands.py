@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from backends import backend_class
+from backends import make_backend
 from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan_file import check_plan
 from measurement.world import HOROVOD, MPI, RENDEZVOUS, World
@@ -396,7 +396,7 @@ def test_a_launcher_is_refused_for_what_it_does_not_give(backend, transport, lau
     ],
 )
 def test_the_launcher_that_people_use_is_the_default(backend, transport, launcher):
-    assert default_launcher(backend, backend_class(backend), transport) == launcher
+    assert default_launcher(backend, make_backend(backend, transport=transport, options={})) == launcher
 
 
 FAULTS_OF_A_STEP = """

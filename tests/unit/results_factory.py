@@ -105,7 +105,7 @@ def write_results(root: Path, *, truth: Truth | None = None, plan: Plan | None =
 
 def make_manifest(plan: Plan) -> Manifest:
     """One difference that was asked for, one that was not."""
-    libraries = {name: arm.backend for name, arm in plan.all_arms().items()}
+    libraries = {name: arm.backend for name, arm in plan.compared_arms().items()}
     return Manifest(
         comparison_id=COMPARISON_ID,
         plan_digest=plan_digest(plan),
@@ -122,7 +122,7 @@ def make_manifest(plan: Plan) -> Manifest:
 
 def make_launch(plan: Plan, truth: Truth, launch: int, *, random: np.random.Generator) -> list[LaunchRecord]:
     """One launch of every arm."""
-    arms = list(plan.all_arms())
+    arms = list(plan.compared_arms())
     level = {arm: random.normal(0, truth.launch_noise) for arm in arms}
     blocks: dict[str, list[BlockRecord]] = {arm: [] for arm in arms}
     turn = 0
@@ -250,7 +250,7 @@ def _finish(plan: Plan, truth: Truth, launch: int, arm: str, blocks: list[BlockR
 
 def _arm(plan: Plan, arm: str) -> Arm:
     """The floor is written as a single process of which there are several."""
-    return Arm(backend="single") if arm == FLOOR else plan.all_arms()[arm]
+    return Arm(backend="single") if arm == FLOOR else plan.compared_arms()[arm]
 
 
 def _rank(plan: Plan, arm: str, rank: int) -> RankReport:

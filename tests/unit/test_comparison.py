@@ -259,7 +259,7 @@ def test_an_arm_that_was_never_started_is_a_row_too(tmp_path):
     plan, records = folder.read_plan(), [r for r in folder.records() if r.arm != "horovod-mpi"]
     found = compare(plan, records, read_steps(folder, records))
     assert found.arm("horovod-mpi").status == "not measured"
-    assert [arm.name for arm in found.arms] == list(plan.all_arms())
+    assert [arm.name for arm in found.arms] == list(plan.compared_arms())
 
 
 def test_a_failing_control_comes_first_and_demotes_smaller_claims(tmp_path):
@@ -280,14 +280,14 @@ def test_no_control_is_said(tmp_path):
 
 
 def test_an_interrupted_launch_counts_as_far_as_it_got(tmp_path):
-    cut = {(arm, 2): 5 for arm in make_plan().all_arms()}
+    cut = {(arm, 2): 5 for arm in make_plan().compared_arms()}
     found = conclude(write_results(tmp_path, truth=Truth(cut=cut)))
     assert found.result("horovod-gloo").pairs == 12 + 12 + 5
     assert "ddp-gloo was interrupted; what it had measured counts" in found.warnings
 
 
 def test_what_was_interrupted_before_any_gate_counts_and_says_so(tmp_path):
-    folder = write_results(tmp_path, truth=Truth(cut={(arm, 2): 5 for arm in make_plan().all_arms()}))
+    folder = write_results(tmp_path, truth=Truth(cut={(arm, 2): 5 for arm in make_plan().compared_arms()}))
     for record in folder.records():
         folder.write_record(record.model_copy(update={"parity": None}))
     counts = "ddp-gloo was interrupted; what it had measured counts, though no launch of it came to the parity gate"

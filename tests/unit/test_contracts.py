@@ -11,9 +11,8 @@ import torch
 import backends
 import reports
 import workloads
-from backends import backend_class
+from backends import backend_class, make_backend
 from measurement.errors import PlanError
-from measurement.plans.plan_file import checked
 from runners.launchers import REGISTRY as LAUNCHERS
 from runners.launchers import make_launcher
 from runners.planning.workload import resolve_workload
@@ -105,17 +104,17 @@ def test_too_large_a_batch_is_refused():
 @pytest.mark.parametrize("name", backends.REGISTRY.table)
 def test_a_backend_says_what_it_takes(name):
     cls = backend_class(name)
-    options = checked(cls.Options, {}, source="test")
     assert set(cls.customary_launchers) <= set(LAUNCHERS.table)
     for transport in cls.transports or (None,):
         gives = [make_launcher(launcher).gives(transport) for launcher in cls.customary_launchers]
-        assert any(cls.needs(transport) <= given for given in gives), f"no customary launcher can start it over {transport}"
+        backend = cls(transport=transport)
+        assert any(backend.needs() <= given for given in gives), f"no customary launcher can start it over {transport}"
     with pytest.raises(PlanError, match="unknown option 'nonsense'"):
-        checked(cls.Options, {"nonsense": 1}, source="test")
-    cls.check(transport=None, options=options, micro_steps=1, world_size=1)
-    environment = cls.environment(transport=cls.transports[0] if cls.transports else None, options=options)
+        make_backend(name, transport=None, options={"nonsense": 1})
+    cls().check(world_size=1)
+    environment = cls(transport=cls.transports[0] if cls.transports else None).environment()
     assert all(isinstance(value, str) for value in environment.values())
-    assert cls(options=options, micro_steps=2).micro_steps == 2
+    assert make_backend(name, transport=None, options={}, micro_steps=2).micro_steps == 2
 
 
 def test_every_report_has_a_name_of_its_own():

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from backends import backend_class
+from backends import make_backend
 from measurement.conditions.disturbing_variables import TABLE, disturbances, refusal, told
 from measurement.errors import PlanError
 from measurement.plans.plan_file import check_plan
@@ -51,9 +51,10 @@ def test_what_would_not_measure_truly_is_refused_before_anything_starts(monkeypa
 
 @pytest.mark.parametrize("backend", ["ddp", "fsdp2", "naive"])
 def test_detail_reaches_every_backend_of_torch_distributed_and_horovods_timeline_none_of_them(backend):
-    assert "DDP over Gloo dies" in backend_class(backend).refused_environment({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
-    assert backend_class(backend).refused_environment({"HOROVOD_TIMELINE": "x", "HOROVOD_AUTOTUNE": "1"}) is None
-    assert backend_class("horovod").refused_environment({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}) is None
+    chosen = make_backend(backend, transport=None, options={})
+    assert "DDP over Gloo dies" in chosen.refused_environment({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
+    assert chosen.refused_environment({"HOROVOD_TIMELINE": "x", "HOROVOD_AUTOTUNE": "1"}) is None
+    assert make_backend("horovod", transport=None, options={}).refused_environment({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}) is None
 
 
 def test_a_plan_that_sets_one_is_refused_when_it_is_read():

@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from backends import make_backend
 from measurement.errors import LaunchError
 from runners.hosts import names
 from runners.planning.compatibility import require_findable
@@ -54,7 +55,8 @@ def test_a_host_that_others_cannot_find_by_what_its_name_means_to_it(own, line, 
 )
 def test_who_is_refused_on_such_a_host(backend, transport, interface, is_refused):
     def check(hidden):
-        require_findable(hidden, backend=backend, transport=transport, network_interface=interface)
+        chosen = make_backend(backend, transport=transport, options={})
+        require_findable(hidden, chosen, network_interface=interface)
 
     check({})
     if is_refused:

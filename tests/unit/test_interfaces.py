@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
 from backends import backend_class
+from backends.base import Prepared
+from backends.ddp import DDPPrepared
+from backends.fsdp2 import FSDP2Prepared
+from backends.horovod.optimizer import HorovodPrepared
+from backends.naive import NaivePrepared
 from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
 from reports import make_reports, write_reports
@@ -15,47 +22,55 @@ from runners.rank.precision import StepPrecision
 from tests.outside.engine import EnginePrepared
 from tests.unit.results_factory import Truth, make_plan, write_results
 
-OLD = """
-from backends.ddp import DDP
+OTHERS = """
 from backends.single import Single
 from backends.base import Backend
-
-class PreparesAPair(DDP):
-    def prepare(self, model, optimizer):
-        return model, optimizer
-
-class HasLocalOnly(Single):
-    def local_only(self, model, optimizer):
-        ...
 
 class SaysNothing(Backend):
     def prepare(self, model, build_optimizer): ...
     setup = all_gather_bytes = barrier = describe = teardown = prepare
 
 class OfTheFuture(Single):
-    interface_version = 3
+    interface_version = 2
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("PreparesAPair", r"it has prepare\(model, optimizer\); set interface_version = 2, let prepare\(model, build_optimizer\)"),
-        ("HasLocalOnly", r"prepare\(model, build_optimizer\), local_only; .* which has local_only, accumulating and exchanged"),
-        ("SaysNothing", "it has interface_version None"),
-        ("OfTheFuture", "it has interface_version 3"),
-    ],
-)
-def test_a_backend_for_another_version_is_refused_with_what_to_change(tmp_path, name, told):
-    (tmp_path / "old.py").write_text(OLD)
-    with pytest.raises(PlanError, match=rf"backend '.*:{name}' \({name}\) is not written for version 2 of the interface: .*{told}"):
-        backend_class(f"{tmp_path / 'old.py'}:{name}")
+@pytest.mark.parametrize(("name", "version"), [("SaysNothing", None), ("OfTheFuture", 2)])
+def test_a_backend_for_another_version_is_refused_with_what_to_change(tmp_path, name, version):
+    (tmp_path / "others.py").write_text(OTHERS)
+    told = rf"is not written for version 1 of the interface: it has interface_version {version}; .* set interface_version = 1"
+    with pytest.raises(PlanError, match=rf"backend '.*:{name}' \({name}\) {told}"):
+        backend_class(f"{tmp_path / 'others.py'}:{name}")
+
+
+class StepAlone(NaivePrepared):
+    """Exchanges in ``step``, which is not called where gradients are clipped."""
+
+    def step(self):
+        self.optimizer.step()
+
+
+class Both(StepAlone):
+    """As ``StepAlone`` should be."""
+
+    @contextmanager
+    def exchanged(self):
+        yield
+
+
+@pytest.mark.parametrize(("precision", "norm", "named"), [("fp32", 1.0, "max_gradient_norm"), ("amp-fp16", None, "amp-fp16")])
+def test_a_backend_that_overrides_its_step_alone_is_refused_what_would_leave_it_out(precision, norm, named):
+    step = StepPrecision(precision=precision, max_gradient_norm=norm, device=torch.device("cpu"))
+    with pytest.raises(PlanError, match=rf"{named}.*: StepAlone overrides step\(\), .* exchange gradients in exchanged\(\)"):
+        step.require_fit(StepAlone.__new__(StepAlone))
+    for fits in (Prepared, NaivePrepared, DDPPrepared, HorovodPrepared, FSDP2Prepared, Both):
+        step.require_fit(fits.__new__(fits))
+    unclipped = StepPrecision(precision="fp32", max_gradient_norm=None, device=torch.device("cpu"))
+    unclipped.require_fit(StepAlone.__new__(StepAlone))
 
 
 @pytest.mark.parametrize(("precision", "norm", "named"), [("fp32", 1.0, "max_gradient_norm"), ("amp-fp16", None, "amp-fp16")])
 def test_what_comes_before_the_step_is_refused_by_a_backend_that_owns_it(precision, norm, named):
-    import torch
-
     step = StepPrecision(precision=precision, max_gradient_norm=norm, device=torch.device("cpu"))
     engine = torch.nn.Linear(1, 1)
     engine.module, engine.optimizer = engine, torch.optim.SGD(engine.parameters(), lr=0.1)

@@ -157,9 +157,9 @@ def test_overrides_replace_and_are_checked(tmp_path):
 
 def test_the_control_is_the_baseline_again():
     plan = check(measurement={"control": True}, arms={"ddp": TINY["arms"]["ddp"], "other": {"backend": "ddp"}})
-    assert list(plan.all_arms()) == ["ddp", "ddp-control", "other"]
-    assert [plan.role(name) for name in plan.all_arms()] == ["baseline", "control", "candidate"]
-    assert plan.all_arms()["ddp-control"] == plan.arms["ddp"]
+    assert list(plan.compared_arms()) == ["ddp", "ddp-control", "other"]
+    assert [plan.role(name) for name in plan.compared_arms()] == ["baseline", "control", "candidate"]
+    assert plan.compared_arms()["ddp-control"] == plan.arms["ddp"]
 
 
 def test_a_plan_survives_its_own_yaml():
@@ -208,7 +208,7 @@ def test_training_has_no_control_and_one_process_has_the_batch_of_all():
     arms = {"ddp": TINY["arms"]["ddp"], "alone": {"backend": "single"}}
     changes = {"arms": arms, "micro_steps": 3, "training": {"epochs": 2}, "measurement": {"launches": 2}}
     plan = check_plan({**TINY, **changes}, source="test")
-    assert (plan.measurement.control, plan.measurement.local_every, list(plan.all_arms())) == (False, 0, ["ddp", "alone"])
+    assert (plan.measurement.control, plan.measurement.local_every, list(plan.compared_arms())) == (False, 0, ["ddp", "alone"])
     assert check_plan(yaml.safe_load(plan.to_yaml()), source="again") == plan
     alone = resolve_arms(plan)["alone"].plan
     assert (alone.world_size, alone.micro_steps, alone.local_batch_size) == (1, 1, 2 * 3 * 16)

@@ -55,7 +55,7 @@ def run(*, cases=(), step_s=0.01, steps_s=None, not_offered=None, wrong=None, **
     """Every command that the arms were given, and the arms."""
     plan = check_plan({**PLAN, "measurement": {**PLAN["measurement"], **measurement}}, source="test")
     told, arms = [], []
-    for name in plan.all_arms():
+    for name in plan.compared_arms():
         fields = {"comparison_id": "c", "plan_digest": "d", "launch": 0, "arm": name, "role": plan.role(name), "backend": "x"}
         more = {"transport": "gloo", "launcher": "spawn", "workload": "w", "world_size": 2, "status": "ok"}
         record = LaunchRecord(**fields, **more, not_offered=(not_offered or {}).get(name, {}))

@@ -7,7 +7,6 @@ import math
 import mmap
 import multiprocessing
 import sys
-from datetime import timedelta
 from itertools import islice
 
 import pytest
@@ -15,8 +14,9 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from backends.base import Prepared
-from backends.horovod.backend import HorovodPrepared
+from backends.horovod.optimizer import HorovodPrepared
 from measurement.errors import PlanError
+from measurement.plans.plan import Measurement
 from measurement.plans.settings import LossScale, SpeedSettings
 from measurement.probes.step_timer import StepTimer
 from measurement.records.record import LaunchRecord
@@ -29,7 +29,7 @@ from runners.rank.call_counts import BACKWARD, FORWARD, STEP
 from runners.rank.engine import settle_garbage, start_engine
 from runners.rank.parity import run_gate
 from runners.rank.precision import StepPrecision
-from runners.standalone.throughput import StandaloneSettings, measure
+from runners.standalone.throughput import measure
 from tests.conftest import REPOSITORY
 from workloads.tensors import by_pixels
 
@@ -324,9 +324,7 @@ def test_the_first_block_uses_up_what_was_loaded_before_it(loading_engine, steps
 def test_a_standalone_run_has_a_row_for_each_timed_step(engine):
     fields = {"comparison_id": "c", "plan_digest": "d", "launch": 0, "arm": "single", "role": "baseline", "backend": "single"}
     more = {"transport": "none", "launcher": "none", "workload": "digits", "world_size": 1, "status": "ok"}
-    settings = StandaloneSettings(
-        warmup_steps=1, blocks=2, block_steps=2, parity_steps=0, local_every=0, timeout=timedelta(seconds=9)
-    )
+    settings = Measurement(warmup_steps=1, rounds=2, block_steps=2, local_every=0)
     record = LaunchRecord(**fields, **more)
     measure(engine, record, settings, keep=lambda block: None)
     rows = [row for block in record.blocks for row in block.rows()]

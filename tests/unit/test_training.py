@@ -22,7 +22,7 @@ from runners.rank.engine import start_engine
 from runners.rank.epochs import EpochProgress
 from runners.rank.learning_rate import LearningRates, learning_rate_factor
 from runners.rank.precision import StepPrecision
-from runners.standalone.flags import read_checkpoint_options, read_training, workload_options
+from runners.standalone.flags import FLAGS, WORKLOAD, WORKLOAD_OPTION, read_training, workload_options
 from runners.standalone.training_run import is_best
 from tests.conftest import REPOSITORY
 from tests.dataset_files import write_data
@@ -306,35 +306,45 @@ def test_a_micro_benchmark_trains_nothing(changes):
         start_engine(job, World())
 
 
+FLAG_OF = {flag.name: flag for flag in FLAGS}
+
+
+def training_of(epochs, values):
+    """What flags by name, those that were given, ask for."""
+    return read_training({FLAG_OF[name]: value for name, value in {"--epochs": epochs, **values}.items() if value is not None})
+
+
+def options_of(workload, options, values):
+    own = [f"{name}={value}" for name, value in options.items()]
+    return workload_options({WORKLOAD: workload, WORKLOAD_OPTION: own, **{FLAG_OF[name]: value for name, value in values.items()}})
+
+
 def test_flags_ask_for_training():
-    given = {"--target-accuracy": 0.9, "--warmup-epochs": 1.0, "--checkpoint": "x", "--resume": False, "--decay-epochs": None}
-    training = read_training(5, given)
+    given = {"--target-accuracy": 0.9, "--warmup-epochs": 1.0, "--checkpoint": "x"}
+    training = training_of(5, given)
     assert training == TrainingSettings(epochs=5, target_accuracy=0.9, warmup_epochs=1.0, stop_at_target=True)
-    assert read_training(None, {"--resume": False, "--decay-epochs": None}) is None
-    assert workload_options("mnist", {"learning_rate": 1}, {"--workers": 2, "--download": False}) == {
-        "learning_rate": 1,
-        "loader_workers": 2,
-    }
+    assert training_of(None, {}) is None
+    assert options_of("mnist", {"learning_rate": 1}, {"--workers": 2}) == {"learning_rate": 1, "loader_workers": 2}
 
 
 @pytest.mark.parametrize(
     ("refused", "message"),
     [
-        (lambda: read_training(None, {"--warmup-epochs": 1.0}), "--warmup-epochs is for training to the end; say --epochs N"),
-        (lambda: read_training(0, {}), "training: epochs = 0"),
-        (lambda: read_training(None, {"--print-every": 5}), "--print-every is for training to the end; say --epochs N"),
-        (lambda: read_training(3, {"--evaluate": True}), "--evaluate trains nothing; leave --epochs out"),
+        (lambda: training_of(None, {"--warmup-epochs": 1.0}), "--warmup-epochs is for training to the end; say --epochs N"),
+        (lambda: training_of(0, {}), "training: epochs = 0"),
+        (lambda: training_of(None, {"--print-every": 5}), "--print-every is for training to the end; say --epochs N"),
+        (lambda: training_of(3, {"--evaluate": True}), "--evaluate trains nothing; leave --epochs out"),
         (
-            lambda: read_training(None, {"--evaluate": True, "--print-every": 5}),
+            lambda: training_of(None, {"--evaluate": True, "--print-every": 5}),
             "--evaluate trains nothing; leave --print-every out",
         ),
-        (lambda: read_training(3, {"--start-epoch": 3}), "--start-epoch 3 leaves nothing to do with --epochs 3"),
-        (lambda: read_training(3, {"--start-epoch": 1, "--resume": True}), "leave --start-epoch out"),
-        (lambda: read_training(2, {"--learning-rate-scaling": "linaer"}), "learning_rate_scaling = 'linaer'"),
-        (lambda: read_checkpoint_options(None, every_steps=None, resume=True), "--resume needs --checkpoint FILE"),
-        (lambda: read_checkpoint_options(None, every_steps=3, resume=False), "--checkpoint-steps needs --checkpoint FILE"),
-        (lambda: workload_options("digits", {}, {"--data-dir": "d"}), "--data-dir: workload 'digits' has no option 'data_dir'"),
-        (lambda: workload_options("mnist", {"data_dir": "e"}, {"--data-dir": "d"}), "are both given; leave one out"),
+        (lambda: training_of(3, {"--start-epoch": 3}), "--start-epoch 3 leaves nothing to do with --epochs 3"),
+        (lambda: training_of(3, {"--start-epoch": 1, "--resume": True}), "leave --start-epoch out"),
+        (lambda: training_of(2, {"--learning-rate-scaling": "linaer"}), "learning_rate_scaling = 'linaer'"),
+        (lambda: training_of(3, {"--resume": True}), "--resume needs --checkpoint FILE"),
+        (lambda: training_of(3, {"--checkpoint-steps": 3}), "--checkpoint-steps needs --checkpoint FILE"),
+        (lambda: options_of("digits", {}, {"--data-dir": "d"}), "--data-dir: workload 'digits' has no option 'data_dir'"),
+        (lambda: options_of("mnist", {"data_dir": "e"}, {"--data-dir": "d"}), "are both given; leave one out"),
     ],
 )
 def test_flags_that_do_not_fit_are_refused(refused, message):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from backends import backend_class
+from backends import make_backend
 from measurement.errors import PlanError
 from runners.planning.workload import resolve_workload
 from runners.planning.workload_check import check_workload
@@ -156,11 +156,10 @@ def test_batches_hold_what_people_put_there(monkeypatch, kind):
     assert first == again != other
 
 
-def check_model(cls, model, *, transport, options, optimizer=None, missing=(), sparse=()):
+def check_model(backend, model, *, transport, options, optimizer=None, missing=(), sparse=()):
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
-    return cls.check_model(
-        model, optimizer, transport=transport, options=cls.Options(**options), missing=list(missing), sparse=list(sparse)
-    )
+    asked = make_backend(backend, transport=transport, options=options)
+    return asked.check_model(model, optimizer, missing=list(missing), sparse=list(sparse))
 
 
 def holding(*, parameter=None, buffer=None, trained=False):
@@ -195,7 +194,7 @@ def holding(*, parameter=None, buffer=None, trained=False):
 )
 def test_tensors_that_a_library_cannot_carry_are_refused_by_name(backend, transport, model, message):
     with pytest.raises(PlanError) as caught:
-        check_model(backend_class(backend), model(), transport=transport, options={})
+        check_model(backend, model(), transport=transport, options={})
     assert message in str(caught.value)
     assert "held" in str(caught.value) or "weight" in str(caught.value)
 
@@ -204,7 +203,7 @@ def test_tensors_that_a_library_cannot_carry_are_refused_by_name(backend, transp
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.uint8, torch.bfloat16, torch.complex64])
 def test_what_is_not_trained_may_be_of_any_ordinary_dtype(backend, dtype):
     for model in (holding(parameter=torch.ones(4).to(dtype)), holding(buffer=torch.ones(4).to(dtype))):
-        assert check_model(backend_class(backend), model, transport="gloo", options={}) == []
+        assert check_model(backend, model, transport="gloo", options={}) == []
 
 
 class NoDefault(torch.optim.SGD):
@@ -231,7 +230,7 @@ class Sealed(Around):
 
 
 def test_what_becomes_of_optimizers_that_groups_alone_do_not_make():
-    model, horovod, ddp = nn.Linear(2, 1), backend_class("horovod"), backend_class("ddp")
+    model, horovod, ddp = nn.Linear(2, 1), "horovod", "ddp"
     given = {"transport": "gloo", "options": {}}
     for optimizer in (NoDefault(model.parameters(), 0.1), Around(torch.optim.SGD(model.parameters(), lr=0.1))):
         notes = check_model(horovod, model, optimizer=optimizer, **given)
@@ -259,9 +258,8 @@ def test_what_becomes_of_optimizers_that_groups_alone_do_not_make():
     ],
 )
 def test_what_a_backend_makes_of_parameters_without_gradient(backend, transport, options, found):
-    cls = backend_class(backend)
     try:
-        said = check_model(cls, nn.Linear(2, 1), transport=transport, options=options, missing=["spare.weight"])
+        said = check_model(backend, nn.Linear(2, 1), transport=transport, options=options, missing=["spare.weight"])
     except PlanError as error:
         said = [str(error)]
     assert said == found if isinstance(found, list) else found in " ".join(said)
@@ -277,9 +275,8 @@ def test_what_a_backend_makes_of_parameters_without_gradient(backend, transport,
     ],
 )
 def test_sparse_gradients_are_refused_where_they_cannot_be_exchanged(backend, transport, options, message):
-    cls = backend_class(backend)
     with pytest.raises(PlanError, match="sparse") as caught:
-        check_model(cls, nn.Linear(2, 1), transport=transport, options=options, sparse=["rows.weight"])
+        check_model(backend, nn.Linear(2, 1), transport=transport, options=options, sparse=["rows.weight"])
     assert message in str(caught.value)
 
 

@@ -17,9 +17,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import PrefixStore
 
-from backends import backend_class
+from backends import make_backend
 from measurement.errors import PlanError
-from measurement.plans.plan_file import checked
 from runners.launchers import read_own_world
 from runners.processes.process_exit import leave_in_order
 from runners.protocol.messages import Job
@@ -154,13 +153,11 @@ def odd_optimizer(kind, model):
     return Around(optimizer) if kind == "around" else optimizer
 
 
-def odd_step(backend, transport, rank, world_size, kind) -> str | dict[str, float]:
+def odd_step(backend, rank, world_size, kind) -> str | dict[str, float]:
     """Why the backend refuses such a model; or how far a rank is from rank 0's tensors, from the mean gradient and its step."""
     model = Odd(rank, kind)
     try:
-        type(backend).check_model(
-            model, odd_optimizer(kind, model), transport=transport, options=backend.options, missing=[], sparse=[]
-        )
+        backend.check_model(model, odd_optimizer(kind, model), missing=[], sparse=[])
     except PlanError as error:
         return str(error)
     wanted = {name: one for name, one in Odd(0, kind).state_dict().items() if isinstance(one, torch.Tensor)}
@@ -185,14 +182,12 @@ def odd_step(backend, transport, rank, world_size, kind) -> str | dict[str, floa
 
 def life(reference: str, transport: str | None, world, store) -> dict[str, object]:
     """From ``setup`` to ``teardown``. Collective."""
-    cls = backend_class(reference)
-    options = checked(cls.Options, {}, source="contract")
-    os.environ |= cls.environment(transport=transport, options=options)
-    backend = cls(transport=transport, options=options)
+    backend = make_backend(reference, transport=transport, options={})
+    os.environ |= backend.environment()
     counted = backend.setup(world, device=torch.device("cpu"), store=store)
     first = Joined(backend, world.rank)
     seen = {"counted": [counted.rank, counted.world_size], "started": first.parameters()}
-    if cls.has_local_steps:
+    if backend.has_local_steps:
         seen |= {"local": first.step(local=True), "after_local": first.step(local=False)}
     again = Joined(backend, world.rank)
     seen |= {
@@ -202,7 +197,7 @@ def life(reference: str, transport: str | None, world, store) -> dict[str, objec
         "told": [len(told) for told in backend.all_gather_bytes(b"x" * (1 + 5 * world.rank))],
         "broadcast": backend.broadcast_object(f"from {world.rank}", str),
     }
-    seen["odd"] = {kind: odd_step(backend, transport, world.rank, world.world_size, kind) for kind in ODD}
+    seen["odd"] = {kind: odd_step(backend, world.rank, world.world_size, kind) for kind in ODD}
     backend.barrier()
     del first, again
     backend.teardown()

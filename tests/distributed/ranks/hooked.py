@@ -15,9 +15,8 @@ import torch
 from torch import nn
 from torch.distributed import PrefixStore
 
-from backends import backend_class
+from backends import make_backend
 from measurement.errors import PlanError
-from measurement.plans.plan_file import checked
 from runners.launchers import read_own_world
 from runners.processes.process_exit import leave_in_order
 from runners.rank.precision import StepPrecision
@@ -115,10 +114,8 @@ def whole(tensor):
 
 def backend_of(name, world, store):
     reference, transport, given = BACKENDS[name]
-    cls = backend_class(reference)
-    options = checked(cls.Options, given, source="hooked")
-    os.environ |= cls.environment(transport=transport, options=options)
-    backend = cls(transport=transport, options=options, micro_steps=MICRO_STEPS)
+    backend = make_backend(reference, transport=transport, options=given, micro_steps=MICRO_STEPS)
+    os.environ |= backend.environment()
     backend.setup(world, device=torch.device("cpu"), store=store)
     return backend
 

@@ -1,4 +1,4 @@
-"""What a run without a driver has measured when it fails or is interrupted: each rank keeps its blocks as they end.
+"""What a standalone run has measured when it fails or is interrupted: each rank keeps its blocks as they end.
 
 A rank that still can makes a record of the blocks that all ranks have kept; a rank that was killed could not hand its own on.
 """
@@ -18,7 +18,7 @@ from runners.processes.remote_results import append, kept_replies, timings_name
 from runners.rank.remote_error import RemoteError
 
 
-class KeptBlocks:
+class PartialResults:
     """One rank's blocks in the folder of its run. Nothing is collective."""
 
     def __init__(self, folder: ResultsFolder, plan: Plan, *, rank: int) -> None:

@@ -1,0 +1,101 @@
+"""Keeps the names of our packages ours: a folder of a user's may hold a ``workloads.py``, a ``reports/`` or a ``runners.py``.
+
+Python looks into the current folder, that of the workload's file and PYTHONPATH first, and would import those in our place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Mapping
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any
+
+from measurement.errors import PlanError
+
+HOUSE = Path(__file__).resolve().parent.parent
+NAMES = ("backends", "install", "measurement", "reports", "runners", "workloads")
+IN_A_CHILD = f"{HOUSE}/."
+"""First on ``sys.path`` of a process by spawn, until it has imported one of our packages."""
+PLUG_IN = "ringside_plugin_"
+
+
+class OwnPackages:
+    """Finds our packages in this house, and a user's file whose own name is taken under ``name_of_file``."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG004 - as finders are called
+        """Return where a module is, or None for other finders to look."""
+        if path is None and name in NAMES:
+            return PathFinder.find_spec(name, [str(HOUSE)])
+        if not name.startswith(PLUG_IN):
+            return None
+        files = (file.resolve() for folder in sys.path for file in Path(folder).glob("*.py"))
+        found = next((file for file in files if name_of_file(file) == name), None)
+        return None if found is None else importlib.util.spec_from_file_location(name, found)
+
+
+def pin() -> None:
+    """Have Python ask ``OwnPackages`` before anything else."""
+    if OwnPackages not in sys.meta_path:
+        sys.meta_path.insert(0, OwnPackages)
+    sys.path[:] = [folder for folder in sys.path if folder != IN_A_CHILD]
+
+
+def name_of_file(file: Path) -> str:
+    """Return a module name that is made of a file's path, and so the same in every process."""
+    stem = re.sub(r"\W", "_", file.stem)
+    return f"{PLUG_IN}{stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+
+
+def clashes(folder: Path) -> dict[str, Path]:
+    """Return the modules in a folder that have the name of one of our packages."""
+    if folder.resolve() == HOUSE:
+        return {}
+    specs = {name: PathFinder.find_spec(name, [str(folder)]) for name in NAMES}
+    return {name: Path(spec.origin) for name, spec in specs.items() if spec is not None and spec.origin}
+
+
+def on_python_path(environment: Mapping[str, str]) -> dict[str, Path]:
+    """Return the clashes in the folders of PYTHONPATH."""
+    folders = [Path(folder) for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    return {name: file for folder in folders for name, file in clashes(folder).items()}
+
+
+def require_own_runners(environment: Mapping[str, str]) -> None:
+    """Refuse a PYTHONPATH on which ranks would find another ``runners``, before our code can run in them.
+
+    Raises:
+        PlanError: with the file.
+    """
+    file = on_python_path(environment).get("runners")
+    if file is not None:
+        raise PlanError(f"'{file}' is on PYTHONPATH, and Python would import it in the place of our package 'runners'; rename it")
+
+
+def remedy_of_clash(text: str) -> str:
+    """What to do where an error names one of our packages and the user has a module of that name; empty where that is not so."""
+    named = set(re.findall(rf"'({'|'.join(NAMES)})[.']", text))
+    found = (file for folder in sys.path for name, file in clashes(Path(folder)).items() if name in named)
+    file = next(found, None)
+    return "" if file is None else f"; that is a package of ringside's: rename '{file}', or name its classes as '{file}:Class'"
+
+
+def pin_in_spawned_processes() -> None:
+    """Have processes by spawn find our packages before they look where this one does: they are handed its ``sys.path``."""
+    from multiprocessing import spawn
+
+    prepare = spawn.get_preparation_data
+    if getattr(prepare, "finds_our_packages", False):
+        return
+
+    def prepare_ours(name: str) -> dict[str, object]:
+        prepared: dict[str, Any] = prepare(name)
+        return {**prepared, "sys_path": [IN_A_CHILD, *prepared["sys_path"]]}
+
+    vars(prepare_ours)["finds_our_packages"] = True
+    vars(spawn)["get_preparation_data"] = prepare_ours

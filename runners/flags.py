@@ -1,0 +1,144 @@
+"""Command lines made from fields of pydantic models: a flag takes type, default, bounds and help from its field."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import typer
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from typer.core import TyperCommand
+
+from measurement.errors import PlanError
+
+Given = Mapping["Flag", Any]
+"""The flags that were given or have a default, with their values."""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag, and the field that its value is for."""
+
+    panel: str
+    """Heading in ``--help``."""
+    model: type[BaseModel]
+    field: str
+    names: tuple[str, ...] = ()
+    """Empty: ``--`` and the name of the field. The longest is the one in messages."""
+    default: Any = ...
+    """Ellipsis: the field's. None: there is none."""
+    help: str = ""
+    """Empty: the docstring of the field."""
+    is_optional: bool = False
+    """Show the default, but do not pass it: the reader has to know whether the flag was given."""
+    is_hidden: bool = False
+    """Leave it out of ``--help``."""
+    is_argument: bool = False
+    """Give it without a name: an argument, not an option."""
+    metavar: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The flag as messages name it."""
+        return max(self.names, key=len, default=f"--{self.field.replace('_', '-')}")
+
+    def parameter(self) -> inspect.Parameter:
+        """Return the flag as an argument of a function that typer reads."""
+        found = self.model.model_fields[self.field]
+        kind, default = _type(found), found.get_default() if self.default is ... else self.default
+        text = self.help or " ".join((found.description or "").replace("``", "").replace("None:", "Default:").split())
+        if kind is bool:
+            default = False
+        elif kind == list[str] or self.is_optional or default is None:
+            text += f" [{default}]" if self.is_optional and default is not None and not found.is_required() else ""
+            kind, default = kind | None, None
+        how: dict[str, Any] = {"help": text, "rich_help_panel": self.panel, "hidden": self.is_hidden, **_bounds(found, kind)}
+        how["metavar"] = self.metavar or (f"{{{','.join(self._words())}}}" if self._words() else None)
+        names = self.names or (self.name,)
+        option = typer.Argument(default, **how) if self.is_argument else typer.Option(default, *names, **how)
+        return inspect.Parameter(_identifier(self.name), inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind)
+
+    def require_known(self, value: Any) -> None:
+        """Refuse a word that is not on the field's list, if it has one.
+
+        Raises:
+            PlanError: with the list.
+        """
+        known = self._words()
+        if known and value not in known:
+            raise PlanError(f"{self.name} {value!r} is not known; use {', '.join(known[:-1])} or {known[-1]}")
+
+    def _words(self) -> tuple[str, ...]:
+        annotation = self.model.model_fields[self.field].annotation
+        return get_args(annotation) if get_origin(annotation) is Literal else ()
+
+
+def _identifier(name: str) -> str:
+    return name.removeprefix("--").replace("-", "_")
+
+
+def _type(found: FieldInfo) -> Any:
+    """What typer reads: a list of texts for a mapping, a list or a tuple, text for all that it does not know."""
+    if get_origin(found.annotation) in (dict, list, tuple):
+        return list[str]
+    arguments = [one for one in get_args(found.annotation) if one is not type(None)]
+    kind = arguments[0] if len(arguments) == 1 else found.annotation
+    return kind if kind in (bool, int, float, Path) else str
+
+
+def _bounds(found: FieldInfo, kind: Any) -> dict[str, Any]:
+    """The least and the greatest value. Typer knows no exclusive ones, so that the model refuses fractions itself."""
+    bounds = {name: getattr(one, name) for one in found.metadata for name in ("ge", "gt", "le", "lt") if hasattr(one, name)}
+    if kind in (int, int | None):
+        bounds = {"ge": bounds["gt"] + 1} if "gt" in bounds else bounds
+        bounds |= {"le": bounds["lt"] - 1} if "lt" in bounds else {}
+    return {"min": bounds.get("ge"), "max": bounds.get("le")}
+
+
+def command(run: Callable[[Given], None], flags: Sequence[Flag], *, text: str) -> Callable[..., None]:
+    """Return a function for typer, whose keyword arguments are the flags.
+
+    Args:
+        run: called with what was given.
+        flags: in the order of ``--help``.
+        text: what ``--help`` says first.
+    """
+    by_name = {_identifier(flag.name): flag for flag in flags}
+
+    def called(**values: Any) -> None:
+        given = {by_name[name]: value for name, value in values.items() if value is not None and value is not False}
+        for flag, value in given.items():
+            flag.require_known(value)
+        run(given)
+
+    called.__doc__, called.__annotations__ = text, {}
+    vars(called)["__signature__"] = inspect.Signature([flag.parameter() for flag in flags])
+    return called
+
+
+def values_of(given: Given, model: type[BaseModel]) -> dict[str, Any]:
+    """Return what was given for the fields of one model."""
+    return {flag.field: value for flag, value in given.items() if flag.model is model}
+
+
+class GroupedCommand(TyperCommand):
+    """Its ``--help`` has a heading for each group of flags, and names each flag in full however narrow the terminal is."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the groups in the order of the flags."""
+        records = [(getattr(one, "rich_help_panel", None) or "Other", one.get_help_record(ctx)) for one in self.get_params(ctx)]
+        for panel, group in groupby((pair for pair in records if pair[1]), key=lambda pair: pair[0]):
+            with formatter.section(panel):
+                formatter.write_dl([record for _, record in group])
+
+
+def serve_command(function: Callable[..., None], *, epilog: str = "") -> None:
+    """Parse the command line and call the function."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command(cls=GroupedCommand, epilog=epilog)(function)
+    app()

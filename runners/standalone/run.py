@@ -1,0 +1,200 @@
+"""One rank of a standalone run: it takes the gate, then measures throughput or trains to the end. Rank 0 writes and prints."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from measurement.environment import steering_environment
+from measurement.errors import ParityError, RingsideError
+from measurement.plans.plan import Plan
+from measurement.records.record import LaunchRecord, RankReport
+from measurement.records.results import ResultsFolder
+from measurement.records.step_tables import steps_of
+from measurement.world import World
+from runners.planning.arms import job_of
+from runners.planning.check_process import is_to_check, require_workable_here
+from runners.planning.workload import resolve_workload
+from runners.processes.process_exit import leave, say_once
+from runners.protocol.gate_verdict import judge_gate
+from runners.protocol.lost_peers import CAUSE_FIRST_S, tells_of_lost_peer
+from runners.protocol.messages import CheckReport, ParityReport
+from runners.rank.engine import Engine, start_engine
+from runners.rank.remote_error import report_error
+from runners.standalone.flags import RunOptions, TrainingOptions
+from runners.standalone.joint_start import joint_start
+from runners.standalone.partial_results import PartialResults
+from runners.standalone.rendezvous import rendezvous_store
+from runners.standalone.throughput import measure
+from runners.standalone.training_run import TrainingRun
+
+if TYPE_CHECKING:
+    from runners.event_log import TensorboardLog
+
+
+@dataclass(kw_only=True)
+class StandaloneRun:
+    """What one rank has to do. Its methods are collective."""
+
+    plan: Plan
+    """Its single arm are the ranks."""
+    world: World
+    """As the launcher has it; once the engine stands, as the library has it."""
+    options: RunOptions
+    training: TrainingOptions
+    folder: ResultsFolder
+
+    def run(self) -> None:
+        """Run from start to end.
+
+        An exception that is no ``RingsideError`` ends this process at once, without the other ranks, who may wait elsewhere.
+
+        Raises:
+            ParityError: on every rank, when gradients, or the results of operations, are wrong.
+        """
+        try:
+            self._run()
+        except RingsideError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the edge of a rank that has no driver to tell
+            self._say_why(error)
+            leave(1)
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        engine = self._start()
+        record: LaunchRecord | None = None
+        self.world = engine.runner.world
+        partial_results = PartialResults(self.folder, self.plan, rank=self.world.rank)
+        try:
+            events = self._open_events(engine)
+            training = TrainingRun(engine, self.training, say=self._say, events=events) if engine.job.training else None
+            record = self._new_record(engine)
+            self._take_gate(engine, record, before=True)
+            record.start_s = time.monotonic() - began
+            if training and self.training.evaluate:
+                training.evaluate()
+            else:
+                if training:
+                    training.run(record)
+                else:
+                    measure(engine, record, self.plan.measurement, keep=partial_results.add)
+                self._finish(engine, record, events)
+                partial_results.remove()
+            engine.runner.release()
+            engine.backend.barrier()
+        except RingsideError as error:
+            self._say_why(error)
+            partial_results.remove()
+            engine.backend.teardown()
+            raise
+        except BaseException as error:
+            partial_results.write_record(record, error)
+            raise
+        engine.backend.teardown()
+
+    def _start(self) -> Engine:
+        """Check the workload on rank 0, meet the other ranks and build the engine."""
+        arm, timeout = self.plan.arms[self.plan.baseline], timedelta(seconds=self.options.timeout)
+        job = job_of(self.plan, self.plan.baseline, arm, transport=arm.transport)
+        if self.world.rank == 0 and is_to_check(resolve_workload(job.workload, job.workload_options)):
+            for note in require_workable_here(self.plan, job):
+                self._say(f"note: {note}")
+        store = rendezvous_store(job, self.world, timeout=timeout)
+        with joint_start(store, self.world, say=self._say_why):
+            engine = start_engine(job, self.world, store=store, timeout=timeout)
+        for note in engine.data_notes:
+            self._say(f"note: {note}")
+        return engine
+
+    def _open_events(self, engine: Engine) -> TensorboardLog | None:
+        if self.options.tensorboard is None or self.world.rank != 0:
+            return None
+        from runners.event_log import TensorboardLog  # with scipy, which no other rank needs
+
+        return TensorboardLog(self.options.tensorboard, sample_unit=engine.sample_unit)
+
+    def _new_record(self, engine: Engine) -> LaunchRecord:
+        """Return the record that is to be filled."""
+        record = engine.job.new_record(
+            self.plan,
+            comparison_id=self.folder.root.name,
+            launch=0,
+            transport=str(engine.backend.describe().get("transport")),
+            launcher=engine.world.launcher,
+            sample_unit=engine.sample_unit,
+            cases=list(engine.cases.values()),
+            commands=[{"host": socket.gethostname(), "argv": sys.orig_argv}],
+        )
+        record.ranks = engine.backend.all_gather_object(engine.report(steering_environment(os.environ)), RankReport)
+        record.hosts = sorted({report.host for report in record.ranks})
+        return record
+
+    def _take_gate(self, engine: Engine, record: LaunchRecord, *, before: bool) -> None:
+        """Take the parity gate if it is due: before a training or a micro-benchmark, or after blocks.
+
+        As under a driver, see ``runners.driver.gates``. A micro-benchmark's gate also tells what the backend offers.
+
+        Raises:
+            ParityError: on every rank, where it is not passed.
+        """
+        steps = self.options.parity_steps
+        if before != engine.gate_comes_first or not (steps or record.cases):
+            return
+        reports = engine.backend.all_gather_object(engine.run_gate(steps=steps), ParityReport | CheckReport)
+        record.parity, record.not_offered = judge_gate(reports, steps=steps)
+        if not record.parity.passed:
+            failures = "; ".join(record.parity.failures)
+            raise ParityError(f"backend '{record.backend}' computes wrongly, so that no timing of it counts: {failures}")
+
+    def _finish(self, engine: Engine, record: LaunchRecord, events: TensorboardLog | None) -> None:
+        """Gather what ranks report in the end. Rank 0 writes the record before it prints anything."""
+        own = (engine.report(steering_environment(os.environ)), engine.peak_memory_bytes())
+        self._take_gate(engine, record, before=False)
+        reports = engine.backend.all_gather_object(own, tuple[RankReport, int])
+        record.ranks = [report for report, _ in reports]
+        record.peak_memory_bytes = [peak for _, peak in reports]
+        record.hosts = sorted({report.host for report in record.ranks})
+        if self.world.rank == 0:
+            self.folder.write_plan(self.plan)
+            self.folder.write_launch(record)
+            self._show(record)
+        if events is not None:
+            if not record.epochs and not record.cases:
+                events.rounds(record.blocks)
+            events.close()
+
+    def _show(self, record: LaunchRecord) -> None:
+        """Print the table, and where the record is."""
+        from reports.formats.terminal import new_console  # with scipy, which no other rank needs
+        from runners.standalone.tables import cases_table, throughput_table
+
+        console = new_console(plain=record.world_size > 1)  # mpirun gives ranks a terminal, whatever its own output is
+        if not record.epochs:
+            steps = steps_of(record)
+            console.print(cases_table(record, steps) if record.cases else throughput_table(record, steps))
+        where = self.folder.launch_folder(record.launch, record.arm) / "record.json"
+        console.print(f"record: {where}", markup=False, highlight=False, soft_wrap=True)
+
+    def _say(self, text: str) -> None:
+        """Print on rank 0, unbuffered although the output goes to a launcher."""
+        if self.world.rank == 0:
+            print(text, flush=True)
+
+    def _say_why(self, error: Exception) -> None:
+        """Print why this rank ends, once, and before it ends what keeps others from noticing."""
+        if getattr(error, "is_said", False):
+            return
+        if tells_of_lost_peer(str(error)):
+            time.sleep(CAUSE_FIRST_S)
+        if isinstance(error, RingsideError):
+            say_once(error)
+            return
+        who = f"rank {self.world.rank} on {socket.gethostname()}" if self.world.world_size > 1 else "the rank"
+        report_error(error, who=who, folder=self.folder.root, name=f"rank-{self.world.rank}-traceback.txt")
+        error.is_said = True  # type: ignore[attr-defined]

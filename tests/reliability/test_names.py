@@ -1,0 +1,129 @@
+"""A user's folder with modules that have the names of our packages: it works, or one line names the clash before anything runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from measurement.records.results import ResultsFolder
+from tests.conftest import BIN, HAS_HOROVOD, TINY, needs_horovod
+
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_processes_left")]
+LOUD = "raise SystemExit('a file of the user was imported in the place of a package')\n"
+WORKLOAD = '''
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from workloads.supervised import SGDOptions, SGDTrained
+
+
+class Points(Dataset):
+    """Loader processes by spawn have to find this class, in a file whose name is taken."""
+
+    def __len__(self):
+        return 1 << 14  # one epoch, and so one start of the loaders
+
+    def __getitem__(self, index):
+        return torch.full((4,), float(index)), index % 2
+
+
+class Own(SGDTrained):
+    Options = SGDOptions
+
+    def build_model(self):
+        return nn.Linear(4, 2)
+
+    def read_training_set(self):
+        return Points()
+
+    def read_held_out_set(self):
+        return Points()
+'''
+STANDALONE = (
+    *("--workload", "workloads.py:Own", "--local-batch-size", "4", "--blocks", "2", "--block-steps", "3", "--warmup-steps", "1"),
+    *("--no-local", "-o", "out"),
+)
+MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """All six names. ``workloads.py`` holds the user's own workload, ``runners.py`` what a test leaves of it."""
+    for name in ("runners", "measurement", "backends", "install"):
+        (tmp_path / f"{name}.py").write_text(LOUD)
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports" / "__init__.py").write_text(LOUD)
+    (tmp_path / "workloads.py").write_text(WORKLOAD)
+    return tmp_path
+
+
+def run(*command, cwd, **more):
+    environment = {**os.environ, **MPI_AS_ROOT, "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]]), **more}
+    words = list(map(str, command))
+    return subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=280, check=False)
+
+
+def test_a_comparison_in_a_folder_with_all_six(folder):
+    """The driver, the check of the workload, ranks of two launchers and the reports."""
+    arms = {"ddp": {"backend": "ddp", "transport": "gloo"}, "hvd": {"backend": "horovod", "transport": "gloo"}}
+    arms = {name: arm for name, arm in arms.items() if HAS_HOROVOD or name == "ddp"}
+    measurement = {**TINY["measurement"], "rounds": 2, "control": not HAS_HOROVOD}
+    plan = {**TINY, "workload": "workloads.py:Own", "local_batch_size": 4, "arms": arms}
+    (folder / "plan.yaml").write_text(yaml.safe_dump({**plan, "measurement": measurement}))
+    done = run("ringside", "compare", "plan.yaml", "-o", "out", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {record.status for record in ResultsFolder(folder / "out").records()} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("torchrun", "--standalone", "--nproc-per-node", "2", "-m", "runners.ddp"),
+        pytest.param(("horovodrun", "--gloo", "-np", "2", "-H", "localhost:2", "python", "-m", "runners.hvd"), marks=needs_horovod),
+    ],
+    ids=["torchrun", "horovodrun"],
+)
+def test_a_standalone_run_in_a_folder_with_the_other_five(folder, command):
+    """In the current folder and on PYTHONPATH. Of runners.py Python itself makes the module that ``-m runners.ddp`` asks for."""
+    (folder / "runners.py").unlink()
+    done = run(*command, *STANDALONE, cwd=folder, PYTHONPATH=str(folder))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(ResultsFolder(folder / "out").records()) == 1 and "images/s" in done.stdout
+
+
+def test_the_command_of_its_own_name_and_loaders_by_spawn_in_a_folder_with_all_six(folder):
+    """Processes by spawn import the script that was started, and then a class in a file whose name is taken."""
+    spawn = ("--workers", "1", "--workload-option", "loader_start_method=spawn", "--parity-steps", "0")
+    done = run("ringside-ddp", *STANDALONE, *spawn, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(ResultsFolder(folder / "out").records()) == 1
+
+
+@pytest.mark.parametrize("command", ["ringside compare plan.yaml", "ringside-ddp --no-local"])
+def test_runners_on_pythonpath_is_named(folder, command):
+    done = run(*command.split(), cwd=folder.parent, PYTHONPATH=str(folder))
+    assert (done.returncode, done.stdout) == (2, "")
+    told = f"ringside: '{folder}/runners.py' is on PYTHONPATH, and Python would import it in the place of our package 'runners'"
+    assert done.stderr == f"{told}; rename it\n"
+
+
+def test_a_class_that_is_looked_for_in_our_package_is_told_where_it_is(folder):
+    done = run("ringside", "check", "workloads:Own", cwd=folder)
+    assert done.returncode == 2
+    assert f"that is a package of ringside's: rename '{folder}/workloads.py', or name its classes as " in done.stderr
+    (folder / "model.py").write_text("from reports import layers\n")
+    done = run("ringside", "check", "model.py:Own", cwd=folder)
+    assert done.returncode == 2
+    assert f"that is a package of ringside's: rename '{folder}/reports/__init__.py'" in done.stderr
+
+
+def test_the_doctor_names_the_clash(folder):
+    done = run(sys.executable, "-P", "-m", "runners.cli", "doctor", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "python / names: rename it, or start from another folder" in done.stdout
+    assert "has the name of a package of ringside's" in " ".join(done.stdout.split())
