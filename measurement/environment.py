@@ -11,39 +11,13 @@ from collections.abc import Mapping, Sequence
 from measurement.errors import PlanError
 
 STEERING = (
-    "OMP_",
-    "MKL_",
-    "KMP_",
-    "MALLOC_",
-    "GLIBC_",
-    "HOROVOD_",
-    "NCCL_",
-    "GLOO_",
-    "OMPI_MCA_",
-    "TORCH_",
-    "CUDA_",
-    "UCX_",
-    "FI_",
+    *("OMP_", "MKL_", "KMP_", "MALLOC_", "GLIBC_", "TORCH_", "CUDA_"),
+    *("HOROVOD_", "NCCL_", "GLOO_", "OMPI_MCA_", "UCX_", "FI_"),
 )
 """Variables that begin so change how fast a rank is: they go to every host, and into records."""
 BESIDES = (
-    *(
-        "HOME",
-        "USER",
-        "LOGNAME",
-        "SHELL",
-        "TERM",
-        "TZ",
-        "LANG",
-        "LANGUAGE",
-        "LC_",
-        "TMPDIR",
-        "TEMP",
-        "TMP",
-        "XDG_",
-        "HOSTNAME",
-        "PWD",
-    ),
+    *("HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "LANG", "LANGUAGE", "LC_"),
+    *("TMPDIR", "TEMP", "TMP", "XDG_", "HOSTNAME", "PWD"),
     *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHON", "VIRTUAL_ENV", "CONDA_", "UV_", "SSH_AUTH_SOCK", "KRB5CCNAME"),
     *("OMPI_", "PRTE_", "PMIX_", "OPAL_", "MPI", "PSM", "IBV_", "SHARP_", "SLURM_", "NVIDIA_", "ROCR_", "HIP_", "HSA_", "GPU_"),
     *("TORCHINDUCTOR_", "PYTORCH_", "TRITON_", "GOMP_", "OPENBLAS_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "RINGSIDE_"),
@@ -51,16 +25,8 @@ BESIDES = (
 )
 """What a process on this host needs besides: who and where it is, its libraries, MPI and devices."""
 PER_RANK = (
-    "HOROVOD_RANK",
-    "HOROVOD_LOCAL_RANK",
-    "HOROVOD_CROSS_RANK",
-    "HOROVOD_GLOO_RENDEZVOUS",
-    "HOROVOD_HOSTNAME",
-    "OMPI_MCA_ess",
-    "OMPI_MCA_orte",
-    "OMPI_MCA_pmix",
-    "OMPI_MCA_initial",
-    "OMPI_MCA_shmem",
+    *("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_RANK", "HOROVOD_GLOO_RENDEZVOUS", "HOROVOD_HOSTNAME"),
+    *("OMPI_MCA_ess", "OMPI_MCA_orte", "OMPI_MCA_pmix", "OMPI_MCA_initial", "OMPI_MCA_shmem"),
 )
 SECRET = re.compile(r"SECRET|PASSWORD|PASSWD|CREDENTIAL|TOKEN(?!IZERS)|KEY", re.IGNORECASE)
 

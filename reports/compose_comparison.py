@@ -72,7 +72,12 @@ def compare(
     said = [*findings(results, arms, plan), *fastest_sentence(leaders, plan)]
     elsewhere = elsewhere_lines(manifest) if manifest else []
     crowded = oversubscription_warning(max((record.ranks for record in evidence.records), key=len, default=[]))
-    noted = [*elsewhere, *floor_lines(records), *([crowded] if crowded else []), *(manifest.notes if manifest else [])]
+    noted = [
+        *elsewhere,
+        *floor_lines(sorted(records, key=lambda record: record.launch)),
+        *([crowded] if crowded else []),
+        *(manifest.notes if manifest else []),
+    ]
     remedies = page_fault_lines(arms, freed_memory=plan.freed_memory)
     warned = warnings(plan, arms, results, analyses, remedies)
     return Comparison(

@@ -19,12 +19,6 @@ from measurement.records.record import CoreUse, load_of
 
 STAT = Path("/proc/stat")
 TICK_S = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
-WATCHED_S = 0.5
-BUSY = 0.10
-"""A machine of whose cores others use this share is not quiet."""
-BUSY_REMEDY = "they disturb what is measured: end them first ('top' names them)"
-MOST_ASKED = 8
-"""Cores whose frequency and throttling are read: each is a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,27 +26,13 @@ class CoreUseReading:
     """The counters at one time; ``since`` makes a record of what they counted in between."""
 
     cores: Sequence[int]
-    at_s: float
-    busy_s: float
-    steal_s: float
-    own_s: float
-    other_threads_s: float
-    throttled: int | None
+    seconds: dict[str, float]
+    """By the names that ``CoreUse`` has."""
 
     def since(self, before: CoreUseReading) -> CoreUse:
         """What the cores were used for between two readings."""
-        throttled = None if self.throttled is None or before.throttled is None else self.throttled - before.throttled
-        return CoreUse(
-            host=socket.gethostname(),
-            cores=list(self.cores),
-            wall_s=self.at_s - before.at_s,
-            busy_s=self.busy_s - before.busy_s,
-            steal_s=self.steal_s - before.steal_s,
-            own_s=self.own_s - before.own_s,
-            other_threads_s=self.other_threads_s - before.other_threads_s,
-            throttled=throttled,
-            mhz=_mhz(self.cores),
-        )
+        spent = {name: now - before.seconds[name] for name, now in self.seconds.items()}
+        return CoreUse(host=socket.gethostname(), cores=list(self.cores), **spent)
 
 
 def read_core_use(cores: Sequence[int]) -> CoreUseReading | None:
@@ -63,19 +43,14 @@ def read_core_use(cores: Sequence[int]) -> CoreUseReading | None:
     counted = core_seconds(cores)
     if counted is None:
         return None
-    busy_s, steal_s = counted
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     process_s = time.process_time()
-    own_s = process_s + ended.ru_utime + ended.ru_stime + sum(map(_process_seconds, _descendants(os.getpid())))
-    return CoreUseReading(
-        cores=cores,
-        at_s=time.monotonic(),
-        busy_s=busy_s,
-        steal_s=steal_s,
-        own_s=own_s,
-        other_threads_s=process_s - time.thread_time(),
-        throttled=_throttle_count(cores),
-    )
+    seconds = {
+        "own_s": process_s + ended.ru_utime + ended.ru_stime + sum(map(_process_seconds, _descendants(os.getpid()))),
+        "wall_s": time.monotonic(),
+        "other_threads_s": process_s - time.thread_time(),
+    }
+    return CoreUseReading(cores=cores, seconds=dict(zip(("busy_s", "steal_s"), counted, strict=True)) | seconds)
 
 
 def foreign_share(cores: Sequence[int], *, seconds: float) -> float | None:
@@ -84,14 +59,6 @@ def foreign_share(cores: Sequence[int], *, seconds: float) -> float | None:
     time.sleep(seconds)
     after = read_core_use(cores)
     return load_of([after.since(before)])["foreign_share"] if before and after else None
-
-
-def busy_warning(cores: Sequence[int]) -> str | None:
-    """A sentence where others use so much of these cores that a comparison would be disturbed; watches them for ``WATCHED_S``."""
-    share = foreign_share(cores, seconds=WATCHED_S)
-    if share is None or share < BUSY:
-        return None
-    return f"other processes use {share:.0%} of the {len(cores)} cores"
 
 
 def crowded_warning(ranks: int, cores: int | None) -> str | None:
@@ -135,23 +102,3 @@ def _process_seconds(pid: int) -> float:
     except OSError:
         return 0.0
     return sum(map(int, fields[11:15])) * TICK_S
-
-
-def _throttle_count(cores: Sequence[int]) -> int | None:
-    """How often these cores were slowed for heat since the machine started."""
-    return _sum_of("thermal_throttle/core_throttle_count", cores)
-
-
-def _mhz(cores: Sequence[int]) -> float | None:
-    """The cores' mean frequency now."""
-    total = _sum_of("cpufreq/scaling_cur_freq", cores)
-    return None if total is None else total / 1000 / min(len(cores), MOST_ASKED)
-
-
-def _sum_of(name: str, cores: Sequence[int]) -> int | None:
-    try:
-        return sum(
-            int(Path(f"/sys/devices/system/cpu/cpu{core}/{name}").read_text(encoding="utf-8")) for core in cores[:MOST_ASKED]
-        )
-    except (OSError, ValueError):
-        return None

@@ -36,10 +36,9 @@ class Traffic(_Counted):
         return Traffic(**{name: getattr(self, name) - getattr(before, name) for name in Traffic.model_fields})
 
 
-class GpuCounters(_Counted):
-    """One GPU; None where it does not tell."""
+class _GpuState(_Counted):
+    """One GPU at one time; None where it does not tell."""
 
-    energy_mj: int | None
     utilisation: float | None
     """Share of the last sample, up to a second long, in which the GPU worked."""
     sm_mhz: int | None
@@ -48,14 +47,16 @@ class GpuCounters(_Counted):
     """NVML's bits, see ``SLOWED_BY``."""
 
 
-class GpuUse(_Counted):
-    """What one GPU did: its counters at the end, and the energy taken meanwhile."""
+class GpuCounters(_GpuState):
+    """The counters of one GPU at one time."""
+
+    energy_mj: int | None
+
+
+class GpuUse(_GpuState):
+    """What one GPU did: its state at the end, and the energy that it took."""
 
     energy_j: float | None
-    utilisation: float | None
-    sm_mhz: int | None
-    memory_used_bytes: int | None
-    slowed_by: int | None
 
 
 class HostUse(_Counted):

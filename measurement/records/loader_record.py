@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
+
+from measurement.records.record import Written
 
 SCHEMA_VERSION: Literal[1] = 1
 
 
-class LoaderTurn(BaseModel):
+class LoaderTurn(Written):
     """What one rank loaded in one turn, on its own clock; all ranks have their turn of a round at the same time."""
-
-    model_config = ConfigDict(extra="forbid")
 
     round: int
     rank: int
@@ -23,20 +23,16 @@ class LoaderTurn(BaseModel):
     seconds: float
 
 
-class FilesRead(BaseModel):
+class FilesRead(Written):
     """Files that were read whole, by several readers side by side."""
-
-    model_config = ConfigDict(extra="forbid")
 
     files: int
     bytes: int
     seconds: float
 
 
-class StorageReads(BaseModel):
+class StorageReads(Written):
     """What one host's file system reads of a data set that has a file for each sample, from where they are stored."""
-
-    model_config = ConfigDict(extra="forbid")
 
     readers: int
     """Threads, as many as the host's ranks have loader workers at most."""
@@ -45,10 +41,8 @@ class StorageReads(BaseModel):
     at_random: FilesRead
 
 
-class LoaderRecord(BaseModel):
+class LoaderRecord(Written):
     """The loaders of one workload on one set of ranks."""
-
-    model_config = ConfigDict(extra="forbid")
 
     schema_version: Literal[1] = SCHEMA_VERSION
     created_at: str
@@ -63,7 +57,7 @@ class LoaderRecord(BaseModel):
     """Where batches end: ``cpu`` or ``cuda``, which pins them in memory first."""
     cores: dict[str, int]
     """That ranks may use, by host."""
-    storage: dict[str, StorageReads] = {}
+    storage: dict[str, StorageReads] = Field(default_factory=dict)
     """By host; empty where samples do not lie in files of their own."""
     turns: list[LoaderTurn]
     """In the order they were measured, rank by rank."""

@@ -146,10 +146,6 @@ class CoreUse(Written):
     """CPU time of the rank's process and its children."""
     other_threads_s: float | None = None
     """CPU time of the process's threads besides the training thread: the library's, and torch's own where it has several."""
-    throttled: int | None = None
-    """How often the cores were slowed for heat; None where the kernel does not tell."""
-    mhz: float | None = None
-    """The cores' mean frequency at the end."""
 
 
 class ThreadTimes(Written):
@@ -228,10 +224,6 @@ class BlockRecord(Written):
     """What a hypervisor's other guests took of them. None: not known."""
     other_threads_share: float | None = None
     """CPU seconds a second that a rank's threads besides its training thread took: mean over ranks."""
-    throttled: int | None = None
-    """How often the ranks' cores were slowed for heat."""
-    mhz: float | None = None
-    """The ranks' cores' mean frequency at the block's end."""
     threads: ThreadTimes | None = None
     """The mean over ranks; None where a rank has none."""
     page_faults: float | None = None
@@ -277,15 +269,11 @@ def load_of(uses: Sequence[CoreUse]) -> dict[str, Any]:
         return {}
     busy_s = sum(fmean(use.busy_s for use in group) for group in groups)
     steal_s = sum(fmean(use.steal_s for use in group) for group in groups)
-    frequencies = [use.mhz for use in uses if use.mhz is not None]
-    throttled = [use.throttled for use in uses if use.throttled is not None]
     other_threads = [use.other_threads_s / use.wall_s for use in uses if use.other_threads_s is not None and use.wall_s]
     return {
         "foreign_share": (busy_s - sum(use.own_s for use in uses)) / capacity_s,
         "steal_share": steal_s / capacity_s,
         "other_threads_share": fmean(other_threads) if other_threads else None,
-        "throttled": sum(throttled) if throttled else None,
-        "mhz": fmean(frequencies) if frequencies else None,
     }
 
 

@@ -21,7 +21,7 @@ from measurement.files import LockedError, lock_folder, read_text, write_whole
 from measurement.plans.plan import ARM_NAME, Plan
 from measurement.plans.plan_file import check_plan, parse_yaml
 from measurement.records import step_tables
-from measurement.records.record import SCHEMA_VERSION, LaunchRecord, Manifest
+from measurement.records.record import SCHEMA_VERSION, STEP_COLUMNS, LaunchRecord, Manifest
 
 MOST_RECORD_BYTES = 1 << 30
 LEAST_ROOM_BYTES = 32 << 20
@@ -158,10 +158,10 @@ class ResultsFolder:
 
     def steps(self, record: LaunchRecord) -> pd.DataFrame:
         """The raw steps of a launch (columns: ``STEP_COLUMNS``); no rows where nothing was timed."""
-        return step_tables.joined_steps(self.parts_of_steps(record))
+        return step_tables.joined(self.parts_of_steps(record), STEP_COLUMNS)
 
     def parts_of_steps(self, record: LaunchRecord) -> Iterator[pd.DataFrame]:
-        """Yield the same in parts of at most ``step_tables.ROWS_AT_ONCE`` rows, since a thousand ranks write tens of millions.
+        """Yield the raw steps in parts of at most ``step_tables.ROWS_AT_ONCE`` rows, since a thousand ranks write tens of millions.
 
         Raises:
             RecordError: they cannot be read.
@@ -195,7 +195,7 @@ class ResultsFolder:
                     found.append(step_tables.read_host_use(path, record))
                 except (OSError, ValueError, KeyError) as error:
                     raise RecordError(f"'{path}' cannot be read: {cut(str(error))}; remove it to report without it") from error
-        return step_tables.joined_host_use(found)
+        return step_tables.joined(found, step_tables.HOST_USE_TYPES)
 
 
 def _remove_earlier(path: Path, record: LaunchRecord) -> None:

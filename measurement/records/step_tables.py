@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -40,9 +40,14 @@ def read_steps(path: Path, record: LaunchRecord) -> Iterator[pd.DataFrame]:
         yield table
 
 
-def joined_steps(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
-    """All parts in one table, which has no rows where there are none."""
-    return pd.concat([empty_steps(), *parts], ignore_index=True).astype(STEP_COLUMNS)
+def empty(types: Mapping[str, Any]) -> pd.DataFrame:
+    """A table of these columns without rows."""
+    return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in types.items()})
+
+
+def joined(parts: Iterable[pd.DataFrame], types: Mapping[str, Any]) -> pd.DataFrame:
+    """All parts in one table of these columns, which has no rows where there are none."""
+    return pd.concat([empty(types), *parts], ignore_index=True).astype(types)
 
 
 def read_host_use(path: Path, record: LaunchRecord) -> pd.DataFrame:
@@ -55,20 +60,10 @@ def read_host_use(path: Path, record: LaunchRecord) -> pd.DataFrame:
     return use.assign(launch=record.launch, arm=record.arm)
 
 
-def joined_host_use(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
-    """All parts in one table, which has no rows where there are none."""
-    return pd.concat([no_host_use(), *parts], ignore_index=True).astype(HOST_USE_TYPES)
-
-
 def steps_of(record: LaunchRecord) -> pd.DataFrame:
     """The raw steps of a record whose blocks still hold them (columns: ``STEP_COLUMNS``)."""
     table = pd.DataFrame([row for block in record.blocks for row in block.rows()])
-    return table.astype(STEP_COLUMNS)[list(STEP_COLUMNS)] if len(table) else empty_steps()
-
-
-def empty_steps() -> pd.DataFrame:
-    """A table of steps without rows."""
-    return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in STEP_COLUMNS.items()})
+    return table.astype(STEP_COLUMNS)[list(STEP_COLUMNS)] if len(table) else empty(STEP_COLUMNS)
 
 
 def host_use_of(record: LaunchRecord) -> pd.DataFrame:
@@ -82,11 +77,6 @@ def host_use_of(record: LaunchRecord) -> pd.DataFrame:
                 cores[host, core] = cores.get((host, core), 0.0) + seconds
     rows += [(None, host, "core_busy_s", str(core), seconds) for (host, core), seconds in cores.items()]
     return pd.DataFrame(rows, columns=list(HOST_COLUMNS)).astype(HOST_COLUMNS)
-
-
-def no_host_use() -> pd.DataFrame:
-    """The table of ``ResultsFolder.host_use`` without rows."""
-    return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in HOST_USE_TYPES.items()})
 
 
 def with_record(record: LaunchRecord, table: pd.DataFrame) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from measurement.plans.plan import FLOOR, Plan
 from measurement.records.record import Case, LaunchRecord
-from measurement.records.step_tables import no_host_use
+from measurement.records.step_tables import HOST_USE_TYPES, empty
 from reports.conclusions.blocks import tabulate_blocks
 from reports.conclusions.cases import cases_of
 from reports.conclusions.disturbances import find_stalls, tabulate_readings
@@ -50,7 +50,7 @@ class Evidence:
         everything = sorted(records, key=lambda record: (record.launch, order.index(record.arm)))
         own = [record for record in everything if record.arm != FLOOR]
         valid, readings = steps.valid(everything), tabulate_readings(everything)
-        timed, beside = valid.without_arm(FLOOR), no_host_use() if host_use is None else host_use
+        timed, beside = valid.without_arm(FLOOR), empty(HOST_USE_TYPES) if host_use is None else host_use
         return cls(
             plan=plan,
             records=own,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from measurement.records.record import Failure, LaunchRecord, RankReport
+from measurement.records.record import LaunchRecord, RankReport
 from runners.driver.arm_session import ArmSession
 from runners.driver.diagnosis import ArmFailed
 from runners.protocol.messages import Job, ParityReport
@@ -54,14 +54,14 @@ class ArmLaunch:
         try:
             act(self)
         except ArmFailed as failed:
-            self.fail(failed.failure, status=failed.status)
+            self.fail(failed)
 
-    def fail(self, failure: Failure, *, status: str) -> None:
+    def fail(self, failed: ArmFailed) -> None:
         """Record the failure and end the arm: it is not timed any further in this launch."""
-        self.record.status = status  # type: ignore[assignment]
-        self.record.error = failure
+        self.record.status, self.record.error = failed.status, failed.failure
+        failure = failed.failure
         self.session.end()
-        self.say("\n".join([f"{self.session.name} {status}: {failure.message}", *failure.excerpt]))
+        self.say("\n".join([f"{self.session.name} {failed.status}: {failure.message}", *failure.excerpt]))
         if failure.excerpt and failure.ranks:
             self.say(f"the rank's whole log: {self.session.log_of(failure.ranks[0])}")
 

@@ -98,15 +98,17 @@ class ArmProcesses:
         if not self._placement.is_local and not self.exit_codes:
             self._fetched = self._fetch(end=False)
             self._keep_logs(self._fetched)
-        names = [*map(remote_results.log_name, ranks), LAUNCHER_LOG]
-        tails = {name: _tail(self._folder / name) for name in names}
-        return {name: text for name, text in tails.items() if text}
+        return self._tails(ranks)
 
     def last_words(self, ranks: Iterable[int]) -> list[str]:
         """Return the last lines that ranks have logged, those of the launchers where they have none. See ``log_tails``."""
-        tails = (_tail(self._folder / name) for name in [*map(remote_results.log_name, ranks), LAUNCHER_LOG])
+        tails = self._tails(ranks).values()
         said = ([line for line in tail.splitlines() if re.search(r"\w", line) and not STACK_FRAME.search(line)] for tail in tails)
         return [cut(line) for line in next(filter(None, said), [])[-LAST_WORDS:]]
+
+    def _tails(self, ranks: Iterable[int]) -> dict[str, str]:
+        tails = {name: _tail(self._folder / name) for name in [*map(remote_results.log_name, ranks), LAUNCHER_LOG]}
+        return {name: text for name, text in tails.items() if text}
 
     def timings(self) -> Mapping[str, bytes]:
         """The files in which ranks on other hosts keep their replies, as of the last ``log_tails``; none if all ranks are here."""

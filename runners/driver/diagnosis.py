@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from measurement.conditions.disturbing_variables import Disturbance
 from measurement.errors import LaunchError
@@ -13,7 +14,7 @@ from measurement.records.record import Failure
 from runners.driver.arm_processes import ArmProcesses
 from runners.hosts.placement import Placement
 from runners.processes.supervisor_server import SupervisorServer
-from runners.protocol.lost_peers import tells_of_lost_peer
+from runners.protocol.lost_peers import mentions_lost_peer
 from runners.protocol.messages import ErrorReply, Reply
 
 SETTLE_S = 1.0
@@ -24,9 +25,10 @@ TRACE_S = 0.3
 class ArmFailed(Exception):  # noqa: N818 - an outcome that the driver records, not an error of its own
     """The arm is not timed any further in this launch."""
 
-    def __init__(self, failure: Failure, *, status: str) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
+    def __init__(self, message: str, *, status: Literal["failed", "wrong", "timeout"] = "failed", **details: Any) -> None:
+        """``details``: the other fields of the ``Failure``."""
+        super().__init__(message)
+        self.failure = Failure(message=message, **details)
         self.status = status
 
 
@@ -64,12 +66,12 @@ class Diagnosis:
         """
         gone = self._supervisors.gone(self.arm, self.launch)
         silent = {rank: self._at(rank, at_s) for rank, at_s in gone.items() if rank not in heard}
-        told = {rank: reply for rank, reply in heard.items() if isinstance(reply, ErrorReply)}
-        if silent and not any(reply.cause == "bad input" for reply in told.values()):
-            own = [self._at(rank, reply.at_s) for rank, reply in told.items() if not tells_of_lost_peer(reply.message)]
+        errors = {rank: reply for rank, reply in heard.items() if isinstance(reply, ErrorReply)}
+        if silent and not any(reply.cause == "bad input" for reply in errors.values()):
+            own = [self._at(rank, reply.at_s) for rank, reply in errors.items() if not mentions_lost_peer(reply.message)]
             if min(own, default=math.inf) >= min(silent.values()) or self._lost(silent):
                 return self._died(silent)
-        raised = self.of_errors(told)
+        raised = self.of_errors(errors)
         if raised is None and self.processes.has_ended():
             suspects = "".join(f"; {suspect}" for suspect in self._suspects())
             excerpt = self.processes.last_words([])
@@ -96,14 +98,14 @@ class Diagnosis:
         self.processes.log_tails(list(silent))
         return math.inf in silent.values() or bool(self.processes.unreachable)
 
-    def of_errors(self, told: Mapping[int, ErrorReply]) -> ArmFailed | None:
+    def of_errors(self, errors: Mapping[int, ErrorReply]) -> ArmFailed | None:
         """Name the cause among ranks that reported an error: bad input, else the first error that tells of no lost peer."""
-        told = {rank: reply for rank, reply in told.items() if reply.cause == "bad input"} or told
-        told = {rank: reply for rank, reply in told.items() if not tells_of_lost_peer(reply.message)} or told
-        if not told:
+        errors = {rank: reply for rank, reply in errors.items() if reply.cause == "bad input"} or errors
+        errors = {rank: reply for rank, reply in errors.items() if not mentions_lost_peer(reply.message)} or errors
+        if not errors:
             return None
-        first = min(told, key=lambda rank: self._at(rank, told[rank].at_s))
-        return self.failed(f"{self._who([first])}: {told[first].message}", ranks=[first], excerpt=told[first].excerpt)
+        first = min(errors, key=lambda rank: self._at(rank, errors[rank].at_s))
+        return self.failed(f"{self._who([first])}: {errors[first].message}", ranks=[first], excerpt=errors[first].excerpt)
 
     def of_silence(self, silent: Sequence[int], *, timeout_s: float) -> ArmFailed:
         """Name ranks that live but do not answer. Their stack traces go to their logs first."""
@@ -139,8 +141,8 @@ class Diagnosis:
         return [f"their environment has {one.setting}, which {one.variable.does}" for one in self._variables]
 
     def _outcome(self, message: str, *, ranks: Sequence[int], tails: Mapping[str, str], excerpt: Sequence[str] = ()) -> ArmFailed:
-        failure = Failure(message=message, excerpt=list(excerpt), ranks=list(ranks), hosts=self._hosts(ranks), log_tail=dict(tails))
-        return ArmFailed(failure, status="failed")
+        hosts = self._hosts(ranks)
+        return ArmFailed(message, excerpt=list(excerpt), ranks=list(ranks), hosts=hosts, log_tail=dict(tails))
 
     def _hosts(self, ranks: Sequence[int]) -> list[str]:
         if self.placement.is_local:

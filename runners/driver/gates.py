@@ -13,7 +13,7 @@ from functools import partial
 
 from measurement.conditions.fairness import unasked_differences
 from measurement.plans.plan import Measurement
-from measurement.records.record import Failure, LaunchRecord
+from measurement.records.record import LaunchRecord
 from runners.driver.arm_launch import ArmLaunch, Say
 from runners.driver.diagnosis import ArmFailed
 from runners.protocol.drift import drift_between
@@ -39,7 +39,7 @@ def run_gates(
                 with _judging():
                     _compare_work(first, arm, steps=measurement.parity_steps)
             except ArmFailed as failed:
-                arm.fail(failed.failure, status=failed.status)
+                arm.fail(failed)
 
 
 def none_can_pass(records: Sequence[LaunchRecord]) -> bool:
@@ -57,14 +57,14 @@ def _judging() -> Iterator[None]:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         message = f"what its ranks found in the gate could not be judged ({type(error).__name__}: {error}); please report this"
-        raise ArmFailed(Failure(message=message), status="failed") from error
+        raise ArmFailed(message) from error
 
 
 def require_together(reports: Sequence[DriftReport | None]) -> None:
     """Raise ``ArmFailed`` where an arm's ranks have drifted apart in the steps that were measured; reports by rank."""
     apart = drift_between(reports)
     if apart:
-        raise ArmFailed(Failure(message=apart), status="wrong")
+        raise ArmFailed(apart, status="wrong")
 
 
 def compare_conditions(arms: Sequence[ArmLaunch]) -> None:
@@ -72,8 +72,7 @@ def compare_conditions(arms: Sequence[ArmLaunch]) -> None:
     for first, arm in _with_reference(arms):
         differences = unasked_differences(first.conditions, arm.conditions)
         if differences:
-            message = f"not comparable with {first.record.arm}: " + "; ".join(differences)
-            arm.fail(Failure(message=message), status="failed")
+            arm.fail(ArmFailed(f"not comparable with {first.record.arm}: {'; '.join(differences)}"))
 
 
 def _pass_gate(arm: ArmLaunch, *, measurement: Measurement, after_blocks: bool) -> None:
@@ -84,7 +83,7 @@ def _pass_gate(arm: ArmLaunch, *, measurement: Measurement, after_blocks: bool) 
         arm.record.parity, arm.record.not_offered = judge_gate(reports, steps=measurement.parity_steps)
     arm.gate = reports[0] if isinstance(reports[0], ParityReport) else None
     if not arm.record.parity.passed:
-        raise ArmFailed(Failure(message="; ".join(arm.record.parity.failures)), status="wrong")
+        raise ArmFailed("; ".join(arm.record.parity.failures), status="wrong")
 
 
 def _with_reference(arms: Sequence[ArmLaunch]) -> list[tuple[ArmLaunch, ArmLaunch]]:
@@ -122,4 +121,4 @@ def _compare_work(first: ArmLaunch, arm: ArmLaunch, *, steps: int) -> None:
         found.notes += [note for note in state.notes if note not in found.notes]
     if failures:
         found.passed, found.failures = False, failures
-        raise ArmFailed(Failure(message="; ".join(failures)), status="wrong")
+        raise ArmFailed("; ".join(failures), status="wrong")

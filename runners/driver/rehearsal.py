@@ -44,10 +44,8 @@ def rehearse(
 ) -> dict[str, LaunchRecord]:
     """Rehearse every arm of a plan, together or one at a time as it measures them; nothing is left running.
 
-    Few samples, one short round, no control and no floor; logs and records of what failed are written into ``folder``.
-
-    Returns:
-        The records of the arms that failed or were wrong, by name.
+    Few samples, one short round, no control and no floor. Returns the records of the arms that failed or were wrong, by name;
+    their logs lie in ``folder``.
     """
     measurement = plan.measurement.model_copy(update={**SHORT, "local_every": min(plan.measurement.local_every, 1)})
     changes = {"local_batch_size": min(plan.local_batch_size, SAMPLES), "link_rate": None, "training": None}

@@ -17,7 +17,7 @@ from typing import Any
 
 from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, TrainingSettings
-from measurement.records.record import BlockKind, BlockRecord, Failure
+from measurement.records.record import BlockKind, BlockRecord
 from runners.driver.arm_launch import ArmLaunch
 from runners.driver.arm_session import Exchange
 from runners.driver.diagnosis import ArmFailed
@@ -158,7 +158,7 @@ class Rounds:
         block = BlockRecord.joined([reply.block for reply in done.replies], **measured_outside(done, self._plan))
         for steps in block.ranks:
             if steps.wrong:  # a micro-benchmark's result, which is looked at before each block
-                raise ArmFailed(Failure(message=f"rank {steps.rank}: {steps.wrong}", ranks=[steps.rank]), status="wrong")
+                raise ArmFailed(f"rank {steps.rank}: {steps.wrong}", status="wrong", ranks=[steps.rank])
         return block
 
 

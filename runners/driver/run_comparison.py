@@ -9,7 +9,7 @@ from measurement.conditions.fairness import fairness_table
 from measurement.conditions.sources import digests, sources_of_all
 from measurement.environment import steering_environment
 from measurement.plans.plan import Plan
-from measurement.probes.core_use import BUSY_REMEDY, busy_warning, crowded_warning
+from measurement.probes.core_use import crowded_warning
 from measurement.probes.fingerprint import usable_cores
 from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder
@@ -39,6 +39,7 @@ from runners.planning.compatibility import require_findable
 from runners.planning.data_check import require_data_on
 from runners.planning.left_variables import require_undisturbed
 from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
+from runners.processes.host_counters import BUSY_REMEDY, busy_warning
 
 
 class ComparisonRun:
@@ -173,8 +174,8 @@ class ComparisonRun:
         if computes_on_gpu(self.plan.device) or any(facts.get("gpus") for facts in self.inspection.facts.values()):
             return []
         placement = self.inspection.placement
-        told = {entry.host: crowded_warning(entry.slots, placement.cores.get(entry.host)) for entry in placement.hosts}
-        return [warning if host == HERE else f"host '{host}': {warning}" for host, warning in told.items() if warning]
+        warnings = {entry.host: crowded_warning(entry.slots, placement.cores.get(entry.host)) for entry in placement.hosts}
+        return [warning if host == HERE else f"host '{host}': {warning}" for host, warning in warnings.items() if warning]
 
     def _numbers(self, done: set[int]) -> Iterator[int]:
         """Yield the numbers of launches to run: those of the plan, then more with ``until_decided`` while there is time."""

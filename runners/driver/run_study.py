@@ -63,9 +63,6 @@ def point_plans(study: Plan) -> dict[str, Plan]:
     """Return the plan of each point.
 
     Arms of a single process are left out where there are more ranks, unless they train: then they have the global batch.
-
-    Raises:
-        PlanError: a point makes no plan.
     """
     is_timed = study.training is None
     backends = {name: backend_class(arm.backend) for name, arm in study.arms.items() if is_timed}

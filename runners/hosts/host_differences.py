@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from measurement.conditions.conditions import CONDITIONS
@@ -19,10 +19,8 @@ def host_differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[list[str],
         facts: by host, ``conditions.fingerprint`` and, under ``CLOCK_FIELD``, how far its clock is ahead of the driver's.
     """
     first, *others = facts
-    unlike, worth_knowing = (
-        [line for other in others for line in _unlike(facts, first, other, [one.field for one in CONDITIONS if one.hosts == what])]
-        for what in ("refuse", "report")
-    )
+    unlike = [line for other in others for line in _unlike(facts, first, other, "refuse")]
+    worth_knowing = [line for other in others for line in _unlike(facts, first, other, "report")]
     clocks = [
         f"the clock of host '{host}' is {found[CLOCK_FIELD]:+.3f} s off the driver's (of two failures the wrong one may seem first)"
         for host, found in facts.items()
@@ -31,7 +29,8 @@ def host_differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[list[str],
     return unlike, worth_knowing + clocks
 
 
-def _unlike(facts: Mapping[str, Mapping[str, Any]], first: str, other: str, names: Sequence[str]) -> list[str]:
+def _unlike(facts: Mapping[str, Mapping[str, Any]], first: str, other: str, rule: str) -> list[str]:
+    names = [condition.field for condition in CONDITIONS if condition.hosts == rule]
     mine, theirs = facts[first], facts[other]
     return [
         f"host '{other}' has {name} {theirs.get(name) or 'missing'}, host '{first}' has {mine.get(name) or 'missing'}"

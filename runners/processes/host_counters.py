@@ -8,14 +8,29 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+WATCHED_S = 0.5
+BUSY = 0.10
+"""A machine of whose cores others use this share is not quiet."""
+BUSY_REMEDY = "they disturb what is measured: end them first ('top' names them)"
 POWERCAP = Path("/sys/class/powercap")
 IDLE = ("idle", "iowait", "steal", "guest", "guest_nice")
 """Fields of a core's times that are no work of this machine, or counted within another field."""
+
+
+def busy_warning(cores: Sequence[int]) -> str | None:
+    """A sentence where others use so much of these cores that a comparison would be disturbed; watches them for ``WATCHED_S``."""
+    from measurement.probes.core_use import foreign_share  # only here: supervisors import this module, and no pydantic
+
+    share = foreign_share(cores, seconds=WATCHED_S)
+    if share is None or share < BUSY:
+        return None
+    return f"other processes use {share:.0%} of the {len(cores)} cores"
 
 
 def read_counters() -> dict[str, Any]:

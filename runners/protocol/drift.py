@@ -18,8 +18,8 @@ LEARNING_RATE = "lr"
 
 def drift_between(reports: Sequence[DriftReport | None]) -> str | None:
     """Say how ranks have drifted apart, if they have and can be compared; reports by rank, None of one that trains nothing."""
-    told = [report for report in reports if report is not None]
-    found = [*_hyperparameters(told), *_parameters(told)] if len(told) > 1 else []
+    known = [report for report in reports if report is not None]
+    found = [*_hyperparameters(known), *_parameters(known)] if len(known) > 1 else []
     return f"ranks have drifted apart: {'; '.join(found)} ({REMEDY})" if found else None
 
 

@@ -127,8 +127,8 @@ def _gradient_errors(reports: list[ParityReport], *, scale: float) -> tuple[floa
 
 def gradient_tolerances(report: ParityReport) -> dict[str, float]:
     """By gradient: what rounding in its dtype asks for, or the backend's and the precision's where they round more coarsely."""
-    told = report.gradient_tolerance if report.gradient_tolerance > EXACT else 0.0
-    return {name: max(told, report.tolerances.get(name, EXACT)) for name in report.local}
+    coarser = report.gradient_tolerance if report.gradient_tolerance > EXACT else 0.0
+    return {name: max(coarser, report.tolerances.get(name, EXACT)) for name in report.local}
 
 
 def _compare(

@@ -16,6 +16,6 @@ CAUSE_FIRST_S = 3.0
 """A rank that lost a peer ends so much later: launchers end all ranks with the first, and the other has to say why."""
 
 
-def tells_of_lost_peer(message: str) -> bool:
+def mentions_lost_peer(message: str) -> bool:
     """Whether an error is likely to follow from the failure of another rank. Pure."""
     return LOST_PEER.search(message) is not None

@@ -153,7 +153,7 @@ def capture(job: Job, runner: EpochRunner, *, epoch: int, progress: EpochProgres
         model=trainer.joined.full_parameters(),
         optimizer=trainer.joined.full_optimizer_state(),
         scaler=trainer.step_precision.scaler.state_dict(),
-        ranks=[read_tensors(told) for told in trainer.backend.all_gather_bytes(write_tensors(_of_this_rank(trainer, progress)))],
+        ranks=[read_tensors(state) for state in trainer.backend.all_gather_bytes(write_tensors(_of_this_rank(trainer, progress)))],
         workload=trainer.workload.state_dict(),
     )
 

@@ -72,16 +72,13 @@ class Engine:
     @property
     def sample_unit(self) -> str:
         """What is counted per second."""
-        return self._workload.sample_unit
+        return self.runner.workload.sample_unit
 
     @property
     def data_notes(self) -> Sequence[str]:
         """What is to be told of a workload's data."""
-        return () if isinstance(self._workload, MicroBenchmark) else self._workload.data_notes()
-
-    @property
-    def _workload(self) -> Workload | MicroBenchmark:
-        return self.runner.benchmark if isinstance(self.runner, MicroBenchmarkRunner) else self.runner.workload
+        workload = self.runner.workload
+        return () if isinstance(workload, MicroBenchmark) else workload.data_notes()
 
     def report(self, environment: Mapping[str, str]) -> RankReport:
         """Report what this rank really is: device, threads, cores, versions, optimizer."""
@@ -99,11 +96,9 @@ class Engine:
             threads=torch.get_num_threads(),
             affinity=usable_cores(),
             backend=self.backend.describe(),
-            kept_bytes=runner.kept_bytes(),
-            owns_step=isinstance(runner, Trainer) and runner.prepared is not None and runner.joined.owns_step,
             environment=dict(environment),
             fingerprint=fingerprint(),
-            sources=digests(sources_of(type(self._workload))),
+            sources=digests(sources_of(type(runner.workload))),
             **runner.describe(),
         )
 

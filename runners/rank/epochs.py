@@ -88,13 +88,10 @@ class EpochRunner:
         pause: Pause | None = None,
         pause_every: Sequence[int] = (),
     ) -> EpochReport:
-        """Train one epoch, or what is left of it, and evaluate. Collective.
+        """Train one epoch, or what is left of it after ``progress``, and evaluate. Collective.
 
-        Args:
-            command: which epoch; the first, and one that none came before, builds the model.
-            progress: in this epoch before it was interrupted; those steps are not taken again.
-            pause: called after every so many steps of the epoch, for each number in ``pause_every``, but after its last.
-            pause_every: numbers of steps.
+        The first epoch, and one that none came before, builds the model. ``pause`` is called off the clock after every so many
+        steps, for each number in ``pause_every``, but not after the last.
         """
         epoch = command.epoch
         if progress is None and (epoch == 0 or self._rates is None):

@@ -22,7 +22,7 @@ class MicroBenchmarkRunner:
     """Repeats one rank's operations. Holds the tensors of one case at a time."""
 
     def __init__(self, *, benchmark: MicroBenchmark, backend: Backend, world: World, device: torch.device) -> None:
-        self.benchmark = benchmark
+        self.workload = benchmark
         self.backend = backend
         self.world = world
         self.device = device
@@ -33,15 +33,11 @@ class MicroBenchmarkRunner:
 
     def describe(self) -> dict[str, Any]:
         """Describe this for the rank's report: there is no model and no batch."""
-        return {"seed": self.benchmark.seed, "local_batch_size": 0, "micro_steps": 1}
-
-    def kept_bytes(self) -> dict[str, int]:
-        """Nothing: there is no model."""
-        return {}
+        return {"seed": self.workload.seed, "local_batch_size": 0, "micro_steps": 1}
 
     def run_gate(self) -> CheckReport:
         """Run every case once and check its result. Collective; leaves nothing built."""
-        reasons = {name: self.benchmark.unsupported_reason(case, self.communicator) for name, case in self.cases.items()}
+        reasons = {name: self.workload.unsupported_reason(case, self.communicator) for name, case in self.cases.items()}
         offered = [name for name, reason in reasons.items() if reason is None]
         found = [self.build(name) for name in offered]
         self.release()
@@ -54,7 +50,7 @@ class MicroBenchmarkRunner:
     def build(self, name: str) -> str | None:
         """Make a case's tensors anew and run it once; returns what was wrong with this rank's result, if anything. Collective."""
         self.release()
-        made = self.benchmark.repetition(self.cases[name], self.communicator, device=self.device)
+        made = self.workload.repetition(self.cases[name], self.communicator, device=self.device)
         made.fill()
         made.run()
         wrong = made.check()

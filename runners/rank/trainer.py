@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from backends import Backend
 from backends.base import BuildOptimizer, Prepared
@@ -273,23 +272,32 @@ class Trainer:
         rates = numbers[LEARNING_RATE]  # others may follow a rank's own gradients
         return DriftReport(hyperparameters={LEARNING_RATE: rates}, parameters=self._before_local)
 
-    def kept_bytes(self) -> dict[str, int]:
-        """Bytes of parameters and of optimizer state that this rank keeps, which is a share if the backend shards them."""
-        if self.prepared is None:
-            return {}
-        return {
-            "parameters": sum(map(local_bytes, self.prepared.bare.parameters())),
-            "optimizer_state": sum(map(local_bytes, self.prepared.kept_optimizer_state())),
-        }
-
     def describe(self) -> dict[str, Any]:
-        """Describe what is really trained, for the rank's report."""
-        found = {"seed": self.seed, "local_batch_size": self.workload.local_batch_size, "micro_steps": self.micro_steps}
+        """Describe what is really trained, for the rank's report; ``kept_bytes`` are a share if the backend shards."""
+        found: dict[str, Any] = {
+            "seed": self.seed,
+            "local_batch_size": self.workload.local_batch_size,
+            "micro_steps": self.micro_steps,
+        }
         if self.prepared is None:
             return found
-        precision = {"precision": self.step_precision.precision, "max_gradient_norm": self.step_precision.max_gradient_norm}
-        model = describe_model(self.prepared.bare) | precision
-        return found | {"optimizer": describe_optimizer(self.prepared.optimizer), "model": model}
+        bare, optimizer, precision = self.prepared.bare, self.prepared.optimizer, self.step_precision
+        trained = [parameter for parameter in bare.parameters() if parameter.requires_grad]
+        model = {
+            "parameters": sum(p.numel() for p in bare.parameters()),
+            "gradient_tensors": len(trained),
+            "gradient_bytes": sum(p.numel() * p.element_size() for p in trained),
+            "precision": precision.precision,
+            "max_gradient_norm": precision.max_gradient_norm,
+        }
+        kept = {
+            "parameters": sum(map(local_bytes, bare.parameters())),
+            "optimizer_state": sum(map(local_bytes, self.prepared.kept_optimizer_state())),
+        }
+        group = {k: v for k, v in optimizer.param_groups[0].items() if isinstance(v, int | float | bool | str)}
+        names = [type(one).__name__ for one in members_of(optimizer)]
+        described = {"class": " and ".join(names[1:]) or names[0], **group}
+        return found | {"model": model, "optimizer": described, "kept_bytes": kept, "owns_step": self.prepared.owns_step}
 
 
 def synchronize_ranks(backend: Backend, device: torch.device) -> None:
@@ -303,23 +311,6 @@ def local_bytes(tensor: Tensor) -> int:
     """What this rank keeps of a tensor, sharded or not."""
     own: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # a DTensor, whose module takes long to import
     return own.numel() * own.element_size()
-
-
-def describe_optimizer(optimizer: Optimizer) -> dict[str, Any]:
-    """Class and hyperparameters of the first parameter group, as they are after wrapping."""
-    group = {k: v for k, v in optimizer.param_groups[0].items() if isinstance(v, int | float | bool | str)}
-    names = [type(one).__name__ for one in members_of(optimizer)]
-    return {"class": " and ".join(names[1:]) or names[0], **group}
-
-
-def describe_model(model: nn.Module) -> dict[str, Any]:
-    """Size of the model and of the gradients that one step exchanges."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return {
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "gradient_tensors": len(trained),
-        "gradient_bytes": sum(p.numel() * p.element_size() for p in trained),
-    }
 
 
 def resolve_device(wanted: str, *, local_rank: int) -> torch.device:

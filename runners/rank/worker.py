@@ -29,7 +29,7 @@ from runners.launchers.rank_variables import read_world
 from runners.processes import rank_supervisor, remote_results
 from runners.processes.process_exit import leave
 from runners.processes.run_processes import RUN_ID
-from runners.protocol.lost_peers import CAUSE_FIRST_S, tells_of_lost_peer
+from runners.protocol.lost_peers import CAUSE_FIRST_S, mentions_lost_peer
 from runners.protocol.messages import (
     COMMANDS,
     Answer,
@@ -153,7 +153,7 @@ class RankServer:
             traceback.print_exception(error)
         with contextlib.suppress(RuntimeError):  # the way to the driver is cut: the log is what is left
             self._store.set(place, reply)
-        if tells_of_lost_peer(str(error)):
+        if mentions_lost_peer(str(error)):
             time.sleep(CAUSE_FIRST_S)
         leave(1)
 

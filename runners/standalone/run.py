@@ -22,7 +22,7 @@ from runners.planning.check_process import is_to_check, require_workable_here
 from runners.planning.workload import resolve_workload
 from runners.processes.process_exit import leave, say_once
 from runners.protocol.gate_verdict import judge_gate
-from runners.protocol.lost_peers import CAUSE_FIRST_S, tells_of_lost_peer
+from runners.protocol.lost_peers import CAUSE_FIRST_S, mentions_lost_peer
 from runners.protocol.messages import CheckReport, ParityReport
 from runners.rank.engine import Engine, start_engine
 from runners.rank.remote_error import report_error
@@ -190,7 +190,7 @@ class StandaloneRun:
         """Print why this rank ends, once, and before it ends what keeps others from noticing."""
         if getattr(error, "is_said", False):
             return
-        if tells_of_lost_peer(str(error)):
+        if mentions_lost_peer(str(error)):
             time.sleep(CAUSE_FIRST_S)
         if isinstance(error, RingsideError):
             say_once(error)
