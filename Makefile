@@ -1,6 +1,8 @@
 # Ringside. `make help` lists the commands; each of them sets up what it needs first.
 
 PLAN ?= plans/local.yaml
+# More arguments for ringside compare, such as ARGS="-o results/mine".
+ARGS ?=
 PYTHON ?= python3
 # auto: GPU operations over NCCL where a CUDA toolkit and a GPU are present, else CPU. Or: cpu, nccl.
 HOROVOD_OPERATIONS ?= auto
@@ -44,7 +46,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS) $(INSTALL_SOURCES)
 	@touch $@
 
 compare: setup ## compare Horovod and DDP on this machine (PLAN=plans/local.yaml)
-	@$(BIN)/ringside compare $(PLAN)
+	@$(BIN)/ringside compare $(PLAN) --available $(ARGS)
 
 test: check ## run the checks and every test; skipped tests are listed with the reason
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --no-loadscope-reorder $(PYTEST_ARGS)

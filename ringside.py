@@ -7,10 +7,15 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+if "runners" not in sys.modules:  # at import: loader processes by spawn import the script of a command, but do not run it
+    _spec = PathFinder.find_spec("runners", [str(Path(__file__).resolve().parent)])
+    assert _spec is not None and _spec.loader is not None
+    sys.modules["runners"] = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(sys.modules["runners"])  # which pins the names of the other packages
+
 
 def main() -> None:
     """Be ``ringside``."""
-    _import_runners()
     from runners.cli import main
 
     main()
@@ -18,7 +23,6 @@ def main() -> None:
 
 def ddp() -> None:
     """Be ``ringside-ddp``: ``python -m runners.ddp``."""
-    _import_runners()
     from runners.standalone import serve
 
     serve("ddp")
@@ -26,15 +30,6 @@ def ddp() -> None:
 
 def hvd() -> None:
     """Be ``ringside-hvd``: ``python -m runners.hvd``."""
-    _import_runners()
     from runners.standalone import serve
 
     serve("horovod")
-
-
-def _import_runners() -> None:
-    """Import ``runners`` from beside this file. That pins the names of the other packages."""
-    spec = PathFinder.find_spec("runners", [str(Path(__file__).resolve().parent)])
-    assert spec is not None and spec.loader is not None
-    sys.modules["runners"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules["runners"])

@@ -19,6 +19,15 @@ class PlanError(RingsideError):
     """A plan, or an option given on the command line, cannot be run as written."""
 
 
+class UnavailableError(PlanError):
+    """An arm needs what this machine lacks; other arms of the plan may run."""
+
+    def __init__(self, message: str, *, lack: str = "") -> None:
+        super().__init__(message)
+        self.lack = lack
+        """In a few words, such as ``'mpirun' is not installed``."""
+
+
 class HostfileError(RingsideError):
     """A hostfile, or a list of hosts, cannot be read as written, or has too few slots."""
 
@@ -82,6 +91,70 @@ def joined(parts: Sequence[str]) -> str:
     return "; ".join(shown) + more
 
 
+CUSTOMARY = {
+    "md": "mode",
+    "env": "environment",
+    "envs": "environment",
+    "variables": "environment",
+    "lr": "learning_rate",
+    "bs": "local_batch_size",
+    "np": "world_size",
+    "nproc": "world_size",
+    "ranks": "world_size",
+    "processes": "world_size",
+    "gpus": "world_size",
+    "nodes": "hosts",
+    "machines": "hosts",
+    "nic": "network_interface",
+    "interface": "network_interface",
+    "model": "workload",
+    "framework": "backend",
+    "library": "backend",
+    "strategy": "backend",
+    "reference": "baseline",
+    "comm": "transport",
+    "fabric": "transport",
+    "amp": "precision",
+    "dtype": "precision",
+    "random_seed": "seed",
+    "accumulation": "micro_steps",
+    "gradient_accumulation_steps": "micro_steps",
+    "clip": "max_gradient_norm",
+    "repeats": "launches",
+    "repetitions": "launches",
+    "runs": "launches",
+    "kwargs": "options",
+    "settings": "options",
+    "hvd": "horovod",
+    "fsdp": "fsdp2",
+    "pytorch": "ddp",
+    "torch": "ddp",
+    "distributed": "ddp",
+    "none": "single",
+    "mpiexec": "mpirun",
+    "slurm": "srun",
+    "elastic": "torchrun",
+    "mp": "spawn",
+    "gpt": "language_model",
+    "gpt2": "language_model",
+    "run": "compare",
+    "bench": "compare",
+    "benchmark": "compare",
+    "start": "compare",
+    "plot": "report",
+    "new": "init",
+}
+"""What others call the things that a plan, or a command line, names."""
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that was probably meant: the customary one's counterpart, or the one spelled most alike."""
+    names = list(known)
+    if CUSTOMARY.get(name.lower()) in names:
+        return CUSTOMARY[name.lower()]
+    return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.5)), None)
+
+
 def unknown_name(
     kind: str, name: str, known: Iterable[str], *, remedy: str = "", elsewhere: Mapping[str, str] | None = None
 ) -> str:
@@ -96,8 +169,8 @@ def unknown_name(
     """
     names, places = sorted(known), elsewhere or {}
     name = cut(name if len(name) <= MOST_QUOTED else f"{name[:MOST_QUOTED]}...")
-    close = difflib.get_close_matches(name, dict.fromkeys([*names, *places]), n=1, cutoff=0.5)
-    hint = f"; did you mean '{close[0]}'{'' if close[0] in names else f' {places[close[0]]}'}?" if close else ""
+    close = closest(name, dict.fromkeys([*names, *places]))
+    hint = f"; did you mean '{close}'{'' if close in names else f' {places[close]}'}?" if close else ""
     return f"unknown {kind} '{name}'{hint} (known: {', '.join(names) or 'none'}){'; ' + remedy if remedy else ''}"
 
 

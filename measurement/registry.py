@@ -41,6 +41,8 @@ class Registry:
         if not isinstance(reference, str) or not reference:
             raise PlanError(f"a {self.kind} must be a name or 'module:Class', not {reference!r}")
         target = reference if ":" in reference else self.names().get(reference)
+        if target is None and reference.endswith(".py"):
+            raise PlanError(self._without_class(reference))
         if target is None:
             remedy = "or 'package.module:Class' or 'path/to/file.py:Class' for your own"
             raise PlanError(unknown_name(self.kind, reference, self.names(), remedy=remedy))
@@ -52,6 +54,15 @@ class Registry:
             clash = remedy_of_clash(f"'{module_name}'").removeprefix("; ")
             raise PlanError(unknown_name(f"class for {self.kind} '{reference}'", class_name, classes, remedy=clash))
         return found
+
+    def _without_class(self, path: str) -> str:
+        """The message for a file whose class is not named: those it has that derive from one of the room's."""
+        module, room = _load_file(Path(path), kind=self.kind), self.group.rpartition(".")[2]
+        own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
+        found = [cls.__name__ for cls in own if any(room in base.__module__.split(".") for base in cls.__mro__[1:])]
+        if not found:
+            return f"'{path}' has no {self.kind}: no class in it derives from one of {room}.base; see docs/extending.md"
+        return f"'{path}' has the {self.kind}s {', '.join(found)}; name one: '{path}:{found[0]}'"
 
     def _load(self, module_name: str, reference: str) -> ModuleType:
         if module_name.endswith(".py"):

@@ -61,6 +61,7 @@ def compare(
         RecordError: there is no record, or one of another plan.
     """
     _check(plan, records)
+    ordered = sorted(records, key=lambda record: record.launch)
     analyses = manifest.looks if manifest else []
     share = error_share(analyses, until_decided=plan.measurement.until_decided)
     evidence = Evidence.gather(plan, records, steps, host_use=host_use, error_share=share)
@@ -74,7 +75,7 @@ def compare(
     crowded = oversubscription_warning(max((record.ranks for record in evidence.records), key=len, default=[]))
     noted = [
         *elsewhere,
-        *floor_lines(sorted(records, key=lambda record: record.launch)),
+        *floor_lines(ordered),
         *([crowded] if crowded else []),
         *(manifest.notes if manifest else []),
     ]

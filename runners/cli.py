@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from measurement.errors import PlanError, printable
+from measurement.errors import PlanError, printable, unknown_name
 from measurement.registry import search_beside
 from runners.lab.lab_commands import app as lab
 from runners.processes.process_exit import begin_in_utf8, interrupted_code, run_command
@@ -22,7 +23,17 @@ if TYPE_CHECKING:
     from reports.schema import Comparison
     from reports.study_schema import Study
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+class Commands(TyperGroup):
+    """The commands; of one that is not there, the closest is told."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and self.get_command(ctx, args[0]) is None:
+            raise PlanError(unknown_name("command", args[0], self.commands, remedy="see 'ringside --help'"))
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(lab, name="lab")
 app.command()(submit)
 app.command()(status)
@@ -30,14 +41,29 @@ app.command()(status)
 EXIT_FAILED = 1
 
 
+def print_version(wanted: bool) -> None:
+    """Print Ringside's version and end, if that is wanted."""
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"ringside {version('ringside')}")
+        raise typer.Exit
+
+
 @app.callback()
-def describe() -> None:
+def describe(
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=print_version, is_eager=True)
+    ] = False,
+) -> None:
     """Horovod or native torch.distributed: which is faster for your model on your machines, by how much, and why."""
 
 
 @app.command()
 def compare(
-    plan: Annotated[Path, typer.Argument(help="A comparison plan (YAML).")],
+    plan: Annotated[
+        Path | None, typer.Argument(help="A comparison plan (YAML), or the name of one of Ringside's own, such as local.")
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="Results folder; one that exists is resumed. [results/NAME-TIME]"),
@@ -54,14 +80,20 @@ def compare(
             "--rehearse/--no-rehearsal", help="Try every arm first even if it passed before, or not at all. [once for each plan]"
         ),
     ] = None,
+    available: Annotated[
+        bool,
+        typer.Option("--available", help="Leave out arms that this machine cannot run."),
+    ] = False,
     resume_elsewhere: Annotated[
         bool, typer.Option("--resume-elsewhere", help="Resume even if versions, machine or sources changed.")
     ] = False,
 ) -> None:
     """Run a plan: measure its arms interleaved, print the verdicts, write the reports."""
     from measurement.records.results import ResultsFolder, default_folder
-    from runners.driver.run_study import read_plan_or_study
+    from runners.planning.available import arms_to_compare, left_out_line
+    from runners.planning.plan_reading import DEFAULT, PLANS, find_plan, read_plan, require_named
 
+    plan = require_named(plan)
     overrides = list(settings or [])
     if until_decided:
         overrides.append("measurement.until_decided=true")
@@ -69,8 +101,12 @@ def compare(
         overrides.append(f"measurement.rehearsal={'always' if rehearsal else 'never'}")
     if max_minutes is not None:
         overrides.append(f"measurement.max_minutes={max_minutes}")
-    chosen = read_plan_or_study(plan, overrides=overrides)
+    chosen = read_plan(plan, overrides=overrides)
     folder = ResultsFolder(output or default_folder(chosen.name))
+    has_next = find_plan(plan).resolve() == PLANS / f"{DEFAULT}.yaml"
+    chosen = arms_to_compare(chosen, folder, only_available=available, has_next=has_next)
+    if chosen.left_out:
+        print(f"ringside: {left_out_line(chosen.left_out)}; compared: {', '.join(chosen.arms)}", file=sys.stderr)
     again = ["ringside", "compare", str(plan), "-o", str(folder.root), *(word for one in overrides for word in ("--set", one))]
     again += ["--resume-elsewhere"] if resume_elsewhere else []
     run = run_study if chosen.points else run_comparison
@@ -99,7 +135,7 @@ def run_comparison(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str],
 
 
 def run_study(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str], resume_elsewhere: bool = False) -> bool:
-    """The same at every point of the plan."""
+    """Measure at every point of the plan and show; returns whether every arm is ok."""
     from runners.driver.run_study import StudyRun
 
     run: StudyRun | None = None
@@ -118,6 +154,18 @@ def interrupted_by_user(again: Sequence[str]) -> typer.Exit:
     """How to go on, told on stderr; what to raise. ``again``: the command that asks for the same."""
     print(f"ringside: interrupted; go on with: {printable(shlex.join(again))}", file=sys.stderr)
     return typer.Exit(interrupted_code())
+
+
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(help="The plan to write; a file that exists stays as it is.")] = Path("plan.yaml"),
+) -> None:
+    """Write a commented plan that runs as it is, to begin your own with."""
+    from runners.planning.plan_reading import write_template
+
+    write_template(file)
+    name = shlex.quote(str(file))
+    print(f"wrote {file}; try it out: ringside check {name}; run it: ringside compare {name}")
 
 
 @app.command()
@@ -179,18 +227,22 @@ def check(
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights and batches.")] = 1,
 ) -> None:
     """Try a workload out on the CPU, in seconds: what every run would call, and what cannot work, with the line and the remedy."""
-    from runners.driver.run_study import read_plan_or_study
-    from runners.planning.check_command import check_and_print, check_plan_and_print
+    from measurement.plans.plan_file import check_plan
+    from runners.planning.check_process import check_and_print
+    from runners.planning.plan_reading import is_plan, read_plan
     from runners.standalone.flags import settings
 
-    if workload.endswith((".yaml", ".yml")):
-        plan = read_plan_or_study(Path(workload))
-        check_plan_and_print(plan)
+    if is_plan(workload):
+        plan = read_plan(Path(workload))
+        check_and_print(plan, with_arms=True)
         if not rehearse_and_print(plan):
             raise typer.Exit(EXIT_FAILED)
         return
     options = settings(workload_option, "--workload-option")
-    check_and_print(workload, options, local_batch_size=local_batch_size, seed=seed)
+    asked = {"workload": workload, "workload_options": options, "local_batch_size": local_batch_size, "seed": seed}
+    alone = {"name": "check", "world_size": 2, "baseline": "ddp", "arms": {"ddp": {"backend": "ddp"}}}
+    check_and_print(check_plan({**asked, **alone}, source="command line"), with_arms=False)
+    print("nothing to mend")
 
 
 def rehearse_and_print(plan: Plan) -> bool:
@@ -242,7 +294,7 @@ def show(comparison: Comparison, folder: Path) -> bool:
 
 
 def show_study(study: Study, folder: Path) -> bool:
-    """The same of a study, a row for each arm at each point."""
+    """Print a study's verdict table, with a row for each arm at each point; returns whether all went well."""
     from reports.formats.terminal import study_table
 
     _show(study.headline, study_table(study), folder)

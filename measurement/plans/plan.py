@@ -114,7 +114,7 @@ class Measurement(Section):
     control: bool = True
     """Run a second copy of the baseline (an A/A control). It must turn out equal."""
     floor: bool = True
-    """Run an arm without any library, the floor. It shows what computing itself costs."""
+    """Run an arm with a no-op backend (the floor). It shows what computing itself costs."""
     freeze: bool = True
     """Stop the processes of waiting arms."""
     rehearsal: Literal["once", "always", "never"] = "once"
@@ -216,6 +216,8 @@ class Plan(Section):
     there is no Horovod, every candidate."""
     arms: dict[str, Arm] = Field(min_length=1)
     """What is compared, by names of your choice."""
+    left_out: dict[str, str] = {}
+    """Written by ``ringside compare --available``: arms that the machine could not run, with what it lacks."""
     measurement: Measurement = Measurement()
     """How the arms are measured."""
     training: TrainingSettings | None = None

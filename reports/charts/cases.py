@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 
 from measurement.records.record import Case
-from reports.charts.frame import Figure, arm_colour, arm_dash, base_layout, legend_above
+from reports.charts.frame import Figure, arm_style, base_layout, legend_above, line, note
 from reports.schema import ArmSummary, CaseFigures, Comparison, Estimate
 from reports.wording.formatting import bandwidth, duration, size_text
 
@@ -18,72 +18,65 @@ Read = Callable[[CaseFigures], Estimate | None]
 
 def latency_chart(comparison: Comparison) -> Figure | None:
     """Latency by size, both logarithmic."""
-    return _panels(comparison, lambda figures: figures.latency_s.times(1e6) if figures.latency_s else None, "µs")
+    return _panels(comparison, lambda figures: figures.latency_s, 1e6, "µs")
 
 
 def busbw_chart(comparison: Comparison) -> Figure | None:
     """Bus bandwidth by size, both logarithmic."""
-    return _panels(comparison, _busbw, "GB/s")
+    return _panels(comparison, lambda figures: figures.busbw_bytes_per_s, 1e-9, "GB/s")
 
 
-def _busbw(figures: CaseFigures) -> Estimate | None:
-    return figures.busbw_bytes_per_s.times(1e-9) if figures.busbw_bytes_per_s else None
-
-
-def _panels(comparison: Comparison, read: Read, unit: str) -> Figure | None:
+def _panels(comparison: Comparison, read: Read, scale: float, unit: str) -> Figure | None:
     operations = comparison.operations()
     if not any(read(figures) for arm in comparison.arms for figures in arm.cases):
         return None
     rows = math.ceil(len(operations) / COLUMNS)
     layout = base_layout(PANEL_PX * rows, "")
     legend_above(layout)
-    layout["annotations"] = []
     layout["margin"] |= {"t": 60, "l": 44}
     frames = {"x": layout.pop("xaxis"), "y": layout.pop("yaxis")}
     traces: list[Figure] = []
     named: set[str] = set()
     for number, (operation, cases) in enumerate(operations.items()):
         suffix = str(number + 1) if number else ""
-        _add_panel(layout, frames, operation, cases, number=number, rows=rows, unit=unit)
+        left, top = _add_axes(layout, frames, cases, number=number, rows=rows, unit=unit)
+        note(layout, f"<b>{html.escape(operation)}</b>", x=left, y=top, xanchor="left", yanchor="bottom")
         for arm in comparison.arms:
-            line = _line(comparison, arm, cases, read)
-            if line["x"]:
-                traces.append(line | {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}", "showlegend": arm.name not in named})
+            trace = _line(comparison, arm, cases, read, scale)
+            if trace["x"]:
+                traces.append(trace | {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}", "showlegend": arm.name not in named})
                 named.add(arm.name)
     return {"data": traces, "layout": layout}
 
 
-def _add_panel(
-    layout: Figure, frames: dict[str, Figure], operation: str, cases: list[Case], *, number: int, rows: int, unit: str
-) -> None:
-    """Axes of one operation, with its name above."""
+def _add_axes(
+    layout: Figure, frames: dict[str, Figure], cases: list[Case], *, number: int, rows: int, unit: str
+) -> tuple[float, float]:
+    """Add one operation's axes; returns the upper left corner of its panel."""
     row, column = divmod(number, COLUMNS)
     suffix = str(number + 1) if number else ""
     left, right = column / COLUMNS + 0.05 * column, (column + 1) / COLUMNS - 0.05 * (COLUMNS - 1 - column)
     top, bottom = 1 - row / rows - 0.16 / rows, 1 - (row + 1) / rows + 0.08 / rows
     ticks = {"tickvals": [case.message_bytes for case in cases], "ticktext": [html.escape(size_text(case)) for case in cases]}
     log = {"type": "log", "zeroline": False}
-    layout[f"xaxis{suffix}"] = frames["x"] | log | ticks | {"domain": [left, right], "anchor": f"y{suffix}", "tickangle": 0}
-    layout[f"yaxis{suffix}"] = (
-        frames["y"] | log | {"domain": [bottom, top], "anchor": f"x{suffix}", "dtick": 1, "ticksuffix": f" {unit}"}
-    )
-    place = {"xref": "paper", "yref": "paper", "x": left, "y": top, "xanchor": "left", "yanchor": "bottom", "showarrow": False}
-    layout["annotations"].append(place | {"text": f"<b>{html.escape(operation)}</b>", "font": {"size": 12}})
+    horizontal = {"domain": [left, right], "anchor": f"y{suffix}", "tickangle": 0}
+    vertical = {"domain": [bottom, top], "anchor": f"x{suffix}", "dtick": 1, "ticksuffix": f" {unit}"}
+    layout[f"xaxis{suffix}"] = frames["x"] | log | ticks | horizontal
+    layout[f"yaxis{suffix}"] = frames["y"] | log | vertical
+    return left, top
 
 
-def _line(comparison: Comparison, arm: ArmSummary, cases: list[Case], read: Read) -> Figure:
+def _line(comparison: Comparison, arm: ArmSummary, cases: list[Case], read: Read, scale: float) -> Figure:
     shown = [(case, arm.case(case.name), found) for case in cases if (found := read(arm.case(case.name)))]
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": arm.name,
-        "legendgroup": arm.name,
-        "x": [case.message_bytes for case, _, _ in shown],
-        "y": [found.value for _, _, found in shown],
-        "customdata": [
+    return line(
+        name=arm.name,
+        legendgroup=arm.name,
+        x=[case.message_bytes for case, _, _ in shown],
+        y=[found.times(scale).value for _, _, found in shown],
+        customdata=[
             [html.escape(size_text(case)), duration(own.latency_s), bandwidth(own.busbw_bytes_per_s)] for case, own, _ in shown
         ],
-        "line": {"color": arm_colour(comparison, arm.name), "width": 2, "dash": arm_dash(arm)},
-        "marker": {"size": 6},
-        "hovertemplate": f"{arm.name}, %{{customdata[0]}}: %{{customdata[1]}}, bus %{{customdata[2]}}<extra></extra>",
-    }
+        style=arm_style(comparison, arm.name),
+        marker={"size": 6},
+        hover=f"{arm.name}, %{{customdata[0]}}: %{{customdata[1]}}, bus %{{customdata[2]}}",
+    )

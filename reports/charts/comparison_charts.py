@@ -5,15 +5,25 @@ from __future__ import annotations
 import html
 from collections.abc import Callable
 
-from measurement.records.record import PHASES
 from reports.charts.cases import busbw_chart, latency_chart
-from reports.charts.frame import Figure, arm_colour, arm_dash, arm_layout, base_layout, legend_above, padded, ratio_axis
-from reports.charts.machine import machine_chart
-from reports.charts.pairs import pairs_chart
-from reports.charts.terms import difference_charts, terms_chart
+from reports.charts.frame import (
+    Figure,
+    arm_colour,
+    arm_layout,
+    arm_style,
+    curve_layout,
+    error_bars,
+    line,
+    note,
+    padded,
+    ratio_axis,
+    rule,
+)
+from reports.charts.terms import difference_charts, phases_chart, terms_chart
+from reports.charts.timeline import machine_chart, pairs_chart
 from reports.charts.training_charts import curve_charts
-from reports.schema import ArmSummary, Comparison, Estimate, RatioSummary
-from reports.wording.formatting import NONE, PHASE_NAMES, interval, ratio
+from reports.schema import Comparison, Estimate
+from reports.wording.formatting import NONE, interval, ratio
 
 
 def charts(comparison: Comparison) -> dict[str, Figure]:
@@ -37,51 +47,35 @@ def charts(comparison: Comparison) -> dict[str, Figure]:
 
 def ratios_chart(comparison: Comparison) -> Figure | None:
     """Forest plot: each ratio with its interval, the threshold as a band around 1."""
-    shown = [result for result in comparison.results if result.throughput_ratio is not None]
+    shown = [(result, result.throughput_ratio) for result in comparison.results if result.throughput_ratio is not None]
     if not shown:
         return None
-    traces = [_bar(comparison, result) for result in shown]
-    threshold = comparison.measurement["noise_threshold"]
     layout = arm_layout(len(shown), "throughput relative to " + comparison.baseline)
+    threshold = comparison.measurement["noise_threshold"]
     band = {"type": "rect", "xref": "x", "yref": "paper", "x0": 1 - threshold, "x1": 1 + threshold, "y0": 0, "y1": 1}
-    one = {"type": "line", "xref": "x", "yref": "paper", "x0": 1, "x1": 1, "y0": 0, "y1": 1}
-    layout["shapes"] = [
-        band | {"fillcolor": "@band", "line": {"width": 0}, "layer": "below"},
-        one | {"line": {"color": "@text", "width": 1}, "layer": "below"},
-    ]
-    layout["annotations"] = [_beside(result) for result in shown]
+    layout["shapes"].append(band | {"fillcolor": "@band", "line": {"width": 0}, "layer": "below"})
+    rule(layout, x=1)
+    traces = []
+    for result, value in shown:
+        estimate = Estimate(value=value, ci_low=result.ci_low, ci_high=result.ci_high)
+        traces.append(_point(result.candidate, estimate, arm_colour(comparison, result.candidate), digits=".3f"))
+        bounds = f"  ({interval(result)})" if interval(result) != NONE else ""
+        note(layout, f"{ratio(value)}{bounds}", x=1.01, y=result.candidate, yref="y", xanchor="left")
     layout["margin"]["r"] = 175
-    ratios = [result.throughput_ratio for result in shown if result.throughput_ratio is not None]
-    bounds = [end for result in shown for end in (result.ci_low, result.ci_high) if end is not None]
-    span = max(*ratios, *bounds, 1.0) - min(*ratios, *bounds, 1.0)
-    layout["xaxis"] |= {"tickformat": ".2~f" if span > 0.1 else ".3~f"} | ratio_axis(ratios, bounds)
+    ratios = [value for _, value in shown]
+    ends = [end for result, _ in shown for end in (result.ci_low, result.ci_high) if end is not None]
+    span = max(*ratios, *ends, 1.0) - min(*ratios, *ends, 1.0)
+    layout["xaxis"] |= {"tickformat": ".2~f" if span > 0.1 else ".3~f"} | ratio_axis(ratios, ends)
     return {"data": traces, "layout": layout}
-
-
-def _bar(comparison: Comparison, result: RatioSummary) -> Figure:
-    estimate = Estimate(value=result.throughput_ratio or 1.0, ci_low=result.ci_low, ci_high=result.ci_high)
-    return _point(result.candidate, estimate, arm_colour(comparison, result.candidate), digits=".3f")
-
-
-def _beside(result: RatioSummary) -> Figure:
-    """The figures at the right end of the row, so that the chart can be read without hovering."""
-    bounds = f"  ({interval(result)})" if interval(result) != NONE else ""
-    place = {"xref": "paper", "yref": "y", "x": 1.01, "y": result.candidate, "xanchor": "left", "showarrow": False}
-    return place | {"text": f"{ratio(result.throughput_ratio)}{bounds}", "font": {"size": 12}}
 
 
 def throughput_chart(comparison: Comparison) -> Figure | None:
     """Throughput of each arm over all its blocks, with its interval."""
-    unit = html.escape(comparison.sample_unit)
-    return _estimates(comparison, lambda arm: arm.throughput_per_s, f"{unit} per second", digits=",.4~g")
-
-
-def _estimates(comparison: Comparison, read: Callable[[ArmSummary], Estimate | None], title: str, *, digits: str) -> Figure | None:
-    found = [(arm.name, estimate) for arm in comparison.arms if (estimate := read(arm)) is not None]
+    found = {arm.name: arm.throughput_per_s for arm in comparison.arms if arm.throughput_per_s is not None}
     if not found:
         return None
-    traces = [_point(name, estimate, arm_colour(comparison, name), digits=digits) for name, estimate in found]
-    layout = arm_layout(len(found), title)
+    traces = [_point(name, estimate, arm_colour(comparison, name), digits=",.4~g") for name, estimate in found.items()]
+    layout = arm_layout(len(found), f"{html.escape(comparison.sample_unit)} per second")
     layout["xaxis"] |= {"separatethousands": True, "nticks": 6}
     return {"data": traces, "layout": layout}
 
@@ -96,9 +90,7 @@ def _point(name: str, estimate: Estimate, colour: str, *, digits: str) -> Figure
         "hovertemplate": f"%{{y}}: %{{x:{digits}}}<extra></extra>",
     }
     if estimate.ci_low is not None and estimate.ci_high is not None:
-        above, below = estimate.ci_high - estimate.value, estimate.value - estimate.ci_low
-        trace["error_x"] = {"type": "data", "symmetric": False, "array": [above], "arrayminus": [below]}
-        trace["error_x"] |= {"thickness": 2, "width": 5, "color": colour}
+        trace["error_x"] = error_bars([estimate], thickness=2, width=5, color=colour)
     return trace
 
 
@@ -129,43 +121,16 @@ def distribution_chart(comparison: Comparison) -> Figure | None:
     if not arms:
         return None
     traces = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": arm.name,
-            "x": [1e3 * value for value in arm.step_time_quantiles_s],
-            "y": list(range(101)),
-            "line": {"color": arm_colour(comparison, arm.name), "width": 2, "dash": arm_dash(arm)},
-            "hovertemplate": f"{arm.name}: %{{y}}% of steps within %{{x:.2f}} ms<extra></extra>",
-        }
+        line(
+            name=arm.name,
+            x=[1e3 * value for value in arm.step_time_quantiles_s],
+            y=range(101),
+            style=arm_style(comparison, arm.name),
+            hover=f"{arm.name}: %{{y}}% of steps within %{{x:.2f}} ms",
+        )
         for arm in arms
     ]
-    layout = base_layout(340, "ms per step (axis ends at the 99th percentile)")
-    legend_above(layout)
+    layout = curve_layout(340, "ms per step (axis ends at the 99th percentile)", "steps, %")
     layout["xaxis"]["range"] = padded([1e3 * a.step_time_quantiles_s[q] for a in arms for q in (0, 99)])
-    layout["yaxis"] |= {"title": {"text": "steps, %", "font": {"size": 12}}, "range": [0, 101], "automargin": True}
-    return {"data": traces, "layout": layout}
-
-
-def phases_chart(comparison: Comparison) -> Figure | None:
-    """Where a step's time goes, stacked."""
-    arms = [arm for arm in comparison.arms if arm.phases_s]
-    if not arms:
-        return None
-    traces = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": PHASE_NAMES[phase],
-            "y": [arm.name for arm in arms],
-            "x": [1e3 * arm.phases_s[phase] for arm in arms],
-            "marker": {"color": f"@phase-{number}"},
-            "hovertemplate": f"%{{y}}, {PHASE_NAMES[phase]}: %{{x:.2f}} ms<extra></extra>",
-        }
-        for number, phase in enumerate(PHASES)
-    ]
-    layout = arm_layout(len(arms), "ms per step")
-    legend_above(layout)
-    layout |= {"barmode": "stack", "bargap": 0.35, "height": layout["height"] + 24}
-    layout["margin"]["t"] = 34
+    layout["yaxis"] |= {"range": [0, 101]}
     return {"data": traces, "layout": layout}

@@ -1,4 +1,4 @@
-"""What all charts share: layouts, and the colour of each arm.
+"""What all charts share: layouts, lines, bars and notes, and the colour of each arm.
 
 Colours are names such as ``@arm-2``; the page replaces them by those of its light or dark theme.
 """
@@ -6,10 +6,11 @@ Colours are names such as ``@arm-2``; the page replaces them by those of its lig
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from reports.schema import ArmSummary
+from reports.schema import Comparison, Estimate
+from reports.study_schema import StudyPoint
 
 Figure = dict[str, Any]
 
@@ -22,16 +23,7 @@ COLOURS = 10
 """How many candidates have a colour of their own; beyond, they are used again."""
 
 
-class HasArms(Protocol):
-    """A comparison, or one point of a study."""
-
-    arms: list[ArmSummary]
-
-    def arm(self, name: str) -> ArmSummary:
-        """The arm of this name."""
-
-
-def arm_colour(comparison: HasArms, name: str) -> str:
+def arm_colour(comparison: Comparison | StudyPoint, name: str) -> str:
     """The baseline and its control are grey, candidates have a colour each."""
     arm = comparison.arm(name)
     if arm.role != "candidate":
@@ -40,22 +32,9 @@ def arm_colour(comparison: HasArms, name: str) -> str:
     return f"@arm-{candidates.index(name) % COLOURS}"
 
 
-def arm_dash(arm: ArmSummary) -> str:
-    """A control's line is dotted."""
-    return "dot" if arm.role == "control" else "solid"
-
-
-def legend_above(layout: Figure) -> None:
-    """A legend in one row over the chart."""
-    layout["showlegend"] = True
-    layout["legend"] = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}
-
-
-def arm_layout(arms: int, title: str) -> Figure:
-    """Arms from top to bottom, in the plan's order."""
-    layout = base_layout(HEAD_PX + ROW_PX * arms, title)
-    layout["yaxis"] |= {"type": "category", "autorange": "reversed", "automargin": True, "showgrid": False}
-    return layout
+def arm_style(comparison: Comparison | StudyPoint, name: str) -> Figure:
+    """How ``line`` draws an arm: in its colour, a control dotted."""
+    return {"color": arm_colour(comparison, name), "dash": "dot" if comparison.arm(name).role == "control" else "solid"}
 
 
 def base_layout(height: int, title: str) -> Figure:
@@ -66,16 +45,98 @@ def base_layout(height: int, title: str) -> Figure:
         "margin": {"l": 10, "r": 16, "t": 10, "b": 44},
         "paper_bgcolor": "@background",
         "plot_bgcolor": "@background",
-        "font": {
-            "color": "@text",
-            "size": 13,
-            "family": "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif",
-        },
+        "font": {"color": "@text", "size": 13, "family": "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"},
         "xaxis": axis | {"title": {"text": title, "font": {"size": 12, "color": "@muted"}}},
         "yaxis": dict(axis),
         "showlegend": False,
         "hovermode": "closest",
+        "shapes": [],
+        "annotations": [],
     }
+
+
+def curve_layout(height: int, x: str, y: str) -> Figure:
+    """A frame with both axes titled and a legend in one row over it."""
+    layout = base_layout(height, x)
+    legend_above(layout)
+    layout["yaxis"] |= {"title": {"text": y, "font": {"size": 12}}, "automargin": True}
+    return layout
+
+
+def arm_layout(arms: int, title: str) -> Figure:
+    """A frame with arms from top to bottom, in the plan's order."""
+    layout = base_layout(HEAD_PX + ROW_PX * arms, title)
+    layout["yaxis"] |= {"type": "category", "autorange": "reversed", "automargin": True, "showgrid": False}
+    return layout
+
+
+def legend_above(layout: Figure) -> None:
+    """Put a legend in one row over the chart."""
+    layout["showlegend"] = True
+    layout["legend"] = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}
+
+
+def line(*, x: Iterable[object], y: Iterable[object], hover: str, style: Figure, **more: Any) -> Figure:
+    """A line through values.
+
+    Args:
+        x: where the values are.
+        y: the values.
+        hover: what Plotly shows of a value.
+        style: colour and the like of the line.
+        more: of the trace; with a ``marker`` each value has a mark.
+    """
+    mode = "lines+markers" if "marker" in more else "lines"
+    trace = {"type": "scatter", "mode": mode, "x": list(x), "y": list(y), "line": {"width": 2} | style}
+    return trace | {"hovertemplate": f"{hover}<extra></extra>"} | more
+
+
+def error_bars(estimates: Sequence[Estimate], **style: Any) -> Figure:
+    """From each value to the bounds that it has."""
+    above = [(one.ci_high or one.value) - one.value for one in estimates]
+    below = [one.value - (one.ci_low or one.value) for one in estimates]
+    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below} | style
+
+
+def stacked_bars(arms: Sequence[str], parts: Sequence[tuple[str, str, list[float]]]) -> Figure:
+    """Milliseconds of each arm's step, part by part; a part below 0 goes left of it.
+
+    Args:
+        arms: from top to bottom.
+        parts: name, colour and each arm's seconds.
+    """
+    traces = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": name,
+            "y": list(arms),
+            "x": [1e3 * value for value in values],
+            "marker": {"color": colour},
+            "hovertemplate": f"%{{y}}, {name}: %{{x:.2f}} ms<extra></extra>",
+        }
+        for name, colour, values in parts
+    ]
+    layout = arm_layout(len(arms), "ms per step")
+    legend_above(layout)
+    layout |= {"barmode": "relative", "bargap": 0.35, "height": layout["height"] + 24}
+    layout["margin"]["t"] = 34
+    return {"data": traces, "layout": layout}
+
+
+def rule(layout: Figure, *, x: float | None = None, y: float | None = None, colour: str = "@text", **style: Any) -> None:
+    """Draw a line across the chart below its data: upright at ``x`` or level at ``y``; ``yref`` names another axis."""
+    yref = style.pop("yref", "y")
+    ends = {"xref": "x", "yref": "paper", "x0": x, "x1": x, "y0": 0, "y1": 1}
+    if x is None:
+        ends = {"xref": "paper", "yref": yref, "x0": 0, "x1": 1, "y0": y, "y1": y}
+    layout["shapes"].append({"type": "line", "layer": "below", "line": {"color": colour, "width": 1} | style} | ends)
+
+
+def note(layout: Figure, text: str, *, x: float, y: float | str, **more: Any) -> None:
+    """Write a text at shares of the chart's width and height, or on the axes that ``xref`` and ``yref`` name."""
+    place = {"text": text, "x": x, "y": y, "xref": "paper", "yref": "paper", "showarrow": False, "font": {"size": 12}}
+    layout["annotations"].append(place | more)
 
 
 def padded(values: Sequence[float]) -> list[float]:

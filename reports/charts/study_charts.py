@@ -6,9 +6,9 @@ Throughput, speed-up beside the ideal line and time to train against ranks; rati
 from __future__ import annotations
 
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from reports.charts.frame import Figure, arm_colour, arm_dash, base_layout, legend_above, ratio_axis
+from reports.charts.frame import Figure, arm_style, curve_layout, error_bars, line, ratio_axis, rule
 from reports.conclusions.study_conclusions import has_own_units, scaling_base, sorted_points
 from reports.schema import ArmSummary, Estimate
 from reports.study_schema import Study, StudyPoint
@@ -34,22 +34,25 @@ def speed_up_chart(study: Study) -> Figure | None:
     """Speed-up by ranks for each arm, and the ideal one where ranks have their own cores; None if all points have as many ranks."""
     figure = _by_ranks(study, lambda _, arm: arm.speed_up, "speed-up")
     if figure and has_own_units(study.points):
-        figure["data"].insert(0, _ideal(study, figure["layout"]["xaxis"]["tickvals"]))
+        bases = (scaling_base(study.points, name) for name in study.arm_names)
+        at_one = next((base.point.world_size for base in bases if base), 1)
+        sizes = figure["layout"]["xaxis"]["tickvals"]
+        style = {"color": "@muted", "width": 1, "dash": "dash"}
+        ideal = line(name="ideal", x=sizes, y=[size / at_one for size in sizes], style=style, hover="ideal: %{y:.2f}")
+        figure["data"].insert(0, ideal)
     return figure
 
 
 def _by_ranks(study: Study, read: Read, title: str) -> Figure | None:
     """A line for each arm against ranks, with hosts below where they are named; None if all points have as many ranks."""
     points = sorted(study.points, key=lambda point: point.world_size)
-    traces = [_line(study, name, points, read, lambda point: point.world_size) for name in study.arm_names]
-    traces = [trace for trace in traces if trace["x"]]
+    figure = _chart(study, points, read, lambda point: point.world_size, "ranks", title)
     ticks = {point.world_size: _ranks_and_hosts(point) for point in points}
-    if len(ticks) < 2 or not traces:
+    if figure is None or len(ticks) < 2:
         return None
-    layout = _layout("ranks", title)
-    layout["xaxis"] |= {"tickvals": list(ticks), "ticktext": list(ticks.values())}
-    layout["yaxis"] |= {"rangemode": "tozero"}
-    return {"data": traces, "layout": layout}
+    figure["layout"]["xaxis"] |= {"tickvals": list(ticks), "ticktext": list(ticks.values())}
+    figure["layout"]["yaxis"] |= {"rangemode": "tozero"}
+    return figure
 
 
 def _ranks_and_hosts(point: StudyPoint) -> str:
@@ -57,15 +60,6 @@ def _ranks_and_hosts(point: StudyPoint) -> str:
         return str(point.world_size)
     number = point.hosts.count(",") + 1
     return f"{point.world_size}<br>{number} host{'' if number == 1 else 's'}"
-
-
-def _ideal(study: Study, sizes: list[int]) -> Figure:
-    """As many times the throughput as ranks; 1 at the number of ranks that the scaling baseline has."""
-    bases = (scaling_base(study.points, name) for name in study.arm_names)
-    at_one = next((base.point.world_size for base in bases if base), 1)
-    line = {"color": "@muted", "width": 1, "dash": "dash"}
-    ideal = {"type": "scatter", "mode": "lines", "name": "ideal", "x": sizes, "y": [size / at_one for size in sizes]}
-    return ideal | {"line": line, "hovertemplate": "ideal: %{y:.2f}<extra></extra>"}
 
 
 def ratios_chart(study: Study) -> Figure | None:
@@ -79,8 +73,7 @@ def ratios_chart(study: Study) -> Figure | None:
 
     figure = _by_point(study, read, "throughput relative to " + study.baseline)
     if figure:
-        one = {"type": "line", "xref": "paper", "yref": "y", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "layer": "below"}
-        figure["layout"]["shapes"] = [one | {"line": {"color": "@text", "width": 1}}]
+        rule(figure["layout"], y=1)
         found = [result for point in study.points for result in point.results]
         ratios = [result.throughput_ratio for result in found if result.throughput_ratio is not None]
         bounds = [end for result in found for end in (result.ci_low, result.ci_high) if end is not None]
@@ -100,39 +93,33 @@ def exposed_chart(study: Study) -> Figure | None:
 
 def _by_point(study: Study, read: Read, title: str) -> Figure | None:
     points = sorted_points(study.points)
-    traces = [_line(study, name, points, read, lambda point: label(study.points, point)) for name in study.arm_names]
-    traces = [trace for trace in traces if trace["x"]]
-    if not traces:
-        return None
-    layout = _layout("", title)
-    order = [label(study.points, point) for point in points]
-    layout["xaxis"] |= {"type": "category", "categoryorder": "array", "categoryarray": order}
-    return {"data": traces, "layout": layout}
+    figure = _chart(study, points, read, lambda point: label(study.points, point), "", title)
+    if figure:
+        order = [label(study.points, point) for point in points]
+        figure["layout"]["xaxis"] |= {"type": "category", "categoryorder": "array", "categoryarray": order}
+    return figure
 
 
-def _line(study: Study, name: str, points: list[StudyPoint], read: Read, place: Callable[[StudyPoint], object]) -> Figure:
-    """One arm along the points at which it has a figure, with intervals."""
-    found = [(point, estimate) for point in points if (estimate := read(point, point.arm(name))) is not None]
-    above = [(e.ci_high or e.value) - e.value for _, e in found]
-    below = [e.value - (e.ci_low or e.value) for _, e in found]
-    first = study.points[0]
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": name,
-        "x": [place(point) for point, _ in found],
-        "y": [estimate.value for _, estimate in found],
-        "error_y": {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1.2, "width": 4},
-        "customdata": [point.name for point, _ in found],
-        "line": {"color": arm_colour(first, name), "width": 2, "dash": arm_dash(first.arm(name))},
-        "marker": {"size": 7},
-        "hovertemplate": f"{name} at %{{customdata}}: %{{y:.3~g}}<extra></extra>",
-    }
-
-
-def _layout(x: str, y: str) -> Figure:
-    layout = base_layout(HEIGHT_PX, x)
-    legend_above(layout)
+def _chart(
+    study: Study, points: Sequence[StudyPoint], read: Read, place: Callable[[StudyPoint], object], x: str, y: str
+) -> Figure | None:
+    """A line with intervals for each arm along the points at which it has a figure; None where no arm has any."""
+    first, traces = study.points[0], []
+    for name in study.arm_names:
+        found = [(point, estimate) for point in points if (estimate := read(point, point.arm(name))) is not None]
+        if found:
+            traces.append(
+                line(
+                    name=name,
+                    x=[place(point) for point, _ in found],
+                    y=[estimate.value for _, estimate in found],
+                    error_y=error_bars([estimate for _, estimate in found], thickness=1.2, width=4),
+                    customdata=[point.name for point, _ in found],
+                    style=arm_style(first, name),
+                    marker={"size": 7},
+                    hover=f"{name} at %{{customdata}}: %{{y:.3~g}}",
+                )
+            )
+    layout = curve_layout(HEIGHT_PX, x, y)
     layout["margin"]["t"] = 40
-    layout["yaxis"] |= {"title": {"text": y, "font": {"size": 12}}, "automargin": True}
-    return layout
+    return {"data": traces, "layout": layout} if traces else None

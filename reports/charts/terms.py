@@ -4,40 +4,34 @@ from __future__ import annotations
 
 import itertools
 
-from reports.charts.frame import Figure, arm_layout, legend_above
+from measurement.records.record import PHASES
+from reports.charts.frame import Figure, arm_layout, stacked_bars
 from reports.conclusions.step_terms import TERMS
-from reports.schema import Comparison, Estimate, RatioSummary, Term
+from reports.schema import Comparison, Estimate, RatioSummary
 from reports.wording.causes import TERM_NAMES
-from reports.wording.formatting import milliseconds
-
-COLOURS: dict[Term, str] = {term: f"@term-{number}" for number, term in enumerate(TERMS)}
+from reports.wording.formatting import PHASE_NAMES, milliseconds
 
 
 def terms_chart(comparison: Comparison) -> Figure | None:
-    """One stacked bar per arm. A term below 0 begins at 0 and goes left."""
-    arms = [arm for arm in comparison.arms if arm.step_terms_s]
-    if not arms:
-        return None
-    traces = []
-    for term in TERMS:
-        values = [arm.step_terms_s.of(term) for arm in arms if arm.step_terms_s]
-        if any(values):
-            traces.append(
-                {
-                    "type": "bar",
-                    "orientation": "h",
-                    "name": TERM_NAMES[term],
-                    "y": [arm.name for arm in arms],
-                    "x": [1e3 * value.value if value else 0.0 for value in values],
-                    "marker": {"color": COLOURS[term]},
-                    "hovertemplate": f"%{{y}}, {TERM_NAMES[term]}: %{{x:.2f}} ms<extra></extra>",
-                }
-            )
-    layout = arm_layout(len(arms), "ms per step")
-    legend_above(layout)
-    layout |= {"barmode": "relative", "bargap": 0.35, "height": layout["height"] + 24}
-    layout["margin"]["t"] = 34
-    return {"data": traces, "layout": layout}
+    """One stacked bar per arm; a term that no arm has is left out."""
+    found = {arm.name: arm.step_terms_s for arm in comparison.arms if arm.step_terms_s}
+    by_term = {term: [terms.of(term) for terms in found.values()] for term in TERMS}
+    parts = [
+        (TERM_NAMES[term], f"@term-{number}", [value.value if value else 0.0 for value in values])
+        for number, (term, values) in enumerate(by_term.items())
+        if any(values)
+    ]
+    return stacked_bars(list(found), parts) if found else None
+
+
+def phases_chart(comparison: Comparison) -> Figure | None:
+    """Where a step's time goes by phase, one stacked bar per arm."""
+    found = {arm.name: arm.phases_s for arm in comparison.arms if arm.phases_s}
+    parts = [
+        (PHASE_NAMES[phase], f"@phase-{number}", [phases_s[phase] for phases_s in found.values()])
+        for number, phase in enumerate(PHASES)
+    ]
+    return stacked_bars(list(found), parts) if found else None
 
 
 def difference_charts(comparison: Comparison) -> dict[str, Figure]:
@@ -52,12 +46,11 @@ def _waterfall(result: RatioSummary) -> Figure:
     names = [*(TERM_NAMES[term] for term in found), "step"]
     values = [1e3 * one.value for one in found.values()]
     total = sum(values)
-    bases = [0.0, *itertools.accumulate(values[:-1]), 0.0]
     trace = {
         "type": "bar",
         "orientation": "h",
         "y": names,
-        "base": bases,
+        "base": [0.0, *itertools.accumulate(values[:-1]), 0.0],
         "x": [*values, total],
         "text": [f"{value:+.2f}" for value in (*values, total)],
         "textposition": "outside",

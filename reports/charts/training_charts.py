@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from measurement.plans.settings import Quantity
-from reports.charts.frame import Figure, arm_colour, base_layout, legend_above
+from reports.charts.frame import Figure, arm_colour, curve_layout, line, rule
 from reports.schema import Comparison
-from reports.training_schema import Band, MeanCurve
+from reports.training_schema import Band
 
 CURVE_TITLES: dict[Quantity, str] = {
     "held_out_top1": "held-out accuracy (top-1)",
@@ -47,53 +47,31 @@ def _chart(comparison: Comparison, quantity: Quantity, axis: str) -> Figure | No
         return None
     traces: list[Figure] = []
     for name, curve in curves.items():
-        x, colour = _places(curve, axis), arm_colour(comparison, name)
-        traces += [_band(name, x, curve.bands[quantity], colour), _line(name, x, curve.bands[quantity], colour)]
-    layout = base_layout(HEIGHT, AXES[axis])
-    legend_above(layout)
-    layout["yaxis"] |= {"title": {"text": CURVE_TITLES[quantity], "font": {"size": 12}, "standoff": 8}, "automargin": True}
+        x = list(curve.train_s) if axis == "time" else [float(done + 1) for done in range(len(curve.train_s))]
+        band, colour = curve.bands[quantity], arm_colour(comparison, name)
+        traces.append(_band(x, band) | {"fillcolor": colour, "legendgroup": name})
+        hover = f"{name}: %{{y:.4~g}} at %{{x:.3~g}}"
+        traces.append(line(name=name, legendgroup=name, x=x, y=band.mean, style={"color": colour}, hover=hover))
+    layout = curve_layout(HEIGHT, AXES[axis], CURVE_TITLES[quantity])
+    layout["yaxis"]["title"] |= {"standoff": 8}
     layout["xaxis"] |= {"rangemode": "tozero"}
     if quantity in SHARES:
         layout["yaxis"] |= {"tickformat": ".1~%"}
     if quantity == "held_out_top1" and comparison.training.settings.target_accuracy is not None:
-        layout["shapes"] = [_target(comparison.training.settings.target_accuracy)]
+        rule(layout, y=comparison.training.settings.target_accuracy, colour="@muted", dash="dot")
     return {"data": traces, "layout": layout}
 
 
-def _places(curve: MeanCurve, axis: str) -> list[float]:
-    return list(curve.train_s) if axis == "time" else [float(done + 1) for done in range(len(curve.train_s))]
-
-
-def _line(name: str, x: Sequence[float], band: Band, colour: str) -> Figure:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "legendgroup": name,
-        "x": list(x),
-        "y": band.mean,
-        "line": {"color": colour, "width": 2},
-        "hovertemplate": f"{name}: %{{y:.4~g}} at %{{x:.3~g}}<extra></extra>",
-    }
-
-
-def _band(name: str, x: Sequence[float], band: Band, colour: str) -> Figure:
+def _band(x: Sequence[float], band: Band) -> Figure:
     """A closed line: along the least of the seeds, back along the most; without epochs at which a seed has no value."""
     known = [(place, low, high) for place, low, high in zip(x, band.low, band.high, strict=True) if low is not None]
     return {
         "type": "scatter",
         "mode": "none",
         "fill": "toself",
-        "fillcolor": colour,
         "opacity": BAND_OPACITY,
         "hoverinfo": "skip",
         "showlegend": False,
-        "legendgroup": name,
         "x": [place for place, _, _ in known] + [place for place, _, _ in reversed(known)],
         "y": [low for _, low, _ in known] + [high for _, _, high in reversed(known)],
     }
-
-
-def _target(accuracy: float) -> Figure:
-    line = {"color": "@muted", "width": 1, "dash": "dot"}
-    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": "y", "y0": accuracy, "y1": accuracy, "line": line}

@@ -18,19 +18,18 @@ from markupsafe import Markup
 from measurement.errors import in_report
 from reports.base import Report
 from reports.charts.comparison_charts import charts
-from reports.charts.pairs import pair_stride
+from reports.charts.frame import Figure
 from reports.charts.study_charts import study_charts
+from reports.charts.timeline import pair_stride
 from reports.charts.training_charts import CURVE_TITLES, curve_name
 from reports.conclusions.study_conclusions import has_own_units
 from reports.schema import ArmSummary, Comparison
 from reports.study_schema import Study
 from reports.tables.case_tables import case_table, outcome_table
-from reports.tables.machine_table import machine_caption, machine_table
-from reports.tables.rank_tables import link_caption, link_table, rank_caption, rank_table
+from reports.tables.sections import sections
 from reports.tables.study_tables import points_table, results_table, study_link_caption, study_link_table
 from reports.tables.table import Table
-from reports.tables.terms_table import terms_table, threads_table
-from reports.tables.verdict_table import conditions_table, training_table, verdict_table
+from reports.tables.verdict_table import training_table, verdict_table
 from reports.wording import formatting
 from reports.wording.method import method
 from reports.wording.study_sentences import bases, study_method, trained_to
@@ -44,59 +43,60 @@ class HtmlReport(Report):
     def render(self, comparison: Comparison) -> bytes:
         """UTF-8 HTML of about 1.3 MB, nearly all of it Plotly."""
         figures = charts(comparison)
-        page = pages().get_template("report.html.j2")
-        text = page.render(
+        return render_page(
+            "report.html.j2",
+            figures=figures,
             c=comparison,
             failed_control=not comparison.cases and any(result.control_failed for result in comparison.results),
             headline=headline_parts(comparison.headline),
-            tables=_tables(comparison),
+            tables=_answer(comparison),
+            sections={section.name: section for section in sections(comparison)},
             curve_titles=CURVE_TITLES,
             curve_name=curve_name,
-            figures=figures,
-            figures_json=script_json(figures),
             explained=[r for r in comparison.results if r.role == "candidate" and r.term_differences_s],
-            plotly=plotly_js(),
             stride=pair_stride(comparison),
             method=method(comparison),
-            machine_caption=machine_caption(comparison.arms),
-            rank_caption=rank_caption(comparison.arms, comparison.sample_unit),
-            link_caption=link_caption(comparison.arms),
             fairness=[fairness_row(entry) for entry in comparison.fairness],
             described=described_rows(comparison.arms),
             environment=environment_rows(comparison),
         )
-        return text.encode()
 
     def render_study(self, study: Study) -> bytes:
-        return _study(study)
+        figures = study_charts(study)
+        return render_page(
+            "study.html.j2",
+            figures=figures,
+            s=study,
+            headline=headline_parts(study.headline),
+            results=results_table(study).narrowed("throughput", "speed_up", "efficiency"),
+            points=points_table(study),
+            links=study_link_table(study),
+            links_caption=study_link_caption(study),
+            bases=bases(study),
+            method=study_method(study.points),
+            trained_to=trained_to(study.target_accuracy),
+            has_ideal=has_own_units(study.points),
+        )
 
 
-def _tables(comparison: Comparison) -> dict[str, Table]:
-    """Those that this comparison has, by name."""
-    made = {"ranks": rank_table(comparison), "links": link_table(comparison.arms), "conditions": conditions_table(comparison)}
-    made["machine"] = machine_table(comparison)
-    if comparison.training:
-        made["training"] = training_table(comparison.training)
+def _answer(comparison: Comparison) -> dict[str, Table]:
+    """The tables that the page shows in a way of their own, by name."""
     if comparison.cases:
-        return made | {"outcomes": outcome_table(comparison), "cases": case_table(comparison)}
-    made |= {"terms": terms_table(comparison), "threads": threads_table(comparison)}
+        return {"outcomes": outcome_table(comparison), "cases": case_table(comparison)}
     columns = ("arm", "runs_as", "status", "throughput", "ratio", "interval", "verdict", "pairs")
-    return made | {"verdicts": verdict_table(comparison).narrowed("throughput").only(*columns)}
+    verdicts = {"verdicts": verdict_table(comparison).narrowed("throughput").only(*columns)}
+    return verdicts | ({"training": training_table(comparison.training)} if comparison.training else {})
 
 
-def plotly_js() -> str:
-    """What draws the charts."""
-    return (Path(__file__).parent / "plotly" / "plotly-basic.min.js").read_text(encoding="utf-8")
-
-
-def pages() -> Environment:
-    """Jinja, strict and escaping, with what all pages use."""
-    page = Environment(
+def render_page(template: str, *, figures: Mapping[str, Figure], **shown: Any) -> bytes:
+    """A page of about 1.3 MB, nearly all of it Plotly, which draws the figures. Strict Jinja; everything is escaped."""
+    pages = Environment(
         loader=PackageLoader("reports.formats"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    page.finalize = _as_text
-    page.globals |= {"q": formatting}
-    return page
+    pages.finalize = _as_text
+    plotly = (Path(__file__).parent / "plotly" / "plotly-basic.min.js").read_text(encoding="utf-8")
+    page = pages.get_template(template)
+    return page.render(q=formatting, figures=figures, figures_json=script_json(figures), plotly=plotly, **shown).encode()
 
 
 def _as_text(value: Any) -> Any:
@@ -159,25 +159,3 @@ def plain(value: Any) -> str:
     if value is None:
         return formatting.NONE
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _study(study: Study) -> bytes:
-    """UTF-8 HTML of about 1.3 MB, nearly all of it Plotly."""
-    figures = study_charts(study)
-    page = pages().get_template("study.html.j2")
-    text = page.render(
-        s=study,
-        headline=headline_parts(study.headline),
-        results=results_table(study).narrowed("throughput", "speed_up", "efficiency"),
-        points=points_table(study),
-        links=study_link_table(study),
-        links_caption=study_link_caption(study),
-        bases=bases(study),
-        method=study_method(study.points),
-        trained_to=trained_to(study.target_accuracy),
-        has_ideal=has_own_units(study.points),
-        figures=figures,
-        figures_json=script_json(figures),
-        plotly=plotly_js(),
-    )
-    return text.encode()

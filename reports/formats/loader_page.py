@@ -8,7 +8,7 @@ from measurement.records.loader_record import LoaderRecord
 from measurement.records.results import write_result
 from reports.charts.loaders import loading_chart
 from reports.conclusions.loaders import LoaderDemand
-from reports.formats.html import headline_parts, pages, plotly_js, script_json
+from reports.formats.html import headline_parts, render_page
 from reports.tables.loader_table import loader_table, storage_table
 from reports.wording.loaders import loader_sentences
 
@@ -21,10 +21,10 @@ def write_loading(record: LoaderRecord, need: LoaderDemand | None, folder: Path)
 
 def loading_page(record: LoaderRecord, need: LoaderDemand | None) -> bytes:
     """UTF-8 HTML of about 1.3 MB, nearly all of it Plotly."""
-    figures = {"loading": loading_chart(record, need)}
     first, *others = loader_sentences(record, need)
-    page = pages().get_template("io.html.j2")
-    text = page.render(
+    return render_page(
+        "io.html.j2",
+        figures={"loading": loading_chart(record, need)},
         r=record,
         headline=headline_parts(first),
         findings=others,
@@ -33,8 +33,4 @@ def loading_page(record: LoaderRecord, need: LoaderDemand | None) -> bytes:
         seconds=min(turn.seconds for turn in record.turns),
         rounds=1 + max(turn.round for turn in record.turns),
         needed=need,
-        figures=figures,
-        figures_json=script_json(figures),
-        plotly=plotly_js(),
     )
-    return text.encode()

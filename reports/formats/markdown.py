@@ -11,13 +11,10 @@ from reports.base import Report
 from reports.schema import ArmSummary, Comparison
 from reports.study_schema import Study
 from reports.tables.case_tables import case_table, outcome_table
-from reports.tables.machine_table import machine_caption, machine_table
-from reports.tables.rank_tables import link_caption, link_table, rank_caption, rank_table
+from reports.tables.sections import sections
 from reports.tables.study_tables import points_table, results_table, study_link_caption, study_link_table
 from reports.tables.table import Table
-from reports.tables.terms_table import terms_table, threads_table
-from reports.tables.verdict_table import conditions_table, training_table, verdict_table
-from reports.wording.formatting import NONE, gibibytes, milliseconds, step_shares
+from reports.tables.verdict_table import training_table, verdict_table
 from reports.wording.method import method
 from reports.wording.study_sentences import bases, study_method
 
@@ -36,8 +33,8 @@ class MarkdownReport(Report):
             *(f"- {escape(line)}" for line in comparison.beside_headline),
             *([f"- {escape(comparison.limit)}"] if comparison.limit else []),
             *(f"- Note: {escape(line)}" for line in comparison.warnings),
-            *(_cases(comparison) if comparison.cases else _trained(comparison)),
-            *_machine(comparison),
+            *_answer(comparison),
+            *(line for section in sections(comparison) for line in _section(section.title, section.table, section.caption)),
             *_errors(comparison.arms),
             *_fairness(comparison),
             "\n## How it was measured\n",
@@ -47,7 +44,23 @@ class MarkdownReport(Report):
         return "\n".join(parts).encode()
 
     def render_study(self, study: Study) -> bytes:
-        return _study(study)
+        links = study_link_table(study)
+        parts = [
+            f"**{escape(study.headline)}.**\n",
+            *(f"- {escape(line)}" for line in study.findings),
+            *(f"- Note: {escape(line)}" for line in study.warnings),
+            "\n## Results\n",
+            *markdown_table(results_table(study)),
+            "",
+            *(f"- {escape(line)}" for line in bases(study)),
+            "\n## Points\n",
+            *markdown_table(points_table(study)),
+            *(_section("Bytes per link", links, study_link_caption(study)) if links.rows else []),
+            "\n## How to read it\n",
+            *(f"- {escape(line)}" for line in study_method(study.points)),
+            "",
+        ]
+        return "\n".join(parts).encode()
 
 
 def escape(text: object) -> str:
@@ -68,52 +81,20 @@ def _lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(line) + " |" for line in lines]
 
 
-def _trained(comparison: Comparison) -> list[str]:
-    """The tables of a workload that is trained."""
-    convergence = training_table(comparison.training) if comparison.training else None
-    terms, threads = terms_table(comparison), threads_table(comparison)
-    ranks, links = rank_table(comparison), link_table(comparison.arms)
-    rank_words = rank_caption(comparison.arms, comparison.sample_unit)
-    return [
-        *(["\n## Convergence\n", *markdown_table(convergence)] if convergence else []),
-        "\n## Arms\n",
-        *markdown_table(verdict_table(comparison).without("exposed", "pairs", "note")),
-        "\n## What each rank ran on, and what nobody chose\n",
-        *markdown_table(conditions_table(comparison)),
-        "\n## Why\n",
-        *_steps(comparison),
-        *(["", *markdown_table(terms)] if terms.rows else []),
-        *(["", *markdown_table(threads)] if threads.rows else []),
-        *(["\n## Ranks and hosts\n", f"{escape(rank_words)}.\n", *markdown_table(ranks)] if ranks.rows else []),
-        *(["\n## Bytes per link\n", f"{escape(link_caption(comparison.arms))}.\n", *markdown_table(links)] if links.rows else []),
-    ]
+def _answer(comparison: Comparison) -> list[str]:
+    """The tables of the arms; of a micro-benchmark also one for each operation, sizes down, arms across."""
+    if comparison.cases:
+        lines = ["\n## Arms\n", *markdown_table(outcome_table(comparison))]
+        for operation, table in case_table(comparison).groups().items():
+            lines += [f"\n## {escape(operation)}\n", *markdown_table(table)]
+        return lines
+    convergence = ["\n## Convergence\n", *markdown_table(training_table(comparison.training))] if comparison.training else []
+    return [*convergence, "\n## Arms\n", *markdown_table(verdict_table(comparison).without("exposed", "pairs", "note"))]
 
 
-def _cases(comparison: Comparison) -> list[str]:
-    """The tables of a micro-benchmark: the arms, then one table for each operation, sizes down, arms across."""
-    lines = ["\n## Arms\n", *markdown_table(outcome_table(comparison))]
-    for operation, table in case_table(comparison).groups().items():
-        lines += [f"\n## {escape(operation)}\n", *markdown_table(table)]
-    return lines
-
-
-def _machine(comparison: Comparison) -> list[str]:
-    table = machine_table(comparison)
-    if not table.rows:
-        return []
-    return ["\n## The machine beside the ranks\n", f"{escape(machine_caption(comparison.arms))}.\n", *markdown_table(table)]
-
-
-def _steps(comparison: Comparison) -> list[str]:
-    header = ["arm", "step p50 ms", "p5 to p95 ms", "waiting for data, exposed exchange", "peak memory GiB"]
-    rows = []
-    for arm in comparison.arms:
-        steps = arm.step_time_s
-        spread = f"{milliseconds(steps['p5'])} to {milliseconds(steps['p95'])}" if steps else NONE
-        shares = step_shares(arm.step_shares)
-        row = [milliseconds(steps.get("p50")), spread, shares, gibibytes(arm.peak_memory_bytes)]
-        rows.append([escape(arm.name), *row])
-    return _lines(header, rows)
+def _section(title: str, table: Table, caption: str = "") -> list[str]:
+    """A heading where there is one, the caption, the table."""
+    return [f"\n## {title}\n" if title else "", *([f"{escape(caption)}.\n"] if caption else []), *markdown_table(table)]
 
 
 def _errors(arms: Sequence[ArmSummary]) -> list[str]:
@@ -139,28 +120,3 @@ def _values(values: Any) -> str:
     if not isinstance(values, dict):
         return json.dumps(values)
     return "; ".join(f"{arm}: {value if isinstance(value, str) else json.dumps(value)}" for arm, value in values.items())
-
-
-def _study(study: Study) -> bytes:
-    """The answer, the tables, the method."""
-    parts = [
-        f"**{escape(study.headline)}.**\n",
-        *(f"- {escape(line)}" for line in study.findings),
-        *(f"- Note: {escape(line)}" for line in study.warnings),
-        "\n## Results\n",
-        *markdown_table(results_table(study)),
-        "",
-        *(f"- {escape(line)}" for line in bases(study)),
-        "\n## Points\n",
-        *markdown_table(points_table(study)),
-        *_study_links(study),
-        "\n## How to read it\n",
-        *(f"- {escape(line)}" for line in study_method(study.points)),
-        "",
-    ]
-    return "\n".join(parts).encode()
-
-
-def _study_links(study: Study) -> list[str]:
-    table = study_link_table(study)
-    return ["\n## Bytes per link\n", f"{escape(study_link_caption(study))}.\n", *markdown_table(table)] if table.rows else []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from measurement.records.record import Case
 from reports.conclusions.cases import OUTCOMES, count_verdicts
 from reports.schema import ArmSummary, Comparison
-from reports.tables.table import Column, Entry, Row, Table, texts
+from reports.tables.table import Entry, Table, columns, row
 from reports.tables.verdict_table import verdict_kind
 from reports.wording.formatting import NONE, arm_kind, bandwidth, duration, interval, ratio, size_text
 
@@ -27,33 +27,23 @@ class CaseEntry(Entry):
 
 def outcome_table(comparison: Comparison) -> Table:
     """One row per arm: in how many cases it is faster, slower, ... than the baseline."""
-    titles = ("arm", "runs as", "status")
-    columns = [Column(name=title.replace(" ", "_"), title=title) for title in titles]
-    counted = [Column(name=outcome, title=outcome, numeric=True) for outcome in OUTCOMES]
-    return Table(columns=[*columns, *counted], rows=[_outcomes(arm, comparison) for arm in comparison.arms])
-
-
-def _outcomes(arm: ArmSummary, comparison: Comparison) -> Row:
-    counts = count_verdicts(arm, comparison.results)
-    return Row(
-        entries={
-            **texts(arm=arm.name, runs_as=arm_kind(arm)),
-            "status": Entry(text=arm.status, kind=arm.status),
-            **{outcome: Entry(text=str(counts[outcome] or "")) for outcome in OUTCOMES},
-        }
-    )
+    rows = []
+    for arm in comparison.arms:
+        counts = count_verdicts(arm, comparison.results)
+        status = Entry(text=arm.status, kind=arm.status)
+        by_outcome: dict[str, str | Entry] = {outcome: str(counts[outcome] or "") for outcome in OUTCOMES}
+        rows.append(row({"arm": arm.name, "runs_as": arm_kind(arm), "status": status, **by_outcome}))
+    titles: dict[str, str] = {"arm": "arm", "runs_as": "runs as", "status": "status"} | {name: name for name in OUTCOMES}
+    return Table(columns=columns(titles, numeric=OUTCOMES), rows=rows)
 
 
 def case_table(comparison: Comparison) -> Table:
     """One row per case, in groups by operation; one column per arm, named like it, after the size in column ``/size``."""
-    columns = [Column(name="/size", title="size"), *(Column(name=arm.name, title=arm.name) for arm in comparison.arms)]
-    rows = [_case_row(comparison, case) for case in comparison.cases]
-    return Table(columns=columns, rows=rows)
-
-
-def _case_row(comparison: Comparison, case: Case) -> Row:
-    entries = {arm.name: _case_entry(comparison, arm, case) for arm in comparison.arms}
-    return Row(entries={"/size": Entry(text=size_text(case)), **entries}, group=case.operation)
+    rows = []
+    for case in comparison.cases:
+        entries = {arm.name: _case_entry(comparison, arm, case) for arm in comparison.arms}
+        rows.append(row({"/size": size_text(case), **entries}, group=case.operation))
+    return Table(columns=columns({"/size": "size", **{arm.name: arm.name for arm in comparison.arms}}), rows=rows)
 
 
 def _case_entry(comparison: Comparison, arm: ArmSummary, case: Case) -> Entry:

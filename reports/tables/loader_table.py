@@ -7,7 +7,7 @@ from dataclasses import replace
 from measurement.records.loader_record import FilesRead, LoaderRecord, StorageReads
 from reports.conclusions.loaders import LoaderDemand, LoaderGroup, bytes_per_file, loading_rates, slowest_ranks
 from reports.schema import Estimate
-from reports.tables.table import Column, Entry, Row, Table, texts
+from reports.tables.table import Row, Table, columns, row
 from reports.wording.formatting import NONE, rate, share
 from reports.wording.loaders import megabytes, workers_words
 
@@ -19,25 +19,21 @@ def loader_table(record: LoaderRecord, need: LoaderDemand | None) -> Table:
     """
     rates = loading_rates(record)
     slowest = slowest_ranks(rates)
-    columns = [
-        Column(name="place", title=""),
-        Column(name="host", title="host"),
-        *(Column(name=str(workers), title=workers_words(workers), numeric=True) for workers in slowest),
-    ]
+    titles = {str(workers): workers_words(workers) for workers in slowest}
     size = bytes_per_file(record)
     rows = [_row(place, {workers: _figures(one, size) for workers, one in found.items()}) for place, found in rates.items()]
     if need:
         shares = {workers: share(need.samples_per_s / loaded) for workers, loaded in slowest.items()}
         needs = LoaderGroup(kind="all", name="training needs")
         rows.append(replace(_row(needs, shares), is_total=False))
-    return Table(columns=columns, rows=rows)
+    return Table(columns=columns({"place": "", "host": "host", **titles}, numeric=titles), rows=rows)
 
 
 def _row(place: LoaderGroup, by_workers: dict[int, str]) -> Row:
     """Ranks are one group, each host is one."""
-    by_name = {"place": place.name, "host": place.host, **{str(workers): text for workers, text in by_workers.items()}}
+    entries = {"place": place.name, "host": place.host, **{str(workers): text for workers, text in by_workers.items()}}
     group = "ranks" if place.kind == "rank" else f"{place.kind} {place.host}"
-    return Row(entries={name: Entry(text=text) for name, text in by_name.items()}, group=group, is_total=place.kind == "all")
+    return row(entries, group=group, is_total=place.kind == "all")
 
 
 def _figures(found: Estimate, bytes_per_sample: float | None) -> str:
@@ -47,24 +43,20 @@ def _figures(found: Estimate, bytes_per_sample: float | None) -> str:
 
 def storage_table(record: LoaderRecord) -> Table:
     """What the file system of each host reads of the files, in either order; no row where samples have no files of their own."""
-    columns = [
-        Column(name="host", title="host"),
-        Column(name="order", title="files read"),
-        Column(name="files", title="files/s", numeric=True),
-        Column(name="bytes", title="MB/s", numeric=True),
-        Column(name="read", title="read in all"),
-    ]
+    titles = {"host": "host", "order": "files read", "files": "files/s", "bytes": "MB/s", "read": "read in all"}
     orders = [(host, storage, order) for host, storage in record.storage.items() for order in ("in_order", "at_random")]
-    return Table(columns=columns, rows=[_storage_row(host, storage, order) for host, storage, order in orders])
+    return Table(columns=columns(titles, numeric=("files", "bytes")), rows=[_storage_row(*own) for own in orders])
 
 
 def _storage_row(host: str, storage: StorageReads, order: str) -> Row:
     read: FilesRead = getattr(storage, order)
-    entries = texts(
-        host=host,
-        order=f"{order.replace('_', ' ')}, {storage.readers} reader{'s' * (storage.readers > 1)}",
-        files=rate(Estimate(value=read.files / read.seconds)),
-        bytes=rate(Estimate(value=read.bytes / read.seconds / 1e6)),
-        read=f"{read.files} files, {read.bytes / 1e6:.3g} MB",
+    return row(
+        {
+            "host": host,
+            "order": f"{order.replace('_', ' ')}, {storage.readers} reader{'s' * (storage.readers > 1)}",
+            "files": rate(Estimate(value=read.files / read.seconds)),
+            "bytes": rate(Estimate(value=read.bytes / read.seconds / 1e6)),
+            "read": f"{read.files} files, {read.bytes / 1e6:.3g} MB",
+        },
+        group=host,
     )
-    return Row(entries=entries, group=host)

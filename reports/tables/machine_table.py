@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reports.schema import ArmSummary, Comparison, MachineFigures
-from reports.tables.table import Column, Row, Table, texts
+from reports.tables.table import Row, Table, columns, row
 from reports.wording.formatting import NONE, gibibytes, share, significant
 
 TITLES = {
@@ -17,7 +17,7 @@ TITLES = {
     "energy": "J per sample",
     "gpus": "GPUs",
 }
-WORDS = ("arm", "host", "network", "gpus")
+WORDS = {"arm", "host", "network", "gpus"}
 """Columns whose entries are no single number."""
 MOST_HOSTS = 16
 """That all have a row of their own; of more, those whose cores are busiest."""
@@ -27,9 +27,9 @@ MOST_INTERFACES = 3
 def machine_table(comparison: Comparison) -> Table:
     """A row for each arm and host; columns that nothing is known for are left out. No rows where nothing was read."""
     rows = [_row(arm, host) for arm in comparison.arms for host in _shown(arm)]
-    empty = {name for name in TITLES if all(row.entries[name].text == NONE for row in rows)}
-    columns = [Column(name=name, title=title, numeric=name not in WORDS) for name, title in TITLES.items()]
-    return Table(columns=columns, rows=rows).without(*empty)
+    empty = {name for name in TITLES if all(made.entries[name].text == NONE for made in rows)}
+    shown = {name: title for name, title in TITLES.items() if name not in empty}
+    return Table(columns=columns(shown, numeric=shown.keys() - WORDS), rows=rows)
 
 
 def _shown(arm: ArmSummary) -> list[MachineFigures]:
@@ -40,19 +40,20 @@ def _shown(arm: ArmSummary) -> list[MachineFigures]:
 
 
 def _row(arm: ArmSummary, host: MachineFigures) -> Row:
-    cores = len(host.core_shares)
-    entries = texts(
-        arm=arm.name,
-        host=host.host,
-        cores=f"{significant(host.busy_cores)} of {cores}",
-        busiest=share(max(host.core_shares, default=None)),
-        memory=f"{gibibytes(host.memory_used_bytes)} of {gibibytes(host.memory_bytes)}",
-        network=_network(host),
-        power=NONE if host.power_w is None else significant(host.power_w),
-        energy=NONE if arm.energy_per_sample_j is None else significant(arm.energy_per_sample_j),
-        gpus=_gpus(host),
+    return row(
+        {
+            "arm": arm.name,
+            "host": host.host,
+            "cores": f"{significant(host.busy_cores)} of {len(host.core_shares)}",
+            "busiest": share(max(host.core_shares, default=None)),
+            "memory": f"{gibibytes(host.memory_used_bytes)} of {gibibytes(host.memory_bytes)}",
+            "network": _network(host),
+            "power": NONE if host.power_w is None else significant(host.power_w),
+            "energy": NONE if arm.energy_per_sample_j is None else significant(arm.energy_per_sample_j),
+            "gpus": _gpus(host),
+        },
+        group=arm.name,
     )
-    return Row(entries=entries, group=arm.name)
 
 
 def _network(host: MachineFigures) -> str:
@@ -63,12 +64,9 @@ def _network(host: MachineFigures) -> str:
 
 
 def _gpus(host: MachineFigures) -> str:
-    known = [
-        *([] if host.gpu_utilisation is None else [f"{share(host.gpu_utilisation)} busy"]),
-        *([] if host.gpu_mhz is None else [f"{host.gpu_mhz:.0f} MHz"]),
-        *(f"slowed by {reason}" for reason in host.gpu_slowed_by),
-    ]
-    return ", ".join(known) or NONE
+    busy = "" if host.gpu_utilisation is None else f"{share(host.gpu_utilisation)} busy"
+    clock = "" if host.gpu_mhz is None else f"{host.gpu_mhz:.0f} MHz"
+    return ", ".join(filter(None, [busy, clock, *(f"slowed by {reason}" for reason in host.gpu_slowed_by)])) or NONE
 
 
 def machine_caption(arms: list[ArmSummary]) -> str:

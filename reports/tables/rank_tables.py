@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reports.conclusions.machine import is_far_off
-from reports.schema import ArmSummary, ByRank, Comparison, Estimate, LinkFigures, RankFigures
-from reports.tables.table import Column, Entry, Row, Table, texts
+from reports.schema import ArmSummary, ByRank, Comparison, Estimate
+from reports.tables.table import Table, columns, row
 from reports.wording.formatting import milliseconds, rate, significant
 
 EXPLANATION = (
@@ -16,7 +16,7 @@ EXPLANATION = (
 MOST_RANKS = 64
 """That all have a row of their own."""
 SLOWEST_SHOWN = 8
-"""Of each arm, where there are more."""
+"""Ranks of each arm that have a row, where there are more."""
 LINK_TITLES = {
     "arm": "arm",
     "host": "host",
@@ -35,20 +35,14 @@ def rank_table(comparison: Comparison) -> Table:
     arms = {arm.name: arm.by_rank for arm in comparison.arms if arm.by_rank}
     all_places = dict(sorted({rank.rank: rank.host for found in arms.values() for rank in found.ranks}.items()))
     places = all_places if len(all_places) <= MOST_RANKS else {rank: all_places[rank] for rank in _slowest(list(arms.values()))}
-    skews = {name: f"step {found.step_skew:.2f}, own {found.own_skew:.2f}" for name, found in arms.items()}
-    rows = [
-        *(
-            _row(f"rank {number}", host, {name: _rank(found, number) for name, found in arms.items()})
-            for number, host in places.items()
-        ),
-        *(
-            _row("sum", host, {name: _host(found, host) for name, found in arms.items()})
-            for host in dict.fromkeys(all_places.values())
-        ),
-        *([_row("skew", "", skews)] if arms else []),
-    ]
-    columns = [Column(name="/place", title=""), Column(name="/host", title="host"), *(Column(name=arm, title=arm) for arm in arms)]
-    return Table(columns=columns, rows=rows)
+    skews = {name: f"step {own.step_skew:.2f}, own {own.own_skew:.2f}" for name, own in arms.items()}
+    by_place = {
+        (f"rank {number}", host): {name: _rank(own, number) for name, own in arms.items()} for number, host in places.items()
+    }
+    by_place |= {("sum", host): {name: _host(own, host) for name, own in arms.items()} for host in all_places.values()}
+    by_place |= {("skew", ""): skews} if arms else {}
+    rows = [row({"/place": place, "/host": host, **by_arm}) for (place, host), by_arm in by_place.items()]
+    return Table(columns=columns({"/place": "", "/host": "host", **dict(zip(arms, arms, strict=True))}), rows=rows)
 
 
 def _slowest(arms: Sequence[ByRank]) -> list[int]:
@@ -57,17 +51,10 @@ def _slowest(arms: Sequence[ByRank]) -> list[int]:
     return sorted({rank.rank for ranks in ordered for rank in ranks[:SLOWEST_SHOWN]})
 
 
-def _row(place: str, host: str, by_arm: dict[str, str]) -> Row:
-    return Row(entries={name: Entry(text=text) for name, text in {"/place": place, "/host": host, **by_arm}.items()})
-
-
 def _rank(found: ByRank, number: int) -> str:
     """Empty where the arm has no such rank."""
-    return next((_rank_words(rank) for rank in found.ranks if rank.rank == number), "")
-
-
-def _rank_words(rank: RankFigures) -> str:
-    return f"{_rate(rank.throughput_per_s)}/s; step {milliseconds(rank.step_s)} ms, own {milliseconds(rank.own_s)} ms"
+    own = next((rank for rank in found.ranks if rank.rank == number), None)
+    return f"{_rate(own.throughput_per_s)}/s; step {milliseconds(own.step_s)} ms, own {milliseconds(own.own_s)} ms" if own else ""
 
 
 def _host(found: ByRank, name: str) -> str:
@@ -92,20 +79,12 @@ def rank_caption(arms: Sequence[ArmSummary], unit: str) -> str:
 
 def link_table(arms: Sequence[ArmSummary]) -> Table:
     """A row for each arm and host; none where nothing was counted."""
-    columns = [Column(name=name, title=title) for name, title in LINK_TITLES.items()]
-    return Table(columns=columns, rows=[_link_row(arm, link) for arm in arms for link in arm.links])
-
-
-def _link_row(arm: ArmSummary, link: LinkFigures) -> Row:
-    entries = texts(
-        arm=arm.name,
-        host=link.host,
-        sent=_megabytes(link.sent_bytes),
-        received=_megabytes(link.received_bytes),
-        needed=_megabytes(link.needed_bytes),
-        share=f"{link.sent_bytes / link.needed_bytes:.2f}" if link.needed_bytes else "",
-    )
-    return Row(entries=entries)
+    rows = []
+    for name, link in ((arm.name, link) for arm in arms for link in arm.links):
+        sizes = {way: significant(getattr(link, f"{way}_bytes") / 1e6) for way in ("sent", "received", "needed")}
+        ratio = f"{link.sent_bytes / link.needed_bytes:.2f}" if link.needed_bytes else ""
+        rows.append(row({"arm": name, "host": link.host, **sizes, "share": ratio}))
+    return Table(columns=columns(LINK_TITLES), rows=rows)
 
 
 def link_caption(arms: Sequence[ArmSummary]) -> str:
@@ -117,7 +96,3 @@ def link_caption(arms: Sequence[ArmSummary]) -> str:
         "host (Patarasuk and Yuan 2009). MB are 10^6 bytes"
     )
     return f"{said}. {', '.join(far)}: {EXPLANATION}" if far else said
-
-
-def _megabytes(number: float) -> str:
-    return significant(number / 1e6)

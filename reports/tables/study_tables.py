@@ -2,45 +2,51 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from reports.schema import ArmSummary
+from reports.schema import ArmSummary, Estimate
 from reports.study_schema import Study, StudyPoint
-from reports.tables.rank_tables import link_caption, link_table
-from reports.tables.table import Column, Entry, Row, Table, texts
+from reports.tables.rank_tables import LINK_TITLES, link_caption, link_table
+from reports.tables.table import Entry, Row, Table, columns, row
 from reports.tables.verdict_table import arm_columns, arm_entries
 from reports.wording.formatting import NONE, with_interval
 from reports.wording.study_sentences import bases, cause_of, trained_to
 
-POINT = Column(name="point", title="point")
-SCALING = (Column(name="speed_up", title="speed-up", numeric=True), Column(name="efficiency", title="efficiency", numeric=True))
+POINT = {"point": "point"}
 
 
 def results_table(study: Study) -> Table:
     """Every arm at every point, in groups by point. Without scaling where all points have as many ranks."""
     status, throughput, *others = arm_columns(study.sample_unit, study.confidence)
-    scaling = SCALING if bases(study) else ()
-    arm, cause = Column(name="arm", title="arm"), Column(name="cause", title="cause", wraps=True)
+    scaling = {"speed_up": "speed-up", "efficiency": "efficiency"} if bases(study) else {}
     trained = any(arm.time_to_train_s for point in study.points for arm in point.arms)
-    time = [Column(name="time_to_train", title=f"seconds to {trained_to(study.target_accuracy)}", numeric=True)] if trained else []
-    columns = [POINT, arm, status, throughput, *scaling, *time, *others, cause]
-    return Table(columns=columns, rows=[_result_row(point, arm) for point in study.points for arm in point.arms])
+    time = {"time_to_train": f"seconds to {trained_to(study.target_accuracy)}"} if trained else {}
+    made = [
+        *columns(POINT | {"arm": "arm"}),
+        status,
+        throughput,
+        *columns(scaling | time, numeric=scaling | time),
+        *others,
+        *columns({"cause": "cause"}, wraps=["cause"]),
+    ]
+    return Table(columns=made, rows=[_result_row(point, arm) for point in study.points for arm in point.arms])
 
 
 def _result_row(point: StudyPoint, arm: ArmSummary) -> Row:
-    speed_up, efficiency, time = arm.speed_up, arm.scaling_efficiency, arm.time_to_train_s
-    return Row(
-        group=point.name,
-        entries={
-            **texts(point=point.name, arm=arm.name, cause=cause_of(arm)),
+    return row(
+        {
+            "point": point.name,
+            "arm": arm.name,
+            "cause": cause_of(arm),
             **arm_entries(arm, point.result(arm.name)),
-            "speed_up": Entry(text=with_interval(speed_up, "{:.2f}".format), short=f"{speed_up.value:.2f}" if speed_up else NONE),
-            "time_to_train": Entry(text=with_interval(time, "{:.3g}".format), short=f"{time.value:.3g}" if time else NONE),
-            "efficiency": Entry(
-                text=with_interval(efficiency, "{:.0%}".format), short=f"{efficiency.value:.0%}" if efficiency else NONE
-            ),
+            "speed_up": _with_interval(arm.speed_up, "{:.2f}"),
+            "time_to_train": _with_interval(arm.time_to_train_s, "{:.3g}"),
+            "efficiency": _with_interval(arm.scaling_efficiency, "{:.0%}"),
         },
+        group=point.name,
     )
+
+
+def _with_interval(estimate: Estimate | None, form: str) -> Entry:
+    return Entry(text=with_interval(estimate, form.format), short=form.format(estimate.value) if estimate else NONE)
 
 
 def points_table(study: Study) -> Table:
@@ -53,32 +59,27 @@ def points_table(study: Study) -> Table:
         "global_batch": "global batch",
         "answer": "its answer",
     }
-    columns = [POINT, *(Column(name=name, title=title) for name, title in titles.items())]
-    return Table(columns=columns, rows=[_point_row(point) for point in study.points])
-
-
-def _point_row(point: StudyPoint) -> Row:
-    entries = texts(
-        point=point.name,
-        ranks=str(point.world_size),
-        hosts=point.hosts or "this machine",
-        link_rate=point.link_rate or ("as it is" if point.hosts else NONE),
-        local_batch=str(point.local_batch_size),
-        global_batch=str(point.global_batch_size),
-        answer=point.cause or point.headline or "not measured",
-    )
-    return Row(entries=entries)
+    rows = []
+    for point in study.points:
+        entries = {
+            "point": point.name,
+            "ranks": str(point.world_size),
+            "hosts": point.hosts or "this machine",
+            "link_rate": point.link_rate or ("as it is" if point.hosts else NONE),
+            "local_batch": str(point.local_batch_size),
+            "global_batch": str(point.global_batch_size),
+            "answer": point.cause or point.headline or "not measured",
+        }
+        rows.append(row(entries))
+    return Table(columns=columns(POINT | titles), rows=rows)
 
 
 def study_link_table(study: Study) -> Table:
     """Bytes per link at every point of a lab."""
-    tables = {point.name: link_table(point.arms) for point in study.points}
     rows = [
-        replace(row, entries={**texts(point=name), **row.entries}, group=name)
-        for name, table in tables.items()
-        for row in table.rows
+        row({"point": point.name, **own.entries}, group=point.name) for point in study.points for own in link_table(point.arms).rows
     ]
-    return Table(columns=[POINT, *link_table([]).columns], rows=rows)
+    return Table(columns=columns(POINT | LINK_TITLES), rows=rows)
 
 
 def study_link_caption(study: Study) -> str:

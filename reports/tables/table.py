@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -68,8 +68,12 @@ class Table:
 
     def narrowed(self, *names: str) -> Table:
         """The table with the shorter texts in these columns."""
-        rows = [replace(row, entries={**row.entries, **{name: _narrow(row.entries[name]) for name in names}}) for row in self.rows]
-        return replace(self, rows=rows)
+
+        def narrow(row: Row) -> Row:
+            short = {name: replace(row.entries[name], text=row.entries[name].narrow, short=None) for name in names}
+            return replace(row, entries={**row.entries, **short})
+
+        return replace(self, rows=[narrow(row) for row in self.rows])
 
     def lines(self) -> list[list[Entry]]:
         """The entries, row by row in the order of the columns."""
@@ -81,10 +85,12 @@ class Table:
         return {name: replace(self, rows=[row for row in self.rows if row.group == name]) for name in names}
 
 
-def _narrow(entry: Entry) -> Entry:
-    return replace(entry, text=entry.narrow, short=None)
+def columns(titles: Mapping[str, str], *, numeric: Collection[str] = (), wraps: Collection[str] = ()) -> list[Column]:
+    """Columns by name and title; those that hold numbers, and those that may be broken, are named."""
+    return [Column(name=name, title=title, numeric=name in numeric, wraps=name in wraps) for name, title in titles.items()]
 
 
-def texts(**entries: str) -> dict[str, Entry]:
-    """Plain entries, by the column's name."""
-    return {name: Entry(text=text) for name, text in entries.items()}
+def row(entries: Mapping[str, str | Entry], *, group: str = "", is_total: bool = False) -> Row:
+    """A row of entries by column; a text is a plain entry."""
+    made = {name: Entry(text=entry) if isinstance(entry, str) else entry for name, entry in entries.items()}
+    return Row(entries=made, group=group, is_total=is_total)

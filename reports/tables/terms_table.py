@@ -1,62 +1,60 @@
-"""The tables of why: the terms that each arm's step is made of, and who had the core meanwhile."""
+"""The tables of why: step times, the terms that each arm's step is made of, and who had the core meanwhile."""
 
 from __future__ import annotations
 
 from reports.conclusions.step_terms import TERMS
 from reports.schema import Comparison, Estimate
-from reports.tables.table import Column, Entry, Row, Table
+from reports.tables.table import Entry, Table, columns, row
 from reports.wording.causes import TERM_NAMES
-from reports.wording.formatting import NONE, milliseconds, with_interval
+from reports.wording.formatting import NONE, gibibytes, milliseconds, step_shares, with_interval
 
 KINDS = {"sync": "with exchange", "local": "without"}
 
 
+def steps_table(comparison: Comparison) -> Table:
+    """One row per arm: how long its steps are, what they wait for, and its memory."""
+    titles = {
+        "arm": "arm",
+        "median": "step p50 ms",
+        "spread": "p5 to p95 ms",
+        "shares": "waiting for data, exposed exchange",
+        "memory": "peak memory GiB",
+    }
+    rows = []
+    for arm in comparison.arms:
+        steps = arm.step_time_s
+        entries = {
+            "arm": arm.name,
+            "median": milliseconds(steps.get("p50")),
+            "spread": f"{milliseconds(steps['p5'])} to {milliseconds(steps['p95'])}" if steps else NONE,
+            "shares": step_shares(arm.step_shares),
+            "memory": gibibytes(arm.peak_memory_bytes),
+        }
+        rows.append(row(entries))
+    return Table(columns=columns(titles), rows=rows)
+
+
 def terms_table(comparison: Comparison) -> Table:
     """One row per arm that has blocks of both kinds: milliseconds of a step, term by term. No rows where nothing is known."""
-    columns = [
-        Column(name="arm", title="ms per step"),
-        Column(name="step", title="step", numeric=True),
-        *(Column(name=term, title=TERM_NAMES[term], numeric=True) for term in TERMS),
-    ]
+    titles: dict[str, str] = {"arm": "ms per step", "step": "step"} | {term: TERM_NAMES[term] for term in TERMS}
+    found = {arm.name: arm.step_terms_s for arm in comparison.arms if arm.step_terms_s}
     rows = [
-        Row(
-            entries={
-                "arm": Entry(text=arm.name),
-                "step": _entry(arm.step_terms_s.step),
-                **{term: _entry(arm.step_terms_s.of(term)) for term in TERMS},
-            }
-        )
-        for arm in comparison.arms
-        if arm.step_terms_s
+        row({"arm": name, "step": _entry(terms.step), **{term: _entry(terms.of(term)) for term in TERMS}})
+        for name, terms in found.items()
     ]
-    return Table(columns=columns, rows=rows)
+    return Table(columns=columns(titles, numeric=("step", *TERMS)), rows=rows)
 
 
 def threads_table(comparison: Comparison) -> Table:
     """One row per arm and kind of block: what the training thread and the library's threads did in a step, in milliseconds."""
-    columns = [
-        Column(name="arm", title="ms per step"),
-        Column(name="kind", title="blocks"),
-        Column(name="running", title="training thread runs", numeric=True),
-        Column(name="runnable", title="waits for a core", numeric=True),
-        Column(name="library", title="library's threads run", numeric=True),
-    ]
+    figures = {"running": "training thread runs", "runnable": "waits for a core", "library": "library's threads run"}
     rows = [
-        Row(
-            entries={
-                "arm": Entry(text=arm.name),
-                "kind": Entry(text=words),
-                "running": _entry(figures.running_s),
-                "runnable": _entry(figures.runnable_s),
-                "library": _entry(figures.library_s),
-            },
-            group=arm.name,
-        )
+        row({"arm": arm.name, "kind": words, **{name: _entry(getattr(found, f"{name}_s")) for name in figures}}, group=arm.name)
         for arm in comparison.arms
         for kind, words in KINDS.items()
-        if (figures := arm.threads_s.get(kind)) is not None
+        if (found := arm.threads_s.get(kind)) is not None
     ]
-    return Table(columns=columns, rows=rows)
+    return Table(columns=columns({"arm": "ms per step", "kind": "blocks", **figures}, numeric=figures), rows=rows)
 
 
 def _entry(estimate: Estimate | None) -> Entry:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary
-from reports.tables.table import Column, Entry, Kind, Row, Table, texts
+from reports.tables.table import Column, Entry, Kind, Row, Table, columns, row
 from reports.training_schema import ArmTraining, TrainingSummary
 from reports.wording.comparison_sentences import first_line, minutes_words
 from reports.wording.formatting import (
@@ -35,26 +35,25 @@ MPI_PARAMETERS = {"environment.OMPI_MCA_pml": "pml", "environment.OMPI_MCA_btl":
 
 def verdict_table(comparison: Comparison) -> Table:
     """One row per arm, in the plan's order."""
-    columns = [
-        Column(name="arm", title="arm"),
-        Column(name="runs_as", title="runs as"),
+    made = [
+        *columns({"arm": "arm", "runs_as": "runs as"}),
         *arm_columns(comparison.sample_unit, comparison.measurement["confidence"]),
-        Column(name="pairs", title="launches, pairs", numeric=True),
-        Column(name="note", title="note", wraps=True),
+        *columns({"pairs": "launches, pairs", "note": "note"}, numeric=["pairs"], wraps=["note"]),
     ]
-    return Table(columns=columns, rows=[_row(arm, comparison.result(arm.name)) for arm in comparison.arms])
+    return Table(columns=made, rows=[_row(arm, comparison.result(arm.name)) for arm in comparison.arms])
 
 
 def arm_columns(unit: str, confidence: float) -> list[Column]:
     """The columns of ``arm_entries``."""
-    return [
-        Column(name="status", title="status"),
-        Column(name="throughput", title=f"{unit}/s", numeric=True),
-        Column(name="ratio", title="ratio", numeric=True),
-        Column(name="interval", title=f"{percent(confidence)} interval", numeric=True),
-        Column(name="verdict", title="verdict"),
-        Column(name="exposed", title="exposed ms", numeric=True),
-    ]
+    titles = {
+        "status": "status",
+        "throughput": f"{unit}/s",
+        "ratio": "ratio",
+        "interval": f"{percent(confidence)} interval",
+        "verdict": "verdict",
+        "exposed": "exposed ms",
+    }
+    return columns(titles, numeric=("throughput", "ratio", "interval", "exposed"))
 
 
 def arm_entries(arm: ArmSummary, result: RatioSummary | None) -> dict[str, Entry]:
@@ -80,10 +79,11 @@ def arm_entries(arm: ArmSummary, result: RatioSummary | None) -> dict[str, Entry
 
 def _row(arm: ArmSummary, result: RatioSummary | None) -> Row:
     said = note(arm, result)
-    pairs = f"{result.launches}, {result.pairs}" if result and result.pairs else ""
-    return Row(
-        entries={
-            **texts(arm=arm.name, runs_as=arm_kind(arm), pairs=pairs),
+    return row(
+        {
+            "arm": arm.name,
+            "runs_as": arm_kind(arm),
+            "pairs": f"{result.launches}, {result.pairs}" if result and result.pairs else "",
             **arm_entries(arm, result),
             "note": Entry(text=said, short=SEE_BELOW if len(said) > LONGEST_NOTE else None),
         }
@@ -121,50 +121,43 @@ def conditions_table(comparison: Comparison) -> Table:
     """
     arms = [arm for arm in comparison.arms if arm.role != "control"]
     mpi = {entry["field"]: entry["values"] for entry in comparison.fairness if str(entry.get("field")) in MPI_PARAMETERS}
-    texts_of = {
-        "buffers": {arm.name: _yes_no(arm.described.get("broadcast_buffers", False)) for arm in arms},
+    defaults = {
+        "buffers": {arm.name: "yes" if arm.described.get("broadcast_buffers", False) else "no" for arm in arms},
         "unit": {arm.name: _exchange_unit(arm) for arm in arms},
         "mpi": {arm.name: _mpi_parameters(arm.name, mpi) for arm in arms},
     }
-    differing = {name: values for name, values in texts_of.items() if len(set(values.values())) > 1}
-    titles = {"buffers": "buffers broadcast in forward", "unit": "gradients meet in", "mpi": "MPI parameters"}
-    columns = [
-        Column(name="arm", title="arm"),
-        Column(name="cores", title="cores", numeric=True),
-        Column(name="threads", title="threads", numeric=True),
-        Column(name="other_threads", title="cores for other threads", numeric=True),
-        Column(name="memory", title="GiB at peak", numeric=True),
-        *(Column(name=name, title=titles[name]) for name in differing),
-    ]
-    rows = [
-        Row(
-            entries=texts(
-                arm=arm.name,
-                cores=count_or_none(arm.cores_per_rank),
-                threads=count_or_none(arm.threads_per_rank),
-                other_threads=_other_threads(arm.load),
-                memory=gibibytes(arm.peak_memory_bytes),
-                **{name: values[arm.name] for name, values in differing.items()},
-            )
-        )
-        for arm in arms
-    ]
-    return Table(columns=columns, rows=rows)
+    titles = {
+        "arm": "arm",
+        "cores": "cores",
+        "threads": "threads",
+        "other_threads": "cores for other threads",
+        "memory": "GiB at peak",
+        "buffers": "buffers broadcast in forward",
+        "unit": "gradients meet in",
+        "mpi": "MPI parameters",
+    }
+    alike = [name for name, values in defaults.items() if len(set(values.values())) == 1]
+    rows = []
+    for arm in arms:
+        entries = {
+            "arm": arm.name,
+            "cores": _count_or_none(arm.cores_per_rank),
+            "threads": _count_or_none(arm.threads_per_rank),
+            "other_threads": _other_threads(arm.load),
+            "memory": gibibytes(arm.peak_memory_bytes),
+        }
+        rows.append(row(entries | {name: values[arm.name] for name, values in defaults.items()}))
+    numeric = ("cores", "threads", "other_threads", "memory")
+    return Table(columns=columns(titles, numeric=numeric), rows=rows).without(*alike)
 
 
-def count_or_none(number: int | None) -> str:
-    """A count, or a dash."""
+def _count_or_none(number: int | None) -> str:
     return NONE if number is None else str(number)
 
 
 def _other_threads(load: LoadFigures | None) -> str:
     """Those of the library, and torch's own where it computes with several."""
-    known = load is not None and load.other_threads_share is not None
-    return f"{load.other_threads_share:.2f}" if load and known else NONE
-
-
-def _yes_no(value: object) -> str:
-    return "yes" if value else "no"
+    return NONE if load is None or load.other_threads_share is None else f"{load.other_threads_share:.2f}"
 
 
 def _exchange_unit(arm: ArmSummary) -> str:
@@ -185,32 +178,26 @@ def _mpi_parameters(arm: str, values: Mapping[str, Mapping[str, object]]) -> str
 def training_table(training: TrainingSummary) -> Table:
     """One row per arm, in the plan's order; with times to accuracy where the plan has a target."""
     target = training.settings.target_accuracy
-    columns = [
-        Column(name="arm", title="arm"),
-        Column(name="accuracy", title="accuracy", wraps=True),
-        Column(name="difference", title=f"points from {training.reference}", wraps=True),
-        Column(name="convergence", title="convergence", wraps=True),
-    ]
+    titles = {"accuracy": "accuracy", "difference": f"points from {training.reference}", "convergence": "convergence"}
     if target is not None:
-        columns += [
-            Column(name="time", title=f"{percent(target)} after", wraps=True),
-            Column(name="reached", title="reached", wraps=True),
-            Column(name="time_ratio", title=f"time / {training.baseline}'s", wraps=True),
-        ]
-    return Table(columns=columns, rows=[_training_row(arm, training) for arm in training.arms])
+        titles |= {"time": f"{percent(target)} after", "reached": "reached", "time_ratio": f"time / {training.baseline}'s"}
+    rows = [_training_row(arm, training) for arm in training.arms]
+    return Table(columns=columns({"arm": "arm"} | titles, wraps=titles), rows=rows)
 
 
 def _training_row(arm: ArmTraining, training: TrainingSummary) -> Row:
     """Besides the columns' entries there is a ``note``, which a format may show with the arm's name."""
-    is_baseline = arm.name == training.baseline
     relative = Entry(text=time_ratio(arm.time_ratio), short=time_ratio(arm.time_ratio, to=NARROW_TO))
-    return Row(
-        entries={
-            **texts(arm=arm.name, accuracy=accuracy_interval(arm.final_top1), difference=points(arm.difference)),
+    return row(
+        {
+            "arm": arm.name,
+            "accuracy": accuracy_interval(arm.final_top1),
+            "difference": points(arm.difference),
             "convergence": _convergence(arm, training),
-            **texts(time=seconds(arm.time_to_accuracy_s), reached=f"{arm.seeds_reached} of {arm.seeds}"),
-            "time_ratio": Entry(text="1") if is_baseline else relative,
-            "note": Entry(text=arm.note or ""),
+            "time": seconds(arm.time_to_accuracy_s),
+            "reached": f"{arm.seeds_reached} of {arm.seeds}",
+            "time_ratio": "1" if arm.name == training.baseline else relative,
+            "note": arm.note or "",
         }
     )
 

@@ -13,16 +13,16 @@ TERM_NAMES: dict[Term, str] = {
     "compute": "computing",
     "data_wait": "data wait",
     "library_overhead": "library overhead",
-    "imbalance": "imbalance",
+    "imbalance": "straggler wait",
     "exposed_exchange": "exposed exchange",
 }
 
 
-def because_clause(result: RatioSummary) -> str:
+def cause_clause(result: RatioSummary) -> str:
     """What follows the verdict in a sentence, with a comma or semicolon before it; empty where nothing is known.
 
-    Such as ``, because its threads hold the training thread up for 4.6 ms of each step (3.9 to 5.2); it exposes 3.5 ms less
-    exchange``.
+    Such as ``, because its threads take the training thread's core for 4.6 ms more of each step (3.9 to 5.2); it exposes 3.5 ms
+    less exchange``.
     """
     if result.verdict not in ("faster", "slower") or not result.term_differences_s:
         return ""
@@ -58,11 +58,11 @@ def _verb(result: RatioSummary, term: Term, difference: Estimate, *, interval: b
         case "data_wait":
             return f"waits {size} ms {'longer' if difference.value > 0 else 'less'} for data in each step{bounds}"
         case "imbalance":
-            return f"loses {size} ms {more} to unlike ranks in each step{bounds}"
+            return f"waits {size} ms {'longer' if difference.value > 0 else 'less'} for its slowest rank in each step{bounds}"
         case "exposed_exchange":
             return f"exposes {size} ms {more} exchange in each step{bounds}"
     if interval and _threads_hold_up(result, term):
-        return f"hold the training thread up: {size} ms more of each step besides exchange{bounds}"
+        return f"take the training thread's core for {size} ms more of each step besides exchange{bounds}"
     return f"takes {size} ms {more} of each step besides computing and exchange{bounds}"
 
 
@@ -106,8 +106,8 @@ def _clause(limit: Bottleneck, where: str, shares: Sequence[StepShares], hosts: 
             overhead = percents([own.library_overhead or 0.0 for own in shares])
             return f"The library is the limit{where}: {overhead} of the step is its overhead besides exchange"
         case "imbalance":
-            unlike = percents([own.imbalance or 0.0 for own in shares])
-            return f"Unlike ranks are the limit{where}: {unlike} of the step is waiting for the slowest"
+            lost = percents([own.imbalance or 0.0 for own in shares])
+            return f"Stragglers are the limit{where}: {lost} of the step is waiting for the slowest rank"
         case "computing":
             return f"Computing takes most of the step{where}: {waiting} is waiting for data, {exposed} exposed exchange"
     return f"The input is not the limit{where}: {waiting} of the step is waiting for data (exposed exchange was not measured)"

@@ -9,13 +9,15 @@ from reports.wording.formatting import ratio, significant
 
 CAUTIONS: dict[Caution, str] = {
     "one launch": (
-        "one launch gives a ratio and no verdict, since it does not tell how much launches differ; measure three or more "
+        "one launch gives a ratio but no verdict, since the variance between launches is unknown; measure three or more "
         "(the plan's measurement.launches)"
     ),
-    "two launches": "two launches hardly tell how much launches differ; measure three or more (the plan's measurement.launches)",
-    "two runs": "two runs of an arm hardly tell how much runs differ; make five or more of each, alternating",
+    "two launches": (
+        "with two launches, their variance is poorly estimated; measure three or more (the plan's measurement.launches)"
+    ),
+    "two runs": "with two runs of an arm, their variance is poorly estimated; make five or more of each, alternating",
     "one run": (
-        "one run of an arm gives a ratio and no verdict: launches of one job differ by 4 to 8%, and by 40% on a busy machine; "
+        "one run of an arm gives a ratio but no verdict: launches of one job differ by 4 to 8%, and by 40% on a busy machine; "
         "repeat each at least five times, alternating, or let 'ringside compare' interleave them"
     ),
 }
@@ -35,16 +37,16 @@ def no_verdict_by_load(result: RatioSummary) -> str:
     """Why load withholds a verdict, and what to do."""
     quiet = "" if result.quiet_ratio is None else f" (ratio {ratio(result.quiet_ratio)})"
     if result.load_reach is None:
-        return f"the rounds that nobody disturbed{quiet} do not say so"
-    rounds = f"the rounds that nobody disturbed{quiet} are too few to tell" if quiet else "there was no round that nobody disturbed"
-    return f"{rounds}; load alone may make arms differ by a factor of {significant(result.load_reach)}; measure on a quiet machine"
+        return f"the undisturbed rounds{quiet} do not say so"
+    rounds = f"the undisturbed rounds{quiet} are too few to decide" if quiet else "no round was undisturbed"
+    return f"{rounds}; load alone may cause a factor of {significant(result.load_reach)}; measure on a quiet machine"
 
 
 def beyond_load(result: RatioSummary) -> str:
     """Why there is a verdict though no round was quiet."""
     if result.load_reach is None:
         return ""
-    return f"; load alone may make a factor of {significant(result.load_reach)}, and this is beyond"
+    return f"; load alone may cause a factor of {significant(result.load_reach)}, and this is beyond it"
 
 
 def elsewhere_lines(manifest: Manifest) -> list[str]:

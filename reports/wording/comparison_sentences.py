@@ -13,7 +13,7 @@ from reports.conclusions.cases import VERDICTS, Outcome, count_verdicts
 from reports.conclusions.verdict import LONGEST, is_atypical
 from reports.schema import ArmSummary, HeadlinePart, RatioSummary
 from reports.statistics.interim_analyses import error_share
-from reports.wording.causes import because_clause
+from reports.wording.causes import cause_clause
 from reports.wording.cautions import CAUTIONS, beyond_load, caution_of, no_verdict_by_load
 from reports.wording.disturbances import (
     load_lines,
@@ -62,7 +62,7 @@ def fastest_sentence(leaders: Sequence[str], plan: Plan) -> list[str]:
         return []
     if len(leaders) == 1:
         return [f"Fastest: {leaders[0]}, shown against every other arm measured"]
-    return [f"Fastest: {', '.join(leaders[:-1])} and {leaders[-1]} are not told apart"]
+    return [f"Fastest: {', '.join(leaders[:-1])} and {leaders[-1]} are tied"]
 
 
 def _findings_by_case(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: Plan) -> list[str]:
@@ -95,7 +95,7 @@ def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: P
     figures = f"({interval_words(result)})"
     match result.verdict:
         case "faster" | "slower":
-            why = because_clause(result)
+            why = cause_clause(result)
             how = f"{apart(result.throughput_ratio)} {result.verdict}"
             return f"{ours} is {how} than {theirs} {figures}{why}{_why_not_typical(result, plan)}{beyond_load(result)}"
         case "equivalent":
@@ -160,14 +160,11 @@ def ratio_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
     if result.withheld_by == "control":
         return f"the interval alone says '{result.verdict_alone}', but the control deviates by as much"
     if result.withheld_by == "stalls":
-        return (
-            f"undecided by stalls: they are too few to tell how often they come, and without them the ratio "
-            f"would be {ratio(result.ratio_without_stalls)}"
-        )
+        return _few_stalls(result, arms)
     if result.withheld_by == "load":
         return f"the interval alone says '{result.verdict_alone}', but the machine was not quiet, and {no_verdict_by_load(result)}"
     if result.load_reach is not None:
-        return "the verdict rests on disturbed rounds, since undisturbed ones are none or too few"
+        return "the verdict rests on disturbed rounds, since too few are undisturbed"
     if result.throughput_ratio is not None:
         return caution_of(result)
     if result.case is None:
@@ -175,6 +172,14 @@ def ratio_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
     by_name = {arm.name: arm for arm in arms}
     reasons = (by_name[name].case(result.case).not_offered for name in (result.candidate, result.baseline))
     return next((reason for reason in reasons if reason), "no timing")
+
+
+def _few_stalls(result: RatioSummary, arms: Sequence[ArmSummary]) -> str:
+    """On how many stalls the ratio depends: those of the arm that lost more to them."""
+    found = [arm.stalls for arm in arms if arm.name in (result.candidate, result.baseline) and arm.stalls]
+    count = max(found, key=lambda stalls: stalls.share).count
+    stalls, calm = _count(count, "rare stall", "rare stalls"), ratio(result.ratio_without_stalls)
+    return f"the result depends on {stalls}; without {'it' if count == 1 else 'them'} the ratio would be {calm}"
 
 
 def apart_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
@@ -208,37 +213,37 @@ def control_sentence(results: Sequence[RatioSummary], plan: Plan) -> str:
     """What the comparison of the baseline with itself says."""
     control = next((result for result in results if result.role == "control"), None)
     if control is None:
-        return "No control was run: nothing checks that equal arms come out equal"
+        return "No A/A control was run: nothing checks that equal arms come out equal"
     if control.case is not None:
         return _control_by_case([result for result in results if result.role == "control"], plan)
     if control.ci_low is None or control.ci_high is None:
-        return f"The control gives no interval ({interval_words(control)}): nothing checks that equal arms come out equal"
+        return f"The A/A control gives no interval ({interval_words(control)}): nothing checks that equal arms come out equal"
     figures = interval_words(control)
     if control.control_failed:
         reach = max(abs(math.log(control.ci_low)), abs(math.log(control.ci_high)))
         return (
-            f"The control failed: {plan.baseline} against itself differs ({figures}), "
+            f"The A/A control failed: {plan.baseline} against itself differs ({figures}), "
             f"so no difference below {apart(math.exp(reach))} is claimed"
         )
     if control.ci_high > WIDE * control.ci_low:
-        return f"The control tells little, so wide is its interval: {plan.baseline} against itself ({figures})"
-    return f"Control: {plan.baseline} against itself comes out equal ({figures})"
+        return f"The A/A control's interval is too wide to check much: {plan.baseline} against itself ({figures})"
+    return f"A/A control: {plan.baseline} against itself comes out equal ({figures})"
 
 
 def _control_by_case(controls: Sequence[RatioSummary], plan: Plan) -> str:
     """In how many cases the baseline comes out equal to itself, and in which not."""
     known = [control for control in controls if control.ci_low is not None]
     if not known:
-        return "The control gives no interval: nothing checks that equal arms come out equal"
+        return "The A/A control gives no interval: nothing checks that equal arms come out equal"
     failed = [f"{control.case} {ratio(control.throughput_ratio)}" for control in known if control.control_failed]
     chance = percent(round(1 - plan.measurement.confidence, 6))
     if failed:
         named = ", ".join(failed[:MAX_NAMED]) + (", ..." if len(failed) > MAX_NAMED else "")
         return (
-            f"The control failed in {len(failed)} of {len(known)} cases ({named}; {chance} of them are expected to, by chance), "
+            f"The A/A control failed in {len(failed)} of {len(known)} cases ({named}; {chance} of them would by chance), "
             "where no smaller difference is claimed"
         )
-    return f"Control: {plan.baseline} against itself comes out equal in all {len(known)} cases"
+    return f"A/A control: {plan.baseline} against itself comes out equal in all {len(known)} cases"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,13 +341,13 @@ def chance_lines(
 
 
 def _looks(looks: Sequence[int], plan: Plan) -> list[str]:
-    """How often the verdicts were looked at, where that was more than once."""
+    """How many interim analyses there were, where more than one."""
     if len(looks) < 2:
         return []
     error = error_share(looks, until_decided=plan.measurement.until_decided) * (1 - plan.measurement.confidence)
     return [
-        f"The verdicts were looked at {len(looks)} times, after {', '.join(map(str, looks))} launches, to decide whether to "
-        f"measure on; the intervals of this look may err in {error:.2%} of comparisons and are wider for it"
+        f"Interim analyses: {len(looks)}, after {', '.join(map(str, looks))} launches, to decide whether to measure on; the "
+        f"intervals of this one may err in {error:.2%} of comparisons and are wider for it"
     ]
 
 

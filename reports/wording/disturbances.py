@@ -29,7 +29,7 @@ def stall_lines(arms: Sequence[ArmSummary]) -> list[str]:
         if stalls.share < WORTH_TELLING_STALLS:
             continue
         others = [f"{other} {_stalled(figures)}" for other, figures in quiet.items() if other != name]
-        few = f"; fewer than {FEW}, too few to tell how often they come" if stalls.count < FEW else ""
+        few = f"; with fewer than {FEW}, how often they come cannot be estimated" if stalls.count < FEW else ""
         found.append(f"{name} stalled: {_stalled(stalls)}, {_lengths(stalls)}{few}" + (f" ({'; '.join(others)})" if others else ""))
     return found
 
@@ -58,15 +58,15 @@ def restart_lines(arms: Sequence[ArmSummary]) -> list[str]:
     told = [f"{arm.restarts} times in {arm.name}" for arm in arms if arm.restarts]
     if not told:
         return []
-    return [f"the workload's batches ended in timed steps and were begun anew, as at the end of an epoch: {', '.join(told)}"]
+    return [f"the workload's batches ended in timed steps and were restarted, as at the end of an epoch: {', '.join(told)}"]
 
 
 def straggler_lines(arms: Sequence[ArmSummary]) -> list[str]:
     """One sentence for each arm in which a rank persistently holds the others up."""
     found = [(arm.name, arm.by_rank.straggler) for arm in arms if arm.by_rank and arm.by_rank.straggler]
     return [
-        f"Rank {late.rank}{f' on {late.host}' if late.host else ''} holds the other ranks of {name} up: its steps without exchange "
-        f"are {milliseconds(late.late_s)} ms longer ({milliseconds(late.ci_low)} to {milliseconds(late.ci_high)}), most of it in "
+        f"Rank {late.rank}{f' on {late.host}' if late.host else ''} is a straggler in {name}: its steps without exchange are "
+        f" {milliseconds(late.late_s)} ms longer ({milliseconds(late.ci_low)} to {milliseconds(late.ci_high)}), most of it in "
         f"{PHASE_NAMES[late.phase]}"
         for name, late in found
     ]
@@ -79,7 +79,7 @@ def floor_lines(records: Sequence[LaunchRecord]) -> list[str]:
         return []
     message = failed[0].error.message if failed[0].error else failed[0].status
     launches = f"{len(failed)} {'launch' if len(failed) == 1 else 'launches'}"
-    return [f"The floor, which has no library, failed in {launches}, where overhead cannot be told from computing: {message}"]
+    return [f"The no-op backend (the floor) failed in {launches}, where overhead cannot be told from computing: {message}"]
 
 
 def oversubscription_warning(ranks: Sequence[RankReport]) -> str | None:
@@ -123,8 +123,8 @@ def page_fault_lines(arms: Sequence[ArmSummary], *, freed_memory: str) -> list[s
         return []
     told = ", ".join(f"{name} {_by_launch(faults)}" for name, (faults, _) in found.items())
     return [
-        f"Pages that a step faults in, by launch, since malloc gives freed memory back to the kernel: {told}. They cost time, and "
-        "make launches differ. Trainings that keep freed memory (MALLOC_MMAP_MAX_=0, MALLOC_TRIM_THRESHOLD_=1099511627776) may be "
+        f"Page faults per step, by launch, since malloc returns freed memory to the kernel: {told}. They cost time, and make "
+        "launches differ. Trainings that keep freed memory (MALLOC_MMAP_MAX_=0, MALLOC_TRIM_THRESHOLD_=1099511627776) may be "
         "faster and vary less; 'freed_memory: keep' in the plan compares those"
     ]
 

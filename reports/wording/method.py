@@ -53,7 +53,7 @@ def _blocks(comparison: Comparison) -> str:
 
 def _control(asked: dict[str, Any]) -> str:
     return (
-        "A second copy of the baseline ran as a control; its interval must cover 1. Where it does not, no difference is "
+        "A second copy of the baseline ran as the A/A control; its interval must cover 1. Where it does not, no difference is "
         "claimed that is smaller than the farther bound of the control's interval. Candidates are held against both copies, "
         "the control against the baseline alone."
         if asked["control"]
@@ -93,13 +93,14 @@ def _ratios(asked: dict[str, Any]) -> list[str]:
         "Satterthwaite's degrees of freedom) and that of the candidate's own launches, never narrower than the noise within "
         "launches allows. One long run: what a single run may come out at, since launches differ (prediction interval).",
         f"Stall: a step longer than {TIMES_MEDIAN:g} times its launch's median, and further from it than {TIMES_DEVIATION:g} times "
-        f"the median deviation. Where fewer than {FEW} in all make the verdict, it is undecided by stalls.",
+        f"the median deviation. A verdict that depends on fewer than {FEW} in all is undecided: effects rarer than that cannot be "
+        "estimated.",
         f"Load: the machine was not quiet where others took {percent(DISTURBED)} or more of the ranks' cores in more than "
         f"{percent(MANY)} of the blocks. A verdict must then be the same in the undisturbed rounds. Where these exclude neither 1 "
         f"nor the ratio, the whole interval must lie farther from 1 than 1 / (1 - share) to the power of {LOAD_POWER}; the share "
         "is what others took in disturbed blocks. It must also lie farther than the control's interval reaches, to the power of "
         f"{LOAD_POWER}.",
-        "Launches: one gives no interval and no verdict, since it does not tell how much launches differ.",
+        "Launches: one gives no interval and no verdict, since the variance between launches is then unknown.",
         "Verdict: faster or slower where the interval excludes 1 and the ratio is at least "
         f"{percent(asked['noise_threshold'])} from 1; equivalent where the whole interval lies within that; else undecided.",
     ]
@@ -122,11 +123,11 @@ def _figures() -> list[str]:
         "Throughput: all ranks' samples over the sum of the blocks' times, stalls included; its interval (Student's t "
         "over launches) includes the machine's drift, which cancels in the ratio.",
         "Why: of mean seconds a step, blocks with exchange (S: the sum of the blocks' times over their steps), without it (L; M: "
-        "the slowest rank's, step by step; l: the wait for data in L) and of the floor (F and f alike), which is the same training "
-        "on the same ranks with no library. Compute is F - f and data wait l, means over ranks; library overhead (L - l) - (F - f) "
-        "of the typical rank; imbalance M less these three; exposed exchange S - M. They add up to S by definition, whatever the "
-        "library. Without a floor, overhead is part of compute. Exposed exchange below 0 says that ranks step faster with exchange "
-        "than without.",
+        "the slowest rank's, step by step; l: the wait for data in L) and of the no-op backend (the floor; F and f alike), which "
+        "is the same training on the same ranks with no library. Compute is F - f and data wait l, means over ranks; library "
+        "overhead (L - l) - (F - f) of the typical rank; straggler wait M less these three; exposed exchange (exposed "
+        "communication) S - M. They add up to S by definition, whatever the library. Without a floor, overhead is part of compute. "
+        "Exposed exchange below 0 says that ranks step faster with exchange than without.",
         "Because: the term whose difference from the baseline points the way of the verdict, excludes 0 and exceeds the second "
         "such term (with 80% confidence), both by Student's t over launches; else no single cause is named.",
         "What holds training back: the share of the mean step that the rank which waits most spends waiting for data, and those of "
@@ -138,7 +139,7 @@ def _figures() -> list[str]:
 
 
 FEW_RUNS = 5
-"""Of each arm; fewer tell their own variance badly."""
+"""Runs of each arm; from fewer, the variance is poorly estimated."""
 
 
 def run_lines(results: Sequence[RatioSummary]) -> list[str]:
@@ -161,7 +162,7 @@ def run_lines(results: Sequence[RatioSummary]) -> list[str]:
             )
         if 2 < result.launches < FEW_RUNS:
             found.append(
-                f"{result.candidate}: {result.launches} runs of each tell badly how much runs differ; make {FEW_RUNS} or more"
+                f"{result.candidate}: {result.launches} runs of each estimate the variance poorly; make {FEW_RUNS} or more"
             )
     return found
 

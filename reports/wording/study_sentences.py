@@ -71,7 +71,7 @@ def _lead(who: Sequence[str], plan: Plan) -> str:
     """A clause on the arms in the lead."""
     if plan.baseline in who:
         return f"no arm is shown to be faster than {plan.baseline}"
-    return f"{who[0]} is fastest" if len(who) == 1 else f"{_list(who)} are fastest and not told apart"
+    return f"{who[0]} is fastest" if len(who) == 1 else f"{_list(who)} are tied as fastest"
 
 
 def _capital(sentence: str, plan: Plan) -> str:

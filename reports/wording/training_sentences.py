@@ -102,7 +102,7 @@ def _finding(arm: ArmTraining, training: TrainingSummary) -> str:
             "so there is no interval"
         )
     if arm.epoch_share is not None:
-        words += f" (told to one epoch, {arm.epoch_share:.0%} of that time)"
+        words += f" (resolution: one epoch, {arm.epoch_share:.0%} of that time)"
     return words
 
 
@@ -141,7 +141,7 @@ def training_method(training: TrainingSummary) -> list[str]:
         f"±{margin}; different where it does not and excludes 0; else undecided. Fewer than {FEWEST} seeds have no interval: "
         "two may agree by chance, since accuracies are counted in samples.",
         "Time to accuracy: training time until the end of the first epoch with the target accuracy; the median over seeds, where "
-        "one that did not reach it is later than all that did. It is told to one epoch, and no finer. Ratios are the geometric "
+        "one that did not reach it is later than all that did. Its resolution is one epoch. Ratios are the geometric "
         "mean of ratios seed by seed, with the t interval of their logarithms; no interval where a seed reached the target with "
         "one arm only.",
     ]

@@ -164,7 +164,7 @@ class Launch:
         if not self._is_interleaved:
             return f"starting {arms[0].session.name} x {arms[0].record.world_size} ranks"
         ranks = sum(arm.record.world_size for arm in arms)
-        floor = " and the floor" if len(self.compared) < len(arms) else ""
+        floor = " and the no-op backend (the floor)" if len(self.compared) < len(arms) else ""
         return f"starting {len(self.compared)} arms{floor}, {ranks} ranks in all"
 
     def _run_rounds(self, arms: Sequence[ArmLaunch]) -> None:

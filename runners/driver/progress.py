@@ -24,7 +24,7 @@ class LaunchProgress:
         self._later = later_launches
         self._console = Console(stderr=True)
         self._seconds = seconds_per_launch
-        self._launches = self._done = 0
+        self._launches = self._done = self._before = 0
         self._started_at = self._last_line = time.monotonic()
         self._launch_s: float | None = None
         self._training_at: float | None = None
@@ -40,14 +40,16 @@ class LaunchProgress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._bar.stop()
 
-    def expect(self, launches: int) -> None:
-        """Expect so many launches more."""
+    def expect(self, launches: int, *, before: int = 0) -> None:
+        """Expect so many launches more; ``before``: those that an earlier session measured."""
         self._launches += launches
+        self._before += before
 
     def start(self, *, is_rehearsal: bool = False) -> None:
         """Begin a launch, or the rehearsal, which does not count as one."""
         self._started_at, self._training_at = time.monotonic(), None
-        self._title = f"{self._point}{'rehearsal' if is_rehearsal else f'launch {self._done + 1} of {self._launches}'}"
+        counted = f"launch {self._before + self._done + 1} of {self._before + self._launches}"
+        self._title = f"{self._point}{'rehearsal' if is_rehearsal else counted}"
 
     def launch_done(self) -> None:
         """End a launch; its length is the estimate for the next ones."""

@@ -33,10 +33,16 @@ from runners.hosts.preflight import inspect
 from runners.hosts.ssh_probe import probe_hosts
 from runners.lab.links import require_lab, shaped_links
 from runners.launchers import HERE
-from runners.planning.arms import computes_on_gpu, floor_beside, require_executables, require_gpus_on, resolve_arms
-from runners.planning.check_process import is_to_check, require_workable
-from runners.planning.compatibility import require_findable
-from runners.planning.data_check import require_data_on
+from runners.planning.arms import (
+    computes_on_gpu,
+    floor_beside,
+    require_executables,
+    require_findable,
+    require_gpus_on,
+    resolve_arms,
+)
+from runners.planning.available import left_out_line
+from runners.planning.check_process import is_to_check, require_data_on, require_workable
 from runners.planning.left_variables import require_undisturbed
 from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
 from runners.processes.host_counters import BUSY_REMEDY, busy_warning
@@ -56,7 +62,7 @@ class ComparisonRun:
         self.floor = floor_beside(self.arms[plan.baseline]) if plan.has_floor and not self.cases else None
         require_epochs(plan, self.workload)
         make_reports(plan.reports)  # refused before anything is measured
-        self._notes: list[str] = []
+        self._notes = [left_out_line(plan.left_out)] if plan.left_out else []
         self._is_rehearsed = False
         self._refused: dict[str, LaunchRecord] = {}
         """By name, the rehearsal's records of arms that failed there."""
@@ -70,11 +76,20 @@ class ComparisonRun:
             PlanError, RecordError, LaunchError: what cannot work, and what can.
         """
         require_same_plan(self.folder, self.plan)
-        self.check_hosts()
-        refuse_another_environment(self.folder, self.changes())
-        self.require_data()
-        self.check_workload()
+        if not self.is_measured():
+            self.check_hosts()
+            refuse_another_environment(self.folder, self.changes())
+            self.require_data()
+            self.check_workload()
         open_folder(self.folder, self.plan)
+
+    def is_measured(self) -> bool:
+        """Whether the folder has all launches that the plan asks for, so that nothing is left but to write the reports."""
+        done, measure = self._complete_launches(), self.plan.measurement
+        looks = self.folder.read_manifest().looks if self.folder.manifest_path.is_file() else []
+        if len(done) not in looks or not done.issuperset(range(measure.launches)):
+            return False
+        return not measure.until_decided or (self.folder.read_plan().measurement == measure and not conclude(self.folder).undecided)
 
     def check_hosts(self) -> None:
         """Check that hosts, links and launchers are there; raises a ``PlanError`` or ``LaunchError`` with what to do."""
@@ -134,6 +149,10 @@ class ComparisonRun:
 
     def run(self) -> Comparison:
         """Run the launches that have no records yet, then write the reports; on Ctrl-C, too, which is then raised again."""
+        if self.is_measured():
+            self.progress.say("every launch is measured already; writing reports")
+            self.comparison = write_reports(self.folder)
+            return self.comparison
         busy = busy_warning(usable_cores()) if self.has_ranks_here else None
         self.history.begin(left=self._left, notes=self._notes)
         for warning in (*self._left, *self.inspection.warnings, *self._crowded(), *([f"{busy}; {BUSY_REMEDY}"] if busy else [])):
@@ -179,10 +198,9 @@ class ComparisonRun:
 
     def _numbers(self, done: set[int]) -> Iterator[int]:
         """Yield the numbers of launches to run: those of the plan, then more with ``until_decided`` while there is time."""
-        self.progress.expect(self.plan.measurement.launches - len(done))
-        for number in range(self.plan.measurement.launches):
-            if number not in done:
-                yield number
+        missing = [number for number in range(self.plan.measurement.launches) if number not in done]
+        self.progress.expect(len(missing), before=len(done))
+        yield from missing
         number = max([self.plan.measurement.launches - 1, *done]) + 1
         while self._wants_more():
             self.progress.expect(1)

@@ -5,58 +5,20 @@ What cannot run is refused before the first point begins. If a point fails later
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Any
-
 from backends import backend_class
 from backends.single import Single
 from measurement.errors import PlanError, RingsideError
 from measurement.plans.plan import Plan
-from measurement.plans.plan_file import check_plan, read_content
 from measurement.plans.points import plan_at, world_size_at
-from measurement.plans.references import placed_beside
 from measurement.records.results import ResultsFolder
 from reports.compose_study import write_study
 from reports.study_schema import Study
 from runners.driver.comparison_folder import new_manifest, open_folder, refuse_another_environment, require_same_plan
 from runners.driver.progress import LaunchProgress
 from runners.driver.run_comparison import ComparisonRun
-from runners.hosts.placement import with_hosts
+from runners.planning.plan_reading import naming_point
 from runners.planning.workload import resolve_workload
-from workloads import MicroBenchmark, workload_class
-
-
-def read_plan_or_study(path: Path, *, overrides: Iterable[str] = ()) -> Plan:
-    """Read and check a plan. A hostfile may give its hosts, and slots its world sizes, in the plan and at each point."""
-    content = placed_beside(read_content(path, overrides=overrides), path.parent)
-    points = content.get("points")
-    if isinstance(points, dict):
-        content["points"] = {name: _placed(name, point) for name, point in points.items()}
-    return check_plan(with_hosts(content), source=str(path), elsewhere=lambda: _workload_options(content))
-
-
-def _workload_options(content: Mapping[str, Any]) -> dict[str, str]:
-    """The options of a plan's workload, if it can be found."""
-    with suppress(PlanError):
-        cls, _ = workload_class(content.get("workload", ""))
-        return dict.fromkeys(cls.Options.model_fields, "under 'workload_options'")
-    return {}
-
-
-def _placed(name: object, point: Any) -> Any:
-    with named(name):
-        return with_hosts(point) if isinstance(point, Mapping) else point
-
-
-@contextmanager
-def named(point: object) -> Iterator[None]:
-    """Put the name of the point before the message of an error."""
-    try:
-        yield
-    except RingsideError as error:
-        raise type(error)(f"point '{point}': {error}") from error
+from workloads import MicroBenchmark
 
 
 def point_plans(study: Plan) -> dict[str, Plan]:
@@ -89,24 +51,24 @@ class StudyRun:
                 point=f"{name} ({number} of {len(plans)})",
                 later_launches=plan.measurement.launches * (len(plans) - number),
             )
-            with named(name):
+            with naming_point(name):
                 self.runs[name] = ComparisonRun(plan, folder.point(name), progress=progress, resume_elsewhere=resume_elsewhere)
 
     def prepare(self) -> None:
         """Refuse what cannot work at any point, before a process starts or a file is written."""
         require_same_plan(self.folder, self.study)
         changes: dict[str, list[str]] = {}
-        for name, run in self.runs.items():
-            with named(name):
+        to_measure = {name: run for name, run in self.runs.items() if not run.is_measured()}
+        for name, run in to_measure.items():
+            with naming_point(name):
                 run.check_hosts()
                 for change in run.changes():
                     changes.setdefault(change, []).append(name)
-        points = len(self.runs)
         refuse_another_environment(
             self.folder,
-            [change if len(at) == points else f"{change} at {', '.join(at)}" for change, at in changes.items()],
+            [change if len(at) == len(self.runs) else f"{change} at {', '.join(at)}" for change, at in changes.items()],
         )
-        first = next((run for run in self.runs.values() if run.has_ranks_here), None)
+        first = next((run for run in to_measure.values() if run.has_ranks_here), None)
         if first is not None:
             first.require_data()  # all points train on the same
             first.check_workload()
@@ -122,7 +84,8 @@ class StudyRun:
                 manifest.failed_points.pop(name, None)
                 try:
                     with run.progress:
-                        run.check_hosts()  # again, since other points were measured meanwhile
+                        if not run.is_measured():
+                            run.check_hosts()  # again, since other points were measured meanwhile
                         open_folder(run.folder, run.plan)
                         run.run()
                 except RingsideError as error:

@@ -5,22 +5,30 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
 from backends import Backend, backend_class, make_backend
 from backends.single import Single
 from measurement.environment import looks_secret
-from measurement.errors import PlanError, shortened, unknown_name
+from measurement.errors import LaunchError, PlanError, UnavailableError, shortened, unknown_name
 from measurement.plans.plan import FLOOR, Arm, Plan
+from measurement.world import HOROVOD, MPI, RENDEZVOUS
 from runners.hosts.placement import planned_hosts
-from runners.launchers import HERE, Launcher, make_launcher
-from runners.planning.compatibility import default_launcher, require_given
+from runners.launchers import HERE, REGISTRY, Launcher, make_launcher
 from runners.processes.local import search_path
 from runners.protocol.messages import Job
 
 ON_GPUS_ONLY = ("nccl",)
 """Transports of any backend that move tensors between GPUs and no others."""
+
+WITHOUT = {
+    RENDEZVOUS: "it gives its ranks no address to meet at (MASTER_ADDR and MASTER_PORT)",
+    MPI: "it starts no MPI: each rank would be a world of 1",
+    HOROVOD: "no HOROVOD_* variables: each rank would be a world of 1",
+}
+"""Why a launcher that does not give one of these cannot start a backend."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +148,68 @@ def choose_transport(reference: str, transport: str | None, *, device: str) -> s
     return transport
 
 
+def default_launcher(reference: str, backend: Backend) -> str:
+    """Return the first of a backend's customary launchers that can start it.
+
+    Raises:
+        PlanError: none of its customary launchers gives what it needs.
+    """
+    usable = usable_launchers(backend)
+    if not usable:
+        needs = ", ".join(sorted(backend.needs()))
+        raise PlanError(
+            f"backend '{reference}' needs {needs}, which none of its customary launchers gives; name a launcher that does"
+        )
+    return usable[0]
+
+
+def usable_launchers(backend: Backend) -> list[str]:
+    """Return those of a backend's customary launchers that can start it."""
+    return [name for name in backend.customary_launchers if backend.needs() <= make_launcher(name).gives(backend.transport)]
+
+
+def require_given(gives: AbstractSet[str], backend: Backend, *, launcher: str, reference: str) -> None:
+    """Refuse a launcher that does not give what a backend needs.
+
+    Args:
+        gives: what the launcher gives or, in a running rank, what the variables it found stand for.
+        backend: over the transport that it will use.
+        launcher: its name for the message.
+        reference: of the backend, for the message.
+
+    Raises:
+        PlanError: what is missing, and which launchers give it.
+    """
+    missing = backend.needs() - gives
+    if not missing:
+        return
+    over = f" over '{backend.transport}'" if MPI in missing else ""
+    names = [f"'{name}'" for name in usable_launchers(backend)]
+    listed = " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    others = f"use {listed}" if names else "use a launcher that does"
+    own = make_launcher(launcher).remedies if launcher in REGISTRY.names() else {}
+    remedy = next((own[need] for need in sorted(missing) if need in own), others)
+    why = "; ".join(WITHOUT.get(need, f"it does not give '{need}'") for need in sorted(missing))
+    raise PlanError(f"launcher '{launcher}' cannot start backend '{reference}'{over} ({why}); {remedy}")
+
+
+def require_findable(hidden: Mapping[str, str], backend: Backend, *, network_interface: str | None) -> None:
+    """Refuse hosts whose ranks would tell each other wrong addresses over Gloo.
+
+    Args:
+        hidden: hosts to the reason, see ``runners.hosts.names``.
+        backend: over the transport that it will use. Horovod 0.28.1 meets over Gloo under NCCL, too, and heeds no interface there.
+        network_interface: where other backends' Gloo takes the address from instead.
+
+    Raises:
+        LaunchError: one line for each host.
+    """
+    if HOROVOD in backend.needs() or (backend.transport == "gloo" and not network_interface):
+        told = [f"host '{host}': {why}" for host, why in hidden.items()]
+        if told:
+            raise LaunchError("\n".join(told))
+
+
 def require_gpu(plan: Plan, transport: str | None) -> None:
     """Refuse GPUs, or a transport that needs them, where all ranks run on this machine and it has none.
 
@@ -153,7 +223,7 @@ def require_gpu(plan: Plan, transport: str | None) -> None:
 
 
 def require_gpu_here(device: str, transport: str | None) -> None:
-    """The same for ranks on this machine.
+    """Refuse GPUs, or a transport that needs them, for ranks on this machine if it has none.
 
     Raises:
         PlanError: with what to use.
@@ -162,10 +232,12 @@ def require_gpu_here(device: str, transport: str | None) -> None:
 
     has_gpu = torch.cuda.is_available()
     if device == "cuda" and not has_gpu:
-        raise PlanError("device 'cuda': PyTorch sees no GPU on this machine (see 'ringside doctor'); use 'cpu' or 'auto'")
+        message = "device 'cuda': PyTorch sees no GPU on this machine (see 'ringside doctor'); use 'cpu' or 'auto'"
+        raise UnavailableError(message, lack="no GPU")
     if transport in ON_GPUS_ONLY and (device == "cpu" or not has_gpu):
         reason = "the device is 'cpu'" if has_gpu else "PyTorch sees none on this machine (see 'ringside doctor')"
-        raise PlanError(f"transport '{transport}' needs a GPU, and {reason}; use 'gloo', or leave transport out")
+        message = f"transport '{transport}' needs a GPU, and {reason}; use 'gloo', or leave transport out"
+        raise PlanError(message) if has_gpu else UnavailableError(message, lack="no GPU")
 
 
 def require_gpus_on(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSetup]) -> None:
@@ -191,9 +263,10 @@ def require_executables(arms: dict[str, ArmSetup]) -> None:
     """
     for setup in arms.values():
         if shutil.which(setup.launcher.executable, path=search_path()) is None:
-            raise PlanError(
+            raise UnavailableError(
                 f"arm '{setup.name}' needs '{setup.launcher.executable}', which is neither beside {sys.executable} nor on PATH; "
-                f"run 'make setup', or see 'ringside doctor' for the remedy"
+                f"run 'make setup', or see 'ringside doctor' for the remedy",
+                lack=f"'{setup.launcher.executable}' is not installed",
             )
 
 

@@ -1,6 +1,6 @@
 """Checks a workload in a process of its own, so that nothing of it stays in the driver, or in the memory of a rank without one.
 
-``python -m runners.planning.check_process JSON`` answers with what it found.
+``python -m runners.planning.check_process JSON`` answers with what it found: here, or on another host.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,8 @@ from measurement.errors import LaunchError, PlanError, shortened
 from measurement.plans.plan import Plan
 from measurement.registry import search_beside
 from measurement.users_code import place_in
-from runners.planning.arm_check import AskedArm
-from runners.planning.arms import ArmSetup
-from runners.planning.trial_findings import WorkloadFacts
+from runners.planning.arms import ArmSetup, resolve_arm
+from runners.planning.trial_findings import AskedArm, WorkloadFacts
 from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.planning.workload_check import check_workload
 from runners.processes import remote
@@ -35,6 +35,8 @@ from runners.protocol.messages import Job
 from workloads import REGISTRY, Workload
 
 TIMEOUT_S = 300.0
+DATA_TIMEOUT_S = 600.0
+"""Reading all file names of a large data set over a network takes minutes."""
 ASKED_OF_PLAN = (
     *("workload", "workload_options", "local_batch_size", "seed", "device", "world_size"),
     *("micro_steps", "speed", "training"),
@@ -48,17 +50,19 @@ class Asked(BaseModel):
 
     plan: dict[str, Any]
     """``ASKED_OF_PLAN``."""
-    arms: list[AskedArm]
+    arms: list[AskedArm] | None
+    """Those that will train the workload; None: look at its data, and nothing else."""
 
     def facts(self) -> WorkloadFacts:
-        """Try the workload out in this process.
-
-        Raises:
-            PlanError: there is no such workload, or it is a micro-benchmark.
-        """
+        """Try the workload out in this process; raises a ``PlanError`` where there is none, or nothing to train."""
         plan = self.plan
         setup = resolve_workload(plan["workload"], plan["workload_options"])
-        require_trained(setup)
+        if not issubclass(setup.workload, Workload):
+            message = f"workload '{setup.reference}' is a micro-benchmark, which checks its results in every run; check a model"
+            raise PlanError(message)
+        if self.arms is None:
+            setup.build(local_batch_size=plan["local_batch_size"], seed=plan["seed"]).require_data()
+            return WorkloadFacts()
         return check_workload(
             setup,
             **{name: plan[name] for name in ("local_batch_size", "seed", "world_size")},
@@ -72,16 +76,6 @@ class Asked(BaseModel):
         """How many steps a training takes; None: blocks go on for as long as they are given."""
         training, batches = self.plan["training"], workload.batches_per_epoch(world_size=self.plan["world_size"])
         return training["epochs"] * batches // self.plan["micro_steps"] if training and batches else None
-
-
-def require_trained(setup: WorkloadSetup) -> None:
-    """Refuse a micro-benchmark, which checks each of its results by itself.
-
-    Raises:
-        PlanError: it is one.
-    """
-    if not issubclass(setup.workload, Workload):
-        raise PlanError(f"workload '{setup.reference}' is a micro-benchmark, which checks its results in every run; check a model")
 
 
 def is_to_check(setup: WorkloadSetup) -> bool:
@@ -111,11 +105,29 @@ def require_workable(plan: Plan, arms: Iterable[ArmSetup], *, host: str | None) 
 
 
 def require_workable_here(plan: Plan, job: Job) -> list[str]:
-    """The same beside a rank that has no driver, in its environment; its one arm is the job's."""
+    """Try a workload out beside a rank that has no driver, in its environment; its one arm is the job's."""
     arm = AskedArm(name=None, backend=job.backend, transport=job.transport, options=job.options)
     facts = _facts_here(plan, [arm], os.environ)
     require_sound(facts, job.workload, max_gradient_norm=job.max_gradient_norm)
     return facts.notes
+
+
+def require_data_on(hosts: Sequence[str], plan: Plan, workload: WorkloadSetup) -> None:
+    """Have other hosts look at the workload's data, all at once, as their ranks will see it.
+
+    Raises:
+        PlanError: it is missing or damaged on some; one line for each.
+        LaunchError: a host does not answer.
+    """
+    if not hosts or not issubclass(workload.workload, Workload) or workload.workload.require_data is Workload.require_data:
+        return
+    argv = _argv(plan, None)
+    with ThreadPoolExecutor(max_workers=64) as pool:
+        answers = list(pool.map(lambda host: remote.ask(host, argv, timeout_s=DATA_TIMEOUT_S), hosts))
+    refused = {host: _read(answer, "", plan.workload).refused for host, answer in zip(hosts, answers, strict=True)}
+    lines = [f"host '{host}': {' '.join(message.split())}" for host, message in refused.items() if message]
+    if lines:
+        raise PlanError("\n".join(lines))
 
 
 def require_sound(facts: WorkloadFacts, workload: str, *, max_gradient_norm: float | None = None) -> None:
@@ -145,8 +157,8 @@ def facts_of(plan: Plan, arms: Sequence[AskedArm], *, host: str | None = None) -
     return _facts_here(plan, arms, environment)
 
 
-def _argv(plan: Plan, arms: Sequence[AskedArm]) -> list[str]:
-    asked = Asked(plan=plan.model_dump(mode="json", include=set(ASKED_OF_PLAN)), arms=list(arms))
+def _argv(plan: Plan, arms: Sequence[AskedArm] | None) -> list[str]:
+    asked = Asked(plan=plan.model_dump(mode="json", include=set(ASKED_OF_PLAN)), arms=None if arms is None else list(arms))
     return remote.python("runners.planning.check_process", asked.model_dump_json())
 
 
@@ -157,7 +169,9 @@ def _facts_here(plan: Plan, arms: Sequence[AskedArm], environment: Mapping[str, 
         done = subprocess.run(command, env={**environment, MARK: mark}, capture_output=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         return WorkloadFacts(notes=[f"the workload was not checked: one step of 2 samples took longer than {TIMEOUT_S:g} s"])
-    ended = f"{ending(done.returncode)}; {_last_words(done.stderr.decode(errors='replace'))}"
+    code = done.returncode
+    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    ended = f"{how}; {_last_words(done.stderr.decode(errors='replace'))}"
     return _read(taken(done.stdout, mark) or b"", ended, plan.workload)
 
 
@@ -167,17 +181,28 @@ def _last_words(errors: str) -> str:
     return f"at {place}" if place is not None else last_line(errors)
 
 
-def ending(code: int) -> str:
-    """How a process ended."""
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-
 def _read(said: bytes, ended: str, workload: str) -> WorkloadFacts:
     try:
         return WorkloadFacts.model_validate_json(said)
     except ValidationError:
         message = f"workload '{workload}': the process that tried it out ended in the middle ({ended or 'nothing said'})"
         raise LaunchError(f"{message}; try it in a script of your own: build the model and take a step") from None
+
+
+def check_and_print(plan: Plan, *, with_arms: bool) -> None:
+    """Try a plan's workload out on the CPU, and print what was found, whatever it is. Its arms' backends are asked, too, if wanted.
+
+    Raises:
+        PlanError: something cannot work.
+    """
+    arms = AskedArm.of(resolve_arm(name, arm, plan) for name, arm in plan.arms.items()) if with_arms else []
+    facts = facts_of(plan.model_copy(update={"device": "cpu"}), arms)
+    if not facts.refused:
+        found = [
+            f"{name:10} {facts.found[name]}" for name in ("model", "optimizer", "batch", "step", "held out") if name in facts.found
+        ]
+        print(plan.workload, *found, *(f"note       {note}" for note in facts.notes), sep="\n  ")
+    require_sound(facts, plan.workload, max_gradient_norm=plan.max_gradient_norm)
 
 
 def main() -> None:

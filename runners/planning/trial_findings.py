@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from pydantic import BaseModel, Field
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
+from backends import make_backend
 from measurement.errors import PlanError, shortened
 from measurement.users_code import message_of, paragraph, place_of, place_of_definition
+from runners.planning.arms import ArmSetup
 from runners.planning.wrapped_model import REMEDY, BypassedError, WrappedModel
 from workloads.tensors import is_finite
 
@@ -21,7 +24,7 @@ class WorkloadFacts(BaseModel):
     errors: list[str] = []
     """Each is one thing that cannot work."""
     arm_errors: list[str] = []
-    """Of arms whose backends cannot train this model; each begins with the arm."""
+    """Arms whose backends cannot train this model; each begins with the arm."""
     refused: str | None = None
     """Why nothing could be tried: there is no such workload."""
     notes: list[str] = []
@@ -32,6 +35,34 @@ class WorkloadFacts(BaseModel):
     """Parameters to be trained that took no part in the loss of a batch."""
     sparse: list[str] = []
     """Parameters with sparse gradients."""
+
+
+class AskedArm(BaseModel):
+    """An arm in plain values, for the process in which model and optimizer are built."""
+
+    name: str | None
+    """None: there is no other."""
+    backend: str
+    transport: str | None
+    options: dict[str, Any]
+
+    @classmethod
+    def of(cls, setups: Iterable[ArmSetup]) -> list[AskedArm]:
+        """Return the arms of a plan."""
+        return [
+            cls(name=one.name, backend=one.arm.backend, transport=one.backend.transport, options=dict(one.arm.options))
+            for one in setups
+        ]
+
+    def ask(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
+        """Return what its backend does otherwise, see ``Backend.check_model``; a ``PlanError`` if it cannot train it."""
+        own = f"arm '{self.name}': " if self.name is not None else ""
+        backend = make_backend(self.backend, transport=self.transport, options=self.options, arm=self.name)
+        try:
+            notes = backend.check_model(model, optimizer, missing=missing, sparse=sparse)
+        except PlanError as error:
+            raise PlanError(f"{own}{error}") from error
+        return [f"{own}{note}" for note in notes]
 
 
 class StopTrial(Exception):  # noqa: N818 - no error of ours

@@ -22,9 +22,8 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from measurement.errors import PlanError, shortened
-from runners.planning.arm_check import AskedArm
 from runners.planning.schedule_check import find_end
-from runners.planning.trial_findings import Findings, StopTrial, WorkloadFacts
+from runners.planning.trial_findings import AskedArm, Findings, StopTrial, WorkloadFacts
 from runners.planning.workload import WorkloadSetup
 from runners.planning.wrapped_model import WrappedModel
 from runners.protocol.gate_verdict import NOT_REPEATABLE, REPEATABLE_SO

@@ -18,8 +18,7 @@ from measurement.world import HOROVOD, MPI, World
 from runners.flags import Given, command, values_of
 from runners.hosts.network import use_interface
 from runners.launchers import horovodrun, mpirun, read_own_world
-from runners.planning.arms import require_gpu_here
-from runners.planning.compatibility import require_given
+from runners.planning.arms import require_given, require_gpu_here
 from runners.planning.left_variables import libraries_of
 from runners.processes.readable_output import make_output_readable
 from runners.rank.resources import take_resources, threads_of

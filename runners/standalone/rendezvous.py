@@ -23,8 +23,7 @@ from runners.hosts.names import hidden, look
 from runners.launchers import meeting_place
 from runners.launchers.base import GLOO_INTERFACE
 from runners.launchers.spawn import MEETING_FILE
-from runners.planning.arms import choose_transport
-from runners.planning.compatibility import require_findable
+from runners.planning.arms import choose_transport, require_findable
 from runners.protocol.messages import Job
 
 KNOCK = timedelta(milliseconds=100)

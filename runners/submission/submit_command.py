@@ -63,7 +63,7 @@ def submit_given(given: Given) -> None:
     """Submit a plan, or the job of an earlier one again."""
     from measurement.plans.plan_file import read_content
     from measurement.records.results import default_folder
-    from runners.driver.run_study import read_plan_or_study
+    from runners.planning.plan_reading import find_plan, read_plan
     from runners.submission.requirements import most_ranks, require_fit, require_hosts, time_warnings
 
     asked, request = SubmitOptions(**values_of(given, SubmitOptions)), JobRequest(**values_of(given, JobRequest))
@@ -73,15 +73,16 @@ def submit_given(given: Given) -> None:
         print(_submitted(script.submit_again(asked.resume.resolve()), asked.resume))
         return
     assert asked.plan is not None
-    chosen = read_plan_or_study(asked.plan, overrides=[*asked.settings, *_placeholders(request)])
+    path = find_plan(asked.plan)
+    chosen = read_plan(asked.plan, overrides=[*asked.settings, *_placeholders(request)])
     if request.nodes == 1 and "tasks_per_node" not in request.model_fields_set:
         request = request.model_copy(update={"tasks_per_node": most_ranks(chosen)})
-    content = read_content(asked.plan, overrides=asked.settings)
+    content = read_content(path, overrides=asked.settings)
     require_hosts(chosen, content.get("hosts") or content.get("hostfile"), nodes=request.nodes)
     require_fit(chosen, request)
     folder = (asked.output or default_folder(chosen.name)).resolve()
     arguments = [word for setting in asked.settings for word in ("--set", setting)]
-    text = script.script_of(request, asked.plan.resolve(), name=chosen.name, folder=folder, arguments=arguments)
+    text = script.script_of(request, path.resolve(), name=chosen.name, folder=folder, arguments=arguments)
     for warning in time_warnings(chosen, request):
         print(f"ringside: {warning}", file=sys.stderr)
     print(text.rstrip() if asked.only_print else _submitted(script.submit(text, folder), folder))

@@ -36,7 +36,7 @@ def test_the_floor_has_no_library_and_no_exchange(tmp_path):
     plan = write_plan(tmp_path, arms=arms, measurement=MEASURED)
     done = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert "starting 2 arms and the floor, 6 ranks in all" in done.stderr
+    assert "starting 2 arms and the no-op backend (the floor), 6 ranks in all" in done.stderr
     folder = ResultsFolder(tmp_path / "out")
     for record in floors(folder):
         assert (record.status, record.role, len(record.ranks)) == ("ok", "floor", 2)
@@ -67,7 +67,7 @@ def test_a_floor_that_fails_is_told_and_harms_nobody(tmp_path):
     assert [record.status for record in floors(folder)] == ["failed"]
     found = json.loads((folder.root / "comparison.json").read_text())
     assert all(arm["step_terms_s"]["library_overhead"] is None for arm in found["arms"])
-    (told,) = [line for line in found["warnings"] if line.startswith("The floor")]
+    (told,) = [line for line in found["warnings"] if line.startswith("The no-op backend (the floor)")]
     assert "failed in 1 launch" in told
     assert "planted" in told
 

@@ -9,6 +9,7 @@ import pytest
 
 from measurement.plans.plan_file import check_plan
 from measurement.records.results import ResultsFolder
+from runners.driver import run_comparison
 from runners.driver.rehearsal import Memory
 from tests.conftest import TINY, ringside_here, write_plan
 
@@ -37,6 +38,24 @@ def test_a_rehearsal_that_was_passed_is_remembered_for_its_plan(tmp_path):
     assert not (tmp_path / "first" / "rehearsal").exists()
     again = ringside_here("compare", plan, "-o", tmp_path / "again", "--set", "measurement.rounds=1")
     assert again.returncode == 0 and SAYS not in again.stderr, "how long is measured changes nothing of it"
+
+
+def test_going_on_counts_launches_on_and_what_is_measured_already_is_not_checked_again(tmp_path, monkeypatch):
+    plan, out = plan_of(tmp_path, {"ddp": "ddp", "naive": "naive"}), tmp_path / "out"
+    assert ringside_here("compare", plan, "-o", out).returncode == 0
+    more = ringside_here("compare", plan, "-o", out, "--set", "measurement.launches=2")
+    assert more.returncode == 0 and "launch 2 of 2: " in more.stderr and "launch 1 of" not in more.stderr, more.stderr
+    (out / "report.html").unlink()
+
+    def refused(*_):
+        raise AssertionError("nothing is measured, so nothing is checked")
+
+    monkeypatch.setattr(run_comparison, "inspect", refused)
+    again = ringside_here("compare", plan, "-o", out, "--set", "measurement.launches=2")
+    assert again.returncode == 0, again.stderr
+    assert again.stderr.splitlines() == ["every launch is measured already; writing reports"]
+    assert again.stdout == more.stdout and (out / "report.html").is_file()
+    assert ResultsFolder(out).read_manifest().looks == [1, 2]
 
 
 def test_another_plan_or_another_environment_is_rehearsed_anew():

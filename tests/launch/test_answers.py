@@ -15,8 +15,7 @@ from runners.hosts.port_reach import try_ports
 from runners.hosts.preflight import ask
 from runners.hosts.ssh_probe import Probe
 from runners.planning.arms import resolve_arms
-from runners.planning.check_process import require_workable
-from runners.planning.data_check import require_data_on
+from runners.planning.check_process import require_data_on, require_workable
 from runners.planning.workload import resolve_workload
 from runners.processes import remote, remote_results
 from runners.processes.answers import MARK, framed, new_mark, next_answer, taken

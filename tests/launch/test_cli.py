@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+from pathlib import Path
+
 import pytest
 import torch
 
-from tests.conftest import ringside, ringside_here, write_plan
+from runners.planning.arms import resolve_arms
+from runners.planning.plan_reading import is_plan, read_plan
+from tests.conftest import REPOSITORY, ringside, ringside_here, write_plan
 
 
 @pytest.mark.parametrize(
@@ -35,6 +40,14 @@ def test_a_plan_that_cannot_run(tmp_path, changes, message):
     ("arguments", "message"),
     [
         (["compare", "no-such-plan.yaml"], "plan 'no-such-plan.yaml' does not exist"),
+        (["compare", "locl"], "plan 'locl' does not exist; give a YAML file such as plans/local.yaml; did you mean 'local'?"),
+        (["compare"], "name a plan, such as 'ringside compare local'"),
+        (["compar"], "unknown command 'compar'; did you mean 'compare'?"),
+        (["run"], "unknown command 'run'; did you mean 'compare'?"),
+        (["check", "examples/parameter_server.py"], "'examples/parameter_server.py' has no workload: no class in it derives"),
+        (["compare", "local", "--set", "md=x"], "unknown option 'md'; did you mean 'mode' under 'measurement'?"),
+        (["compare", "local", "--set", "arms.ddp-gloo.env.A=1"], "unknown option 'env'; did you mean 'environment'?"),
+        (["compare", "local", "--set", "arms.ddp-gloo.launcher=mpiexec"], "unknown launcher 'mpiexec'; did you mean 'mpirun'?"),
         (["compare", "README.md"], "not valid YAML at line"),
         (["report", "no-such-folder"], "does not exist; give the folders that runs wrote (their -o), or one above them"),
         (["report", "plans"], "'plans' holds no run with a plan.yaml; give the folders that"),
@@ -55,6 +68,46 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path):
     assert done.returncode == 2
     assert "is not empty and holds no plan.yaml" in done.stderr
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
+
+
+def test_check_proposes_the_classes_of_a_file(tmp_path):
+    names = ("First", "Second")
+    classes = [f"class {name}(Workload):\n    pass\n" for name in names]
+    (tmp_path / "two.py").write_text("from workloads.base import Workload\n" + "\n".join([*classes, "class Other:\n    pass\n"]))
+    done = ringside_here("check", tmp_path / "two.py")
+    assert done.returncode == 2
+    assert done.stderr == f"ringside: '{tmp_path}/two.py' has the workloads First, Second; name one: '{tmp_path}/two.py:First'\n"
+
+
+def test_the_version():
+    assert ringside_here("--version").stdout == f"ringside {version('ringside')}\n"
+
+
+def test_a_plan_is_found_by_name_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("local", "local.yaml", "plans/local.yaml"):
+        assert read_plan(Path(name)).name == "local"
+    assert Path(read_plan(Path("parameter-server")).arms["parameter-server"].backend.partition(":")[0]).is_file()
+    (tmp_path / "local").write_text((REPOSITORY / "plans" / "mnist.yaml").read_text())
+    assert read_plan(Path("local")).name == "mnist", "a file of that name wins"
+    assert [is_plan(name) for name in ("local", "resnet18", "digits", "x.yaml", "mine.py:Mine")] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_init_writes_a_plan_that_runs_as_it_is_and_overwrites_nothing(tmp_path):
+    path = tmp_path / "mine.yaml"
+    assert ringside_here("init", path).returncode == 0
+    plan = read_plan(path)
+    assert list(resolve_arms(plan)) == ["ddp", "ddp-control", "horovod"]
+    path.write_text("mine")
+    again = ringside_here("init", path)
+    assert again.returncode == 2 and "exists and stays as it is" in again.stderr
+    assert path.read_text() == "mine"
 
 
 def test_doctor_tells_what_was_found():

@@ -28,8 +28,7 @@ from runners.launchers.base import interface_environment
 from runners.launchers.rank_variables import read_world
 from runners.launchers.srun import pmix_environment
 from runners.launchers.torchrun import Torchrun
-from runners.planning.arms import resolve_arms
-from runners.planning.compatibility import default_launcher
+from runners.planning.arms import default_launcher, resolve_arms
 from tests.conftest import REPOSITORY
 
 RUN = ("python3", "-m", "runners.rank.worker", "--arm", "a b;$(c)")

@@ -33,11 +33,12 @@ from reports import conclude
 from reports.formats.html import HtmlReport
 from reports.formats.junit import JunitReport
 from reports.formats.markdown import MarkdownReport
-from runners.driver.run_study import point_plans, read_plan_or_study
+from runners.driver.run_study import point_plans
 from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
 from runners.launchers import known_rank_variables
 from runners.launchers.rank_variables import UNKNOWN_LAUNCHERS, read_world
 from runners.planning.arms import resolve_arms
+from runners.planning.plan_reading import read_plan
 from runners.planning.workload import resolve_cases, resolve_workload
 from runners.rank import checkpoint
 from tests.conftest import REPOSITORY, TINY
@@ -183,7 +184,7 @@ def take_plan(content: bytes, folder: Path) -> None:
     """As ``ringside compare`` does before it looks at hosts and data."""
     path = folder / "plan.yaml"
     path.write_bytes(content)
-    plan = read_plan_or_study(path)
+    plan = read_plan(path)
     for one in point_plans(plan).values() if plan.points else [plan]:
         resolve_cases(one, resolve_workload(one.workload, one.workload_options), resolve_arms(one))
 
@@ -199,7 +200,7 @@ def take_override(text: str, folder: Path) -> None:
     """Beside a plan that is right."""
     path = folder / "plan.yaml"
     path.write_text(yaml.safe_dump(TINY))
-    read_plan_or_study(path, overrides=[text])
+    read_plan(path, overrides=[text])
 
 
 # Hosts

@@ -21,10 +21,10 @@ from measurement.plans.plan_file import check_plan, parse_yaml, read_content
 from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.formats.html import HtmlReport
-from runners.driver.run_study import read_plan_or_study
 from runners.hosts.hostfile import parse_hostfile, parse_hosts, read_hostfile
 from runners.launchers import known_rank_variables
 from runners.launchers.rank_variables import read_world
+from runners.planning.plan_reading import read_plan
 from runners.rank import checkpoint
 from tests.conftest import REPOSITORY, TINY, ringside_here, write_plan
 from tests.unit.results_factory import make_plan, write_results
@@ -178,7 +178,7 @@ def test_a_checkpoint_of_another_form_is_told(tmp_path, changes, message):
 def test_a_workload_that_is_no_name_is_told(tmp_path):
     path = tmp_path / "plan.yaml"
     path.write_text("name: x\nworkload: []\nbaseline: a\narms: {a: {backend: ddp}}\nnone: 1\n")
-    assert "workload = []: " in refusal(PlanError, lambda: read_plan_or_study(path))
+    assert "workload = []: " in refusal(PlanError, lambda: read_plan(path))
 
 
 def test_a_line_end_in_a_list_of_hosts_is_told_in_one_line():
@@ -190,7 +190,7 @@ def test_half_a_character_is_told(tmp_path):
     path.write_text(
         'name: x\nworkload: digits\nworld_size: 2\nlocal_batch_size: 8\nbaseline: "\\ud978"\narms: {a: {backend: ddp}}\n'
     )
-    assert "unknown baseline arm" in refusal(PlanError, lambda: read_plan_or_study(path))
+    assert "unknown baseline arm" in refusal(PlanError, lambda: read_plan(path))
 
 
 def test_of_many_mistakes_a_message_tells_the_first():

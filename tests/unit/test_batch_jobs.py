@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from measurement.errors import HostfileError, LaunchError, PlanError
-from runners.driver.run_study import read_plan_or_study
 from runners.hosts.batch_jobs import JOB_IDS, job_hosts, job_id, job_system, unused_nodes
 from runners.hosts.placement import planned_hosts
 from runners.hosts.preflight import inspect
+from runners.planning.plan_reading import read_plan
 from tests.conftest import TINY
 
 FILES = {
@@ -54,7 +54,7 @@ def job(request, tmp_path, monkeypatch):
 def plan(folder, **changes):
     content = {key: value for key, value in {**TINY, **changes}.items() if value is not None}
     (folder / "plan.yaml").write_text(yaml.safe_dump(content))
-    return read_plan_or_study(folder / "plan.yaml")
+    return read_plan(folder / "plan.yaml")
 
 
 def test_a_plan_takes_a_jobs_nodes_by_the_word_for_them(job, tmp_path):

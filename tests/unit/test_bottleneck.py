@@ -79,7 +79,7 @@ def test_the_larger_share_is_the_limit_from_the_threshold_on(own, limit):
         (
             {"a": shares(0.1, 0.0, library_overhead=0.3), "b": shares(0.1, 0.0, imbalance=0.4)},
             "The library is the limit in a: 30% of the step is its overhead besides exchange. "
-            "Unlike ranks are the limit in b: 40% of the step is waiting for the slowest",
+            "Stragglers are the limit in b: 40% of the step is waiting for the slowest rank",
         ),
         (
             {"a": shares(0.1)},

@@ -109,7 +109,7 @@ def test_the_control_has_its_veto_in_its_own_case_only(tmp_path):
     first, second = (vetoed.result("horovod-gloo", case.name) for case in CASES[:2])
     assert (first.verdict, second.verdict) == ("undecided", "faster")
     assert "'faster', but the control deviates" in first.note
-    assert vetoed.headline.startswith("The control failed in 1 of 2 cases (all_reduce/1KiB 1.0")
+    assert vetoed.headline.startswith("The A/A control failed in 1 of 2 cases (all_reduce/1KiB 1.0")
 
 
 def test_an_arm_that_failed_has_no_timing_in_any_case(tmp_path):

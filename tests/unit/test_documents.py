@@ -37,6 +37,9 @@ OPTIONS = {name: backend_class(name).Options for name in BACKENDS.table}
 OPTIONS |= {f"workload {name}": workload_class(name)[0].Options for name in WORKLOADS.table}
 MODELS = {model.__name__: model for model in (Arm, LossScale, Measurement, Plan, Point, SpeedSettings, TrainingSettings)} | OPTIONS
 
+READABLE_ROOMS = ["reports/charts", "reports/formats", "reports/tables", "reports/wording"]
+"""Rooms all of whose docstrings can be read alone."""
+
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(REPOSITORY).as_posix())
 
 
@@ -168,6 +171,19 @@ def test_every_flag_says_what_it_means_and_can_be_read_alone():
     rows = re.findall(r"^\| `([^`]+)` \| (.*) \|$", (REPOSITORY / "docs" / "cli.md").read_text(), re.M)
     assert len(rows) > 80
     assert [row for row in rows if re.match(r"(The same|Of |As of|And |Where\.|May be|\[|$)", row[1])] == []
+
+
+@pytest.mark.parametrize("room", READABLE_ROOMS)
+def test_docstrings_can_be_read_alone(room):
+    """An editor shows a docstring without the lines above it; that of a field or a constant, too."""
+    texts = {
+        f"{path.relative_to(REPOSITORY)}:{node.lineno}": node.value.value
+        for path in (REPOSITORY / room).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    }
+    assert len(texts) > 10
+    assert [place for place, text in texts.items() if re.match(r"(The same|Of )\b", text.strip())] == []
 
 
 def test_the_editors_schema_accepts_every_plan_and_refuses_unknown_keys():

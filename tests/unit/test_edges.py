@@ -69,7 +69,7 @@ def test_one_launch_gives_a_ratio_and_no_verdict(tmp_path, rounds):
     found = sound(tmp_path, launches=1, rounds=rounds)
     result = found.result(ONE)
     assert (result.verdict, result.verdict_alone, result.ci_low, result.caution) == ("undecided", "undecided", None, "one launch")
-    assert "one launch gives a ratio and no verdict, since it does not tell how much launches differ; measure" in found.headline
+    assert "one launch gives a ratio but no verdict, since the variance between launches is unknown; measure" in found.headline
     assert found.fastest == [found.baseline, ONE], "neither is shown to be faster"
     assert found.undecided == [result], "--until-decided measures on"
 
@@ -78,7 +78,7 @@ def test_two_launches_that_disagree_say_so_and_how_many_are_needed(tmp_path):
     found = sound(tmp_path, Truth(ratios={ONE: 0.8}, launch_noise=1.0), launches=2)
     assert found.result(ONE).verdict == "undecided"
     assert "two launches disagree, or agree by chance; measure three or more (the plan's measurement.launches)" in found.headline
-    assert found.control.startswith("The control tells little, so wide is its interval")
+    assert found.control.startswith("The A/A control's interval is too wide to check much")
     assert (found.result(ONE).more_minutes, found.result(ONE).more_range) == (None, None)
     low, high = charts(found)["ratios"]["layout"]["xaxis"]["range"]
     assert 0 < high - low < 10, "the axis stays readable"
@@ -87,7 +87,7 @@ def test_two_launches_that_disagree_say_so_and_how_many_are_needed(tmp_path):
 def test_two_launches_without_any_noise_are_decided_with_a_caution(tmp_path):
     found = sound(tmp_path, Truth(ratios={ONE: 0.8}, noise=0.0, drift=0.0), launches=2)
     assert found.result(ONE).verdict == "slower"
-    assert any(line.startswith("two launches hardly tell") for line in found.warnings)
+    assert any(line.startswith("with two launches, their variance is poorly estimated") for line in found.warnings)
 
 
 def test_identical_launches_and_a_ratio_of_exactly_1(tmp_path):
@@ -115,14 +115,14 @@ def test_far_beyond_what_load_does_there_is_a_verdict_on_a_machine_that_was_neve
     assert result.load_reach == pytest.approx(4.0, rel=0.1), "half of the cores were others'"
     assert found.headline.startswith("The machine was not quiet")
     assert "the verdict rests on disturbed rounds" in result.note
-    assert "load alone may make a factor of 4.0" in found.headline
+    assert "load alone may cause a factor of 4.0" in found.headline
 
 
 def test_what_load_may_have_made_is_no_verdict_where_no_round_was_quiet(tmp_path):
     truth = Truth(ratios={ONE: 1.0}, loaded_rounds=EVERY_ROUND, slowed_by_load={ONE: 3.0}, noise=0.01, drift=0.0)
     found = sound(tmp_path, truth, rounds=40, launches=5)
     assert (found.result(ONE).verdict, found.result(ONE).withheld_by) == ("undecided", "load")
-    assert "there was no round that nobody disturbed; load alone may make arms differ by a factor of 4.0" in found.headline
+    assert "no round was undisturbed; load alone may cause a factor of 4.0" in found.headline
 
 
 def test_a_few_quiet_rounds_that_tell_nothing_count_as_none(tmp_path):
@@ -135,7 +135,7 @@ def test_a_few_quiet_rounds_that_tell_nothing_count_as_none(tmp_path):
         Truth(ratios={ONE: 1.0}, loaded_rounds=range(rounds), slowed_by_load={ONE: 3.0}, noise=0.1) for rounds in (11, 12, 12, 12)
     ]
     found = conclude(written(tmp_path / "hurt", hurt, local_every=0))
-    assert "are too few to tell; load alone may make arms differ by a factor of" in found.headline
+    assert "are too few to decide; load alone may cause a factor of" in found.headline
 
 
 def test_the_reach_of_load_is_its_share_twice_over_or_the_controls_interval():
@@ -181,9 +181,9 @@ STATUSES = [
     ({(ONE, n): "failed" for n in range(3)}, "No comparison of horovod-gloo with ddp-gloo: horovod-gloo is failed"),
     ({("ddp-gloo", n): "failed" for n in range(3)}, "No comparison of horovod-gloo with ddp-gloo: ddp-gloo is failed"),
     ({(arm, n): "failed" for n in range(3) for arm in ("ddp-gloo", "ddp-gloo.control", ONE)}, "No comparison of horovod-gloo"),
-    ({(ONE, n): "failed" for n in range(2)}, "one launch gives a ratio and no verdict"),
+    ({(ONE, n): "failed" for n in range(2)}, "one launch gives a ratio but no verdict"),
     ({(ONE, 0): "failed"}, "horovod-gloo is "),
-    ({("ddp-gloo.control", n): "failed" for n in range(3)}, "The control gives no interval"),
+    ({("ddp-gloo.control", n): "failed" for n in range(3)}, "The A/A control gives no interval"),
 ]
 
 
@@ -233,14 +233,19 @@ def test_one_of_two_launches_stalled(tmp_path):
 CASES = [Case(name=f"all_reduce/{size}", operation="all_reduce", message_bytes=size) for size in (1024, 4096)]
 
 
-@pytest.mark.parametrize(("launches", "said"), [(1, "one launch gives a ratio and no verdict"), (2, "two launches hardly tell")])
+@pytest.mark.parametrize(
+    ("launches", "said"),
+    [(1, "one launch gives a ratio but no verdict"), (2, "with two launches, their variance is poorly estimated")],
+)
 def test_micro_benchmarks_of_few_launches_say_so(tmp_path, launches, said):
     found = sound(tmp_path, Truth(ratios={ONE: 0.8}, cases=CASES, launch_noise=0.3), launches=launches)
     assert {result.verdict for result in found.results} == {"undecided"}
     assert any(said in line for line in found.warnings)
 
 
-@pytest.mark.parametrize(("launches", "said"), [(1, "one launch gives a ratio"), (2, "two launches hardly tell")])
+@pytest.mark.parametrize(
+    ("launches", "said"), [(1, "one launch gives a ratio"), (2, "with two launches, their variance is poorly estimated")]
+)
 def test_points_of_few_launches_say_so_and_the_charts_stay_readable(tmp_path, launches, said):
     content = make_plan([ONE], rounds=4, launches=launches).model_dump()
     study = check_plan({**content, "points": {"two": {"world_size": 2}, "four": {"world_size": 4}}}, source="p")

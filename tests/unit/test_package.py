@@ -75,9 +75,10 @@ def test_a_wheel_holds_every_file_of_every_room(tmp_path):
         shutil.copy(REPOSITORY / name, copy)
     for room in ROOMS:
         shutil.copytree(REPOSITORY / room, copy / room, ignore=shutil.ignore_patterns("__pycache__"))
-    expected = {str(path.relative_to(copy)) for room in ROOMS for path in (copy / room).rglob("*") if path.is_file()} - {
-        README_PICTURE
-    }
+    shutil.copytree(REPOSITORY / "plans", copy / "plans")
+    expected = {
+        str(path.relative_to(copy)) for room in [*ROOMS, "plans"] for path in (copy / room).rglob("*") if path.is_file()
+    } - {README_PICTURE}
     build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
     done = subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=copy, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

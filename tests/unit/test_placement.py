@@ -12,13 +12,13 @@ import yaml
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import HostfileError, PlanError, RingsideError
 from measurement.plans.plan_file import check_plan, read_content
-from runners.driver.run_study import read_plan_or_study
 from runners.hosts import preflight as inspection
 from runners.hosts.host_differences import host_differences
 from runners.hosts.placement import Placement, planned_hosts
 from runners.hosts.ssh_probe import HostStatus
 from runners.launchers import HERE, HostSlots
 from runners.planning.arms import resolve_arms
+from runners.planning.plan_reading import read_plan
 from runners.processes import remote, remote_results
 from tests.conftest import TINY
 
@@ -26,7 +26,7 @@ from tests.conftest import TINY
 def placed(tmp_path, **changes):
     content = {**TINY, **changes}
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump({key: value for key, value in content.items() if value != "left out"}))
-    return read_plan_or_study(tmp_path / "plan.yaml")
+    return read_plan(tmp_path / "plan.yaml")
 
 
 def as_text(hosts):

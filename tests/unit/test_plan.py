@@ -16,8 +16,8 @@ from measurement.errors import PlanError, RingsideError
 from measurement.plans.plan import Plan
 from measurement.plans.plan_file import check_plan
 from measurement.plans.references import placed_beside
-from runners.driver.run_study import read_plan_or_study
 from runners.planning.arms import require_gpus_on, resolve_arms
+from runners.planning.plan_reading import read_plan
 from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
 from tests.conftest import REPOSITORY, TINY, write_plan
 
@@ -44,7 +44,7 @@ def resolve_training(**changes):
 def test_a_workloads_option_at_the_top_of_a_plan_is_told_its_place(tmp_path):
     path = write_plan(tmp_path, learnign_rate=0.1)
     with pytest.raises(PlanError, match="unknown option 'learnign_rate'; did you mean 'learning_rate' under 'workload_options'"):
-        read_plan_or_study(path)
+        read_plan(path)
 
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "plans").glob("*.yaml")), ids=lambda path: path.name)
@@ -54,7 +54,7 @@ def test_shipped_plans_resolve(path, monkeypatch):
             monkeypatch.setenv(f"SLURM_{name}", value)
     if path.name == "hugging-face.yaml":
         pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed; it is the user's own")
-    plan = read_plan_or_study(path)
+    plan = read_plan(path)
     assert resolve_arms(plan)
     assert resolve_workload(plan.workload, plan.workload_options)
 
@@ -138,21 +138,21 @@ def test_a_file_that_is_no_plan(tmp_path, text, message):
     path = tmp_path / "plan.yaml"
     path.write_text(text)
     with pytest.raises(PlanError, match=message):
-        read_plan_or_study(path)
+        read_plan(path)
 
 
 def test_a_missing_file(tmp_path):
     with pytest.raises(PlanError, match="does not exist"):
-        read_plan_or_study(tmp_path / "none.yaml")
+        read_plan(tmp_path / "none.yaml")
 
 
 def test_overrides_replace_and_are_checked(tmp_path):
     path = write_plan(tmp_path)
-    plan = read_plan_or_study(path, overrides=["measurement.launches=7", "arms.ddp.environment.X=1", "seed=4"])
+    plan = read_plan(path, overrides=["measurement.launches=7", "arms.ddp.environment.X=1", "seed=4"])
     assert (plan.measurement.launches, plan.arms["ddp"].environment, plan.seed) == (7, {"X": "1"}, 4)
     for wrong, message in (("seed", "not of the form key=value"), ("name.x=1", "is a value"), ("sed=1", "did you mean 'seed'?")):
         with pytest.raises(PlanError, match=message):
-            read_plan_or_study(path, overrides=[wrong])
+            read_plan(path, overrides=[wrong])
 
 
 def test_the_control_is_the_baseline_again():

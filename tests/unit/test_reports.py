@@ -18,7 +18,7 @@ from measurement.records.results import ResultsFolder
 from reports import REGISTRY, conclude, make_report, write_reports
 from reports.base import Report
 from reports.charts.comparison_charts import charts
-from reports.charts.pairs import MAX_POINTS, pair_stride
+from reports.charts.timeline import MAX_POINTS, pair_stride
 from reports.formats.html import HtmlReport, script_json
 from reports.formats.markdown import escape
 from reports.formats.terminal import comparison_table

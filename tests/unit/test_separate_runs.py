@@ -105,7 +105,7 @@ def test_all_of_one_before_all_of_the_other_is_told(tmp_path):
     found = compared(paths)
     assert found.result("horovod").run_order == "one after the other"
     assert any("came before all of the other" in line for line in found.warnings)
-    assert any("3 runs of each tell badly" in line for line in found.warnings)
+    assert any("3 runs of each estimate the variance poorly" in line for line in found.warnings)
 
 
 def test_patterns_and_folders_above_are_searched(tmp_path):

@@ -102,7 +102,7 @@ def test_the_floor_is_no_arm(tmp_path):
         (
             {"overhead_s": {"horovod-gloo": 0.005}, "held_up_s": {"horovod-gloo": 0.0045}},
             "library_overhead",
-            "because its threads hold the training thread up: 4.7",
+            "because its threads take the training thread's core for 4.7",
         ),
         (
             {"overhead_s": {"horovod-gloo": -0.005}},
@@ -150,7 +150,7 @@ def test_a_rank_that_is_late_is_named_with_its_host_and_phase(tmp_path):
     assert straggler.ci_low < 0.001 < straggler.ci_high
     assert found.arm("ddp-gloo").by_rank.straggler is None
     assert any(
-        line.startswith("Rank 1 on host1 holds the other ranks of horovod-gloo up") and line.endswith("most of it in backward")
+        line.startswith("Rank 1 on host1 is a straggler in horovod-gloo") and line.endswith("most of it in backward")
         for line in found.warnings
     )
 
@@ -185,7 +185,7 @@ def test_every_report_shows_the_terms(tmp_path):
     folder = write_results(tmp_path, truth=truth, plan=plan)
     write_reports(folder)
     markdown = (folder.root / "report.md").read_text()
-    assert "| ms per step | step | computing | data wait | library overhead | imbalance | exposed exchange |" in markdown
+    assert "| ms per step | step | computing | data wait | library overhead | straggler wait | exposed exchange |" in markdown
     assert "| ms per step | blocks | training thread runs | waits for a core | library's threads run |" in markdown
     page = (folder.root / "report.html").read_text()
     assert 'id="chart-terms"' in page

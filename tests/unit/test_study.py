@@ -23,7 +23,8 @@ from reports.formats.terminal import study_table
 from reports.schema import Estimate
 from reports.study_schema import Study
 from reports.tables.study_tables import results_table
-from runners.driver.run_study import StudyRun, point_plans, read_plan_or_study
+from runners.driver.run_study import StudyRun, point_plans
+from runners.planning.plan_reading import read_plan
 from tests.conftest import REPOSITORY, TINY
 from tests.unit.results_factory import Truth, make_manifest, make_plan, write_results
 
@@ -41,7 +42,7 @@ def study_of(points, *, ratios=("horovod-gloo",), single=False, **changes):
 def read(tmp_path, **changes):
     content = {key: value for key, value in {**TINY, **changes}.items() if value != "left out"}
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
-    return read_plan_or_study(tmp_path / "plan.yaml")
+    return read_plan(tmp_path / "plan.yaml")
 
 
 def write_points(root, study, truths, *, failed=None):

@@ -13,7 +13,7 @@ from reports import conclude, write_reports
 from reports.formats.html import HtmlReport
 from reports.formats.markdown import MarkdownReport
 from reports.formats.terminal import STYLES, comparison_table, rich_table
-from reports.tables.table import Column, Entry, Row, Table, texts
+from reports.tables.table import Column, Entry, Row, Table, row
 from reports.tables.verdict_table import verdict_table
 from tests.unit.results_factory import Truth, make_plan, write_results
 
@@ -65,7 +65,7 @@ def test_markdown_html_and_terminal_show_the_same_verdicts(misleading):
 
 
 def test_the_terminal_tells_what_would_decide_besides_measuring_on(misleading):
-    line = "Pages that a step faults in"
+    line = "Page faults per step"
     for verdict in ("undecided", "slower"):
         results = [result.model_copy(update={"verdict": verdict}) for result in misleading.results]
         told = misleading.model_copy(update={"remedies": [line], "results": results})
@@ -82,8 +82,8 @@ def test_a_style_follows_from_the_kind_alone():
 
 def test_columns_are_picked_and_shortened_by_name():
     columns = [Column(name=name, title=name.upper()) for name in ("a", "b")]
-    row = Row(entries={"a": Entry(text="long (1 to 2)", short="long"), **texts(b="x")}, group="g")
-    table = Table(columns=columns, rows=[row, Row(entries=texts(a="y", b="z"), group="h")])
+    first = row({"a": Entry(text="long (1 to 2)", short="long"), "b": "x"}, group="g")
+    table = Table(columns=columns, rows=[first, row({"a": "y", "b": "z"}, group="h")])
     assert [[entry.text for entry in line] for line in table.only("b", "a").lines()] == [["x", "long (1 to 2)"], ["z", "y"]]
     assert [entry.text for entry in table.without("b").narrowed("a").lines()[0]] == ["long"]
     assert [entry.text for entry in table.lines()[0]] == ["long (1 to 2)", "x"], "the table itself stays as it is"
@@ -105,7 +105,7 @@ def test_a_failed_control_is_said_once(tmp_path):
     assert found.headline_holds == ["control", "findings"]
     assert found.headline == f"{found.control}. {found.findings[0]}"
     assert found.beside_headline == []
-    assert MarkdownReport().render(found).decode().count("The control failed") == 1
+    assert MarkdownReport().render(found).decode().count("The A/A control failed") == 1
 
 
 def test_a_workload_that_is_trained_has_null_for_its_case(tmp_path):

@@ -140,7 +140,7 @@ def test_time_to_accuracy_counts_training_alone_and_is_held_against_the_baseline
     assert (ratio.value, ratio.ci_low, ratio.ci_high) == pytest.approx((1.5, 1.5, 1.5))
     assert ddp.time_ratio is None
     assert horovod.epoch_share == pytest.approx(1 / 3)
-    assert "(told to one epoch, 33% of that time)" in alike.findings[1]
+    assert "(resolution: one epoch, 33% of that time)" in alike.findings[1]
 
 
 def test_the_headline_says_accuracy_then_time(alike):

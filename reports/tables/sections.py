@@ -1,0 +1,39 @@
+"""The tables of a comparison in the order of its sections: Markdown and the page walk this one list."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from reports.schema import Comparison
+from reports.tables.machine_table import machine_caption, machine_table
+from reports.tables.rank_tables import link_caption, link_table, rank_caption, rank_table
+from reports.tables.table import Table
+from reports.tables.terms_table import steps_table, terms_table, threads_table
+from reports.tables.verdict_table import conditions_table
+
+
+class Section(NamedTuple):
+    """A table with its heading; without one it continues the section before."""
+
+    name: str
+    title: str
+    table: Table
+    caption: str = ""
+    """What the figures mean, without a full stop."""
+
+
+def sections(comparison: Comparison) -> list[Section]:
+    """Those that have rows, after the tables of the answer itself. Of a micro-benchmark only what the machine did."""
+    arms = comparison.arms
+    made = [Section("machine", "The machine beside the ranks", machine_table(comparison), machine_caption(arms))]
+    if not comparison.cases:
+        made = [
+            Section("conditions", "What each rank ran on, and defaults that differ", conditions_table(comparison)),
+            Section("steps", "Why", steps_table(comparison)),
+            Section("terms", "", terms_table(comparison)),
+            Section("threads", "", threads_table(comparison)),
+            Section("ranks", "Ranks and hosts", rank_table(comparison), rank_caption(arms, comparison.sample_unit)),
+            Section("links", "Bytes per link", link_table(arms), link_caption(arms)),
+            *made,
+        ]
+    return [section for section in made if section.table.rows]

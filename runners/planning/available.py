@@ -1,0 +1,80 @@
+"""Leaves out the arms that this machine cannot run: ``ringside compare --available``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+
+from measurement.errors import PlanError, UnavailableError
+from measurement.plans.plan import Arm, Plan
+from measurement.records.results import ResultsFolder
+from measurement.world import MPI
+from runners.planning.arms import require_executables, resolve_arm
+
+NATIVE = {
+    "ddp-mpi": Arm(backend="ddp", transport="mpi", launcher="mpirun"),
+    "fsdp2-gloo": Arm(backend="fsdp2", transport="gloo", launcher="torchrun"),
+}
+"""What the default plan compares DDP over Gloo with where Horovod is missing: the first of them that can run."""
+
+
+def arms_to_compare(plan: Plan, folder: ResultsFolder, *, only_available: bool, has_next: bool) -> Plan:
+    """Return the plan with the arms to compare: those that its folder began with; in a new one, if asked, those that can run.
+
+    Args:
+        plan: as it is written.
+        folder: where its results are, or will be.
+        only_available: leave out what this machine cannot run.
+        has_next: where one arm is left, compare it with one of ``NATIVE``.
+
+    Raises:
+        PlanError: too few arms are left.
+    """
+    if folder.plan_path.is_file():
+        begun = folder.read_plan()
+        arms = {name: arm for name, arm in plan.arms.items() if name not in begun.left_out}
+        arms |= {name: arm for name, arm in begun.arms.items() if name not in plan.arms and begun.left_out}
+        return _with_arms(plan, arms, left_out=begun.left_out) if begun.left_out else plan
+    reasons = {name: _why_not_here(name, arm, plan) for name, arm in plan.arms.items()} if only_available else {}
+    left_out = {name: reason for name, reason in reasons.items() if reason}
+    if not left_out:
+        return plan
+    arms = {name: arm for name, arm in plan.arms.items() if name not in left_out}
+    if len(arms) == 1 and has_next:
+        able = [name for name, arm in NATIVE.items() if not _why_not_here(name, arm, plan)]
+        arms |= {name: NATIVE[name] for name in able[:1]}
+    if len(arms) < 2:
+        kept = f"only '{next(iter(arms))}' can run here, with nothing to compare it to" if arms else "no arm can run here"
+        raise PlanError(f"{kept}; {left_out_line(left_out)}")
+    return _with_arms(plan, arms, left_out=left_out)
+
+
+def _with_arms(plan: Plan, arms: Mapping[str, Arm], *, left_out: Mapping[str, str]) -> Plan:
+    asked = {plan.question} & {*arms, *(arm.backend for arm in arms.values())}
+    baseline = plan.baseline if plan.baseline in arms else next(iter(arms))
+    kept = {"arms": dict(arms), "baseline": baseline, "question": plan.question if asked else None, "left_out": dict(left_out)}
+    return plan.model_copy(update=kept)
+
+
+def _why_not_here(name: str, arm: Arm, plan: Plan) -> str | None:
+    """What an arm needs and this machine lacks. A mistake in the plan is not its lack, and is raised."""
+    try:
+        setup = resolve_arm(name, arm, plan)
+        if "horovod" in setup.backend.steered_by:
+            if find_spec("horovod") is None:
+                return "Horovod is not installed"
+        elif MPI in setup.backend.needs() and find_spec("mpi4py") is None:
+            return "mpi4py is not installed"
+        require_executables({name: setup})
+    except UnavailableError as error:
+        return error.lack
+    return None
+
+
+def left_out_line(left_out: Mapping[str, str]) -> str:
+    """Return which arms are left out, why, and what to do, in one line."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in left_out.items():
+        by_reason.setdefault(reason, []).append(name)
+    told = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
+    return f"left out: {told}; 'ringside doctor' says why"

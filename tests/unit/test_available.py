@@ -1,0 +1,94 @@
+"""``ringside compare --available``: arms that the machine cannot run are left out, and a folder keeps the arms it began with."""
+
+from __future__ import annotations
+
+import pytest
+
+from measurement.conditions.same_environment import plan_digest
+from measurement.errors import PlanError
+from measurement.plans.plan_file import check_plan
+from measurement.records.results import ResultsFolder
+from runners.planning import arms, available
+from runners.planning.available import arms_to_compare, left_out_line
+from tests.conftest import TINY
+
+LOCAL = {
+    "ddp-gloo": {"backend": "ddp", "transport": "gloo"},
+    "horovod-gloo": {"backend": "horovod", "transport": "gloo"},
+    "horovod-mpi": {"backend": "horovod", "transport": "mpi", "launcher": "mpirun"},
+}
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch):
+    """What there is: everything but GPUs. A test takes away."""
+    there = {"torchrun", "horovodrun", "mpirun", "horovod", "mpi4py"}
+    monkeypatch.setattr(arms.shutil, "which", lambda name, path=None: name if name in there else None)
+    monkeypatch.setattr(available, "find_spec", lambda name: name if name in there else None)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    return there
+
+
+def planned(arms=LOCAL, **changes):
+    return check_plan({**TINY, "arms": arms, "baseline": next(iter(arms)), **changes}, source="test")
+
+
+def chosen(plan, tmp_path, *, only_available=True, has_next=True):
+    return arms_to_compare(plan, ResultsFolder(tmp_path / "out"), only_available=only_available, has_next=has_next)
+
+
+def test_where_all_can_run_nothing_changes(tmp_path):
+    plan = planned()
+    assert chosen(plan, tmp_path) is plan
+
+
+@pytest.mark.parametrize(
+    ("missing", "left", "line"),
+    [
+        (
+            {"horovod", "horovodrun"},
+            ["ddp-gloo", "ddp-mpi"],
+            "left out: horovod-gloo, horovod-mpi: Horovod is not installed; 'ringside doctor' says why",
+        ),
+        (
+            {"horovod", "horovodrun", "mpirun"},
+            ["ddp-gloo", "fsdp2-gloo"],
+            "left out: horovod-gloo, horovod-mpi: Horovod is not installed; 'ringside doctor' says why",
+        ),
+        ({"mpirun"}, ["ddp-gloo", "horovod-gloo"], "left out: horovod-mpi: 'mpirun' is not installed; 'ringside doctor' says why"),
+    ],
+)
+def test_what_is_missing_is_left_out_and_the_next_best_question_asked(tmp_path, installed, missing, left, line):
+    installed -= missing
+    found = chosen(planned(question="horovod"), tmp_path)
+    assert list(found.arms) == left
+    assert left_out_line(found.left_out) == line
+    assert found.question == ("horovod" if "horovod-gloo" in left else None)
+
+
+def test_a_plan_of_ones_own_is_not_made_another_question(tmp_path, installed):
+    installed -= {"horovod"}
+    with pytest.raises(PlanError, match="only 'ddp-gloo' can run here, with nothing to compare it to; left out: horovod-gloo, "):
+        chosen(planned(), tmp_path, has_next=False)
+
+
+def test_a_baseline_that_cannot_run_is_replaced_and_a_mistake_stays_one(tmp_path):
+    nccl = {"ddp-nccl": {"backend": "ddp", "transport": "nccl"}, **LOCAL}
+    found = chosen(planned(nccl), tmp_path)
+    assert found.baseline == "ddp-gloo" and found.left_out == {"ddp-nccl": "no GPU"}
+    with pytest.raises(PlanError, match="unknown backend 'dpp'"):
+        chosen(planned({**LOCAL, "wrong": {"backend": "dpp"}}), tmp_path)
+
+
+def test_a_folder_goes_on_with_the_arms_that_it_began_with(tmp_path, installed):
+    plan = planned()
+    installed -= {"horovod"}
+    begun = chosen(plan, tmp_path)
+    (tmp_path / "out").mkdir()
+    ResultsFolder(tmp_path / "out").write_plan(begun)
+    installed |= {"horovod"}
+    for only_available in (True, False):
+        again = chosen(plan, tmp_path, only_available=only_available)
+        assert list(again.arms) == ["ddp-gloo", "ddp-mpi"] and plan_digest(again) == plan_digest(begun)
+    changed = planned({**LOCAL, "ddp-gloo": {"backend": "naive"}})
+    assert plan_digest(chosen(changed, tmp_path)) != plan_digest(begun), "which is refused"
