@@ -44,12 +44,12 @@ class StudyPoint(Stored):
 
     @property
     def rate_bits_per_s(self) -> float:
-        """Of the links; infinite where they are not shaped."""
+        """Rate of the links; infinite where they are not shaped."""
         return parse_plan_rate(self.link_rate or UNSHAPED) or math.inf
 
 
 class Study(Stored):
-    """The same comparison at several points."""
+    """One comparison at several points."""
 
     schema_version: int = SCHEMA_VERSION
     kind: Literal["study"] = "study"

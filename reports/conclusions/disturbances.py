@@ -35,7 +35,7 @@ FEW = 10
 TURN = ["launch", "arm", "turn"]
 SHARES = ["foreign_share", "steal_share", "other_threads_share"]
 THREADS = ["running_s", "runnable_s", "library_s"]
-"""Of ``measurement.records.record.ThreadTimes``."""
+"""Fields of ``measurement.records.record.ThreadTimes``."""
 COUNTS = ["turn", "round", "steps", "skipped_steps", "restarts"]
 READINGS: dict[str, Any] = {
     "launch": "int64",

@@ -37,7 +37,7 @@ class Evidence:
     terms: Terms
     """Held against the floor."""
     minutes: float
-    """Of measuring so far."""
+    """Minutes of measuring so far."""
     error_share: float
     """That this analysis may spend (``reports.statistics.interim_analyses``)."""
 
