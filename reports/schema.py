@@ -40,7 +40,7 @@ class CaseFigures(Stored):
     launches: int = 0
     blocks: int = 0
     latency_s: Estimate | None = None
-    """Time of one message: of a ping-pong half the round trip."""
+    """Time of one message; of a ping-pong, half the round trip."""
     algbw_bytes_per_s: Estimate | None = None
     """Message size over latency."""
     busbw_bytes_per_s: Estimate | None = None
@@ -181,7 +181,7 @@ class LoadFigures(Stored):
     steal_share: float
     """A hypervisor's other guests."""
     disturbed_share: float
-    """Its blocks' values."""
+    """The share of its blocks that others disturbed."""
     other_threads_share: float | None = None
     """Cores' worth of time that a rank's threads besides its training thread took, of any of its cores; None: not known."""
     blocks: int
@@ -220,7 +220,7 @@ class MachineFigures(Stored):
     network: dict[str, NetworkFigures]
     """By interface."""
     power_w: float | None = None
-    """Energy of processor packages and GPUs; null where neither RAPL nor NVML tells."""
+    """Power of processor packages and GPUs; null where neither RAPL nor NVML tells."""
     gpu_utilisation: float | None = None
     gpu_mhz: float | None = None
     gpu_slowed_by: list[str] = []
@@ -287,13 +287,13 @@ class ArmSummary(Stored):
     by_rank: ByRank | None = None
     """None with a single rank."""
     links: list[LinkFigures] = []
-    """By host; empty on one host."""
+    """One entry for each host; empty on one host."""
     machine: list[MachineFigures] = []
-    """By host; empty where nothing was read, as in standalone runs."""
+    """One entry for each host; empty where nothing was read, as in standalone runs."""
     energy_per_sample_j: float | None = None
-    """For all hosts together, whoever used it; null where a host does not tell."""
+    """Joules, all hosts together, whoever used it; null where a host does not tell."""
     cases: list[CaseFigures] = []
-    """A micro-benchmark's cases, in its order; an arm then has no figures of training steps."""
+    """The figures of a micro-benchmark, in the order of its cases; an arm then has no figures of training steps."""
 
     def case(self, name: str) -> CaseFigures:
         """The figures in this case."""
@@ -311,7 +311,7 @@ class RatioSummary(Stored):
     baseline: str
     candidate: str
     case: str | None = None
-    """A micro-benchmark's case; null where the workload is trained."""
+    """The micro-benchmark's case; null where the workload is trained."""
     role: Literal["control", "candidate"]
     world_size: int
     hosts: list[str]
@@ -336,7 +336,7 @@ class RatioSummary(Stored):
     rests on all rounds and must be farther from 1."""
     caution: Caution | None = None
     run_order: RunOrder | None = None
-    """How standalone runs were started: alternating ones are paired. Null where arms took turns."""
+    """Order of standalone runs: alternating ones are paired. Null where arms took turns."""
     launches: int = 0
     pairs: int = 0
     typical_ratio: float | None = None
@@ -407,12 +407,12 @@ class Comparison(Stored):
     measured_minutes: float
     """Wall time of all blocks, all arms together."""
     cases: list[Case] = []
-    """A micro-benchmark's results, operation by operation; empty where the workload is trained."""
+    """The cases of a micro-benchmark, operation by operation; empty where the workload is trained."""
     results: list[RatioSummary]
     fastest: list[str] = []
     """The arms than which none is shown to be faster; several are tied. None without a ratio, and of a micro-benchmark."""
     training: TrainingSummary | None = None
-    """Results of a plan with training."""
+    """How arms converge, where the plan trains."""
     arms: list[ArmSummary]
     fairness: list[dict[str, Any]] = []
     environment: list[dict[str, Any]] = []
@@ -421,7 +421,7 @@ class Comparison(Stored):
     """A sentence on the launches of each other environment (``--resume-elsewhere``); among the warnings, too."""
     driver: dict[str, Any] = {}
     runs: dict[str, list[str]] = {}
-    """Folders of standalone runs by arm, in the order of their start."""
+    """The folders of standalone runs by arm, in the order of their start."""
     seconds: dict[str, float] = {}
     block_table: dict[str, list[Any]] = Field(default={}, repr=False)
     """The blocks, column by column: launch, turn, round, arm, kind, case (null where the workload is trained), throughput_per_s."""

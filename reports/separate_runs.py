@@ -32,7 +32,7 @@ class ConcludedRuns:
 
     summary: Comparison | Study
     points: Mapping[str, Comparison] = field(default_factory=dict)
-    """In a study, the comparison at each point."""
+    """The comparison at each point of a study."""
 
 
 def conclude_runs(runs: Sequence[Run], *, name: str, baseline: str | None = None, allowed: Sequence[str] = ()) -> ConcludedRuns:
@@ -85,7 +85,7 @@ def _comparison(
     baseline: str,
     unlike: Sequence[str],
 ) -> Comparison:
-    """What is known of runs that may be compared."""
+    """Compare runs that may be compared."""
     by_arm: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.record.started_at):
         by_arm.setdefault(arms[run.kind], []).append(run)

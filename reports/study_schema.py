@@ -49,7 +49,7 @@ class StudyPoint(Stored):
 
 
 class Study(Stored):
-    """A comparison that was repeated at several points."""
+    """One comparison at several points."""
 
     schema_version: int = SCHEMA_VERSION
     kind: Literal["study"] = "study"

@@ -43,7 +43,7 @@ class MeanCurve(Stored):
     train_s: list[float]
     """Mean of the seeds."""
     bands: dict[Quantity, Band]
-    """The values that are known."""
+    """By quantity, those that are known."""
 
 
 class ArmTraining(Stored):
@@ -55,7 +55,7 @@ class ArmTraining(Stored):
     final_top1: Estimate | None = None
     """Held-out accuracy after the last epoch: mean over seeds; null where nothing is held out."""
     difference: Estimate | None = None
-    """Difference of ``final_top1`` from the reference's: mean of the differences seed by seed; null for the reference."""
+    """Difference of ``final_top1`` to the reference's: mean of the differences seed by seed; null for the reference."""
     pairs: int = 0
     """Seeds that it is the mean of."""
     convergence: Convergence | None = None

@@ -18,7 +18,7 @@ from reports.schema import ArmSummary, CaseFigures, Estimate, RatioSummary, Verd
 from reports.statistics.student import log_interval
 
 Outcome = Verdict | Literal["not offered", "no timing"]
-"""Columns of an arm in a case; the last two where it has no ratio."""
+"""What comes out for an arm in a case; the last two where it has no ratio."""
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 OUTCOMES: tuple[Outcome, ...] = (*VERDICTS, "not offered", "no timing")
 

@@ -37,7 +37,7 @@ class Evidence:
     terms: Terms
     """Held against the floor."""
     minutes: float
-    """Measuring time so far."""
+    """Minutes of measuring so far."""
     error_share: float
     """That this analysis may spend (``reports.statistics.interim_analyses``)."""
 

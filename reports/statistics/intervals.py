@@ -133,7 +133,7 @@ def launch_ratios(launches: Launches, *, scale: float = 1.0) -> LaunchRatios | N
 
 
 def _total(table: Array) -> tuple[float, Array, int]:
-    """Return, for one launch, the log-ratio of totals (mean over copies), each round's influence on it, the number of rounds."""
+    """One launch's figures: the log-ratio of totals (mean over copies), each round's influence on it, the number of rounds."""
     logs, influences, numbers = [], [], []
     for copy in range(1, table.shape[1]):
         both = np.isfinite(table[:, [0, copy]]).all(axis=(1, 2))
@@ -199,7 +199,7 @@ def _dispersion(pool: Sequence[LaunchRatios], spread: float) -> float:
 
 
 def _variance(one: LaunchRatios, spread: float) -> float:
-    """Return the variance of one launch's log-ratio; the floor is there for values without any noise."""
+    """Variance of one launch's log-ratio; the least is there for values without any noise."""
     return max(one.variance + one.scale * spread, 1e-24)
 
 
