@@ -25,7 +25,7 @@ import yaml
 from measurement.plans.plan import Measurement
 from measurement.records.results import ResultsFolder
 from reports.conclusions.steps import read_steps
-from reports.statistics.seeds import mean_interval
+from reports.statistics.student import t_interval
 
 BLOCKS_S = (0.15, 0.5, 1.0, 2.0, 4.0, 8.0)
 AFTER_A_STOP = ((1, 1), (2, 2), (3, 6), (7, 15), (16, None))
@@ -53,7 +53,7 @@ def step_times(output: Path) -> pd.DataFrame:
     """Return the slowest rank's seconds of each step, by launch, arm, turn and the step's number in its block, from 0."""
     folder = ResultsFolder(output)
     records = folder.records()
-    slowest: pd.DataFrame = read_steps(folder, records).that_count(records).where(kind="sync").slowest
+    slowest: pd.DataFrame = read_steps(folder, records).valid(records).where(kind="sync").slowest
     return slowest
 
 
@@ -98,7 +98,8 @@ def _numbers(first: int, last: int | None) -> str:
 
 
 def _percent(logs: Sequence[float] | pd.Series, *, less: float = 0) -> str:
-    mean = mean_interval(logs, confidence=0.95)
+    mean = t_interval(logs, confidence=0.95)
+    assert mean is not None
     low, high = (np.exp(np.nan if bound is None else bound) - less for bound in (mean.ci_low, mean.ci_high))
     return f"{np.exp(mean.value) - less:8.2%} ({low:.2%} to {high:.2%})"
 

@@ -27,8 +27,9 @@ import numpy.typing as npt
 from scipy import stats
 
 from reports.conclusions.verdict import decide, reach_of_load, stands_clear
-from reports.statistics.intervals import Interval, Launches, equal_work, ratio_intervals, typical_ratio
-from reports.statistics.looks import error_share, next_look
+from reports.statistics.interim_analyses import error_share, next_analysis
+from reports.statistics.intervals import Launches, RatioEstimate, ratio_intervals, typical_ratio
+from tests.kit.ratios import equal_work
 
 Array = npt.NDArray[np.float64]
 CONFIDENCE = 0.95
@@ -107,17 +108,17 @@ def _tables(arms: Sequence[Array], cut: Sequence[int]) -> Launches:
     return [equal_work(*(times[launch, :rounds] for times in arms)) for launch, rounds in enumerate(cut)]
 
 
-def intervals(ratios: Sequence[Launches], share: float = 1.0) -> list[Interval]:
+def intervals(ratios: Sequence[Launches], share: float = 1.0) -> list[RatioEstimate]:
     """Return the reports' intervals."""
     scales = [*[1.5] * (len(ratios) - 1), 2.0]
     found = ratio_intervals(ratios, confidence=CONFIDENCE, scales=scales, family=len(ratios) - 1, error_share=share)
     return [one for one in found if one is not None]
 
 
-def bounds(one: Interval) -> tuple[float, float]:
+def bounds(one: RatioEstimate) -> tuple[float, float]:
     """Return both bounds."""
-    assert one.low is not None and one.high is not None
-    return one.low, one.high
+    assert one.bounds is not None
+    return one.bounds
 
 
 def t_of_launches(launches: Launches) -> tuple[float, float]:
@@ -162,17 +163,17 @@ def until_decided(scenario: Scenario, random: np.random.Generator, *, each_launc
         each_launch: look after each launch from the third on with the whole error, as Ringside did before.
     """
     ratios = comparison(scenario, MOST_LAUNCHES, 1, random)
-    looks: list[int] = []
-    number = 3 if each_launch else next_look(looks, launches=3)
+    analyses: list[int] = []
+    number = 3 if each_launch else next_analysis(analyses, launches=3)
     while True:
         number = min(number, MOST_LAUNCHES)
-        looks.append(number)
-        share = 1.0 if each_launch else error_share(looks, until_decided=True)
+        analyses.append(number)
+        share = 1.0 if each_launch else error_share(analyses, until_decided=True)
         candidate, control = intervals([launches[:number] for launches in ratios], share)
         verdict = decide(candidate, threshold=0.01, control=control)
         if verdict != "undecided" or number == MOST_LAUNCHES:
             return verdict, number
-        number = number + 1 if each_launch else next_look(looks, launches=3)
+        number = number + 1 if each_launch else next_analysis(analyses, launches=3)
 
 
 def show_until_decided(replications: int) -> None:

@@ -34,7 +34,6 @@ import torch
 from scipy import stats
 
 from measurement.world import World
-from reports.statistics.intervals import equal_work, ratio_interval
 from runners.launchers import read_own_world
 from runners.processes.local import search_path
 from runners.protocol.messages import Job
@@ -42,6 +41,7 @@ from runners.rank.batches import Batches
 from runners.rank.engine import Engine, start_engine
 from runners.rank.resources import take_resources, threads_of
 from runners.standalone.rendezvous import rendezvous_store
+from tests.kit.ratios import equal_work, ratio_interval
 
 WARMUP_STEPS = 2
 CONFIDENCE = 0.95
@@ -150,10 +150,10 @@ def main() -> None:
     for backend in ("ddp", "horovod"):
         together = measure(backend, "two ranks", launches=given.launches, seconds=given.seconds)
         found = ratio_interval([equal_work(*zip(*pairs, strict=True)) for pairs in together], confidence=CONFIDENCE)
-        assert found is not None and found.low is not None and found.high is not None
+        assert found is not None and found.bounds is not None
         print(
-            f"{backend}, two ranks: ringside / bare = {found.estimate:.4f}, {CONFIDENCE:.0%} interval {found.low:.4f} to "
-            f"{found.high:.4f}, {found.launches} launches, {found.pairs} pairs",
+            f"{backend}, two ranks: ringside / bare = {found.value:.4f}, {CONFIDENCE:.0%} interval {found.bounds[0]:.4f} to "
+            f"{found.bounds[1]:.4f}, {found.launches} launches, {found.pairs} pairs",
             flush=True,
         )
         step_us = 1e6 * float(np.mean([np.mean(pairs, axis=0)[1] for pairs in together]))

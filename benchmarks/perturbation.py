@@ -35,7 +35,7 @@ from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.conclusions.blocks import tabulate_blocks
 from reports.conclusions.steps import read_steps
-from reports.statistics.seeds import mean_interval
+from reports.statistics.student import t_interval
 from runners.cli import run_comparison
 from runners.processes.supervisor_server import SupervisorServer
 
@@ -84,7 +84,7 @@ def ask_sometimes() -> None:
 def neighbours(folder: ResultsFolder) -> tuple[list[float], list[float]]:
     """Return launch by launch the mean log-ratio of read over unread blocks side by side: of ranks, and of supervisors."""
     records = folder.records()
-    blocks = tabulate_blocks(read_steps(folder, records).that_count(records)).set_index(["launch", "turn"]).sort_index()
+    blocks = tabulate_blocks(read_steps(folder, records).valid(records)).set_index(["launch", "turn"]).sort_index()
     asked = folder.host_use(records).dropna(subset="turn").set_index(["launch", "turn"]).index.unique()
     read = {(record.launch, block.turn): block.threads is not None for record in records for block in record.blocks}
     blocks = blocks.assign(by_ranks=pd.Series(read), by_supervisors=blocks.index.isin(asked))
@@ -124,7 +124,8 @@ def floor(output: Path, *, launches: int, seconds: float) -> None:
 
 def tell(what: str, logs: Sequence[float]) -> None:
     """Print the mean of log-ratios as a ratio, with its interval."""
-    mean = mean_interval(logs, confidence=0.95)
+    mean = t_interval(logs, confidence=0.95)
+    assert mean is not None
     low, high = (math.exp(math.nan if bound is None else bound) for bound in (mean.ci_low, mean.ci_high))
     print(f"{what}: {math.exp(mean.value):.4f} ({low:.4f} to {high:.4f}), {len(logs)} launches", flush=True)
 

@@ -119,7 +119,7 @@ def run(name: str, number: int, output: Path) -> bool:
     print(
         f"{name} {number}: {'right' if is_right else 'WRONG'}: {result['verdict']} {result['throughput_ratio']:.3f}, "
         f"{'named' if result['because'] else 'not named, largest'} {first}, straggler {straggler}; ms: {terms}; "
-        f"held up {result['held_up_s'] and round(1e3 * result['held_up_s']['value'], 2)}",
+        f"held up {result['cpu_contention_s'] and round(1e3 * result['cpu_contention_s']['value'], 2)}",
         flush=True,
     )
     return is_right

@@ -31,10 +31,10 @@ from scipy import stats
 from torch.nn.parallel import DistributedDataParallel
 
 import backends.mpi.process_group  # noqa: F401 - registers "mpi4py"
-from reports.statistics.intervals import equal_work, ratio_interval
 from runners.launchers import read_own_world
 from runners.processes.local import search_path
 from runners.rank.resources import spread
+from tests.kit.ratios import equal_work, ratio_interval
 
 SIZES = [1024 * 4**power for power in range(9)]
 BLOCK_S = 0.02
@@ -144,8 +144,8 @@ def ratio(launches: list[Times], key: str, way: str) -> str:
     tables = [equal_work([times["group"] for times in launch[key]], [times[way] for times in launch[key]]) for launch in launches]
     found = ratio_interval(tables, confidence=0.95)
     assert found is not None
-    interval = f"({found.low:.3f} to {found.high:.3f})" if found.low is not None and found.high is not None else "(one launch)"
-    return f"{found.estimate:6.3f} {interval}"
+    interval = f"({found.ci_low:.3f} to {found.ci_high:.3f})" if found.bounds else "(one launch)"
+    return f"{found.value:6.3f} {interval}"
 
 
 def added_us(launches: list[Times], key: str) -> str:

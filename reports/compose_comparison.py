@@ -1,6 +1,6 @@
 """From a plan's records to a ``Comparison``: numbers of ``conclusions``, sentences of ``wording``.
 
-Pure: the same records and steps give the same comparison. Every report renders it, none computes.
+The same records and steps give the same comparison. Every report renders it, none computes.
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ import pandas as pd
 
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import RecordError
-from measurement.plans.plan import FLOOR, Plan
+from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord, Manifest
-from measurement.records.step_tables import HOST_USE_TYPES, empty
-from reports.conclusions.blocks import columns, tabulate_blocks
-from reports.conclusions.cases import cases_of
-from reports.conclusions.disturbances import block_loads, find_stalls, summarise_load
+from reports.conclusions.blocks import columns
+from reports.conclusions.disturbances import summarise_load
+from reports.conclusions.evidence import Evidence
 from reports.conclusions.machine import MACHINE_COLUMNS, machine_by_block
-from reports.conclusions.ratios import Evidence, fastest, summarise_ratios
-from reports.conclusions.step_terms import Terms
+from reports.conclusions.ratios import fastest, summarise_ratios
 from reports.conclusions.steps import Steps
-from reports.conclusions.summaries import crowded_line, summarise_arms
+from reports.conclusions.summaries import summarise_arms
 from reports.conclusions.training_results import summarise_training
-from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary
-from reports.statistics.looks import error_share
+from reports.schema import ArmSummary, Comparison, RatioSummary
+from reports.statistics.interim_analyses import error_share
 from reports.training_schema import TrainingSummary
 from reports.wording.causes import limit_sentence
 from reports.wording.cautions import elsewhere_lines
@@ -38,7 +36,7 @@ from reports.wording.comparison_sentences import (
     ratio_note,
     warnings,
 )
-from reports.wording.disturbances import floor_lines, load_sentence, page_fault_lines
+from reports.wording.disturbances import floor_lines, load_sentence, oversubscription_warning, page_fault_lines
 from reports.wording.training_sentences import NO_CONTROL, training_findings, training_headline, training_note, training_warnings
 
 
@@ -63,96 +61,73 @@ def compare(
         RecordError: there is no record, or one of another plan.
     """
     _check(plan, records)
-    order = [*plan.roles()]
-    everything = sorted(records, key=lambda record: (record.launch, order.index(record.arm)))
-    records = [record for record in everything if record.role != "floor"]
-    timed = steps.that_count(everything)
-    terms = Terms(everything, timed, confidence=plan.measurement.confidence)
-    timed = timed.without_arm(FLOOR)
-    blocks = tabulate_blocks(timed)
-    minutes = measured_minutes(plan, everything)
-    stalls = find_stalls(timed.slowest)
-    loads = block_loads(records)
-    beside = empty(HOST_USE_TYPES) if host_use is None else host_use
-    arms = summarise_arms(plan, records, timed, blocks, stalls, loads, beside, terms)
-    looks = manifest.looks if manifest else []
-    share = error_share(looks, until_decided=plan.measurement.until_decided)
-    evidence = Evidence(
-        plan=plan,
-        records=records,
-        blocks=blocks,
-        stalls=stalls,
-        loads=loads,
-        arms={arm.name: arm for arm in arms},
-        terms=terms,
-        minutes=minutes,
-        error_share=share,
-    )
-    results = summarise_ratios(evidence)
+    ordered = sorted(records, key=lambda record: record.launch)
+    analyses = manifest.looks if manifest else []
+    share = error_share(analyses, until_decided=plan.measurement.until_decided)
+    evidence = Evidence.gather(plan, records, steps, host_use=host_use, error_share=share)
+    arms = summarise_arms(evidence)
+    results = summarise_ratios(evidence, arms)
+    results = [result.model_copy(update={"note": ratio_note(result, arms) or apart_note(result, arms)}) for result in results]
     leaders = fastest(evidence, results)
-    training = summarise_training(plan, records)
-    hosts = len({host for record in records for host in record.hosts})
-    sentences = _sentences(plan, results, arms, training, looks, leaders, summarise_load(loads), hosts)
-    crowded = crowded_line(max((record.ranks for record in records), key=len, default=[]))
-    first = [*floor_lines(everything), *([crowded] if crowded else [])]
+    training = summarise_training(plan, evidence.records)
+    said = [*findings(results, arms, plan), *fastest_sentence(leaders, plan)]
     elsewhere = elsewhere_lines(manifest) if manifest else []
-    told = [*elsewhere, *first, *(manifest.notes if manifest else []), *sentences.get("warnings", [])]
-    sentences["warnings"] = told
+    crowded = oversubscription_warning(max((record.ranks for record in evidence.records), key=len, default=[]))
+    noted = [
+        *elsewhere,
+        *floor_lines(ordered),
+        *([crowded] if crowded else []),
+        *(manifest.notes if manifest else []),
+    ]
+    remedies = page_fault_lines(arms, freed_memory=plan.freed_memory)
+    warned = warnings(plan, arms, results, analyses, remedies)
     return Comparison(
-        **sentences,
+        **_answer(evidence, results, said) if training is None else _training_answer(training, said),
+        warnings=[*noted, *(training_warnings(training) if training else []), *warned],
+        remedies=remedies,
+        limit=_limit(evidence, arms),
         elsewhere=elsewhere,
-        training=training,
-        measured_minutes=minutes,
+        measured_minutes=evidence.minutes,
         results=results,
         fastest=leaders,
         arms=arms,
-        cases=cases_of(records),
-        machine_table=columns(machine_by_block(beside[beside["arm"] != FLOOR], loads), MACHINE_COLUMNS),
-        block_table=columns(blocks, ["launch", "turn", "round", "arm", "kind", "case", "throughput_per_s"]),
-        **_asked(plan, records),
-        **_manifest_fields(manifest, records),
+        cases=evidence.cases,
+        machine_table=columns(machine_by_block(evidence.host_use, evidence.readings), MACHINE_COLUMNS),
+        block_table=columns(evidence.blocks, ["launch", "turn", "round", "arm", "kind", "case", "throughput_per_s"]),
+        **_asked(plan, evidence.records),
+        **_manifest_fields(manifest, evidence.records),
     )
 
 
-def _sentences(
-    plan: Plan,
-    results: list[RatioSummary],
-    arms: list[ArmSummary],
-    training: TrainingSummary | None,
-    looks: list[int],
-    leaders: list[str],
-    load: LoadFigures | None,
-    hosts: int,
-) -> dict[str, Any]:
-    """Fields of ``Comparison`` that are sentences. Sets the notes of ratios and of arms that trained to the end, too."""
-    for result in results:
-        result.note = ratio_note(result, arms) or apart_note(result, arms)
-    said = [*findings(results, arms, plan), *fastest_sentence(leaders, plan)]
-    remedies = page_fault_lines(arms, freed_memory=plan.freed_memory)
-    warned = warnings(plan, arms, results, looks, remedies)
-    shares = {arm.name: arm.step_shares for arm in arms if arm.step_shares and arm.role != "control"}
-    beside = {"remedies": remedies, "limit": limit_sentence(shares, hosts=hosts)}
-    if training is None:
-        control = control_sentence(results, plan)
-        first = headline(said, control, results, plan, load=load_sentence(load))
-        return {
-            "headline": first.text,
-            "headline_holds": first.holds,
-            "headline_findings": first.findings,
-            "findings": said,
-            "control": control,
-            "warnings": warned,
-            **beside,
-        }
-    for arm in training.arms:
-        arm.note = training_note(arm, training)
+def _answer(evidence: Evidence, results: Sequence[RatioSummary], said: list[str]) -> dict[str, Any]:
+    """Fields of ``Comparison``: what came out of measuring speed alone, in sentences."""
+    control = control_sentence(results, evidence.plan)
+    load = load_sentence(summarise_load(evidence.readings))
+    first = headline(said, control, results, evidence.plan, load=load)
+    return {
+        "headline": first.text,
+        "headline_holds": first.holds,
+        "headline_findings": first.findings,
+        "findings": said,
+        "control": control,
+    }
+
+
+def _training_answer(training: TrainingSummary, said: Sequence[str]) -> dict[str, Any]:
+    """Fields of ``Comparison``: what came out of training to the end, in sentences."""
+    noted = [arm.model_copy(update={"note": training_note(arm, training)}) for arm in training.arms]
+    training = training.model_copy(update={"arms": noted})
     return {
         "headline": training_headline(training),
         "findings": [*training_findings(training), *said],
         "control": NO_CONTROL,
-        "warnings": [*training_warnings(training), *warned],
-        **beside,
+        "training": training,
     }
+
+
+def _limit(evidence: Evidence, arms: Sequence[ArmSummary]) -> str | None:
+    shares = {arm.name: arm.step_shares for arm in arms if arm.step_shares and arm.role != "control"}
+    return limit_sentence(shares, hosts=len({host for record in evidence.records for host in record.hosts}))
 
 
 def _check(plan: Plan, records: Sequence[LaunchRecord]) -> None:
@@ -164,16 +139,6 @@ def _check(plan: Plan, records: Sequence[LaunchRecord]) -> None:
                 f"the record of launch {record.launch}, arm '{record.arm}', is of another plan (digest {record.plan_digest}, "
                 f"this plan's is {plan_digest(plan)}); keep one results folder for each plan"
             )
-
-
-def measured_minutes(plan: Plan, records: Sequence[LaunchRecord]) -> float:
-    """Minutes of wall time that blocks took so far. Arms of a launch share them, unless they ran one after the other."""
-    seconds: dict[object, float] = {}
-    for record in records:
-        key = record.launch if plan.measurement.mode == "interleaved" else (record.launch, record.arm)
-        own = record.measuring_s if record.measuring_s is not None else sum(block.wall_s for block in record.blocks)
-        seconds[key] = max(seconds.get(key, 0.0), own)
-    return sum(seconds.values()) / 60
 
 
 def _asked(plan: Plan, records: Sequence[LaunchRecord]) -> dict[str, Any]:

@@ -12,18 +12,27 @@ RunOrder = Literal["alternating", "mixed", "one after the other"]
 """How the runs of two arms lay in time (``reports.statistics.separate.run_order``)."""
 
 
-class Estimate(BaseModel):
-    """A value with its interval; the bounds are null where the data cannot carry one. Unit: that of the field it is in."""
+class Stored(BaseModel):
+    """Base of what ``comparison.json`` holds."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class Estimate(Stored):
+    """A value with its interval; the bounds are null where the data cannot carry one. Unit: that of the field it is in."""
 
     value: float
     ci_low: float | None = None
     ci_high: float | None = None
 
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Both bounds; None where the data cannot carry an interval."""
+        return None if self.ci_low is None or self.ci_high is None else (self.ci_low, self.ci_high)
+
     def excludes(self, value: float) -> bool:
         """Whether there is an interval and it lies on one side of ``value``."""
-        return self.ci_low is not None and self.ci_high is not None and not self.ci_low <= value <= self.ci_high
+        return self.bounds is not None and not self.bounds[0] <= value <= self.bounds[1]
 
     def times(self, factor: float) -> Estimate:
         """The estimate in another unit."""

@@ -9,7 +9,7 @@ from measurement.conditions.conditions import CONDITIONS, MAY_DIFFER_BETWEEN_RUN
 from measurement.conditions.fairness import fairness_table
 from measurement.errors import PlanError
 from measurement.records.record import LaunchRecord, RankReport
-from reports.run_folders import Kind, Run
+from reports.run_folders import ArmKey, Run
 
 QUESTION = tuple(condition.field for condition in CONDITIONS if condition.runs)
 """Fields of a plan that define what is asked; the ranks report the rest."""
@@ -21,7 +21,7 @@ FOLLOWS_FROM_SIZE = ("placement", *BATCH)
 """What may differ between runs of unlike world sizes; the batch is looked at by itself."""
 
 
-def require_equal_conditions(runs: Sequence[Run], arms: Mapping[Kind, str], allowed: Sequence[str]) -> list[str]:
+def require_equal_conditions(runs: Sequence[Run], arms: Mapping[ArmKey, str], allowed: Sequence[str]) -> list[str]:
     """Refuse runs that train something else, or on other conditions.
 
     Args:

@@ -13,7 +13,7 @@ from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder, folder_name
 
-Kind = tuple[str, str, str, str]
+ArmKey = tuple[str, str, str, str]
 """What makes runs the launches of one arm: backend, transport, launcher and options."""
 
 
@@ -31,7 +31,7 @@ class Run:
         return str(self.folder.root)
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ArmKey:
         """Which arm it is a launch of."""
         record = self.record
         return record.backend, record.transport, record.launcher, json.dumps(record.options, sort_keys=True)
@@ -89,10 +89,10 @@ def _read_run(folder: ResultsFolder) -> Run:
     return Run(folder=folder, plan=plan, record=records[0])
 
 
-def name_arms(runs: Sequence[Run]) -> dict[Kind, str]:
+def name_arms(runs: Sequence[Run]) -> dict[ArmKey, str]:
     """Name every kind of run after its backend, and after what else tells it from others of the same backend."""
     kinds = {run.kind: run.record for run in runs}
-    names: dict[Kind, str] = {}
+    names: dict[ArmKey, str] = {}
     for kind, record in kinds.items():
         alike = [other for other in kinds.values() if folder_name(other.backend) == folder_name(record.backend)]
         parts = [folder_name(record.backend)]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from measurement.records.record import Case, ParityResult
-from reports.estimate import Caution, Estimate, RunOrder
+from measurement.records.record import Case, Failure, ParityResult
+from reports.estimate import Caution, Estimate, RunOrder, Stored
 from reports.training_schema import TrainingSummary
 
 SCHEMA_VERSION = 1
-"""Of comparison.json and study.json. It grows when a key changes its meaning or goes."""
+"""Version of comparison.json, a study's too. It grows when a key changes its meaning or goes."""
 
 Verdict = Literal["faster", "slower", "equivalent", "undecided"]
 Withheld = Literal["control", "stalls", "load"]
@@ -24,22 +24,11 @@ Status = Literal["ok", "failed", "wrong", "timeout", "not measured", "not at thi
 """The last only in studies: an arm of one process, where there are more ranks."""
 
 
-class Stored(BaseModel):
-    """Base of what ``comparison.json`` holds."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class ArmError(Stored):
+class ArmError(Failure):
     """Why an arm, or one launch of it, has no timing."""
 
     launch: int
     status: Status
-    message: str
-    excerpt: list[str] = []
-    ranks: list[int] = []
-    hosts: list[str] = []
-    log_tail: dict[str, str] = {}
 
 
 class CaseFigures(Stored):
@@ -51,7 +40,7 @@ class CaseFigures(Stored):
     launches: int = 0
     blocks: int = 0
     latency_s: Estimate | None = None
-    """Of one message: of a ping-pong half the round trip."""
+    """Time of one message; of a ping-pong, half the round trip."""
     algbw_bytes_per_s: Estimate | None = None
     """Message size over latency."""
     busbw_bytes_per_s: Estimate | None = None
@@ -70,7 +59,7 @@ class StepTerms(Stored):
     step: Estimate
     """Their sum: the mean synchronised step."""
     persistent: Estimate
-    """Of the imbalance, what comes from ranks whose means differ."""
+    """The part of the imbalance that comes from ranks whose means differ."""
     sync_data_wait: Estimate
     """The wait for data in synchronised steps, in which loaders catch up during exchange."""
     in_forward: Estimate
@@ -192,7 +181,7 @@ class LoadFigures(Stored):
     steal_share: float
     """A hypervisor's other guests."""
     disturbed_share: float
-    """Of its blocks."""
+    """The share of its blocks that others disturbed."""
     other_threads_share: float | None = None
     """Cores' worth of time that a rank's threads besides its training thread took, of any of its cores; None: not known."""
     blocks: int
@@ -231,7 +220,7 @@ class MachineFigures(Stored):
     network: dict[str, NetworkFigures]
     """By interface."""
     power_w: float | None = None
-    """Of processor packages and GPUs; null where neither RAPL nor NVML tells."""
+    """Power of processor packages and GPUs; null where neither RAPL nor NVML tells."""
     gpu_utilisation: float | None = None
     gpu_mhz: float | None = None
     gpu_slowed_by: list[str] = []
@@ -284,27 +273,27 @@ class ArmSummary(Stored):
     """Null without synchronised steps."""
     peak_memory_bytes: int | None = None
     speed_up: Estimate | None = None
-    """Of a study: throughput over that of the ``scaling_baseline``."""
+    """In a study, throughput over that of the ``scaling_baseline``."""
     compute_units: int | None = None
     """Cores, or GPUs, that its ranks compute on: ranks that share cores share them here; null where it is not known."""
     cores_per_rank: int | None = None
     threads_per_rank: int | None = None
     time_to_train_s: Estimate | None = None
-    """Of a study whose points train: seconds until the target accuracy or, without one, the end; see ``ArmTraining``."""
+    """In a study whose points train, seconds until the target accuracy or, without one, the end; see ``ArmTraining``."""
     scaling_efficiency: Estimate | None = None
-    """Of a study: ``speed_up`` over how many times the compute units."""
+    """In a study, ``speed_up`` over how many times the compute units."""
     scaling_baseline: str | None = None
     """The arm and point that they are relative to; null outside of studies."""
     by_rank: ByRank | None = None
     """None with a single rank."""
     links: list[LinkFigures] = []
-    """Of each host; empty on one host."""
+    """One entry for each host; empty on one host."""
     machine: list[MachineFigures] = []
-    """Of each host; empty where nothing was read: in runs that stood alone."""
+    """One entry for each host; empty where nothing was read, as in standalone runs."""
     energy_per_sample_j: float | None = None
-    """Of all hosts together, whoever used it; null where a host does not tell."""
+    """Joules, all hosts together, whoever used it; null where a host does not tell."""
     cases: list[CaseFigures] = []
-    """Of a micro-benchmark, in the order of its cases; an arm then has no figures of training steps."""
+    """The figures of a micro-benchmark, in the order of its cases; an arm then has no figures of training steps."""
 
     def case(self, name: str) -> CaseFigures:
         """The figures in this case."""
@@ -322,14 +311,14 @@ class RatioSummary(Stored):
     baseline: str
     candidate: str
     case: str | None = None
-    """Of a micro-benchmark; null where the workload is trained."""
+    """The micro-benchmark's case; null where the workload is trained."""
     role: Literal["control", "candidate"]
     world_size: int
     hosts: list[str]
-    throughput_ratio: float | None
-    """Of totals, stalls included: the geometric mean over launches of all samples over all seconds."""
-    ci_low: float | None
-    ci_high: float | None
+    throughput_ratio: float | None = None
+    """Ratio of totals, stalls included: the geometric mean over launches of all samples over all seconds."""
+    ci_low: float | None = None
+    ci_high: float | None = None
     run_low: float | None = None
     run_high: float | None = None
     """What one long run may be expected to come out at: a prediction interval, wider than that of the mean."""
@@ -347,15 +336,15 @@ class RatioSummary(Stored):
     rests on all rounds and must be farther from 1."""
     caution: Caution | None = None
     run_order: RunOrder | None = None
-    """Of runs that people started themselves: alternating ones are paired. Null where arms took turns."""
-    launches: int
-    pairs: int
+    """Order of standalone runs: alternating ones are paired. Null where arms took turns."""
+    launches: int = 0
+    pairs: int = 0
     typical_ratio: float | None = None
     """Geometric mean over launches of the pairs' 20% trimmed means: what a usual block shows."""
     ratio_without_stalls: float | None = None
     """As if each stall had been a median step; null of a micro-benchmark."""
     more_runs: int | None = None
-    """Of runs that people started themselves, in the place of ``more_minutes``: how many more of each arm."""
+    """For standalone runs, in the place of ``more_minutes``: how many more of each arm."""
     more_minutes: float | None = None
     """Minutes of measuring that should decide an undecided verdict; null where decided or nothing can be said."""
     more_range: tuple[float, float | None] | None = None
@@ -366,7 +355,7 @@ class RatioSummary(Stored):
     term_differences_s: dict[Term, Estimate] = {}
     """How much longer each term is than the baseline's, seconds per step; they add up to the difference of the steps. Without
     ``library_overhead`` where one of the two has none: then it is part of ``compute``."""
-    held_up_s: Estimate | None = None
+    cpu_contention_s: Estimate | None = None
     """For how much longer than the baseline's its own threads keep the training threads waiting for a core, seconds per step
     without exchange; null where the kernel does not tell, or where they do not."""
     note: str | None = None
@@ -377,9 +366,7 @@ class RatioSummary(Stored):
     @property
     def control_failed(self) -> bool:
         """Whether this is the control and its interval excludes 1."""
-        if self.role != "control" or self.ci_low is None or self.ci_high is None:
-            return False
-        return not self.ci_low <= 1 <= self.ci_high
+        return self.role == "control" and Estimate(value=1.0, ci_low=self.ci_low, ci_high=self.ci_high).excludes(1.0)
 
 
 class Comparison(Stored):
@@ -420,12 +407,12 @@ class Comparison(Stored):
     measured_minutes: float
     """Wall time of all blocks, all arms together."""
     cases: list[Case] = []
-    """Of a micro-benchmark, operation by operation; empty where the workload is trained."""
+    """The cases of a micro-benchmark, operation by operation; empty where the workload is trained."""
     results: list[RatioSummary]
     fastest: list[str] = []
     """The arms than which none is shown to be faster; several are tied. None without a ratio, and of a micro-benchmark."""
     training: TrainingSummary | None = None
-    """Of a plan with training."""
+    """How arms converge, where the plan trains."""
     arms: list[ArmSummary]
     fairness: list[dict[str, Any]] = []
     environment: list[dict[str, Any]] = []
@@ -434,7 +421,7 @@ class Comparison(Stored):
     """A sentence on the launches of each other environment (``--resume-elsewhere``); among the warnings, too."""
     driver: dict[str, Any] = {}
     runs: dict[str, list[str]] = {}
-    """Of runs that people started themselves: their folders by arm, in the order of their start."""
+    """The folders of standalone runs by arm, in the order of their start."""
     seconds: dict[str, float] = {}
     block_table: dict[str, list[Any]] = Field(default={}, repr=False)
     """The blocks, column by column: launch, turn, round, arm, kind, case (null where the workload is trained), throughput_per_s."""

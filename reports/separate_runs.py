@@ -21,7 +21,7 @@ from reports.compose_comparison import compare
 from reports.compose_study import study_of
 from reports.conclusions.steps import Steps, read_steps
 from reports.run_conditions import is_allowed, refuse, require_equal_conditions, told
-from reports.run_folders import Kind, Run, name_arms
+from reports.run_folders import ArmKey, Run, name_arms
 from reports.schema import Comparison
 from reports.study_schema import Study
 
@@ -32,7 +32,7 @@ class ConcludedRuns:
 
     summary: Comparison | Study
     points: Mapping[str, Comparison] = field(default_factory=dict)
-    """Of a study: the comparison at each point."""
+    """The comparison at each point of a study."""
 
 
 def conclude_runs(runs: Sequence[Run], *, name: str, baseline: str | None = None, allowed: Sequence[str] = ()) -> ConcludedRuns:
@@ -79,13 +79,13 @@ def _write(report: Report, found: Comparison | Study, folder: ResultsFolder) -> 
 
 def _comparison(
     runs: Sequence[Run],
-    arms: Mapping[Kind, str],
+    arms: Mapping[ArmKey, str],
     *,
     name: str,
     baseline: str,
     unlike: Sequence[str],
 ) -> Comparison:
-    """Of runs that may be compared."""
+    """Compare runs that may be compared."""
     by_arm: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.record.started_at):
         by_arm.setdefault(arms[run.kind], []).append(run)
@@ -145,7 +145,7 @@ def _launches(by_arm: Mapping[str, Sequence[Run]], *, trains: bool) -> dict[tupl
 
 def _study(
     by_size: Mapping[int, Sequence[Run]],
-    arms: Mapping[Kind, str],
+    arms: Mapping[ArmKey, str],
     *,
     name: str,
     baseline: str,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from pydantic import Field
-
 from measurement.plans.settings import UNSHAPED, parse_plan_rate
-from reports.schema import SCHEMA_VERSION, ArmSummary, RatioSummary, Stored
+from reports.estimate import Stored
+from reports.schema import SCHEMA_VERSION, ArmSummary, RatioSummary
 
 
 class StudyPoint(Stored):
@@ -27,12 +26,12 @@ class StudyPoint(Stored):
     device: str = "cpu"
     headline: str | None = None
     """The point's own answer."""
-    elsewhere: list[str] = Field(default=[])
+    elsewhere: list[str] = []
     """See ``Comparison``."""
     arms: list[ArmSummary]
     """All arms of the plan, in the same order at every point: also those that failed, or do not run here."""
     results: list[RatioSummary]
-    fastest: list[str] = Field(default=[])
+    fastest: list[str] = []
     """The arms than which none is shown to be faster; several are tied."""
 
     def arm(self, name: str) -> ArmSummary:
@@ -45,12 +44,12 @@ class StudyPoint(Stored):
 
     @property
     def rate_bits_per_s(self) -> float:
-        """Of the links; infinite where they are not shaped."""
+        """Rate of the links; infinite where they are not shaped."""
         return parse_plan_rate(self.link_rate or UNSHAPED) or math.inf
 
 
 class Study(Stored):
-    """The same comparison at several points."""
+    """One comparison at several points."""
 
     schema_version: int = SCHEMA_VERSION
     kind: Literal["study"] = "study"

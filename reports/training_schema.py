@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from pydantic import BaseModel, ConfigDict
-
 from measurement.plans.settings import Quantity, TrainingSettings
-from reports.estimate import Estimate
+from reports.estimate import Estimate, Stored
 
 Convergence = Literal["same", "differs", "undecided"]
 NoDifference = Literal["nothing held out", "no common seed", "few seeds"]
 """Why accuracies cannot be compared, or only without an interval."""
 QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
-
-
-class Stored(BaseModel):
-    """Base of these models."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 class SeedCurve(Stored):
@@ -51,7 +43,7 @@ class MeanCurve(Stored):
     train_s: list[float]
     """Mean of the seeds."""
     bands: dict[Quantity, Band]
-    """Of what is known."""
+    """By quantity, those that are known."""
 
 
 class ArmTraining(Stored):
@@ -63,7 +55,7 @@ class ArmTraining(Stored):
     final_top1: Estimate | None = None
     """Held-out accuracy after the last epoch: mean over seeds; null where nothing is held out."""
     difference: Estimate | None = None
-    """Of ``final_top1`` to the reference's: mean of the differences seed by seed; null for the reference."""
+    """Difference of ``final_top1`` to the reference's: mean of the differences seed by seed; null for the reference."""
     pairs: int = 0
     """Seeds that it is the mean of."""
     convergence: Convergence | None = None
@@ -72,7 +64,7 @@ class ArmTraining(Stored):
     note: str | None = None
     """``caution`` in words."""
     times_to_accuracy_s: list[float | None] = []
-    """Of each seed that trained to its end; null: it did not reach the target."""
+    """Time of each seed that trained to its end; null: it did not reach the target."""
     seeds_reached: int = 0
     time_to_accuracy_s: float | None = None
     """Median over seeds; one that did not reach the target counts as later than all that did."""

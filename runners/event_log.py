@@ -77,7 +77,7 @@ class TensorboardLog:
         self._writer.close()
 
     def _timing(self, sync: Steps) -> dict[str, float]:
-        """Of the synchronised steps of a round or epoch."""
+        """Return the figures of the synchronised steps of a round or epoch."""
         if not len(sync):
             return {}
         return {

@@ -6,7 +6,7 @@ import html
 
 from measurement.records.loader_record import LoaderRecord
 from reports.charts.frame import COLOURS, Figure, curve_layout, error_bars, line, note, rule
-from reports.conclusions.loaders import LoaderDemand, Place, loading_rates
+from reports.conclusions.loaders import LoaderDemand, LoaderGroup, loading_rates
 from reports.schema import Estimate
 
 CHART_PX = 400
@@ -34,7 +34,7 @@ def loading_chart(record: LoaderRecord, need: LoaderDemand | None) -> Figure:
     return {"data": lines, "layout": layout}
 
 
-def _line(place: Place, found: dict[int, Estimate], colour: str) -> Figure:
+def _line(place: LoaderGroup, found: dict[int, Estimate], colour: str) -> Figure:
     name = html.escape(place.host) or "all ranks"
     return line(
         name=name,

@@ -13,10 +13,9 @@ import numpy as np
 import pandas as pd
 
 from measurement.plans.plan import Plan
-from measurement.records.record import PHASES
 from reports.conclusions.steps import Steps
-from reports.statistics.bootstrap import ratio_of_sums_interval
-from reports.statistics.intervals import Array, Interval
+from reports.estimate import Estimate
+from reports.statistics.student import Array, log_interval
 
 BLOCK_KEY = ["launch", "arm", "turn", "round", "block", "kind", "case"]
 """``case`` is null where the workload is trained, so that groups by this key need ``dropna=False``."""
@@ -28,7 +27,7 @@ def tabulate_blocks(steps: Steps) -> pd.DataFrame:
     """One row per launch, arm and block.
 
     Args:
-        steps: that count (``Steps.that_count``).
+        steps: that count (``Steps.valid``).
 
     Returns:
         ``launch, arm, turn, round, block, kind, case, steps, samples`` (of all ranks), ``block_s`` (the slowest rank's)
@@ -42,11 +41,17 @@ def tabulate_blocks(steps: Steps) -> pd.DataFrame:
     return blocks.sort_values(["launch", "turn", "arm"], ignore_index=True)
 
 
+def copies_of_baseline(plan: Plan, candidate: str) -> list[str]:
+    """The arms that a candidate's blocks are paired with: the control is a second copy of the baseline."""
+    has_control = plan.measurement.control and plan.role(candidate) == "candidate"
+    return [plan.baseline, plan.control_name] if has_control else [plan.baseline]
+
+
 def pair_blocks(plan: Plan, blocks: pd.DataFrame, candidate: str) -> pd.DataFrame:
     """Pair a candidate's blocks with the baseline's of the same launch and round; of the same launch, where arms took no turns.
 
-    The control is a second copy of the baseline. A candidate is paired with both copies, where both have a block: that leaves less
-    error in the same measuring time. The control itself is paired with the baseline alone.
+    A candidate is paired with both copies of the baseline, where both have a block: that leaves less error in the same measuring
+    time.
 
     Args:
         plan: for the mode and the baseline.
@@ -60,30 +65,12 @@ def pair_blocks(plan: Plan, blocks: pd.DataFrame, candidate: str) -> pd.DataFram
     key = ["launch", "round"]
     sync = _paired_blocks(plan, blocks)
     logs = sync.assign(log=np.log(sync["throughput_per_s"])).set_index([*key, "arm"])["log"].unstack("arm")
-    copies = list(copies_of_baseline(plan, candidate))
-    theirs = logs.reindex(columns=copies)
+    theirs = logs.reindex(columns=copies_of_baseline(plan, candidate))
     theirs = theirs.where(theirs[plan.baseline].notna(), axis="index")
     ours = sync[sync["arm"] == candidate].set_index(key)
     over = theirs.reindex(ours.index).rsub(np.log(ours["throughput_per_s"]), axis="index")
     pairs = ours[["turn"]].join(over).assign(log_ratio=over.mean(axis="columns")).dropna(subset="log_ratio").reset_index()
     return pairs[PAIR_COLUMNS].sort_values(["launch", "turn"], ignore_index=True)
-
-
-def copies_of_baseline(plan: Plan, candidate: str) -> tuple[str, ...]:
-    """The arms that a candidate's blocks are paired with."""
-    has_control = plan.measurement.control and plan.role(candidate) == "candidate"
-    return (plan.baseline, plan.control_name) if has_control else (plan.baseline,)
-
-
-def _whole_launches(blocks: pd.DataFrame) -> pd.DataFrame:
-    """Every launch of an arm made one block."""
-    whole = blocks.groupby(["launch", "arm"], as_index=False)[["samples", "block_s"]].sum()
-    return whole.assign(turn=0, round=0, throughput_per_s=whole["samples"] / whole["block_s"])
-
-
-def by_launch(table: pd.DataFrame, value: str | list[str]) -> list[Array]:
-    """A column's values, one array per launch; of several columns [rows, columns]."""
-    return [group[value].to_numpy(dtype=np.float64) for _, group in table.groupby("launch", sort=True)]
 
 
 def total_tables(plan: Plan, blocks: pd.DataFrame, groups: Sequence[Sequence[str]]) -> list[list[Array]]:
@@ -92,14 +79,14 @@ def total_tables(plan: Plan, blocks: pd.DataFrame, groups: Sequence[Sequence[str
     Args:
         plan: for the mode.
         blocks: of one case, where there are several.
-        groups: per ratio the arm, then those that it is held against (``with_copies``); the first of these must have a block.
+        groups: per ratio the arm, then those that it is held against; the first of these must have a block.
 
     Returns:
-        Per ratio and launch float64 [rounds, arms, 2] of samples and seconds. The rounds are the same in all ratios; NaN where an
-        arm has no block.
+        Per ratio and launch float64 [rounds, arms, 2] of samples and seconds. All ratios have the same rounds; NaN where an arm
+        has no block.
     """
     sync = _paired_blocks(plan, blocks)
-    samples, seconds = (sync.pivot_table(index=["launch", "round"], columns="arm", values=name) for name in ("samples", "block_s"))
+    samples, seconds = (sync.pivot_table(index=["launch", "round"], columns="arm", values=name) for name in THROUGHPUT)
     launches = samples.index.get_level_values("launch").to_numpy()
     found = []
     for arms in groups:
@@ -109,44 +96,30 @@ def total_tables(plan: Plan, blocks: pd.DataFrame, groups: Sequence[Sequence[str
     return found
 
 
-def with_copies(plan: Plan, name: str) -> list[str]:
-    """An arm and the copies of the baseline that it is held against."""
-    return [name, *copies_of_baseline(plan, name)]
-
-
 def _paired_blocks(plan: Plan, blocks: pd.DataFrame) -> pd.DataFrame:
     """The synchronised blocks, one of each arm in a round; where arms took no turns a launch is one."""
     sync = blocks[blocks["kind"] == "sync"]
     if plan.measurement.mode != "interleaved":
-        sync = _whole_launches(sync)
+        whole = sync.groupby(["launch", "arm"], as_index=False)[THROUGHPUT].sum()
+        sync = whole.assign(turn=0, round=0, throughput_per_s=whole["samples"] / whole["block_s"])
     return sync.drop_duplicates(["arm", "launch", "round"])
 
 
 def throughput_per_s(blocks: pd.DataFrame) -> float:
-    """Samples per second over all these blocks together.
-
-    Args:
-        blocks: synchronised ones of one arm, at least one (``tabulate_blocks``).
-    """
+    """Samples per second over all these blocks together: synchronised ones of one arm, at least one (``tabulate_blocks``)."""
     samples, seconds = blocks[THROUGHPUT].sum()
     return float(samples / seconds)
 
 
-def throughput_interval(blocks: pd.DataFrame, *, confidence: float, seed: int) -> Interval | None:
-    """``throughput_per_s`` with a percentile bootstrap over launches and the blocks within each; None without blocks.
+def throughput_interval(blocks: pd.DataFrame, *, confidence: float) -> Estimate:
+    """``throughput_per_s`` with Student's interval over launches, of what each adds to the logarithm of a ratio of sums.
 
-    Args:
-        blocks: as for ``throughput_per_s``.
-        confidence: of the two-sided interval.
-        seed: of the bootstrap's draws.
+    That is Cochran's variance of a ratio (Sampling Techniques, 1977, section 6.4), so that a longer launch weighs more.
     """
-    return ratio_of_sums_interval(by_launch(blocks, THROUGHPUT), confidence=confidence, seed=seed)
-
-
-def phase_medians(slowest: pd.DataFrame) -> dict[str, float]:
-    """Median seconds per step of each phase, on the slowest rank of each step; empty without steps."""
-    sync = slowest[slowest["kind"] == "sync"]
-    return {phase: float(sync[f"{phase}_s"].median()) for phase in PHASES} if len(sync) else {}
+    sums = blocks.groupby("launch")[THROUGHPUT].sum()
+    shares = sums / sums.sum()
+    influence = len(sums) * (shares["samples"] - shares["block_s"])
+    return log_interval(throughput_per_s(blocks), influence, confidence=confidence)
 
 
 def columns(table: pd.DataFrame, names: Sequence[str]) -> dict[str, list[Any]]:

@@ -6,20 +6,19 @@ the case's factor, which the workload gives.
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, get_args
 
+import numpy as np
 import pandas as pd
 
 from measurement.records.record import Case, LaunchRecord
-from reports.conclusions.blocks import by_launch
 from reports.schema import ArmSummary, CaseFigures, Estimate, RatioSummary, Verdict
-from reports.statistics.bootstrap import median_interval
+from reports.statistics.student import log_interval
 
 Outcome = Verdict | Literal["not offered", "no timing"]
-"""Of an arm in a case; the last two where it has no ratio."""
+"""What comes out for an arm in a case; the last two where it has no ratio."""
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 OUTCOMES: tuple[Outcome, ...] = (*VERDICTS, "not offered", "no timing")
 
@@ -29,34 +28,26 @@ def cases_of(records: Sequence[LaunchRecord]) -> list[Case]:
     return next((record.cases for record in records if record.cases), [])
 
 
-def summarise_cases(records: Sequence[LaunchRecord], blocks: pd.DataFrame, *, confidence: float, seed: int) -> list[CaseFigures]:
-    """One arm's figures, case by case.
+def summarise_cases(records: Sequence[LaunchRecord], blocks: pd.DataFrame, *, confidence: float) -> list[CaseFigures]:
+    """One arm's figures, case by case: medians over blocks, with Student's interval of the launches' medians.
 
     Args:
         records: of this arm.
         blocks: of this arm (``reports.conclusions.blocks.tabulate_blocks``); throughput is in bytes per second.
         confidence: of the descriptive intervals.
-        seed: of their bootstrap.
     """
+    not_offered = {name: why for record in reversed(records) for name, why in record.not_offered.items()}
     return [
-        _figures(
-            case,
-            blocks[blocks["case"] == case.name],
-            unsupported_reason=next((record.not_offered[case.name] for record in records if case.name in record.not_offered), None),
-            confidence=confidence,
-            seed=seed + zlib.crc32(case.name.encode()),
-        )
-        for case in cases_of(records)
+        _figures(case, blocks[blocks["case"] == case.name], not_offered.get(case.name), confidence) for case in cases_of(records)
     ]
 
 
-def _figures(case: Case, blocks: pd.DataFrame, *, unsupported_reason: str | None, confidence: float, seed: int) -> CaseFigures:
-    launches = int(blocks["launch"].nunique())
-    figures = CaseFigures(case=case.name, not_offered=unsupported_reason, launches=launches, blocks=len(blocks))
-    found = median_interval(by_launch(blocks, "throughput_per_s"), confidence=confidence, seed=seed)
-    if found is None:
+def _figures(case: Case, blocks: pd.DataFrame, unsupported_reason: str | None, confidence: float) -> CaseFigures:
+    medians = blocks.groupby("launch")["throughput_per_s"].median()
+    figures = CaseFigures(case=case.name, not_offered=unsupported_reason, launches=len(medians), blocks=len(blocks))
+    if not len(blocks):
         return figures
-    algbw = found.as_estimate()
+    algbw = log_interval(float(blocks["throughput_per_s"].median()), np.log(medians), confidence=confidence)
     least, most = (None if bound is None else case.message_bytes / bound for bound in (algbw.ci_high, algbw.ci_low))
     latency = Estimate(value=case.message_bytes / algbw.value, ci_low=least, ci_high=most)
     return figures.model_copy(

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from measurement.records.record import LaunchRecord
@@ -29,34 +28,54 @@ DISTURBED = 0.10
 """A block is disturbed if others took this share of its ranks' cores, a hypervisor's other guests included."""
 MANY = 0.05
 """With a larger share of disturbed blocks the machine counts as not quiet."""
-WHERE: dict[str, Any] = {"launch": "int64", "arm": str, "turn": "int64", "round": "int64"}
-SHARES: dict[str, Any] = {"foreign": "float64", "steal": "float64", "other_threads": "float64"}
+TIMES_MEDIAN = 2.0
+TIMES_DEVIATION = 10.0
+FEW = 10
+"""With fewer stalls in all launches together, how often they come is not known well enough to found a verdict on them."""
+TURN = ["launch", "arm", "turn"]
+SHARES = ["foreign_share", "steal_share", "other_threads_share"]
+THREADS = ["running_s", "runnable_s", "library_s"]
+"""Fields of ``measurement.records.record.ThreadTimes``."""
+COUNTS = ["turn", "round", "steps", "skipped_steps", "restarts"]
+READINGS: dict[str, Any] = {
+    "launch": "int64",
+    "arm": str,
+    "is_ok": bool,
+    "kind": str,
+    **dict.fromkeys(COUNTS, "int64"),
+    **dict.fromkeys([*SHARES, "page_faults", *THREADS], "float64"),
+}
 
 
-def block_loads(records: Sequence[LaunchRecord]) -> pd.DataFrame:
-    """Every block whose load is known: columns ``WHERE`` and ``SHARES`` (of the cores), and whether it was ``disturbed``."""
+def tabulate_readings(records: Sequence[LaunchRecord]) -> pd.DataFrame:
+    """What was read beside the steps of every block: columns ``READINGS``, NaN where not known, and whether it was ``disturbed``.
+
+    Shares are of the ranks' cores; ``is_ok`` is the launch's.
+    """
     rows = [
-        (record.launch, record.arm, block.turn, block.round, *(getattr(block, f"{name}_share") for name in SHARES))
+        {"launch": record.launch, "arm": record.arm, "is_ok": record.status == "ok"}
+        | {name: getattr(block, name) for name in ("kind", *COUNTS, *SHARES, "page_faults")}
+        | {name: getattr(block.threads, name, None) for name in THREADS}
         for record in records
         for block in record.blocks
-        if block.foreign_share is not None
     ]
-    table = pd.DataFrame(rows, columns=[*WHERE, *SHARES]).astype(WHERE | SHARES)
-    table["steal"] = table["steal"].fillna(0.0)
-    return table.assign(disturbed=table["foreign"] + table["steal"] > DISTURBED)
+    table = pd.DataFrame(rows, columns=list(READINGS)).astype(READINGS)
+    table["steal_share"] = table["steal_share"].fillna(0.0)
+    return table.assign(disturbed=table["foreign_share"] + table["steal_share"] > DISTURBED)
 
 
-def summarise_load(loads: pd.DataFrame) -> LoadFigures | None:
-    """Of these blocks; None where there are none."""
-    if not len(loads):
+def summarise_load(readings: pd.DataFrame) -> LoadFigures | None:
+    """The load over these blocks; None where it is known of none."""
+    known = readings[readings["foreign_share"].notna()]
+    if not len(known):
         return None
-    means = loads[[*SHARES, "disturbed"]].mean()
+    means = known[[*SHARES, "disturbed"]].mean()
     return LoadFigures(
-        foreign_share=means["foreign"],
-        steal_share=means["steal"],
+        foreign_share=means["foreign_share"],
+        steal_share=means["steal_share"],
         disturbed_share=means["disturbed"],
-        other_threads_share=None if pd.isna(means["other_threads"]) else means["other_threads"],
-        blocks=len(loads),
+        other_threads_share=None if pd.isna(means["other_threads_share"]) else means["other_threads_share"],
+        blocks=len(known),
     )
 
 
@@ -65,17 +84,10 @@ def is_quiet(load: LoadFigures | None) -> bool:
     return load is None or load.disturbed_share <= MANY
 
 
-def undisturbed(blocks: pd.DataFrame, loads: pd.DataFrame) -> pd.DataFrame:
+def undisturbed(blocks: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFrame:
     """The blocks without those that were disturbed."""
-    marked = blocks.merge(loads[["launch", "arm", "turn", "disturbed"]], on=["launch", "arm", "turn"], how="left")
-    return marked[~marked["disturbed"].fillna(value=False).astype(bool)].drop(columns="disturbed")
-
-
-TIMES_MEDIAN = 2.0
-TIMES_DEVIATION = 10.0
-FEW = 10
-"""With fewer stalls in all launches together, how often they come is not known well enough to found a verdict on them."""
-TURN = ["launch", "arm", "turn"]
+    hit = pd.MultiIndex.from_frame(readings.loc[readings["disturbed"], TURN])
+    return blocks[~pd.MultiIndex.from_frame(blocks[TURN]).isin(hit)]
 
 
 def find_stalls(slowest: pd.DataFrame) -> pd.DataFrame:
@@ -88,48 +100,39 @@ def find_stalls(slowest: pd.DataFrame) -> pd.DataFrame:
         ``launch, arm, turn, step_s`` and ``stall_s``, the time beyond the launch's median step.
     """
     sync = slowest[slowest["kind"] == "sync"]
-    of_launch = sync.groupby(["launch", "arm"])["step_s"]
-    median = of_launch.transform("median")
+    launch = [sync["launch"], sync["arm"]]
+    median = sync["step_s"].groupby(launch).transform("median")
     beyond = sync["step_s"] - median
-    deviation = beyond.abs().groupby([sync["launch"], sync["arm"]]).transform("median")
+    deviation = beyond.abs().groupby(launch).transform("median")
     is_stall = (sync["step_s"] > TIMES_MEDIAN * median) & (beyond > TIMES_DEVIATION * deviation)
     return sync.assign(stall_s=beyond)[is_stall][[*TURN, "step_s", "stall_s"]]
 
 
 def without_stalls(blocks: pd.DataFrame, stalls: pd.DataFrame) -> pd.DataFrame:
-    """The same blocks as if each stall had been a median step. Never for a verdict: it tells what the stalls are worth."""
+    """The blocks as if each stall had been a median step. Never for a verdict: it tells what the stalls are worth."""
     lost = stalls.groupby(TURN, as_index=False)["stall_s"].sum()
     merged = blocks.merge(lost, on=TURN, how="left")
     shorter = merged["block_s"] - merged["stall_s"].fillna(0.0)
     return merged.assign(block_s=shorter, throughput_per_s=merged["samples"] / shorter).drop(columns="stall_s")
 
 
-def summarise_stalls(arm: str, stalls: pd.DataFrame, blocks: pd.DataFrame) -> StallFigures | None:
-    """One arm's stalls; None without synchronised blocks."""
-    sync = blocks[(blocks["arm"] == arm) & (blocks["kind"] == "sync")]
-    if not len(sync):
-        return None
-    own = stalls[stalls["arm"] == arm]
-    lost = float(own["stall_s"].sum())
+def summarise_stalls(stalls: pd.DataFrame, sync: pd.DataFrame) -> StallFigures:
+    """One arm's stalls in its synchronised blocks, at least one."""
+    lost = float(stalls["stall_s"].sum())
     return StallFigures(
-        count=len(own),
+        count=len(stalls),
         seconds=lost,
         share=lost / float(sync["block_s"].sum()),
-        typical_s=float(np.median(own["step_s"])) if len(own) else None,
-        longest_s=float(own["step_s"].max()) if len(own) else None,
+        typical_s=float(stalls["step_s"].median()) if len(stalls) else None,
+        longest_s=float(stalls["step_s"].max()) if len(stalls) else None,
     )
 
 
-def summarise_page_faults(records: Sequence[LaunchRecord]) -> PageFaults | None:
-    """One arm's, of synchronised steps; None where they were not counted."""
-    rows = [
-        (record.launch, block.page_faults, block.steps)
-        for record in records
-        for block in record.blocks
-        if block.kind == "sync" and block.page_faults is not None
-    ]
-    if not rows:
+def summarise_page_faults(readings: pd.DataFrame) -> PageFaults | None:
+    """One arm's page faults in synchronised steps; None where they were not counted."""
+    counted = readings[(readings["kind"] == "sync") & readings["page_faults"].notna()]
+    if not len(counted):
         return None
-    sums = pd.DataFrame(rows, columns=["launch", "faults", "steps"]).groupby("launch").sum()
-    by_launch = sums["faults"] / sums["steps"]
-    return PageFaults(per_step=sums["faults"].sum() / sums["steps"].sum(), fewest=by_launch.min(), most=by_launch.max())
+    sums = counted.groupby("launch")[["page_faults", "steps"]].sum()
+    by_launch = sums["page_faults"] / sums["steps"]
+    return PageFaults(per_step=sums["page_faults"].sum() / sums["steps"].sum(), fewest=by_launch.min(), most=by_launch.max())

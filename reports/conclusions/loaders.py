@@ -16,7 +16,7 @@ from reports.estimate import Estimate
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class LoaderGroup:
     """Whose loaders: one rank's, one host's, or all."""
 
     kind: Literal["rank", "host", "all"]
@@ -24,7 +24,7 @@ class Place:
     host: str = ""
 
 
-Rates = dict[Place, dict[int, Estimate]]
+Rates = dict[LoaderGroup, dict[int, Estimate]]
 """Samples per second by number of workers: the median over rounds, least and greatest in place of an interval."""
 
 
@@ -32,10 +32,10 @@ def loading_rates(record: LoaderRecord) -> Rates:
     """Samples per second of every rank, then host, then all together: the sum of what their ranks load in the same round."""
     turns = pd.DataFrame([turn.model_dump() for turn in record.turns], columns=list(LoaderTurn.model_fields))
     turns["per_s"] = turns["samples"] / turns["seconds"]
-    places: list[tuple[Place, pd.DataFrame]] = [
-        *((Place(kind="rank", name=f"rank {rank}", host=own["host"].iloc[0]), own) for rank, own in turns.groupby("rank")),
-        *((Place(kind="host", name="host", host=str(host)), own) for host, own in turns.groupby("host", sort=False)),
-        (Place(kind="all", name="all"), turns),
+    places: list[tuple[LoaderGroup, pd.DataFrame]] = [
+        *((LoaderGroup(kind="rank", name=f"rank {rank}", host=own["host"].iloc[0]), own) for rank, own in turns.groupby("rank")),
+        *((LoaderGroup(kind="host", name="host", host=str(host)), own) for host, own in turns.groupby("host", sort=False)),
+        (LoaderGroup(kind="all", name="all"), turns),
     ]
     return {place: _by_workers(own) for place, own in places}
 
@@ -89,7 +89,7 @@ def read_demand(folder: Path, workload: str) -> LoaderDemand:
     others = {record.workload for record in records} - {workload}
     if others:
         raise RecordError(f"--against '{folder}' is of workload '{others.pop()}', not '{workload}'; give one of the same workload")
-    sync = read_steps(results, records).that_count(records).where(kind="sync").rank_blocks
+    sync = read_steps(results, records).valid(records).where(kind="sync").rank_blocks
     if not len(sync):
         raise RecordError(f"--against '{folder}' holds no timed steps: no launch of it is ok; measure the training again")
     busy = sync.assign(busy_s=sync["step_s"] - sync["data_wait_s"]).groupby(["arm", "rank"])[["samples", "busy_s"]].sum()

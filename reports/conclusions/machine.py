@@ -39,62 +39,45 @@ def summarise_machine(records: Sequence[LaunchRecord], host_use: pd.DataFrame) -
 
     Args:
         records: of the arm.
-        host_use: the same arm's (``measurement.records.results.ResultsFolder.host_use``).
+        host_use: that arm's (``measurement.records.results.ResultsFolder.host_use``).
     """
     good = [record for record in records if record.status == "ok"]
     sync = [(record.launch, block.turn) for record in good for block in record.blocks if block.kind == "sync"]
     counted = host_use.merge(pd.DataFrame(sync, columns=PLACE).astype({"launch": "int64", "turn": "Int32"}), on=PLACE)
     every = host_use[host_use["launch"].isin([record.launch for record in good])]
-    return [_host(str(host), own, _core_shares(every[every["host"] == host])) for host, own in counted.groupby("host")]
+    cores = every[every["measure"] == "core_busy_s"].assign(core=lambda table: table["of"].astype("int64"))
+    busy_s = cores.groupby(["host", "core"])["value"].sum()
+    wall_s = every[every["measure"] == "wall_s"].groupby("host")["value"].sum()
+    shares = busy_s.div(wall_s, level="host")
+    return [_host(str(host), own, shares[shares.index.get_level_values("host") == host]) for host, own in counted.groupby("host")]
 
 
-def _core_shares(every: pd.DataFrame) -> list[float]:
-    """The share of the time that each core of a host was busy, by its number; of all blocks of an arm."""
-    cores = every[every["measure"] == "core_busy_s"]
-    wall_s = float(every.loc[every["measure"] == "wall_s", "value"].sum())
-    by_core = cores.assign(core=cores["of"].astype("int64")).groupby("core")["value"].sum()
-    return [float(seconds) / wall_s for seconds in by_core.sort_index()]
-
-
-def _host(host: str, own: pd.DataFrame, core_shares: list[float]) -> MachineFigures:
+def _host(host: str, own: pd.DataFrame, core_shares: pd.Series) -> MachineFigures:
     values = own.groupby(["measure", "of"])["value"]
-    sums, most, means = values.sum(), values.max(), values.mean().groupby("measure").mean()
-    wall_s = float(sums["wall_s", ""])
-    measured = set(own["measure"])
-    energy_j = sum(float(sums[name].sum()) for name in ("energy_j", "gpu_energy_j") if name in measured)
-
-    def per_second(name: str, interface: str) -> float:
-        return float(sums[name, interface]) / wall_s
-
-    interfaces = own.loc[own["measure"] == "sent_bytes", "of"].unique()
+    sums, most = values.sum(), values.max()
+    gpus = values.mean().groupby("measure").mean()
+    per_s = sums / float(sums["wall_s", ""])
+    power_w = sum(float(per_s[name].sum()) for name in ("energy_j", "gpu_energy_j") if name in per_s)
+    slowed_by = own.loc[own["measure"] == "gpu_slowed_by", "value"].astype("int64")
     return MachineFigures(
         host=host,
-        core_shares=core_shares,
-        busy_cores=float(sums["busy_s", ""]) / wall_s,
+        core_shares=core_shares.tolist(),
+        busy_cores=per_s["busy_s", ""],
         memory_used_bytes=int(most["memory_used_bytes", ""]),
         memory_bytes=int(most["memory_bytes", ""]),
         network={
             str(name): NetworkFigures(
-                sent_bytes_per_s=per_second("sent_bytes", name),
-                received_bytes_per_s=per_second("received_bytes", name),
-                packets_per_s=per_second("sent_packets", name) + per_second("received_packets", name),
+                sent_bytes_per_s=per_s["sent_bytes", name],
+                received_bytes_per_s=per_s["received_bytes", name],
+                packets_per_s=per_s["sent_packets", name] + per_s["received_packets", name],
             )
-            for name in interfaces
+            for name in own.loc[own["measure"] == "sent_bytes", "of"].unique()
         },
-        power_w=energy_j / wall_s if energy_j else None,
-        gpu_utilisation=_known(means, "gpu_utilisation"),
-        gpu_mhz=_known(means, "gpu_sm_mhz"),
-        gpu_slowed_by=_reasons(own.loc[own["measure"] == "gpu_slowed_by", "value"]),
+        power_w=power_w or None,
+        gpu_utilisation=gpus.get("gpu_utilisation"),
+        gpu_mhz=gpus.get("gpu_sm_mhz"),
+        gpu_slowed_by=list(dict.fromkeys(why for bit, why in SLOWED_BY.items() if (slowed_by & bit).any())),
     )
-
-
-def _known(means: pd.Series, name: str) -> float | None:
-    return float(means[name]) if name in means else None
-
-
-def _reasons(bits: pd.Series) -> list[str]:
-    """Why GPUs were slower than they can be, after any block."""
-    return list(dict.fromkeys(why for bit, why in SLOWED_BY.items() if (bits.astype("int64") & bit).any()))
 
 
 def energy_per_sample_j(machine: Sequence[MachineFigures], throughput: Estimate | None) -> float | None:
@@ -105,26 +88,24 @@ def energy_per_sample_j(machine: Sequence[MachineFigures], throughput: Estimate 
     return sum(power for power in powers if power is not None) / throughput.value
 
 
-def machine_by_block(host_use: pd.DataFrame, loads: pd.DataFrame) -> pd.DataFrame:
+def machine_by_block(host_use: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFrame:
     """What the machine did block by block, over all hosts: for the strips under the pairs.
 
     Args:
         host_use: of all arms.
-        loads: of ``reports.conclusions.disturbances.block_loads``.
+        readings: of ``reports.conclusions.disturbances.tabulate_readings``.
 
     Returns:
         ``MACHINE_COLUMNS``, by launch and turn: ``others``, the share of the ranks' cores that others and other guests took;
         ``memory_share`` of the fullest host; ``sent_bytes_per_s`` over all interfaces. NaN where not known.
     """
-    others = loads.assign(others=(loads["foreign"] + loads["steal"]).clip(lower=0))[[*PLACE, "others"]]
+    known = readings[readings["foreign_share"].notna()]
+    others = known.assign(others=(known["foreign_share"] + known["steal_share"]).clip(lower=0))[[*PLACE, "others"]]
     blocks = host_use[host_use["turn"].notna()]
     sums = blocks.groupby([*PLACE, "host", "measure"])["value"].sum().unstack("measure")
-    names = ["wall_s", "memory_used_bytes", "memory_bytes", "sent_bytes"]
-    sums = sums.reindex(columns=names).reset_index()
-    sums = sums.assign(
-        memory_share=sums["memory_used_bytes"] / sums["memory_bytes"],
-        sent_bytes_per_s=sums["sent_bytes"].fillna(0.0) / sums["wall_s"],
-    )
+    sums = sums.reindex(columns=["wall_s", "memory_used_bytes", "memory_bytes", "sent_bytes"]).reset_index()
+    sums["memory_share"] = sums["memory_used_bytes"] / sums["memory_bytes"]
+    sums["sent_bytes_per_s"] = sums["sent_bytes"].fillna(0.0) / sums["wall_s"]
     by_block = sums.groupby(PLACE).agg({"memory_share": "max", "sent_bytes_per_s": "sum"}).reset_index()
     return others.merge(by_block.astype({"turn": "int64"}), on=PLACE, how="outer").sort_values(PLACE, ignore_index=True)
 
@@ -147,14 +128,10 @@ def summarise_links(plan: Plan, records: Sequence[LaunchRecord]) -> list[LinkFig
     size = int(good[0].ranks[0].model.get("gradient_bytes", 0))
     needed = ring_bytes([ranks[rank] for rank in sorted(ranks)], size * share_sent(good[0].options))
     warmup = plan.measurement.warmup_steps
+    links = {host: [_per_step(blocks, host, way, warmup=warmup) for way in (0, 1)] for host in blocks[0].link_bytes}
     return [
-        LinkFigures(
-            host=host,
-            sent_bytes=_per_step(blocks, host, 0, warmup=warmup),
-            received_bytes=_per_step(blocks, host, 1, warmup=warmup),
-            needed_bytes=needed.get(host, 0.0),
-        )
-        for host in blocks[0].link_bytes
+        LinkFigures(host=host, sent_bytes=sent, received_bytes=received, needed_bytes=needed.get(host, 0.0))
+        for host, (sent, received) in links.items()
     ]
 
 

@@ -13,15 +13,16 @@ too.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import special
 
-from measurement.records.record import PHASES, LaunchRecord
-from reports.conclusions.steps import means_by_rank
+from measurement.records.record import LaunchRecord
+from reports.conclusions.steps import TIMES, means_by_rank
 from reports.schema import ByRank, HostFigures, RankFigures, Straggler
+from reports.statistics.student import student_t
 
 SURE = 0.99
 """With which a rank is named, over all ranks of an arm together."""
@@ -45,15 +46,18 @@ def summarise_ranks(records: Sequence[LaunchRecord], timed: pd.DataFrame, stragg
     if sync["rank"].nunique() < 2:
         return None
     own = means_by_rank(local, ["step_s"], by=["rank"])["step_s"] if len(local) else _before_exchange(sync)
-    by_rank = sync.groupby("rank").agg(samples=("samples", "sum"), total_s=("step_s", "sum"), steps=("steps", "sum"))
-    by_rank = by_rank.assign(step_s=by_rank["total_s"] / by_rank["steps"]).drop(columns="steps")
+    by_rank = sync.groupby("rank")[["samples", "step_s", "steps"]].sum()
+    by_rank = by_rank.assign(per_s=by_rank["samples"] / by_rank["step_s"], mean_s=by_rank["step_s"] / by_rank["steps"], own_s=own)
     ranks = [
-        RankFigures(rank=rank, host=hosts.get(rank, ""), throughput_per_s=samples / total_s, step_s=step_s, own_s=own_s)
-        for rank, samples, total_s, step_s, own_s in by_rank.assign(own_s=own).reset_index().itertuples(index=False, name=None)
+        RankFigures(rank=rank, host=hosts.get(rank, ""), throughput_per_s=per_s, step_s=mean_s, own_s=own_s)
+        for rank, per_s, mean_s, own_s in by_rank[["per_s", "mean_s", "own_s"]].itertuples(name=None)
     ]
+    rates: dict[str, list[float]] = {}
+    for one in ranks:
+        rates.setdefault(one.host, []).append(one.throughput_per_s)
     return ByRank(
         ranks=ranks,
-        hosts=_sums(ranks),
+        hosts=[HostFigures(host=host, ranks=len(own), throughput_per_s=sum(own)) for host, own in rates.items()],
         step_skew=skew([rank.step_s for rank in ranks]),
         own_skew=skew([rank.own_s for rank in ranks]),
         own_time="local step" if len(local) else "data wait and forward",
@@ -65,18 +69,47 @@ def _before_exchange(sync: pd.DataFrame) -> pd.Series:
     return means_by_rank(sync, ["data_wait_s", "forward_s"], by=["rank"]).sum(axis="columns")
 
 
-def _sums(ranks: Sequence[RankFigures]) -> list[HostFigures]:
-    sums = []
-    for host in dict.fromkeys(rank.host for rank in ranks):
-        own = [rank.throughput_per_s for rank in ranks if rank.host == host]
-        sums.append(HostFigures(host=host, ranks=len(own), throughput_per_s=sum(own)))
-    return sums
-
-
 def skew(seconds: Sequence[float]) -> float:
     """The longest time over the median."""
     ordered = pd.Series(list(seconds))
     return float(ordered.max() / ordered.median())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Lateness:
+    """How late each rank is in each arm."""
+
+    table: pd.DataFrame
+    """By arm and launch; columns by time and rank (``lateness``)."""
+    at_least: float
+    """Seconds; a rank that is late by less is not named."""
+    hosts: Mapping[int, str]
+    """By rank."""
+
+    def mean(self, arms: Sequence[str], rank: int) -> pd.Series:
+        """Lateness of one rank by each time, over launches and arms alike."""
+        return self.table.loc[list(arms), (slice(None), rank)].droplevel("rank", axis="columns").groupby("arm").mean().mean()
+
+    def named(self, late: pd.DataFrame, error_s: float, df: int, arms: Sequence[str], others: Sequence[str]) -> Straggler | None:
+        """The rank that is late, if one is: one-sided for each rank, all of them at once (Bonferroni).
+
+        Args:
+            late: seconds, launches down, ranks across.
+            error_s: the standard error of a rank's mean.
+            df: its degrees of freedom.
+            arms: those that ``late`` is of, in which the rank must be late by itself: else other arms have another late rank.
+            others: those that they are held against.
+        """
+        means = late.mean()
+        rank, late_s = int(str(means.idxmax())), float(means.max())
+        half = student_t(1 - 2 * (1 - SURE) / late.shape[1], df) * error_s
+        own = self.mean(arms, rank)
+        if late_s - half <= 0 or late_s <= self.at_least or own["step_s"] < self.at_least:
+            return None
+        excess = own - self.mean(others, rank) if others else own
+        phase = str(excess.drop("step_s").idxmax()).removesuffix("_s")
+        bounds = {"ci_low": late_s - half, "ci_high": late_s + half}
+        return Straggler(rank=rank, host=self.hosts.get(rank, ""), phase=phase, late_s=late_s, **bounds)
 
 
 def find_stragglers(records: Sequence[LaunchRecord], local: pd.DataFrame) -> dict[str, Straggler]:
@@ -86,70 +119,44 @@ def find_stragglers(records: Sequence[LaunchRecord], local: pd.DataFrame) -> dic
         records: of all arms, the floor among them.
         local: their blocks without exchange that count, by rank (``reports.conclusions.steps.Steps.rank_blocks``).
     """
-    phases = [f"{phase}_s" for phase in PHASES]
-    late = {str(arm): lateness(own, ["step_s", *phases]) for arm, own in local.groupby("arm") if own["rank"].nunique() > 1}
-    whole = {arm: table["step_s"] for arm, table in late.items()}
-    launches = set.intersection(*(set(table.index) for table in whole.values())) if whole else set()
+    tables = {str(arm): lateness(own, TIMES) for arm, own in local.groupby("arm") if own["rank"].nunique() > 1}
+    launches = set.intersection(*(set(table.index) for table in tables.values())) if tables else set()
     if len(launches) < 2:
         return {}
-    whole = {arm: table.loc[sorted(launches)] for arm, table in whole.items()}
-    hosts = {place.rank: place.host for record in records for place in record.ranks}
+    table = pd.concat({arm: table.loc[sorted(launches)] for arm, table in tables.items()}, names=["arm"])
     at_least = WORTH_NAMING * float(local["step_s"].sum() / local["steps"].sum())
-
-    def named(table: pd.DataFrame, error_s: float, freedom: int, of: Sequence[str], others: Sequence[str]) -> Straggler | None:
-        found = _slowest(table, error_s, freedom, at_least=at_least)
-        if found is None:
-            return None
-        rank, late_s, half = found
-        if _mean([whole[arm][rank] for arm in of]) < at_least:  # it is the other arms' other ranks that are late
-            return None
-        own, theirs = ({phase: _mean([late[arm][phase][rank] for arm in arms]) for phase in phases} for arms in (of, others))
-        worst = max(phases, key=lambda phase: own[phase] - theirs[phase]).removesuffix("_s")
-        bounds = {"ci_low": late_s - half, "ci_high": late_s + half}
-        return Straggler(rank=rank, host=hosts.get(rank, ""), phase=worst, late_s=late_s, **bounds)
-
-    number, ranks = len(launches), next(iter(whole.values())).shape[1]
-    common = _median_of(list(whole.values()))
-    everywhere = named(common, float(common.std().max()) / math.sqrt(number), number - 1, list(whole), [])
-    found: dict[str, Straggler | None] = {}
-    if len(whole) == 1:
-        return dict.fromkeys(whole, everywhere) if everywhere else {}
-    excess = {arm: table - _median_of([whole[other] for other in whole if other != arm]) for arm, table in whole.items()}
+    found = _Lateness(table=table, at_least=at_least, hosts={place.rank: place.host for one in records for place in one.ranks})
+    whole = table.loc[:, "step_s":"step_s"].droplevel(0, axis="columns")
+    arms, number = list(tables), len(launches)
+    common = whole.groupby("launch").median()
+    everywhere = found.named(common, float(common.std().max()) / math.sqrt(number), number - 1, arms, [])
+    if len(arms) == 1:
+        return {arms[0]: everywhere} if everywhere else {}
+    others = {arm: [other for other in arms if other != arm] for arm in arms}
+    excess = {arm: whole.loc[arm] - whole.loc[others[arm]].groupby("launch").median() for arm in arms}
     # Of R ranks, each held against the others, and A arms, (R - 1)(A - 1) are free in each launch.
-    squares = sum(float(np.square((table - table.mean()).to_numpy(dtype=np.float64)).sum()) for table in excess.values())
-    freedom = (number - 1) * (ranks - 1) * (len(whole) - 1)
-    for arm, table in excess.items():
-        error_s = math.sqrt(squares / len(excess) / ranks / (number - 1) / number)
-        others = [other for other in whole if other != arm]
-        is_late = everywhere is not None and float(whole[arm][everywhere.rank].mean()) >= at_least
-        found[arm] = named(table, error_s, freedom, [arm], others) or (everywhere if is_late else None)
-    return {arm: straggler for arm, straggler in found.items() if straggler is not None}
+    ranks = whole.shape[1]
+    squares = sum(float(np.square((late - late.mean()).to_numpy(dtype=np.float64)).sum()) for late in excess.values())
+    error_s = math.sqrt(squares / len(arms) / ranks / (number - 1) / number)
+    df = (number - 1) * (ranks - 1) * (len(arms) - 1)
+    stragglers = {arm: found.named(late, error_s, df, [arm], others[arm]) for arm, late in excess.items()}
+    if everywhere:
+        late_arms = [arm for arm in arms if found.mean([arm], everywhere.rank)["step_s"] >= at_least]
+        stragglers |= {arm: stragglers[arm] or everywhere for arm in late_arms}
+    return {arm: straggler for arm, straggler in stragglers.items() if straggler}
 
 
-def lateness(local: pd.DataFrame, names: Sequence[str]) -> dict[str, pd.DataFrame]:
-    """Seconds that each rank's mean of these times is longer than that of the others: launches down, ranks across; one arm's."""
-    means = means_by_rank(local, names)
-    found = {}
-    for name in names:
-        table = means[name].unstack("rank").dropna()
-        ranks = table.shape[1]
-        found[name] = table.sub(table.mean(axis="columns"), axis="index") * ranks / (ranks - 1)
-    return found
+def lateness(local: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """Seconds that each rank's mean of these times is longer than that of the others.
 
+    Args:
+        local: blocks of one arm, by rank.
+        names: of the times.
 
-def _median_of(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """By launch and rank."""
-    return pd.concat(tables).groupby(level=0).median()
-
-
-def _mean(tables: Sequence[pd.Series]) -> float:
-    """Of launches and arms alike; 0 without any."""
-    return float(np.mean([table.mean() for table in tables])) if tables else 0.0
-
-
-def _slowest(table: pd.DataFrame, error_s: float, freedom: int, *, at_least: float) -> tuple[int, float, float] | None:
-    """The slowest rank, by how much, and the half width of that: one-sided for each rank, all of them at once (Bonferroni)."""
-    means = table.mean()
-    rank, late_s = int(str(means.idxmax())), float(means.max())
-    half = float(special.stdtrit(freedom, 1 - (1 - SURE) / table.shape[1])) * error_s
-    return (rank, late_s, half) if late_s - half > 0 and late_s > at_least else None
+    Returns:
+        Launches down; columns by time and rank.
+    """
+    means = pd.DataFrame(means_by_rank(local, names).unstack("rank")).dropna()
+    ranks = local["rank"].nunique()
+    late = means - means.T.groupby(level=0).transform("mean").T
+    return late.mul(ranks).div(ranks - 1)

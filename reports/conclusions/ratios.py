@@ -5,267 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from measurement.plans.plan import Plan
-from measurement.records.record import LaunchRecord
-from reports.conclusions.blocks import PAIR_COLUMNS, columns, copies_of_baseline, pair_blocks, total_tables, with_copies
-from reports.conclusions.cases import cases_of
+from reports.conclusions.blocks import PAIR_COLUMNS, THROUGHPUT, columns, copies_of_baseline, pair_blocks, total_tables
 from reports.conclusions.disturbances import FEW, is_quiet, summarise_load, undisturbed, without_stalls
-from reports.conclusions.step_terms import Terms
+from reports.conclusions.evidence import Evidence
 from reports.conclusions.verdict import decide, reach_of_load, stands_clear, tells_nothing, to_decide
-from reports.schema import ArmSummary, RatioSummary, Withheld
-from reports.statistics.intervals import Interval, Launches, launch_ratios, ratio_intervals, typical_ratio
+from reports.schema import ArmSummary, RatioSummary, Verdict, Withheld
+from reports.statistics.intervals import Launches, RatioEstimate, launch_ratios, ratio_intervals, typical_ratio
 from reports.statistics.separate import Runs, ratio_of_runs, ratio_of_usual_blocks, run_order, runs_of, separate_ratio
 
 Sample = Launches | tuple[Runs, Runs]
 """What one ratio is made of: blocks of rounds, or the runs of two arms that took no turns."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """What ratios are concluded from."""
-
-    plan: Plan
-    records: Sequence[LaunchRecord]
-    blocks: pd.DataFrame
-    """Of all arms (``reports.conclusions.blocks.tabulate_blocks``)."""
-    stalls: pd.DataFrame
-    """``reports.conclusions.disturbances.find_stalls``."""
-    loads: pd.DataFrame
-    """``reports.conclusions.disturbances.block_loads``."""
-    arms: Mapping[str, ArmSummary]
-    terms: Terms
-    minutes: float
-    """Of measuring so far."""
-    error_share: float = 1.0
-    """That this look may spend (``reports.statistics.looks``)."""
-
-    @property
-    def threshold(self) -> float:
-        """A ratio within this of 1 is of no practical interest."""
-        return self.plan.measurement.noise_threshold
-
-    @property
-    def others(self) -> list[str]:
-        """All arms but the baseline, the candidates first."""
-        names = [name for name in self.plan.compared_arms() if name != self.plan.baseline]
-        return sorted(names, key=lambda name: self.plan.role(name) == "control")
-
-    @property
-    def are_runs(self) -> bool:
-        """Whether people started the runs themselves, so that arms took no turns."""
-        return self.plan.measurement.mode == "separate"
-
-    def samples(self, blocks: pd.DataFrame, groups: Sequence[Sequence[str]]) -> list[Sample]:
-        """What ratios are made of in these blocks, which are of one case where there are several.
-
-        Args:
-            blocks: as of ``tabulate_blocks``.
-            groups: per ratio the arm, then those that it is held against, which are copies of one arm.
-        """
-        if not self.are_runs:
-            return list(total_tables(self.plan, blocks, groups))
-        runs = self._runs(blocks)
-        return [(runs[ours], runs[theirs]) for ours, theirs in groups]
-
-    def samples_of_others(self, blocks: pd.DataFrame) -> dict[str, Sample]:
-        """Those of ``others``, each against the copies of the baseline."""
-        found = self.samples(blocks, [with_copies(self.plan, name) for name in self.others])
-        return dict(zip(self.others, found, strict=True))
-
-    def intervals(self, samples: Mapping[str, Sample]) -> dict[str, Interval | None]:
-        """The ratios of ``others``."""
-        family = sum(self.plan.role(name) == "candidate" for name in self.others)
-        copies = [len(copies_of_baseline(self.plan, name)) for name in self.others]
-        found = self.ratios(list(samples.values()), copies=copies, family=family)
-        return dict(zip(samples, found, strict=True))
-
-    def ratios(self, samples: Sequence[Sample], *, copies: Sequence[int], family: int) -> list[Interval | None]:
-        """Ratios with their intervals.
-
-        Args:
-            samples: of ``samples``, those that claim something first.
-            copies: for each, of how many copies the arm is that it is held against.
-            family: how many claim something.
-        """
-        confidence = self.plan.measurement.confidence
-        runs = [sample for sample in samples if isinstance(sample, tuple)]
-        if runs:
-            return [separate_ratio(ours, theirs, confidence=confidence, family=family) for ours, theirs in runs]
-        return ratio_intervals(
-            [sample for sample in samples if not isinstance(sample, tuple)],
-            confidence=confidence,
-            scales=[1 + 1 / number for number in copies],
-            family=family,
-            error_share=self.error_share,
-        )
-
-    def _runs(self, blocks: pd.DataFrame) -> dict[str, Runs]:
-        """Every arm's runs in the order of their start."""
-        started = {(record.arm, record.launch): record.started_at for record in self.records}
-        sync = blocks[blocks["kind"] == "sync"]
-        found = {}
-        for arm in self.plan.compared_arms():
-            own = sync[sync["arm"] == arm].groupby("launch")[["samples", "block_s"]]
-            runs = sorted(
-                ((started[arm, int(str(launch))], table.to_numpy(dtype=np.float64)) for launch, table in own), key=itemgetter(0)
-            )
-            found[arm] = runs_of([at for at, _ in runs], [table for _, table in runs])
-        return found
-
-
-def summarise_ratios(evidence: Evidence) -> list[RatioSummary]:
-    """The ratio of every other arm to the baseline, in every case, the control first; without figures where there is no timing."""
-    cases: list[str | None] = [case.name for case in cases_of(evidence.records)]
-    return [result for case in cases or [None] for result in _ratios_of_case(evidence, case)]
-
-
-def _ratios_of_case(evidence: Evidence, case: str | None) -> list[RatioSummary]:
-    """The ratios of one case, or of a workload that is trained (``case`` is None)."""
-    plan = evidence.plan
-    blocks = evidence.blocks if case is None else evidence.blocks[evidence.blocks["case"] == case]
-    samples = evidence.samples_of_others(blocks)
-    intervals = evidence.intervals(samples)
-    calm = None if case else evidence.samples_of_others(without_stalls(blocks, evidence.stalls))
-    control = next((intervals[name] for name in intervals if plan.role(name) == "control"), None)
-    is_disturbed = not is_quiet(summarise_load(evidence.loads))
-    calmer = evidence.samples_of_others(undisturbed(blocks, evidence.loads)) if is_disturbed else None
-    quiet = evidence.intervals(calmer) if calmer is not None else None
-    found = {}
-    for name, interval in intervals.items():
-        result = _without_verdict(evidence, name, case, blocks, interval)
-        sample, others = samples[name], quiet[name] if quiet is not None else None
-        result.run_order = run_order(*sample) if isinstance(sample, tuple) else None
-        result.typical_ratio = _typical(sample)
-        result.ratio_without_stalls = _ratio(calm[name]) if calm is not None else None
-        result.quiet_ratio = others.estimate if others else None
-        _judge(evidence, result, interval, control, quiet)
-        if case is None:
-            evidence.terms.explain(result, copies_of_baseline(plan, name))
-        found[name] = result
-    return [found[name] for name in plan.compared_arms() if name in found]
-
-
-def _without_verdict(
-    evidence: Evidence, name: str, case: str | None, blocks: pd.DataFrame, interval: Interval | None
-) -> RatioSummary:
-    plan = evidence.plan
-    return RatioSummary(
-        baseline=plan.baseline,
-        candidate=name,
-        case=case,
-        role="control" if plan.role(name) == "control" else "candidate",
-        world_size=plan.world_size,
-        hosts=next((record.hosts for record in evidence.records if record.arm == name), []),
-        confidence=plan.measurement.confidence,
-        **_bounds(interval),
-        pair_table=columns(_marked(evidence, pair_blocks(plan, blocks, name), name), [*PAIR_COLUMNS, "disturbed"]),
-        verdict="undecided",
-        verdict_alone="undecided",
-    )
-
-
-def _marked(evidence: Evidence, pairs: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Pairs with ``disturbed``: whether others disturbed one of the arms in that round."""
-    arms = with_copies(evidence.plan, name)
-    hit = evidence.loads[evidence.loads["disturbed"] & evidence.loads["arm"].isin(arms)]
-    rounds = set(zip(hit["launch"], hit["round"], strict=True))
-    return pairs.assign(disturbed=[place in rounds for place in zip(pairs["launch"], pairs["round"], strict=True)])
-
-
-def _bounds(interval: Interval | None) -> dict[str, Any]:
-    """The fields of ``RatioSummary`` that come from the interval."""
-    if interval is None:
-        return {"throughput_ratio": None, "ci_low": None, "ci_high": None, "launches": 0, "pairs": 0}
-    return {
-        "throughput_ratio": interval.estimate,
-        "ci_low": interval.low,
-        "ci_high": interval.high,
-        "run_low": interval.run_low,
-        "run_high": interval.run_high,
-        "caution": interval.caution,
-        "launches": interval.launches,
-        "pairs": interval.pairs,
-    }
-
-
-def _ratio(sample: Sample) -> float | None:
-    """The ratio of totals alone."""
-    if isinstance(sample, tuple):
-        return ratio_of_runs(*sample)
-    found = launch_ratios(sample)
-    return float(np.exp(found.logs.mean())) if found else None
-
-
-def _typical(sample: Sample) -> float | None:
-    """The ratio of usual blocks."""
-    return ratio_of_usual_blocks(*sample) if isinstance(sample, tuple) else typical_ratio(sample)
-
-
-def _judge(
-    evidence: Evidence,
-    result: RatioSummary,
-    interval: Interval | None,
-    control: Interval | None,
-    quiet: Mapping[str, Interval | None] | None,
-) -> None:
-    """Set the verdict, or what withholds it."""
-    threshold = evidence.threshold
-    alone = result.verdict_alone = decide(interval, threshold=threshold)
-    withheld: Withheld | None = None
-    if alone != "undecided" and interval is not None:
-        if result.role == "candidate" and decide(interval, threshold=threshold, control=control) != alone:
-            withheld = "control"
-        elif _hangs_on_few_stalls(evidence, result, interval):
-            withheld = "stalls"
-        elif quiet is not None and not _holds_under_load(evidence, result, interval, control, quiet[result.candidate]):
-            withheld = "load"
-    result.withheld_by = withheld
-    result.verdict = "undecided" if withheld else alone
-    if alone == "undecided":
-        measured = result.launches if evidence.are_runs else evidence.minutes
-        more = to_decide(interval, threshold=threshold, measured=measured, launches=result.launches)
-        if more is None:
-            return
-        result.more_range = (more.low, more.high)
-        if evidence.are_runs:
-            result.more_runs = None if more.value is None else math.ceil(more.value)
-        else:
-            result.more_minutes = more.value
-
-
-def _holds_under_load(
-    evidence: Evidence, result: RatioSummary, interval: Interval, control: Interval | None, quiet: Interval | None
-) -> bool:
-    """Whether the undisturbed rounds say the same; where they tell nothing, whether load could not have made the difference.
-
-    Sets ``load_reach`` where they tell nothing.
-    """
-    says_the_same = decide(quiet, threshold=evidence.threshold) == result.verdict_alone
-    if says_the_same or not tells_nothing(quiet, interval):
-        return says_the_same
-    arms = [result.candidate, *copies_of_baseline(evidence.plan, result.candidate)]
-    hit = evidence.loads[evidence.loads["disturbed"] & evidence.loads["arm"].isin(arms)]
-    reach = reach_of_load(float((hit["foreign"] + hit["steal"]).mean()) if len(hit) else 0.0, control)
-    result.load_reach = math.exp(reach)
-    return stands_clear(interval, reach)
-
-
-def _hangs_on_few_stalls(evidence: Evidence, result: RatioSummary, interval: Interval) -> bool:
-    """Whether the verdict would be another without stalls that are too few to tell how often they come."""
-    ours, theirs = evidence.arms[result.candidate].stalls, evidence.arms[result.baseline].stalls
-    if result.ratio_without_stalls is None or not ours or not theirs:
-        return False
-    worse = max(ours, theirs, key=lambda stalls: stalls.share)
-    if not 0 < worse.count < FEW:
-        return False
-    calm = interval.times(result.ratio_without_stalls / interval.estimate)
-    return decide(calm, threshold=evidence.threshold) != result.verdict_alone
+def summarise_ratios(evidence: Evidence, arms: Sequence[ArmSummary]) -> list[RatioSummary]:
+    """The ratio of every other arm to the baseline, case by case, in the plan's order; without figures where nothing was timed."""
+    by_name = {arm.name: arm for arm in arms}
+    cases: list[str | None] = [case.name for case in evidence.cases]
+    return [result for case in cases or [None] for result in _ratios_of_case(evidence, case, by_name)]
 
 
 def fastest(evidence: Evidence, results: Sequence[RatioSummary]) -> list[str]:
@@ -275,15 +36,194 @@ def fastest(evidence: Evidence, results: Sequence[RatioSummary]) -> list[str]:
     multiple comparisons with the best (Annals of Statistics 9, 1981): against the baseline by its verdict, against candidates by
     their own blocks of the same rounds.
     """
-    timed = {result.candidate: result for result in results if result.role == "candidate" and result.throughput_ratio is not None}
-    if not timed or cases_of(evidence.records):
+    ratios = {
+        one.candidate: one.throughput_ratio for one in results if one.role == "candidate" and one.throughput_ratio is not None
+    }
+    if not ratios or evidence.cases:
         return []
-    best = max(timed, key=lambda name: timed[name].throughput_ratio or 0.0)
-    plan = evidence.plan
-    if (timed[best].throughput_ratio or 0.0) < 1.0:
-        return [plan.baseline, *(name for name in timed if timed[name].verdict != "slower")]
-    others = [name for name in timed if name != best]
-    samples = evidence.samples(evidence.blocks, [[best, name] for name in others])
-    intervals = evidence.ratios(samples, copies=[1] * len(others), family=len(others))
+    verdicts = {one.candidate: one.verdict for one in results}
+    best, baseline = max(ratios, key=lambda name: ratios[name]), evidence.plan.baseline
+    if ratios[best] < 1.0:
+        return [baseline, *(name for name in ratios if verdicts[name] != "slower")]
+    others = [name for name in ratios if name != best]
+    samples = _samples(evidence, evidence.blocks, [[best, name] for name in others])
+    intervals = _intervals(evidence, samples, copies=[1] * len(others), family=len(others))
     tied = [name for name, one in zip(others, intervals, strict=True) if decide(one, threshold=evidence.threshold) != "faster"]
-    return [best, *([] if timed[best].verdict == "faster" else [plan.baseline]), *tied]
+    return [best, *([] if verdicts[best] == "faster" else [baseline]), *tied]
+
+
+def _samples(evidence: Evidence, blocks: pd.DataFrame, groups: Sequence[Sequence[str]]) -> list[Sample]:
+    """What ratios are made of in these blocks, which are of one case where there are several.
+
+    Args:
+        evidence: for the mode, and when runs began.
+        blocks: as of ``tabulate_blocks``.
+        groups: per ratio the arm, then those that it is held against, which are copies of one arm.
+    """
+    if not evidence.are_runs:
+        return list(total_tables(evidence.plan, blocks, groups))
+    runs = {arm: _runs(evidence, blocks, arm) for arm in evidence.plan.compared_arms()}
+    return [(runs[ours], runs[theirs]) for ours, theirs in groups]
+
+
+def _runs(evidence: Evidence, blocks: pd.DataFrame, arm: str) -> Runs:
+    """An arm's runs in the order of their start."""
+    sync = dict(list(blocks[(blocks["arm"] == arm) & (blocks["kind"] == "sync")].groupby("launch")))
+    started = sorted((one.started_at, one.launch) for one in evidence.records if one.arm == arm and one.launch in sync)
+    return runs_of([at for at, _ in started], [sync[launch][THROUGHPUT].to_numpy(dtype=np.float64) for _, launch in started])
+
+
+def _intervals(evidence: Evidence, samples: Sequence[Sample], *, copies: Sequence[int], family: int) -> list[RatioEstimate | None]:
+    """Ratios with their intervals.
+
+    Args:
+        evidence: for the confidence.
+        samples: of ``_samples``, those that claim something first.
+        copies: for each, of how many copies the arm is that it is held against.
+        family: how many claim something.
+    """
+    runs = [sample for sample in samples if isinstance(sample, tuple)]
+    if runs:
+        return [separate_ratio(ours, theirs, confidence=evidence.confidence, family=family) for ours, theirs in runs]
+    return ratio_intervals(
+        [sample for sample in samples if not isinstance(sample, tuple)],
+        confidence=evidence.confidence,
+        scales=[1 + 1 / number for number in copies],
+        family=family,
+        error_share=evidence.error_share,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ratios:
+    """The ratios of some blocks, by candidate: all arms but the baseline, the control last."""
+
+    samples: Mapping[str, Sample]
+    intervals: Mapping[str, RatioEstimate | None]
+
+    @classmethod
+    def find(cls, evidence: Evidence, blocks: pd.DataFrame) -> _Ratios:
+        plan = evidence.plan
+        others = [name for name in plan.compared_arms() if name != plan.baseline]
+        names = sorted(others, key=lambda name: plan.role(name) == "control")
+        copies = [copies_of_baseline(plan, name) for name in names]
+        samples = _samples(evidence, blocks, [[name, *own] for name, own in zip(names, copies, strict=True)])
+        family = sum(plan.role(name) == "candidate" for name in names)
+        intervals = _intervals(evidence, samples, copies=[len(own) for own in copies], family=family)
+        return cls(samples=dict(zip(names, samples, strict=True)), intervals=dict(zip(names, intervals, strict=True)))
+
+    def value(self, name: str) -> float | None:
+        """The ratio of totals alone."""
+        sample = self.samples[name]
+        if isinstance(sample, tuple):
+            return ratio_of_runs(*sample)
+        found = launch_ratios(sample)
+        return float(np.exp(found.logs.mean())) if found else None
+
+
+def _ratios_of_case(evidence: Evidence, case: str | None, arms: Mapping[str, ArmSummary]) -> list[RatioSummary]:
+    """The ratios of one case, or of a workload that is trained (``case`` is None)."""
+    plan = evidence.plan
+    blocks = evidence.blocks if case is None else evidence.blocks[evidence.blocks["case"] == case]
+    found = _Ratios.find(evidence, blocks)
+    calm = _Ratios.find(evidence, without_stalls(blocks, evidence.stalls)) if case is None else None
+    is_disturbed = not is_quiet(summarise_load(evidence.readings))
+    quiet = _Ratios.find(evidence, undisturbed(blocks, evidence.readings)) if is_disturbed else None
+    results = []
+    for name in plan.compared_arms():
+        if name == plan.baseline:
+            continue
+        sample, interval = found.samples[name], found.intervals[name]
+        without = calm.value(name) if calm else None
+        judged = _judged(evidence, name, found.intervals, without, arms, quiet)
+        copies = copies_of_baseline(plan, name)
+        terms = evidence.terms.explained(name, copies, judged["verdict"], confidence=evidence.confidence) if case is None else {}
+        undisturbed_ratio = quiet.intervals[name] if quiet else None
+        results.append(
+            RatioSummary(
+                baseline=plan.baseline,
+                candidate=name,
+                case=case,
+                role="control" if plan.role(name) == "control" else "candidate",
+                world_size=plan.world_size,
+                hosts=next((record.hosts for record in evidence.records if record.arm == name), []),
+                confidence=evidence.confidence,
+                throughput_ratio=interval.value if interval else None,
+                **(interval.model_dump(exclude={"value"}) if interval else {}),
+                pair_table=columns(_marked(evidence, pair_blocks(plan, blocks, name), name), [*PAIR_COLUMNS, "disturbed"]),
+                run_order=run_order(*sample) if isinstance(sample, tuple) else None,
+                typical_ratio=ratio_of_usual_blocks(*sample) if isinstance(sample, tuple) else typical_ratio(sample),
+                ratio_without_stalls=without,
+                quiet_ratio=undisturbed_ratio.value if undisturbed_ratio else None,
+                **judged,
+                **terms,
+            )
+        )
+    return results
+
+
+def _disturbed(evidence: Evidence, name: str) -> pd.DataFrame:
+    """Readings of the disturbed blocks of an arm and of those that it is held against."""
+    arms = [name, *copies_of_baseline(evidence.plan, name)]
+    return evidence.readings[evidence.readings["disturbed"] & evidence.readings["arm"].isin(arms)]
+
+
+def _marked(evidence: Evidence, pairs: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Pairs with ``disturbed``: whether others disturbed one of the arms in that round."""
+    key = ["launch", "round"]
+    hit = pd.MultiIndex.from_frame(_disturbed(evidence, name)[key])
+    return pairs.assign(disturbed=pd.MultiIndex.from_frame(pairs[key]).isin(hit))
+
+
+def _judged(
+    evidence: Evidence,
+    name: str,
+    intervals: Mapping[str, RatioEstimate | None],
+    without_stalls: float | None,
+    arms: Mapping[str, ArmSummary],
+    quiet: _Ratios | None,
+) -> dict[str, Any]:
+    """Fields of ``RatioSummary``: the verdict, what withholds it, or how much more measuring should bring one."""
+    plan, interval, threshold = evidence.plan, intervals[name], evidence.threshold
+    control = next((one for other, one in intervals.items() if plan.role(other) == "control"), None)
+    alone = decide(interval, threshold=threshold)
+    if interval is None or alone == "undecided":
+        return {"verdict": alone, "verdict_alone": alone, **_more(evidence, interval)}
+    withheld: Withheld | None = None
+    reach = None
+    if plan.role(name) == "candidate" and decide(interval, threshold=threshold, control=control) != alone:
+        withheld = "control"
+    elif _hangs_on_few_stalls(arms[name], arms[plan.baseline], interval, without_stalls, threshold):
+        withheld = "stalls"
+    elif quiet is not None and decide(quiet.intervals[name], threshold=threshold) != alone:
+        if tells_nothing(quiet.intervals[name], interval):
+            hit = _disturbed(evidence, name)
+            reach = reach_of_load(float((hit["foreign_share"] + hit["steal_share"]).mean()) if len(hit) else 0.0, control)
+        withheld = None if reach is not None and stands_clear(interval, reach) else "load"
+    verdict: Verdict = "undecided" if withheld else alone
+    load_reach = None if reach is None else math.exp(reach)
+    return {"verdict": verdict, "verdict_alone": alone, "withheld_by": withheld, "load_reach": load_reach}
+
+
+def _hangs_on_few_stalls(
+    ours: ArmSummary, theirs: ArmSummary, interval: RatioEstimate, without_stalls: float | None, threshold: float
+) -> bool:
+    """Whether the verdict would be another without stalls that are too few to tell how often they come."""
+    if without_stalls is None or not ours.stalls or not theirs.stalls:
+        return False
+    worse = max(ours.stalls, theirs.stalls, key=lambda stalls: stalls.share)
+    calm = decide(interval.times(without_stalls / interval.value), threshold=threshold)
+    return 0 < worse.count < FEW and calm != decide(interval, threshold=threshold)
+
+
+def _more(evidence: Evidence, interval: RatioEstimate | None) -> dict[str, Any]:
+    """Fields of ``RatioSummary``: how much to add to what was measured; none where nothing can be said."""
+    launches = interval.launches if interval else 0
+    measured = launches if evidence.are_runs else evidence.minutes
+    more = to_decide(interval, threshold=evidence.threshold, measured=measured, launches=launches)
+    if more is None:
+        return {}
+    found: dict[str, Any] = {"more_range": (more.low, more.high)}
+    if evidence.are_runs:
+        return found | {"more_runs": None if more.value is None else math.ceil(more.value)}
+    return found | {"more_minutes": more.value}

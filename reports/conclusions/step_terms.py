@@ -23,74 +23,78 @@ That they add up proves nothing, since it follows from the definitions; that a p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 
 from measurement.plans.plan import FLOOR
 from measurement.records.record import LaunchRecord
+from reports.conclusions.disturbances import THREADS
 from reports.conclusions.ranks import find_stragglers
 from reports.conclusions.steps import Steps, means_by_rank
-from reports.schema import Because, Estimate, RatioSummary, StepShares, StepTerms, Straggler, Term, ThreadFigures
-from reports.statistics.seeds import mean_interval
+from reports.schema import Because, Estimate, StepShares, StepTerms, Straggler, Term, ThreadFigures, Verdict
+from reports.statistics.student import t_interval
 
 TERMS: tuple[Term, ...] = get_args(Term)
 EXCEEDS = 0.8
 """Confidence that the term named is the largest. The second is named beside it."""
-COUNTED = ["running_s", "runnable_s", "library_s"]
-"""Of ``measurement.records.record.ThreadTimes``."""
+LIMIT = 0.25
+"""From this share of a step on, a cause is called the bottleneck: without it, throughput would rise by at least a third."""
+
+Bottleneck = Literal["input", "exchange", "library", "imbalance", "computing", "not the input"]
+"""The last one where nothing but the data wait is known."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class Terms:
     """The terms of every arm of a comparison, and what its ranks' threads did meanwhile."""
 
-    def __init__(self, records: Sequence[LaunchRecord], timed: Steps, *, confidence: float) -> None:
+    by_launch: Mapping[str, pd.DataFrame]
+    """By arm (``terms_by_launch``); without the floor and micro-benchmarks."""
+    threads: Mapping[str, pd.DataFrame]
+    """By arm (``threads_by_launch``)."""
+    stragglers: Mapping[str, Straggler]
+    """By arm, the rank that holds the others up, where one does."""
+
+    @classmethod
+    def find(cls, records: Sequence[LaunchRecord], timed: Steps, readings: pd.DataFrame) -> Terms:
         """Take them from the records of all arms, the floor's among them, and their steps that count."""
-        self._confidence = confidence
         bare = timed.where(arm=FLOOR)
-        trained = timed.rank_blocks.loc[timed.rank_blocks["case"].isna(), "arm"]
-        by_arm = {str(arm): timed.where(arm=arm) for arm in trained.unique() if arm != FLOOR}
+        arms = timed.rank_blocks.loc[timed.rank_blocks["case"].isna(), "arm"].unique()
         own_steps = {record.arm for record in records for rank in record.ranks if rank.owns_step}
-        self._terms = {arm: terms_by_launch(own, None if arm in own_steps else bare) for arm, own in by_arm.items()}
-        self._stragglers = find_stragglers(records, timed.where(kind="local").rank_blocks)
-        self._threads = {arm: threads_by_launch([record for record in records if record.arm == arm]) for arm in by_arm}
+        return cls(
+            by_launch={
+                arm: terms_by_launch(timed.where(arm=arm), None if arm in own_steps else bare) for arm in arms if arm != FLOOR
+            },
+            threads={arm: threads_by_launch(readings[readings["arm"] == arm]) for arm in arms if arm != FLOOR},
+            stragglers=find_stragglers(records, timed.where(kind="local").rank_blocks),
+        )
 
-    def of(self, arm: str) -> StepTerms | None:
-        """An arm's terms; None without blocks of both kinds."""
-        return step_terms(self._terms[arm], confidence=self._confidence) if arm in self._terms else None
-
-    def threads_of(self, arm: str) -> dict[str, ThreadFigures]:
-        """What an arm's threads did, by kind of block; empty where nothing is known."""
-        if arm not in self._threads:
-            return {}
-        found = {kind: thread_figures(self._threads[arm], kind, confidence=self._confidence) for kind in ("sync", "local")}
-        return {kind: figures for kind, figures in found.items() if figures is not None}
-
-    def straggler_of(self, arm: str) -> Straggler | None:
-        """The rank that holds the others of an arm up, where one does."""
-        return self._stragglers.get(arm)
-
-    def explain(self, result: RatioSummary, copies: Sequence[str]) -> None:
-        """Set what the steps of a ratio's two arms differ by, and why the verdict is what it is.
+    def explained(self, arm: str, copies: Sequence[str], verdict: Verdict, *, confidence: float) -> dict[str, Any]:
+        """Fields of ``RatioSummary``: what the steps of a ratio's two arms differ by, and why the verdict is what it is.
 
         Args:
-            result: with its verdict.
+            arm: the candidate.
             copies: the arms that the candidate is held against.
+            verdict: on their ratio.
+            confidence: of the intervals.
         """
-        arm, known = result.candidate, [copy for copy in copies if copy in self._terms]
-        if arm not in self._terms or not known:
-            return
-        differences = term_differences(self._terms[arm], [self._terms[copy] for copy in known])
+        known = [copy for copy in copies if copy in self.by_launch]
+        if arm not in self.by_launch or not known:
+            return {}
+        differences = term_differences(self.by_launch[arm], [self.by_launch[copy] for copy in known])
         if not len(differences):
-            return
-        known_terms = [term for term in TERMS if term in differences]
-        result.term_differences_s = {term: mean_interval(differences[term], confidence=self._confidence) for term in known_terms}
-        threads = [self._threads[copy] for copy in known]
-        result.held_up_s = held_up(self._threads[arm], threads, confidence=self._confidence)
-        if result.verdict in ("faster", "slower"):
-            result.because = because(differences, slower=result.verdict == "slower", confidence=self._confidence)
+            return {}
+        is_decided = verdict in ("faster", "slower")
+        threads = [self.threads[copy] for copy in known]
+        return {
+            "term_differences_s": means(differences, confidence=confidence),
+            "cpu_contention_s": cpu_contention(self.threads[arm], threads, confidence=confidence),
+            "because": because(differences, slower=verdict == "slower", confidence=confidence) if is_decided else None,
+        }
 
 
 def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
@@ -106,9 +110,12 @@ def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
         ``in_forward``, what forward takes longer with exchange than without, where DDP broadcasts buffers.
     """
     sync, local = steps.where(kind="sync"), steps.where(kind="local")
-    own, exchanged = _means_of_ranks(local), _means_of_ranks(sync)
+    by_rank = means_by_rank(local.rank_blocks, ["step_s", "data_wait_s", "forward_s"])
+    own = by_rank.groupby("launch").mean()
+    exchanged = means_by_rank(sync.rank_blocks, ["data_wait_s", "forward_s"]).groupby("launch").mean()
     slowest = local.slowest.groupby("launch")["step_s"].mean()
-    step = _block_steps(sync)
+    blocks = sync.rank_blocks.groupby(["launch", "turn"])[["step_s", "steps"]].max().groupby("launch").sum()
+    step = blocks["step_s"] / blocks["steps"]  # as throughput counts it: a block takes as long as its slowest rank
     computing = _besides_waiting(local)
     if floor is not None and len(floor):
         bare = _besides_waiting(floor)
@@ -116,7 +123,7 @@ def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
     else:
         compute, overhead = _of_typical_rank(computing), pd.Series(np.nan, index=computing.index)
     alike = compute + own["data_wait_s"] + overhead.fillna(0.0)
-    longest = means_by_rank(local.rank_blocks, ["step_s"])["step_s"].groupby("launch").max()
+    longest = by_rank["step_s"].groupby("launch").max()
     return pd.DataFrame(
         {
             "compute": compute,
@@ -134,8 +141,8 @@ def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
 
 def _besides_waiting(steps: Steps) -> pd.DataFrame:
     """Mean seconds of a step less its wait for data: launches down, ranks across."""
-    means = means_by_rank(steps.rank_blocks, ["step_s", "data_wait_s"])
-    return (means["step_s"] - means["data_wait_s"]).unstack("rank")
+    found = means_by_rank(steps.rank_blocks, ["step_s", "data_wait_s"])
+    return (found["step_s"] - found["data_wait_s"]).unstack("rank")
 
 
 def _of_typical_rank(table: pd.DataFrame) -> pd.Series:
@@ -147,24 +154,15 @@ def _of_typical_rank(table: pd.DataFrame) -> pd.Series:
     return found
 
 
-def _means_of_ranks(steps: Steps) -> pd.DataFrame:
-    """Mean seconds of a step by launch, each rank counting alike."""
-    return means_by_rank(steps.rank_blocks, ["step_s", "data_wait_s", "forward_s"]).groupby("launch").mean()
-
-
-def _block_steps(sync: Steps) -> pd.Series:
-    """The mean step by launch, as throughput counts it: a block takes as long as its slowest rank."""
-    blocks = sync.rank_blocks.groupby(["launch", "turn"])[["step_s", "steps"]].max().groupby("launch").sum()
-    return blocks["step_s"] / blocks["steps"]
+def means(by_launch: pd.DataFrame, *, confidence: float) -> dict[str, Estimate]:
+    """The mean over launches of every column that is known of all of them, each with its own interval; none without a launch."""
+    found = {str(name): t_interval(by_launch[name], confidence=confidence) for name in by_launch if by_launch[name].notna().all()}
+    return {name: one for name, one in found.items() if one is not None}
 
 
 def step_terms(by_launch: pd.DataFrame, *, confidence: float) -> StepTerms | None:
-    """The mean over launches, each with its own interval; None without a launch."""
-    if not len(by_launch):
-        return None
-    known = [str(name) for name in by_launch if by_launch[name].notna().all()]
-    found = {name: mean_interval(by_launch[name], confidence=confidence) for name in known}
-    return StepTerms(**found)
+    """The mean over launches of ``terms_by_launch``; None without a launch."""
+    return StepTerms(**means(by_launch, confidence=confidence)) if len(by_launch) else None
 
 
 def term_differences(ours: pd.DataFrame, theirs: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -177,17 +175,12 @@ def term_differences(ours: pd.DataFrame, theirs: Sequence[pd.DataFrame]) -> pd.D
     Returns:
         Columns ``TERMS`` without those that are not known of both: then the library's overhead is in ``compute`` of both.
     """
-    tables = [ours, *theirs]
-    merged = any(table["library_overhead"].isna().all() for table in tables)
-    if merged:
-        tables = [_without_floor(table) for table in tables]
-    names = [name for name in TERMS if not (merged and name == "library_overhead")]
+    tables, names = [ours, *theirs], list(TERMS)
+    if any(table["library_overhead"].isna().all() for table in tables):
+        names.remove("library_overhead")
+        tables = [table.assign(compute=table["compute"] + table["library_overhead"].fillna(0.0)) for table in tables]
     baseline = pd.concat([table[names] for table in tables[1:]]).groupby(level=0).mean()
     return (tables[0][names] - baseline).dropna()
-
-
-def _without_floor(table: pd.DataFrame) -> pd.DataFrame:
-    return table.assign(compute=table["compute"] + table["library_overhead"].fillna(0.0), library_overhead=np.nan)
 
 
 def because(differences: pd.DataFrame, *, slower: bool, confidence: float) -> Because | None:
@@ -205,46 +198,33 @@ def because(differences: pd.DataFrame, *, slower: bool, confidence: float) -> Be
     same_way = [str(name) for name in means.index if means[name] > 0]
     if len(differences) < 2 or not same_way:
         return None
-    first = mean_interval(differences[same_way[0]], confidence=confidence)
-    lead = [mean_interval(differences[same_way[0]] - differences[name], confidence=EXCEEDS) for name in same_way[1:2]]
-    if not all(one.excludes(0.0) for one in (first, *lead)):
+    first = t_interval(differences[same_way[0]], confidence=confidence)
+    lead = [t_interval(differences[same_way[0]] - differences[name], confidence=EXCEEDS) for name in same_way[1:2]]
+    if first is None or not all(one is not None and one.excludes(0.0) for one in (first, *lead)):
         return None
     return Because.model_validate(
         {"term": same_way[0], "difference_s": first.value, "ci_low": first.ci_low, "ci_high": first.ci_high}
     )
 
 
-def threads_by_launch(records: Sequence[LaunchRecord]) -> pd.DataFrame:
-    """What the threads of an arm's ranks did, seconds per step: by launch and kind of block, columns ``COUNTED``.
+def threads_by_launch(readings: pd.DataFrame) -> pd.DataFrame:
+    """What the threads of an arm's ranks did, seconds per step: by kind of block and launch, columns ``THREADS``.
 
     Args:
-        records: of one arm. Blocks of which nothing is known are left out.
+        readings: of one arm (``reports.conclusions.disturbances``). Blocks of which nothing is known are left out.
     """
-    rows = [
-        (record.launch, block.kind, block.steps, *(getattr(block.threads, name) for name in COUNTED))
-        for record in records
-        for block in record.blocks
-        if block.threads is not None and record.status == "ok"
-    ]
-    table = pd.DataFrame(rows, columns=["launch", "kind", "steps", *COUNTED])
-    sums = table.groupby(["launch", "kind"]).sum()
-    return sums[COUNTED].div(sums["steps"], axis="index")
+    known = readings[readings["is_ok"] & readings["running_s"].notna()]
+    sums = known.groupby(["kind", "launch"])[[*THREADS, "steps"]].sum()
+    return sums[THREADS].div(sums["steps"], axis="index")
 
 
-def thread_figures(by_launch: pd.DataFrame, kind: str, *, confidence: float) -> ThreadFigures | None:
-    """The mean over launches of one kind of block; None where nothing is known. ``by_launch``: of ``threads_by_launch``."""
-    own = of_kind(by_launch, kind)
-    if not len(own):
-        return None
-    return ThreadFigures(**{name: mean_interval(own[name], confidence=confidence) for name in COUNTED})
+def thread_figures(by_launch: pd.DataFrame, *, confidence: float) -> dict[str, ThreadFigures]:
+    """The mean over launches of ``threads_by_launch``, by kind of block; without those of which nothing is known."""
+    by_kind = {str(kind): own.droplevel("kind") for kind, own in by_launch.groupby("kind")}
+    return {kind: ThreadFigures(**means(by_kind[kind], confidence=confidence)) for kind in ("sync", "local") if kind in by_kind}
 
 
-def of_kind(by_launch: pd.DataFrame, kind: str) -> pd.DataFrame:
-    """The rows of one kind of block, by launch."""
-    return by_launch[by_launch.index.get_level_values("kind") == kind].droplevel("kind")
-
-
-def held_up(ours: pd.DataFrame, theirs: Sequence[pd.DataFrame], *, confidence: float) -> Estimate | None:
+def cpu_contention(ours: pd.DataFrame, theirs: Sequence[pd.DataFrame], *, confidence: float) -> Estimate | None:
     """How much longer an arm's training threads wait for a core than another arm's, seconds per step without exchange.
 
     Args:
@@ -255,19 +235,11 @@ def held_up(ours: pd.DataFrame, theirs: Sequence[pd.DataFrame], *, confidence: f
     Returns:
         None where the kernel does not tell, and where the arm's own threads do not run for half as long: then it waits for others.
     """
-    own, others = of_kind(ours, "local"), [of_kind(table, "local") for table in theirs]
-    baseline = pd.concat(others).groupby(level=0).mean() if others else own.iloc[:0]
-    apart = (own - baseline).dropna()
+    baseline = pd.concat(theirs).groupby(level=["kind", "launch"]).mean()
+    apart = (ours - baseline).dropna().query("kind == 'local'")
     if not len(apart) or apart["library_s"].mean() < apart["runnable_s"].mean() / 2:
         return None
-    return mean_interval(apart["runnable_s"], confidence=confidence)
-
-
-LIMIT = 0.25
-"""From this share of a step on, a cause is called the limit: without it, throughput would rise by at least a third."""
-
-Limit = Literal["input", "exchange", "library", "imbalance", "computing", "not the input"]
-"""The last one where nothing but the data wait is known."""
+    return t_interval(apart["runnable_s"], confidence=confidence)
 
 
 def data_wait_share(sync: pd.DataFrame) -> float:
@@ -298,9 +270,9 @@ def step_shares(sync: pd.DataFrame, terms: StepTerms | None) -> StepShares:
     return StepShares(data_wait=waiting, **shares)
 
 
-def limit_of(shares: StepShares) -> Limit:
-    """What limits an arm's speed: the largest share, where it reaches ``LIMIT``; else computing."""
-    found: dict[Limit, float] = {
+def bottleneck_of(shares: StepShares) -> Bottleneck:
+    """What holds an arm's speed back: the largest share, where it reaches ``LIMIT``; else computing."""
+    found: dict[Bottleneck, float] = {
         "input": shares.data_wait,
         "exchange": shares.exposed_exchange or 0.0,
         "library": shares.library_overhead or 0.0,

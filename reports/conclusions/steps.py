@@ -7,7 +7,7 @@ rank that took longest, for which the others wait. Time and memory to make them 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ SLOWEST_TYPES: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """Of any number of launches and arms."""
+    """Steps of any number of launches and arms."""
 
     rank_blocks: pd.DataFrame
     """Columns ``RANK_BLOCK_TYPES``: ``steps`` is their number, ``samples`` and times are sums. By launch, arm, turn and rank."""
@@ -73,7 +73,7 @@ class Steps:
         slowest = slowest.drop_duplicates([*PLACE, "turn", "step"])
         return cls(rank_blocks=sums.sort_values(key, ignore_index=True), slowest=slowest.reset_index(drop=True))
 
-    def that_count(self, records: Sequence[LaunchRecord]) -> Steps:
+    def valid(self, records: Sequence[LaunchRecord]) -> Steps:
         """Those whose launch is ok, whose arm was never wrong, and of blocks that every rank finished without a skipped step."""
         wrong = {record.arm for record in records if record.status == "wrong"}
         good = [record for record in records if record.status == "ok" and record.arm not in wrong]
@@ -100,9 +100,9 @@ class Steps:
         return Steps(rank_blocks=blocks[blocks["arm"] != arm], slowest=slowest[slowest["arm"] != arm])
 
     def as_of(self, *, arm: str, launch: int) -> Steps:
-        """The same as steps of another arm and launch."""
+        """These steps under the name of another arm and launch."""
         place: dict[str, Any] = {"arm": arm, "launch": launch}
-        return replace(self, rank_blocks=self.rank_blocks.assign(**place), slowest=self.slowest.assign(**place))
+        return Steps(rank_blocks=self.rank_blocks.assign(**place), slowest=self.slowest.assign(**place))
 
     def __len__(self) -> int:
         """The number of steps, each counted once for all ranks."""
@@ -121,7 +121,7 @@ def means_by_rank(rank_blocks: pd.DataFrame, names: Sequence[str], *, by: Sequen
 
 
 def _sum_up(raw: pd.DataFrame, launch: Any, arm: Any) -> Steps:
-    """Of raw steps of one launch of one arm."""
+    """Sum up raw steps of one launch of one arm."""
     raw = raw if _is_in_order(raw) else raw.sort_values(["turn", "rank", "step"])  # sums of floats depend on their order
     place = {"launch": launch, "arm": arm}
     turns = raw.drop_duplicates("turn")[["turn", *BLOCK]]

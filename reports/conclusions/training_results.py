@@ -1,6 +1,7 @@
 """Training to the end, in numbers: curves, final accuracies beside the reference's, times to accuracy.
 
-Pure: a plan and its records in, a ``TrainingSummary`` out.
+Arms of one seed begin with the same weights and see the same samples in the same order. Only the order of summation differs,
+and what that grows into. So arms are compared seed by seed, never mean by mean.
 """
 
 from __future__ import annotations
@@ -8,18 +9,21 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, Quantity, TrainingSettings
 from measurement.records.record import LaunchRecord
 from reports.estimate import Estimate
-from reports.statistics.seeds import FEWEST, converges, geometric_mean, median_time, ratio_interval, t_interval
-from reports.training_schema import QUANTITIES, ArmTraining, Band, MeanCurve, SeedCurve, TrainingSummary
+from reports.statistics.student import log_interval, t_interval
+from reports.training_schema import QUANTITIES, ArmTraining, Band, Convergence, MeanCurve, NoDifference, SeedCurve, TrainingSummary
 
 EpochsByLaunch = dict[int, list[EpochRecord]]
 """By launch, which is by seed."""
+FEWEST = 3
+"""Seeds that an interval is made from. Two that happen to agree, as accuracies counted in samples do, would make a certainty."""
 
 
 def summarise_training(plan: Plan, records: Sequence[LaunchRecord]) -> TrainingSummary | None:
@@ -31,7 +35,10 @@ def summarise_training(plan: Plan, records: Sequence[LaunchRecord]) -> TrainingS
         return None
     wrong = {record.arm for record in records if record.status == "wrong"}
     good = [record for record in records if record.status == "ok" and record.arm not in wrong]
-    epochs = {arm: {record.launch: record.epochs for record in good if record.arm == arm} for arm in plan.compared_arms()}
+    epochs = {
+        arm: {record.launch: record.epochs for record in sorted(good, key=lambda one: one.launch) if record.arm == arm}
+        for arm in plan.compared_arms()
+    }
     reference = reference_of(plan)
     return TrainingSummary(
         settings=plan.training,
@@ -51,45 +58,60 @@ def reference_of(plan: Plan) -> str:
 def _arm(plan: Plan, training: TrainingSettings, name: str, epochs: dict[str, EpochsByLaunch], reference: str) -> ArmTraining:
     finished = {arm: _finished(training, trainings) for arm, trainings in epochs.items()}
     own, confidence = finished[name], plan.measurement.confidence
-    curves = [_curve(plan, launch, epochs[name][launch], finished=launch in own) for launch in sorted(epochs[name])]
-    times = {launch: training.time_to_accuracy_s(trained) for launch, trained in own.items()}
-    final = [accuracy for launch in sorted(own) if (accuracy := _final_top1(own[launch])) is not None]
-    arm = ArmTraining(
+    curves = [_curve(plan, launch, trained, finished=launch in own) for launch, trained in epochs[name].items()]
+    times = [training.time_to_accuracy_s(trained) for trained in own.values()]
+    final = [accuracy for trained in own.values() if (accuracy := _final_top1(trained)) is not None]
+    return ArmTraining(
         name=name,
         seeds=len(own),
-        final_top1=t_interval(final, confidence=confidence),
-        times_to_accuracy_s=[times[launch] for launch in sorted(times)],
-        seeds_reached=sum(time is not None for time in times.values()),
-        time_to_accuracy_s=median_time(list(times.values())),
-        time_to_train_s=_time_to_train(training, list(own.values()), confidence),
-        epoch_share=_epoch_share(training, own.values()),
+        final_top1=t_interval(final, confidence=confidence, fewest=FEWEST),
+        times_to_accuracy_s=times,
+        seeds_reached=sum(time is not None for time in times),
+        time_to_accuracy_s=median_time(times),
+        time_to_train_s=_time_to_train(training, own, confidence),
+        epoch_share=_epoch_share(training, own),
         curve=_mean_curve(curves),
         by_seed=curves,
+        **(_times_compared(training, own, finished[plan.baseline], confidence) if name != plan.baseline else {}),
+        **(
+            _accuracies_compared(own, finished[reference], training.accuracy_margin, confidence=confidence)
+            if name != reference
+            else {}
+        ),
     )
-    if name != plan.baseline:
-        _compare_times(arm, training, own, finished[plan.baseline], confidence)
-    if name != reference:
-        _compare_accuracies(arm, own, finished[reference], training.accuracy_margin, confidence)
-    return arm
 
 
-def _time_to_train(training: TrainingSettings, trainings: Sequence[Sequence[EpochRecord]], confidence: float) -> Estimate | None:
+def geometric_mean(values: Sequence[float], *, confidence: float) -> Estimate | None:
+    """The geometric mean over seeds of positive values, with Student's interval of their logarithms; None without any."""
+    logs = [math.log(value) for value in values]
+    return log_interval(math.exp(statistics.mean(logs)), logs, confidence=confidence, fewest=FEWEST) if logs else None
+
+
+def median_time(times_s: Sequence[float | None]) -> float | None:
+    """The median of times, None counting as later than all others; None where that is the median."""
+    if not times_s:
+        return None
+    median = statistics.median(math.inf if time is None else time for time in times_s)
+    return median if math.isfinite(median) else None
+
+
+def _time_to_train(training: TrainingSettings, trainings: EpochsByLaunch, confidence: float) -> Estimate | None:
+    """See ``ArmTraining``."""
     if training.target_accuracy is None:
-        times: list[float | None] = [math.fsum(epoch.train_s for epoch in epochs) for epochs in trainings]
+        times: list[float | None] = [math.fsum(epoch.train_s for epoch in epochs) for epochs in trainings.values()]
     else:
-        times = [training.time_to_accuracy_s(epochs) for epochs in trainings]
+        times = [training.time_to_accuracy_s(epochs) for epochs in trainings.values()]
     known = [time for time in times if time is not None]
     return geometric_mean(known, confidence=confidence) if len(known) == len(times) else None
 
 
 def _finished(training: TrainingSettings, trainings: EpochsByLaunch) -> EpochsByLaunch:
-    """The launches that trained to their end."""
-    return {launch: epochs for launch, epochs in trainings.items() if _is_finished(training, epochs)}
-
-
-def _is_finished(training: TrainingSettings, epochs: Sequence[EpochRecord]) -> bool:
-    stopped = training.stop_at_target and bool(epochs) and training.is_reached(epochs[-1])
-    return stopped or len(epochs) == training.epochs
+    """The launches that trained to their end: all epochs, or until the target where they stop there."""
+    return {
+        launch: epochs
+        for launch, epochs in trainings.items()
+        if len(epochs) == training.epochs or (training.stop_at_target and epochs and training.is_reached(epochs[-1]))
+    }
 
 
 def _final_top1(epochs: Sequence[EpochRecord]) -> Fraction | None:
@@ -97,38 +119,49 @@ def _final_top1(epochs: Sequence[EpochRecord]) -> Fraction | None:
     return Fraction(last.held_out_top1, last.held_out_count) if last.held_out_count else None
 
 
-def _compare_accuracies(arm: ArmTraining, ours: EpochsByLaunch, theirs: EpochsByLaunch, margin: float, confidence: float) -> None:
-    """Set the difference to the reference, from the seeds with which both trained to the end."""
-    pairs = [(_final_top1(ours[launch]), _final_top1(theirs[launch])) for launch in sorted(ours.keys() & theirs.keys())]
+def _accuracies_compared(ours: EpochsByLaunch, theirs: EpochsByLaunch, margin: float, *, confidence: float) -> dict[str, Any]:
+    """Fields of ``ArmTraining``: the difference to the reference, from the seeds with which both trained to the end."""
+    pairs = [(_final_top1(ours[launch]), _final_top1(theirs[launch])) for launch in ours if launch in theirs]
     differences = [mine - its for mine, its in pairs if mine is not None and its is not None]
-    arm.pairs = len(differences)
-    arm.difference = t_interval(differences, confidence=confidence)
-    arm.convergence = converges(arm.difference, margin=margin)
-    if pairs and not differences:
-        arm.caution = "nothing held out"
-    elif not differences:
-        arm.caution = "no common seed"
+    difference = t_interval(differences, confidence=confidence, fewest=FEWEST)
+    caution: NoDifference | None = None
+    if not differences:
+        caution = "nothing held out" if pairs else "no common seed"
     elif len(differences) < FEWEST:
-        arm.caution = "few seeds"
+        caution = "few seeds"
+    convergence = converges(difference, margin=margin)
+    return {"pairs": len(differences), "difference": difference, "convergence": convergence, "caution": caution}
 
 
-def _compare_times(
-    arm: ArmTraining, training: TrainingSettings, ours: EpochsByLaunch, theirs: EpochsByLaunch, confidence: float
-) -> None:
-    """Set the ratio to the baseline, from the seeds with which both reached the target."""
-    launches = sorted(ours.keys() & theirs.keys())
+def converges(difference: Estimate | None, *, margin: float) -> Convergence:
+    """Whether two arms come to the same accuracy.
+
+    'same' where the interval of their difference lies within ±margin, 'differs' where it does not and excludes 0, else 'undecided'.
+    """
+    if difference is None or difference.bounds is None:
+        return "undecided"
+    low, high = difference.bounds
+    if -margin <= low and high <= margin:
+        return "same"
+    return "differs" if difference.excludes(0.0) else "undecided"
+
+
+def _times_compared(training: TrainingSettings, ours: EpochsByLaunch, theirs: EpochsByLaunch, confidence: float) -> dict[str, Any]:
+    """Fields of ``ArmTraining``: the ratio to the baseline, from the seeds with which both reached the target."""
+    launches = [launch for launch in ours if launch in theirs]
     times = [(training.time_to_accuracy_s(ours[launch]), training.time_to_accuracy_s(theirs[launch])) for launch in launches]
-    both = [(mine, its) for mine, its in times if mine and its]
-    arm.time_pairs, arm.time_unpaired = len(both), len(times) - len(both)
-    arm.time_ratio = ratio_interval([mine for mine, _ in both], [its for _, its in both], confidence=confidence)
-    if arm.time_ratio is not None and arm.time_unpaired:
-        arm.time_ratio = Estimate(value=arm.time_ratio.value)
+    ratios = [mine / its for mine, its in times if mine and its]
+    unpaired = len(times) - len(ratios)
+    found = geometric_mean(ratios, confidence=confidence)
+    if found is not None and unpaired:
+        found = Estimate(value=found.value)
+    return {"time_pairs": len(ratios), "time_unpaired": unpaired, "time_ratio": found}
 
 
-def _epoch_share(training: TrainingSettings, trainings: Iterable[Sequence[EpochRecord]]) -> float | None:
+def _epoch_share(training: TrainingSettings, trainings: EpochsByLaunch) -> float | None:
     """The median over seeds of the last epoch's part of the time to accuracy."""
     shares = []
-    for epochs in trainings:
+    for epochs in trainings.values():
         until = training.time_to_accuracy_s(epochs)
         if until:
             shares.append(next(epoch for epoch in epochs if training.is_reached(epoch)).train_s / until)
@@ -136,18 +169,17 @@ def _epoch_share(training: TrainingSettings, trainings: Iterable[Sequence[EpochR
 
 
 def _curve(plan: Plan, launch: int, epochs: Sequence[EpochRecord], *, finished: bool) -> SeedCurve:
+    figures = [epoch.figures() for epoch in epochs]
     return SeedCurve(
         launch=launch,
         seed=plan.seed + launch,
         finished=finished,
         train_s=list(itertools.accumulate(epoch.train_s for epoch in epochs)),
-        figures={quantity: [_figure(quantity, epoch) for epoch in epochs] for quantity in QUANTITIES},
+        figures={quantity: [_finite(one.get(quantity)) for one in figures] for quantity in QUANTITIES},
     )
 
 
-def _figure(quantity: Quantity, epoch: EpochRecord) -> float | None:
-    """An epoch's value; None where it is unknown or not finite."""
-    value = epoch.figures().get(quantity)
+def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -157,13 +189,13 @@ def _mean_curve(curves: Sequence[SeedCurve]) -> MeanCurve | None:
     if not length:
         return None
     so_long = [[curve for curve in curves if len(curve.train_s) > epoch] for epoch in range(length)]
-    bands = {
+    bands: dict[Quantity, Band] = {
         quantity: _band([[curve.figures[quantity][epoch] for curve in present] for epoch, present in enumerate(so_long)])
         for quantity in QUANTITIES
     }
     return MeanCurve(
         seeds=[len(present) for present in so_long],
-        train_s=[_mean([curve.train_s[epoch] for curve in present]) for epoch, present in enumerate(so_long)],
+        train_s=[statistics.fmean(curve.train_s[epoch] for curve in present) for epoch, present in enumerate(so_long)],
         bands={quantity: band for quantity, band in bands.items() if any(value is not None for value in band.mean)},
     )
 
@@ -172,11 +204,7 @@ def _band(by_epoch: Sequence[Sequence[float | None]]) -> Band:
     known = [[value for value in values if value is not None] for values in by_epoch]
     whole = [values if len(values) == len(all_) else [] for values, all_ in zip(known, by_epoch, strict=True)]
     return Band(
-        mean=[_mean(values) if values else None for values in whole],
+        mean=[statistics.fmean(values) if values else None for values in whole],
         low=[min(values, default=None) for values in whole],
         high=[max(values, default=None) for values in whole],
     )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from scipy.special import chdtri
 
+from reports.estimate import Estimate
 from reports.schema import RatioSummary, Verdict
-from reports.statistics.intervals import Interval
 
 LONGEST = 24 * 60.0
 """Minutes, or runs; beyond this, 'measure longer' is no advice."""
@@ -20,7 +20,7 @@ MOST_LOAD = 0.99
 """A share of the cores beyond this counts as this much."""
 
 
-def decide(interval: Interval | None, *, threshold: float, control: Interval | None = None) -> Verdict:
+def decide(interval: Estimate | None, *, threshold: float, control: Estimate | None = None) -> Verdict:
     """The verdict on a candidate relative to its baseline.
 
     Args:
@@ -28,53 +28,44 @@ def decide(interval: Interval | None, *, threshold: float, control: Interval | N
         threshold: a ratio within ±this of 1 is of no practical interest.
         control: the interval of the baseline against itself; where it excludes 1, no smaller claim is made.
     """
-    verdict = _decide(interval, threshold)
-    if interval is None or control is None or verdict == "undecided":
-        return verdict
-    claim = threshold if verdict == "equivalent" else abs(math.log(interval.estimate))
-    return "undecided" if claim <= control_deviation(control) else verdict
-
-
-def _decide(interval: Interval | None, threshold: float) -> Verdict:
-    if interval is None or interval.low is None or interval.high is None:
+    if interval is None or interval.bounds is None:
         return "undecided"
-    if interval.low > 1 and interval.estimate >= 1 + threshold:
-        return "faster"
-    if interval.high < 1 and interval.estimate <= 1 - threshold:
-        return "slower"
-    if 1 - threshold <= interval.low and interval.high <= 1 + threshold:
-        return "equivalent"
-    return "undecided"
+    low, high = interval.bounds
+    verdict: Verdict = "undecided"
+    if low > 1 and interval.value >= 1 + threshold:
+        verdict = "faster"
+    elif high < 1 and interval.value <= 1 - threshold:
+        verdict = "slower"
+    elif 1 - threshold <= low and high <= 1 + threshold:
+        verdict = "equivalent"
+    claim = threshold if verdict == "equivalent" else abs(math.log(interval.value))
+    is_vetoed = control is not None and control.excludes(1.0) and claim <= farthest(control)
+    return "undecided" if is_vetoed else verdict
 
 
-def control_deviation(control: Interval) -> float:
-    """How far the control's interval reaches from 1, as a log-ratio, where it excludes 1; else 0."""
-    if control.low is None or control.high is None or not control.excludes(1.0):
-        return 0.0
-    return max(abs(math.log(control.low)), abs(math.log(control.high)))
+def farthest(interval: Estimate | None) -> float:
+    """How far an interval reaches from 1, as a log-ratio; 0 without one."""
+    return max(abs(math.log(bound)) for bound in interval.bounds) if interval is not None and interval.bounds else 0.0
 
 
-def reach_of_load(share: float, control: Interval | None) -> float:
+def reach_of_load(share: float, control: Estimate | None) -> float:
     """How large a log-ratio load alone may make between arms that are alike.
 
     Args:
         share: of the cores, that others took in the disturbed blocks.
         control: its interval may reach farther from 1 than ``share`` accounts for.
     """
-    slowed = -math.log1p(-min(share, MOST_LOAD))
-    if control is not None and control.low is not None and control.high is not None:
-        slowed = max(slowed, abs(math.log(control.low)), abs(math.log(control.high)))
-    return LOAD_POWER * slowed
+    return LOAD_POWER * max(-math.log1p(-min(share, MOST_LOAD)), farthest(control))
 
 
-def stands_clear(interval: Interval, reach: float) -> bool:
+def stands_clear(interval: Estimate, reach: float) -> bool:
     """Whether the whole interval is farther from 1 than ``reach``, a log-ratio."""
-    return interval.low is not None and interval.high is not None and max(math.log(interval.low), -math.log(interval.high)) > reach
+    return interval.bounds is not None and max(math.log(interval.bounds[0]), -math.log(interval.bounds[1])) > reach
 
 
-def tells_nothing(interval: Interval | None, other: Interval) -> bool:
+def tells_nothing(interval: Estimate | None, other: Estimate) -> bool:
     """Whether an interval is missing, or so wide that it excludes neither 1 nor the estimate of the other."""
-    return interval is None or not (interval.excludes(1.0) or interval.excludes(other.estimate))
+    return interval is None or not (interval.excludes(1.0) or interval.excludes(other.value))
 
 
 def is_atypical(result: RatioSummary, *, threshold: float) -> bool:
@@ -91,10 +82,10 @@ class More:
     """None: more than ``LONGEST``."""
     low: float
     high: float | None
-    """The same."""
+    """None: more than ``LONGEST``."""
 
 
-def to_decide(interval: Interval | None, *, threshold: float, measured: float, launches: int) -> More | None:
+def to_decide(interval: Estimate | None, *, threshold: float, measured: float, launches: int) -> More | None:
     """How much to add to what was measured until there should be a verdict, if the estimate stays.
 
     The half-width goes as one over the square root of what is measured. It follows from the spread of a few launches, which is
@@ -110,11 +101,11 @@ def to_decide(interval: Interval | None, *, threshold: float, measured: float, l
         None where nothing can be said: no interval yet, fewer than ``FEWEST`` launches, or an estimate so near the threshold that
         it would take ``LONGEST``.
     """
-    if interval is None or interval.low is None or interval.high is None or measured <= 0 or launches < FEWEST:
+    if interval is None or interval.bounds is None or measured <= 0 or launches < FEWEST:
         return None
-    half = math.log(interval.high / interval.low) / 2
-    distance = abs(interval.estimate - 1)
-    wanted = abs(math.log(interval.estimate)) if distance >= threshold else threshold - distance
+    half = math.log(interval.bounds[1] / interval.bounds[0]) / 2
+    distance = abs(interval.value - 1)
+    wanted = abs(math.log(interval.value)) if distance >= threshold else threshold - distance
     if wanted <= 0:
         return None
     freedom = launches - 1

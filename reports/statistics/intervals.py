@@ -13,9 +13,9 @@ launch has no interval, since its rounds do not tell how much launches differ. A
 of rounds alone allows; the pooled Student's t; and Student's t of the ratio's own launches, for an arm whose launches vary more
 than the others'.
 
-The first two hold for all candidates of a comparison at once (Šidák, JASA 62, 1967). Where a comparison is looked at again
-and again, each look has a share of the error to spend (``reports.statistics.looks``): repeated confidence intervals (Jennison and
-Turnbull, JRSS B 51, 1989).
+The first two hold for all candidates of a comparison at once (Šidák, JASA 62, 1967). Where a comparison is analysed again and
+again, each analysis has a share of the error to spend (``reports.statistics.interim_analyses``): repeated confidence intervals
+(Jennison and Turnbull, JRSS B 51, 1989).
 
 ``benchmarks/interval_coverage.py`` shows by simulation how often all this covers the true ratio of totals, and what it costs.
 """
@@ -26,57 +26,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
-from scipy import special
 
 from reports.estimate import Caution, Estimate
+from reports.statistics.student import Array, around, student_t
 
-Array = npt.NDArray[np.float64]
 Launches = Sequence[Array]
 """One ratio's blocks, a table per launch in order of its rounds: float64 [rounds, arms, 2]. Arm 0 is the candidate, each further
 one a copy of the baseline; the last axis holds samples and seconds, NaN where an arm has no block in a round."""
 
-LARGEST_LOG = 50.0
-"""Bounds of a ratio lie within e to this power."""
 TRIM = 0.2
 """Share of a launch's pairs that the typical ratio leaves out at either end."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Interval:
-    """An estimate with its confidence interval; ``low`` and ``high`` are None where the data cannot carry one."""
+class RatioEstimate(Estimate):
+    """A ratio of two arms' throughput with its interval."""
 
-    estimate: float
-    low: float | None
-    high: float | None
-    confidence: float
+    run_low: float | None
+    """What one long run may be expected to come out at, since launches differ: a prediction interval of the same confidence."""
+    run_high: float | None
     launches: int
     pairs: int
-    run_low: float | None = None
-    """What one long run may be expected to come out at, since launches differ: a prediction interval of the same confidence."""
-    run_high: float | None = None
-    caution: Caution | None = None
+    caution: Caution | None
 
-    def excludes(self, value: float) -> bool:
-        """Whether there is an interval and it lies on one side of ``value``."""
-        return self.as_estimate().excludes(value)
 
-    def as_estimate(self) -> Estimate:
-        """Value and bounds alone."""
-        return Estimate(value=self.estimate, ci_low=self.low, ci_high=self.high)
-
-    def times(self, factor: float) -> Interval:
-        """The interval moved by a factor, for 'what if'."""
-        low, high = (None if bound is None else bound * factor for bound in (self.low, self.high))
-        return Interval(
-            estimate=self.estimate * factor,
-            low=low,
-            high=high,
-            confidence=self.confidence,
-            launches=self.launches,
-            pairs=self.pairs,
-            caution=self.caution,
-        )
+def ratio_estimate(
+    centre: float, half: float | None, run: float | None, *, launches: int, pairs: int, caution: Caution | None
+) -> RatioEstimate:
+    """A ratio from its logarithm and half the widths of its interval and of its prediction interval."""
+    (low, high), (run_low, run_high) = around(centre, half), around(centre, run)
+    found = {"ci_low": low, "ci_high": high, "run_low": run_low, "run_high": run_high}
+    return RatioEstimate(value=float(np.exp(centre)), launches=launches, pairs=pairs, caution=caution, **found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,33 +85,9 @@ class LaunchRatios:
         return float(((self.logs - self.logs.mean()) ** 2).sum())
 
 
-def equal_work(*seconds: Sequence[float]) -> Array:
-    """One launch's table of blocks that all did the same work.
-
-    Args:
-        seconds: per round, of the candidate's blocks, then of each copy of the baseline's; NaN where there is none.
-    """
-    times = np.stack([np.asarray(one, dtype=np.float64) for one in seconds], axis=-1)
-    return np.stack([np.where(np.isnan(times), np.nan, 1.0), times], axis=-1)
-
-
-def ratio_interval(launches: Launches, *, confidence: float, companions: Sequence[Launches] = ()) -> Interval | None:
-    """The geometric mean over launches of the ratio of totals, with its interval.
-
-    Args:
-        launches: of the ratio asked for.
-        confidence: of the two-sided interval, for instance 0.95.
-        companions: the other ratios of the same comparison; they help to estimate the variance between launches.
-
-    Returns:
-        The interval on the scale of ratios, without bounds where there is one launch; None where there is no pair at all.
-    """
-    return ratio_intervals([launches, *companions], confidence=confidence, family=1)[0]
-
-
 def ratio_intervals(
     ratios: Sequence[Launches], *, confidence: float, scales: Sequence[float] = (), family: int, error_share: float = 1.0
-) -> list[Interval | None]:
+) -> list[RatioEstimate | None]:
     """The intervals of all ratios of a comparison.
 
     Args:
@@ -141,7 +96,7 @@ def ratio_intervals(
         scales: how much each ratio may be expected to vary between launches, beside the others: an arm against one other has
             twice an arm's variance, one against the mean of two only one and a half times. Empty: all alike.
         family: the number of candidates.
-        error_share: how much of the error may be spent now: all, unless it is looked at again (``reports.statistics.looks``).
+        error_share: how much of the error may be spent now: all, unless there is another analysis.
     """
     found = [launch_ratios(table, scale=scale) for table, scale in zip(ratios, scales or [1.0] * len(ratios), strict=True)]
     pool = [one for one in found if one is not None and one.launches > 1]
@@ -178,7 +133,7 @@ def launch_ratios(launches: Launches, *, scale: float = 1.0) -> LaunchRatios | N
 
 
 def _total(table: Array) -> tuple[float, Array, int]:
-    """Of one launch: the log-ratio of totals (mean over copies), each round's influence on it, the number of rounds."""
+    """One launch's figures: the log-ratio of totals (mean over copies), each round's influence on it, the number of rounds."""
     logs, influences, numbers = [], [], []
     for copy in range(1, table.shape[1]):
         both = np.isfinite(table[:, [0, copy]]).all(axis=(1, 2))
@@ -244,7 +199,7 @@ def _dispersion(pool: Sequence[LaunchRatios], spread: float) -> float:
 
 
 def _variance(one: LaunchRatios, spread: float) -> float:
-    """Of one launch's log-ratio; the floor is there for values without any noise."""
+    """Variance of one launch's log-ratio; the least is there for values without any noise."""
     return max(one.variance + one.scale * spread, 1e-24)
 
 
@@ -277,36 +232,17 @@ def _interval(
     confidence: float,
     spent: float,
     family: int,
-) -> Interval:
-    """One ratio's interval. ``spent`` is the confidence at this look, of which ``family`` ratios have their share."""
-    centre = float(one.logs.mean())
+) -> RatioEstimate:
+    """One ratio's interval. ``spent`` is the confidence at this analysis, of which ``family`` ratios have their share."""
     half = run = None
     if one.launches > 1:
-        each = spent ** (1 / family)
-        half = _half_width(one, pool, spread=spread, df=df, each=each, alone=spent)
-        run = float(np.hypot(half, student_t(confidence, df) * np.sqrt(max(one.scale * spread, _own_spread(one)))))
+        half = _half_width(one, pool, spread=spread, df=df, each=spent ** (1 / family), alone=spent)
+        own_spread = one.squares / (one.launches - 1) - one.variance
+        run = float(np.hypot(half, student_t(confidence, df) * np.sqrt(max(one.scale * spread, own_spread))))
     cautions: dict[int, Caution] = {1: "one launch", 2: "two launches"}
-    low, high = around(centre, half)
-    run_low, run_high = around(centre, run)
-    return Interval(
-        estimate=float(np.exp(centre)),
-        low=low,
-        high=high,
-        run_low=run_low,
-        run_high=run_high,
-        confidence=confidence,
-        launches=one.launches,
-        pairs=one.pairs,
-        caution=cautions.get(one.launches),
+    return ratio_estimate(
+        float(one.logs.mean()), half, run, launches=one.launches, pairs=one.pairs, caution=cautions.get(one.launches)
     )
-
-
-def around(centre: float, half: float | None) -> tuple[float | None, float | None]:
-    """From a log-ratio and half a width to bounds of the ratio, which are finite however wide that is."""
-    if half is None:
-        return None, None
-    low, high = np.exp(np.clip([centre - half, centre + half], -LARGEST_LOG, LARGEST_LOG))
-    return float(low), float(high)
 
 
 def _half_width(one: LaunchRatios, pool: Sequence[LaunchRatios], *, spread: float, df: float, each: float, alone: float) -> float:
@@ -317,13 +253,3 @@ def _half_width(one: LaunchRatios, pool: Sequence[LaunchRatios], *, spread: floa
     degrees = one.launches - 1
     own = student_t(alone, degrees) * float(np.sqrt(one.squares / degrees / one.launches))
     return max(within, pooled, own)
-
-
-def _own_spread(one: LaunchRatios) -> float:
-    """The variance between launches by this ratio's own alone."""
-    return max(one.squares / (one.launches - 1) - one.variance, 0.0)
-
-
-def student_t(confidence: float, df: float) -> float:
-    """Student's t for a two-sided interval."""
-    return float(special.stdtrit(df, (1 + confidence) / 2))

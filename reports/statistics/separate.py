@@ -14,7 +14,8 @@ from itertools import pairwise
 import numpy as np
 
 from reports.estimate import Caution, RunOrder
-from reports.statistics.intervals import Array, Interval, around, student_t, trimmed_mean
+from reports.statistics.intervals import RatioEstimate, ratio_estimate, trimmed_mean
+from reports.statistics.student import Array, student_t
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,7 @@ class Runs:
     logs: Array
     """float64 [runs]: ln of samples per second, over the whole run."""
     usual: Array
-    """The same of its usual blocks: as many are left out at either end as in ``typical_ratio``."""
+    """Those of its usual blocks: as many are left out at either end as in ``typical_ratio``."""
     started: Sequence[str]
     """When each began: text that sorts as time does."""
 
@@ -46,7 +47,7 @@ def ratio_of_runs(ours: Runs, theirs: Runs) -> float | None:
 
 
 def ratio_of_usual_blocks(ours: Runs, theirs: Runs) -> float | None:
-    """The same of usual blocks."""
+    """The ratio of runs' usual blocks; None where an arm has none."""
     return float(np.exp(ours.usual.mean() - theirs.usual.mean())) if len(ours.usual) and len(theirs.usual) else None
 
 
@@ -66,7 +67,7 @@ def run_order(ours: Runs, theirs: Runs) -> RunOrder | None:
     return "one after the other" if changes == 1 else "mixed"
 
 
-def separate_ratio(ours: Runs, theirs: Runs, *, confidence: float, family: int = 1) -> Interval | None:
+def separate_ratio(ours: Runs, theirs: Runs, *, confidence: float, family: int = 1) -> RatioEstimate | None:
     """The ratio of two arms' throughput, geometric means over their runs, with its interval.
 
     Args:
@@ -86,23 +87,11 @@ def separate_ratio(ours: Runs, theirs: Runs, *, confidence: float, family: int =
     error, df, spread = _paired(ours, theirs) if paired else _welch(ours, theirs)
     half = run = None
     if df > 0:
-        each = confidence ** (1 / family)
-        half = student_t(each, df) * error
+        half = student_t(confidence ** (1 / family), df) * error
         run = student_t(confidence, df) * float(np.hypot(error, spread))
+    runs = min(len(ours.logs), len(theirs.logs))
     cautions: dict[int, Caution] = {1: "one run", 2: "two runs"}
-    low, high = around(centre, half)
-    run_low, run_high = around(centre, run)
-    return Interval(
-        estimate=float(np.exp(centre)),
-        low=low,
-        high=high,
-        run_low=run_low,
-        run_high=run_high,
-        confidence=confidence,
-        launches=min(len(ours.logs), len(theirs.logs)),
-        pairs=len(ours.logs) if paired else 0,
-        caution=cautions.get(min(len(ours.logs), len(theirs.logs))),
-    )
+    return ratio_estimate(centre, half, run, launches=runs, pairs=runs if paired else 0, caution=cautions.get(runs))
 
 
 def _paired(ours: Runs, theirs: Runs) -> tuple[float, float, float]:
@@ -113,7 +102,7 @@ def _paired(ours: Runs, theirs: Runs) -> tuple[float, float, float]:
 
 
 def _welch(ours: Runs, theirs: Runs) -> tuple[float, float, float]:
-    """The same for two samples; no degrees of freedom where one is a single run."""
+    """Those figures of two samples; no degrees of freedom where one is a single run."""
     if min(len(ours.logs), len(theirs.logs)) < 2:
         return 0.0, 0.0, 0.0
     variances = np.array([ours.logs.var(ddof=1), theirs.logs.var(ddof=1)])

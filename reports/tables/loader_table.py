@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from measurement.records.loader_record import FilesRead, LoaderRecord, StorageReads
-from reports.conclusions.loaders import LoaderDemand, Place, bytes_per_file, loading_rates, slowest_ranks
+from reports.conclusions.loaders import LoaderDemand, LoaderGroup, bytes_per_file, loading_rates, slowest_ranks
 from reports.schema import Estimate
 from reports.tables.table import Row, Table, columns, row
 from reports.wording.formatting import NONE, rate, share
@@ -24,12 +24,12 @@ def loader_table(record: LoaderRecord, need: LoaderDemand | None) -> Table:
     rows = [_row(place, {workers: _figures(one, size) for workers, one in found.items()}) for place, found in rates.items()]
     if need:
         shares = {workers: share(need.samples_per_s / loaded) for workers, loaded in slowest.items()}
-        needs = Place(kind="all", name="training needs")
+        needs = LoaderGroup(kind="all", name="training needs")
         rows.append(replace(_row(needs, shares), is_total=False))
     return Table(columns=columns({"place": "", "host": "host", **titles}, numeric=titles), rows=rows)
 
 
-def _row(place: Place, by_workers: dict[int, str]) -> Row:
+def _row(place: LoaderGroup, by_workers: dict[int, str]) -> Row:
     """Ranks are one group, each host is one."""
     entries = {"place": place.name, "host": place.host, **{str(workers): text for workers, text in by_workers.items()}}
     group = "ranks" if place.kind == "rank" else f"{place.kind} {place.host}"

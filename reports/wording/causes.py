@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
-from reports.conclusions.step_terms import Limit, limit_of
+from reports.conclusions.step_terms import Bottleneck, bottleneck_of
 from reports.schema import Estimate, RatioSummary, StepShares, Term
 from reports.wording.formatting import milliseconds
 
@@ -39,7 +39,7 @@ def cause_clause(result: RatioSummary) -> str:
 def _threads_hold_up(result: RatioSummary, term: Term) -> bool:
     """Whether an overhead is mostly its own threads' taking the core."""
     overhead = result.term_differences_s.get("library_overhead")
-    held = result.held_up_s
+    held = result.cpu_contention_s
     return term == "library_overhead" and overhead is not None and held is not None and held.value > overhead.value / 2 > 0
 
 
@@ -80,9 +80,9 @@ def limit_sentence(shares: Mapping[str, StepShares], *, hosts: int) -> str | Non
         shares: by arm; the control left out, which is the baseline once more.
         hosts: that the ranks ran on; on one of them no network lies between.
     """
-    found = {name: limit_of(own) for name, own in shares.items()}
+    found = {name: bottleneck_of(own) for name, own in shares.items()}
     parts = []
-    for limit in get_args(Limit):
+    for limit in get_args(Bottleneck):
         names = [name for name in found if found[name] == limit]
         if names:
             where = "" if len(names) == len(shares) else f" in {_listed(names)}"
@@ -90,7 +90,7 @@ def limit_sentence(shares: Mapping[str, StepShares], *, hosts: int) -> str | Non
     return ". ".join(parts) or None
 
 
-def _clause(limit: Limit, where: str, shares: Sequence[StepShares], hosts: int) -> str:
+def _clause(limit: Bottleneck, where: str, shares: Sequence[StepShares], hosts: int) -> str:
     waiting = percents([own.data_wait for own in shares])
     exposed = percents([own.exposed_exchange or 0.0 for own in shares])
     match limit:

@@ -12,7 +12,7 @@ from measurement.plans.plan import Plan
 from reports.conclusions.cases import VERDICTS, Outcome, count_verdicts
 from reports.conclusions.verdict import LONGEST, is_atypical
 from reports.schema import ArmSummary, HeadlinePart, RatioSummary
-from reports.statistics.looks import error_share
+from reports.statistics.interim_analyses import error_share
 from reports.wording.causes import cause_clause
 from reports.wording.cautions import CAUTIONS, beyond_load, caution_of, no_verdict_by_load
 from reports.wording.disturbances import (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from measurement.records.record import LaunchRecord
+from measurement.probes.core_use import crowded_warning
+from measurement.records.record import LaunchRecord, RankReport
 from reports.conclusions.disturbances import DISTURBED, FEW, is_quiet
 from reports.schema import ArmSummary, LoadFigures, PageFaults, StallFigures
 from reports.wording.formatting import PHASE_NAMES, milliseconds, percent
@@ -79,6 +80,14 @@ def floor_lines(records: Sequence[LaunchRecord]) -> list[str]:
     message = failed[0].error.message if failed[0].error else failed[0].status
     launches = f"{len(failed)} {'launch' if len(failed) == 1 else 'launches'}"
     return [f"The no-op backend (the floor) failed in {launches}, where overhead cannot be told from computing: {message}"]
+
+
+def oversubscription_warning(ranks: Sequence[RankReport]) -> str | None:
+    """That ranks on CPUs share cores, where they do."""
+    if not ranks or any(rank.device != "cpu" for rank in ranks):
+        return None
+    cores = {(rank.host, core) for rank in ranks for core in rank.affinity}
+    return crowded_warning(len(ranks), len(cores) or None)
 
 
 def load_sentence(load: LoadFigures | None) -> str | None:

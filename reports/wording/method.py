@@ -111,16 +111,17 @@ def _latencies() -> list[str]:
         "Every case is a comparison of its own, with its own control; nothing is pooled over cases, and no correction is made for "
         "their number: of twenty cases without any difference one may be called different, whatever the number of candidates.",
         "Latency: message size over algbw; of a ping-pong, half the round trip. algbw: median over blocks of message bytes over "
-        "the slowest rank's time. busbw: algbw times what each link must carry of the message, as nccl-tests defines it "
-        "(doc/PERFORMANCE.md): 2(n-1)/n for all_reduce, (n-1)/n for all_gather and reduce_scatter, 1 for broadcast and from rank "
-        "to rank, n the ranks that take part. The size of an all_gather is that of its result. GB/s are 10^9 bytes.",
+        "the slowest rank's time; its interval is Student's t over the launches' medians. busbw: algbw times what each link must "
+        "carry of the message, as nccl-tests defines it (doc/PERFORMANCE.md): 2(n-1)/n for all_reduce, (n-1)/n for all_gather and "
+        "reduce_scatter, 1 for broadcast and from rank to rank, n the ranks that take part. The size of an all_gather is that of "
+        "its result. GB/s are 10^9 bytes.",
     ]
 
 
 def _figures() -> list[str]:
     return [
-        "Throughput: all ranks' samples over the sum of the blocks' times, stalls included; its interval (percentile bootstrap "
-        "over launches and the blocks within each) includes the machine's drift, which cancels in the ratio.",
+        "Throughput: all ranks' samples over the sum of the blocks' times, stalls included; its interval (Student's t "
+        "over launches) includes the machine's drift, which cancels in the ratio.",
         "Why: of mean seconds a step, blocks with exchange (S: the sum of the blocks' times over their steps), without it (L; M: "
         "the slowest rank's, step by step; l: the wait for data in L) and of the no-op backend (the floor; F and f alike), which "
         "is the same training on the same ranks with no library. Compute is F - f and data wait l, means over ranks; library "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from reports.statistics.seeds import FEWEST
+from reports.conclusions.training_results import FEWEST
 from reports.training_schema import ArmTraining, TrainingSummary
 from reports.wording.formatting import accuracy, percent, points, seconds, time_ratio
 

@@ -15,7 +15,7 @@ from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder
 from reports import conclude, make_reports, write_reports
 from reports.schema import Comparison
-from reports.statistics.looks import next_look
+from reports.statistics.interim_analyses import next_analysis
 from runners.driver.comparison_folder import (
     ComparisonHistory,
     new_manifest,
@@ -220,7 +220,7 @@ class ComparisonRun:
         measure, history = self.plan.measurement, self.history
         if not measure.until_decided or (measure.max_minutes is not None and history.elapsed_s > 60 * measure.max_minutes):
             return False
-        if len(self._complete_launches()) < next_look(history.manifest.looks, launches=measure.launches):
+        if len(self._complete_launches()) < next_analysis(history.manifest.looks, launches=measure.launches):
             return True
         self.history.note_look(len(self._complete_launches()), planned=self.plan.measurement.launches)
         return bool(conclude(self.folder).undecided)

@@ -11,8 +11,8 @@ from reports.conclusions.blocks import tabulate_blocks, throughput_per_s
 from reports.conclusions.cases import summarise_cases
 from reports.conclusions.step_terms import data_wait_share, step_shares, step_terms, terms_by_launch
 from reports.conclusions.steps import Steps
-from reports.conclusions.summaries import crowded_line
 from reports.wording.causes import limit_sentence
+from reports.wording.disturbances import oversubscription_warning
 from reports.wording.formatting import bandwidth, duration, share, size_text
 
 CONFIDENCE = 0.95
@@ -26,7 +26,7 @@ def throughput_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
         steps: its raw steps, at least one block of them finished by every rank.
     """
     table = _table(record, "host", "rank", f"{record.sample_unit}/s", "step ms (median)", "step ms (95%)", "waiting for data")
-    both = Steps.of(steps.assign(launch=record.launch, arm=record.arm)).that_count([record])
+    both = Steps.of(steps.assign(launch=record.launch, arm=record.arm)).valid([record])
     timed = both.where(kind="sync")
     raw = steps[steps["turn"].isin(timed.slowest["turn"])]
     for place in record.ranks:
@@ -36,7 +36,7 @@ def throughput_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
     table.add_section()
     table.add_row("all", str(record.world_size), *_figures(in_all, timed.slowest["step_s"], timed.rank_blocks), style="bold")
     shares = step_shares(timed.rank_blocks, step_terms(terms_by_launch(both, None), confidence=CONFIDENCE))
-    lines = [limit_sentence({record.arm: shares}, hosts=len(record.hosts)), crowded_line(record.ranks)]
+    lines = [limit_sentence({record.arm: shares}, hosts=len(record.hosts)), oversubscription_warning(record.ranks)]
     table.caption = "\n".join(line for line in lines if line)
     table.caption_justify, table.caption_style = "left", "none"
     return table
@@ -46,7 +46,7 @@ def cases_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
     """One row per case of a micro-benchmark: latency, algbw and busbw, or why there are none."""
     table = _table(record, "operation", "size", "latency", "algbw", "busbw")
     blocks = tabulate_blocks(Steps.of(steps.assign(launch=record.launch, arm=record.arm)))
-    for case, found in zip(record.cases, summarise_cases([record], blocks, confidence=CONFIDENCE, seed=0), strict=True):
+    for case, found in zip(record.cases, summarise_cases([record], blocks, confidence=CONFIDENCE), strict=True):
         figures = [duration(found.latency_s), bandwidth(found.algbw_bytes_per_s), bandwidth(found.busbw_bytes_per_s)]
         table.add_row(case.operation, size_text(case), *([found.not_offered, "", ""] if found.not_offered else figures))
     return table

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from reports import write_reports
-from reports.conclusions.step_terms import LIMIT, data_wait_share, limit_of, step_shares
+from reports.conclusions.step_terms import LIMIT, bottleneck_of, data_wait_share, step_shares
 from reports.formats.terminal import comparison_table
 from reports.schema import Comparison, Estimate, StepShares, StepTerms
 from reports.wording.causes import limit_sentence
@@ -51,7 +51,7 @@ def test_no_share_is_below_0_and_what_is_not_known_stays_so():
     ],
 )
 def test_the_larger_share_is_the_limit_from_the_threshold_on(own, limit):
-    assert limit_of(own) == limit
+    assert bottleneck_of(own) == limit
 
 
 @pytest.mark.parametrize(

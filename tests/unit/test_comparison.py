@@ -13,13 +13,13 @@ from measurement.errors import RecordError
 from measurement.records.record import Failure
 from measurement.records.results import ResultsFolder
 from reports import conclude
-from reports.compose_comparison import compare, measured_minutes
+from reports.compose_comparison import compare
 from reports.conclusions.blocks import (
     pair_blocks,
     tabulate_blocks,
     total_tables,
-    with_copies,
 )
+from reports.conclusions.evidence import measured_minutes
 from reports.conclusions.steps import Steps, read_steps
 from reports.wording.comparison_sentences import apart_note
 from reports.wording.disturbances import page_fault_lines, restart_lines
@@ -438,7 +438,7 @@ def test_a_candidate_is_held_against_both_copies_of_the_baseline():
     pairs = pair_blocks(make_plan(), blocks, "horovod-gloo")
     assert pairs["round"].tolist() == [0, 1]
     assert pairs["log_ratio"].tolist() == pytest.approx([math.log(2), math.log(4)]), "8 and 2 per second make 4; 2 alone stays 2"
-    (table,) = total_tables(make_plan(), blocks, [with_copies(make_plan(), "horovod-gloo")])[0]
+    (table,) = total_tables(make_plan(), blocks, [["horovod-gloo", "ddp-gloo", "ddp-gloo-control"]])[0]
     nan = math.nan
     expected = [[[8, 1], [8, 4], [8, 1]], [[8, 1], [8, 4], [nan, nan]], [[nan, nan], [8, 4], [8, 1]]]
     assert np.array_equal(table, expected, equal_nan=True)
@@ -458,7 +458,7 @@ def test_candidates_are_held_against_each_other_and_ties_are_named(tmp_path):
 def test_steps_of_launches_that_are_not_ok_do_not_count(tmp_path):
     folder = write_results(tmp_path, truth=Truth(statuses={("horovod-gloo", 0): "failed", ("horovod-mpi", 2): "wrong"}))
     records = folder.records()
-    timed = read_steps(folder, records).that_count(records).slowest
+    timed = read_steps(folder, records).valid(records).slowest
     assert set(timed.loc[timed["arm"] == "horovod-gloo", "launch"]) == {1, 2}
     assert "horovod-mpi" not in set(timed["arm"])
 

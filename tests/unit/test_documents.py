@@ -37,8 +37,7 @@ OPTIONS = {name: backend_class(name).Options for name in BACKENDS.table}
 OPTIONS |= {f"workload {name}": workload_class(name)[0].Options for name in WORKLOADS.table}
 MODELS = {model.__name__: model for model in (Arm, LossScale, Measurement, Plan, Point, SpeedSettings, TrainingSettings)} | OPTIONS
 
-READABLE_ROOMS = ["reports/charts", "reports/formats", "reports/tables", "reports/wording"]
-"""Rooms all of whose docstrings can be read alone."""
+ROOMS = ("backends", "install", "measurement", "reports", "runners", "workloads")
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(REPOSITORY).as_posix())
 
@@ -173,7 +172,7 @@ def test_every_flag_says_what_it_means_and_can_be_read_alone():
     assert [row for row in rows if re.match(r"(The same|Of |As of|And |Where\.|May be|\[|$)", row[1])] == []
 
 
-@pytest.mark.parametrize("room", READABLE_ROOMS)
+@pytest.mark.parametrize("room", ROOMS)
 def test_docstrings_can_be_read_alone(room):
     """An editor shows a docstring without the lines above it; that of a field or a constant, too."""
     texts = {

@@ -18,7 +18,7 @@ from reports.charts.study_charts import study_charts
 from reports.compose_study import conclude_study
 from reports.conclusions.verdict import reach_of_load, stands_clear, tells_nothing
 from reports.formats.terminal import comparison_table
-from reports.statistics.intervals import around
+from reports.statistics.student import around
 from reports.wording.formatting import apart, ratio
 from tests.kit.results_factory import Truth, make_launch, make_plan, write_results
 from tests.unit.test_separate_runs import compared, write_alternating

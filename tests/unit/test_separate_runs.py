@@ -20,6 +20,7 @@ from reports.separate_runs import conclude_runs, write_runs
 from reports.statistics.separate import Runs, run_order, separate_ratio
 from reports.study_schema import Study
 from tests.conftest import run_here
+from tests.kit.ratios import log_width
 from tests.kit.results_factory import Truth, make_launch
 from tests.unit.test_training_report import epochs, record
 
@@ -287,8 +288,8 @@ def test_welchs_interval_by_hand():
     ours = runs(*zip((0, 1, 2, 3, 4), 1.1 + 0.1 * np.array([-1.0, -0.5, 0, 0.5, 1.0]) / np.sqrt(0.625), strict=True))
     theirs = runs(*zip((5, 6, 7, 8, 9), 1.0 + 0.05 * np.array([-1.0, -0.5, 0, 0.5, 1.0]) / np.sqrt(0.625), strict=True))
     found = separate_ratio(ours, theirs, confidence=0.95)
-    assert np.log(found.estimate) == pytest.approx(0.1)
-    assert np.log(found.high) - 0.1 == pytest.approx(2.4588 * 0.05, rel=1e-3)
+    assert np.log(found.value) == pytest.approx(0.1)
+    assert np.log(found.ci_high) - 0.1 == pytest.approx(2.4588 * 0.05, rel=1e-3)
 
 
 def test_unpaired_intervals_cover_the_truth_as_often_as_they_say():
@@ -297,7 +298,7 @@ def test_unpaired_intervals_cover_the_truth_as_often_as_they_say():
         ours = runs(*((2 * n if n < 3 else 2 * n + 1, random.normal(0.05, 0.06)) for n in range(5)))
         theirs = runs(*((2 * n + 1 if n < 3 else 2 * n, random.normal(0.0, 0.02)) for n in range(4)))
         found = separate_ratio(ours, theirs, confidence=0.95)
-        covered += found.low <= np.exp(0.05) <= found.high
+        covered += found.ci_low <= np.exp(0.05) <= found.ci_high
     assert covered >= 0.93 * 400
 
 
@@ -310,7 +311,7 @@ def test_a_drift_of_the_machine_is_taken_out_of_alternating_runs():
     theirs = runs(*((at, logs[at]) for at in range(0, 10, 2)))
     paired = separate_ratio(ours, theirs, confidence=0.95)
     unpaired = separate_ratio(ours, replace(theirs, started=[f"{at}-later" for at in (90, 91, 92, 93, 94)]), confidence=0.95)
-    assert paired.high / paired.low < 1.1 < 1.5 < unpaired.high / unpaired.low
+    assert log_width(paired) < np.log(1.1) < np.log(1.5) < log_width(unpaired)
 
 
 def run_here_report(arguments):

@@ -9,18 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.statistics.bootstrap import median_interval
+from reports.statistics.interim_analyses import error_share, next_analysis
 from reports.statistics.intervals import (
-    Interval,
-    equal_work,
+    RatioEstimate,
     launch_ratios,
     launch_variance,
     pooled_df,
-    ratio_interval,
     ratio_intervals,
     typical_ratio,
 )
-from reports.statistics.looks import error_share, next_look
+from tests.kit.ratios import equal_work, log_width, ratio_interval
 
 NOISE = 0.035
 """Standard deviation of a block's time, as log; of a pair's log-ratio 5%."""
@@ -66,24 +64,24 @@ def intervals(ratios, **kwargs):
 def test_the_ratio_is_that_of_totals_and_a_stall_counts_with_all_its_time():
     """Nine blocks of 1 s and one of 11 s against ten of 2 s: as fast in total, twice as fast in a typical block."""
     launches = [equal_work([1.0] * 9 + [11.0], [2.0] * 10)] * 3
-    assert ratio_interval(launches, confidence=0.95).estimate == pytest.approx(1.0)
+    assert ratio_interval(launches, confidence=0.95).value == pytest.approx(1.0)
     assert typical_ratio(launches) == pytest.approx(2.0)
 
 
 def test_launches_count_alike_however_many_rounds_they_have():
     launches = [equal_work([1.0] * 30, [2.0] * 30), equal_work([1.0] * 3, [8.0] * 3)]
-    assert ratio_interval(launches, confidence=0.95).estimate == pytest.approx(4.0)
+    assert ratio_interval(launches, confidence=0.95).value == pytest.approx(4.0)
 
 
 def test_only_rounds_that_both_arms_finished_count():
     launches = [equal_work([1.0, 1.0, math.nan, 5.0], [2.0, 2.0, 9.0, math.nan])]
     found = ratio_interval(launches, confidence=0.95)
-    assert (found.estimate, found.pairs) == (pytest.approx(2.0), 2)
+    assert (found.value, found.pairs) == (pytest.approx(2.0), 2)
 
 
 def test_unequal_samples_are_counted():
     table = np.array([[[10.0, 1.0], [20.0, 1.0]], [[30.0, 1.0], [20.0, 3.0]]])
-    assert ratio_interval([table], confidence=0.95).estimate == pytest.approx((40 / 2) / (40 / 4))
+    assert ratio_interval([table], confidence=0.95).value == pytest.approx((40 / 2) / (40 / 4))
 
 
 def test_both_copies_of_the_baseline_are_averaged_each_over_its_own_rounds():
@@ -115,7 +113,7 @@ def test_the_true_ratio_of_totals_is_covered_where_an_arm_stalls():
         base = block_times(random, rounds=40)
         ours = [times * (1 + 0.5 * (random.random(40) < 0.25)) for times in block_times(random, rounds=40, speed=1.03)]
         found = ratio_interval([equal_work(*pair) for pair in zip(ours, base, strict=True)], confidence=0.95)
-        covered += found.low <= truth <= found.high
+        covered += found.ci_low <= truth <= found.ci_high
     assert covered / 150 >= 0.92
 
 
@@ -142,7 +140,7 @@ def test_an_interval_is_not_wide_without_need():
     random = np.random.default_rng(3)
     ratios = [(1.04, 1.0)] * 60
     found = [intervals(comparison(random, candidates=2, ratios=one, rounds=60, launches=5))[0] for one in ratios]
-    assert sum(one.low > 1 for one in found) >= 57
+    assert sum(one.ci_low > 1 for one in found) >= 57
 
 
 def test_launches_that_agree_by_chance_are_as_uncertain_as_the_other_arms_say():
@@ -150,26 +148,22 @@ def test_launches_that_agree_by_chance_are_as_uncertain_as_the_other_arms_say():
     others = [draw(random, spread=0.03) for _ in range(3)]
     agreeing = [others[0][0]] * 3
     pooled, alone = (ratio_intervals(ratios, confidence=0.95, family=1)[0] for ratios in ([agreeing, *others], [agreeing]))
-    assert width(pooled) > 1.5 * width(alone)
-
-
-def width(one: Interval) -> float:
-    return math.log(one.high / one.low)
+    assert log_width(pooled) > 1.5 * log_width(alone)
 
 
 def test_launches_that_agree_by_chance_do_not_make_the_interval_narrower_than_the_rounds_allow():
     random = np.random.default_rng(6)
     tables = [equal_work(one / one.sum(), [1 / 40] * 40) for one in np.exp(0.05 * random.standard_normal((3, 40)))]
     found = ratio_interval(tables, confidence=0.95)
-    assert width(found) / 2 > 1.8 * 0.05 / math.sqrt(120)
+    assert log_width(found) / 2 > 1.8 * 0.05 / math.sqrt(120)
 
 
 def test_one_long_run_may_differ_by_more_than_the_mean_is_uncertain():
     random = np.random.default_rng(7)
     found = ratio_interval(draw(random, launches=8, spread=0.03, rounds=100), confidence=0.95)
-    assert found.run_low < found.low < found.high < found.run_high
+    assert found.run_low < found.ci_low < found.ci_high < found.run_high
     calm = ratio_interval(draw(random, launches=8, spread=0.0, rounds=400), confidence=0.95)
-    assert math.log(calm.run_high / calm.run_low) < 3 * width(calm)
+    assert math.log(calm.run_high / calm.run_low) < 3 * log_width(calm)
 
 
 def test_the_prediction_holds_for_the_next_run():
@@ -192,8 +186,8 @@ def test_unequal_counts_cover():
 @pytest.mark.parametrize("rounds", [1, 200])
 def test_one_launch_has_no_interval_however_many_rounds_it_has(rounds):
     found = ratio_interval([equal_work([1.0] * rounds, [math.exp(0.1)] * rounds)], confidence=0.95)
-    assert (found.low, found.high, found.run_low, found.caution) == (None, None, None, "one launch")
-    assert found.estimate == pytest.approx(math.exp(0.1))
+    assert (found.ci_low, found.ci_high, found.run_low, found.caution) == (None, None, None, "one launch")
+    assert found.value == pytest.approx(math.exp(0.1))
     assert not found.excludes(1.0)
 
 
@@ -217,19 +211,19 @@ def test_single_rounds_of_several_launches_are_a_sample_of_launches():
     found = ratio_interval(of_logs(*values), confidence=0.95)
     half = 3.182446 * values.std(ddof=1) / 2
     assert (found.launches, found.caution) == (4, None)
-    assert math.log(found.low) == pytest.approx(values.mean() - half, rel=1e-5)
-    assert math.log(found.high) == pytest.approx(values.mean() + half, rel=1e-5)
+    assert math.log(found.ci_low) == pytest.approx(values.mean() - half, rel=1e-5)
+    assert math.log(found.ci_high) == pytest.approx(values.mean() + half, rel=1e-5)
 
 
 def test_equal_values_give_an_interval_without_width_and_no_warning():
     found = ratio_interval([equal_work([1.0] * 8, [1.02] * 8)] * 3, confidence=0.95)
-    assert found.low == pytest.approx(found.high)
+    assert found.ci_low == pytest.approx(found.ci_high)
 
 
 def test_the_t_interval_of_two_balanced_launches_is_that_of_the_book():
     """With noise far below the spread of launches it is t(1) times the standard error of the two."""
     found = ratio_interval([equal_work([1.0, 1.0, 1.0], [math.exp(log)] * 3) for log in (0.01, 0.03)], confidence=0.95)
-    assert width(found) / 2 == pytest.approx(12.7062 * 0.01, rel=1e-3)
+    assert log_width(found) / 2 == pytest.approx(12.7062 * 0.01, rel=1e-3)
 
 
 def test_correlated_neighbours_add_to_the_noise_of_rounds():
@@ -257,22 +251,22 @@ def test_ratios_that_share_their_noise_add_no_degrees_of_freedom():
     assert 3.5 < pooled_df(apart) <= 4.0
 
 
-def test_looks_together_spend_no_more_than_the_whole_error():
-    looks: list[int] = []
+def test_analyses_together_spend_no_more_than_the_whole_error():
+    analyses: list[int] = []
     shares = []
     for _ in range(200):
-        looks = [*looks, next_look(looks, launches=3)]
-        shares.append(error_share(looks, until_decided=True))
-    assert looks[:6] == [5, 7, 10, 14, 20, 28]
+        analyses = [*analyses, next_analysis(analyses, launches=3)]
+        shares.append(error_share(analyses, until_decided=True))
+    assert analyses[:6] == [5, 7, 10, 14, 20, 28]
     assert sum(shares) <= 1 and shares[0] == 0.5
     assert error_share([], until_decided=False) == error_share([3], until_decided=False) == 1.0
     assert error_share([3, 8], until_decided=False) == pytest.approx(1 / 6)
-    assert next_look([], launches=8) == next_look([5], launches=8) == 8
+    assert next_analysis([], launches=8) == next_analysis([5], launches=8) == 8
 
 
-def test_a_look_after_another_is_wider():
+def test_an_analysis_after_another_is_wider():
     ratios = comparison(np.random.default_rng(15), candidates=2)
-    assert width(intervals(ratios, error_share=1 / 6)[0]) > width(intervals(ratios)[0])
+    assert log_width(intervals(ratios, error_share=1 / 6)[0]) > log_width(intervals(ratios)[0])
 
 
 numbers = st.floats(min_value=0.5, max_value=2.0, allow_nan=False)
@@ -283,17 +277,17 @@ launch_lists = st.lists(
 )
 
 
-def bounds(one: Interval) -> list[float]:
-    return [one.estimate, one.low, one.high]
+def bounds(one: RatioEstimate) -> list[float]:
+    return [one.value, one.ci_low, one.ci_high]
 
 
 @settings(max_examples=25, deadline=None)
 @given(launch_lists)
 def test_swapping_the_arms_inverts_ratio_and_interval(launches):
     there, back = (ratio_interval(one, confidence=0.95) for one in (launches, [table[:, ::-1] for table in launches]))
-    assert back.estimate == pytest.approx(1 / there.estimate)
-    assert back.low == pytest.approx(1 / there.high)
-    assert back.high == pytest.approx(1 / there.low)
+    assert back.value == pytest.approx(1 / there.value)
+    assert back.ci_low == pytest.approx(1 / there.ci_high)
+    assert back.ci_high == pytest.approx(1 / there.ci_low)
 
 
 @settings(max_examples=25, deadline=None)
@@ -314,13 +308,4 @@ def test_the_order_of_launches_does_not_matter(launches):
 @given(launch_lists)
 def test_the_estimate_lies_in_its_interval_and_more_confidence_is_wider(launches):
     narrow, wide = (ratio_interval(launches, confidence=confidence) for confidence in (0.8, 0.99))
-    assert wide.low <= narrow.low <= narrow.estimate <= narrow.high <= wide.high
-
-
-def test_medians_have_a_bootstrap_that_depends_on_the_seed_alone():
-    launches = [100 + np.random.default_rng(seed).standard_normal(20) for seed in range(3)]
-    first, again = (median_interval(launches, confidence=0.95, seed=5) for _ in range(2))
-    assert first == again
-    assert first.low < first.estimate < first.high
-    assert first.estimate == pytest.approx(100, abs=1)
-    assert median_interval([np.array([np.nan])], confidence=0.95, seed=1) is None
+    assert wide.ci_low <= narrow.ci_low <= narrow.value <= narrow.ci_high <= wide.ci_high

@@ -12,7 +12,7 @@ from measurement.records.results import ResultsFolder
 from measurement.records.step_tables import steps_of
 from reports import conclude
 from reports.conclusions.blocks import throughput_interval, throughput_per_s
-from reports.statistics.bootstrap import ratio_of_sums_interval
+from reports.statistics.student import log_interval
 from reports.tables.verdict_table import verdict_table
 from reports.wording.formatting import rate
 from runners.standalone.tables import throughput_table
@@ -29,45 +29,55 @@ def test_unequal_blocks_count_by_their_time():
     """100 samples in 1 s and 100 in 4 s are 200 in 5 s, not the middle of 100 and 25 per second."""
     found = blocks([(100, 1.0), (100, 4.0)])
     assert throughput_per_s(found) == 40.0
-    assert throughput_interval(found, confidence=0.95, seed=1).estimate == 40.0
+    assert throughput_interval(found, confidence=0.95).value == 40.0
 
 
 def test_a_stall_counts_with_all_its_time():
     assert throughput_per_s(blocks([(10, 1.0)] * 9 + [(10, 11.0)])) == 5.0
 
 
-def test_one_block_has_no_interval_and_none_has_nothing():
-    found = throughput_interval(blocks([(10, 2.0)]), confidence=0.95, seed=1)
-    assert (found.estimate, found.low, found.high, found.launches, found.pairs) == (5.0, None, None, 1, 1)
-    assert throughput_interval(blocks(), confidence=0.95, seed=1) is None
+def test_one_launch_has_no_interval_however_many_blocks_it_has():
+    found = throughput_interval(blocks([(10, 2.0), (10, 1.0)]), confidence=0.95)
+    assert (found.value, found.bounds) == (20 / 3, None)
 
 
 def test_equal_blocks_have_an_interval_without_width_whatever_their_lengths():
-    found = throughput_interval(blocks([(10, 2.0)] * 3, [(20, 4.0)]), confidence=0.95, seed=1)
-    assert (found.low, found.estimate, found.high) == (5.0, 5.0, 5.0)
+    found = throughput_interval(blocks([(10, 2.0)] * 3, [(20, 4.0)]), confidence=0.95)
+    assert (found.ci_low, found.value, found.ci_high) == pytest.approx((5.0, 5.0, 5.0))
+
+
+def test_launches_alike_in_length_have_the_interval_of_the_book():
+    """Student's t with 2 degrees of freedom, 4.3027, of what each launch is above the mean."""
+    found = throughput_interval(blocks([(99, 1.0)], [(100, 1.0)], [(101, 1.0)]), confidence=0.95)
+    assert found.ci_high == pytest.approx(100 * np.exp(4.3027 * 0.01 / np.sqrt(3)), rel=1e-6)
+    assert found.ci_low == pytest.approx(100 * np.exp(-4.3027 * 0.01 / np.sqrt(3)), rel=1e-6)
 
 
 @pytest.mark.slow
-def test_the_interval_covers_the_ratio_of_sums():
+@pytest.mark.parametrize("launches", [3, 5, 8])
+def test_the_interval_covers_the_ratio_of_sums(launches):
     """Blocks of unequal length in launches of unequal size; the truth is that of endless measuring: 100 per second."""
     covered = 0
-    for seed in range(200):
+    for seed in range(400):
         random = np.random.default_rng(seed)
-        launches = []
-        for size in (40, 25, 40, 25, 40, 25, 40, 25):
+        drawn = []
+        for size in (40, 25, 40, 25, 40, 25, 40, 25)[:launches]:
             samples = random.choice([100.0, 300.0], size=size)
             speed = np.exp(0.05 * random.standard_normal())
-            launches.append(np.stack([samples, samples * random.gamma(4, 1 / 4, size=size) / (100 * speed)], axis=1))
-        found = ratio_of_sums_interval(launches, confidence=0.95, seed=seed)
-        covered += found.low <= 100 <= found.high
-    assert 0.85 <= covered / 200 <= 0.99
+            drawn.append(list(zip(samples, samples * random.gamma(4, 1 / 4, size=size) / (100 * speed), strict=True)))
+        found = throughput_interval(blocks(*drawn), confidence=0.95)
+        covered += found.ci_low <= 100 <= found.ci_high
+    assert 0.92 <= covered / 400 <= 0.98
 
 
-def test_the_interval_depends_on_the_seed_alone():
-    found = blocks([(10, 1.0), (10, 2.0), (10, 1.5)], [(10, 1.2), (10, 1.1)])
-    first, again, other = (throughput_interval(found, confidence=0.95, seed=seed) for seed in (1, 1, 2))
-    assert first == again
-    assert (first.low, first.high) != (other.low, other.high)
+def test_the_interval_of_a_median_covers_it():
+    """As cases of micro-benchmarks have it: the median of all blocks, with Student's t of the launches' medians."""
+    covered, random = 0, np.random.default_rng(3)
+    for _ in range(400):
+        rates = np.exp(0.03 * random.standard_normal((5, 1)) + 0.1 * random.standard_exponential((5, 30)))
+        found = log_interval(float(np.median(rates)), np.log(np.median(rates, axis=1)), confidence=0.95)
+        covered += found.ci_low <= 2**0.1 <= found.ci_high
+    assert 0.92 <= covered / 400 <= 0.98
 
 
 def uneven(record):

@@ -19,10 +19,10 @@ from reports.charts.study_charts import study_charts
 from reports.compose_comparison import compare
 from reports.compose_study import study_of
 from reports.conclusions.steps import Steps
-from reports.conclusions.training_results import reference_of
+from reports.conclusions.training_results import FEWEST, converges, geometric_mean, median_time, reference_of
 from reports.estimate import Estimate
 from reports.schema import Comparison
-from reports.statistics.seeds import converges, median_time, ratio_interval, t_interval
+from reports.statistics.student import t_interval
 from tests.kit.results_factory import COMPARISON_ID, STARTED
 
 HELD_OUT = 200
@@ -256,20 +256,20 @@ def test_a_loss_that_is_no_number_and_nothing_held_out():
     ],
 )
 def test_convergence(differences, verdict):
-    assert converges(t_interval(differences, confidence=0.95), margin=0.01) == verdict
+    assert converges(t_interval(differences, confidence=0.95, fewest=FEWEST), margin=0.01) == verdict
 
 
 def test_equal_fractions_are_equal_whatever_their_floats():
     differences = [Fraction(350 - n, 360) - Fraction(349 - n, 360) for n in (0, 7, 33)]
-    found = t_interval(differences, confidence=0.95)
+    found = t_interval(differences, confidence=0.95, fewest=FEWEST)
     assert found.ci_low == found.ci_high == 1 / 360
 
 
 def test_ratios_are_paired_and_medians_know_what_never_came():
-    ratio = ratio_interval([2.0, 8.0, 4.0], [1.0, 2.0, 1.0], confidence=0.95)
+    ratio = geometric_mean([2.0, 4.0, 4.0], confidence=0.95)
     assert ratio.value == pytest.approx(32 ** (1 / 3))
     assert ratio.ci_high / ratio.value == pytest.approx(math.exp(4.302652729911275 * math.log(2) / 3))
-    assert ratio_interval([], [], confidence=0.95) is None
+    assert geometric_mean([], confidence=0.95) is None
     assert [median_time(times) for times in ([], [3.0, None, 1.0], [None, 1.0], [None, None, 1.0])] == [None, 3.0, None, None]
 
 

@@ -1,0 +1,95 @@
+"""Everything that an arm's figures and its ratio to the baseline are concluded from, worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from measurement.plans.plan import FLOOR, Plan
+from measurement.records.record import Case, LaunchRecord
+from measurement.records.step_tables import HOST_USE_TYPES, empty
+from reports.conclusions.blocks import tabulate_blocks
+from reports.conclusions.cases import cases_of
+from reports.conclusions.disturbances import find_stalls, tabulate_readings
+from reports.conclusions.step_terms import Terms
+from reports.conclusions.steps import Steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What was measured of a comparison's arms, the floor left out."""
+
+    plan: Plan
+    records: Sequence[LaunchRecord]
+    """By launch, then in the plan's order of arms."""
+    steps: Steps
+    """Those that count."""
+    blocks: pd.DataFrame
+    """``reports.conclusions.blocks.tabulate_blocks``."""
+    stalls: pd.DataFrame
+    """``reports.conclusions.disturbances.find_stalls``."""
+    readings: pd.DataFrame
+    """``reports.conclusions.disturbances.tabulate_readings``."""
+    host_use: pd.DataFrame
+    """``measurement.records.results.ResultsFolder.host_use``."""
+    terms: Terms
+    """Held against the floor."""
+    minutes: float
+    """Minutes of measuring so far."""
+    error_share: float
+    """That this analysis may spend (``reports.statistics.interim_analyses``)."""
+
+    @classmethod
+    def gather(
+        cls, plan: Plan, records: Sequence[LaunchRecord], steps: Steps, *, host_use: pd.DataFrame | None, error_share: float
+    ) -> Evidence:
+        """Work it out from all records, the floor's among them, and all of their steps."""
+        order = list(plan.roles())
+        everything = sorted(records, key=lambda record: (record.launch, order.index(record.arm)))
+        own = [record for record in everything if record.arm != FLOOR]
+        valid, readings = steps.valid(everything), tabulate_readings(everything)
+        timed, beside = valid.without_arm(FLOOR), empty(HOST_USE_TYPES) if host_use is None else host_use
+        return cls(
+            plan=plan,
+            records=own,
+            steps=timed,
+            blocks=tabulate_blocks(timed),
+            stalls=find_stalls(timed.slowest),
+            readings=readings[readings["arm"] != FLOOR],
+            host_use=beside[beside["arm"] != FLOOR],
+            terms=Terms.find(everything, valid, readings),
+            minutes=measured_minutes(plan, everything),
+            error_share=error_share,
+        )
+
+    @property
+    def threshold(self) -> float:
+        """A ratio within this of 1 is of no practical interest."""
+        return self.plan.measurement.noise_threshold
+
+    @property
+    def confidence(self) -> float:
+        """With which intervals hold."""
+        return self.plan.measurement.confidence
+
+    @property
+    def cases(self) -> list[Case]:
+        """Those of a micro-benchmark; none where the workload is trained."""
+        return cases_of(self.records)
+
+    @property
+    def are_runs(self) -> bool:
+        """Whether people started the runs themselves, so that arms took no turns."""
+        return self.plan.measurement.mode == "separate"
+
+
+def measured_minutes(plan: Plan, records: Sequence[LaunchRecord]) -> float:
+    """Minutes of wall time that blocks took so far. Arms of a launch share them, unless they ran one after the other."""
+    seconds: dict[object, float] = {}
+    for record in records:
+        key = record.launch if plan.measurement.mode == "interleaved" else (record.launch, record.arm)
+        own = record.measuring_s if record.measuring_s is not None else sum(block.wall_s for block in record.blocks)
+        seconds[key] = max(seconds.get(key, 0.0), own)
+    return sum(seconds.values()) / 60

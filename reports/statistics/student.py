@@ -1,0 +1,57 @@
+"""Student's t: its quantile, and the interval of a mean. Every other interval over launches or seeds is made from these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy import special
+
+from reports.estimate import Estimate
+
+Array = npt.NDArray[np.float64]
+LARGEST_LOG = 50.0
+"""Bounds of a ratio lie within e to this power."""
+
+
+def student_t(confidence: float, df: float) -> float:
+    """Student's t for a two-sided interval."""
+    return float(special.stdtrit(df, (1 + confidence) / 2))
+
+
+def half_width(values: Array, *, confidence: float) -> float | None:
+    """Half the width of Student's interval of a mean, without any for equal values; None for fewer than two."""
+    if len(values) < 2:
+        return None
+    if (values == values[0]).all():
+        return 0.0
+    return student_t(confidence, len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
+
+
+def t_interval(values: Sequence[float | Fraction] | pd.Series, *, confidence: float, fewest: int = 2) -> Estimate | None:
+    """The mean, exact of fractions, with its interval; without bounds for fewer than ``fewest`` values, None for none."""
+    if not len(values):
+        return None
+    mean = float(np.asarray(values).mean())
+    half = half_width(np.asarray(values, dtype=np.float64), confidence=confidence) if len(values) >= fewest else None
+    return Estimate(value=mean) if half is None else Estimate(value=mean, ci_low=mean - half, ci_high=mean + half)
+
+
+def log_interval(value: float, logs: Sequence[float] | pd.Series, *, confidence: float, fewest: int = 2) -> Estimate:
+    """A positive value that launches or seeds give together, with Student's interval of their logarithms around its own."""
+    found = np.asarray(logs, dtype=np.float64)
+    half = half_width(found, confidence=confidence) if len(found) >= fewest else None
+    factor = None if half is None else math.exp(min(half, LARGEST_LOG))
+    return Estimate(value=value) if factor is None else Estimate(value=value, ci_low=value / factor, ci_high=value * factor)
+
+
+def around(centre: float, half: float | None) -> tuple[float | None, float | None]:
+    """From a log-ratio and half a width to bounds of the ratio, which are finite however wide that is."""
+    if half is None:
+        return None, None
+    low, high = np.exp(np.clip([centre - half, centre + half], -LARGEST_LOG, LARGEST_LOG))
+    return float(low), float(high)
