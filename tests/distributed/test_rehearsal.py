@@ -69,17 +69,17 @@ def test_another_plan_or_another_environment_is_rehearsed_anew():
 
 
 def test_an_arm_that_fails_there_is_a_row_and_the_others_are_measured(tmp_path):
-    plan = plan_of(tmp_path, {"ddp": "ddp", "raises": f"{WRONG}:RaisesAtSetup"})
+    plan = plan_of(tmp_path, {"ddp": "ddp", "naive": "naive", "raises": f"{WRONG}:RaisesAtSetup"})
     done = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 1, done.stderr
     assert "rehearsal: raises failed: rank" in done.stderr
     records = {record.arm: record for record in ResultsFolder(tmp_path / "out").records()}
-    assert {arm: record.status for arm, record in records.items()} == {"ddp": "ok", "raises": "failed"}
+    assert {arm: record.status for arm, record in records.items()} == {"ddp": "ok", "naive": "ok", "raises": "failed"}
     assert "not on this machine" in records["raises"].error.message
     assert not list((tmp_path / "out").glob("launch-*/raises/rank-*.log")), "it is not started again"
     assert list((tmp_path / "out" / "rehearsal").glob("launch-000/raises/rank-*.log"))
     rows = {arm["name"]: arm["status"] for arm in json.loads((tmp_path / "out" / "comparison.json").read_text())["arms"]}
-    assert rows == {"ddp": "ok", "raises": "failed"}
+    assert rows == {"ddp": "ok", "naive": "ok", "raises": "failed"}
 
 
 def test_nothing_is_measured_where_every_arm_fails(tmp_path):

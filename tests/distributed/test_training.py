@@ -123,11 +123,11 @@ def written(folder, tag):
 
 def test_a_damaged_checkpoint_is_told_once_by_all_ranks_together(tmp_path):
     (tmp_path / "kept.pt").write_bytes(b"PK\x03\x04 and no more")
-    done = train("fsdp2", tmp_path, "--checkpoint", tmp_path / "kept.pt", "--resume")  # torchrun tells how each rank ended
+    done = train("fsdp2", tmp_path, "--checkpoint", tmp_path / "kept.pt", "--resume")  # spawn tells how a rank ended
     assert done.returncode != 0
     assert done.stderr.count(f"ringside: checkpoint '{tmp_path / 'kept.pt'}' cannot be read") == 1
-    assert "exitcode  : 2" in done.stderr
-    assert "exitcode  : 1" not in done.stderr
+    assert "terminated with exit code 2" in done.stderr
+    assert "terminated with exit code 1" not in done.stderr
 
 
 @pytest.fixture(scope="module")
