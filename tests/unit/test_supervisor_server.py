@@ -67,6 +67,7 @@ def test_an_answer_that_was_heard_on_another_connection_proves_nothing(superviso
     assert supervisors.of("arm", 0) == {}
 
 
+@pytest.mark.slow
 def test_strangers_that_say_nothing_do_not_keep_a_supervisor_out(supervisors, monkeypatch):
     monkeypatch.setattr(supervisor_server, "GREETING_TIMEOUT_S", 0.5)
     before = threading.active_count()

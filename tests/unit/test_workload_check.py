@@ -313,6 +313,7 @@ arms:
 """
 
 
+@pytest.mark.process
 def test_clipping_of_sparse_gradients_is_refused(tmp_path):
     path = tmp_path / "plan.yaml"
     path.write_text(PLAN.format(workload=f"{IDIOMS}:Recommender") + "max_gradient_norm: 1.0\n")
@@ -321,6 +322,7 @@ def test_clipping_of_sparse_gradients_is_refused(tmp_path):
     assert "max_gradient_norm = 1, but PyTorch clips no sparse gradients, which 'rows.weight' have; leave it out" in done.stderr
 
 
+@pytest.mark.process
 def test_a_process_that_dies_in_the_trial_is_told_with_the_users_line(tmp_path):
     done = ringside_here("check", f"{MISTAKES}:Crashes")
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
@@ -328,12 +330,14 @@ def test_a_process_that_dies_in_the_trial_is_told_with_the_users_line(tmp_path):
     assert "mistakes.py:" in done.stderr
 
 
+@pytest.mark.process
 def test_what_a_workload_prints_is_not_its_answer():
     done = ringside_here("check", f"{MISTAKES}:Prints")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("nothing to mend\n")
 
 
+@pytest.mark.process
 def test_a_plans_arms_are_asked_too(tmp_path):
     path = tmp_path / "plan.yaml"
     path.write_text(PLAN.format(workload=f"{IDIOMS}:Unused"))
@@ -353,6 +357,7 @@ class Mine(Plain):
 """
 
 
+@pytest.mark.process
 def test_what_lies_beside_a_workloads_file_is_found(tmp_path):
     (tmp_path / "gpt_model_beside.py").write_text("from torch import nn\n\n\ndef make():\n    return nn.Linear(10, 1)\n")
     (tmp_path / "plain_beside.py").write_text(IDIOMS.read_text())
