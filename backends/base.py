@@ -226,6 +226,10 @@ class Backend(ABC):
         """What its ranks need of the launcher, see ``measurement.world``; a launcher that does not give all of it is refused."""
         return frozenset()
 
+    def imports(self) -> Mapping[str, str]:
+        """Modules besides torch that its ranks import, with the names people know them by; ``--available`` looks for them."""
+        return {}
+
     def environment(self) -> dict[str, str]:
         """Variables the library must find when a rank starts; the launcher sets them. Read nothing from the environment."""
         return {}

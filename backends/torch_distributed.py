@@ -6,7 +6,7 @@ mpi4py (``backends.mpi.process_group``), which stock wheels can use.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -45,6 +45,9 @@ class TorchDistributed(Backend):
     def needs(self) -> frozenset[str]:
         """MPI has to be started by a launcher of MPI's; the others need a place to meet."""
         return frozenset({MPI} if self.transport == "mpi" else {RENDEZVOUS})
+
+    def imports(self) -> Mapping[str, str]:
+        return {"mpi4py": "mpi4py"} if self.transport == "mpi" else {}
 
     def require_sent(self, tensors: Iterable[tuple[str, Tensor]], *, library: str) -> None:
         """Refuse what rank 0 cannot send to the others; this repository's process group over MPI sends any dtype.

@@ -133,11 +133,12 @@ def _limit(evidence: Evidence, arms: Sequence[ArmSummary]) -> str | None:
 def _check(plan: Plan, records: Sequence[LaunchRecord]) -> None:
     if not records:
         raise RecordError("there is no launch record yet, so nothing to report; run 'ringside compare' on this folder first")
+    roles, digest = plan.roles(), plan_digest(plan)
     for record in records:
-        if record.arm not in plan.roles() or record.plan_digest != plan_digest(plan):
+        if record.arm not in roles or record.plan_digest != digest:
             raise RecordError(
                 f"the record of launch {record.launch}, arm '{record.arm}', is of another plan (digest {record.plan_digest}, "
-                f"this plan's is {plan_digest(plan)}); keep one results folder for each plan"
+                f"this plan's is {digest}); keep one results folder for each plan"
             )
 
 

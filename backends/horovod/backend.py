@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -94,6 +94,9 @@ class Horovod(Backend):
     def needs(self) -> frozenset[str]:
         """Over MPI a launcher of MPI's; else whatever Horovod finds its ranks by."""
         return frozenset({MPI} if self.transport == "mpi" else {HOROVOD})
+
+    def imports(self) -> Mapping[str, str]:
+        return {"horovod": "Horovod"}
 
     def environment(self) -> dict[str, str]:
         """The knobs Horovod reads once, when it starts."""

@@ -112,6 +112,8 @@ CONDITIONS = (
     Condition(field="sources", source="rank", arms="equal", called="source"),
 )
 
+_BY_NAME = {condition.name: condition for condition in CONDITIONS}
+
 MAY_CHANGE_IN_A_PLAN = frozenset({"launches", "until_decided", "max_minutes", "rehearsal", "reports", "question"})
 """All else in a plan must be equal where a comparison goes on: these say how long is measured, and what is written."""
 MAY_CHANGE_IN_A_TRAINING = frozenset(
@@ -129,7 +131,6 @@ def fingerprint() -> dict[str, Any]:
 
 def arm_rule(name: str) -> ArmRule | None:
     """What holds among arms for a value by its name, such as ``threads``, ``host.cpu`` or ``optimizer.lr``."""
-    by_name = {condition.name: condition for condition in CONDITIONS}
     whole, _, part = name.partition(".")
-    found = by_name.get(name) or by_name.get(whole)
+    found = _BY_NAME.get(name) or _BY_NAME.get(whole)
     return found.parts.get(part, found.arms) if found else None

@@ -12,6 +12,8 @@ from typing import Any
 
 import psutil
 
+from measurement.probes.nvml import nvml
+
 
 def usable_cores() -> list[int]:
     """The cores this process may run on; empty where the platform does not tell."""
@@ -64,20 +66,19 @@ def gpu_names() -> list[str]:
 
 def driver_version() -> str | None:
     """The version of NVIDIA's driver, where there are ``gpu_names``."""
-    if not gpu_names():
+    library = nvml() if gpu_names() else None
+    if library is None:
         return None
-    import pynvml  # type: ignore[import-untyped]
-
     try:
-        pynvml.nvmlInit()
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    except pynvml.NVMLError:
+        return str(library.nvmlSystemGetDriverVersion())
+    except library.NVMLError:
         return None
 
 
 def cuda_version() -> str | None:
-    """The version of CUDA that torch was built for, where there are ``gpu_names``."""
-    return str(sys.modules["torch"].version.cuda) if gpu_names() else None
+    """The version of CUDA that torch was built for, where there are ``gpu_names``; None where they are not NVIDIA's."""
+    found: str | None = sys.modules["torch"].version.cuda if gpu_names() else None
+    return found
 
 
 def _output(argv: list[str]) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -98,19 +99,25 @@ def _intervals(evidence: Evidence, samples: Sequence[Sample], *, copies: Sequenc
 class _Ratios:
     """The ratios of some blocks, by candidate: all arms but the baseline, the control last."""
 
+    evidence: Evidence
     samples: Mapping[str, Sample]
-    intervals: Mapping[str, RatioEstimate | None]
 
     @classmethod
     def find(cls, evidence: Evidence, blocks: pd.DataFrame) -> _Ratios:
         plan = evidence.plan
         others = [name for name in plan.compared_arms() if name != plan.baseline]
         names = sorted(others, key=lambda name: plan.role(name) == "control")
-        copies = [copies_of_baseline(plan, name) for name in names]
-        samples = _samples(evidence, blocks, [[name, *own] for name, own in zip(names, copies, strict=True)])
-        family = sum(plan.role(name) == "candidate" for name in names)
-        intervals = _intervals(evidence, samples, copies=[len(own) for own in copies], family=family)
-        return cls(samples=dict(zip(names, samples, strict=True)), intervals=dict(zip(names, intervals, strict=True)))
+        samples = _samples(evidence, blocks, [[name, *copies_of_baseline(plan, name)] for name in names])
+        return cls(evidence=evidence, samples=dict(zip(names, samples, strict=True)))
+
+    @cached_property
+    def intervals(self) -> Mapping[str, RatioEstimate | None]:
+        """The ratios with their intervals; worked out where they are asked for, which takes longest."""
+        plan = self.evidence.plan
+        copies = [len(copies_of_baseline(plan, name)) for name in self.samples]
+        family = sum(plan.role(name) == "candidate" for name in self.samples)
+        found = _intervals(self.evidence, list(self.samples.values()), copies=copies, family=family)
+        return dict(zip(self.samples, found, strict=True))
 
     def value(self, name: str) -> float | None:
         """The ratio of totals alone."""

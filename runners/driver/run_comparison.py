@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 from measurement.conditions.fairness import fairness_table
 from measurement.conditions.sources import digests, sources_of_all
@@ -76,15 +77,16 @@ class ComparisonRun:
             PlanError, RecordError, LaunchError: what cannot work, and what can.
         """
         require_same_plan(self.folder, self.plan)
-        if not self.is_measured():
+        if not self.is_measured:
             self.check_hosts()
             refuse_another_environment(self.folder, self.changes())
             self.require_data()
             self.check_workload()
         open_folder(self.folder, self.plan)
 
+    @cached_property
     def is_measured(self) -> bool:
-        """Whether the folder has all launches that the plan asks for, so that nothing is left but to write the reports."""
+        """Whether the folder has all launches that the plan asks for before this session measures, so that only reports are due."""
         done, measure = self._complete_launches(), self.plan.measurement
         looks = self.folder.read_manifest().looks if self.folder.manifest_path.is_file() else []
         if len(done) not in looks or not done.issuperset(range(measure.launches)):
@@ -149,7 +151,7 @@ class ComparisonRun:
 
     def run(self) -> Comparison:
         """Run the launches that have no records yet, then write the reports; on Ctrl-C, too, which is then raised again."""
-        if self.is_measured():
+        if self.is_measured:
             self.progress.say("every launch is measured already; writing reports")
             self.comparison = write_reports(self.folder)
             return self.comparison

@@ -58,7 +58,7 @@ class StudyRun:
         """Refuse what cannot work at any point, before a process starts or a file is written."""
         require_same_plan(self.folder, self.study)
         changes: dict[str, list[str]] = {}
-        to_measure = {name: run for name, run in self.runs.items() if not run.is_measured()}
+        to_measure = {name: run for name, run in self.runs.items() if not run.is_measured}
         for name, run in to_measure.items():
             with naming_point(name):
                 run.check_hosts()
@@ -84,7 +84,7 @@ class StudyRun:
                 manifest.failed_points.pop(name, None)
                 try:
                     with run.progress:
-                        if not run.is_measured():
+                        if not run.is_measured:
                             run.check_hosts()  # again, since other points were measured meanwhile
                         open_folder(run.folder, run.plan)
                         run.run()

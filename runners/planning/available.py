@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from measurement.errors import PlanError, UnavailableError
 from measurement.plans.plan import Arm, Plan
 from measurement.records.results import ResultsFolder
-from measurement.world import MPI
 from runners.planning.arms import require_executables, resolve_arm
 
 NATIVE = {
@@ -60,11 +59,9 @@ def _why_not_here(name: str, arm: Arm, plan: Plan) -> str | None:
     """What an arm needs and this machine lacks. A mistake in the plan is not its lack, and is raised."""
     try:
         setup = resolve_arm(name, arm, plan)
-        if "horovod" in setup.backend.steered_by:
-            if find_spec("horovod") is None:
-                return "Horovod is not installed"
-        elif MPI in setup.backend.needs() and find_spec("mpi4py") is None:
-            return "mpi4py is not installed"
+        for module, title in setup.backend.imports().items():
+            if find_spec(module) is None:
+                return f"{title} is not installed"
         require_executables({name: setup})
     except UnavailableError as error:
         return error.lack

@@ -14,6 +14,8 @@ from typing import Any
 
 import psutil
 
+from measurement.probes.nvml import nvml as load_nvml
+
 WATCHED_S = 0.5
 BUSY = 0.10
 """A machine of whose cores others use this share is not quiet."""
@@ -77,13 +79,9 @@ def _energy() -> dict[str, tuple[int, int]]:
     return found
 
 
-_NVML: list[Any] = []
-"""The library once it was loaded; None where there is none."""
-
-
 def _gpus() -> dict[int, dict[str, Any]]:
     """Return the counters of each GPU of this host."""
-    nvml = _nvml()
+    nvml = load_nvml()
     if nvml is None:
         return {}
     found = {}
@@ -105,15 +103,3 @@ def _gpus() -> dict[int, dict[str, Any]]:
             "slowed_by": read("nvmlDeviceGetCurrentClocksThrottleReasons"),
         }
     return found
-
-
-def _nvml() -> Any:
-    if not _NVML:
-        try:
-            import pynvml  # type: ignore[import-untyped]
-
-            pynvml.nvmlInit()
-            _NVML.append(pynvml)
-        except Exception:  # noqa: BLE001 - not installed, or no driver: whatever it says, there is none
-            _NVML.append(None)
-    return _NVML[0]

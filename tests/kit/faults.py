@@ -44,6 +44,7 @@ STAGES = ("rehearsal", "start", "block", "finish", "gates", "waiting", "report")
 ROUNDS = 4
 MEASURED = 2
 """Rounds that are over when the third begins, in which faults of blocks happen."""
+MEASUREMENT = {"launches": 1, "rounds": ROUNDS, "block_steps": 2, "local_every": 0, "floor": False, "control": False}
 BLOCK_TIMEOUT_S = 8
 START_TIMEOUT_S = 40
 STOPPED_S = 4.0
@@ -237,14 +238,7 @@ def _plan(trial: Trial) -> dict[str, Any]:
         arms[str(cell)] = KINDS[cell.kind].arm(cell.fault, cell.stage, control(trial, cell))
     hangs = any(cell.group[1] for cell in cells)
     timeouts = {"block_timeout_s": BLOCK_TIMEOUT_S, "start_timeout_s": START_TIMEOUT_S if hangs else 4 * START_TIMEOUT_S}
-    measurement = {
-        "launches": 1,
-        "rounds": ROUNDS,
-        "block_steps": 2,
-        "local_every": 0,
-        "floor": False,
-        "control": False,
-    } | timeouts
+    measurement = MEASUREMENT | timeouts
     measurement["rehearsal"] = "always" if cells[0].stage == "rehearsal" else "never"
     reports = {"reports": ["markdown", f"{PLUGIN}:HoldsTheReports"]} if any(cell.stage == "report" for cell in cells) else {}
     plan = {"name": "faults", "workload": "digits", "local_batch_size": 16, "world_size": 2, "baseline": "well"}

@@ -32,6 +32,7 @@ from tests.kit.faults import (
     LEAVES_S,
     MARK,
     MEASURED,
+    MEASUREMENT,
     PLUGIN,
     REPOSITORY,
     ROUNDS,
@@ -67,15 +68,7 @@ def plant(cell: Cell, folder: Path) -> Trial:
     arms[str(cell)] = KINDS[cell.kind].arm("none" if cell.fault == "port-taken" else "hold", cell.stage, control(trial, cell))
     if cell.fault == "port-taken":
         arms[str(cell)] |= {"launcher": f"{PLUGIN}:PortTaken"}
-    measurement = {
-        "rehearsal": "never",
-        "launches": 1,
-        "rounds": ROUNDS,
-        "block_steps": 2,
-        "local_every": 0,
-        "floor": False,
-        "control": False,
-    }
+    measurement = MEASUREMENT | {"rehearsal": "never"}
     plan = {"name": "lost", "workload": "digits", "local_batch_size": 16, "hosts": ["host1:1", f"{LOST}:1"], "baseline": "well"}
     plan |= {"network_interface": "eth0", "arms": arms, "measurement": measurement}
     (folder / "plan.yaml").write_text(yaml.safe_dump(plan, sort_keys=False))

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from measurement.errors import PlanError
 from workloads.data.compressed import read_whole
-from workloads.data.data_files import check_labels
+from workloads.data.data_files import DAMAGED_PICKLE, check_labels
 
 NUM_CLASSES = 10
 SHAPE = (3, 32, 32)
@@ -37,22 +37,6 @@ ARRAY_CONSTRUCTORS = {
     ("_codecs", "encode"),
 }
 """All that a pickled array calls, in protocols 0 to 5, written by numpy 1 or 2."""
-
-DAMAGE = (
-    pickle.UnpicklingError,
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    struct.error,
-    TypeError,
-    ValueError,
-)
-"""What ``pickle`` raises on damaged bytes."""
 
 
 class ArraysOnly(pickle._Unpickler):
@@ -90,7 +74,7 @@ def read_batch(path: Path, *, member: str = "") -> tuple[Tensor, Tensor]:
         return _from_records(torch.frombuffer(written, dtype=torch.uint8).reshape(-1, RECORD), path)
     try:
         content = ArraysOnly(io.BytesIO(written), encoding="latin1").load()
-    except DAMAGE as error:
+    except DAMAGED_PICKLE as error:
         raise PlanError(f"'{path}' cannot be read as a CIFAR batch: {_reason(error)}; fetch it again") from error
     images = content.get("data") if isinstance(content, dict) else None
     labels = content.get("labels") if isinstance(content, dict) else None

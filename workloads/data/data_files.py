@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pickle
+import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +25,21 @@ from workloads.data.input import InputOptions
 Read = TypeVar("Read")
 MAX_NAMES = 4
 """How many names a message lists at most."""
+DAMAGED_PICKLE = (
+    pickle.UnpicklingError,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    struct.error,
+    TypeError,
+    ValueError,
+)
+"""What ``pickle`` raises on damaged bytes."""
 
 
 def on_disk(path: Path) -> Path:
