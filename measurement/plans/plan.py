@@ -26,6 +26,8 @@ FLOOR = "floor"
 """The name of the no-op backend's arm, which exchanges nothing."""
 ArmRole = Literal["baseline", "control", "candidate", "floor"]
 """What an arm is for."""
+NOT_OF_SCRIPTS = {"floor": False, "local_every": 0, "rehearsal": "never"}
+"""Settings of ``measurement`` that mean nothing for arms by command, and what they are there."""
 NOT_IN_TRAINING = {"control": False, "local_every": 0}
 """Settings of ``measurement`` that mean nothing where arms train to the end, and what they are there."""
 
@@ -73,11 +75,16 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-class Arm(Section):
-    """One thing compared: a backend, the transport under it, the launcher above it, and their options."""
+SCRIPT = "script"
+"""The backend, and the workload, of an arm that is a command of the user's."""
 
-    backend: str
-    """The library: ddp, horovod, fsdp2, naive, dp, single, or your own by ``module:Class`` or ``path/to/file.py:Class``."""
+
+class Arm(Section):
+    """One thing compared: a backend with its transport, launcher and options; or a command of yours that starts a script."""
+
+    backend: str = ""
+    """The library: ddp, horovod, fsdp2, naive, dp, single, or your own by ``module:Class`` or ``path/to/file.py:Class``.
+    Left out where ``command`` is given."""
     transport: str | None = None
     """What carries the bytes: gloo, nccl or mpi. None: the backend's own default on this device."""
     launcher: str | None = None
@@ -86,6 +93,68 @@ class Arm(Section):
     """The backend's options, named as the library names them."""
     environment: Variables = {}
     """Set in every rank of this arm alone; shown in the fairness manifest as asked for."""
+    command: str | None = None
+    """Your own script, by the command that starts it, such as ``horovodrun -np 2 -H localhost:2 python train.py``. It runs
+    unmodified."""
+    directory: str | None = None
+    """Where the command is started. None: where ``ringside`` is."""
+    python: str | None = None
+    """A Python of another environment, such as /envs/old/bin/python. Its folder comes first on PATH."""
+    commit: str | None = None
+    """A git revision. It is checked out into a worktree of its own, and the arm runs there."""
+    ranks: int | None = Field(default=None, ge=1, le=MOST_RANKS)
+    """Ranks that the command starts. None: as its launcher's flags say."""
+    samples_per_step: int | None = Field(default=None, ge=1)
+    """Samples that each rank of a script uses in an optimizer step. None: counted in the first tensor that its loader yields."""
+    iteration_ends: str | int | None = None
+    """Which optimizer's class ends an iteration of a script that has several, or how many steps do. None: an iteration ends
+    where the first optimizer's step comes again."""
+    untimed: Literal["nothing", "evaluation"] = "nothing"
+    """What between two steps of a script is not timed. ``evaluation``: while its model is in evaluation mode."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_a_backend_or_a_command(cls, content: Any) -> Any:
+        if not isinstance(content, dict):
+            return content
+        backend, command = content.get("backend"), content.get("command")
+        if command is not None and backend in (None, "", SCRIPT):
+            return {**content, "backend": SCRIPT}
+        if command is not None:
+            raise ValueError(f"backend '{backend}' and a command are both given; leave one of them out")
+        if not backend:
+            raise ValueError("give a backend, such as ddp, or the command that starts your script")
+        for name, meaningless in NOT_WITHOUT_COMMAND.items():
+            if content.get(name) not in (None, meaningless):
+                raise ValueError(f"{name} is for an arm by command; leave it out")
+        return content
+
+
+NOT_WITHOUT_COMMAND = {
+    "directory": None,
+    "ranks": None,
+    "samples_per_step": None,
+    "iteration_ends": None,
+    "untimed": "nothing",
+}
+"""Keys that mean something for an arm by command only, and what they are elsewhere."""
+
+
+class ScriptSettings(Section):
+    """How arms by command are held against each other."""
+
+    compared_steps: int = Field(default=5, ge=1, le=100)
+    """First steps of each script, untimed, in which its settings, gradients and parameters are read."""
+    seed_flag: str | None = None
+    """Flag by which the scripts take a seed, such as ``--seed``. Each launch then has a seed of its own, the same in all arms."""
+    same_start: bool = False
+    """Load the baseline's first parameters and buffers into the other arms, by name."""
+    same_data: bool = False
+    """Say where the first batches differ. Neither script is changed."""
+    loss_margin: float = Field(default=0.02, gt=0, lt=1)
+    """A loss that is higher by less than this share counts as no worse."""
+    allow: list[str] = []
+    """Differences in work that do not withhold the verdict: names of fields, or ``all``."""
 
 
 class Measurement(Section):
@@ -98,6 +167,8 @@ class Measurement(Section):
     """How often every arm is started anew. The interval counts launches; with three, the variance is poorly estimated."""
     seconds_per_launch: float = Field(default=45.0, gt=0)
     """Seconds of blocks in each launch, all arms together. Rounds are never cut, so a launch may run over by one."""
+    steps_per_launch: int | None = Field(default=None, ge=1)
+    """Timed steps of each arm in each launch. Replaces ``seconds_per_launch``."""
     rounds: int | None = Field(default=None, ge=1)
     """Rounds per launch. In a round each arm has one block. Replaces ``seconds_per_launch``."""
     block_s: float = Field(default=0.15, gt=0)
@@ -162,8 +233,9 @@ class Plan(Section):
 
     name: str
     """Name of the comparison. The results folder is named after it."""
-    workload: str
-    """A registered workload, a torchvision model's name, 'package.module:Class' or 'path/to/file.py:Class'."""
+    workload: str = ""
+    """A registered workload, a torchvision model's name, 'package.module:Class' or 'path/to/file.py:Class'. Left out where arms are
+    commands."""
     workload_options: dict[str, Any] = {}
     """Options of the workload."""
     local_batch_size: int = Field(default=32, ge=1)
@@ -220,6 +292,8 @@ class Plan(Section):
     """Written by ``ringside compare --available``: arms that the machine could not run, with what it lacks."""
     measurement: Measurement = Measurement()
     """How the arms are measured."""
+    scripts: ScriptSettings = ScriptSettings()
+    """How arms by command are held against each other."""
     training: TrainingSettings | None = None
     """Train every arm to the end. A block is then an epoch, and there is no control. Launch n has the seed ``seed`` + n. An arm of
     a single process trains with the global batch of the others."""
@@ -249,6 +323,36 @@ class Plan(Section):
             return content
         measurement = content.get("measurement", {})
         return {**content, "measurement": {**NOT_IN_TRAINING, **measurement}} if isinstance(measurement, dict) else content
+
+    @model_validator(mode="before")
+    @classmethod
+    def _scripts_are_their_own_workload(cls, content: Any) -> Any:
+        """Arms by command have no floor, no steps without exchange and no rehearsal."""
+        arms = content.get("arms") if isinstance(content, dict) else None
+        if not isinstance(arms, dict) or not any(isinstance(arm, dict) and arm.get("command") for arm in arms.values()):
+            return content
+        measurement = content.get("measurement", {})
+        if not isinstance(measurement, dict):
+            return content
+        return {**content, "workload": content.get("workload") or SCRIPT, "measurement": {**NOT_OF_SCRIPTS, **measurement}}
+
+    @model_validator(mode="after")
+    def _is_of_one_kind(self) -> Plan:
+        """Scripts and workloads are not compared with each other."""
+        kinds = {arm.command is not None for arm in self.arms.values()}
+        if len(kinds) > 1:
+            raise ValueError("some arms are commands and others are not; compare them in two plans")
+        if not self.workload:
+            raise ValueError("workload is missing: name one, such as digits, or give every arm a command")
+        if self.are_scripts:
+            if self.workload != SCRIPT or self.workload_options or self.training or self.points:
+                raise ValueError("arms by command bring their own work; leave workload, workload_options, training and points out")
+            for setting, only in NOT_OF_SCRIPTS.items():
+                if getattr(self.measurement, setting) != only:
+                    raise ValueError(f"measurement.{setting} means nothing for arms by command; leave it out")
+        elif self.scripts != ScriptSettings():
+            raise ValueError("scripts is for arms by command; leave it out")
+        return self
 
     @model_validator(mode="after")
     def _has_a_loss_to_scale(self) -> Plan:
@@ -311,6 +415,11 @@ class Plan(Section):
     def control_name(self) -> str:
         """The name of the second copy of the baseline."""
         return f"{self.baseline}-{CONTROL_SUFFIX}"
+
+    @property
+    def are_scripts(self) -> bool:
+        """Whether the arms are commands of the user's."""
+        return all(arm.command is not None for arm in self.arms.values())
 
     @property
     def has_floor(self) -> bool:

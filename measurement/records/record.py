@@ -10,10 +10,12 @@ from datetime import UTC, datetime
 from statistics import fmean
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from measurement.plans.settings import EpochRecord
 from measurement.records.host_use import HostUse
+from measurement.records.script_report import ScriptReport
+from measurement.records.written import Written
 
 SCHEMA_VERSION = 1
 """Version of records and manifests. A change that older files do not fit gets the next number, and an entry in ``MIGRATIONS``."""
@@ -41,13 +43,11 @@ this rank's; times in seconds on the rank's own clock, the phases sum to ``step_
 operation, all of the time stands under ``backward_s``, where gradients are exchanged in training, and ``samples`` are the bytes
 of the messages, counted once for all ranks: on rank 0."""
 
+LOSS_COLUMNS = {"rank": "int32", "start": "int32", "step": "int64", "samples": "int64", "loss": "float64"}
+"""losses.parquet: one row per rank and step of a script, timed or not. ``step`` counts from 0 at the script's start, and ``start``
+how often the script was started before in this launch; ``samples`` are this rank's in the step."""
+
 PHASES = ("data_wait", "forward", "backward", "optimizer")
-
-
-class Written(BaseModel):
-    """Base of what is stored."""
-
-    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 
 
 class RankReport(Written):
@@ -184,6 +184,16 @@ class RankSteps(Written):
     """None where the kernel does not tell."""
     threads: ThreadTimes | None = None
     """None where the kernel does not tell, and of a micro-benchmark or an epoch."""
+    start: int = 0
+    """How often a script was started in this launch before it came to this block."""
+    first_step: int | None = None
+    """Number of the script's step, from 0, with which the block's untimed steps began; None of a workload."""
+    losses: list[float] = []
+    """Mean loss of each step of a script's block, untimed ones included; NaN where none was seen."""
+    loss_samples: list[int] = []
+    """A script's samples in those steps, on this rank."""
+    gaps: list[tuple[int, float]] = []
+    """Timed steps of a script in which something else than a step took long, such as an evaluation, and its seconds."""
     page_faults: int | None = None
     """Minor ones of the rank's process in the timed steps (``ru_minflt``, getrusage(2)); None of a micro-benchmark or an epoch."""
 
@@ -192,7 +202,7 @@ class BlockRecord(Written):
     """One block: which it was, when it ran, and what its ranks timed. An epoch of training is a block, too.
 
     A rank makes it with its own steps in ``ranks``; ``joined`` puts those of all ranks together. On disk ``ranks`` become
-    ``steps.parquet`` (``rows``), ``hosts`` become ``hosts.parquet``, and the rest stands in ``record.json``.
+    ``steps.parquet`` (``rows``) and ``losses.parquet``, ``hosts`` become ``hosts.parquet``, and the rest stands in ``record.json``.
     """
 
     turn: int
@@ -337,6 +347,10 @@ class LaunchRecord(Written):
     not_offered: dict[str, str] = {}
     """Why the arm cannot be measured in a case, by the case's name."""
     blocks: list[BlockRecord] = []
+    scripts: list[ScriptReport] = []
+    """For an arm by command, by rank: its settings and what its first steps came to. On disk they stand in ``script.json.gz``."""
+    script_starts: int = 1
+    """How often the script of an arm by command was started in this launch: it may end before the launch does."""
     epochs: list[EpochRecord] = []
     """Epochs of a plan with ``training``: each is also a block."""
 

@@ -6,26 +6,31 @@ Older files are brought up to date in ``migrate`` and nowhere else.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import shutil
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
 import pandas as pd
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from measurement.errors import PlanError, RecordError, cut
 from measurement.files import LockedError, lock_folder, read_text, write_whole
 from measurement.plans.plan import ARM_NAME, Plan
 from measurement.plans.plan_file import check_plan, parse_yaml
 from measurement.records import step_tables
-from measurement.records.record import SCHEMA_VERSION, STEP_COLUMNS, LaunchRecord, Manifest
+from measurement.records.record import LOSS_COLUMNS, SCHEMA_VERSION, STEP_COLUMNS, LaunchRecord, Manifest
+from measurement.records.script_report import ScriptReport
 
 MOST_RECORD_BYTES = 1 << 30
 LEAST_ROOM_BYTES = 32 << 20
-HOSTS_FILE = "hosts.parquet"
+HOSTS_FILE, LOSSES_FILE, SCRIPT_FILE = "hosts.parquet", "losses.parquet", "script.json.gz"
+SCRIPTS: TypeAdapter[list[ScriptReport]] = TypeAdapter(list[ScriptReport])
+"""What the ranks of a script report, in ``script.json.gz``."""
 
 
 def default_folder(name: str) -> Path:
@@ -140,12 +145,29 @@ class ResultsFolder:
         write_result(folder / "steps.parquet", step_tables.parquet(step_tables.steps_of(record)))
         if any(block.hosts for block in record.blocks):
             write_result(folder / HOSTS_FILE, step_tables.parquet(step_tables.host_use_of(record)))
+        if record.scripts:
+            write_result(folder / LOSSES_FILE, step_tables.parquet(step_tables.losses_of(record)))
+            write_result(folder / SCRIPT_FILE, gzip.compress(SCRIPTS.dump_json(record.scripts), mtime=0))
         self.write_record(record)
 
     def write_record(self, record: LaunchRecord) -> None:
         """Replace a record; its steps stay as they are."""
         path = self.launch_folder(record.launch, record.arm) / "record.json"
-        write_result(path, record.model_dump_json(indent=1, exclude={"blocks": {"__all__": {"ranks", "hosts"}}}))
+        write_result(path, record.model_dump_json(indent=1, exclude={"scripts": True, "blocks": {"__all__": {"ranks", "hosts"}}}))
+
+    def losses(self, record: LaunchRecord) -> pd.DataFrame:
+        """The losses of a script's steps (columns: ``LOSS_COLUMNS``); no rows where none was seen.
+
+        Raises:
+            RecordError: they cannot be read.
+        """
+        path = self.launch_folder(record.launch, record.arm) / LOSSES_FILE
+        if not path.is_file():
+            return step_tables.empty(LOSS_COLUMNS)
+        try:
+            return pd.read_parquet(path)[list(LOSS_COLUMNS)].astype(LOSS_COLUMNS)
+        except (OSError, ValueError, KeyError) as error:
+            raise RecordError(f"'{path}' cannot be read: {cut(str(error))}; remove it to report without it") from error
 
     def records(self) -> list[LaunchRecord]:
         """All records, by launch and arm; a damaged one is an error, never a hole.
@@ -231,9 +253,20 @@ def read_record(path: Path) -> LaunchRecord:
         RecordError: it is missing, damaged or of a later version.
     """
     try:
-        return LaunchRecord.model_validate(_read_json(path))
+        return LaunchRecord.model_validate(_read_json(path) | {"scripts": _read_scripts(path.with_name(SCRIPT_FILE))})
     except ValidationError as error:
         raise RecordError(f"'{path}' is not a launch record: {error.error_count()} values do not fit") from error
+
+
+def _read_scripts(path: Path) -> list[ScriptReport]:
+    """Read what the ranks of a script reported; nothing where there is no file."""
+    if not path.is_file():
+        return []
+    try:
+        with gzip.open(path) as file:
+            return SCRIPTS.validate_json(file.read(MOST_RECORD_BYTES))
+    except (OSError, EOFError, zlib.error, ValidationError) as error:
+        raise RecordError(f"'{path}' cannot be read: {cut(str(error))}; remove its folder to measure that launch again") from error
 
 
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}

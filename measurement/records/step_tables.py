@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
@@ -12,7 +14,7 @@ import pandas as pd
 from pyarrow.parquet import ParquetFile
 
 from measurement.records.host_use import HOST_COLUMNS
-from measurement.records.record import STEP_COLUMNS, LaunchRecord
+from measurement.records.record import LOSS_COLUMNS, STEP_COLUMNS, LaunchRecord
 
 HOST_USE_TYPES: dict[str, Any] = {"launch": "int64", "arm": "string", **HOST_COLUMNS}
 ROWS_AT_ONCE = 1 << 20
@@ -64,6 +66,19 @@ def steps_of(record: LaunchRecord) -> pd.DataFrame:
     """The raw steps of a record whose blocks still hold them (columns: ``STEP_COLUMNS``)."""
     table = pd.DataFrame([row for block in record.blocks for row in block.rows()])
     return table.astype(STEP_COLUMNS)[list(STEP_COLUMNS)] if len(table) else empty(STEP_COLUMNS)
+
+
+def losses_of(record: LaunchRecord) -> pd.DataFrame:
+    """The losses of a script's steps (columns: ``LOSS_COLUMNS``), those of the compared first steps included."""
+    rows = [
+        (report.rank, 0, number, step.samples or 0, math.nan if step.loss is None else step.loss)
+        for report in record.scripts
+        for number, step in enumerate(report.steps)
+    ]
+    for own in (own for block in record.blocks for own in block.ranks):
+        steps = zip(itertools.count(own.first_step or 0), own.loss_samples, own.losses, strict=False)
+        rows += [(own.rank, own.start, step, samples, loss) for step, samples, loss in steps]
+    return pd.DataFrame(rows, columns=list(LOSS_COLUMNS)).astype(LOSS_COLUMNS)
 
 
 def host_use_of(record: LaunchRecord) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from measurement.conditions.same_environment import plan_digest
 from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, LossScale, Precision, SpeedSettings, TrainingSettings
 from measurement.records.record import BlockKind, BlockRecord, LaunchRecord, RankReport, RankSteps
+from measurement.records.script_report import ScriptReport
 
 
 class Message(BaseModel):
@@ -210,6 +211,8 @@ class StartedReply(Message):
 
     kind: Literal["started"] = "started"
     report: RankReport
+    script: ScriptReport | None = None
+    """What a script reports, once it has taken the steps that are compared."""
 
 
 class GateReply(Message):
@@ -224,6 +227,8 @@ class BlockReply(Message):
 
     kind: Literal["block"] = "block"
     block: BlockRecord
+    drift: DriftReport | None = None
+    """Drift so far, where the arm is a script."""
 
 
 class EpochReply(Message):
@@ -256,7 +261,17 @@ class ErrorReply(Message):
     """When it was raised, seconds since the epoch by the rank's host. The first to raise is the cause; the others lost a peer."""
 
 
-Answer = StartedReply | GateReply | BlockReply | EpochReply | FinishedReply
+class EndedReply(Message):
+    """A script came to its own end before it had carried out the command."""
+
+    kind: Literal["ended"] = "ended"
+    steps: int
+    """That it took in all."""
+    exit_code: int | None = None
+    """None: not known to the rank."""
+
+
+Answer = StartedReply | GateReply | BlockReply | EpochReply | EndedReply | FinishedReply
 """From one rank to the driver, for one command that it has carried out."""
 Reply = Answer | ErrorReply
 

@@ -1,0 +1,51 @@
+"""What the probe in a user's script reports of one rank: its settings, and what its first steps came to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from measurement.records.written import Written
+
+Sketch = list[float]
+"""float64 [up to 16]: a count sketch, whose norm is about that of the tensor. Linear, so differences can be told from sketches."""
+
+
+class ComparedStep(Written):
+    """One of a script's first steps, as one rank saw it."""
+
+    loss: float | None = None
+    """Mean over the step's backward passes; None: no scalar was seen."""
+    backward_passes: int = 1
+    learning_rates: list[float] = []
+    """By parameter group of all optimizers, when the step was taken."""
+    samples: int | None = None
+    """How many this rank used; None: they could not be counted."""
+    batch: str | None = None
+    """Digest of the tensors that the loader yielded for it."""
+    gradients: dict[str, Sketch] = {}
+    """After the exchange, when the optimizer steps; by parameter, in the first step only."""
+    parameters: dict[str, Sketch] = {}
+    """After the step."""
+
+
+class ScriptReport(Written):
+    """One rank of a script."""
+
+    rank: int
+    configuration: dict[str, Any] = {}
+    """Settings by dotted name, such as ``optimizer.0.lr``; plain JSON values. Names: docs/scripts.md."""
+    started: dict[str, Sketch] = {}
+    """Parameters and buffers before the first step, by name without wrappers' prefixes; buffers under ``buffer:NAME``."""
+    sizes: dict[str, int] = {}
+    """Number of elements, by the names of ``started``."""
+    steps: list[ComparedStep] = []
+    buffers: dict[str, Sketch] = {}
+    """Buffers after the compared steps."""
+    sharded: bool = False
+    """Whether each rank has a share of the parameters, so that ranks are not held against each other."""
+    without_optimizer: list[str] = []
+    """Parameters that got a gradient and that no optimizer has."""
+    samples_from: str | None = None
+    """Where samples come from: ``loader``, ``samples_per_step``; None: they could not be counted, and iterations are."""
+    notes: list[str] = []
+    """What the probe could not see, one sentence each."""

@@ -1,0 +1,11 @@
+"""The base of everything that is stored."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Written(BaseModel):
+    """Base of what is stored."""
+
+    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
