@@ -47,8 +47,12 @@ class Launch:
         progress: LaunchProgress,
         refused: Mapping[str, LaunchRecord] | None = None,
     ) -> None:
-        """``workload``: None where arms are commands. ``refused``: by name, the rehearsal's records of arms that failed there: rows
-        of the report, which are not started."""
+        """Make the launch; nothing is started yet.
+
+        Args:
+            workload: None where arms are commands.
+            refused: by name, the rehearsal's records of arms that failed there: rows of the report, which are not started.
+        """
         self.plan, self.measure = plan, plan.measurement
         self.number = number
         self.starting_s = 0.0

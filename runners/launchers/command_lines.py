@@ -28,8 +28,10 @@ MODULES = {
 PYTHON_NAME = re.compile(r"python(\d+(\.\d+)*t?)?")
 CONTAINERS = ("apptainer", "singularity")
 PREFIXES = frozenset(
-    (*CONTAINERS, "env", "taskset", "numactl", "nice", "ionice", "chrt", "stdbuf", "nohup", "time", "timeout", "setsid")
-    + ("conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pixi", "xvfb-run", "strace", "nsys", "py-spy", "perf")
+    (
+        *(*CONTAINERS, "env", "taskset", "numactl", "nice", "ionice", "chrt", "stdbuf", "nohup", "time", "timeout", "setsid"),
+        *("conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pixi", "xvfb-run", "strace", "nsys", "py-spy", "perf"),
+    )
 )
 """Programs that start another one, which stands among their arguments."""
 SHELL_WORDS = ("&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1")
