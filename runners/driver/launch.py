@@ -47,11 +47,9 @@ class Launch:
         progress: LaunchProgress,
         refused: Mapping[str, LaunchRecord] | None = None,
     ) -> None:
-        """Make the launch; nothing is started yet.
+        """``workload``: None where arms are commands.
 
-        Args:
-            workload: None where arms are commands.
-            refused: by name, the rehearsal's records of arms that failed there: rows of the report, which are not started.
+        ``refused``: by name, the rehearsal's records of arms that failed there: rows of the report, which are not started.
         """
         self.plan, self.measure = plan, plan.measurement
         self.number = number
