@@ -457,6 +457,11 @@ class Comparison(Stored):
     machine_table: dict[str, list[Any]] = Field(default={}, repr=False)
     """What the machine did, block by block, columns ``reports.conclusions.machine.MACHINE_COLUMNS``."""
 
+    @property
+    def are_scripts(self) -> bool:
+        """Whether the arms are commands of the user's."""
+        return self.equality is not None
+
     def arm(self, name: str) -> ArmSummary:
         """The arm of this name."""
         return next(arm for arm in self.arms if arm.name == name)
