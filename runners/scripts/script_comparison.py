@@ -126,7 +126,7 @@ class ScriptComparison(ComparisonRun):
         told = repr([(one.field, one.sentence) for one in differences])
         if told != self._told and any(record.scripts for record in records):
             self._told = told
-            self.progress.show(differences_table(differences) if differences else "no setting differs that the probe sees")
+            self.progress.show(differences_table(differences))
 
     def _must_stop(self, number: int) -> bool:
         """A script fails in the next launch as it did in this one."""
