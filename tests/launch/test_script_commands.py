@@ -109,7 +109,9 @@ def test_horovodruns_flags_are_those_that_it_has():
         parsed = launch.parse_args()
     finally:
         sys.argv = given_before
-    line = read_command(shlex.join(["horovodrun", *"--blacklist-cooldown-range 1 2 -np 2 --log-level INFO python".split()]))
+    line = read_command(
+        shlex.join(["horovodrun", *["--blacklist-cooldown-range", "1", "2", "-np", "2", "--log-level", "INFO", "python"]])
+    )
     assert (ranks_of(line), list(line.words[line.launchers[0].program :])) == (parsed.num_proc, parsed.command)
 
 
@@ -229,7 +231,10 @@ def test_hosts_come_from_the_commands():
 @pytest.mark.parametrize(
     ("arm", "message"),
     [
-        ({"command": "bash run.sh"}, "arm 'a': 'bash' is no launcher that Ringside knows, so how many ranks it starts must be said"),
+        (
+            {"command": "bash run.sh"},
+            "arm 'a': 'bash' is no launcher that Ringside knows, so how many ranks it starts must be said",
+        ),
         ({"command": "srun python t.py"}, "'srun' gives no number of ranks by its flags"),
         ({"command": "torchrun t.py", "ranks": "two"}, "ranks = 'two': a whole number"),
         ({"command": "torchrun t.py", "backend": "ddp"}, "backend 'ddp' and a command are both given"),
@@ -276,7 +281,9 @@ def test_a_script_starts_in_its_own_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setenv("MY_OWN", "kept")
     monkeypatch.setenv("RANK", "3")
-    plan = plan_of(tmp_path, a={"command": "torchrun --nproc-per-node 2 t.py"}, b={"command": "python t.py", "python": sys.executable})
+    plan = plan_of(
+        tmp_path, a={"command": "torchrun --nproc-per-node 2 t.py"}, b={"command": "python t.py", "python": sys.executable}
+    )
     for setup in resolve_scripts(plan).values():
         inherited = setup.inherited
         assert inherited["PATH"].split(os.pathsep)[0] == str(BIN), "where alone its program is, or that of its python"
