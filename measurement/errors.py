@@ -7,7 +7,6 @@ import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 
-
 TWO_SCRIPTS = "to compare two scripts as they are: ringside ab 'COMMAND' 'COMMAND'"
 """Said where a script is given and a plan or a workload is wanted."""
 

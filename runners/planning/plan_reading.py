@@ -48,8 +48,8 @@ def find_plan(given: Path) -> Path:
     """
     if given.suffix == ".py":
         raise PlanError(
-            f"'{given}' is a script and no plan; {TWO_SCRIPTS}; to compare back ends on a workload of yours, write a plan that names "
-            f"it (ringside init), as 'workload: {given}:CLASS'"
+            f"'{given}' is a script and no plan; {TWO_SCRIPTS}; to compare back ends on a workload in it, write a plan that names "
+            f"it (ringside init): 'workload: {given}:CLASS'"
         )
     own = PLANS / f"{given.stem if given.suffix in ('.yaml', '.yml') else given.name}.yaml"
     if given.is_file() or (given.exists() and not own.is_file()):
