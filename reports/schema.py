@@ -14,7 +14,7 @@ SCHEMA_VERSION = 1
 """Version of comparison.json, a study's too. It grows when a key changes its meaning or goes."""
 
 Verdict = Literal["faster", "slower", "equivalent", "undecided"]
-Withheld = Literal["control", "stalls", "load"]
+Withheld = Literal["control", "stalls", "load", "work"]
 Term = Literal["compute", "data_wait", "library_overhead", "imbalance", "exposed_exchange"]
 """What a step is made of, see ``reports.conclusions.step_terms``."""
 HeadlinePart = Literal["load", "control", "findings"]
@@ -246,6 +246,8 @@ class ArmSummary(Stored):
     """False: a launch was interrupted; what it measured until then counts."""
     errors: list[ArmError] = []
     parity: ParityResult | None = None
+    unlike_work: dict[str, str] = {}
+    """Of an arm with work of its own, how it differs from the baseline's and was not allowed to: a phrase by field."""
     blocks: int = 0
     throughput_per_s: Estimate | None = None
     """All samples over the sum of the slowest rank's times of all synchronised blocks (``reports.conclusions.blocks``)."""
@@ -328,7 +330,8 @@ class RatioSummary(Stored):
     """What the interval says by itself. ``verdict`` is 'undecided' instead where something withholds it."""
     withheld_by: Withheld | None = None
     """The control deviates from 1 by as much; or the verdict would be another without a few stalls, too rare to be estimated; or
-    the machine was not quiet, and the rounds that nobody disturbed say otherwise, or are too few and load may have made it."""
+    the machine was not quiet, and the rounds that nobody disturbed say otherwise, or are too few and load may have made it; or its
+    work is not the baseline's."""
     quiet_ratio: float | None = None
     """In the rounds that nobody disturbed, where others disturbed many."""
     load_reach: float | None = None
@@ -458,4 +461,4 @@ class Comparison(Stored):
     def undecided(self) -> list[RatioSummary]:
         """The candidates' ratios that more measuring could still decide; the control asks no question."""
         open_ = [result for result in self.results if result.verdict == "undecided" and result.role == "candidate"]
-        return [result for result in open_ if result.pairs > 0 and result.withheld_by != "stalls"]
+        return [result for result in open_ if result.pairs > 0 and result.withheld_by not in ("stalls", "work")]

@@ -99,7 +99,8 @@ class Launch:
             transport=setup.backend.transport or "none",
             launcher=setup.launcher_reference,
             environment=dict(setup.arm.environment),
-            sample_unit=self._workload.workload.sample_unit,
+            sample_unit=setup.sample_unit or self._workload.workload.sample_unit,
+            **setup.own.recorded(),
             commands=session.commands_as_run(),
             cases=list(self._cases),
         )

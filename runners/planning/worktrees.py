@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 
 from measurement.errors import PlanError, cut, quoted
@@ -74,6 +76,15 @@ def worktree(repository: Path, revision: str, *, beside: Path | None = None) -> 
     finally:
         _git(repository, "worktree", "remove", "--force", "--force", str(folder))
         shutil.rmtree(parent, ignore_errors=True)
+
+
+@cache
+def kept_worktree(repository: Path, commit: str, *, beside: Path | None = None) -> Path:
+    """Check a commit out once, see ``worktree``; the folder is removed when this process ends."""
+    stack = ExitStack()
+    folder = stack.enter_context(worktree(repository, commit, beside=beside))
+    atexit.register(stack.close)
+    return folder
 
 
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
