@@ -65,7 +65,7 @@ def worktree(repository: Path, revision: str, *, beside: Path | None = None) -> 
         PlanError: there is no such revision, or it cannot be checked out.
     """
     commit = commit_of(repository, revision)
-    parent = Path(tempfile.mkdtemp(prefix=f"ringside-{commit[:SHORT]}-", dir=beside)).resolve()
+    parent = Path(tempfile.mkdtemp(prefix=f"worktree-{commit[:SHORT]}-", dir=beside)).resolve()
     folder = parent / repository.name
     try:
         _git(repository, "worktree", "prune")  # what a session left that was killed
