@@ -339,7 +339,7 @@ class RatioSummary(Stored):
     rests on all rounds and must be farther from 1."""
     caution: Caution | None = None
     run_order: RunOrder | None = None
-    """Order of standalone runs: alternating ones are paired. Null where arms took turns."""
+    """Order of standalone runs: alternating ones are paired. Null where arms took turns; ``unknown`` of another tool's figures."""
     launches: int = 0
     pairs: int = 0
     typical_ratio: float | None = None
@@ -424,7 +424,9 @@ class Comparison(Stored):
     """A sentence on the launches of each other environment (``--resume-elsewhere``); among the warnings, too."""
     driver: dict[str, Any] = {}
     runs: dict[str, list[str]] = {}
-    """The folders of standalone runs by arm, in the order of their start."""
+    """The folders of standalone runs by arm, in the order of their start; of another tool's figures, its names of runs."""
+    figures_of: str | None = None
+    """The file that another tool's figures came from; null where Ringside timed."""
     seconds: dict[str, float] = {}
     block_table: dict[str, list[Any]] = Field(default={}, repr=False)
     """The blocks, column by column: launch, turn, round, arm, kind, case (null where the workload is trained), throughput_per_s."""

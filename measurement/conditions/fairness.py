@@ -46,7 +46,7 @@ def work_differences(first: LaunchRecord, other: LaunchRecord) -> dict[str, str]
             or _follows_from_ranks(field, [first, other], values)
         ):
             continue
-        if not (is_missing and field.startswith("optimizer.") and first.python != other.python):
+        if not (is_missing and field.startswith("optimizer.") and own_work([first, other]) == {"python"}):
             found[field] = f"{field} is {values[other.arm]!r}, {first.arm} has {values[first.arm]!r}"
     if first.sample_unit != other.sample_unit:
         found["sample_unit"] = f"it counts {other.sample_unit}, {first.arm} counts {first.sample_unit}"
