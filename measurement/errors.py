@@ -7,6 +7,9 @@ import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 
+TWO_SCRIPTS = "to compare two scripts as they are: ringside ab 'COMMAND' 'COMMAND'"
+"""Said where a script is given and a plan or a workload is wanted."""
+
 
 class RingsideError(Exception):
     """Base of all errors that are the user's to mend; the command line prints them as one message and exits with 2."""

@@ -5,6 +5,7 @@ A reference is a registered name, an entry point of an installed package, ``pack
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import linecache
@@ -26,6 +27,8 @@ class Registry:
     kind: str
     group: str
     table: dict[str, str]
+    otherwise: str = ""
+    """What to do with a file in which there is none."""
 
     def names(self) -> dict[str, str]:
         """Every known name with its reference; what the room itself registers wins over entry points."""
@@ -57,11 +60,19 @@ class Registry:
 
     def _without_class(self, path: str) -> str:
         """The message for a file whose class is not named: those it has that derive from one of the room's."""
-        module, room = _load_file(Path(path), kind=self.kind), self.group.rpartition(".")[2]
+        otherwise = f"; {self.otherwise}" if self.otherwise else ""
+        room = self.group.rpartition(".")[2]
+        nothing = f"'{path}' has no {self.kind}: no class in it derives from one of {room}.base; see docs/extending.md{otherwise}"
+        if not _defines_a_class(Path(path)):
+            return nothing  # and is not run to find that out
+        try:
+            module = _load_file(Path(path), kind=self.kind)
+        except PlanError as error:
+            raise PlanError(f"{error}\n{self.otherwise}".rstrip()) from error
         own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
         found = [cls.__name__ for cls in own if any(room in base.__module__.split(".") for base in cls.__mro__[1:])]
         if not found:
-            return f"'{path}' has no {self.kind}: no class in it derives from one of {room}.base; see docs/extending.md"
+            return nothing
         return f"'{path}' has the {self.kind}s {', '.join(found)}; name one: '{path}:{found[0]}'"
 
     def _load(self, module_name: str, reference: str) -> ModuleType:
@@ -96,6 +107,14 @@ def _load_file(path: Path, *, kind: str) -> ModuleType:
             return importlib.import_module(resolved.stem if _is_own_name(resolved) else name_of_file(resolved))
     except Exception as error:
         raise _cannot_load(f"{kind} file '{path}'", error) from error
+
+
+def _defines_a_class(path: Path) -> bool:
+    """Whether a file defines classes; true of one that cannot be read, which is told when it is imported."""
+    try:
+        return any(isinstance(node, ast.ClassDef) for node in ast.walk(ast.parse(path.read_bytes())))
+    except (OSError, SyntaxError, ValueError):
+        return True
 
 
 def search_beside(folder: Path) -> None:

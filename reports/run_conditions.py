@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from measurement.conditions.conditions import CONDITIONS, MAY_DIFFER_BETWEEN_RUNS
+from measurement.conditions.conditions import CONDITIONS, MAY_DIFFER_BETWEEN_RUNS, condition_of
 from measurement.conditions.fairness import fairness_table
 from measurement.errors import PlanError
 from measurement.records.record import LaunchRecord, RankReport
@@ -30,7 +30,7 @@ def require_equal_conditions(runs: Sequence[Run], arms: Mapping[ArmKey, str], al
         allowed: fields that may differ, with all that stands below them.
 
     Returns:
-        What differs and was allowed, a line for each field.
+        What differs and was allowed, a sentence for each field; and in which versions and sources arms differ that were named.
 
     Raises:
         PlanError: with the fields and what they are in which run.
@@ -39,16 +39,42 @@ def require_equal_conditions(runs: Sequence[Run], arms: Mapping[ArmKey, str], al
     for run in runs:
         size = 0 if run.plan.training else run.plan.world_size
         by_size.setdefault(size, {}).setdefault(arms[run.kind], []).append(run)
-    differing = dict(_of_question(runs))
+    differing, between = dict(_of_question(runs)), dict[str, dict[str, Any]]()
     for by_arm in by_size.values():
         for same in by_arm.values():  # whose launches must agree in all that they report
             differing |= _of_ranks(same, is_one_arm=True)
-        differing |= _of_ranks([same[0] for same in by_arm.values()], is_one_arm=False)
+        between |= _of_ranks([same[0] for same in by_arm.values()], is_one_arm=False)
     sizes = [next(iter(by_arm.values()))[0] for by_arm in by_size.values()]
-    between = _of_ranks(sizes, is_one_arm=False)
-    differing |= {field: values for field, values in between.items() if field not in FOLLOWS_FROM_SIZE}
+    of_sizes = _of_ranks(sizes, is_one_arm=False)
+    between |= {field: values for field, values in of_sizes.items() if field not in FOLLOWS_FROM_SIZE}
+    named = between.keys() - differing.keys() if runs[0].arm is not None else set()
+    brought = _brought_by_versions(between, runs)
+    shown = {field: values for field, values in between.items() if field in named and (is_told_by_names(field) or field in brought)}
+    differing = {field: values for field, values in (between | differing).items() if field not in shown}
     refuse([told(field, values) for field, values in differing.items() if not is_allowed(field, allowed)])
-    return [told(field, values) for field, values in differing.items()]
+    by_name = {run.name: arms[run.kind] for run in runs}
+    return [
+        *(f"The runs that were named differ: {told(field, _by_arm(values, by_name))}" for field, values in shown.items()),
+        *(f"Compared although {told(field, values)} (--allow)" for field, values in differing.items()),
+    ]
+
+
+def is_told_by_names(field: str) -> bool:
+    """Whether runs may differ in a field where people named their arms: versions and sources."""
+    condition = condition_of(field)
+    return condition is not None and bool(condition.follows) and not condition.is_work
+
+
+def _brought_by_versions(between: Mapping[str, Mapping[str, Any]], runs: Sequence[Run]) -> set[str]:
+    """Settings of the optimizer that one release of PyTorch has and the other has not."""
+    classes = {str(rank.optimizer.get("class")) for run in runs for rank in run.record.ranks}
+    if "host.torch" not in between or len(classes) > 1:
+        return set()
+    return {field for field, values in between.items() if field.startswith("optimizer.") and None in values.values()}
+
+
+def _by_arm(values: Mapping[str, Any], by_name: Mapping[str, str]) -> dict[str, Any]:
+    return {by_name[name]: value for name, value in values.items()}
 
 
 def _of_question(runs: Sequence[Run]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -81,7 +107,8 @@ def _of_ranks(runs: Sequence[Run], *, is_one_arm: bool) -> dict[str, dict[str, A
 def _as_condition(run: Run, *, role: str) -> LaunchRecord:
     """The record as ``fairness_table`` is to see it: under the run's name, cores counted and hosts numbered."""
     ranks = [rank.model_copy(update={"affinity": [len(rank.affinity)], "host": _placed(rank)}) for rank in run.record.ranks]
-    return run.record.model_copy(update={"arm": run.name, "role": role, "ranks": ranks})
+    nothing = {"workload": "", "workload_options": {}}  # which are compared by themselves, and ask for nothing else
+    return run.record.model_copy(update={"arm": run.name, "role": role, "ranks": ranks, **nothing})
 
 
 def _placed(rank: RankReport) -> str:
@@ -107,5 +134,6 @@ def refuse(lines: Sequence[str]) -> None:
         raise PlanError(
             "these runs are not of one question, or not on equal conditions:\n  "
             + "\n  ".join(lines)
-            + "\nmeasure them alike, leave some out, or say --allow FIELD to compare them all the same"
+            + "\nmeasure them alike, leave some out, name them where sources or versions are the question (old=RUN new=RUN), or "
+            "say --allow FIELD to compare them all the same"
         )

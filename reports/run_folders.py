@@ -1,4 +1,4 @@
-"""The folders of runs that people started themselves, and which arm each run is a launch of."""
+"""The folders of runs that people started themselves, and which arm each run is a launch of: by what it is, or by a name given."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from measurement.errors import RecordError
-from measurement.plans.plan import Plan
+from measurement.errors import PlanError, RecordError
+from measurement.plans.plan import ARM_NAME, Plan
 from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder, folder_name
 
 ArmKey = tuple[str, str, str, str]
-"""What makes runs the launches of one arm: backend, transport, launcher and options."""
+"""What makes runs the launches of one arm: backend, transport, launcher and options; or the name that somebody gave them."""
+NAMED = re.compile(rf"({ARM_NAME.pattern})=(.+)", re.DOTALL)
+"""Such as ``old=runs/a-*``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,8 @@ class Run:
     folder: ResultsFolder
     plan: Plan
     record: LaunchRecord
+    arm: str | None = None
+    """The name that was given to its arm; None: none was."""
 
     @property
     def name(self) -> str:
@@ -33,6 +37,11 @@ class Run:
     @property
     def kind(self) -> ArmKey:
         """Which arm it is a launch of."""
+        return self.recorded_kind if self.arm is None else (self.arm, "", "", "")
+
+    @property
+    def recorded_kind(self) -> ArmKey:
+        """What it is a run of."""
         record = self.record
         return record.backend, record.transport, record.launcher, json.dumps(record.options, sort_keys=True)
 
@@ -47,17 +56,57 @@ def is_separate(folder: ResultsFolder) -> bool:
     return folder.plan_path.is_file() and folder.read_plan().measurement.mode == "separate"
 
 
-def read_runs(given: Sequence[Path]) -> list[Run]:
+def read_runs(given: Sequence[Path | str]) -> list[Run]:
     """Read runs from their folders, from folders above them, and from patterns such as ``runs/ddp-*``; each once, as given.
+
+    Each may have the name of its arm before it, ``old=runs/a-*`` or ``old=runs/a-1,runs/a-2``.
 
     Raises:
         RecordError: there is none, or one cannot be read.
+        PlanError: some have names and others have none, or runs of one name are no launches of one arm.
     """
-    folders: dict[Path, Path] = {}
-    for path in given:
+    places = [place for one in given for place in _named(str(one))]
+    nameless = [str(path) for name, path in places if name is None]
+    if nameless and len(nameless) < len(places):
+        raise PlanError(f"'{nameless[0]}' has no name, and others have; give each one, as in old=RUN old=RUN new=RUN")
+    folders: dict[Path, tuple[Path, str | None]] = {}
+    for name, path in places:
         for folder in _run_folders(path):
-            folders.setdefault(folder.resolve(), folder)
-    return [_read_run(ResultsFolder(folder)) for folder in folders.values()]
+            _, other = folders.setdefault(folder.resolve(), (folder, name))
+            if other != name:
+                raise PlanError(f"'{folder}' is named '{other}' and '{name}'; give each run one name")
+    runs = [_read_run(ResultsFolder(folder), name) for folder, name in folders.values()]
+    _require_one_kind(runs)
+    return runs
+
+
+def _named(text: str) -> Iterator[tuple[str | None, Path]]:
+    """The paths that an argument names, with the name of their arm."""
+    found = NAMED.fullmatch(text)
+    if found is None or Path(text).exists():
+        yield None, Path(text)
+        return
+    name, paths = found.groups()
+    for path in [paths] if Path(paths).exists() else paths.split(","):
+        if not path:
+            raise PlanError(f"'{text}' names no folder after a comma or '='; give old=RUN or old=RUN,RUN")
+        yield name, Path(path).expanduser()
+
+
+def _require_one_kind(runs: Sequence[Run]) -> None:
+    """Refuse runs of one given name that are of several arms."""
+    firsts: dict[ArmKey, Run] = {}
+    for run in runs:
+        first = firsts.setdefault(run.kind, run)
+        if first.recorded_kind != run.recorded_kind:
+            raise PlanError(
+                f"'{run.arm}' names runs of unlike arms: {_kind_words(first)}; {_kind_words(run)}; give them names of their own"
+            )
+
+
+def _kind_words(run: Run) -> str:
+    backend, transport, launcher, options = run.recorded_kind
+    return f"'{run.name}' is {backend} over {transport} by {launcher}, options {options}"
 
 
 def _run_folders(path: Path) -> Iterator[Path]:
@@ -77,7 +126,7 @@ def _run_folders(path: Path) -> Iterator[Path]:
         yield from found
 
 
-def _read_run(folder: ResultsFolder) -> Run:
+def _read_run(folder: ResultsFolder, arm: str | None = None) -> Run:
     plan = folder.read_plan()
     if plan.measurement.mode != "separate":
         raise RecordError(
@@ -86,11 +135,14 @@ def _read_run(folder: ResultsFolder) -> Run:
     records = folder.records()
     if len(records) != 1:
         raise RecordError(f"'{folder.root}' holds {len(records)} records where a run has one; measure it again into another folder")
-    return Run(folder=folder, plan=plan, record=records[0])
+    return Run(folder=folder, plan=plan, record=records[0], arm=arm)
 
 
 def name_arms(runs: Sequence[Run]) -> dict[ArmKey, str]:
-    """Name every kind of run after its backend, and after what else tells it from others of the same backend."""
+    """Name every kind of run as was given; else after its backend, and after what else tells it from others of the same backend."""
+    given = {run.kind: run.arm for run in runs if run.arm is not None}
+    if given:
+        return given
     kinds = {run.kind: run.record for run in runs}
     names: dict[ArmKey, str] = {}
     for kind, record in kinds.items():

@@ -261,6 +261,8 @@ class ArmSummary(Stored):
     """False: a launch was interrupted; what it measured until then counts."""
     errors: list[ArmError] = []
     parity: ParityResult | None = None
+    unlike_work: dict[str, str] = {}
+    """Of an arm with work of its own, how it differs from the baseline's and was not allowed to: a phrase by field."""
     blocks: int = 0
     throughput_per_s: Estimate | None = None
     """All samples over the sum of the slowest rank's times of all synchronised blocks (``reports.conclusions.blocks``)."""
@@ -351,8 +353,8 @@ class RatioSummary(Stored):
     """What the interval says by itself. ``verdict`` is 'undecided' instead where something withholds it."""
     withheld_by: Withheld | None = None
     """The control deviates from 1 by as much; or the verdict would be another without a few stalls, too rare to be estimated; or
-    the machine was not quiet, and the rounds that nobody disturbed say otherwise, or are too few and load may have made it; or
-    scripts do different work."""
+    the machine was not quiet, and the rounds that nobody disturbed say otherwise, or are too few and load may have made it; or its
+    work is not the baseline's."""
     quiet_ratio: float | None = None
     """In the rounds that nobody disturbed, where others disturbed many."""
     load_reach: float | None = None
@@ -360,7 +362,7 @@ class RatioSummary(Stored):
     rests on all rounds and must be farther from 1."""
     caution: Caution | None = None
     run_order: RunOrder | None = None
-    """Order of standalone runs: alternating ones are paired. Null where arms took turns."""
+    """Order of standalone runs: alternating ones are paired. Null where arms took turns; ``unknown`` of another tool's figures."""
     launches: int = 0
     pairs: int = 0
     typical_ratio: float | None = None
@@ -451,7 +453,9 @@ class Comparison(Stored):
     """A sentence on the launches of each other environment (``--resume-elsewhere``); among the warnings, too."""
     driver: dict[str, Any] = {}
     runs: dict[str, list[str]] = {}
-    """The folders of standalone runs by arm, in the order of their start."""
+    """The folders of standalone runs by arm, in the order of their start; of another tool's figures, its names of runs."""
+    figures_of: str | None = None
+    """The file that another tool's figures came from; null where Ringside timed."""
     seconds: dict[str, float] = {}
     block_table: dict[str, list[Any]] = Field(default={}, repr=False)
     """The blocks, column by column: launch, turn, round, arm, kind, case (null where the workload is trained), throughput_per_s."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from measurement.conditions.fairness import fairness_table
 from measurement.conditions.same_environment import plan_digest
@@ -20,7 +21,7 @@ from reports.base import Report
 from reports.compose_comparison import compare
 from reports.compose_study import study_of
 from reports.conclusions.steps import Steps, read_steps
-from reports.run_conditions import is_allowed, refuse, require_equal_conditions, told
+from reports.run_conditions import is_allowed, is_told_by_names, refuse, require_equal_conditions, told
 from reports.run_folders import ArmKey, Run, name_arms
 from reports.schema import Comparison
 from reports.study_schema import Study
@@ -106,10 +107,16 @@ def _comparison(
     return found.model_copy(
         update={
             "runs": {arm: [run.name for run in same] for arm, same in by_arm.items()},
-            "fairness": fairness_table(list(firsts.values())),
-            "warnings": [*found.warnings, *(f"Compared although {line} (--allow)" for line in unlike)],
+            "fairness": _fairness(list(firsts.values()), are_named=runs[0].arm is not None),
+            "warnings": [*found.warnings, *unlike],
         }
     )
+
+
+def _fairness(records: Sequence[LaunchRecord], *, are_named: bool) -> list[dict[str, Any]]:
+    """The fairness table; what the names of arms stand for was asked for."""
+    table = fairness_table(records)
+    return [{**row, "asked": row["asked"] or (are_named and is_told_by_names(row["field"]))} for row in table]
 
 
 def _plan(by_arm: Mapping[str, Sequence[Run]], *, name: str, baseline: str) -> Plan:

@@ -189,11 +189,17 @@ def init(
 @app.command()
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(help="A folder of 'ringside compare'; or those of runs that you started, or one above them.")
+        list[str],
+        typer.Argument(
+            help="A folder of 'ringside compare'; or those of runs that you started, or one above them, with names of your choice "
+            "as in old=RUN new=RUN; or another tool's figures, a CSV of arm, run, samples, seconds."
+        ),
     ],
-    baseline: Annotated[str | None, typer.Option(help="For your runs: the reference arm. [that of the first run]")] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="For your runs, or a CSV: the reference arm. [that of the first run]")
+    ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="For your runs: folder to write. [results/report-TIME]")
+        Path | None, typer.Option("-o", "--output", help="For your runs, or a CSV: folder to write. [results/report-TIME]")
     ] = None,
     allow: Annotated[
         list[str] | None, typer.Option(metavar="FIELD", help="For your runs: compare although this differs; may be repeated.")
@@ -203,10 +209,13 @@ def report(
     from measurement.records.results import ResultsFolder
     from reports import write_reports
     from reports.compose_study import write_study
+    from reports.other_figures import is_figures
     from reports.run_folders import is_separate
 
-    results = ResultsFolder(folders[0])
-    if len(folders) > 1 or not results.plan_path.is_file() or is_separate(results):
+    results = ResultsFolder(Path(folders[0]))
+    if any(is_figures(Path(folder)) for folder in folders):
+        is_ok = report_figures(folders, baseline=baseline, output=output, allow=allow or [])
+    elif len(folders) > 1 or not results.plan_path.is_file() or is_separate(results):
         is_ok = report_runs(folders, baseline=baseline, output=output, allow=allow or [])
     else:
         for flag, value in (("--baseline", baseline), ("-o", output), ("--allow", allow)):
@@ -220,7 +229,23 @@ def report(
         raise typer.Exit(EXIT_FAILED)
 
 
-def report_runs(folders: list[Path], *, baseline: str | None, output: Path | None, allow: list[str]) -> bool:
+def report_figures(files: list[str], *, baseline: str | None, output: Path | None, allow: list[str]) -> bool:
+    """Compare another tool's figures; write and show the reports."""
+    from measurement.records.results import ResultsFolder, default_folder
+    from reports.other_figures import conclude_figures
+    from reports.separate_runs import ConcludedRuns, write_runs
+
+    if len(files) > 1 or allow:
+        raise PlanError("a CSV of figures is reported by itself, and has no conditions to --allow; put all arms into one file")
+    where = ResultsFolder(output or default_folder("report"))
+    if where.plan_path.exists():
+        raise PlanError(f"'{where.root}' holds measurements; give another folder for the report with -o")
+    found = conclude_figures(Path(files[0]), name=where.root.name, baseline=baseline)
+    write_runs(ConcludedRuns(summary=found), where)
+    return show(found, where.root)
+
+
+def report_runs(folders: list[str], *, baseline: str | None, output: Path | None, allow: list[str]) -> bool:
     """Compare runs that people started themselves; write and show the reports. Returns whether every run is ok."""
     from measurement.records.results import ResultsFolder, default_folder
     from reports.run_folders import read_runs

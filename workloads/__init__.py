@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from measurement.errors import PlanError
+from measurement.errors import TWO_SCRIPTS, PlanError
 from measurement.registry import Registry
 from workloads.base import Workload
 from workloads.micro_benchmark import MicroBenchmark
@@ -26,6 +26,7 @@ REGISTRY = Registry(
         "mnist": "workloads.mnist:Mnist",
         "synthetic": "workloads.synthetic:Synthetic",
     },
+    otherwise=TWO_SCRIPTS,
 )
 
 

@@ -46,6 +46,10 @@ class Condition:
     """Hosts of a plan (``runners.hosts.host_differences``)."""
     resume: bool = False
     """A training and the checkpoint that it goes on with (``runners.rank.checkpoint``)."""
+    follows: frozenset[str] = frozenset()
+    """Fields of a launch's record, in which arms differ that have work of their own: it may differ where one of these does."""
+    is_work: bool = False
+    """Whether arms that differ in it do unlike work, which gets no verdict."""
 
     @property
     def name(self) -> str:
@@ -53,12 +57,17 @@ class Condition:
         return self.called or (f"host.{self.field}" if self.source == "host" else self.field)
 
 
+PYTHON = frozenset({"python"})
+OWN_WORK = frozenset({"python", "commit", "workload", "workload_options"})
+"""Fields of a launch's record: what an arm may have of its own besides a backend."""
+
+
 def _host(field: str, read: Callable[[], Any] | None, **for_whom: Any) -> Condition:
     return Condition(field=field, source="host", read=read, **for_whom)
 
 
 def _package(name: str, *, arms: ArmRule | None = None) -> Condition:
-    return _host(name, partial(version, name), arms=arms, sessions="ranks", hosts="refuse")
+    return _host(name, partial(version, name), arms=arms, sessions="ranks", hosts="refuse", follows=PYTHON)
 
 
 CONDITIONS = (
@@ -77,12 +86,12 @@ CONDITIONS = (
     Condition(field="threads", source="rank", arms="as ranks"),
     Condition(field="affinity", source="rank", arms="as ranks", between_runs="cores"),
     Condition(field="seed", source="rank", arms="equal", resume=True),
-    Condition(field="local_batch_size", source="rank", arms="as ranks", resume=True),
+    Condition(field="local_batch_size", source="rank", arms="as ranks", resume=True, follows=OWN_WORK, is_work=True),
     Condition(field="micro_steps", source="rank", arms="as ranks", resume=True),
     Condition(field="world_size", source="rank", arms="as ranks", resume=True),
     Condition(field="host", source="rank", arms="equal", between_runs="placement"),
-    Condition(field="optimizer", source="rank", arms="equal", parts={"class": "own"}),
-    Condition(field="model", source="rank", arms="equal"),
+    Condition(field="optimizer", source="rank", arms="equal", parts={"class": "own"}, follows=OWN_WORK, is_work=True),
+    Condition(field="model", source="rank", arms="equal", follows=OWN_WORK, is_work=True),
     _host("host", socket.gethostname, sessions="ranks"),
     _host(
         "platform",
@@ -95,7 +104,7 @@ CONDITIONS = (
     _host("cores", os.cpu_count, sessions="ranks"),
     _host("usable_cores", lambda: len(usable_cores()) or os.cpu_count(), sessions="driver", hosts="report"),
     _host("memory_bytes", memory_bytes),
-    _host("python", platform.python_version, arms="equal", sessions="ranks", hosts="refuse"),
+    _host("python", platform.python_version, arms="equal", sessions="ranks", hosts="refuse", follows=PYTHON),
     _package("torch", arms="equal"),
     _package("torchvision", arms="equal"),
     _package("numpy", arms="equal"),
@@ -109,13 +118,13 @@ CONDITIONS = (
     Condition(field="backend", source="rank", arms="own"),
     Condition(field="kept_bytes", source="rank", arms="result"),
     Condition(field="environment", source="rank", arms="equal", parts={"OMP_NUM_THREADS": "as ranks"}),
-    Condition(field="sources", source="rank", arms="equal", called="source"),
+    Condition(field="sources", source="rank", arms="equal", called="source", follows=OWN_WORK),
 )
 
 _BY_NAME = {condition.name: condition for condition in CONDITIONS}
 
-MAY_CHANGE_IN_A_PLAN = frozenset({"launches", "until_decided", "max_minutes", "rehearsal", "reports", "question"})
-"""All else in a plan must be equal where a comparison goes on: these say how long is measured, and what is written."""
+MAY_CHANGE_IN_A_PLAN = frozenset({"launches", "until_decided", "max_minutes", "rehearsal", "reports", "question", "allow"})
+"""All else in a plan must be equal where a comparison goes on: these say how long is measured, and what is concluded."""
 MAY_CHANGE_IN_A_TRAINING = frozenset(
     {"data_dir", "download", "loader_workers", "prefetch_factor", "loader_start_method", "pin_memory"}
 )
@@ -129,8 +138,12 @@ def fingerprint() -> dict[str, Any]:
     return {condition.field: condition.read() for condition in CONDITIONS if condition.read}
 
 
+def condition_of(name: str) -> Condition | None:
+    """The condition of a value by its name, such as ``threads``, ``host.cpu`` or ``optimizer.lr``."""
+    return _BY_NAME.get(name) or _BY_NAME.get(name.partition(".")[0])
+
+
 def arm_rule(name: str) -> ArmRule | None:
-    """What holds among arms for a value by its name, such as ``threads``, ``host.cpu`` or ``optimizer.lr``."""
-    whole, _, part = name.partition(".")
-    found = _BY_NAME.get(name) or _BY_NAME.get(whole)
-    return found.parts.get(part, found.arms) if found else None
+    """What holds among arms for a value by its name."""
+    found = condition_of(name)
+    return found.parts.get(name.partition(".")[2], found.arms) if found else None

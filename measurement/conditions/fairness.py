@@ -1,7 +1,8 @@
 """The fairness manifest: compares what the ranks of the arms report of themselves.
 
 Arms may differ in what defines them: the backend, and what the plan sets for one arm. Everything else must be equal; a difference
-that the plan did not ask for makes two arms incomparable.
+that the plan did not ask for makes two arms incomparable. What follows from an arm's own workload, commit or Python was asked for;
+where it makes the arm do unlike work, that is told by itself (``work_differences``).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from measurement.conditions.conditions import CONDITIONS, arm_rule
+from measurement.conditions.conditions import CONDITIONS, OWN_WORK, arm_rule, condition_of
 from measurement.records.record import LaunchRecord, RankReport
 
 OWN_VARIABLES = ("HOROVOD_", "OMPI_", "TORCHELASTIC_", "TORCH_", "NCCL_", "UCX_", "FI_", "KMP_INIT")
@@ -22,6 +23,33 @@ def unasked_differences(first: LaunchRecord, other: LaunchRecord) -> list[str]:
     for field, asked, values in _differences([first, other]):
         if not asked:
             found.append(f"{field} is {values[other.arm]!r}, {first.arm} has {values[first.arm]!r}")
+    return found
+
+
+def own_work(records: Sequence[LaunchRecord]) -> set[str]:
+    """In what of their own these arms differ: fields of their records, such as ``commit``. Pure."""
+    return {name for name in OWN_WORK if any(getattr(one, name) != getattr(records[0], name) for one in records)}
+
+
+def work_differences(first: LaunchRecord, other: LaunchRecord) -> dict[str, str]:
+    """Return in what the work of two arms differs, as their ranks report it: a phrase by field, such as ``model.parameters``.
+
+    A setting of the optimizer that one release of PyTorch has and the other has not is no difference. Pure.
+    """
+    found = {}
+    for field, _, values in _differences([first, other]):
+        condition, is_missing = condition_of(field), None in values.values()
+        if (
+            condition is None
+            or not condition.is_work
+            or arm_rule(field) == "own"
+            or _follows_from_ranks(field, [first, other], values)
+        ):
+            continue
+        if not (is_missing and field.startswith("optimizer.") and own_work([first, other]) == {"python"}):
+            found[field] = f"{field} is {values[other.arm]!r}, {first.arm} has {values[first.arm]!r}"
+    if first.sample_unit != other.sample_unit:
+        found["sample_unit"] = f"it counts {other.sample_unit}, {first.arm} counts {first.sample_unit}"
     return found
 
 
@@ -54,6 +82,9 @@ def _is_asked(field: str, records: Sequence[LaunchRecord]) -> bool:
     is_librarys = kind == "environment" and variable.startswith(OWN_VARIABLES)
     if is_librarys or all(record.role in ("baseline", "control") for record in records):
         return is_librarys
+    condition = condition_of(field)
+    if condition is not None and condition.follows & own_work(records):
+        return True
     return rule == "own" or (kind == "environment" and any(variable in record.environment for record in records))
 
 

@@ -101,14 +101,18 @@ def _fields(facts: Mapping[str, Any], host: str, *, of_a_rank: bool = False) -> 
 
 
 def _of_ranks(record: LaunchRecord, now: Manifest) -> Environment:
-    """What the ranks of a launch told. Those of a plan that names hosts are known by the names that these have themselves."""
+    """What the ranks of a launch told. Those of a plan that names hosts are known by the names that these have themselves.
+
+    Sources of an arm that has its own stand under its name.
+    """
     names = {facts.get("host"): host for host, facts in now.hosts.items()}
     found: Environment = {}
+    owner = f"{record.arm}/" if any(name.startswith(f"{record.arm}/") for name in now.sources) else ""
     for rank in record.ranks:
         host = names.get(rank.fingerprint.get("host")) if names else ""
-        if host is not None:
+        if host is not None and record.python is None:  # else its versions are among the sources
             found |= _fields(rank.fingerprint, host, of_a_rank=True)
-        found |= {f"{SOURCE}{name}": digest for name, digest in rank.sources.items()}
+        found |= {f"{SOURCE}{owner}{name}": digest for name, digest in rank.sources.items()}
     return found
 
 

@@ -93,15 +93,21 @@ class Arm(Section):
     """The backend's options, named as the library names them."""
     environment: Variables = {}
     """Set in every rank of this arm alone; shown in the fairness manifest as asked for."""
+    workload: str | None = None
+    """A workload of this arm's own. None: the plan's."""
+    workload_options: dict[str, Any] = {}
+    """Options of this arm's workload, over the plan's."""
     command: str | None = None
     """Your own script, by the command that starts it, such as ``horovodrun -np 2 -H localhost:2 python train.py``. It runs
     unmodified."""
     directory: str | None = None
     """Where the command is started. None: where ``ringside`` is."""
     python: str | None = None
-    """A Python of another environment, such as /envs/old/bin/python. Its folder comes first on PATH."""
+    """A Python of another environment, such as /envs/old/bin/python. Its folder comes first on PATH. Without ``command``, ranks
+    are run by it, and this Ringside must be installed there."""
     commit: str | None = None
-    """A git revision. It is checked out into a worktree of its own, and the arm runs there."""
+    """A git revision, checked out into a worktree of its own. A command is started there; without ``command``, the workload is
+    taken from there."""
     ranks: int | None = Field(default=None, ge=1, le=MOST_RANKS)
     """Ranks that the command starts. None: as its launcher's flags say."""
     samples_per_step: int | None = Field(default=None, ge=1)
@@ -118,6 +124,8 @@ class Arm(Section):
         if not isinstance(content, dict):
             return content
         backend, command = content.get("backend"), content.get("command")
+        if command is not None and (content.get("workload") is not None or content.get("workload_options")):
+            raise ValueError("an arm by command brings its own work; leave workload and workload_options out")
         if command is not None and backend in (None, "", SCRIPT):
             return {**content, "backend": SCRIPT}
         if command is not None:
@@ -128,6 +136,11 @@ class Arm(Section):
             if content.get(name) not in (None, meaningless):
                 raise ValueError(f"{name} is for an arm by command; leave it out")
         return content
+
+    @property
+    def has_own_work(self) -> bool:
+        """Whether it runs another workload than the plan's, or the same from a commit or under a Python of its own."""
+        return bool(self.workload or self.workload_options or self.commit or self.python)
 
 
 NOT_WITHOUT_COMMAND = {
@@ -287,7 +300,10 @@ class Plan(Section):
     """The backend or arm that the headline is about. None: Horovod's arms; where the baseline is Horovod's, all others; where
     there is no Horovod, every candidate."""
     arms: dict[str, Arm] = Field(min_length=1)
-    """What is compared, by names of your choice."""
+    """What is compared, by names of your choice. In a file, an option whose value is a list makes an arm of each value."""
+    allow: list[str] = []
+    """Where arms have a workload, options, a commit or a Python of their own: differences in their work that do not withhold the
+    verdict. Names such as ``model.parameters`` or ``optimizer``, or ``all``."""
     left_out: dict[str, str] = {}
     """Written by ``ringside compare --available``: arms that the machine could not run, with what it lacks."""
     measurement: Measurement = Measurement()
@@ -336,6 +352,16 @@ class Plan(Section):
             return content
         return {**content, "workload": content.get("workload") or SCRIPT, "measurement": {**NOT_OF_SCRIPTS, **measurement}}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _has_the_baselines_workload(cls, content: Any) -> Any:
+        """A plan need not name one where every arm does."""
+        arms = content.get("arms") if isinstance(content, dict) else None
+        if not isinstance(arms, dict) or content.get("workload"):
+            return content
+        own = {name: arm.get("workload") if isinstance(arm, dict) else getattr(arm, "workload", None) for name, arm in arms.items()}
+        return {**content, "workload": own.get(content.get("baseline"), "")} if own and all(own.values()) else content
+
     @model_validator(mode="after")
     def _is_of_one_kind(self) -> Plan:
         """Scripts and workloads are not compared with each other."""
@@ -352,6 +378,8 @@ class Plan(Section):
                     raise ValueError(f"measurement.{setting} means nothing for arms by command; leave it out")
         elif self.scripts != ScriptSettings():
             raise ValueError("scripts is for arms by command; leave it out")
+        if self.allow and not self.has_own_work:
+            raise ValueError("allow is for arms with a workload, options, a commit or a Python of their own; leave it out")
         return self
 
     @model_validator(mode="after")
@@ -422,10 +450,15 @@ class Plan(Section):
         return all(arm.command is not None for arm in self.arms.values())
 
     @property
+    def has_own_work(self) -> bool:
+        """Whether an arm that is no command has work of its own."""
+        return any(arm.command is None and arm.has_own_work for arm in self.arms.values())
+
+    @property
     def has_floor(self) -> bool:
-        """Whether an arm without any library runs beside the others (of a micro-benchmark it never does)."""
+        """Whether an arm without any library runs beside the others (of a micro-benchmark, or of unlike work, it never does)."""
         measure = self.measurement
-        is_blind = measure.mode == "separate" or self.training is not None or self.speed.sync_batchnorm
+        is_blind = measure.mode == "separate" or self.training is not None or self.speed.sync_batchnorm or self.has_own_work
         return measure.floor and measure.local_every > 0 and not is_blind
 
     def roles(self) -> dict[str, ArmRole]:

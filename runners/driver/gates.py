@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from measurement.conditions.fairness import unasked_differences
+from measurement.conditions.fairness import own_work, unasked_differences, work_differences
 from measurement.plans.plan import Measurement
 from measurement.records.record import LaunchRecord
 from runners.driver.arm_launch import ArmLaunch, Say
@@ -73,6 +73,8 @@ def compare_conditions(arms: Sequence[ArmLaunch]) -> None:
         differences = unasked_differences(first.conditions, arm.conditions)
         if differences:
             arm.fail(ArmFailed(f"not comparable with {first.record.arm}: {'; '.join(differences)}"))
+        elif own_work([first.record, arm.record]):
+            arm.record.unlike_work = work_differences(first.conditions, arm.conditions)
 
 
 def _pass_gate(arm: ArmLaunch, *, measurement: Measurement, after_blocks: bool) -> None:
@@ -106,19 +108,33 @@ def _is_worse_reference(arm: ArmLaunch) -> tuple[bool, bool]:
 
 
 def _compare_work(first: ArmLaunch, arm: ArmLaunch, *, steps: int) -> None:
-    """Fail an arm that took other samples, called other things or came to something else in the gate than one of as many ranks."""
+    """Fail an arm that took other samples, called other things or came to something else in the gate than one of as many ranks.
+
+    Of an arm with work of its own that is noted, and no failure.
+    """
     known, found, name = first.record.parity, arm.record.parity, first.record.arm
     if known is None or found is None:
         return
-    failures = []
+    has_own_work = bool(own_work([first.record, arm.record]))
+    if has_own_work and first.gate and arm.gate and _shapes(first.gate) != _shapes(arm.gate):
+        arm.record.unlike_work.setdefault("model.tensors", f"its parameters and buffers have other names or sizes than {name}'s")
+        return
+    failures: dict[str, list[str]] = {}
     if found.samples_digest != known.samples_digest:
-        failures = [f"consumed other samples than {name} (digest {found.samples_digest} against {known.samples_digest})"]
+        failures["samples"] = [f"consumed other samples than {name} (digest {found.samples_digest} against {known.samples_digest})"]
     elif first.gate and arm.gate:
-        failures = compare_calls(known.calls, found.calls, first_arm=name, steps=steps)
+        failures["calls"] = compare_calls(known.calls, found.calls, first_arm=name, steps=steps)
         state = compare_state(first.gate, arm.gate, first_arm=name, steps=steps)
-        failures += state.failures
+        failures["state"] = state.failures
         found.compared_with, found.state_distance = name, state.distance
         found.notes += [note for note in state.notes if note not in found.notes]
-    if failures:
-        found.passed, found.failures = False, failures
-        raise ArmFailed("; ".join(failures), status="wrong")
+    lines = [line for some in failures.values() for line in some]
+    if has_own_work:
+        arm.record.unlike_work |= {field: "; ".join(some) for field, some in failures.items() if some}
+    elif lines:
+        found.passed, found.failures = False, lines
+        raise ArmFailed("; ".join(lines), status="wrong")
+
+
+def _shapes(report: ParityReport) -> dict[str, int]:
+    return {name: report.sizes[name] for name in report.started}

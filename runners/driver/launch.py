@@ -104,7 +104,8 @@ class Launch:
             transport=setup.transport or "none",
             launcher=setup.launcher_reference,
             environment=dict(setup.arm.environment),
-            sample_unit=self._sample_unit,
+            sample_unit=setup.sample_unit or self._sample_unit,
+            **setup.recorded,
             commands=session.commands_as_run(),
             cases=list(self._cases),
         )

@@ -47,6 +47,7 @@ from runners.planning.arms import (
 from runners.planning.available import left_out_line
 from runners.planning.check_process import is_to_check, require_data_on, require_workable
 from runners.planning.left_variables import require_undisturbed
+from runners.planning.own_checks import OwnFindings, require_own_work
 from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
 from runners.processes.host_counters import BUSY_REMEDY, busy_warning
 
@@ -62,7 +63,8 @@ class ComparisonRun:
         self._resolve()
         make_reports(plan.reports)  # refused before anything is measured
         self._notes = [left_out_line(plan.left_out)] if plan.left_out else []
-        self._is_rehearsed = False
+        self.own = OwnFindings()
+        self._is_own_work_found = self._is_rehearsed = False
         self._refused: dict[str, LaunchRecord] = {}
         """By name, the rehearsal's records of arms that failed there."""
         self._left: list[str] = []
@@ -72,7 +74,8 @@ class ComparisonRun:
         """Resolve the names in the plan."""
         plan = self.plan
         self.arms = resolve_arms(plan)
-        self.workload = resolve_workload(plan.workload, plan.workload_options)
+        alike = next((arm for arm in self.arms.values() if not arm.arm.has_own_work), self.arms[plan.baseline]).plan
+        self.workload = resolve_workload(alike.workload, alike.workload_options)
         self.cases = resolve_cases(plan, self.workload, self.arms)
         self.floor = floor_beside(self.arms[plan.baseline]) if plan.has_floor and not self.cases else None
         require_epochs(plan, self.workload)
@@ -110,10 +113,21 @@ class ComparisonRun:
             self.plan,
             hosts={host: dict(found) for host, found in self.inspection.facts.items()},
             slurm_job=job_id(self.plan.hosts, os.environ),
-            sources=digests(sources) | self._revisions(),
+            sources=digests(sources) | self.own.sources | self._revisions(),
             warnings=list(self.inspection.warnings),
         )
-        self.history = ComparisonHistory(self.folder, now, sources=sources)
+        self.history = ComparisonHistory(self.folder, now, sources=sources | self.own.files)
+
+    def _find_own_work(self) -> None:
+        """Try out the arms that have work of their own, once; raises a ``PlanError`` where one cannot run."""
+        if not self.plan.has_own_work or self._is_own_work_found:
+            return
+        self.progress.say("checking the work of arms that have their own")
+        host = None if self.has_ranks_here else self.inspection.placement.hosts[0].host
+        self.own = require_own_work(self.arms.values(), host=host, micro_benchmark=bool(self.cases))
+        self.arms = self.own.told_to(self.arms)
+        self._is_own_work_found = True
+        self._note(self.own.notes)
 
     def _check_arms(self) -> None:
         """Look at the hosts, and whether each arm can start on them."""
@@ -125,6 +139,7 @@ class ComparisonRun:
         for arm in arms:
             require_findable(hidden, arm.backend, network_interface=interface)
         require_gpus_on(self.inspection.facts, arms)
+        self._find_own_work()
 
     def _sources(self) -> dict[str, Path]:
         """The user's files that are measured, by name."""
@@ -156,7 +171,8 @@ class ComparisonRun:
         if is_to_check(self.workload):
             self.progress.say("checking the workload")
             host = None if self.has_ranks_here else self.inspection.placement.hosts[0].host
-            self._note(require_workable(self.plan, self.arms.values(), host=host))
+            alike = [arm for arm in self.arms.values() if not arm.arm.has_own_work]
+            self._note(require_workable(self.plan, alike, host=host))
 
     def _note(self, notes: Iterable[str]) -> None:
         for note in (note for note in notes if note not in self._notes):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from measurement.plans.plan import FLOOR, Arm, Plan
 from measurement.world import HOROVOD, MPI, RENDEZVOUS
 from runners.hosts.placement import planned_hosts
 from runners.launchers import HERE, REGISTRY, Launcher, make_launcher
+from runners.planning.own_work import OwnWork, resolve_own_work
 from runners.processes.local import search_path
 from runners.protocol.messages import Job
 
@@ -58,6 +58,14 @@ class LaunchedArm(Protocol):
     def has_local_steps(self) -> bool:
         """Whether it has steps without exchange."""
 
+    @property
+    def sample_unit(self) -> str | None:
+        """What it counts; None: what the plan's workload counts."""
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """Fields of its record: what it has of its own."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ArmSetup:
@@ -66,21 +74,29 @@ class ArmSetup:
     name: str
     arm: Arm
     plan: Plan
-    """The plan as this arm runs it, see ``plan_of_arm``."""
+    """The plan as this arm runs it, see ``plan_of_arm``; its workload is the arm's own."""
+    own: OwnWork
     backend: Backend
     """Over the transport and with the options that the arm will use."""
     launcher: Launcher
     launcher_reference: str
+    sample_unit: str | None = None
+    """Of the arm's own workload; None: as the plan's."""
 
     @property
     def environment(self) -> dict[str, str]:
         """Variables that are set in this arm's ranks only."""
-        return self.backend.environment() | self.arm.environment
+        return self.own.environment | self.backend.environment() | self.arm.environment
 
     @property
     def transport(self) -> str | None:
         """See ``LaunchedArm``."""
         return self.backend.transport
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """See ``LaunchedArm``."""
+        return self.own.recorded()
 
     @property
     def has_local_steps(self) -> bool:
@@ -118,7 +134,8 @@ def floor_beside(baseline: ArmSetup) -> ArmSetup:
 
 def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSetup:
     """Resolve one arm, see ``resolve_arms``."""
-    plan = plan_of_arm(plan, backend_class(arm.backend))
+    own = resolve_own_work(name, arm, plan)
+    plan = own.plan(plan_of_arm(plan, backend_class(arm.backend)))
     transport = choose_transport(arm.backend, arm.transport, device=plan.device)
     backend = make_backend(arm.backend, transport=transport, options=arm.options, micro_steps=plan.micro_steps, arm=name)
     kind = "cuda" if computes_on_gpu(plan.device) else "cpu"
@@ -133,7 +150,7 @@ def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSetup:
     refused = backend.refused_environment(plan.environment | arm.environment)
     if refused:
         raise PlanError(f"environment of arm '{name}': {refused}")
-    return ArmSetup(name=name, arm=arm, plan=plan, backend=backend, launcher=launcher, launcher_reference=reference)
+    return ArmSetup(name=name, arm=arm, plan=plan, own=own, backend=backend, launcher=launcher, launcher_reference=reference)
 
 
 def require_no_secrets(plan: Plan, arm: Arm) -> None:
@@ -300,10 +317,10 @@ def require_executables(arms: dict[str, ArmSetup]) -> None:
         PlanError: one is missing.
     """
     for setup in arms.values():
-        if shutil.which(setup.launcher.executable, path=search_path()) is None:
+        if shutil.which(setup.launcher.executable, path=setup.own.environment.get("PATH", search_path())) is None:
             raise UnavailableError(
-                f"arm '{setup.name}' needs '{setup.launcher.executable}', which is neither beside {sys.executable} nor on PATH; "
-                f"run 'make setup', or see 'ringside doctor' for the remedy",
+                f"arm '{setup.name}' needs '{setup.launcher.executable}', which is neither beside {setup.own.interpreter} nor on "
+                "PATH; run 'make setup', or see 'ringside doctor' for the remedy",
                 lack=f"'{setup.launcher.executable}' is not installed",
             )
 

@@ -60,7 +60,7 @@ def _why_not_here(name: str, arm: Arm, plan: Plan) -> str | None:
     try:
         setup = resolve_arm(name, arm, plan)
         for module, title in setup.backend.imports().items():
-            if find_spec(module) is None:
+            if arm.python is None and find_spec(module) is None:
                 return f"{title} is not installed"
         require_executables({name: setup})
     except UnavailableError as error:

@@ -18,12 +18,14 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ValidationError
 
+from measurement.conditions.sources import digests, sources_of
 from measurement.environment import forwarded_by_name
 from measurement.errors import LaunchError, PlanError, shortened
 from measurement.plans.plan import Plan
 from measurement.registry import search_beside
-from measurement.users_code import place_in
+from measurement.users_code import is_users, place_in
 from runners.planning.arms import ArmSetup, resolve_arm
+from runners.planning.own_work import OwnWork
 from runners.planning.trial_findings import AskedArm, WorkloadFacts
 from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.planning.workload_check import check_workload
@@ -52,9 +54,43 @@ class Asked(BaseModel):
     """``ASKED_OF_PLAN``."""
     arms: list[AskedArm] | None
     """Those that will train the workload; None: look at its data, and nothing else."""
+    beside: str | None = None
+    worktree: str | None = None
+    repository: str | None = None
+    """Of an arm with a commit of its own, see ``OwnWork``."""
 
     def facts(self) -> WorkloadFacts:
         """Try the workload out in this process; raises a ``PlanError`` where there is none, or nothing to train."""
+        facts = self._found()
+        self._require_of_commit()
+        cls = resolve_workload(self.plan["workload"], self.plan["workload_options"]).workload
+        files = sources_of(cls)
+        facts.sample_unit, shown = cls.sample_unit, digests(files)
+        facts.sources = {name: (str(path), shown[name]) for name, path in files.items()}
+        return facts
+
+    def _require_of_commit(self) -> None:
+        """Refuse modules that were imported from the repository's own files where a commit is asked for.
+
+        Raises:
+            PlanError: with the first of them.
+        """
+        if self.repository is None or self.worktree is None:
+            return
+        own, worktree = Path(self.repository), Path(self.worktree)
+        loaded = sorted(
+            Path(file).resolve() for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))
+        )
+        stray = next(
+            (file for file in loaded if file.is_relative_to(own) and not file.is_relative_to(worktree) and is_users(file)), None
+        )
+        if stray is not None:
+            raise PlanError(
+                f"'{stray}' is imported as it lies there, not from the commit: it is on PYTHONPATH, or installed in editable form; "
+                "take it from there, or name the workload by its file, which then finds what lies beside it"
+            )
+
+    def _found(self) -> WorkloadFacts:
         plan = self.plan
         setup = resolve_workload(plan["workload"], plan["workload_options"])
         if not issubclass(setup.workload, Workload):
@@ -78,10 +114,14 @@ class Asked(BaseModel):
         return training["epochs"] * batches // self.plan["micro_steps"] if training and batches else None
 
 
+def is_ours(reference: str) -> bool:
+    """Whether a workload, by its name, is one of ours, which our tests check."""
+    return reference in REGISTRY.table and reference not in OTHERS
+
+
 def is_to_check(setup: WorkloadSetup) -> bool:
     """Whether a workload is trained and not one of ours, which our tests check."""
-    own = setup.reference in REGISTRY.table and setup.reference not in OTHERS
-    return issubclass(setup.workload, Workload) and not own
+    return issubclass(setup.workload, Workload) and not is_ours(setup.reference)
 
 
 def require_workable(plan: Plan, arms: Iterable[ArmSetup], *, host: str | None) -> list[str]:
@@ -149,22 +189,33 @@ def require_sound(facts: WorkloadFacts, workload: str, *, max_gradient_norm: flo
         raise PlanError("\n".join(found))
 
 
-def facts_of(plan: Plan, arms: Sequence[AskedArm], *, host: str | None = None) -> WorkloadFacts:
-    """What a process of its own finds in a plan's workload, see ``require_workable``."""
+def facts_of(plan: Plan, arms: Sequence[AskedArm] | None, *, host: str | None = None, own: OwnWork | None = None) -> WorkloadFacts:
+    """What a process of its own finds in a plan's workload, see ``require_workable``.
+
+    ``arms``: None: it looks at the data alone. ``own``: of the arms, where these have work of their own.
+    """
     if host is not None:
-        return _read(remote.ask(host, _argv(plan, arms), timeout_s=TIMEOUT_S), "", plan.workload)
+        return _read(remote.ask(host, _argv(plan, arms, own), timeout_s=TIMEOUT_S), "", plan.workload)
     environment = base_environment() | forwarded_by_name(os.environ, plan.forward_environment) | plan.environment
-    return _facts_here(plan, arms, environment)
+    return _facts_here(plan, arms, environment | (own.environment if own else {}), own=own)
 
 
-def _argv(plan: Plan, arms: Sequence[AskedArm] | None) -> list[str]:
-    asked = Asked(plan=plan.model_dump(mode="json", include=set(ASKED_OF_PLAN)), arms=None if arms is None else list(arms))
-    return remote.python("runners.planning.check_process", asked.model_dump_json())
+def _argv(plan: Plan, arms: Sequence[AskedArm] | None, own: OwnWork | None = None) -> list[str]:
+    places = {name: getattr(own, name) for name in ("beside", "worktree", "repository")} if own else {}
+    asked = Asked(
+        plan=plan.model_dump(mode="json", include=set(ASKED_OF_PLAN)),
+        arms=None if arms is None else list(arms),
+        **{name: str(place) for name, place in places.items() if place},
+    )
+    argv = remote.python("runners.planning.check_process", asked.model_dump_json())
+    return [own.interpreter, *argv[1:]] if own else argv
 
 
-def _facts_here(plan: Plan, arms: Sequence[AskedArm], environment: Mapping[str, str]) -> WorkloadFacts:
+def _facts_here(
+    plan: Plan, arms: Sequence[AskedArm] | None, environment: Mapping[str, str], *, own: OwnWork | None = None
+) -> WorkloadFacts:
     mark = new_mark()
-    command = _argv(plan, arms)
+    command = _argv(plan, arms, own)
     try:
         done = subprocess.run(command, env={**environment, MARK: mark}, capture_output=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
@@ -209,7 +260,7 @@ def main() -> None:
     """Check, and answer with what was found."""
     faulthandler.enable()
     asked = Asked.model_validate_json(sys.argv[1])
-    search_beside(Path.cwd())
+    search_beside(Path(asked.beside) if asked.beside else Path.cwd())
     try:
         facts = asked.facts()
     except PlanError as error:

@@ -7,11 +7,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from measurement.errors import PlanError, RingsideError, closest
+from measurement.errors import TWO_SCRIPTS, PlanError, RingsideError, closest
 from measurement.plans.plan import Plan
 from measurement.plans.plan_file import check_plan, read_content
 from measurement.plans.references import placed_beside
 from runners.hosts.placement import with_hosts
+from runners.planning.option_arms import with_option_arms
 from workloads import workload_class
 
 PLANS = Path(__file__).resolve().parents[2] / "plans"
@@ -45,6 +46,11 @@ def find_plan(given: Path) -> Path:
     Raises:
         PlanError: there is neither.
     """
+    if given.suffix == ".py":
+        raise PlanError(
+            f"'{given}' is a script and no plan; {TWO_SCRIPTS}; to compare back ends on a workload in it, write a plan that names "
+            f"it (ringside init): 'workload: {given}:CLASS'"
+        )
     own = PLANS / f"{given.stem if given.suffix in ('.yaml', '.yml') else given.name}.yaml"
     if given.is_file() or (given.exists() and not own.is_file()):
         return given
@@ -73,7 +79,7 @@ def read_plan(given: Path, *, overrides: Iterable[str] = ()) -> Plan:
     """
     path = find_plan(given)
     folder = path.parent if path is given else PLANS.parent  # Ringside's own plans name files from there
-    content = placed_beside(read_content(path, overrides=overrides), folder)
+    content = with_option_arms(placed_beside(read_content(path, overrides=overrides), folder), source=str(given))
     points = content.get("points")
     if isinstance(points, dict):
         content["points"] = {name: _placed(name, point) for name, point in points.items()}

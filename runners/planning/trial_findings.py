@@ -35,6 +35,9 @@ class WorkloadFacts(BaseModel):
     """Parameters to be trained that took no part in the loss of a batch."""
     sparse: list[str] = []
     """Parameters with sparse gradients."""
+    sample_unit: str | None = None
+    sources: dict[str, tuple[str, str]] = {}
+    """Files that the workload is made of: where each lies, and its digest."""
 
 
 class AskedArm(BaseModel):

@@ -47,9 +47,9 @@ class Job(Message):
 
     def new_record(self, plan: Plan, *, comparison_id: str, launch: int, **found: Any) -> LaunchRecord:
         """The record of this arm in a launch of a plan, to be filled; ``found``: fields that only the caller knows."""
-        own = self.model_dump(include={"arm", "backend", "options", "workload", "world_size"})
+        own = self.model_dump(include={"arm", "backend", "options", "workload", "workload_options", "world_size"})
         place = {"comparison_id": comparison_id, "plan_digest": plan_digest(plan), "launch": launch, "role": plan.role(self.arm)}
-        return LaunchRecord(**own, **place, status="ok", **found)
+        return LaunchRecord(**{**own, **place, "status": "ok", **found})
 
 
 class BlockCommand(Message):

@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Answer the driver's commands. An exception is reported to the driver and ends the rank."""
     gc.disable()  # until the engine stands: importing torch leaves no garbage, and looking for it takes long
     given = _arguments().parse_args(argv)
-    search_beside(Path.cwd())
+    search_beside(Path(given.beside) if given.beside else Path.cwd())
     os.environ.pop("PYTHONSAFEPATH", None)  # was for this process: programs that the workload starts shall find what lies beside
     world = read_world(os.environ, make_launcher(given.launcher).rank_variables)
     rank_supervisor.start(given.supervisors, given.key_file, given.arm, given.launch, world.rank)
@@ -90,6 +90,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--log-folder", help="default: this host's own (runners.processes.remote_results), where timings are kept too"
     )
+    parser.add_argument("--beside", help="where to look for the workload's modules; default: the working directory")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--affinity", choices=("none", "spread"), default="spread")
     parser.add_argument("--freed-memory", choices=("keep", "return"), default="keep")

@@ -16,7 +16,7 @@ from typing import Any
 
 from measurement.addresses import free_port
 from measurement.errors import PlanError, UnavailableError
-from measurement.plans.plan import Arm, Plan
+from measurement.plans.plan import SCRIPT, Arm, Plan
 from measurement.world import ALLOW_ROOT
 from runners.driver.endpoint import DriverEndpoint, free_port_on_first
 from runners.hosts.placement import Placement
@@ -77,6 +77,12 @@ class ScriptSetup:
     """The user's environment, with the right programs first on PATH."""
     transport: str | None = None
     has_local_steps: bool = False
+    sample_unit: str | None = None
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """See ``LaunchedArm``."""
+        return {"workload": SCRIPT, "python": self.arm.python, "commit": self.arm.commit}
 
     @property
     def launcher_reference(self) -> str:

@@ -12,7 +12,7 @@ from time import perf_counter_ns
 from typing import Any, Callable, Tuple
 
 Row = Tuple[int, int, int, int, int, int, int, int]
-"""What is known of an iteration: ns in all, waiting, backward, optimizer, and left out; samples; losses; whether it took no step."""
+"""Known of an iteration: ns in all, waiting, backward, optimizer, and left out; samples; losses; whether it took no step."""
 
 FOREIGN_STEPS = 64
 """So many outermost steps of other optimizers, and the one that ended iterations no longer does."""

@@ -1,0 +1,113 @@
+"""Checks a git revision out into a worktree of its own, so that an arm may be another commit than the files that lie there."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+
+from measurement.errors import PlanError, cut, quoted
+
+NO_HOOKS = ("-c", "core.hooksPath=/dev/null")
+"""A checkout of ours runs no post-checkout hook of the user's."""
+SHORT = 12
+"""Characters of a commit's name that are shown."""
+
+
+def repository_of(path: Path) -> Path:
+    """Return the top folder of the git repository that a file or folder lies in.
+
+    Raises:
+        PlanError: it lies in none, or there is no git.
+    """
+    folder = path if path.is_dir() else path.parent
+    done = _git(folder, "rev-parse", "--show-toplevel")
+    if done.returncode:
+        raise PlanError(
+            f"commit: '{path}' lies in no git repository that can be read ({_said(done)}); leave commit out, or name a file of one"
+        )
+    return Path(done.stdout.rstrip("\n"))
+
+
+def commit_of(repository: Path, revision: str) -> str:
+    """Return the full name of the commit that a revision stands for, such as ``main~2``, a tag or the start of a hash.
+
+    Raises:
+        PlanError: the repository does not have it.
+    """
+    done = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    if done.returncode:
+        raise PlanError(
+            f"commit {quoted(revision)} is no revision of the git repository '{repository}'; give a branch, a tag or a hash that "
+            f"'git -C {repository} log --all --oneline' lists, or fetch it first"
+        )
+    return done.stdout.strip()
+
+
+def has_changes(repository: Path) -> bool:
+    """Whether files that git knows have changes that are not committed."""
+    return bool(_git(repository, "status", "--porcelain", "--untracked-files=no").stdout.strip())
+
+
+@contextmanager
+def worktree(repository: Path, revision: str, *, beside: Path | None = None) -> Iterator[Path]:
+    """A context in which a revision is checked out, into a folder that is removed afterwards.
+
+    What git does not have is not there: data, build outputs, changes that were not committed, submodules.
+
+    Args:
+        repository: as ``repository_of`` gives it.
+        revision: whatever ``commit_of`` takes.
+        beside: an existing folder to make it in, such as one that other hosts see, too. None: a temporary one.
+
+    Raises:
+        PlanError: there is no such revision, or it cannot be checked out.
+    """
+    commit = commit_of(repository, revision)
+    parent = Path(tempfile.mkdtemp(prefix=f"worktree-{commit[:SHORT]}-", dir=beside)).resolve()
+    folder = parent / repository.name
+    try:
+        _git(repository, "worktree", "prune")  # what a session left that was killed
+        done = _git(repository, *NO_HOOKS, "worktree", "add", "--quiet", "--detach", str(folder), commit)
+        if done.returncode:
+            raise PlanError(f"commit {quoted(revision)} of '{repository}' cannot be checked out: {_said(done)}")
+        yield folder
+    finally:
+        _git(repository, "worktree", "remove", "--force", "--force", str(folder))
+        shutil.rmtree(parent, ignore_errors=True)
+
+
+@cache
+def kept_worktree(repository: Path, commit: str, *, beside: Path | None = None) -> Path:
+    """Check a commit out once, see ``worktree``; the folder is removed when this process ends."""
+    stack = ExitStack()
+    folder = stack.enter_context(worktree(repository, commit, beside=beside))
+    atexit.register(stack.close)
+    return folder
+
+
+def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # those of a hook that runs us
+    try:
+        return subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            env={**environment, "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise PlanError("commit needs the program 'git', which is not on PATH; install it, or leave commit out") from error
+
+
+def _said(done: subprocess.CompletedProcess[str]) -> str:
+    lines = done.stderr.strip().splitlines()
+    return cut(lines[-1]) if lines else f"git ended with code {done.returncode}"

@@ -1,0 +1,105 @@
+"""Runs that people started themselves, under names that they give: two commits of one back end, or two environments."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from measurement.errors import PlanError
+from reports.run_folders import read_runs
+from tests.conftest import run_here
+from tests.unit.test_separate_runs import DDP, HVD, SLOWER, compared, write_run
+
+
+def of(**changes):
+    """What alters a record as if its ranks reported this."""
+
+    def change(record):
+        record.ranks = [
+            rank.model_copy(
+                update={
+                    "sources": {"train.py": changes.get("source", "0" * 16)},
+                    "fingerprint": {**rank.fingerprint, "torch": changes.get("torch", "2.15.0")},
+                    "optimizer": {"class": "SGD", "lr": 0.1, **changes.get("optimizer", {})},
+                }
+            )
+            for rank in record.ranks
+        ]
+
+    return change
+
+
+def write_two(root, number=2, *, old=None, new=None):
+    """Runs of one back end, of which the new ones are a fifth slower; alternating."""
+    slower = replace(SLOWER, ratios={"ddp": 0.8})
+    for launch in range(number):
+        write_run(root / f"a-{launch}", DDP, minute=2 * launch, change=of(**(old or {})))
+        write_run(root / f"b-{launch}", DDP, minute=2 * launch + 1, change=of(**(new or {})), truth=slower)
+    return root
+
+
+def named(root, text):
+    return [one.replace("=", f"={root}/").replace(",", f",{root}/") for one in text.split()]
+
+
+@pytest.mark.parametrize("given", ["old=a-* new=b-*", "old=a-0,a-1 new=b-0,b-1", "old=a-0 old=a-1 new=b-0 new=b-1"])
+def test_names_make_arms_of_one_back_end(tmp_path, given):
+    root = write_two(tmp_path, old={"source": "1" * 16}, new={"source": "2" * 16, "torch": "2.16.0", "optimizer": {"fused": None}})
+    found = compared(named(root, given))
+    assert (found.baseline, found.result("new").run_order) == ("old", "alternating")
+    assert found.runs == {"old": [f"{root}/a-0", f"{root}/a-1"], "new": [f"{root}/b-0", f"{root}/b-1"]}
+    assert found.result("new").throughput_ratio == pytest.approx(0.8, rel=0.1)
+    said = [line for line in found.warnings if line.startswith("The runs that were named differ: ")]
+    assert [line.split(": ")[1].split(" is ")[0] for line in said] == ["host.torch", "source.train.py"]
+    assert "2.15.0 in old; 2.16.0 in new" in said[0]
+    assert {row["field"]: row["asked"] for row in found.fairness}["source.train.py"] is True
+
+
+def test_a_setting_that_only_one_release_has_is_no_difference_in_work(tmp_path):
+    root = write_two(tmp_path, number=1, new={"torch": "2.16.0", "optimizer": {"decoupled_weight_decay": False}})
+    assert any("optimizer.decoupled_weight_decay" in line for line in compared(named(root, "old=a-* new=b-*")).warnings)
+
+
+@pytest.mark.parametrize(
+    ("new", "given", "message"),
+    [
+        ({"optimizer": {"lr": 0.2}}, "old=a-* new=b-*", "optimizer.lr is 0.1 in .*a-0; 0.2 in .*b-0"),
+        ({"optimizer": {"nesterov": True}}, "old=a-* new=b-*", "optimizer.nesterov is None in"),
+        ({"source": "2" * 16}, "all=*", r"source.train.py is 0000000000000000 in .*name them where sources or versions"),
+    ],
+)
+def test_what_names_do_not_say_is_refused(tmp_path, new, given, message):
+    root = write_two(tmp_path, new=new)
+    with pytest.raises(PlanError, match=f"(?s){message}"):
+        compared(named(root, given))
+
+
+def test_names_that_say_nothing_clear_are_refused(tmp_path):
+    root = write_two(tmp_path / "r", number=1)
+    write_run(root / "h-0", HVD, minute=9)
+    for given, message in (
+        (["old=a-0", "b-0"], "'b-0' has no name, and others have"),
+        (["old=a-0", "new=a-0"], "is named 'old' and 'new'; give each run one name"),
+        (["old=a-0,", "new=b-0"], "names no folder after a comma"),
+        (["old=a-0,h-0", "new=b-0"], "'old' names runs of unlike arms: .* is ddp over gloo by torchrun"),
+    ):
+        with pytest.raises(PlanError, match=message):
+            compared([one if "=" not in one else named(root, one)[0].removesuffix(f"{root}/") for one in given])
+
+
+def test_a_folder_whose_own_name_has_an_equals_sign_is_a_folder(tmp_path):
+    run = write_run(tmp_path / "lr=0.1", DDP)
+    assert [one.arm for one in read_runs([run])] == [None]
+    assert [one.arm for one in read_runs([f"old={run}"])] == ["old"]
+
+
+def test_the_command_takes_names_and_another_baseline(tmp_path):
+    from runners.cli import app
+
+    root = write_two(tmp_path / "runs", number=1, new={"source": "2" * 16})
+    words = ["report", *named(root, "old=a-* new=b-*"), "--baseline", "new", "-o", str(tmp_path / "out")]
+    done = run_here(lambda: app(words))
+    assert done.returncode == 0, done.stderr
+    assert "old" in done.stdout and "old is" not in done.stderr
+    assert "source.train.py is" in (tmp_path / "out" / "report.md").read_text()

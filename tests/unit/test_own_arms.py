@@ -1,0 +1,101 @@
+"""Arms that are made of options, arms with work of their own, and scripts that are given for plans."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from measurement.errors import PlanError
+from runners.planning.option_arms import MOST_ARMS, with_option_arms
+from runners.planning.plan_reading import read_plan
+from tests.conftest import write_plan
+from workloads import workload_class
+
+DDP = {"backend": "ddp"}
+
+
+def hvd(**options):
+    return {"backend": "horovod", "transport": "gloo", "options": options}
+
+
+def test_options_that_are_lists_make_arms(tmp_path):
+    several = hvd(fusion_threshold_mb=[8, 0.5], compression=["none", "fp16"], num_groups=2)
+    plan = read_plan(write_plan(tmp_path, arms={"ddp": DDP, "hvd": several}))
+    assert list(plan.arms) == [
+        "ddp",
+        "hvd-fusion_threshold_mb-8-compression-none",
+        "hvd-fusion_threshold_mb-8-compression-fp16",
+        "hvd-fusion_threshold_mb-0.5-compression-none",
+        "hvd-fusion_threshold_mb-0.5-compression-fp16",
+    ]
+    arm = plan.arms["hvd-fusion_threshold_mb-0.5-compression-fp16"]
+    assert arm.options == {"fusion_threshold_mb": 0.5, "compression": "fp16", "num_groups": 2}
+
+
+def test_an_option_that_is_itself_a_list_stays_one(tmp_path):
+    arms = {"ddp": DDP, "fsdp": {"backend": "fsdp2", "options": {"module_classes": ["Linear", "Conv2d"]}}}
+    assert read_plan(write_plan(tmp_path, arms=arms)).arms["fsdp"].options == {"module_classes": ["Linear", "Conv2d"]}
+
+
+def test_the_full_name_of_such_an_arm_may_be_the_baseline(tmp_path):
+    arms = {"ddp": DDP, "hvd": hvd(cycle_time_ms=[1, 5])}
+    named = {"baseline": "hvd-cycle_time_ms-1", "question": "ddp"}
+    assert read_plan(write_plan(tmp_path, arms=arms, **named)).baseline == "hvd-cycle_time_ms-1"
+    for key in named:
+        with pytest.raises(PlanError, match=f"{key} 'hvd' is made into several arms; name one: hvd-cycle_time_ms-1, hvd-cyc"):
+            read_plan(write_plan(tmp_path, arms=arms, **{key: "hvd"}))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cycle_time_ms": []}, r"arms.hvd.options.cycle_time_ms is an empty list"),
+        ({"cycle_time_ms": [1, 2, 1]}, r"has 1 twice"),
+        ({"cycle_time_ms": list(range(1, MOST_ARMS + 1))}, rf"make {MOST_ARMS + 1} arms of 2, and {MOST_ARMS} are the most"),
+        ({"cycle_time": [1, 2]}, r"two arms|unknown option"),
+    ],
+)
+def test_lists_that_make_no_arms(tmp_path, options, message):
+    path = write_plan(tmp_path, arms={"ddp": DDP, "hvd": hvd(**options)})
+    if "unknown" in message:  # as of any option, where the arms are resolved
+        assert "hvd-cycle_time-2" in read_plan(path).arms
+        return
+    with pytest.raises(PlanError, match=message):
+        read_plan(path)
+
+
+def test_two_arms_of_one_name_are_refused():
+    arms = {"hvd": hvd(num_groups=[1, 2]), "hvd-num_groups-2": DDP}
+    with pytest.raises(PlanError, match="two arms would be called 'hvd-num_groups-2'"):
+        with_option_arms({"arms": arms}, source="mine")
+
+
+@pytest.mark.parametrize("arms", [None, [], {"a": None}, {"a": {"options": 3}}, {"a": {"backend": 3, "options": {"x": "y"}}}])
+def test_what_is_no_arm_is_left_to_be_refused_elsewhere(arms):
+    assert with_option_arms({"arms": arms}, source="mine") == {"arms": arms}
+
+
+SCRIPT = """
+import argparse
+argparse.ArgumentParser().parse_args()
+raise SystemExit("it was run")
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SCRIPT, "has no workload: no class in it derives from one of workloads.base"),
+        (f"class Net: ...\n{SCRIPT}", "cannot be loaded: it calls parse_args() when imported"),
+    ],
+)
+def test_a_script_in_the_place_of_a_workload_or_a_plan_is_told_of_ab(tmp_path, text, message):
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    said = "to compare two scripts as they are: ringside ab 'COMMAND' 'COMMAND'"
+    with pytest.raises(PlanError, match=re.escape(said)) as refused:  # as ``check`` does
+        workload_class(str(script))
+    assert message in str(refused.value)
+    with pytest.raises(PlanError, match=f"is a script and no plan; {re.escape(said)}"):
+        read_plan(script)

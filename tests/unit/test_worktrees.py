@@ -1,0 +1,75 @@
+"""Revisions checked out into worktrees of their own, from a real repository."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from measurement.errors import PlanError
+from runners.planning.worktrees import commit_of, repository_of, worktree
+
+pytestmark = pytest.mark.process
+
+
+def git(folder: Path, *arguments: str) -> str:
+    named = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    return subprocess.run(["git", "-C", str(folder), *named, *arguments], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Two commits of one file, the first tagged, and a hook that would tell of a checkout."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    git(folder, "init", "--quiet")
+    for text in ("old", "new"):
+        (folder / "train.py").write_text(text)
+        git(folder, "add", "train.py")
+        git(folder, "commit", "--quiet", "-m", text)
+    git(folder, "tag", "v1", "HEAD~1")
+    hook = folder / ".git" / "hooks" / "post-checkout"
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/hooked\n")
+    hook.chmod(0o755)
+    return folder
+
+
+def test_a_revision_stands_in_a_folder_of_its_own_and_is_gone_afterwards(repository: Path, tmp_path: Path) -> None:
+    (repository / "train.py").write_text("not committed")
+    with worktree(repository_of(repository / "train.py"), "v1") as folder:
+        assert (folder / "train.py").read_text() == "old"
+        assert folder.name == repository.name
+    assert not folder.parent.exists()
+    assert (repository / "train.py").read_text() == "not committed"
+    assert len(git(repository, "worktree", "list").splitlines()) == 1
+    assert not (tmp_path / "hooked").exists()
+
+
+def test_a_worktree_is_removed_when_what_runs_in_it_fails_or_has_written_there(repository: Path, tmp_path: Path) -> None:
+    folders = []
+
+    def fail() -> None:
+        with worktree(repository, "HEAD", beside=tmp_path) as folder:
+            folders.append(folder)
+            (folder / "written").write_text("")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert folders[0].is_relative_to(tmp_path)
+    assert not folders[0].parent.exists()
+
+
+def test_revisions_and_repositories_that_are_not_there_are_refused(repository: Path, tmp_path: Path) -> None:
+    assert commit_of(repository, "v1") == git(repository, "rev-parse", "HEAD~1").strip()
+    for revision in ("nothing", "--all", "HEAD:train.py"):
+        with pytest.raises(PlanError, match="is no revision of the git repository"):
+            commit_of(repository, revision)
+    with pytest.raises(PlanError, match="lies in no git repository"):
+        repository_of(tmp_path / "elsewhere.py")
+
+
+def test_git_is_asked_about_the_folder_even_from_within_a_hook(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_DIR", "/nowhere")
+    assert repository_of(repository) == repository
