@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from backends.horovod.options import WHILE_STOPPED_S
 from measurement.addresses import free_port
 from measurement.errors import PlanError, UnavailableError
 from measurement.plans.plan import Arm, Plan
@@ -136,7 +137,8 @@ class ScriptSetup:
         steps = {"SLURM_OVERLAP": "1"} if slurm_job(os.environ) else {}  # arms share the job's cores
         probe = {PYTHONPATH: path, PROBE: encoded(self._told(start))}
         interface = interface_environment(self.plan.network_interface)
-        return threads | interface | root | steps | self._mounts(start) | chosen | self._exported() | probe
+        waits = {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(WHILE_STOPPED_S)}
+        return waits | threads | interface | root | steps | self._mounts(start) | chosen | self._exported() | probe
 
     def _told(self, start: ScriptStart) -> dict[str, Any]:
         """What the probe is told."""

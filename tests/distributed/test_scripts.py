@@ -60,7 +60,7 @@ def test_horovod_and_ddp_are_compared_as_they_are_typed(compared):
         assert [rank.world_size for rank in record.ranks] == [2, 2]
         assert sum(block.steps for block in record.blocks) == 12
         assert [len(script.steps) for script in record.scripts] == [5, 5]
-        assert {samples for block in record.blocks for steps in block.ranks for samples in steps.samples} == {8}
+        assert set(ResultsFolder(out).losses(record)["samples"]) == {8}
         assert record.exit_codes == [0]
         (command,) = record.commands
         assert {"PYTHONPATH", "RINGSIDE_PROBE"} <= set(command["environment"])
@@ -70,7 +70,7 @@ def test_horovod_and_ddp_are_compared_as_they_are_typed(compared):
     assert set(ResultsFolder(out).losses(records[0, "ddp"])["step"]) >= set(range(5))
     found = json.loads((out / "comparison.json").read_text())
     assert found["equality"]["start"]["ddp"]["verdict"].startswith("equal")
-    assert {"library", "transport"} <= {one["field"] for one in found["configuration_differences"]}
+    assert "library" in {one["field"] for one in found["configuration_differences"]}
     assert "What the scripts do differently" in done.stderr
     assert done.stderr.index("What the scripts do differently") < done.stderr.index("measuring blocks")
 
@@ -81,9 +81,7 @@ def test_a_script_that_ends_is_started_anew_and_told_once(compared):
     record = records_of(out)[0, "ddp"]
     assert record.script_starts > 1
     assert done.stderr.count("ddp ends after 26 steps; it is started anew, as often as needed") == 1
-    starts = [block.ranks[0].start for block in record.blocks]
-    assert starts == sorted(starts)
-    assert starts[-1] == record.script_starts - 1
+    assert set(ResultsFolder(out).losses(record)["start"]) == set(range(record.script_starts))
 
 
 @needs_horovod
