@@ -12,7 +12,7 @@ from time import perf_counter_ns
 from typing import Any, Callable, Tuple
 
 Row = Tuple[int, int, int, int, int, int, int, int]
-"""What is known of an iteration: ns in all, waiting, backward, optimizer, and left out; samples; losses; whether it took no step."""
+"""What is known of an iteration: ns in all, waiting, backward, optimizer, left out; samples; losses; whether a step was skipped."""
 
 FOREIGN_STEPS = 64
 """So many outermost steps of other optimizers, and the one that ended iterations no longer does."""
@@ -37,6 +37,8 @@ class Recorder:
         self.scaler: Any = None
         """The GradScaler that was used last."""
         self.failed: Callable[[BaseException], None]
+        self.hot: list[Any] = [self.pre_hook, self.post_hook, self.note_backward, self.end_iteration, self.ends_iteration]
+        """Functions that run in every step."""
         self.rows: list[Row] = []
         self.losses: list[Any] = []
         self.versions: list[int] = []
@@ -48,6 +50,8 @@ class Recorder:
         self.wait = self.backward = self.optimizer = self.left_out = 0
         self.samples = self.pending = self.last_samples = 0
         self.skipped = 0
+        self.backwards_then = 0
+        """Backward passes when the last outermost step began."""
         self.backwards = self.fired = self.iterations = self.steps = 0
         self.depth = 0
         self.in_backward = self.is_evaluating = False
@@ -76,7 +80,7 @@ class Recorder:
             self.fired += 1
             if self.before_step is not None and self.backwards:
                 self.before_step(optimizer, False)
-            self._began, self._backward_before = now, self.backward
+            self._began, self._backward_before, self.backwards_then = now, self.backward, self.backwards
         except Exception as error:  # noqa: BLE001 - the probe's edge
             self.failed(error)
 
@@ -120,6 +124,9 @@ class Recorder:
 
     def ends_iteration(self, optimizer: Any) -> bool:
         """Whether an iteration ends with this optimizer's outermost step."""
+        if self._ends is None and self._first() is optimizer:  # the usual case, quickly
+            self._foreign = 0
+            return True
         if not self.will_end(optimizer):
             self._foreign += 1
             return False

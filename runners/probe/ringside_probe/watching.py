@@ -10,13 +10,14 @@ from time import perf_counter_ns
 from typing import Any
 
 from . import batches, library_threads, rank
+from .first_steps import FirstSteps
 from .recorder import Recorder
 from .reporting import guarded
 from .settings import Settings
 
 
-def watch_torch(settings: Settings) -> None:
-    """Put the probe into torch, which has just been imported."""
+def watch_torch(settings: Settings) -> rank.Rank:
+    """Put the probe into torch, which has just been imported. Returns what may become a rank."""
     torch: Any = sys.modules["torch"]
     recorder = Recorder(settings.iteration_ends)
     own = rank.Rank(settings, recorder)
@@ -24,8 +25,7 @@ def watch_torch(settings: Settings) -> None:
     optimizer.register_optimizer_step_pre_hook(recorder.pre_hook)
     optimizer.register_optimizer_step_post_hook(recorder.post_hook)
     watch_backward(torch.autograd, recorder)
-    handle = torch.nn.modules.module.register_module_forward_pre_hook(own.first.before_forward)
-    own.first.stop_forward = handle.remove
+    watch_forward(torch.nn.Module, own.first)
     guarded(watch_loaders, sys.modules.get("torch.utils.data.dataloader"), recorder)
     guarded(watch_scaler, torch, recorder)
     guarded(watch_autocast, torch, own.first)
@@ -35,6 +35,7 @@ def watch_torch(settings: Settings) -> None:
         watch_evaluation(torch.nn.Module, recorder)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=own.forget_after_fork)
+    return own
 
 
 def watch_backward(autograd: Any, recorder: Recorder) -> None:
@@ -59,6 +60,27 @@ def watch_backward(autograd: Any, recorder: Recorder) -> None:
         return result
 
     autograd.backward = backward
+    recorder.hot.append(backward)
+
+
+def watch_forward(module: Any, first: FirstSteps) -> None:
+    """Have the first forward pass that trains be seen; no global hook, of which torch.compile warns."""
+    call = module.__call__
+    state = {"is_over": False}
+
+    @functools.wraps(call)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not state["is_over"] and first.before_forward(self):
+            stop()
+        return call(self, *args, **kwargs)
+
+    def stop() -> None:
+        state["is_over"] = True
+        if module.__call__ is __call__:  # else somebody has put another in its place, who will call this one
+            module.__call__ = call
+
+    module.__call__ = __call__
+    first.stop_forward = stop
 
 
 def watch_loaders(module: Any, recorder: Recorder) -> None:
@@ -108,6 +130,7 @@ def timed_next(original: Any, recorder: Recorder) -> Any:
                 recorder.failed(error)
         return batch
 
+    recorder.hot.append(__next__)
     __next__._ringside = True  # type: ignore[attr-defined]
     return __next__
 
@@ -148,7 +171,7 @@ def _watch_scaler(owner: Any, recorder: Recorder) -> None:
     owner.scale, owner.step = scaled, stepped
 
 
-def watch_autocast(torch: Any, first: Any) -> None:
+def watch_autocast(torch: Any, first: FirstSteps) -> None:
     """Note the dtype of autocast in the first steps."""
     owner = torch.amp.autocast_mode.autocast
     enter = owner.__enter__
