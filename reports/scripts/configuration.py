@@ -24,7 +24,14 @@ WORK = (
     "autocast.",
 )
 """How settings begin that change the amount of work in a step or an epoch, the most telling first."""
-OF_A_LIBRARY = ("ddp.", "horovod.", "library", "transport", "version.horovod", "version.nccl", "version.openmpi", "environment.")
+OF_A_LIBRARY = (
+    "ddp.",
+    "horovod.",
+    "version.horovod",
+    "version.nccl",
+    "version.openmpi",
+    *(f"environment.{name}" for name in ("HOROVOD_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "TORCHELASTIC_", "TORCH_NCCL_ASYNC")),
+)
 """Settings that come with a library or launcher; where one arm alone has them, they are a note."""
 SPEED = (
     "threads.",
@@ -39,6 +46,7 @@ SPEED = (
     "affinity.",
     "device",
     "gpu",
+    "transport",
     *OF_A_LIBRARY,
 )
 """Settings of speed alone, the most telling first."""
@@ -182,8 +190,7 @@ def _severity(name: str, values: Mapping[str, Any]) -> Severity:
     if name == "library":
         return "note"
     if name.startswith(OF_A_LIBRARY):
-        is_variable = name.startswith("environment.")
-        return "speed" if is_variable or all(value is not None for value in values.values()) else "note"
+        return "note" if _is_half_known(values) else "speed"
     return "speed" if name.startswith(SPEED) or name.endswith(SPEED_ENDS) else "training"
 
 

@@ -23,7 +23,7 @@ from reports.wording.formatting import percent
 ONE_SIDED = 0.90
 """Confidence of the two-sided interval whose bounds hold at 95% each."""
 POINTS = 100
-"""Of a curve as it is drawn."""
+"""Places at which a curve is drawn."""
 Curve = tuple[Array, Array]
 """Samples since the start, and the loss there."""
 
