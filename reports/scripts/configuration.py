@@ -159,7 +159,8 @@ def _settings(
         alike = all(value == values[arms[0].name] for value in values.values())
         if name in told or alike or _is_idle(name, arms) or len({_value(name, value) for value in values.values()}) == 1:
             continue
-        severity: Severity = "note" if name.startswith(tuple(covered)) else _severity(name, values)
+        follows = name.startswith(tuple(covered)) or _is_without_effect(name, arms)
+        severity: Severity = "note" if follows else _severity(name, values)
         again = [control.fields.get(name) != arms[0].fields.get(name) for control in controls]
         rows.append(
             ConfigurationDifference(
@@ -177,6 +178,13 @@ def _is_idle(name: str, arms: Sequence[ScriptArm]) -> bool:
     """Whether a setting belongs to something that some arm does not use, which has a line of its own."""
     whole = name.partition(".")[0]
     return name in ("autocast.dtype", "scaler.scale") and not all(arm.fields.get(f"{whole}.enabled") for arm in arms)
+
+
+def _is_without_effect(name: str, arms: Sequence[ScriptArm]) -> bool:
+    """Whether a variable steers what no arm uses, or what all arms have alike."""
+    if name == "environment.OMP_NUM_THREADS":
+        return len({arm.number("threads.torch") for arm in arms}) == 1 and arms[0].number("threads.torch") is not None
+    return name.startswith("environment.NCCL_") and all(arm.fields.get("transport") not in ("nccl", None) for arm in arms)
 
 
 def _is_half_known(values: Mapping[str, Any]) -> bool:

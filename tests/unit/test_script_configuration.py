@@ -169,6 +169,15 @@ def test_settings_are_said_in_words_and_the_most_telling_come_first():
     assert found[0].values == {"old": None, "new": 0.01}
 
 
+def test_variables_that_steer_nothing_here_are_notes():
+    """As horovodrun and torchrun set them."""
+    unused = {"environment.NCCL_SOCKET_IFNAME": "lo", "environment.OMP_NUM_THREADS": "1"}
+    assert {one.severity for one in differences(SOUND, Script(configuration=unused))} == {"note"}
+    used = {"transport": "nccl", "threads.torch": 4}
+    found = differences(Script(configuration=used), Script(configuration={**used, **unused, "threads.torch": 1}))
+    assert {one.severity for one in found} == {"speed"}
+
+
 def test_a_seed_that_is_never_the_same_is_said_to_be_none():
     plan = script_plan()
     arms = {"old": Script(seeds=[1, 1]), "old-control": Script(seeds=[2, 2]), "new": Script(seeds=[3, 3])}
