@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import shlex
+import subprocess
 import sys
 
 import pytest
@@ -18,11 +19,12 @@ from runners.hosts.placement import with_hosts
 from runners.launchers.carried_variables import carrying, on_hosts, seeded
 from runners.launchers.command_lines import VALUES, blocking_flag, ranks_of, read_command
 from runners.planning.plan_reading import read_plan
-from runners.scripts.arrival import SeenPython, hint_of, why_others, why_silent
+from runners.scripts.arrival import SeenPython, hint_of, look_at, why_others, why_silent
 from runners.scripts.probe_server import ScriptRank
 from runners.scripts.script_setup import PROBE_FOLDER, encoded, resolve_scripts
 from tests.conftest import BIN, needs_horovod, ringside_here
 
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 READ = {
     "torchrun --nproc-per-node 2 train.py -n 9": ("torchrun", 2, "train.py"),
     "torchrun --nnodes=2 --nproc_per_node=4 --standalone train.py": ("torchrun", 8, "train.py"),
@@ -314,6 +316,17 @@ def python(**changes):
 )
 def test_why_no_rank_reports_is_told_by_its_processes(seen, message):
     assert message in why_silent(seen)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("flags", "expected"), [((), (True, None, False)), (("-I",), (True, "-I", False))])
+def test_processes_of_a_run_are_looked_at(flags, expected, no_processes_left):
+    own = {**os.environ, "RINGSIDE_RUN": "look", "RINGSIDE_PROBE": "p"}
+    with subprocess.Popen([sys.executable, *flags, "-c", "print(flush=True); input()"], env=own, **PIPES) as process:
+        process.stdout.readline()
+        (seen,) = look_at("look", [])
+        process.communicate("", timeout=20)
+    assert (seen.has_probe, seen.flag, seen.has_torch) == expected
 
 
 def test_ranks_that_count_otherwise_are_told():
