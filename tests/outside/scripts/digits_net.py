@@ -78,6 +78,7 @@ def parse_args(description, mistakes):
     parser.add_argument("--checkpoint", help="written after each epoch")
     parser.add_argument("--resume", help="a checkpoint to begin with")
     parser.add_argument("--evaluate-every", type=int, default=0, help="steps; beside the evaluation after each epoch")
+    parser.add_argument("--no-evaluation", action="store_true")
     parser.add_argument("--max-steps", type=int, default=0)
     parser.add_argument("--crash-at", type=int, default=0, help="step in which the last rank fails")
     parser.add_argument("--only-evaluate", action="store_true")

@@ -62,7 +62,9 @@ def mean_over_ranks(value, device):
     return total.item() / dist.get_world_size()
 
 
-def evaluate(model, loader, device):
+def evaluate(args, model, loader, device):
+    if args.no_evaluation:
+        return
     model.eval()
     loss = hits = 0.0
     with torch.no_grad():
@@ -138,12 +140,12 @@ def train(args, model, optimizer, train_loader, test_loader, device):
             if steps % 50 == 0 and dist.get_rank() == 0:
                 print(f"epoch {epoch}, step {steps}: loss {loss.item():.4f}", flush=True)
             if args.evaluate_every and steps % args.evaluate_every == 0:
-                evaluate(model, test_loader, device)
+                evaluate(args, model, test_loader, device)
             if steps == args.max_steps:
                 return
         if per_epoch:
             scheduler.step()
-        evaluate(model, test_loader, device)
+        evaluate(args, model, test_loader, device)
         if args.checkpoint and dist.get_rank() == 0:
             torch.save(getattr(model, "module", model).state_dict(), args.checkpoint)
 
@@ -166,7 +168,7 @@ def main():
     model = wrap(net, device, args.mistake)
     torch.manual_seed(1000 * args.seed + (0 if args.mistake == "dropout-seeded-alike" else dist.get_rank()))
     if args.only_evaluate:
-        evaluate(model, test_loader, device)
+        evaluate(args, model, test_loader, device)
     else:
         train(args, model, optimizer, train_loader, test_loader, device)
     dist.destroy_process_group()

@@ -20,7 +20,9 @@ def mean_over_ranks(value, name):
     return hvd.allreduce(torch.tensor(float(value)), name=name).item()
 
 
-def evaluate(model, loader, device):
+def evaluate(args, model, loader, device):
+    if args.no_evaluation:
+        return
     # Each rank has batch statistics of its own; those of rank 0 count.
     hvd.broadcast_parameters(dict(model.named_buffers()), root_rank=0)
     model.eval()
@@ -84,10 +86,10 @@ def train(args, model, optimizer, train_loader, test_loader, device):
             if steps % 50 == 0 and hvd.rank() == 0:
                 print(f"epoch {epoch}, step {steps}: loss {loss.item():.4f}", flush=True)
             if args.evaluate_every and steps % args.evaluate_every == 0:
-                evaluate(model, test_loader, device)
+                evaluate(args, model, test_loader, device)
             if steps == args.max_steps:
                 return
-        evaluate(model, test_loader, device)
+        evaluate(args, model, test_loader, device)
         if args.checkpoint and hvd.rank() == 0:
             torch.save(model.state_dict(), args.checkpoint)
 
@@ -112,7 +114,7 @@ def main():
         print(f"{model.extra_units} units of extra work in each step", flush=True)
     torch.manual_seed(1000 * args.seed + hvd.rank())  # each rank drops out other units
     if args.only_evaluate:
-        evaluate(model, test_loader, device)
+        evaluate(args, model, test_loader, device)
     else:
         train(args, model, optimizer, train_loader, test_loader, device)
 
