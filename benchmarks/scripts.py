@@ -111,8 +111,8 @@ class Answer:
         ratio = "no ratio"
         if result:
             ratio = f"ratio {result['throughput_ratio']:.3f} ({result['ci_low']:.3f} to {result['ci_high']:.3f})"
-        equality = "equal" if self.is_equal else "not equal"
-        return f"{self.pair}: {result.get('verdict', 'no verdict')}, {ratio}, {equality}, exit code {self.code}, {self.minutes:.1f} min"
+        verdict, equality = result.get("verdict", "no verdict"), "equal" if self.is_equal else "not equal"
+        return f"{self.pair}: {verdict}, {ratio}, {equality}, exit code {self.code}, {self.minutes:.1f} min"
 
 
 @dataclass(frozen=True, kw_only=True)
