@@ -8,15 +8,18 @@ from pydantic import Field
 
 from measurement.records.record import Case, Failure, ParityResult
 from reports.estimate import Caution, Estimate, RunOrder, Stored
+from reports.script_schema import ConfigurationDifference, Equality
 from reports.training_schema import TrainingSummary
 
 SCHEMA_VERSION = 1
 """Version of comparison.json, a study's too. It grows when a key changes its meaning or goes."""
 
 Verdict = Literal["faster", "slower", "equivalent", "undecided"]
-Withheld = Literal["control", "stalls", "load"]
+Withheld = Literal["control", "stalls", "load", "work"]
 Term = Literal["compute", "data_wait", "library_overhead", "imbalance", "exposed_exchange"]
 """What a step is made of, see ``reports.conclusions.step_terms``."""
+Phase = Literal["data_wait", "forward", "backward", "optimizer"]
+"""What a script's step is made of, as hooks see it; ``forward`` is all else, too."""
 HeadlinePart = Literal["load", "control", "findings"]
 """A sentence that the headline may repeat."""
 Role = Literal["baseline", "control", "candidate"]
@@ -83,9 +86,10 @@ class ThreadFigures(Stored):
 
 
 class Because(Stored):
-    """The term that makes an arm faster or slower than another; seconds per step, above 0 where it takes longer."""
+    """What makes an arm faster or slower than another; seconds per step, above 0 where it takes longer."""
 
-    term: Term
+    term: Term | Phase
+    """Of scripts a phase."""
     difference_s: float
     ci_low: float
     ci_high: float
@@ -162,6 +166,17 @@ class StallFigures(Stored):
     typical_s: float | None
     """Median length of a stalled step; null where there is none."""
     longest_s: float | None
+
+
+class GapFigures(Stored):
+    """Steps of a script in which something else than a step took long, such as an evaluation."""
+
+    count: int
+    seconds: float
+    """All together."""
+    typical_s: float
+    """Median."""
+    longest_s: float
 
 
 class PageFaults(Stored):
@@ -255,6 +270,12 @@ class ArmSummary(Stored):
     """The 0th, 1st, ... 100th percentile, for drawing."""
     phases_s: dict[str, float] = {}
     """Median seconds per step on the slowest rank; not to be compared between backends one by one."""
+    step_phases_s: dict[Phase, Estimate] = {}
+    """Of a script, mean seconds per step on the slowest rank; they add up to the step."""
+    gaps: GapFigures | None = None
+    """Null without any."""
+    script_starts: int = 1
+    """The most times that a script was started in one launch, since it came to its end."""
     step_terms_s: StepTerms | None = None
     """Null without blocks of both kinds."""
     threads_s: dict[str, ThreadFigures] = {}
@@ -328,7 +349,8 @@ class RatioSummary(Stored):
     """What the interval says by itself. ``verdict`` is 'undecided' instead where something withholds it."""
     withheld_by: Withheld | None = None
     """The control deviates from 1 by as much; or the verdict would be another without a few stalls, too rare to be estimated; or
-    the machine was not quiet, and the rounds that nobody disturbed say otherwise, or are too few and load may have made it."""
+    the machine was not quiet, and the rounds that nobody disturbed say otherwise, or are too few and load may have made it; or
+    scripts do different work."""
     quiet_ratio: float | None = None
     """In the rounds that nobody disturbed, where others disturbed many."""
     load_reach: float | None = None
@@ -355,6 +377,8 @@ class RatioSummary(Stored):
     term_differences_s: dict[Term, Estimate] = {}
     """How much longer each term is than the baseline's, seconds per step; they add up to the difference of the steps. Without
     ``library_overhead`` where one of the two has none: then it is part of ``compute``."""
+    phase_differences_s: dict[Phase, Estimate] = {}
+    """Of scripts, how much longer each phase is than the baseline's on the slowest rank, seconds per step."""
     cpu_contention_s: Estimate | None = None
     """For how much longer than the baseline's its own threads keep the training threads waiting for a core, seconds per step
     without exchange; null where the kernel does not tell, or where they do not."""
@@ -414,6 +438,10 @@ class Comparison(Stored):
     training: TrainingSummary | None = None
     """How arms converge, where the plan trains."""
     arms: list[ArmSummary]
+    configuration_differences: list[ConfigurationDifference] = []
+    """What scripts do differently, most important first; empty of workloads."""
+    equality: Equality | None = None
+    """Whether scripts train alike; null of workloads."""
     fairness: list[dict[str, Any]] = []
     environment: list[dict[str, Any]] = []
     """One fingerprint per host that ranks ran on."""
@@ -428,6 +456,11 @@ class Comparison(Stored):
 
     machine_table: dict[str, list[Any]] = Field(default={}, repr=False)
     """What the machine did, block by block, columns ``reports.conclusions.machine.MACHINE_COLUMNS``."""
+
+    @property
+    def are_scripts(self) -> bool:
+        """Whether the arms are commands of the user's."""
+        return self.equality is not None
 
     def arm(self, name: str) -> ArmSummary:
         """The arm of this name."""
@@ -458,4 +491,4 @@ class Comparison(Stored):
     def undecided(self) -> list[RatioSummary]:
         """The candidates' ratios that more measuring could still decide; the control asks no question."""
         open_ = [result for result in self.results if result.verdict == "undecided" and result.role == "candidate"]
-        return [result for result in open_ if result.pairs > 0 and result.withheld_by != "stalls"]
+        return [result for result in open_ if result.pairs > 0 and result.withheld_by not in ("stalls", "work")]

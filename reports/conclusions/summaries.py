@@ -11,11 +11,11 @@ import pandas as pd
 from measurement.records.record import PHASES, Failure, LaunchRecord, RankReport
 from reports.conclusions.blocks import throughput_interval
 from reports.conclusions.cases import summarise_cases
-from reports.conclusions.disturbances import summarise_load, summarise_page_faults, summarise_stalls
+from reports.conclusions.disturbances import summarise_gaps, summarise_load, summarise_page_faults, summarise_stalls
 from reports.conclusions.evidence import Evidence
 from reports.conclusions.machine import energy_per_sample_j, summarise_links, summarise_machine
 from reports.conclusions.ranks import summarise_ranks
-from reports.conclusions.step_terms import step_shares, step_terms, thread_figures
+from reports.conclusions.step_terms import means, step_shares, step_terms, thread_figures
 from reports.schema import ArmError, ArmSummary, Status
 
 SEVERITY: tuple[Status, ...] = ("not measured", "ok", "timeout", "failed", "wrong")
@@ -104,14 +104,17 @@ def _training_steps(evidence: Evidence, name: str, records: Sequence[LaunchRecor
         "by_rank": by_rank,
         "links": summarise_links(evidence.plan, records) if by_rank else [],
         "step_terms_s": terms,
+        "gaps": summarise_gaps(records),
+        "script_starts": max((record.script_starts for record in records), default=1),
         "threads_s": {} if by_launch is None else thread_figures(evidence.terms.threads[name], confidence=confidence),
     }
     if not len(sync):
         return found
-    exchanged = steps.where(kind="sync")
+    exchanged, phases = steps.where(kind="sync"), evidence.terms.phases.get(name)
     slowest = exchanged.slowest
     return found | {
         "throughput_per_s": throughput_interval(sync, confidence=confidence),
+        "step_phases_s": {} if phases is None else means(phases, confidence=confidence),
         "stalls": summarise_stalls(evidence.stalls[evidence.stalls["arm"] == name], sync),
         "step_shares": step_shares(exchanged.rank_blocks, terms),
         "step_time_s": {f"p{p}": float(q) for p, q in zip(PERCENTILES, np.percentile(slowest["step_s"], PERCENTILES), strict=True)},

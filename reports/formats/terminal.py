@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console, Group
@@ -13,6 +14,7 @@ from measurement.errors import printable
 from measurement.records.loader_record import LoaderRecord
 from reports.conclusions.loaders import LoaderDemand
 from reports.schema import Comparison
+from reports.script_schema import ConfigurationDifference
 from reports.study_schema import Study
 from reports.tables.case_tables import case_table, outcome_table
 from reports.tables.loader_table import loader_table
@@ -156,3 +158,8 @@ def _with_lines(table: RichTable, lines: list[str]) -> RichTable:
     if lines:
         table.caption, table.caption_justify = shown("\n".join(lines), style="none"), "left"
     return table
+
+
+def differences_table(differences: Sequence[ConfigurationDifference]) -> RichTable | Group:
+    """What scripts do differently, for a terminal of 80 columns: the most important fields, at most ``MOST_DIFFERENCES``."""
+    raise NotImplementedError

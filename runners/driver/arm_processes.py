@@ -57,6 +57,16 @@ class ArmProcesses:
         """Whether any launcher has ended."""
         return any(process.poll() is not None for process in self._launchers)
 
+    @property
+    def codes(self) -> list[int | None]:
+        """Exit codes of the launchers so far; None of one that runs."""
+        return [process.poll() for process in self._launchers]
+
+    @property
+    def pids(self) -> list[int]:
+        """Processes of the launchers."""
+        return [process.pid for process in self._launchers]
+
     def wait(self, *, timeout_s: float) -> None:
         """Wait until every launcher has ended by itself, at most ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
@@ -78,7 +88,7 @@ class ArmProcesses:
         if self._is_over:
             return
         if not self.exit_codes:
-            self.exit_codes = [process.poll() for process in self._launchers]
+            self.exit_codes = self.codes
         if any(process.poll() is None for process in self._launchers):
             kill_ranks()
         for process in self._launchers:
