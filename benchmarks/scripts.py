@@ -285,7 +285,7 @@ def examples(setting: Setting) -> None:
         sys.exit("give --examples: the folder that holds Horovod's examples and minGPT-ddp")
     folder = setting.examples.resolve()
     horovod, mnist = folder / "horovod-examples", f"--no-cuda --data-dir {shlex.quote(str(folder / 'mnist'))}"
-    synthetic = "--no-cuda --model resnet18 --batch-size 4 --num-iters 1000"
+    synthetic = "--no-cuda --model shufflenet_v2_x0_5 --batch-size 2 --num-iters 100000"
     gpt = f"{TORCHRUN} {folder / 'minGPT-ddp' / 'mingpt' / 'main.py'} {mingpt_flags(folder)}"
     more = tuple(flag for arm in "ab" for flag in (f"--python-{arm}", str(folder / "env-mingpt" / "bin" / "python")))
     pairs = [
