@@ -274,6 +274,8 @@ class ArmSummary(Stored):
     """Of a script, mean seconds per step on the slowest rank; they add up to the step."""
     gaps: GapFigures | None = None
     """Null without any."""
+    samples_from: str | None = None
+    """Of a script, where its samples come from: ``loader`` or ``samples_per_step``; null where they could not be counted."""
     script_starts: int = 1
     """The most times that a script was started in one launch, since it came to its end."""
     step_terms_s: StepTerms | None = None

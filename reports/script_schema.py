@@ -72,7 +72,7 @@ class ParameterEquality(Stored):
     first_difference_step: int | None = None
     """The first step, counted from 1, after which they are apart."""
     names: list[str] = []
-    """The parameters that are farthest apart after that step."""
+    """The parameters that are apart after that step, the farthest first; none where all are."""
 
 
 class LossEquality(Stored):

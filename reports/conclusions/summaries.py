@@ -105,6 +105,7 @@ def _training_steps(evidence: Evidence, name: str, records: Sequence[LaunchRecor
         "links": summarise_links(evidence.plan, records) if by_rank else [],
         "step_terms_s": terms,
         "gaps": summarise_gaps(records),
+        "samples_from": next((report.samples_from for record in records for report in record.scripts), None),
         "script_starts": max((record.script_starts for record in records), default=1),
         "threads_s": {} if by_launch is None else thread_figures(evidence.terms.threads[name], confidence=confidence),
     }

@@ -78,12 +78,17 @@ def configuration_differences(records: Sequence[LaunchRecord], *, allow: Collect
         (candidate, culprit) for candidate in candidates for culprit in find_culprits(Pair(ours=candidate, theirs=baseline))
     ]
     told = _told(culprits)
-    covered = [start for _, culprit in culprits for start in (culprit.field, *culprit.covers)]
+    covered = {start: culprit.field for _, culprit in culprits for start in (culprit.field, *culprit.covers)}
     controls = [ScriptArm.of(record) for record in records if record.scripts and record.role == "control"]
     rest = _settings(arms, controls, covered=covered, told={one.field for one in told})
-    allowed = [one.model_copy(update={"allowed": one.changes_work and _is_allowed(one.field, allow)}) for one in [*told, *rest]]
-    order = {one.field: number for number, one in enumerate(allowed)}
-    return sorted(allowed, key=lambda one: (SEVERITIES.index(one.severity), order[one.field]))
+    causes = {
+        one.field: next((field for start, field in covered.items() if one.field.startswith(start)), one.field) for one in rest
+    }
+    found = [
+        one.model_copy(update={"allowed": one.changes_work and _is_allowed({one.field, causes.get(one.field, one.field)}, allow)})
+        for one in [*told, *rest]
+    ]
+    return sorted(found, key=lambda one: SEVERITIES.index(one.severity))
 
 
 def configuration_of(records: Iterable[LaunchRecord], *, allow: Collection[str] = ()) -> list[ConfigurationDifference]:
@@ -116,8 +121,9 @@ MOST_FIELDS = 3
 """That a note names."""
 
 
-def _is_allowed(field: str, allow: Collection[str]) -> bool:
-    return ALL in allow or field in allow or any(field.startswith(f"{name}.") for name in allow)
+def _is_allowed(fields: Collection[str], allow: Collection[str]) -> bool:
+    """Whether one of these fields is named, or all that begin so."""
+    return ALL in allow or any(field == name or field.startswith(f"{name}.") for field in fields for name in allow)
 
 
 def _told(culprits: Sequence[tuple[ScriptArm, Culprit]]) -> list[ConfigurationDifference]:
@@ -135,14 +141,15 @@ def _told(culprits: Sequence[tuple[ScriptArm, Culprit]]) -> list[ConfigurationDi
 
 
 def _settings(
-    arms: Sequence[ScriptArm], controls: Sequence[ScriptArm], *, covered: Sequence[str], told: Collection[str]
+    arms: Sequence[ScriptArm], controls: Sequence[ScriptArm], *, covered: Collection[str], told: Collection[str]
 ) -> list[ConfigurationDifference]:
     """Every other setting in which arms differ; a note where a culprit says it already."""
     names = dict.fromkeys(name for arm in arms for name in arm.fields)
     rows = []
     for name in names:
         values = {arm.name: arm.fields.get(name) for arm in arms}
-        if name in told or all(value == values[arms[0].name] for value in values.values()) or _is_idle(name, arms):
+        alike = all(value == values[arms[0].name] for value in values.values())
+        if name in told or alike or _is_idle(name, arms) or len({_value(name, value) for value in values.values()}) == 1:
             continue
         severity: Severity = "note" if name.startswith(tuple(covered)) else _severity(name, values)
         again = [control.fields.get(name) != arms[0].fields.get(name) for control in controls]
@@ -172,6 +179,8 @@ def _is_half_known(values: Mapping[str, Any]) -> bool:
 def _severity(name: str, values: Mapping[str, Any]) -> Severity:
     if name.startswith(WORK):
         return "training" if _is_half_known(values) else "work"
+    if name == "library":
+        return "note"
     if name.startswith(OF_A_LIBRARY):
         is_variable = name.startswith("environment.")
         return "speed" if is_variable or all(value is not None for value in values.values()) else "note"

@@ -9,7 +9,7 @@ from typing import Any
 
 from reports.script_schema import Severity
 from reports.scripts.equality import gradient_factor
-from reports.scripts.rank_agreement import changed_parameters
+from reports.scripts.rank_agreement import apart_words, changed_parameters
 from reports.scripts.script_arms import ScriptArm, shown
 from reports.scripts.sketches import Sketches, common_names, named, parameters_of
 
@@ -73,28 +73,16 @@ def _near(value: float, wanted: float) -> bool:
     return abs(value - wanted) <= NEAR * wanted
 
 
-def _ranks_start_apart(pair: Pair) -> Culprit | None:
-    found = {arm.name: list(arm.agreement.started) for arm in (pair.theirs, pair.ours) if arm.agreement is not None}
-    apart = pair.one_of(*(bool(found.get(arm.name)) for arm in (pair.ours, pair.theirs)))
-    if apart is None:
-        return None
-    arm, _ = apart
-    sentence = f"the ranks of {arm.name} start apart: {named(found[arm.name])} differ before the first step"
-    values = {name: "apart" if names else "alike" for name, names in found.items()}
-    return Culprit(field="start.by_rank", sentence=sentence, values=values)
-
-
-def _gradients_not_exchanged(pair: Pair) -> Culprit | None:
+def _ranks_apart(pair: Pair) -> Culprit | None:
     found = {arm.name: arm.agreement for arm in (pair.theirs, pair.ours) if arm.agreement is not None}
-    apart = pair.one_of(*(bool(one and one.gradients) for one in (found.get(arm.name) for arm in (pair.ours, pair.theirs))))
+    said = {name: apart_words(name, own) for name, own in found.items()}
+    apart = pair.one_of(*(bool(said.get(arm.name)) for arm in (pair.ours, pair.theirs)))
     if apart is None:
         return None
     arm, _ = apart
-    own = found[arm.name]
-    which = "all parameters" if own.all_gradients else named(own.gradients)
-    sentence = f"gradients of {which} differ between ranks of {arm.name} after the exchange: they are not averaged"
-    values = {name: "apart" if one.gradients else "alike" for name, one in found.items()}
-    return Culprit(field="gradients.by_rank", sentence=sentence, values=values)
+    field = "gradients.by_rank" if found[arm.name].gradients else "parameters.by_rank"
+    values = {name: "apart" if words else "alike" for name, words in said.items()}
+    return Culprit(field=field, sentence=said[arm.name] or "", values=values)
 
 
 def _is_sum(arm: ScriptArm) -> bool:
@@ -140,7 +128,7 @@ def _not_optimized(pair: Pair) -> Culprit | None:
         f"no step of {arm.name} changes {named(names)}: its optimizer was made before the model was moved or replaced, "
         "or lacks them"
     )
-    values = {name: f"{len(found)} parameters left out" if found else "all parameters" for name, found in left.items()}
+    values = {name: f"without {named(found)}" if found else "all parameters" for name, found in left.items()}
     return Culprit(field="optimizer.left_out", sentence=sentence, values=values, covers=["optimizer.0.parameters"])
 
 
@@ -157,8 +145,8 @@ def _global_batch(pair: Pair) -> Culprit | None:
     small = pair.theirs if big is pair.ours else pair.ours
     most, least = max(ours, theirs), min(ours, theirs)
     sentence = (
-        f"each rank of {big.name} takes {most:g} samples and of {small.name} {least:g}, a factor of {most / least:g}, "
-        "the number of ranks: one batch is global, one per rank"
+        f"each rank of {big.name} takes {most:g} samples, of {small.name} {least:g}, a factor of {most / least:g}, "
+        "the number of ranks: one batch is global"
     )
     values = {pair.theirs.name: int(theirs), pair.ours.name: int(ours)}
     covers = ["loader.batch_size", "rank_local_batch", "loader.length", "epoch.steps"]
@@ -222,17 +210,28 @@ def _listed(value: Any) -> list[float]:
     return value if isinstance(value, list) else []
 
 
+def _counts_steps(arm: ScriptArm) -> bool | None:
+    """Whether its schedule was stepped with every compared step, and not once; None where that is not known or neither."""
+    stepped, steps = arm.number("schedule.steps"), len(arm.first.steps)
+    if stepped is None or steps < 3:
+        return None
+    return True if stepped >= steps - 1 else False if stepped == 0 else None
+
+
 def _schedule(pair: Pair) -> Culprit | None:
     rates = {arm.name: arm.learning_rates or _listed(arm.fields.get("schedule.lr")) for arm in (pair.theirs, pair.ours)}
     moves = [len(set(own)) > 1 if len(own) > 1 else None for own in (rates[pair.ours.name], rates[pair.theirs.name])]
-    apart = pair.one_of(*moves)
+    stepped = [_counts_steps(arm) for arm in (pair.ours, pair.theirs)]
+    apart = pair.one_of(*moves) or pair.one_of(*stepped)
     if apart is None:
         return None
     arm, other = apart
-    how = "per step and of" if other.fields.get("schedule.class") else "in every step and of"
-    never = "per epoch" if other.fields.get("schedule.class") else "never, or per epoch"
-    sentence = f"the learning rate of {arm.name} changes {how} {other.name} {never}: their schedules are stepped otherwise"
-    covers = ["schedule.lr", *(name for name in pair.theirs.fields if name.startswith("optimizer.") and name.endswith("lr"))]
+    sentence = f"the learning rate of {arm.name} changes from step to step, that of {other.name} does not"
+    if len(set(moves)) < 2:
+        sentence = f"{arm.name} steps its schedule with every optimizer step, {other.name} does not"
+    how = "per epoch" if other.fields.get("schedule.class") else "per epoch, or not at all"
+    sentence += f": {other.name} steps its schedule {how}"
+    covers = ["schedule.", *(name for name in pair.theirs.fields if name.startswith("optimizer.") and name.endswith("lr"))]
     return Culprit(field="schedule.lr", sentence=sentence, values=rates, covers=covers)
 
 
@@ -282,8 +281,7 @@ def _buffers(pair: Pair) -> Culprit | None:
 
 
 FINDERS: tuple[Callable[[Pair], Culprit | None], ...] = (
-    _ranks_start_apart,
-    _gradients_not_exchanged,
+    _ranks_apart,
     _summed,
     _not_optimized,
     _global_batch,

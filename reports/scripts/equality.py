@@ -134,6 +134,7 @@ def judge_equality(
     steps = [found.first_step for found in candidates.values() if found.first_step is not None]
     repeatable = None if control is None else judged[plan.control_name].start.verdict != "another start"
     clauses = [_clause(arm, found, plan, arithmetics[arm], batches, repeatable) for arm, found in candidates.items()]
+    clauses += [batches[arm] for arm in candidates if arm in batches and plan.scripts.same_data]
     return Equality(
         start={arm: found.start for arm, found in judged.items()},
         gradients={arm: found.gradients for arm, found in judged.items()},
@@ -355,7 +356,8 @@ def _judge_parameters(steps: Sequence[_Step], least: float, control: Sequence[_S
         return ParameterEquality(verdict="not compared", distances=distances, tolerance=tolerance)
     for number, step in enumerate(steps, start=1):
         if not (step.distance <= tolerance + step.rounding and step.worst <= single):
-            names = farthest(step.by_name, beyond=tolerance)
+            far = farthest(step.by_name, beyond=tolerance)
+            names = far if len(far) < len(step.by_name) else []
             return ParameterEquality(
                 verdict="apart", distances=distances, tolerance=tolerance, first_difference_step=number, names=names
             )
@@ -436,7 +438,7 @@ def _apart_words(found: _Judged) -> str:
         return f", but gradients of the first step are apart{_gradient_words(gradients)}; the parameters agree"
     assert parameters.first_difference_step is not None
     by = f"{100 * parameters.distances[parameters.first_difference_step - 1]:.2g}%"
-    where = f" ({named(parameters.names)})" if parameters.names and len(parameters.names) <= MOST_TENSORS else ""
+    where = f" ({named(parameters.names)})" if 0 < len(parameters.names) <= MOST_TENSORS else ""
     words = f", then is apart from step {parameters.first_difference_step} on by {by} of what the steps changed{where}"
     if gradients.verdict == "apart":
         return f"{words}; its gradients differ{_gradient_words(gradients)}"

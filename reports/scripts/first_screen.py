@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 from reports.schema import Comparison
+from reports.script_schema import ConfigurationDifference
 
 MOST_CULPRITS = 3
 """Differences that the first screen names."""
 
 
 def first_lines(comparison: Comparison) -> list[str]:
-    """One line each: equality, loss, the first culprits, and how many more differences there are. None without scripts."""
-    if comparison.equality is None:
+    """One line each: equality, ranks, loss, the first culprits, and how many more there are. None without scripts."""
+    equality = comparison.equality
+    if equality is None:
         return []
-    losses = [f"{one.sentence}" for arm, one in comparison.equality.loss.items() if one.sentence and _is_candidate(comparison, arm)]
-    return [comparison.equality.sentence, *losses, *culprit_lines(comparison)]
+    culprits = culprit_lines(comparison)
+    ranks = [said for said in equality.ranks.values() if not any(said in line for line in culprits)]
+    candidates = [arm.name for arm in comparison.arms if arm.role == "candidate"]
+    losses = [loss.sentence for arm, loss in equality.loss.items() if loss.sentence and arm in candidates]
+    return [equality.sentence, *ranks, *losses, *culprits]
 
 
 def culprit_lines(comparison: Comparison) -> list[str]:
     """The most important differences, and how many there are besides."""
-    worth = [one for one in comparison.configuration_differences if one.severity != "note"]
-    lines = [f"Differs{' in work' if one.changes_work else ''}: {one.sentence}" for one in worth[:MOST_CULPRITS]]
-    more = len(comparison.configuration_differences) - len(lines)
-    if not comparison.configuration_differences:
+    found = comparison.configuration_differences
+    if not found:
         return ["No setting differs that the probe sees"]
-    return (
-        [
-            *lines,
-            f"{f'and {more} more differences' if lines else f'{more} settings differ that come with the library'}: see the table",
-        ]
-        if more
-        else lines
-    )
+    lines = [f"{_kind(one)}: {one.sentence}" for one in found if one.severity != "note"][:MOST_CULPRITS]
+    more = len(found) - len(lines)
+    if not lines:
+        return [f"{more} settings differ that come with the library: see the table"]
+    return [*lines, f"and {more} more {'difference' if more == 1 else 'differences'}: see the table"] if more else lines
 
 
-def _is_candidate(comparison: Comparison, arm: str) -> bool:
-    return comparison.arm(arm).role == "candidate"
+def _kind(one: ConfigurationDifference) -> str:
+    """How much it matters, in a word or two."""
+    work = "other work" if one.changes_work else ""
+    if one.severity == "mistake":
+        return f"Check, {work}" if work else "Check"
+    return work.capitalize() or "Differs"

@@ -67,23 +67,26 @@ def agreement(reports: Sequence[ScriptReport]) -> RankAgreement | None:
 def ranks_apart(record: LaunchRecord) -> str | None:
     """How the ranks of an arm are apart, with the step at which that began; None where they agree or cannot be compared."""
     found = agreement(record.scripts)
-    if found is None:
-        return None
+    return None if found is None else apart_words(record.arm, found)
+
+
+def apart_words(arm: str, found: RankAgreement) -> str | None:
+    """How an arm's ranks are apart, without a full stop; None where they agree."""
     if found.gradients:
         which = "all parameters" if found.all_gradients else named(found.gradients)
-        start = f", and they start apart ({named(found.started)})" if found.started else ""
-        return f"gradients of {which} differ between the ranks of {record.arm} after the exchange: they are not averaged{start}"
+        start = ". They start apart, too" if found.started else ""
+        return f"gradients of {which} differ between the ranks of {arm} after the exchange: they are not averaged{start}"
     if found.started:
         buffers = "; so do buffers" if found.started_buffers else ""
-        return f"the ranks of {record.arm} start apart: {named(found.started)} differ before the first step{buffers}"
+        return f"the ranks of {arm} start apart: {named(found.started)} differ before the first step{buffers}"
     if found.step is not None:
-        return f"the ranks of {record.arm} start alike and are apart from step {found.step} on: {named(found.moved)}"
+        return f"the ranks of {arm} start alike and are apart from step {found.step} on: {named(found.moved)}"
     return None
 
 
 def _apart(ours: Tensors, theirs: Tensors) -> dict[str, float]:
     """Relative distances of tensors that are not alike."""
-    names = common_names(ours, theirs)
+    names = [name for name in common_names(ours, theirs) if ours[name] != theirs[name]]  # nearly always none
     mine, its = Sketches.of(ours, names), Sketches.of(theirs, names)
     lengths = np.maximum(mine.norms, its.norms)
     found = {name: share(d, n) for name, d, n in zip(names, mine.less(its).norms, lengths, strict=True)}
@@ -126,6 +129,8 @@ def _gradients(first: ScriptReport, others: Sequence[ScriptReport]) -> list[str]
     found = []
     for other in others:
         names = common_names(other.steps[0].gradients, first.steps[0].gradients)
+        if all(other.steps[0].gradients[name] == first.steps[0].gradients[name] for name in names):
+            continue
         ours, theirs = (Sketches.of(report.steps[0].gradients, names) for report in (other, first))
         usual = usual_lengths(theirs, first)
         lengths = np.maximum(np.maximum(ours.norms, theirs.norms), NOISE * usual)

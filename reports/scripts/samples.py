@@ -8,11 +8,6 @@ from measurement.records.record import LaunchRecord
 from reports.script_schema import ConfigurationDifference
 
 ITERATIONS = "iterations"
-SOURCES = {
-    "loader": "counted in the first tensor that the loader yields",
-    "samples_per_step": "as the plan says (samples_per_step)",
-}
-"""By ``ScriptReport.samples_from``."""
 MOST_ALLOWED = 5
 """Fields that the note on allowed work names."""
 

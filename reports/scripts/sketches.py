@@ -16,39 +16,43 @@ Tensors = Mapping[str, Sketch]
 """Sketches by the tensor's name."""
 BUFFER = "buffer:"
 """How names of buffers begin in ``ScriptReport.started``."""
+SIZE = 16
+"""Numbers of a sketch, at most."""
 MOST_NAMES = 3
 """Tensors that a sentence names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sketches:
-    """The sketches of several tensors of the same names, as arrays."""
+    """The sketches of several tensors."""
 
     names: Sequence[str]
-    arrays: Sequence[Array]
+    table: Array
+    """float64 [names, SIZE]; sketches that are shorter end with zeros."""
 
     @classmethod
     def of(cls, tensors: Tensors, names: Iterable[str]) -> Self:
         """Take those of these names."""
         kept = list(names)
-        return cls(names=kept, arrays=[np.asarray(tensors[name], dtype=np.float64) for name in kept])
+        rows = [[*tensors[name], *[0.0] * (SIZE - len(tensors[name]))] for name in kept]
+        return cls(names=kept, table=np.array(rows, dtype=np.float64).reshape(len(kept), SIZE))
 
     def less(self, other: Sketches) -> Sketches:
         """The difference, tensor by tensor."""
-        return Sketches(names=self.names, arrays=[ours - theirs for ours, theirs in zip(self.arrays, other.arrays, strict=True)])
+        return Sketches(names=self.names, table=self.table - other.table)
 
     def times(self, factor: float) -> Sketches:
         """Every tensor, scaled."""
-        return Sketches(names=self.names, arrays=[factor * own for own in self.arrays])
+        return Sketches(names=self.names, table=factor * self.table)
 
     def dot(self, other: Sketches) -> float:
         """The inner product over all tensors."""
-        return math.fsum(float(ours @ theirs) for ours, theirs in zip(self.arrays, other.arrays, strict=True))
+        return float((self.table * other.table).sum())
 
     @property
     def norms(self) -> Array:
         """Length of each tensor."""
-        return np.array([float(np.linalg.norm(own)) for own in self.arrays])
+        return np.asarray(np.sqrt((self.table**2).sum(axis=1)))
 
     @property
     def norm(self) -> float:
