@@ -122,7 +122,7 @@ class CommandLine:
     def script(self) -> str | None:
         """The file that ranks run, as it is named; None where that is not seen."""
         first = self.launchers[-1].program if self.launchers else 0
-        return next((word for word in self.words[first:] if word.endswith(".py")), None)
+        return next((word for word in self.words[first:] if re.fullmatch(r"\S+\.py", word)), None)
 
 
 def read_command(text: str) -> CommandLine:

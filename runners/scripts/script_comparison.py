@@ -20,7 +20,7 @@ from runners.processes.key_file import shared_key
 from runners.processes.supervisor_server import SupervisorServer
 from runners.scripts.first_state import FirstState
 from runners.scripts.probe_server import ProbeServer
-from runners.scripts.script_launch import ScriptLaunch
+from runners.scripts.script_launch import ScriptLaunch, is_comparable
 from runners.scripts.script_session import ScriptEndpoint
 from runners.scripts.script_setup import ScriptSetup, in_worktree, resolve_scripts
 from runners.scripts.worktrees import Revision, find_revision, worktrees
@@ -126,16 +126,15 @@ class ScriptComparison(ComparisonRun):
         told = repr([(one.field, one.sentence) for one in differences])
         if told != self._told and any(record.scripts for record in records):
             self._told = told
-            self.progress.show(differences_table(differences) if differences else "no setting differs that the probe sees")
+            self.progress.show(differences_table(differences))
 
     def _must_stop(self, number: int) -> bool:
         """A script fails in the next launch as it did in this one."""
         records = [record for record in self.folder.records() if record.launch == number]
         failed = {record.arm for record in records if record.status != "ok"}
-        candidates = self.plan.arms.keys() - {self.plan.baseline}
         if super()._must_stop(number):
             return True
-        if self.plan.baseline not in failed and (not candidates or candidates - failed):
+        if is_comparable(self.plan, failed):
             return False
         self.progress.say(
             f"no further launches: nothing is left to compare, since {', '.join(sorted(failed))} did not run to the end"

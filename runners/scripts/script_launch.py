@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,4 +78,13 @@ class ScriptLaunch(Launch):
                 arm.fail(ArmFailed(apart, status="wrong"))
 
     def _stages(self, arms: Sequence[ArmLaunch], known: Sequence[ArmLaunch]) -> list[Callable[[], None]]:
-        return [partial(self._run_rounds, arms)]
+        """Blocks, unless those arms that run have nothing to be held against."""
+        failed = {arm.record.arm for arm in self.arms if arm.record.status != "ok"}
+        return [partial(self._run_rounds, arms)] if is_comparable(self.plan, failed) else []
+
+
+def is_comparable(plan: Plan, failed: Collection[str]) -> bool:
+    """Whether the baseline and a candidate, or its control where there is none, have not failed."""
+    others = [name for name in plan.compared_arms() if name != plan.baseline]
+    candidates = [name for name in others if name in plan.arms] or others
+    return plan.baseline not in failed and any(name not in failed for name in candidates)

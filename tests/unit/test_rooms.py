@@ -35,7 +35,6 @@ INNER_ROOMS = {
     "runners/planning": {"launchers", "hosts", "processes", "protocol"},
     "runners/rank": {"launchers", "planning", "processes", "protocol"},
     "runners/driver": {"hosts", "lab", "launchers", "planning", "processes", "protocol"},
-    "runners/scripts": {"hosts", "launchers", "planning", "processes", "protocol"},
     "runners/standalone": {"hosts", "launchers", "planning", "processes", "protocol", "rank"},
     "runners/doctor": {"launchers", "processes"},
     "runners/scripts": {"driver", "hosts", "launchers", "planning", "processes", "protocol"},
