@@ -148,7 +148,7 @@ def run(folder: Path, arguments: list[str]) -> Answer:
         environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "COLUMNS": "200"}
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         began = time.monotonic()
-        command = [sys.executable, "-P", "-m", "ringside", *arguments, "-o", str(folder)]
+        command = [str(BIN / "ringside"), *arguments, "-o", str(folder)]
         ended = subprocess.run(
             command, check=False, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=SCRIPTS
         )
