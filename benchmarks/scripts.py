@@ -108,9 +108,8 @@ class Answer:
     def line(self) -> str:
         """Everything that counts, in one line."""
         result = self.result
-        ratio = "no ratio"
-        if result:
-            ratio = f"ratio {result['throughput_ratio']:.3f} ({result['ci_low']:.3f} to {result['ci_high']:.3f})"
+        ratio = f"ratio {result['throughput_ratio']:.3f}" if result.get("throughput_ratio") else "no ratio"
+        ratio += f" ({result['ci_low']:.3f} to {result['ci_high']:.3f})" if result.get("ci_low") else ""
         verdict, equality = result.get("verdict", "no verdict"), "equal" if self.is_equal else "not equal"
         return f"{self.pair}: {verdict}, {ratio}, {equality}, exit code {self.code}, {self.minutes:.1f} min"
 
@@ -252,7 +251,7 @@ def workload_plan(setting: Setting, repetition: int) -> dict[str, Any]:
 
 def intervals_agree(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two ratios are no further apart than both intervals together make likely."""
-    if not one or not other:
+    if not (one.get("ci_low") and other.get("ci_low")):
         return False
     apart = abs(math.log(one["throughput_ratio"] / other["throughput_ratio"]))
     return apart <= math.hypot(*(math.log(result["ci_high"] / result["ci_low"]) / 2 for result in (one, other)))
