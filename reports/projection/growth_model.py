@@ -30,8 +30,10 @@ EXCHANGES = np.concatenate([[0.0], np.geomspace(0.003, 4, 36)])
 SHARES = np.array([0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0])
 SHARE_PRIOR = np.array([2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0])
 STRAGGLES = np.array([0.0, 0.005, 0.01, 0.02, 0.03, 0.045, 0.07])
-NOISES = (0.004, 0.008, 0.016, 0.032)
-"""Standard deviation of the logarithm of one figure, on one host; equally likely."""
+NOISES = (0.001, 0.004, 0.008, 0.016, 0.032)
+"""Standard deviation of the logarithm of one figure, on one host."""
+NOISE_PRIOR = (0.1, 1.0, 1.0, 1.0, 1.0)
+"""Published figures vary by 0.4% and more; less has to be seen in many sizes that fit exactly."""
 STEP_SCALE, EXCHANGE_SCALE, STRAGGLE_SCALE = 0.15, 0.15, 0.04
 """Of half-Cauchy priors, and of an exponential one for stragglers."""
 NOISE_GROWTH = 0.3
@@ -90,9 +92,10 @@ def fit_growth(hosts: Sequence[float], times_s: Sequence[float], errors: Sequenc
     """
     logs, own = np.log(times_s), np.square(np.zeros(len(times_s)) if errors is None else errors)
     terms = [_log_terms(count) for count in hosts]
-    fits = [_weigh(terms, logs, (noise * np.array([_noise_factor(count) for count in hosts])) ** 2 + own) for noise in NOISES]
+    factors = np.array([_noise_factor(count) for count in hosts])
+    fits = [_weigh(terms, logs, (noise * factors) ** 2 + own) for noise in NOISES]
     best = max(float(scores.max()) for scores, _, _ in fits)
-    weights = [np.exp(scores - best) * _prior() for scores, _, _ in fits]
+    weights = [np.exp(scores - best) * _prior() * share for (scores, _, _), share in zip(fits, NOISE_PRIOR, strict=True)]
     least = NEGLIGIBLE * max(float(one.max()) for one in weights)
     kept = [np.flatnonzero(one > least) for one in weights]
     total = sum(float(one[cells].sum()) for one, cells in zip(weights, kept, strict=True))

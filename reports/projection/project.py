@@ -83,7 +83,7 @@ def _too_little(series: Series) -> str | None:
         return f"{partly[0]} ranks do not fill hosts of {per_host}; leave that size out"
     if not several:
         return (
-            f"all its sizes ({_listed(sizes)} ranks) lie within one host of {per_host}, and tell nothing of exchange between hosts; "
+            f"all its sizes ({_listed(sizes)} ranks) lie within one host of {per_host}: nothing tells of exchange between hosts; "
             f"measure {2 * per_host} and {4 * per_host} ranks"
         )
     if len(several) > 1 or (per_host > 1 and per_host in sizes):
