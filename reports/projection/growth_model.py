@@ -35,7 +35,7 @@ NOISES = (0.001, 0.004, 0.008, 0.016, 0.032)
 NOISE_PRIOR = (0.1, 1.0, 1.0, 1.0, 1.0)
 """Published figures vary by 0.4% and more; less has to be seen in many sizes that fit exactly."""
 STEP_SCALE, EXCHANGE_SCALE, STRAGGLE_SCALE = 0.15, 0.15, 0.04
-"""Of half-Cauchy priors, and of an exponential one for stragglers."""
+"""Widths of half-Cauchy priors, and of an exponential one for stragglers."""
 NOISE_GROWTH = 0.3
 """How much of the noise of one host each doubling adds."""
 NEGLIGIBLE = 1e-4
