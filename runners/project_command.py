@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from measurement.errors import PlanError, printable, quoted
+from measurement.errors import PlanError, RecordError, printable, quoted
 
 if TYPE_CHECKING:
     from reports.projection.projection_schema import Projection
+    from reports.projection.series import Series
+    from reports.study_schema import Study
 
 PROJECTION = "projection.json"
 """File of a results folder."""
@@ -51,25 +53,41 @@ def project(
 
 def _sizes(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",")]
-    if not all(re.fullmatch("[1-9][0-9]*", word) for word in words):
-        raise PlanError(f"--to is {quoted(text)}; give numbers of ranks divided by commas, such as 32,64")
+    if not all(re.fullmatch("[1-9][0-9]{0,6}", word) for word in words):
+        raise PlanError(f"--to is {quoted(text)}; give numbers of ranks divided by commas, such as 32,64, of at most 7 digits")
     return sorted({int(word) for word in words})
 
 
-def _read(source: Path) -> tuple[list, list[tuple[str, str]]]:
+def _read(source: Path) -> tuple[list[Series], list[tuple[str, str]]]:
     """Series, and which of them are compared."""
-    from measurement.records.results import ResultsFolder
-    from reports.compose_study import conclude_study
     from reports.projection.series import has_hosts, read_series
     from reports.projection.study_series import series_of
 
     if source.is_dir():
-        of_study = series_of(conclude_study(ResultsFolder(source)))
+        of_study = series_of(_study(source))
         return of_study.series, of_study.pairs
     series = read_series(source)
     if not has_hosts(source):
         print(f"ringside: '{source}' has no column ranks_per_host: each rank is taken for a host of its own", file=sys.stderr)
     return series, []
+
+
+def _study(folder: Path) -> Study:
+    """From the records of a study, or from the report of runs of several sizes that people started themselves."""
+    from measurement.files import read_text
+    from measurement.records.results import ResultsFolder
+    from reports.compose_study import conclude_study
+    from reports.study_schema import Study
+
+    report = folder / "comparison.json"
+    if (folder / "plan.yaml").is_file() or not report.is_file():
+        return conclude_study(ResultsFolder(folder))
+    try:
+        return Study.model_validate_json(read_text(report))
+    except (OSError, ValueError) as error:
+        raise RecordError(
+            f"'{report}' is no report of runs of several sizes; make one with 'ringside report RUN RUN ...'"
+        ) from error
 
 
 def _write(found: Projection, folder: Path) -> None:

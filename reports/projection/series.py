@@ -14,7 +14,9 @@ from measurement.files import read_text
 
 NEEDED = ("ranks", "samples_per_s")
 OPTIONAL = ("series", "ranks_per_host")
-EXAMPLE = "ranks,samples_per_s,ranks_per_host\n8,2722,8\n16,5099,8\n"
+EXAMPLE = "ranks,samples_per_s,ranks_per_host\n8,2722,8\n16,5099,8"
+MOST_RANKS = 10**7
+LEAST_FIGURE, MOST_FIGURE = 1e-9, 1e15
 LEAST_GAIN = 1.1
 """Figures that grow by less than this factor in all, while ranks grow fourfold, are taken for those of one rank."""
 
@@ -53,12 +55,14 @@ def read_series(path: Path) -> list[Series]:
         PlanError: the file, a column or a value is missing or makes no sense; names the line.
     """
     try:
-        text = read_text(path)
-    except (OSError, UnicodeDecodeError) as error:
+        return _series(csv.DictReader(io.StringIO(read_text(path)), skipinitialspace=True), path)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise PlanError(f"'{path}' cannot be read: {error}; give a CSV file such as:\n{EXAMPLE}") from error
-    lines = csv.DictReader(io.StringIO(text), skipinitialspace=True)
-    _require_columns([name.strip() for name in lines.fieldnames or ()], path)
+
+
+def _series(lines: csv.DictReader[str], path: Path) -> list[Series]:
     lines.fieldnames = [name.strip() for name in lines.fieldnames or ()]
+    _require_columns(lines.fieldnames, path)
     found: dict[str, dict[int, float]] = {}
     per_host: dict[str, int] = {}
     for row in lines:
@@ -97,9 +101,10 @@ def _require_columns(names: Sequence[str], path: Path) -> None:
 
 def _count(row: Mapping[str, str | None], name: str, where: str) -> int:
     text = (row[name] or "").strip()
-    if not text.isdecimal() or int(text) < 1:
-        raise PlanError(f"{where}: {name} is {quoted(text)}; give a whole number from 1")
-    return int(text)
+    count = int(text) if text.isdecimal() and len(text) < 10 else 0
+    if not 1 <= count <= MOST_RANKS:
+        raise PlanError(f"{where}: {name} is {quoted(text)}; give a whole number from 1 to {MOST_RANKS}")
+    return count
 
 
 def _figure(value: str | None, where: str) -> float:
@@ -108,7 +113,7 @@ def _figure(value: str | None, where: str) -> float:
         figure = float(text)
     except ValueError:
         figure = math.nan
-    if not 0 < figure < math.inf:
+    if not LEAST_FIGURE <= figure <= MOST_FIGURE:
         raise PlanError(
             f"{where}: samples_per_s is {quoted(text)}; give a number above 0, samples per second of all ranks together, without a "
             "unit or commas"

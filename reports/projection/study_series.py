@@ -112,7 +112,10 @@ def _ranks_per_host(points: Sequence[StudyPoint]) -> int:
 
 
 def _used_slots(point: StudyPoint) -> list[int]:
-    """How many ranks each host has, filled in the order of the list."""
+    """How many ranks each host has: as measured where no hosts were asked for, else filled in the order of the list."""
+    seen = next((arm.by_rank.hosts for arm in point.arms if arm.by_rank), [])
+    if point.hosts is None and seen:
+        return [host.ranks for host in seen]
     used, left = [], point.world_size
     for host in (point.hosts or f"here:{left}").split(","):
         slots = min(int(host.rpartition(":")[2]) if ":" in host else 1, left)

@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 
-from measurement.errors import PlanError
+from measurement.errors import PlanError, RecordError
 from measurement.records.results import ResultsFolder
 from reports.compose_study import conclude_study
 from reports.estimate import Estimate
@@ -19,6 +19,7 @@ from reports.projection.projection_schema import Prediction, Projection, SeriesP
 from reports.projection.projection_tables import notes, projection_csv, refusals
 from reports.projection.series import Series, has_hosts, read_series
 from reports.projection.study_series import series_of
+from reports.schema import HostFigures
 from runners.project_command import project as command
 from tests.kit.results_factory import Truth
 from tests.unit.test_study import study_of, write_points
@@ -72,6 +73,9 @@ def test_columns_may_come_in_any_order_and_sizes_too(tmp_path):
         ('ranks,samples_per_s\n8,"1,449"\n', "samples_per_s is '1,449'"),
         ("ranks,samples_per_s\n8.5,100\n", "line 2: ranks is '8.5'; give a whole number from 1"),
         ("ranks,samples_per_s\n-8,100\n", "ranks is '-8'"),
+        (f"ranks,samples_per_s\n{'9' * 5000},100\n", "ranks is '9999"),
+        ("ranks,samples_per_s\n8,1e300\n", "samples_per_s is '1e300'"),
+        (f"ranks,samples_per_s\n{'8' * 200_000},1\n", "cannot be read: field larger than"),
         ("ranks,samples_per_s,ranks_per_host\n8,100,0\n", "ranks_per_host is '0'"),
         ("ranks,samples_per_s\n8,100\n16,190\n8,101\n", "line 4: series 'mine' has 8 ranks twice"),
         ("ranks,samples_per_s,ranks_per_host\n8,100,8\n16,190,4\n", "ranks_per_host is 4, and 8 in other lines of series 'mine'"),
@@ -211,7 +215,7 @@ def test_the_command_prints_what_it_can_and_says_what_it_cannot(tmp_path, capsys
     assert "90% interval" in said.out and "check: 8, 16, 32 foretell" in said.out
     with pytest.raises(PlanError, match=r"series 'good' is not projected: .*; series 'alone' is not projected"):
         command(path, to="32")
-    for wrong in ("", "32,", "-1", "many"):
+    for wrong in ("", "32,", "-1", "many", "9" * 5000):
         with pytest.raises(PlanError, match="--to is"):
             command(path, to=wrong)
 
@@ -251,6 +255,23 @@ def test_a_study_is_projected_with_its_ratio(measured, concluded, capsys):
     again = series_of(concluded)
     assert again.pairs == [("horovod-gloo", "ddp-gloo")]
     assert all(0 < error < 0.1 for one in again.series for error in one.errors.values())
+
+
+@pytest.mark.slow
+def test_the_report_of_runs_is_projected_from_the_hosts_that_were_seen(tmp_path, concluded, capsys):
+    runs = concluded.model_copy(deep=True)
+    for point in runs.points:
+        listed = (point.hosts or "here:2").split(",")
+        point.hosts = None
+        for arm in point.arms:
+            seen = [HostFigures(host=host, ranks=2, throughput_per_s=1.0) for host in listed]
+            arm.by_rank = arm.by_rank.model_copy(update={"hosts": seen})
+    (tmp_path / "comparison.json").write_text(runs.model_dump_json())
+    command(tmp_path, to="16", form="csv")
+    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()[1:]] == ["ddp-gloo", "horovod-gloo"]
+    (tmp_path / "comparison.json").write_text("{}")
+    with pytest.raises(RecordError, match="is no report of runs of several sizes"):
+        command(tmp_path, to="16")
 
 
 @pytest.mark.slow
