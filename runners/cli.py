@@ -15,7 +15,11 @@ from measurement.errors import PlanError, printable, unknown_name
 from measurement.registry import search_beside
 from runners.lab.lab_commands import app as lab
 from runners.processes.process_exit import begin_in_utf8, interrupted_code, run_command
+<<<<<<< HEAD
 from runners.scripts.ab_command import ab_command
+=======
+from runners.project_command import project
+>>>>>>> wip-project
 from runners.submission.submit_command import status, submit
 
 if TYPE_CHECKING:
@@ -39,6 +43,7 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pret
 app.add_typer(lab, name="lab")
 app.command()(submit)
 app.command()(status)
+app.command()(project)
 
 EXIT_FAILED = 1
 

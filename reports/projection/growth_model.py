@@ -1,0 +1,150 @@
+"""How a rank's time for a sample grows with the number of hosts: a few terms with priors, and what measured sizes leave of them.
+
+The time of h hosts is ``level × (1 + step [h > 1] + exchange × growth(h) + straggle × log2 h)``:
+
+- ``step``: what it costs to leave one host. It is a term of its own, so that no growth is read off the boundary of one host.
+- ``exchange``: grows with each doubling of hosts by ``share`` times what the doubling before added. A share near 0 holds the
+  efficiency, 1/2 is a ring's (h - 1) / h, 1 a tree's log2 h, and 2 a part that more hosts do not shorten.
+- ``straggle``: a little more waiting for the slowest with each doubling.
+
+Measured times vary by ``noise``, in logarithms, which grows with hosts. All five are unknown. Every cell of a grid over them is
+weighted by its prior and by how well it predicts the measured sizes; the level is integrated out. A prediction is the mixture of
+all cells, so that its interval holds both the noise and that the forms disagree. The priors are round figures, chosen on published
+series (docs/projection.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+Array = npt.NDArray[np.float64]
+STEPS = np.concatenate([[0.0], np.geomspace(0.003, 4, 24)])
+EXCHANGES = np.concatenate([[0.0], np.geomspace(0.003, 4, 36)])
+SHARES = np.array([0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0])
+SHARE_PRIOR = np.array([2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0])
+STRAGGLES = np.array([0.0, 0.005, 0.01, 0.02, 0.03, 0.045, 0.07])
+NOISES = (0.001, 0.004, 0.008, 0.016, 0.032)
+"""Standard deviation of the logarithm of one figure, on one host."""
+NOISE_PRIOR = (0.1, 1.0, 1.0, 1.0, 1.0)
+"""Published figures vary by 0.4% and more; less has to be seen in many sizes that fit exactly."""
+STEP_SCALE, EXCHANGE_SCALE, STRAGGLE_SCALE = 0.15, 0.15, 0.04
+"""Widths of half-Cauchy priors, and of an exponential one for stragglers."""
+NOISE_GROWTH = 0.3
+"""How much of the noise of one host each doubling adds."""
+NEGLIGIBLE = 1e-4
+"""Cells are left out whose weight is below this share of the largest."""
+BISECTIONS = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """What measured sizes leave of the terms: cells of the grid, those left out that weigh nothing."""
+
+    cells: npt.NDArray[np.intp]
+    """Positions in the flattened grid."""
+    weights: Array
+    """They sum to 1."""
+    levels: Array
+    """Mean logarithm of the level in each cell."""
+    level_variances: Array
+    noises: Array
+
+    def logs(self, hosts: float) -> tuple[Array, Array]:
+        """Mean and standard deviation of the logarithm of a figure at this many hosts, by cell."""
+        means = self.levels + _log_terms(hosts)[self.cells]
+        return means, np.sqrt(self.level_variances + (self.noises * _noise_factor(hosts)) ** 2)
+
+    def mean(self, hosts: float) -> float:
+        """Mean logarithm of a figure at this many hosts."""
+        return float((self.weights * self.logs(hosts)[0]).sum())
+
+    def quantile(self, hosts: float, share: float) -> float:
+        """The logarithm below which a figure lies with this probability."""
+        means, spreads = self.logs(hosts)
+        low, high = float((means - 8 * spreads).min()), float((means + 8 * spreads).max())
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            below = float((self.weights * special.ndtr((middle - means) / spreads)).sum())
+            low, high = (middle, high) if below < share else (low, middle)
+        return (low + high) / 2
+
+    def draw(self, hosts: float, number: int, random: np.random.Generator) -> Array:
+        """Draw logarithms of figures at this many hosts."""
+        means, spreads = self.logs(hosts)
+        chosen = random.choice(len(means), size=number, p=self.weights)
+        return np.asarray(random.normal(means[chosen], spreads[chosen]))
+
+
+def fit_growth(hosts: Sequence[float], times_s: Sequence[float], errors: Sequence[float] | None = None) -> Growth:
+    """Weigh the terms by measured sizes.
+
+    Args:
+        hosts: of each size; a single one leaves the priors as they are.
+        times_s: seconds of a rank for a sample, above 0.
+        errors: standard errors of the logarithms of these, beside the noise; none where not known.
+    """
+    logs, own = np.log(times_s), np.square(np.zeros(len(times_s)) if errors is None else errors)
+    terms = [_log_terms(count) for count in hosts]
+    factors = np.array([_noise_factor(count) for count in hosts])
+    fits = [_weigh(terms, logs, (noise * factors) ** 2 + own) for noise in NOISES]
+    best = max(float(scores.max()) for scores, _, _ in fits)
+    weights = [np.exp(scores - best) * _prior() * share for (scores, _, _), share in zip(fits, NOISE_PRIOR, strict=True)]
+    least = NEGLIGIBLE * max(float(one.max()) for one in weights)
+    kept = [np.flatnonzero(one > least) for one in weights]
+    total = sum(float(one[cells].sum()) for one, cells in zip(weights, kept, strict=True))
+    return Growth(
+        cells=np.concatenate(kept),
+        weights=np.concatenate([one[cells] / total for one, cells in zip(weights, kept, strict=True)]),
+        levels=np.concatenate([levels[cells] for (_, levels, _), cells in zip(fits, kept, strict=True)]),
+        level_variances=np.concatenate([np.full(len(c), variance) for (*_, variance), c in zip(fits, kept, strict=True)]),
+        noises=np.concatenate([np.full(len(cells), noise) for noise, cells in zip(NOISES, kept, strict=True)]),
+    )
+
+
+def _weigh(terms: Sequence[Array], logs: Array, variances: Array) -> tuple[Array, Array, float]:
+    """Log-likelihood of each cell with its level integrated out, the level's mean, and its variance."""
+    precisions = 1 / variances
+    rests = [log - term for log, term in zip(logs, terms, strict=True)]
+    levels = sum(p * rest for p, rest in zip(precisions, rests, strict=True)) / precisions.sum()
+    squares = sum(p * (rest - levels) ** 2 for p, rest in zip(precisions, rests, strict=True))
+    scores = -0.5 * (squares + np.log(variances).sum() + np.log(precisions.sum()))
+    return np.asarray(scores), np.asarray(levels), float(1 / precisions.sum())
+
+
+def _noise_factor(hosts: float) -> float:
+    return 1 + NOISE_GROWTH * math.log2(hosts)
+
+
+@lru_cache(maxsize=64)
+def _log_terms(hosts: float) -> Array:
+    """Logarithm of the time over the level, by cell."""
+    doublings = math.log2(hosts)
+    growth = np.array([doublings if share == 1 else (1 - share**doublings) / (1 - share) for share in SHARES])
+    step = (STEPS * (hosts > 1))[:, None, None, None]
+    exchange = EXCHANGES[None, :, None, None] * growth[None, None, :, None]
+    return np.asarray(np.log1p(step + exchange + (STRAGGLES * doublings)[None, None, None, :])).ravel()
+
+
+@lru_cache(maxsize=1)
+def _prior() -> Array:
+    """Probability of each cell before anything is measured."""
+    step, exchange = (_half_cauchy(_edges(g) / s) for g, s in ((STEPS, STEP_SCALE), (EXCHANGES, EXCHANGE_SCALE)))
+    straggle = -np.expm1(-_edges(STRAGGLES) / STRAGGLE_SCALE)
+    parts = [np.diff(step), np.diff(exchange), SHARE_PRIOR, np.diff(straggle)]
+    one, two, three, four = (part / part.sum() for part in parts)
+    return np.asarray(np.einsum("i,j,k,l->ijkl", one, two, three, four)).ravel()
+
+
+def _edges(grid: Array) -> Array:
+    return np.concatenate([[0.0], (grid[1:] + grid[:-1]) / 2, [1.1 * grid[-1]]])
+
+
+def _half_cauchy(values: Array) -> Array:
+    return np.asarray(2 / math.pi * np.arctan(values))

@@ -1,0 +1,178 @@
+"""Projects series to sizes that were not measured, and refuses where their sizes say too little or contradict the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from reports.estimate import Estimate
+from reports.projection.growth_model import Growth, fit_growth
+from reports.projection.projection_schema import CONFIDENCE, BackCheck, Prediction, Projection, RatioPrediction, SeriesProjection
+from reports.projection.series import Series
+
+LOW, HIGH = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2
+DRAWS = 20_000
+"""Pairs of figures that the interval of a ratio is made of."""
+SEED = 1
+
+
+def project(
+    series: Sequence[Series],
+    to: Sequence[int],
+    *,
+    source: str,
+    fit_up_to: float = math.inf,
+    pairs: Sequence[tuple[str, str]] = (),
+) -> Projection:
+    """Project every series that allows it.
+
+    Args:
+        series: with all their sizes.
+        to: numbers of ranks.
+        source: where the figures come from.
+        fit_up_to: larger sizes are left out, and shown beside what is predicted for them.
+        pairs: names of two series each, whose ratio is projected, too.
+    """
+    found = [_project_one(one, to, fit_up_to) for one in series]
+    grown = {one.series: growth for one, growth in found if growth}
+    by_name = {one.name: one for one in series}
+    ratios = [
+        RatioPrediction(candidate=a, baseline=b, ranks=ranks, ratio=_ratio(grown[a], grown[b], by_name[a].hosts(ranks)))
+        for a, b in pairs
+        if a in grown and b in grown
+        for ranks in _beyond(by_name[a].up_to(fit_up_to), to)
+        if ranks in _beyond(by_name[b].up_to(fit_up_to), to)
+    ]
+    return Projection(source=source, to=list(to), series=[one for one, _ in found], ratios=ratios)
+
+
+def _project_one(whole: Series, to: Sequence[int], fit_up_to: float) -> tuple[SeriesProjection, Growth | None]:
+    series = whole.up_to(fit_up_to)
+    used = _usable(series)
+    smallest = min(series.samples_per_s, default=1)
+    told = SeriesProjection(series=whole.name, ranks_per_host=whole.ranks_per_host, used=used, efficiency_of=smallest)
+    refusal = _too_little(series) or _unreachable(series, to)
+    if refusal:
+        return told.model_copy(update={"refusal": refusal}), None
+    check = _check(series)
+    if check and not check.holds:
+        return told.model_copy(update={"check": check, "refusal": _missed(check)}), None
+    growth = _fit(series, used)
+    predictions = [_predict(whole, series, growth, ranks) for ranks in _beyond(series, to)]
+    return told.model_copy(update={"check": check, "predictions": predictions}), growth
+
+
+def _usable(series: Series) -> list[int]:
+    """One whole host and sizes of several; parts of a host are another regime."""
+    return [ranks for ranks in series.samples_per_s if ranks >= series.ranks_per_host]
+
+
+def _several(series: Series) -> list[int]:
+    return [ranks for ranks in series.samples_per_s if ranks > series.ranks_per_host]
+
+
+def _too_little(series: Series) -> str | None:
+    """Why these sizes say too little, and what to measure; None where they are enough."""
+    per_host, sizes, several = series.ranks_per_host, list(series.samples_per_s), _several(series)
+    if not sizes:
+        return "no size is left to fit; give a larger --fit-up-to"
+    partly = [ranks for ranks in several if ranks % per_host]
+    if partly:
+        return f"{partly[0]} ranks do not fill hosts of {per_host}; leave that size out"
+    if not several:
+        return (
+            f"all its sizes ({_listed(sizes)} ranks) lie within one host of {per_host}: nothing tells of exchange between hosts; "
+            f"measure {2 * per_host} and {4 * per_host} ranks"
+        )
+    if len(several) > 1 or (per_host > 1 and per_host in sizes):
+        return None
+    whole_host = f", or {per_host}, which is one whole host" if per_host > 1 else ""
+    return f"its only size of several hosts is {several[0]} ranks; measure {2 * several[0]} ranks, too{whole_host}"
+
+
+def _unreachable(series: Series, to: Sequence[int]) -> str | None:
+    """Why none of the sizes that are asked for can be projected to; None where one can."""
+    largest = max(series.samples_per_s)
+    if _beyond(series, to):
+        return None
+    partly = next((ranks for ranks in to if ranks > largest), None)
+    if partly:
+        return f"{partly} ranks do not fill hosts of {series.ranks_per_host}; ask for a multiple"
+    return f"{max(to)} ranks are not more than its largest size, {largest}; ask for more, or leave larger ones out with --fit-up-to"
+
+
+def _beyond(series: Series, to: Sequence[int]) -> list[int]:
+    """The sizes that are larger than all measured ones, and fill their hosts."""
+    return [ranks for ranks in to if ranks > max(series.samples_per_s) and ranks % series.ranks_per_host == 0]
+
+
+def _missed(check: BackCheck) -> str:
+    told = check.samples_per_s
+    return (
+        f"the smaller sizes ({_listed(check.from_ranks)} ranks) foretell {told.value:.4g} samples/s with {check.ranks} ranks "
+        f"({told.ci_low:.4g} to {told.ci_high:.4g}), and {check.measured:.4g} were measured: what limits it there is not seen in "
+        f"them, or a figure is wrong; measure {check.ranks} ranks again, and {2 * check.ranks}"
+    )
+
+
+def _check(series: Series) -> BackCheck | None:
+    """Predict the largest size from the smaller ones, where these are enough."""
+    *smaller, largest = _usable(series)
+    before = series.up_to(largest - 1)
+    if _too_little(before):
+        return None
+    found = _throughput(_fit(before, smaller), largest, series, error=series.errors.get(largest, 0.0))
+    measured = series.samples_per_s[largest]
+    holds = found.bounds is not None and found.bounds[0] <= measured <= found.bounds[1]
+    return BackCheck(ranks=largest, from_ranks=smaller, samples_per_s=found, measured=measured, holds=holds)
+
+
+def _fit(series: Series, used: Sequence[int]) -> Growth:
+    times_s, errors = [series.time_s(ranks) for ranks in used], [series.errors.get(ranks, 0.0) for ranks in used]
+    return fit_growth([series.hosts(ranks) for ranks in used], times_s, errors)
+
+
+def _throughput(growth: Growth, ranks: int, series: Series, *, error: float = 0.0) -> Estimate:
+    """All ranks together, with its prediction interval; ``error``: of a figure to compare with, which widens it."""
+    hosts = series.hosts(ranks)
+    centre = growth.mean(hosts)
+    down, up = (growth.quantile(hosts, share) - centre for share in (LOW, HIGH))
+    more = 1.645 * error
+    bounds = [ranks / math.exp(centre + side * math.hypot(abs(part), more)) for side, part in ((1, up), (-1, down))]
+    return Estimate(value=ranks / math.exp(centre), ci_low=bounds[0], ci_high=bounds[1])
+
+
+def _predict(whole: Series, series: Series, growth: Growth, ranks: int) -> Prediction:
+    used = _usable(series)
+    smallest = min(series.samples_per_s)
+    throughput = _throughput(growth, ranks, series)
+    return Prediction(
+        ranks=ranks,
+        hosts=ranks // series.ranks_per_host,
+        samples_per_s=throughput,
+        efficiency=throughput.times(series.time_s(smallest) / ranks),
+        hold=ranks / series.time_s(used[-1]),
+        ring=_ring(series, used, ranks),
+        measured=whole.samples_per_s.get(ranks),
+    )
+
+
+def _ring(series: Series, used: Sequence[int], ranks: int) -> float:
+    """Least squares of a rank's time for a sample over (hosts - 1) / hosts."""
+    crossed = np.array([1 - 1 / series.hosts(size) for size in used])
+    slope, level = np.polyfit(crossed, [series.time_s(size) for size in used], 1)
+    return float(ranks / (level + slope * (1 - 1 / series.hosts(ranks))))
+
+
+def _ratio(candidate: Growth, baseline: Growth, hosts: float) -> Estimate:
+    """The candidate's throughput over the baseline's: their predictions are drawn independently of each other."""
+    random = np.random.default_rng(SEED)
+    logs = baseline.draw(hosts, DRAWS, random) - candidate.draw(hosts, DRAWS, random)
+    low, high = np.exp(np.quantile(logs, [LOW, HIGH]))
+    return Estimate(value=math.exp(baseline.mean(hosts) - candidate.mean(hosts)), ci_low=float(low), ci_high=float(high))
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    return ", ".join(map(str, sizes))

@@ -1,0 +1,124 @@
+"""What a projection looks like: tables for the terminal, lines below them, and the CSV that other programs read."""
+
+from __future__ import annotations
+
+import math
+
+from reports.estimate import Estimate
+from reports.formats.csv_report import csv_bytes
+from reports.projection.projection_schema import BackCheck, Prediction, Projection, SeriesProjection
+from reports.tables.table import Row, Table, columns, row
+from reports.wording.formatting import NONE, rate, rate_interval, ratio
+
+CSV_COLUMNS = ("series", "ranks", "samples_per_s", "low", "high", "hold", "ring")
+TITLES = {
+    "series": "series",
+    "ranks": "ranks",
+    "hosts": "hosts",
+    "samples": "samples/s",
+    "interval": "90% interval",
+    "efficiency": "efficiency",
+    "hold": "hold",
+    "ring": "ring",
+    "measured": "measured",
+}
+NUMERIC = [name for name in TITLES if name != "series"]
+EXPLANATION = (
+    "interval: where one launch is expected; efficiency: a rank's throughput over that with {base}; yardsticks: hold, the last "
+    "efficiency stays; ring, time grows by (hosts - 1) / hosts"
+)
+
+
+def projection_table(projection: Projection) -> Table:
+    """Every prediction, in groups by series."""
+    rows = [_row(one, prediction) for one in projection.series for prediction in one.predictions]
+    titles = {
+        name: title for name, title in TITLES.items() if name != "measured" or any(p.measured for p in _predictions(projection))
+    }
+    return Table(columns=columns(titles, numeric=NUMERIC, wraps=["series"]), rows=rows)
+
+
+def _predictions(projection: Projection) -> list[Prediction]:
+    return [prediction for one in projection.series for prediction in one.predictions]
+
+
+def _row(one: SeriesProjection, prediction: Prediction) -> Row:
+    measured = Estimate(value=prediction.measured) if prediction.measured else None
+    entries = {
+        "series": one.series,
+        "ranks": str(prediction.ranks),
+        "hosts": str(prediction.hosts),
+        "samples": rate(prediction.samples_per_s),
+        "interval": rate_interval(prediction.samples_per_s),
+        "efficiency": f"{prediction.efficiency.value:.0%}",
+        "hold": rate(Estimate(value=prediction.hold)),
+        "ring": rate(Estimate(value=prediction.ring)),
+        "measured": rate(measured),
+    }
+    return row(entries, group=one.series)
+
+
+def ratio_table(projection: Projection) -> Table:
+    """Every ratio of two arms; no rows where nothing is compared."""
+    titles = {"arms": "ratio", "ranks": "ranks", "ratio": "throughput", "interval": "90% interval"}
+    rows = [
+        row(
+            {
+                "arms": f"{one.candidate} / {one.baseline}",
+                "ranks": str(one.ranks),
+                "ratio": ratio(one.ratio.value),
+                "interval": f"{ratio(one.ratio.ci_low)} to {ratio(one.ratio.ci_high)}",
+            },
+            group=one.candidate,
+        )
+        for one in projection.ratios
+    ]
+    return Table(columns=columns(titles, numeric=["ranks", "ratio", "interval"]), rows=rows)
+
+
+def notes(projection: Projection) -> list[str]:
+    """What each series rests on and how its largest size was foretold, then what the columns mean."""
+    told = [_basis(one) for one in projection.series if one.predictions]
+    bases = dict.fromkeys(one.efficiency_of for one in projection.series if one.predictions)
+    ranks = " or ".join(f"{base} rank{'s' if base > 1 else ''}" for base in bases)
+    return [*told, EXPLANATION.format(base=ranks)] if told else []
+
+
+def _basis(one: SeriesProjection) -> str:
+    sizes = ", ".join(map(str, one.used))
+    if one.check is None:
+        return f"{one.series}: from {sizes} ranks; one size of several hosts, so nothing to check it by"
+    return f"{one.series}: from {sizes} ranks; {_checked(one.check)}"
+
+
+def _checked(check: BackCheck) -> str:
+    told = check.samples_per_s
+    return (
+        f"check: {', '.join(map(str, check.from_ranks))} foretell {rate(told)} with {check.ranks} ({rate_interval(told)}), "
+        f"measured {rate(Estimate(value=check.measured))}"
+    )
+
+
+def refusals(projection: Projection) -> list[str]:
+    """Why series are not projected."""
+    return [f"series '{one.series}' is not projected: {one.refusal}" for one in projection.series if one.refusal]
+
+
+def projection_csv(projection: Projection) -> str:
+    """One line for each prediction, columns ``CSV_COLUMNS``, six digits."""
+    found = [(one.series, prediction) for one in projection.series for prediction in one.predictions]
+    return csv_bytes(CSV_COLUMNS, (_csv_row(name, prediction) for name, prediction in found)).decode()
+
+
+def _csv_row(series: str, prediction: Prediction) -> dict[str, str | int]:
+    low, high = prediction.samples_per_s.bounds or (math.nan, math.nan)
+    figures = {"samples_per_s": prediction.samples_per_s.value, "low": low, "high": high}
+    figures |= {"hold": prediction.hold, "ring": prediction.ring}
+    return {"series": series, "ranks": prediction.ranks, **{name: _plain(value) for name, value in figures.items()}}
+
+
+def _plain(value: float) -> str:
+    """Six digits, never in powers of ten."""
+    if not 0 < value < math.inf:
+        return NONE
+    return f"{value:.{max(0, 5 - math.floor(math.log10(value)))}f}"

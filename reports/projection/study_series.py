@@ -1,0 +1,124 @@
+"""From a study's points to the series that are projected: one for each arm, and for each rate of the links where these differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy import special
+
+from measurement.errors import PlanError
+from reports.estimate import Estimate
+from reports.projection.series import Series
+from reports.schema import ArmSummary
+from reports.study_schema import Study, StudyPoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySeries:
+    """A study's series, and which of them are compared."""
+
+    series: list[Series]
+    pairs: list[tuple[str, str]]
+    """Candidate and baseline."""
+
+
+def series_of(study: Study) -> StudySeries:
+    """Make the series of a study's arms; an arm that was timed at no point has none.
+
+    Raises:
+        PlanError: its points differ in more than the number of ranks and the rate of the links.
+    """
+    if study.scaling == "strong":
+        raise PlanError(
+            f"'{study.comparison_id}' is a study of strong scaling: the batch of a rank shrinks from point to point; project one "
+            "with scaling: weak"
+        )
+    by_rate: dict[str | None, list[StudyPoint]] = {}
+    for point in study.points:
+        by_rate.setdefault(point.link_rate, []).append(point)
+    found, pairs = [], []
+    for rate, points in by_rate.items():
+        label = f" at {rate}" if len(by_rate) > 1 else ""
+        _require_alike(points)
+        per_host = _ranks_per_host(points)
+        own = [one for name in _arms(points) if (one := _series(points, name, name + label, per_host, study.confidence))]
+        found += own
+        names = {one.name for one in own}
+        base = study.baseline + label
+        pairs += [(one.name, base) for one in own if base in names and one.name != base]
+    if not found:
+        raise PlanError(f"'{study.comparison_id}' has no timing at any point; measure it first")
+    return StudySeries(series=found, pairs=pairs)
+
+
+def _arms(points: Sequence[StudyPoint]) -> list[str]:
+    """Arms without controls, and without those that run as a single process."""
+    return [arm.name for arm in points[0].arms if arm.role != "control" and _timed(points, arm.name)]
+
+
+def _timed(points: Sequence[StudyPoint], name: str) -> list[tuple[StudyPoint, ArmSummary]]:
+    arms = [(point, point.arm(name)) for point in points]
+    return [(point, arm) for point, arm in arms if arm.status == "ok" and arm.throughput_per_s is not None]
+
+
+def _series(points: Sequence[StudyPoint], arm: str, name: str, per_host: int, confidence: float) -> Series | None:
+    figures = {point.world_size: found.throughput_per_s for point, found in _timed(points, arm) if found.throughput_per_s}
+    if not figures or (max(figures) == 1 and max(point.world_size for point in points) > 1):
+        return None
+    return Series(
+        name=name,
+        ranks_per_host=per_host,
+        samples_per_s={ranks: figures[ranks].value for ranks in sorted(figures)},
+        errors={ranks: _error(figure, confidence) for ranks, figure in figures.items()},
+    )
+
+
+def _error(figure: Estimate, confidence: float) -> float:
+    """The standard error of its logarithm, from its interval."""
+    if figure.bounds is None or figure.bounds[0] <= 0:
+        return 0.0
+    return math.log(figure.bounds[1] / figure.bounds[0]) / (2 * float(special.ndtri((1 + confidence) / 2)))
+
+
+def _require_alike(points: Sequence[StudyPoint]) -> None:
+    first = points[0]
+    for point in points[1:]:
+        if point.local_batch_size != first.local_batch_size:
+            raise PlanError(
+                f"points '{first.name}' and '{point.name}' have {first.local_batch_size} and {point.local_batch_size} samples a "
+                "rank; points that are projected differ in the number of ranks only"
+            )
+    sizes = [point.world_size for point in points]
+    twice = next((point for index, point in enumerate(points) if point.world_size in sizes[:index]), None)
+    if twice:
+        raise PlanError(
+            f"point '{twice.name}' has {twice.world_size} ranks, as another point has; project one that has each size once"
+        )
+
+
+def _ranks_per_host(points: Sequence[StudyPoint]) -> int:
+    """Ranks of each host, where there are several; all ranks where every point has one host."""
+    found: dict[int, str] = {}
+    for point in points:
+        used = _used_slots(point)
+        if len(used) > 1:
+            found |= {slots: point.name for slots in used if slots not in found}
+    if len(found) > 1:
+        told = ", ".join(f"{slots} at '{name}'" for slots, name in found.items())
+        raise PlanError(f"hosts have unlike numbers of ranks ({told}); project points that fill their hosts alike")
+    return next(iter(found), max(point.world_size for point in points))
+
+
+def _used_slots(point: StudyPoint) -> list[int]:
+    """How many ranks each host has: as measured where no hosts were asked for, else filled in the order of the list."""
+    seen = next((arm.by_rank.hosts for arm in point.arms if arm.by_rank), [])
+    if point.hosts is None and seen:
+        return [host.ranks for host in seen]
+    used, left = [], point.world_size
+    for host in (point.hosts or f"here:{left}").split(","):
+        slots = min(int(host.rpartition(":")[2]) if ":" in host else 1, left)
+        used += [slots] if slots else []
+        left -= slots
+    return used

@@ -1,0 +1,109 @@
+"""``ringside project``."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from measurement.errors import PlanError, RecordError, printable, quoted
+
+if TYPE_CHECKING:
+    from reports.projection.projection_schema import Projection
+    from reports.projection.series import Series
+    from reports.study_schema import Study
+
+PROJECTION = "projection.json"
+"""File of a results folder."""
+
+
+def project(
+    source: Annotated[
+        Path, typer.Argument(help="Results folder of a study with several sizes, or a CSV file: ranks,samples_per_s.")
+    ],
+    to: Annotated[str, typer.Option("--to", metavar="N,N", help="Numbers of ranks to project to, such as 32,64.")],
+    fit_up_to: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Leave larger sizes out, to see how well they are met.")
+    ] = None,
+    form: Annotated[Literal["table", "csv"], typer.Option("--format", help="How the predictions are printed.")] = "table",
+) -> None:
+    """Project throughput, efficiency and ratios of arms to sizes that were not measured, with 90% prediction intervals."""
+    from reports.projection.project import project as project_series
+    from reports.projection.projection_tables import projection_csv, refusals
+
+    sizes = _sizes(to)
+    limit = float("inf") if fit_up_to is None else fit_up_to
+    series, pairs = _read(source)
+    found = project_series(series, sizes, source=str(source), fit_up_to=limit, pairs=pairs)
+    told = refusals(found)
+    if len(told) == len(found.series):
+        raise PlanError("; ".join(told))
+    for line in told:
+        print(f"ringside: {printable(line)}", file=sys.stderr)
+    if source.is_dir():
+        _write(found, source)
+    if form == "csv":
+        print(projection_csv(found), end="")
+    else:
+        _show(found)
+
+
+def _sizes(text: str) -> list[int]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(re.fullmatch("[1-9][0-9]{0,6}", word) for word in words):
+        raise PlanError(f"--to is {quoted(text)}; give numbers of ranks divided by commas, such as 32,64, of at most 7 digits")
+    return sorted({int(word) for word in words})
+
+
+def _read(source: Path) -> tuple[list[Series], list[tuple[str, str]]]:
+    """Series, and which of them are compared."""
+    from reports.projection.series import has_hosts, read_series
+    from reports.projection.study_series import series_of
+
+    if source.is_dir():
+        of_study = series_of(_study(source))
+        return of_study.series, of_study.pairs
+    series = read_series(source)
+    if not has_hosts(source):
+        print(f"ringside: '{source}' has no column ranks_per_host: each rank is taken for a host of its own", file=sys.stderr)
+    return series, []
+
+
+def _study(folder: Path) -> Study:
+    """From the records of a study, or from the report of runs of several sizes that people started themselves."""
+    from measurement.files import read_text
+    from measurement.records.results import ResultsFolder
+    from reports.compose_study import conclude_study
+    from reports.study_schema import Study
+
+    report = folder / "comparison.json"
+    if (folder / "plan.yaml").is_file() or not report.is_file():
+        return conclude_study(ResultsFolder(folder))
+    try:
+        return Study.model_validate_json(read_text(report))
+    except (OSError, ValueError) as error:
+        raise RecordError(
+            f"'{report}' is no report of runs of several sizes; make one with 'ringside report RUN RUN ...'"
+        ) from error
+
+
+def _write(found: Projection, folder: Path) -> None:
+    from measurement.records.results import write_result
+
+    write_result(folder / PROJECTION, found.model_dump_json(indent=1) + "\n")
+
+
+def _show(found: Projection) -> None:
+    from reports.formats.terminal import new_console, rich_table, shown
+    from reports.projection.projection_tables import notes, projection_table, ratio_table
+
+    console = new_console()
+    console.print(rich_table(projection_table(found), once_per_group="series"))
+    if found.ratios:
+        console.print()
+        console.print(rich_table(ratio_table(found), once_per_group="arms"))
+    for line in notes(found):
+        console.print(shown(line), soft_wrap=True)
