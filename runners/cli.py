@@ -15,11 +15,8 @@ from measurement.errors import PlanError, printable, unknown_name
 from measurement.registry import search_beside
 from runners.lab.lab_commands import app as lab
 from runners.processes.process_exit import begin_in_utf8, interrupted_code, run_command
-<<<<<<< HEAD
-from runners.scripts.ab_command import ab_command
-=======
 from runners.project_command import project
->>>>>>> wip-project
+from runners.scripts.ab_command import ab_command
 from runners.submission.submit_command import status, submit
 
 if TYPE_CHECKING:

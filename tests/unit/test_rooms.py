@@ -45,12 +45,8 @@ INNER_ROOMS = {
     "reports/scripts": {"conclusions", "statistics", "wording"},
     "reports/tables": {"conclusions", "wording", "scripts"},
     "reports/charts": {"conclusions", "statistics", "wording", "tables"},
-<<<<<<< HEAD
     "reports/formats": {"conclusions", "statistics", "wording", "scripts", "tables", "charts"},
-=======
-    "reports/formats": {"conclusions", "statistics", "wording", "tables", "charts"},
     "reports/projection": {"wording", "tables", "formats"},
->>>>>>> wip-project
 }
 """What each room of a room may import of the others beside it: driver and rank know each other only through the protocol."""
 COMPOSING = {"cli", "compose_comparison", "compose_study", "conclude", "write_reports"}
