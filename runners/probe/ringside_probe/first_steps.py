@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import weakref
 from typing import Any, Callable, Iterator, Sequence
@@ -37,9 +36,7 @@ class FirstSteps:
         self.rates: list[float] = []
         """Learning rate of the first group, by step."""
         self._optimizers: list[Any] = []
-        self._loader: Any = lambda: None
-        self._yields: list[tuple[int, str | None, Any]] = []
-        """Backward passes before it, digest and loader of each batch since the last step."""
+        self._yielded = batches.Yielded()
         self._started: dict[str, list[float]] = NO_STATE
         self._sizes: dict[str, int] = {}
         self._gradients: dict[str, list[float]] = {}
@@ -58,7 +55,7 @@ class FirstSteps:
     @property
     def loader(self) -> Any:
         """The loader that yielded the training's batches; None where there was none, or it has gone."""
-        return self._loader()
+        return self._yielded.loader()
 
     @property
     def scaler(self) -> Any:
@@ -91,10 +88,7 @@ class FirstSteps:
 
     def on_batch(self, iterator: Any, batch: Any) -> None:
         """A loader has yielded this."""
-        self.noted(self._keep_batch, iterator, batch)
-
-    def _keep_batch(self, iterator: Any, batch: Any) -> None:
-        self._yields.append((self._recorder.backwards, batches.digest_of(batch), getattr(iterator, "_ringside_loader", None)))
+        self.noted(self._yielded.keep, iterator, batch, self._recorder.backwards)
 
     def before_step(self, optimizer: Any, is_nested: bool) -> None:
         """An optimizer is about to step. Horovod's has not waited for its gradients yet, unless ``is_nested``."""
@@ -107,7 +101,8 @@ class FirstSteps:
         self._prepare(optimizer, is_unchanged=False)
         self._read_gradients(optimizer)  # where there were none before: a closure made them
         recorder = self._recorder
-        self._accumulated += max(0, recorder.backwards_then - self._seen)  # those that a closure makes are no accumulation
+        outside = max(0, recorder.backwards_then - self._seen)
+        self._accumulated += outside + min(1, recorder.backwards - self._seen - outside)  # LBFGS calls its closure many times
         self._seen, self._taken = recorder.backwards, self._taken + 1
         if ends:
             self.accumulation = max(1, self._accumulated // self._taken)
@@ -198,22 +193,10 @@ class FirstSteps:
             "backward_passes": passes,
             "learning_rates": learning_rates,
             "samples": samples if self.samples_from else None,
-            "batch": self._digest(recorder.backwards),
+            "batch": self._yielded.take(recorder.backwards),
             "gradients": gradients,
             "parameters": self._sketched(dict(self.named_parameters())),
         }
-
-    def _digest(self, backwards: int) -> str | None:
-        """The digest of the batches since the last step that a backward pass followed."""
-        ends = [before for before, _, _ in self._yields[1:]] + [backwards]
-        used = [one for one, end in zip(self._yields, ends) if end > one[0]]
-        self._yields = []
-        if used and used[-1][2] is not None:
-            self._loader = used[-1][2]
-        found = [digest for _, digest, _ in used if digest]
-        if not found:
-            return None
-        return found[0] if len(found) == 1 else hashlib.blake2b("".join(found).encode(), digest_size=8).hexdigest()
 
     @property
     def samples_from(self) -> str | None:
@@ -240,6 +223,7 @@ class FirstSteps:
     def report(self, rank: int) -> dict[str, Any]:
         """What ``ScriptReport`` wants, after the compared steps."""
         trained = {id(one) for _, one in self.named_parameters()}
+        self.roots = [root for root in self.roots if any(id(one) in trained for one in root.parameters())]
         state = models.state_of(self.roots)
         buffers = {name: one for name, one in state.items() if name.startswith(models.BUFFER)}
         parameters = {name: one for name, one in state.items() if name not in buffers}
@@ -251,7 +235,7 @@ class FirstSteps:
             "steps": self._steps,
             "buffers": self._sketched(buffers),
             "sharded": self.is_sharded,
-            "without_optimizer": lost(parameters, trained),
+            "without_optimizer": [] if self.is_sharded else lost(parameters, trained),
             "samples_from": self.samples_from,
             "notes": self.notes,
         }

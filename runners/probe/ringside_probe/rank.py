@@ -54,6 +54,7 @@ class Rank:
     def _claim(self) -> None:
         """Become a rank: start the supervisor, connect, and count the steps that are compared."""
         compiling.never_compile(*self.recorder.hot)
+        endings.show_stack_on_signal()
         settings, place = self.settings, find_place()
         self.place, self.first.world_size = place, place.world_size
         os.environ[RANK_VARIABLE] = str(os.getpid())

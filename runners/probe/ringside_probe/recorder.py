@@ -2,6 +2,7 @@
 
 An iteration ends where the outermost ``step()`` of the first optimizer returns. Its time is that since the last one ended, in
 four phases that sum to it: waiting for data, backward (with Horovod's wait for the exchange), optimizer, and all else: forward.
+A closure that ``step()`` calls counts as forward and backward, up to the end of its last backward pass.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Recorder:
         self.backwards = self.fired = self.iterations = self.steps = 0
         self.depth = 0
         self.in_backward = self.is_evaluating = False
-        self._began = self._backward_before = 0
+        self._began = self.backward_ended = 0
         self._frame: Any = None
         self._outer: Any = None
         self._ends = iteration_ends
@@ -70,8 +71,9 @@ class Recorder:
             now = perf_counter_ns()
             if self.depth and self._is_running():
                 self.depth += 1
-                if self.depth == 2 and optimizer is self._outer:
+                if self.depth == 2 and optimizer is self._outer:  # Horovod's: it has waited for the exchange
                     self.backward += now - self._began
+                    self._began = now
                     if self.before_step is not None:
                         self.before_step(optimizer, True)
                 return
@@ -80,7 +82,7 @@ class Recorder:
             self.fired += 1
             if self.before_step is not None and self.backwards:
                 self.before_step(optimizer, False)
-            self._began, self._backward_before, self.backwards_then = now, self.backward, self.backwards
+            self._began, self.backwards_then = now, self.backwards
         except Exception as error:  # noqa: BLE001 - the probe's edge
             self.failed(error)
 
@@ -94,7 +96,7 @@ class Recorder:
                 return
             self.depth, self._frame, self._outer = 0, None, None
             now = perf_counter_ns()
-            self.optimizer += now - self._began - (self.backward - self._backward_before)
+            self.optimizer += now - max(self._began, self.backward_ended)  # what a closure does before is forward and backward
             if not self.backwards and self._without_backward < WITHOUT_BACKWARD:
                 self._without_backward += 1
                 return

@@ -1,15 +1,14 @@
-"""Puts the recorder's hooks into torch: optimizer steps, backward passes, loaders, GradScaler, and evaluation where asked."""
+"""Puts the recorder into torch: optimizer steps, backward passes, first forward, GradScaler, autocast, evaluation where asked."""
 
 from __future__ import annotations
 
 import functools
 import os
 import sys
-import weakref
 from time import perf_counter_ns
 from typing import Any
 
-from . import batches, library_threads, rank
+from . import library_threads, loaders, rank
 from .first_steps import FirstSteps
 from .recorder import Recorder
 from .reporting import guarded
@@ -26,7 +25,7 @@ def watch_torch(settings: Settings) -> rank.Rank:
     optimizer.register_optimizer_step_post_hook(recorder.post_hook)
     watch_backward(torch.autograd, recorder)
     watch_forward(torch.nn.Module, own.first)
-    guarded(watch_loaders, sys.modules.get("torch.utils.data.dataloader"), recorder)
+    guarded(loaders.watch, sys.modules.get("torch.utils.data.dataloader"), recorder)
     guarded(watch_scaler, torch, recorder)
     guarded(watch_autocast, torch, own.first)
     if hasattr(torch.distributed, "init_process_group"):
@@ -51,7 +50,8 @@ def watch_backward(autograd: Any, recorder: Recorder) -> None:
         try:
             result = original(*args, **kwargs)
         finally:
-            recorder.backward += perf_counter_ns() - began
+            recorder.backward_ended = perf_counter_ns()
+            recorder.backward += recorder.backward_ended - began
             recorder.in_backward = False
         try:
             recorder.note_backward(args[0] if args else kwargs.get("tensors"))
@@ -81,58 +81,6 @@ def watch_forward(module: Any, first: FirstSteps) -> None:
 
     module.__call__ = __call__
     first.stop_forward = stop
-
-
-def watch_loaders(module: Any, recorder: Recorder) -> None:
-    """Time what loaders' iterators take for each batch, and count what they yield."""
-    if module is None:
-        return
-    begin = module._BaseDataLoaderIter.__init__
-
-    @functools.wraps(begin)
-    def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-        begin(self, loader, *args, **kwargs)
-        self._ringside_loader = weakref.ref(loader)
-        owner: Any = next(one for one in type(self).__mro__ if "__next__" in vars(one))
-        if not hasattr(vars(owner)["__next__"], "_ringside"):
-            owner.__next__ = timed_next(vars(owner)["__next__"], recorder)
-
-    module._BaseDataLoaderIter.__init__ = __init__
-    iterate = module.DataLoader.__iter__
-
-    @functools.wraps(iterate)
-    def __iter__(self: Any) -> Any:
-        began = perf_counter_ns()
-        try:
-            return iterate(self)
-        finally:
-            if not recorder.is_evaluating:
-                recorder.wait += perf_counter_ns() - began
-
-    module.DataLoader.__iter__ = __iter__
-
-
-def timed_next(original: Any, recorder: Recorder) -> Any:
-    """A loader iterator's ``__next__`` that is timed."""
-
-    @functools.wraps(original)
-    def __next__(self: Any) -> Any:
-        began = perf_counter_ns()
-        batch = original(self)
-        if not recorder.off:
-            if not recorder.is_evaluating:
-                recorder.wait += perf_counter_ns() - began
-            try:
-                recorder.pending = batches.size_of(batch)
-                if recorder.on_batch is not None:
-                    recorder.on_batch(self, batch)
-            except Exception as error:  # noqa: BLE001 - the probe's edge
-                recorder.failed(error)
-        return batch
-
-    recorder.hot.append(__next__)
-    __next__._ringside = True  # type: ignore[attr-defined]
-    return __next__
 
 
 def watch_scaler(torch: Any, recorder: Recorder) -> None:

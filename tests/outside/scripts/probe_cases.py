@@ -1,6 +1,7 @@
 """Scripts of one process that train in unusual ways, by name; as users write them, they know nothing of Ringside."""
 
 import sys
+import tempfile
 
 import torch
 from torch.utils.data import DataLoader
@@ -25,6 +26,13 @@ def loss_of(model, batch):
 def forever(loader):
     while True:
         yield from loader
+
+
+def seeded_otherwise():
+    model = net()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    plain(model=model)
 
 
 def plain(steps=10**9, model=None, step=None):
@@ -146,6 +154,31 @@ def raises_in_a_step():
             optimizer.step(closure)
         except KeyError:
             continue
+
+
+def spawned(rank):
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2, init_method=f"file://{sys.argv[2]}")
+    plain(20 if rank == 0 else 40)
+    if rank == 0:
+        raise KeyError("rank 0")
+
+
+def spawns():
+    """Starts its ranks itself, of which one fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        sys.argv.append(f"{folder}/meeting")
+        torch.multiprocessing.spawn(spawned, nprocs=2)
+
+
+def shards():
+    """FSDP2 over one rank."""
+    from torch.distributed.fsdp import fully_shard
+
+    with tempfile.TemporaryDirectory() as folder:
+        torch.distributed.init_process_group("gloo", rank=0, world_size=1, init_method=f"file://{folder}/meeting")
+        model = net()
+        fully_shard(model)
+        plain(model=model)
 
 
 def never_steps():
