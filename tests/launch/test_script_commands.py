@@ -11,7 +11,7 @@ import sys
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from measurement.errors import HostfileError, PlanError
@@ -74,7 +74,12 @@ def test_what_is_no_command_is_refused(command, message):
         read_command(command)
 
 
-@given(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=12))
+TYPED = "torchrun srun mpirun python env -m -n -np --x=1 x= -- - A=1 'q t.py 2 torch.distributed.run"
+WORDS = st.sampled_from(TYPED.split())
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.lists(WORDS | st.text("-=:'\" aé1", min_size=1, max_size=4), min_size=1, max_size=8))
 def test_any_words_are_read_and_none_gets_lost(words):
     try:
         line = read_command(shlex.join(words))
@@ -87,6 +92,7 @@ def test_any_words_are_read_and_none_gets_lost(words):
     assert len(carried) >= len(kept)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(
     kind=st.sampled_from(sorted(VALUES)),
     flags=st.lists(st.sampled_from(["--verbose", "--report-bindings", "--label"]), max_size=3),
