@@ -57,7 +57,7 @@ class Asked(BaseModel):
     beside: str | None = None
     worktree: str | None = None
     repository: str | None = None
-    """Of an arm with a commit of its own, see ``OwnWork``."""
+    """Where an arm has a commit of its own, see ``OwnWork``."""
 
     def facts(self) -> WorkloadFacts:
         """Try the workload out in this process; raises a ``PlanError`` where there is none, or nothing to train."""

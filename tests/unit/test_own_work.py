@@ -183,7 +183,6 @@ def test_conditions_that_follow_are_noted_before_anything_is_measured():
 @pytest.mark.parametrize(
     ("allow", "verdict", "withheld"),
     [
-        ([], "undecided", "work"),
         (["model"], "undecided", "work"),
         (["model", "samples"], "slower", None),
         (["all"], "slower", None),
