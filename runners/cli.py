@@ -253,13 +253,17 @@ def check(
 ) -> None:
     """Try a workload out on the CPU, in seconds: what every run would call, and what cannot work, with the line and the remedy."""
     from measurement.plans.plan_file import check_plan
+    from runners.planning.arms import resolve_arms
     from runners.planning.check_process import check_and_print
+    from runners.planning.own_checks import require_own_work
     from runners.planning.plan_reading import is_plan, read_plan
     from runners.standalone.flags import settings
 
     if is_plan(workload):
         plan = read_plan(Path(workload))
         check_and_print(plan, with_arms=True)
+        for note in require_own_work(resolve_arms(plan).values(), host=None).notes if plan.has_own_work else []:
+            print(f"  note       {note}")
         if not rehearse_and_print(plan):
             raise typer.Exit(EXIT_FAILED)
         return
