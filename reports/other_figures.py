@@ -24,7 +24,7 @@ from reports.schema import Comparison
 COLUMNS = ("arm", "run", "samples", "seconds")
 MOST_BYTES = 64 << 20
 MOST_SAMPLES = 1 << 53
-"""Of a run: beyond it, floats are no longer exact."""
+"""The most of a run: beyond it, floats are no longer exact."""
 OTHER = "another tool"
 """In the place of a backend."""
 

@@ -262,7 +262,7 @@ class ArmSummary(Stored):
     errors: list[ArmError] = []
     parity: ParityResult | None = None
     unlike_work: dict[str, str] = {}
-    """Of an arm with work of its own, how it differs from the baseline's and was not allowed to: a phrase by field."""
+    """How the work of an arm that has its own differs from the baseline's without being allowed to: a phrase by field."""
     blocks: int = 0
     throughput_per_s: Estimate | None = None
     """All samples over the sum of the slowest rank's times of all synchronised blocks (``reports.conclusions.blocks``)."""

@@ -273,7 +273,9 @@ def check(
 ) -> None:
     """Try a workload out on the CPU, in seconds: what every run would call, and what cannot work, with the line and the remedy."""
     from measurement.plans.plan_file import check_plan
+    from runners.planning.arms import resolve_arms
     from runners.planning.check_process import check_and_print
+    from runners.planning.own_checks import require_own_work
     from runners.planning.plan_reading import is_plan, read_plan
     from runners.scripts.check_scripts import print_scripts
     from runners.standalone.flags import settings
@@ -284,6 +286,8 @@ def check(
             print_scripts(plan)
             return
         check_and_print(plan, with_arms=True)
+        for note in require_own_work(resolve_arms(plan).values(), host=None).notes if plan.has_own_work else []:
+            print(f"  note       {note}")
         if not rehearse_and_print(plan):
             raise typer.Exit(EXIT_FAILED)
         return

@@ -331,7 +331,7 @@ class LaunchRecord(Written):
     python: str | None = None
     """The arm's own; None: the driver's."""
     commit: str | None = None
-    """Of the arm's own, in full; None: the files as they lay there."""
+    """The arm's own, in full; None: the files as they lay there."""
     unlike_work: dict[str, str] = {}
     """How the work of an arm that has its own differs from that of the arm it was held against: a phrase by field."""
     sample_unit: str = "samples"

@@ -81,7 +81,7 @@ class ArmSetup:
     launcher: Launcher
     launcher_reference: str
     sample_unit: str | None = None
-    """Of the arm's own workload; None: as the plan's."""
+    """What the arm's own workload counts; None: as the plan's."""
 
     @property
     def environment(self) -> dict[str, str]:

@@ -57,7 +57,7 @@ class Asked(BaseModel):
     beside: str | None = None
     worktree: str | None = None
     repository: str | None = None
-    """Of an arm with a commit of its own, see ``OwnWork``."""
+    """Where an arm has a commit of its own, see ``OwnWork``."""
 
     def facts(self) -> WorkloadFacts:
         """Try the workload out in this process; raises a ``PlanError`` where there is none, or nothing to train."""
@@ -241,12 +241,15 @@ def _read(said: bytes, ended: str, workload: str) -> WorkloadFacts:
 
 
 def check_and_print(plan: Plan, *, with_arms: bool) -> None:
-    """Try a plan's workload out on the CPU, and print what was found, whatever it is. Its arms' backends are asked, too, if wanted.
+    """Try a plan's workload out on the CPU, and print what was found, whatever it is.
+
+    If wanted, its arms' backends are asked, too, but for arms with work of their own (``own_checks``).
 
     Raises:
         PlanError: something cannot work.
     """
-    arms = AskedArm.of(resolve_arm(name, arm, plan) for name, arm in plan.arms.items()) if with_arms else []
+    alike = {name: arm for name, arm in plan.arms.items() if not arm.has_own_work}
+    arms = AskedArm.of(resolve_arm(name, arm, plan) for name, arm in alike.items()) if with_arms else []
     facts = facts_of(plan.model_copy(update={"device": "cpu"}), arms)
     if not facts.refused:
         found = [

@@ -26,3 +26,9 @@ TORCHRUN_DDP = (["torchrun", "--standalone", "--nproc-per-node", "2"], "ddp")
 HOROVODRUN_HVD = (["horovodrun", "--gloo", *HOROVODRUN], "hvd")
 SHORT = ["--local-batch-size", "16", "--blocks", "4", "--block-steps", "3", "--warmup-steps", "1"]
 """Arguments of a runner that is over in seconds."""
+
+
+def git(folder, *arguments):
+    """What git says of a folder, as somebody who may commit there."""
+    named = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org"]
+    return subprocess.run(["git", "-C", str(folder), *named, *arguments], check=True, capture_output=True, text=True).stdout

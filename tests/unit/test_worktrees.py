@@ -2,37 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from measurement.errors import PlanError
 from runners.planning.worktrees import commit_of, repository_of, worktree
+from tests.kit.commands import git
 
 pytestmark = pytest.mark.process
-
-
-def git(folder: Path, *arguments: str) -> str:
-    named = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    return subprocess.run(["git", "-C", str(folder), *named, *arguments], check=True, capture_output=True, text=True).stdout
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    """Two commits of one file, the first tagged, and a hook that would tell of a checkout."""
-    folder = tmp_path / "own"
-    folder.mkdir()
-    git(folder, "init", "--quiet")
-    for text in ("old", "new"):
-        (folder / "train.py").write_text(text)
-        git(folder, "add", "train.py")
-        git(folder, "commit", "--quiet", "-m", text)
-    git(folder, "tag", "v1", "HEAD~1")
-    hook = folder / ".git" / "hooks" / "post-checkout"
-    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/hooked\n")
-    hook.chmod(0o755)
-    return folder
 
 
 def test_a_revision_stands_in_a_folder_of_its_own_and_is_gone_afterwards(repository: Path, tmp_path: Path) -> None:

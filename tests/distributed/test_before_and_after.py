@@ -1,0 +1,156 @@
+"""Arms of one workload before and after: two commits of a real repository, and two real environments, on real ranks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+import yaml
+
+from measurement.conditions.same_environment import changes_since, told
+from measurement.errors import PlanError
+from measurement.plans.plan_file import check_plan
+from measurement.records.results import ResultsFolder
+from runners.planning.arms import resolve_arms
+from runners.planning.own_checks import require_own_work
+from tests.conftest import TINY, no_process_stays
+from tests.kit.commands import git, run
+
+TRAIN = """
+import torch
+from layers import net
+from workloads.base import Workload
+
+class Net(Workload):
+    def build_model(self):
+        return net()
+    def build_optimizer(self, model):
+        return torch.optim.SGD(model.parameters(), lr=0.01)
+    def batches(self, *, rank, world_size, device):
+        generator = torch.Generator().manual_seed(1000 * self.seed + rank)
+        while True:
+            yield torch.randn(self.local_batch_size, 8, generator=generator).to(device)
+    def compute_loss(self, model, batch):
+        return (model(batch) - 1).square().mean()
+    def count_samples(self, batch):
+        return len(batch)
+"""
+LAYERS = """
+from torch import nn
+
+def net():
+    return nn.Sequential(nn.Linear(8, {width}), nn.ReLU(), nn.Linear({width}, 1))
+"""
+PLANTED = "0.0.1"
+"""The version that the other environment says numpy has."""
+
+
+def make_repository(folder):
+    """Commits of a narrow and a wide model, in a module beside the workload; then a comment that is not committed."""
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "trunk")
+    (folder / "train.py").write_text(TRAIN)
+    for width in (16, 32):
+        (folder / "layers.py").write_text(LAYERS.format(width=width))
+        git(folder, "add", ".")
+        git(folder, "commit", "-qm", f"width {width}")
+    git(folder, "tag", "narrow", "HEAD~1")
+    (folder / "layers.py").write_text(LAYERS.format(width=32) + "# not committed\n")
+
+
+def make_environment(folder, *, with_ringside):
+    """A virtual environment; if asked, one that finds all that this one has, with another version of numpy beside it."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    site = Path(next(folder.glob("lib/python*/site-packages")))
+    if with_ringside:
+        (site / "here.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+        planted = site / f"numpy-{PLANTED}.dist-info"
+        planted.mkdir()
+        (planted / "METADATA").write_text(f"Metadata-Version: 2.1\nName: numpy\nVersion: {PLANTED}\n")
+    return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """A comparison of the committed state with an older commit, with another environment, and with the files as they lie there."""
+    root = tmp_path_factory.mktemp("before")
+    make_repository(root / "own")
+    python = make_environment(root / "env", with_ringside=True)
+    arms = {
+        "trunk": {"backend": "ddp", "launcher": "spawn", "commit": "trunk"},
+        "narrow": {"backend": "ddp", "launcher": "spawn", "commit": "narrow"},
+        "env": {"backend": "ddp", "launcher": "torchrun", "python": str(python)},
+    }
+    measurement = {**TINY["measurement"], "control": False, "local_every": 0}
+    plan = {**TINY, "workload": "train.py:Net", "baseline": "trunk", "arms": arms, "measurement": measurement}
+    (root / "own" / "plan.yaml").write_text(yaml.safe_dump(plan, sort_keys=False))
+    command = [sys.executable, "-m", "runners.cli", "compare", "plan.yaml", "-o", "out"]
+    with no_process_stays():
+        done = run(*command, cwd=root / "own", timeout=900)
+    assert done.returncode == 0, done.stderr
+    return root / "own"
+
+
+def test_each_arm_runs_its_own_commit_and_environment(compared):
+    own = compared
+    records = {record.arm: record for record in ResultsFolder(own / "out").records()}
+    assert {arm: (record.status, record.workload) for arm, record in records.items()} == dict.fromkeys(
+        ("trunk", "narrow", "env"), ("ok", "train.py:Net")
+    )
+    assert {arm: record.ranks[0].model["parameters"] for arm, record in records.items()} == {
+        "trunk": 321,
+        "narrow": 161,
+        "env": 321,
+    }
+    assert records["narrow"].commit == git(own, "rev-parse", "narrow").strip()
+    assert {rank.fingerprint["numpy"] for rank in records["env"].ranks} == {PLANTED}
+    assert len({record.ranks[0].sources["layers.py"] for record in records.values()}) == 3
+    assert (records["env"].unlike_work, records["env"].parity.compared_with) == ({}, "trunk")
+    assert {"model.parameters", "model.tensors"} <= records["narrow"].unlike_work.keys()
+    assert len(git(own, "worktree", "list").splitlines()) == 1
+
+
+def test_what_was_asked_for_is_shown_and_unlike_work_gets_no_verdict(compared):
+    own = compared
+    found = json.loads((own / "out" / "comparison.json").read_text())
+    shown = {row["field"]: row["asked"] for row in found["fairness"]}
+    assert all(shown[field] for field in ("host.numpy", "source.layers.py", "model.parameters"))
+    withheld = {result["candidate"]: result["withheld_by"] for result in found["results"]}
+    assert (withheld["narrow"], withheld["env"] != "work") == ("work", True)
+    assert any("narrow does other work than trunk (model.parameters is 161, trunk has 321" in line for line in found["findings"])
+    assert (own / "out" / "sources" / "narrow" / "layers.py").read_text() == LAYERS.format(width=16)
+
+
+def test_a_comparison_goes_on_where_commits_and_environments_are_as_they_were(compared):
+    folder = ResultsFolder(compared / "out")
+    then, records = folder.read_manifest(), folder.records()
+    assert changes_since(then, records, then) == {}
+    commit = then.sources["trunk/commit"]
+    moved = then.model_copy(update={"sources": {**then.sources, "trunk/commit": "f" * 40, "env/numpy": "0.0.2"}})
+    assert told(changes_since(then, records, moved)) == [
+        f"trunk/commit: {commit[:8]} -> ffffffff",
+        f"env/numpy: {PLANTED} -> 0.0.2",
+    ]
+
+
+def test_an_environment_without_ringside_is_refused_with_the_remedy(tmp_path):
+    python = make_environment(tmp_path / "env", with_ringside=False)
+    plan = check_plan({**TINY, "arms": {**TINY["arms"], "old": {"backend": "ddp", "python": str(python)}}}, source="test")
+    with pytest.raises(PlanError, match=r"arm 'old': Ringside cannot be imported by .*No module named .*ringside ab 'COMMAND'"):
+        require_own_work(resolve_arms(plan).values(), host=None)
+
+
+def test_what_is_imported_from_elsewhere_than_the_commit_is_refused(tmp_path, monkeypatch):
+    make_repository(tmp_path / "own")
+    git(tmp_path / "own", "rm", "-q", "--cached", "layers.py")
+    git(tmp_path / "own", "commit", "-qm", "forgotten")
+    monkeypatch.chdir(tmp_path / "own")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "own"))
+    arms = {**TINY["arms"], "new": {"backend": "ddp", "commit": "trunk"}}
+    plan = check_plan({**TINY, "workload": "train.py:Net", "arms": arms}, source="test")
+    with pytest.raises(PlanError, match=r"arm 'new': '.*/own/layers.py' is imported as it lies there, not from the commit"):
+        require_own_work(resolve_arms(plan).values(), host=None)

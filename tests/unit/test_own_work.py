@@ -1,0 +1,211 @@
+"""Arms with a Python, a commit, a workload or options of their own: what is resolved, refused, asked for, and unlike work."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from measurement.conditions.fairness import fairness_table, unasked_differences, work_differences
+from measurement.conditions.same_environment import plan_digest
+from measurement.errors import PlanError
+from measurement.plans.plan_file import check_plan
+from measurement.records.record import ParityResult
+from runners.driver import gates
+from runners.planning.arms import resolve_arms
+from tests.conftest import TINY
+from tests.kit.commands import git
+from tests.kit.results_factory import Truth, make_plan, write_results
+from tests.unit.test_fairness import arm
+from tests.unit.test_gates import arm as gated
+from tests.unit.test_gates import opened, report
+
+WORKLOAD = """
+from torch import nn, optim
+from workloads.base import Workload
+
+class Net(Workload):
+    def build_model(self): return nn.Linear({size}, 1)
+    def build_optimizer(self, model): return optim.SGD(model.parameters())
+    def batches(self, *, rank, world_size, device): return []
+    def compute_loss(self, model, batch): return model(batch)
+    def count_samples(self, batch): return 1
+"""
+
+
+def check(arms, **changes):
+    return check_plan({**TINY, "arms": arms, "baseline": next(iter(arms)), **changes}, source="test")
+
+
+def ddp(**own):
+    return {"backend": "ddp", **own}
+
+
+def test_an_arm_takes_a_workload_and_options_over_the_plans():
+    plan = check({"a": ddp(), "b": ddp(workload="synthetic", workload_options={"image_size": 8})}, workload_options={})
+    arms = resolve_arms(plan)
+    assert (arms["a"].plan.workload, arms["b"].plan.workload) == ("digits", "synthetic")
+    assert arms["b"].plan.workload_options == {"image_size": 8}
+    assert arms["a"].own.recorded() == {"workload": "digits", "python": None, "commit": None}
+    assert arms["b"].environment == arms["a"].environment
+
+
+def test_a_plan_whose_arms_all_name_a_workload_needs_none():
+    content = {name: value for name, value in TINY.items() if name != "workload"}
+    arms = {"ddp": ddp(workload="digits"), "b": ddp(workload="synthetic")}
+    assert check_plan({**content, "arms": arms}, source="test").workload == "digits"
+    with pytest.raises(PlanError, match="workload is missing"):
+        check_plan({**content, "arms": {**arms, "c": ddp()}}, source="test")
+
+
+def test_no_floor_is_held_against_unlike_work():
+    measurement = {**TINY["measurement"], "floor": True}
+    assert check({"a": ddp(), "b": ddp()}, measurement=measurement).has_floor
+    assert not check({"a": ddp(), "b": ddp(python=sys.executable)}, measurement=measurement).has_floor
+
+
+def test_allow_is_for_such_arms_and_changes_no_digest():
+    own = {"a": ddp(), "b": ddp(workload="synthetic")}
+    assert plan_digest(check(own)) == plan_digest(check(own, allow=["all"]))
+    with pytest.raises(PlanError, match="allow is for arms with a workload, options, a commit or a Python of their own"):
+        check({"a": ddp(), "b": ddp()}, allow=["all"])
+    with pytest.raises(PlanError, match="an arm by command brings its own work"):
+        check({"a": {"command": "python x.py", "workload": "digits"}, "b": {"command": "python y.py"}}, workload="")
+
+
+def test_the_arms_python_comes_first_on_path_and_runs_its_ranks(tmp_path):
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    found = resolve_arms(check({"a": ddp(), "b": ddp(python=str(python))}))["b"]
+    assert found.own.interpreter == str(python), "a link is kept: an environment is known by it"
+    assert found.environment["PATH"].startswith(f"{python.parent}:")
+    assert found.environment["PYTHON_EXEC"] == str(python)
+    for wrong, hint in ((tmp_path, f"did you mean '{python}'"), (tmp_path / "none", "give the path of one"), ("nopython", "give")):
+        with pytest.raises(PlanError, match=f"arm 'b': python .* is no program that can be run; {hint}"):
+            resolve_arms(check({"a": ddp(), "b": ddp(python=str(wrong))}))
+
+
+@pytest.mark.process
+def test_a_commit_is_resolved_in_a_worktree_of_its_own(repository, monkeypatch):
+    monkeypatch.chdir(repository)
+    for size in (1, 2):
+        (repository / "own.py").write_text(WORKLOAD.format(size=size))
+        git(repository, "add", "own.py")
+        git(repository, "commit", "-qm", "own")
+    arms = {"a": ddp(commit="HEAD~1"), "b": ddp(commit="HEAD"), "c": ddp()}
+    found = resolve_arms(check(arms, workload="own.py:Net"))
+    a, b, c = (found[name] for name in "abc")
+    assert (a.own.worktree / "own.py").read_text() == WORKLOAD.format(size=1)
+    assert b.plan.workload == f"{b.own.worktree}/own.py:Net"
+    assert (c.plan.workload, c.own.worktree) == ("own.py:Net", None)
+    assert a.own.beside == a.own.worktree != b.own.worktree
+    assert found["a-control"].own == a.own, "checked out once"
+    assert a.own.recorded()["commit"] == git(repository, "rev-parse", "HEAD~1").strip()
+    assert resolve_arms(check(arms, workload="own:Net"))["a"].plan.workload == "own:Net", "found beside it"
+    for workload, commit, message in (
+        ("own.py:Net", "nothing", "arm 'a': commit 'nothing' is no revision of the git repository"),
+        ("own.py:Net", "v1", "arm 'a': commit 'v1' has no file 'own.py'"),
+        ("digits", "v1", "arm 'a': commit 'v1': workload 'digits' lies in no repository of yours"),
+        ("/nowhere/own.py:Net", "v1", "arm 'a': .* lies in no git repository"),
+    ):
+        with pytest.raises(PlanError, match=message):
+            resolve_arms(check({"a": ddp(commit=commit), "c": ddp()}, workload=workload))
+
+
+SGD = {"class": "SGD", "lr": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("own", "changes", "unasked", "unlike"),
+    [
+        ({"python": "/x"}, {"fingerprint": {"torch": "2.0", "python": "3.12"}}, [], []),
+        ({"python": "/x"}, {"fingerprint": {"cpu": "other"}}, ["host.cpu"], []),
+        ({"python": "/x"}, {"optimizer": {**SGD, "fused": False}}, [], []),
+        ({"commit": "c"}, {"optimizer": {**SGD, "fused": False}}, [], ["optimizer.fused"]),
+        ({"commit": "c"}, {"sources": {"train.py": "2"}}, [], []),
+        ({"commit": "c"}, {"fingerprint": {"torch": "2.0"}}, ["host.torch"], []),
+        ({"commit": "c"}, {"threads": 2}, ["threads"], []),
+        ({"workload": "other"}, {"model": {"parameters": 3}, "local_batch_size": 8}, [], ["local_batch_size", "model.parameters"]),
+        ({"workload_options": {"lr": 1}}, {"optimizer": {"class": "SGD", "lr": 1}}, [], ["optimizer.lr"]),
+        ({}, {"model": {"parameters": 3}}, ["model.parameters"], []),
+    ],
+)
+def test_what_follows_from_an_arms_own_is_asked_for(own, changes, unasked, unlike):
+    same = {"optimizer": SGD, "model": {"parameters": 2}, "sources": {"train.py": "1"}, "fingerprint": {"torch": "2.1"}}
+    first = arm("a", role="baseline", **same)
+    other = arm("b", **{**same, **changes}).model_copy(update=own)
+    assert [line.partition(" is ")[0] for line in unasked_differences(first, other)] == unasked
+    assert sorted(work_differences(first, other) if own else {}) == unlike
+    shown = {row["field"]: row["asked"] for row in fairness_table([first, other])}
+    assert all(shown[field] is (field not in unasked) for field in shown)
+
+
+def test_another_unit_is_other_work():
+    other = arm("b").model_copy(update={"sample_unit": "tokens", "workload": "x"})
+    assert work_differences(arm("a"), other) == {"sample_unit": "it counts tokens, a counts samples"}
+
+
+def own(name, reports, **more):
+    made = gated(name, reports)
+    made.record.commit = "c" * 40
+    for field, value in more.items():
+        setattr(made.record, field, value)
+    return made
+
+
+def test_other_samples_and_states_of_an_arms_own_work_are_told_and_do_not_fail_it():
+    first = gated("old", [report(0), report(1)], role="baseline")
+    alike = own("alike", [report(0), report(1)])
+    samples = own("samples", [report(0, samples="others"), report(1)])
+    tensors = own("tensors", [report(rank, sizes=dict.fromkeys(report(0).sizes, 1)) for rank in range(2)])
+    records = opened(first, alike, samples, tensors)
+    assert {name: (record.status, sorted(record.unlike_work)) for name, record in records.items()} == {
+        "old": ("ok", []),
+        "alike": ("ok", []),
+        "samples": ("ok", ["samples"]),
+        "tensors": ("ok", ["model.tensors"]),
+    }
+    assert "consumed other samples than old" in records["samples"].unlike_work["samples"]
+    wrong = opened(first, gated("plain", [report(0, samples="others"), report(1)]))
+    assert wrong["plain"].status == "wrong", "of the plan's own work, it is an error"
+
+
+def test_conditions_that_follow_are_noted_before_anything_is_measured():
+    first, other = gated("old", [], role="baseline"), own("new", [])
+    for one, size in ((first, 2), (other, 3)):
+        one.ready = [rank.model_copy(update={"model": {"parameters": size}}) for rank in arm("x").ranks]
+        one.record.world_size = 1
+    gates.compare_conditions([first, other])
+    assert (other.record.status, list(other.record.unlike_work)) == ("ok", ["model.parameters"])
+
+
+@pytest.mark.parametrize(
+    ("allow", "verdict", "withheld"),
+    [
+        (["model"], "undecided", "work"),
+        (["model", "samples"], "slower", None),
+        (["all"], "slower", None),
+    ],
+)
+def test_unlike_work_gets_no_verdict_unless_it_is_allowed(tmp_path, allow, verdict, withheld):
+    truth = Truth(ratios={"new": 0.7, "other": 0.7}, launch_noise=0.01)
+    plan = make_plan(truth.ratios)
+    arms = {**plan.arms, "new": plan.arms["new"].model_copy(update={"commit": "v2"})}
+    plan = plan.model_copy(update={"arms": arms, "allow": allow})
+    folder = write_results(tmp_path, truth=truth, plan=plan)
+    unlike = {"model.parameters": "model.parameters is 3, ddp-gloo has 2", "samples": "consumed other samples than ddp-gloo"}
+    for record in folder.records():
+        if record.arm == "new":
+            folder.write_record(record.model_copy(update={"unlike_work": unlike, "parity": ParityResult(passed=True)}))
+    from reports import conclude
+
+    found = conclude(folder)
+    result = found.result("new")
+    assert (result.verdict, result.withheld_by, result.verdict_alone) == (verdict, withheld, "slower")
+    assert found.result("other").verdict == "slower"
+    if withheld:
+        assert result not in found.undecided, "no measuring would decide it"
+        assert "new does other work than ddp-gloo (" in result.note
+        assert "consumed other samples" in next(line for line in found.findings if "or ddp-gloo is faster" in line)
+        assert found.fastest == ["ddp-gloo"]
