@@ -89,7 +89,7 @@ class Because(Stored):
     """What makes an arm faster or slower than another; seconds per step, above 0 where it takes longer."""
 
     term: Term | Phase
-    """Of scripts a phase."""
+    """A phase, where the arms are scripts."""
     difference_s: float
     ci_low: float
     ci_high: float
@@ -271,11 +271,11 @@ class ArmSummary(Stored):
     phases_s: dict[str, float] = {}
     """Median seconds per step on the slowest rank; not to be compared between backends one by one."""
     step_phases_s: dict[Phase, Estimate] = {}
-    """Of a script, mean seconds per step on the slowest rank; they add up to the step."""
+    """Mean seconds per step of a script on its slowest rank; they add up to the step."""
     gaps: GapFigures | None = None
     """Null without any."""
     samples_from: str | None = None
-    """Of a script, where its samples come from: ``loader`` or ``samples_per_step``; null where they could not be counted."""
+    """Where a script's samples come from: ``loader`` or ``samples_per_step``; null where they could not be counted."""
     script_starts: int = 1
     """The most times that a script was started in one launch, since it came to its end."""
     step_terms_s: StepTerms | None = None
@@ -380,7 +380,7 @@ class RatioSummary(Stored):
     """How much longer each term is than the baseline's, seconds per step; they add up to the difference of the steps. Without
     ``library_overhead`` where one of the two has none: then it is part of ``compute``."""
     phase_differences_s: dict[Phase, Estimate] = {}
-    """Of scripts, how much longer each phase is than the baseline's on the slowest rank, seconds per step."""
+    """How much longer each phase of a script is than the baseline's, on the slowest rank; seconds per step."""
     cpu_contention_s: Estimate | None = None
     """For how much longer than the baseline's its own threads keep the training threads waiting for a core, seconds per step
     without exchange; null where the kernel does not tell, or where they do not."""

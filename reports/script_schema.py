@@ -107,7 +107,7 @@ class Equality(Stored):
     batches: dict[str, str] = {}
     """What the first batches say, in a sentence, of each arm whose batches are known."""
     ranks: dict[str, str] = {}
-    """Of each arm, the baseline too, whose own ranks are apart: how, in a sentence."""
+    """How an arm's own ranks are apart, in a sentence; the baseline's too."""
     arithmetic: str = "float32"
     """The coarsest that both sides compute in: tolerances are for its rounding."""
     repeatable: bool | None = None

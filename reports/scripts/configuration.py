@@ -24,7 +24,14 @@ WORK = (
     "autocast.",
 )
 """How settings begin that change the amount of work in a step or an epoch, the most telling first."""
-OF_A_LIBRARY = ("ddp.", "horovod.", "library", "transport", "version.horovod", "version.nccl", "version.openmpi", "environment.")
+OF_A_LIBRARY = (
+    "ddp.",
+    "horovod.",
+    "version.horovod",
+    "version.nccl",
+    "version.openmpi",
+    *(f"environment.{name}" for name in ("HOROVOD_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "TORCHELASTIC_", "TORCH_NCCL_ASYNC")),
+)
 """Settings that come with a library or launcher; where one arm alone has them, they are a note."""
 SPEED = (
     "threads.",
@@ -39,6 +46,7 @@ SPEED = (
     "affinity.",
     "device",
     "gpu",
+    "transport",
     *OF_A_LIBRARY,
 )
 """Settings of speed alone, the most telling first."""
@@ -151,7 +159,8 @@ def _settings(
         alike = all(value == values[arms[0].name] for value in values.values())
         if name in told or alike or _is_idle(name, arms) or len({_value(name, value) for value in values.values()}) == 1:
             continue
-        severity: Severity = "note" if name.startswith(tuple(covered)) else _severity(name, values)
+        follows = name.startswith(tuple(covered)) or _is_without_effect(name, arms)
+        severity: Severity = "note" if follows else _severity(name, values)
         again = [control.fields.get(name) != arms[0].fields.get(name) for control in controls]
         rows.append(
             ConfigurationDifference(
@@ -171,6 +180,13 @@ def _is_idle(name: str, arms: Sequence[ScriptArm]) -> bool:
     return name in ("autocast.dtype", "scaler.scale") and not all(arm.fields.get(f"{whole}.enabled") for arm in arms)
 
 
+def _is_without_effect(name: str, arms: Sequence[ScriptArm]) -> bool:
+    """Whether a variable steers what no arm uses, or what all arms have alike."""
+    if name == "environment.OMP_NUM_THREADS":
+        return len({arm.number("threads.torch") for arm in arms}) == 1 and arms[0].number("threads.torch") is not None
+    return name.startswith("environment.NCCL_") and all(arm.fields.get("transport") not in ("nccl", None) for arm in arms)
+
+
 def _is_half_known(values: Mapping[str, Any]) -> bool:
     """Whether an arm does not tell: a difference in work then withholds nothing."""
     return any(value is None for value in values.values())
@@ -182,8 +198,7 @@ def _severity(name: str, values: Mapping[str, Any]) -> Severity:
     if name == "library":
         return "note"
     if name.startswith(OF_A_LIBRARY):
-        is_variable = name.startswith("environment.")
-        return "speed" if is_variable or all(value is not None for value in values.values()) else "note"
+        return "note" if _is_half_known(values) else "speed"
     return "speed" if name.startswith(SPEED) or name.endswith(SPEED_ENDS) else "training"
 
 

@@ -22,8 +22,10 @@ from reports.wording.formatting import percent
 
 ONE_SIDED = 0.90
 """Confidence of the two-sided interval whose bounds hold at 95% each."""
+EQUAL = 5e-5
+"""A share that would be written as 0.00%."""
 POINTS = 100
-"""Of a curve as it is drawn."""
+"""Places at which a curve is drawn."""
 Curve = tuple[Array, Array]
 """Samples since the start, and the loss there."""
 
@@ -146,8 +148,11 @@ def _sentence(arm: str, baseline: str, difference: Estimate | None, verdict: Los
     if difference is None:
         return f"The losses of {arm} and {baseline} cannot be compared: {baseline}'s is 0 or not finite"
     size = f"{abs(difference.value):.2%} {'higher' if difference.value >= 0 else 'lower'} over the later half"
+    is_equal = abs(difference.value) < EQUAL
     if difference.bounds is None:
-        return f"The loss of {arm} is {size} than {baseline}'s, in one launch: no interval, so no verdict"
+        how = f"equals {baseline}'s over the later half" if is_equal else f"is {size} than {baseline}'s"
+        return f"The loss of {arm} {how}, in one launch: no interval, so no verdict"
+    size = "equal over the later half" if is_equal else size
     low, high = difference.bounds
     by = percent(margin)
     words = {

@@ -74,7 +74,7 @@ class ScriptArm:
 
     @property
     def learning_rates(self) -> list[float]:
-        """Of the first group, step by step."""
+        """Those of the first parameter group, step by step."""
         return [step.learning_rates[0] for step in self.first.steps if step.learning_rates]
 
     @property

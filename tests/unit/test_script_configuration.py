@@ -130,7 +130,7 @@ def test_equal_scripts_differ_in_nothing():
 
 
 def test_a_port_that_is_right_has_no_mistake_and_no_other_work():
-    found = differences(Script(configuration=HOROVOD), SOUND)
+    found = differences(Script(configuration={**HOROVOD, "environment.HOROVOD_CONTROLLER": "gloo"}), SOUND)
     assert {one.severity for one in found} == {"note"}
     assert not any(one.changes_work for one in found)
 
@@ -167,6 +167,15 @@ def test_settings_are_said_in_words_and_the_most_telling_come_first():
     assert found[1].sentence == "threads of a rank: 1 in old, 2 in new (torchrun sets OMP_NUM_THREADS=1)"
     assert found[3].sentence == "OMP_NUM_THREADS: not set in old, 2 in new"
     assert found[0].values == {"old": None, "new": 0.01}
+
+
+def test_variables_that_steer_nothing_here_are_notes():
+    """As horovodrun and torchrun set them."""
+    unused = {"environment.NCCL_SOCKET_IFNAME": "lo", "environment.OMP_NUM_THREADS": "1"}
+    assert {one.severity for one in differences(SOUND, Script(configuration=unused))} == {"note"}
+    used = {"transport": "nccl", "threads.torch": 4}
+    found = differences(Script(configuration=used), Script(configuration={**used, **unused, "threads.torch": 1}))
+    assert {one.severity for one in found} == {"speed"}
 
 
 def test_a_seed_that_is_never_the_same_is_said_to_be_none():

@@ -66,6 +66,8 @@ def test_one_launch_is_said_to_be_one():
     found = compared(1.1, launches=1)["new"]
     assert (found.verdict, found.launches) == ("undecided", 1)
     assert found.sentence.endswith("in one launch: no interval, so no verdict")
+    same = compared(1.0, launches=1, noise=0.0)["new"].sentence
+    assert same.startswith("The loss of new equals old's over the later half, in one launch")
 
 
 def test_a_loss_that_is_no_number_any_more_is_worse():

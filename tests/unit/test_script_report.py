@@ -71,6 +71,7 @@ def test_every_format_renders_scripts(folder, comparison):
         report = make_report(name)
         if report.has_content(comparison):
             assert report.render(comparison) == report.render(comparison)
+    assert ",start,gradients,parameters,first_difference_step,loss," in (folder.root / "report.csv").read_text().splitlines()[0]
     text = (folder.root / "report.md").read_text()
     assert text.index(comparison.headline.split(" (")[0]) < text.index("starts equal to old") < text.index("## Arms")
     assert text.index("## Arms") < text.index("## Do they train alike?") < text.index("## What the scripts do differently")
