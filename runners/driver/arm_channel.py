@@ -21,7 +21,7 @@ class ArmChannel:
     """Commands and replies of one arm in one launch. ``receive`` raises where a rank fails."""
 
     number = 0
-    """Of the next command."""
+    """Number of the next command."""
 
     def __init__(self, store: MessageStore, diagnosis: Diagnosis) -> None:
         self.failure: ArmFailed | None = None

@@ -42,7 +42,7 @@ class SeenPython:
     has_probe: bool
     """Whether its environment has the probe's variable."""
     flag: str | None
-    """Of Python, by which it does not read PYTHONPATH."""
+    """Flag of Python by which it does not read PYTHONPATH."""
     has_torch: bool
     """Whether torch is loaded."""
 

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from backends.horovod.options import WHILE_STOPPED_S
 from measurement.addresses import free_port
 from measurement.errors import PlanError, UnavailableError
 from measurement.plans.plan import Arm, Plan
@@ -21,6 +22,7 @@ from measurement.world import ALLOW_ROOT
 from runners.driver.endpoint import DriverEndpoint, free_port_on_first
 from runners.hosts.placement import Placement
 from runners.launchers import HERE, HostCommand, without_rank_variables
+from runners.launchers.base import interface_environment
 from runners.launchers.carried_variables import carrying, on_hosts, seeded
 from runners.launchers.command_lines import (
     CONTAINERS,
@@ -134,7 +136,9 @@ class ScriptSetup:
         root = dict.fromkeys(ALLOW_ROOT, "1") if os.geteuid() == 0 else {}
         steps = {"SLURM_OVERLAP": "1"} if slurm_job(os.environ) else {}  # arms share the job's cores
         probe = {PYTHONPATH: path, PROBE: encoded(self._told(start))}
-        return threads | root | steps | self._mounts(start) | chosen | self._exported() | probe
+        interface = interface_environment(self.plan.network_interface)
+        waits = {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(WHILE_STOPPED_S)}
+        return waits | threads | interface | root | steps | self._mounts(start) | chosen | self._exported() | probe
 
     def _told(self, start: ScriptStart) -> dict[str, Any]:
         """What the probe is told."""

@@ -6,11 +6,12 @@ import base64
 import json
 import os
 import shlex
+import subprocess
 import sys
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from measurement.errors import HostfileError, PlanError
@@ -18,11 +19,12 @@ from runners.hosts.placement import with_hosts
 from runners.launchers.carried_variables import carrying, on_hosts, seeded
 from runners.launchers.command_lines import VALUES, blocking_flag, ranks_of, read_command
 from runners.planning.plan_reading import read_plan
-from runners.scripts.arrival import SeenPython, hint_of, why_others, why_silent
+from runners.scripts.arrival import SeenPython, hint_of, look_at, why_others, why_silent
 from runners.scripts.probe_server import ScriptRank
 from runners.scripts.script_setup import PROBE_FOLDER, encoded, resolve_scripts
 from tests.conftest import BIN, needs_horovod, ringside_here
 
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 READ = {
     "torchrun --nproc-per-node 2 train.py -n 9": ("torchrun", 2, "train.py"),
     "torchrun --nnodes=2 --nproc_per_node=4 --standalone train.py": ("torchrun", 8, "train.py"),
@@ -72,7 +74,12 @@ def test_what_is_no_command_is_refused(command, message):
         read_command(command)
 
 
-@given(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=12))
+TYPED = "torchrun srun mpirun python env -m -n -np --x=1 x= -- - A=1 'q t.py 2 torch.distributed.run"
+WORDS = st.sampled_from(TYPED.split())
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.lists(WORDS | st.text("-=:'\" aé1", min_size=1, max_size=4), min_size=1, max_size=8))
 def test_any_words_are_read_and_none_gets_lost(words):
     try:
         line = read_command(shlex.join(words))
@@ -85,6 +92,7 @@ def test_any_words_are_read_and_none_gets_lost(words):
     assert len(carried) >= len(kept)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(
     kind=st.sampled_from(sorted(VALUES)),
     flags=st.lists(st.sampled_from(["--verbose", "--report-bindings", "--label"]), max_size=3),
@@ -314,6 +322,17 @@ def python(**changes):
 )
 def test_why_no_rank_reports_is_told_by_its_processes(seen, message):
     assert message in why_silent(seen)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("flags", "expected"), [((), (True, None, False)), (("-I",), (True, "-I", False))])
+def test_processes_of_a_run_are_looked_at(flags, expected, no_processes_left):
+    own = {**os.environ, "RINGSIDE_RUN": "look", "RINGSIDE_PROBE": "p"}
+    with subprocess.Popen([sys.executable, *flags, "-c", "print(flush=True); input()"], env=own, **PIPES) as process:
+        process.stdout.readline()
+        (seen,) = look_at("look", [])
+        process.communicate("", timeout=20)
+    assert (seen.has_probe, seen.flag, seen.has_torch) == expected
 
 
 def test_ranks_that_count_otherwise_are_told():

@@ -6,7 +6,7 @@ import ctypes
 import hashlib
 import sys
 from collections.abc import Mapping
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 DEEPEST = 6
 """Levels of tuples, lists and dicts in which tensors are looked for."""
@@ -58,3 +58,28 @@ def bytes_of(tensor: Any) -> bytes:
         return ctypes.string_at(plain.data_ptr(), plain.numel() * plain.element_size()) if plain.numel() else b""
     except (RuntimeError, NotImplementedError, TypeError):  # sparse, or a class of its own
         return b"?"
+
+
+class Yielded:
+    """What loaders have yielded since the last step; of the first steps only."""
+
+    def __init__(self) -> None:
+        self.loader: Callable[[], Any] = lambda: None
+        """Returns the loader whose batches a backward pass followed; None where there was none, or it has gone."""
+        self._batches: list[tuple[int, str | None, Any]] = []
+
+    def keep(self, iterator: Any, batch: Any, backwards: int) -> None:
+        """Note a batch, and how many backward passes came before it."""
+        self._batches.append((backwards, digest_of(batch), getattr(iterator, "_ringside_loader", None)))
+
+    def take(self, backwards: int) -> str | None:
+        """The digest of the batches that a backward pass followed, and forget all; None where there is none."""
+        ends = [before for before, _, _ in self._batches[1:]] + [backwards]
+        used = [one for one, end in zip(self._batches, ends) if end > one[0]]
+        self._batches = []
+        if used and used[-1][2] is not None:
+            self.loader = used[-1][2]
+        found = [digest for _, digest, _ in used if digest]
+        if not found:
+            return None
+        return found[0] if len(found) == 1 else hashlib.blake2b("".join(found).encode(), digest_size=8).hexdigest()

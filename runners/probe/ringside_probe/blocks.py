@@ -9,6 +9,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 from . import core_use, reports
+from .compiling import uncompiled
 from .recorder import Row
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Block:
         self._then = then
         warmup = int(self._command["warmup_steps"])
         if warmup:
-            self._recorder.at_boundary = self._time
+            self._recorder.at_boundary = uncompiled(self._time)
             self._recorder.begin(warmup)
         else:
             self._time()
@@ -48,7 +49,7 @@ class Block:
         self._threads = core_use.read_threads()
         self._faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         self._untimed_s = (perf_counter_ns() - self._received) / 1e9
-        recorder.at_boundary = self._end
+        recorder.at_boundary = uncompiled(self._end)
         recorder.begin(int(self._command["steps"]))
 
     def _end(self) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import linecache
 import multiprocessing
 import os
+import signal
 import site
 import sys
 import sysconfig
@@ -52,6 +54,12 @@ def watch(rank: Rank) -> None:
         from multiprocessing.util import Finalize
 
         Finalize(None, at_end, exitpriority=100)
+
+
+def show_stack_on_signal() -> None:
+    """Have SIGUSR1, which the driver sends to a rank that hangs, print all stacks, unless the script uses it."""
+    if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+        faulthandler.register(signal.SIGUSR1, file=2)
 
 
 def tell_error(rank: Rank, error: BaseException) -> None:

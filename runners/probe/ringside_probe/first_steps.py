@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import weakref
-from typing import Any, Iterator, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 from . import batches, blocks, configuration, libraries, models, same_start
+from .compiling import uncompiled
 from .recorder import Recorder
+from .reporting import flat
 from .settings import Settings
 from .sketches import sketch
 
@@ -35,15 +36,13 @@ class FirstSteps:
         self.rates: list[float] = []
         """Learning rate of the first group, by step."""
         self._optimizers: list[Any] = []
-        self._loader: Any = lambda: None
-        self._yields: list[tuple[int, str | None, Any]] = []
-        """Backward passes before it, digest and loader of each batch since the last step."""
+        self._yielded = batches.Yielded()
         self._started: dict[str, list[float]] = NO_STATE
         self._sizes: dict[str, int] = {}
         self._gradients: dict[str, list[float]] = {}
         self._graded: set[int] = set()
         self._steps: list[dict[str, Any]] = []
-        self._backwards = 0
+        self._backwards = self._accumulated = self._seen = self._taken = 0
         self._prepared = False
         self.world_size = 1
         self.stop_forward = self.stop_autocast = nothing
@@ -56,44 +55,58 @@ class FirstSteps:
     @property
     def loader(self) -> Any:
         """The loader that yielded the training's batches; None where there was none, or it has gone."""
-        return self._loader()
+        return self._yielded.loader()
 
     @property
     def scaler(self) -> Any:
         """The script's GradScaler; None where it has none."""
         return self._recorder.scaler
 
-    def before_forward(self, module: Any, inputs: Any) -> None:
-        """As torch calls it before every forward pass of a module, until the first that trains."""
+    def noted(self, act: Callable[..., None], *arguments: Any) -> None:
+        """Read something. What cannot be read is noted, and the script is measured all the same."""
+        try:
+            uncompiled(act)(*arguments)
+        except Exception as error:  # noqa: BLE001 - whatever a script's own objects do when they are looked at
+            name = act.__name__.replace("_", " ").strip()
+            self.notes.append(f"the probe could not read all of the first steps ({name}): {flat(error)}")
+
+    def before_forward(self, module: Any) -> bool:
+        """Called before every forward pass of a module, until the first that trains; returns whether it was this one."""
         torch: Any = sys.modules["torch"]
         if not torch.is_grad_enabled() or not any(one.requires_grad for one in module.parameters()):
-            return
+            return False
         if torch.utils.data.get_worker_info() is not None:
-            return
-        self.stop_forward()
-        try:
-            self.roots = models.trained_first(models.find_roots(), {id(one) for one in module.parameters()})
-            self.is_sharded = models.is_sharded(self.roots)
-            same_start.carry_out(self._settings, self)
-            self._started = self._sketched(models.state_of(self.roots))
-        except Exception as error:  # noqa: BLE001 - the probe's edge
-            self._recorder.failed(error)
+            return False
+        self.noted(self._read_start, module)
+        return True
+
+    def _read_start(self, module: Any) -> None:
+        self.roots = models.trained_first(models.find_roots(), {id(one) for one in module.parameters()})
+        self.is_sharded = models.is_sharded(self.roots)
+        same_start.carry_out(self._settings, self)
+        self._started = self._sketched(models.state_of(self.roots))
 
     def on_batch(self, iterator: Any, batch: Any) -> None:
         """A loader has yielded this."""
-        self._yields.append((self._recorder.backwards, batches.digest_of(batch), getattr(iterator, "_ringside_loader", None)))
+        self.noted(self._yielded.keep, iterator, batch, self._recorder.backwards)
 
-    def before_step(self, optimizer: Any, *, is_nested: bool) -> None:
+    def before_step(self, optimizer: Any, is_nested: bool) -> None:
         """An optimizer is about to step. Horovod's has not waited for its gradients yet, unless ``is_nested``."""
         self._prepare(optimizer, is_unchanged=True)
         if is_nested or not libraries.is_horovods(optimizer):
             self._read_gradients(optimizer)
 
-    def after_step(self, optimizer: Any, *, ends: bool) -> None:
+    def after_step(self, optimizer: Any, ends: bool) -> None:
         """An optimizer has stepped, or GradScaler has left its step out."""
         self._prepare(optimizer, is_unchanged=False)
         self._read_gradients(optimizer)  # where there were none before: a closure made them
+        recorder = self._recorder
+        outside = max(0, recorder.backwards_then - self._seen)
+        self._accumulated += outside + min(1, recorder.backwards - self._seen - outside)  # LBFGS calls its closure many times
+        self._seen, self._taken = recorder.backwards, self._taken + 1
         if ends:
+            self.accumulation = max(1, self._accumulated // self._taken)
+            self._accumulated = self._taken = 0
             self._steps.append(self._compared())
 
     def _prepare(self, optimizer: Any, *, is_unchanged: bool) -> None:
@@ -172,7 +185,6 @@ class FirstSteps:
         losses = blocks.values_of(recorder.losses[recorder.losses_before :])
         rates = [group.get("lr") for one in self.optimizers for group in one.param_groups]
         learning_rates = [float(rate) for rate in rates if rate is not None]
-        self.accumulation = max(1, passes)
         self.rates += learning_rates[:1]
         samples = self.samples_of(recorder.samples or recorder.last_samples)
         gradients, self._gradients = self._gradients, {}
@@ -181,22 +193,10 @@ class FirstSteps:
             "backward_passes": passes,
             "learning_rates": learning_rates,
             "samples": samples if self.samples_from else None,
-            "batch": self._digest(recorder.backwards),
+            "batch": self._yielded.take(recorder.backwards),
             "gradients": gradients,
             "parameters": self._sketched(dict(self.named_parameters())),
         }
-
-    def _digest(self, backwards: int) -> str | None:
-        """The digest of the batches since the last step that a backward pass followed."""
-        ends = [before for before, _, _ in self._yields[1:]] + [backwards]
-        used = [one for one, end in zip(self._yields, ends) if end > one[0]]
-        self._yields = []
-        if used and used[-1][2] is not None:
-            self._loader = used[-1][2]
-        found = [digest for _, digest, _ in used if digest]
-        if not found:
-            return None
-        return found[0] if len(found) == 1 else hashlib.blake2b("".join(found).encode(), digest_size=8).hexdigest()
 
     @property
     def samples_from(self) -> str | None:
@@ -223,6 +223,7 @@ class FirstSteps:
     def report(self, rank: int) -> dict[str, Any]:
         """What ``ScriptReport`` wants, after the compared steps."""
         trained = {id(one) for _, one in self.named_parameters()}
+        self.roots = [root for root in self.roots if any(id(one) in trained for one in root.parameters())]
         state = models.state_of(self.roots)
         buffers = {name: one for name, one in state.items() if name.startswith(models.BUFFER)}
         parameters = {name: one for name, one in state.items() if name not in buffers}
@@ -234,7 +235,7 @@ class FirstSteps:
             "steps": self._steps,
             "buffers": self._sketched(buffers),
             "sharded": self.is_sharded,
-            "without_optimizer": lost(parameters, trained),
+            "without_optimizer": [] if self.is_sharded else lost(parameters, trained),
             "samples_from": self.samples_from,
             "notes": self.notes,
         }

@@ -30,17 +30,15 @@ class Finder:
         """As the import system calls it."""
         if name not in self._waiting:
             return None
-        then = self._waiting.pop(name)
-        if not self._waiting and self in sys.meta_path:
-            sys.meta_path.remove(self)
-        for finder in sys.meta_path:
+        for finder in [one for one in sys.meta_path if one is not self]:
             find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find is not None and finder is not self else None
+            spec = find(name, path, target) if find is not None else None
             if spec is not None:
-                follow(spec, then)
+                follow(spec, self._waiting.pop(name))
+                if not self._waiting:
+                    sys.meta_path.remove(self)
                 return spec
-        self._waiting[name] = then  # it is not there: a script may try again, with another path
-        return None
+        return None  # it is not there: a script may try again, with another path
 
 
 def follow(spec: Any, then: Callable[[], None]) -> None:

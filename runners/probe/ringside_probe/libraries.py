@@ -16,7 +16,7 @@ SHARDED = ("FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
 def describe(first: FirstSteps) -> dict[str, Any]:
     """``RankReport.backend``: library, transport, settings, and the library's own counters."""
     library = library_of(first)
-    found = {"library": library, "transport": transport_of(library)}
+    found = {"library": library, "transport": transport_of(library, first.device)}
     if library == "ddp":
         wrapper = wrappers(first.roots)[0]
         return {**found, **ddp_settings(wrapper), "counters": ddp_counters(wrapper)}
@@ -46,7 +46,7 @@ def wrappers(roots: list[Any]) -> list[Any]:
     return [module for root in roots for module in root.modules() if wrapper is not None and isinstance(module, wrapper)]
 
 
-def transport_of(library: str) -> str | None:
+def transport_of(library: str, device: Any) -> str | None:
     """``gloo``, ``nccl`` or ``mpi``; None where nothing is exchanged, or the library does not tell."""
     torch: Any = sys.modules["torch"]
     if library == "horovod":
@@ -54,7 +54,9 @@ def transport_of(library: str) -> str | None:
     distributed = getattr(torch, "distributed", None)
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
-    return str(distributed.get_backend())
+    told = str(distributed.get_backend())
+    by_device = dict(part.partition(":")[::2] for part in told.split(",")) if ":" in told else {}
+    return by_device.get(device.type if device is not None else "cpu", told)
 
 
 def _transport_of_horovod() -> str | None:

@@ -82,9 +82,12 @@ def prefixes(roots: Iterable[Any]) -> Iterator[tuple[str, Any]]:
     """Each root with what its names begin with: nothing for the first, for others their class, numbered where several share it."""
     count: dict[str, int] = {}
     for position, root in enumerate(roots):
+        if position == 0:
+            yield "", root
+            continue
         name = type(unwrapped(root)).__name__
         count[name] = count.get(name, 0) + 1
-        yield "" if position == 0 else f"{name}." if count[name] == 1 else f"{name}#{count[name]}.", root
+        yield f"{name}." if count[name] == 1 else f"{name}#{count[name]}.", root
 
 
 def state_of(roots: Iterable[Any]) -> dict[str, Any]:

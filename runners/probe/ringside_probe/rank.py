@@ -11,8 +11,9 @@ import socket
 import sys
 from typing import Any
 
-from . import blocks, endings, reports
+from . import blocks, compiling, endings, reports
 from .channel import Channel
+from .compiling import uncompiled
 from .first_steps import FirstSteps
 from .place import Place, find_place
 from .recorder import Recorder
@@ -41,17 +42,19 @@ class Rank:
             self.channel.close()
 
     def _before_step(self, optimizer: Any, is_nested: bool) -> None:
-        self._claim()
-        self.first.before_step(optimizer, is_nested=is_nested)
+        if self.channel is None:
+            self._claim()
+        self.first.noted(self.first.before_step, optimizer, is_nested)
 
     def _after_step(self, optimizer: Any) -> None:
-        self._claim()
-        self.first.after_step(optimizer, ends=self.recorder.will_end(optimizer))
+        if self.channel is None:
+            self._claim()
+        self.first.noted(self.first.after_step, optimizer, self.recorder.will_end(optimizer))
 
     def _claim(self) -> None:
         """Become a rank: start the supervisor, connect, and count the steps that are compared."""
-        if self.channel is not None:
-            return
+        compiling.never_compile(*self.recorder.hot)
+        endings.show_stack_on_signal()
         settings, place = self.settings, find_place()
         self.place, self.first.world_size = place, place.world_size
         os.environ[RANK_VARIABLE] = str(os.getpid())
@@ -71,7 +74,7 @@ class Rank:
         supervisor.keep_alive(connection)
         self.channel = Channel(connection, key=key, rank=words)
         endings.watch(self)
-        self.recorder.left, self.recorder.at_boundary = settings.compared_steps, self._start
+        self.recorder.left, self.recorder.at_boundary = settings.compared_steps, uncompiled(self._start)
 
     def _start(self) -> None:
         """Report after the compared steps, and go on as the driver says."""

@@ -2,6 +2,7 @@
 
 An iteration ends where the outermost ``step()`` of the first optimizer returns. Its time is that since the last one ended, in
 four phases that sum to it: waiting for data, backward (with Horovod's wait for the exchange), optimizer, and all else: forward.
+A closure that ``step()`` calls counts as forward and backward, up to the end of its last backward pass.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from time import perf_counter_ns
 from typing import Any, Callable, Tuple
 
 Row = Tuple[int, int, int, int, int, int, int, int]
-"""What is known of an iteration: ns in all, waiting, backward, optimizer, and left out; samples; losses; whether it took no step."""
+"""What is known of an iteration: ns in all, waiting, backward, optimizer, left out; samples; losses; whether a step was skipped."""
 
 FOREIGN_STEPS = 64
 """So many outermost steps of other optimizers, and the one that ended iterations no longer does."""
@@ -37,6 +38,8 @@ class Recorder:
         self.scaler: Any = None
         """The GradScaler that was used last."""
         self.failed: Callable[[BaseException], None]
+        self.hot: list[Any] = [self.pre_hook, self.post_hook, self.note_backward, self.end_iteration, self.ends_iteration]
+        """Functions that run in every step."""
         self.rows: list[Row] = []
         self.losses: list[Any] = []
         self.versions: list[int] = []
@@ -48,10 +51,12 @@ class Recorder:
         self.wait = self.backward = self.optimizer = self.left_out = 0
         self.samples = self.pending = self.last_samples = 0
         self.skipped = 0
+        self.backwards_then = 0
+        """Backward passes when the last outermost step began."""
         self.backwards = self.fired = self.iterations = self.steps = 0
         self.depth = 0
         self.in_backward = self.is_evaluating = False
-        self._began = self._backward_before = 0
+        self._began = self.backward_ended = 0
         self._frame: Any = None
         self._outer: Any = None
         self._ends = iteration_ends
@@ -66,8 +71,9 @@ class Recorder:
             now = perf_counter_ns()
             if self.depth and self._is_running():
                 self.depth += 1
-                if self.depth == 2 and optimizer is self._outer:
+                if self.depth == 2 and optimizer is self._outer:  # Horovod's: it has waited for the exchange
                     self.backward += now - self._began
+                    self._began = now
                     if self.before_step is not None:
                         self.before_step(optimizer, True)
                 return
@@ -76,7 +82,7 @@ class Recorder:
             self.fired += 1
             if self.before_step is not None and self.backwards:
                 self.before_step(optimizer, False)
-            self._began, self._backward_before = now, self.backward
+            self._began, self.backwards_then = now, self.backwards
         except Exception as error:  # noqa: BLE001 - the probe's edge
             self.failed(error)
 
@@ -90,7 +96,7 @@ class Recorder:
                 return
             self.depth, self._frame, self._outer = 0, None, None
             now = perf_counter_ns()
-            self.optimizer += now - self._began - (self.backward - self._backward_before)
+            self.optimizer += now - max(self._began, self.backward_ended)  # what a closure does before is forward and backward
             if not self.backwards and self._without_backward < WITHOUT_BACKWARD:
                 self._without_backward += 1
                 return
@@ -120,6 +126,9 @@ class Recorder:
 
     def ends_iteration(self, optimizer: Any) -> bool:
         """Whether an iteration ends with this optimizer's outermost step."""
+        if self._ends is None and self._first() is optimizer:  # the usual case, quickly
+            self._foreign = 0
+            return True
         if not self.will_end(optimizer):
             self._foreign += 1
             return False

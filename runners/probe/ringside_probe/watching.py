@@ -1,22 +1,22 @@
-"""Puts the recorder's hooks into torch: optimizer steps, backward passes, loaders, GradScaler, and evaluation where asked."""
+"""Puts the recorder into torch: optimizer steps, backward passes, first forward, GradScaler, autocast, evaluation where asked."""
 
 from __future__ import annotations
 
 import functools
 import os
 import sys
-import weakref
 from time import perf_counter_ns
 from typing import Any
 
-from . import batches, library_threads, rank
+from . import library_threads, loaders, rank
+from .first_steps import FirstSteps
 from .recorder import Recorder
 from .reporting import guarded
 from .settings import Settings
 
 
-def watch_torch(settings: Settings) -> None:
-    """Put the probe into torch, which has just been imported."""
+def watch_torch(settings: Settings) -> rank.Rank:
+    """Put the probe into torch, which has just been imported. Returns what may become a rank."""
     torch: Any = sys.modules["torch"]
     recorder = Recorder(settings.iteration_ends)
     own = rank.Rank(settings, recorder)
@@ -24,9 +24,8 @@ def watch_torch(settings: Settings) -> None:
     optimizer.register_optimizer_step_pre_hook(recorder.pre_hook)
     optimizer.register_optimizer_step_post_hook(recorder.post_hook)
     watch_backward(torch.autograd, recorder)
-    handle = torch.nn.modules.module.register_module_forward_pre_hook(own.first.before_forward)
-    own.first.stop_forward = handle.remove
-    guarded(watch_loaders, sys.modules.get("torch.utils.data.dataloader"), recorder)
+    watch_forward(torch.nn.Module, own.first)
+    guarded(loaders.watch, sys.modules.get("torch.utils.data.dataloader"), recorder)
     guarded(watch_scaler, torch, recorder)
     guarded(watch_autocast, torch, own.first)
     if hasattr(torch.distributed, "init_process_group"):
@@ -35,6 +34,7 @@ def watch_torch(settings: Settings) -> None:
         watch_evaluation(torch.nn.Module, recorder)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=own.forget_after_fork)
+    return own
 
 
 def watch_backward(autograd: Any, recorder: Recorder) -> None:
@@ -50,7 +50,8 @@ def watch_backward(autograd: Any, recorder: Recorder) -> None:
         try:
             result = original(*args, **kwargs)
         finally:
-            recorder.backward += perf_counter_ns() - began
+            recorder.backward_ended = perf_counter_ns()
+            recorder.backward += recorder.backward_ended - began
             recorder.in_backward = False
         try:
             recorder.note_backward(args[0] if args else kwargs.get("tensors"))
@@ -59,57 +60,27 @@ def watch_backward(autograd: Any, recorder: Recorder) -> None:
         return result
 
     autograd.backward = backward
+    recorder.hot.append(backward)
 
 
-def watch_loaders(module: Any, recorder: Recorder) -> None:
-    """Time what loaders' iterators take for each batch, and count what they yield."""
-    if module is None:
-        return
-    begin = module._BaseDataLoaderIter.__init__
+def watch_forward(module: Any, first: FirstSteps) -> None:
+    """Have the first forward pass that trains be seen; no global hook, of which torch.compile warns."""
+    call = module.__call__
+    state = {"is_over": False}
 
-    @functools.wraps(begin)
-    def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-        begin(self, loader, *args, **kwargs)
-        self._ringside_loader = weakref.ref(loader)
-        owner: Any = next(one for one in type(self).__mro__ if "__next__" in vars(one))
-        if not hasattr(vars(owner)["__next__"], "_ringside"):
-            owner.__next__ = timed_next(vars(owner)["__next__"], recorder)
+    @functools.wraps(call)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not state["is_over"] and first.before_forward(self):
+            stop()
+        return call(self, *args, **kwargs)
 
-    module._BaseDataLoaderIter.__init__ = __init__
-    iterate = module.DataLoader.__iter__
+    def stop() -> None:
+        state["is_over"] = True
+        if module.__call__ is __call__:  # else somebody has put another in its place, who will call this one
+            module.__call__ = call
 
-    @functools.wraps(iterate)
-    def __iter__(self: Any) -> Any:
-        began = perf_counter_ns()
-        try:
-            return iterate(self)
-        finally:
-            if not recorder.is_evaluating:
-                recorder.wait += perf_counter_ns() - began
-
-    module.DataLoader.__iter__ = __iter__
-
-
-def timed_next(original: Any, recorder: Recorder) -> Any:
-    """A loader iterator's ``__next__`` that is timed."""
-
-    @functools.wraps(original)
-    def __next__(self: Any) -> Any:
-        began = perf_counter_ns()
-        batch = original(self)
-        if not recorder.off:
-            if not recorder.is_evaluating:
-                recorder.wait += perf_counter_ns() - began
-            try:
-                recorder.pending = batches.size_of(batch)
-                if recorder.on_batch is not None:
-                    recorder.on_batch(self, batch)
-            except Exception as error:  # noqa: BLE001 - the probe's edge
-                recorder.failed(error)
-        return batch
-
-    __next__._ringside = True  # type: ignore[attr-defined]
-    return __next__
+    module.__call__ = __call__
+    first.stop_forward = stop
 
 
 def watch_scaler(torch: Any, recorder: Recorder) -> None:
@@ -148,7 +119,7 @@ def _watch_scaler(owner: Any, recorder: Recorder) -> None:
     owner.scale, owner.step = scaled, stepped
 
 
-def watch_autocast(torch: Any, first: Any) -> None:
+def watch_autocast(torch: Any, first: FirstSteps) -> None:
     """Note the dtype of autocast in the first steps."""
     owner = torch.amp.autocast_mode.autocast
     enter = owner.__enter__
