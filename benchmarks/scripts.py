@@ -56,7 +56,9 @@ NAMED_BY = {
 }
 """What a sentence must say to name a planted mistake."""
 OF_HOROVOD = ("op-sum", "ranks-start-apart", "fp16-compression")
-"""Mistakes of train_hvd.py; the others are of its port."""
+"""Of which train_hvd.py has the mistake; for the others its port has."""
+OTHERWISE = ("op-sum", "ranks-start-apart", "fp16-compression", "no-buffer-broadcast")
+"""Those that the other script can make, too: they are asked besides, and counted by themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,23 +199,39 @@ def extra(setting: Setting) -> None:
 
 
 def mistakes(setting: Setting) -> None:
-    faithful = setting.ask(Pair(name="faithful", a=hvd(), b=ddp()))
-    usual, named = set(faithful.sentences), []
-    pairs = [
-        Pair(
-            name=name,
-            a=hvd(f"{LONG} --mistake {name}" if name in OF_HOROVOD else LONG),
-            b=ddp(LONG if name in OF_HOROVOD else f"{LONG} --mistake {name}"),
+    usual = set(setting.ask(Pair(name="faithful", a=hvd(), b=ddp())).sentences)
+    first = [planted(name, in_horovod=name in OF_HOROVOD) for name in NAMED_BY]
+    resumed = f"{LONG} --resume {checkpoint(setting.output)}"
+    others = [planted(name, in_horovod=name not in OF_HOROVOD, suffix="-otherwise", flags=resumed) for name in OTHERWISE]
+    for what, pairs in (("mistakes", setting.chosen(first)), ("the same in the other script", setting.chosen(others))):
+        named = [is_named(setting.ask(pair), NAMED_BY[pair.name.removesuffix("-otherwise")], usual) for pair in pairs]
+        print(f"\n{what}: {sum(named)} of {len(named)} named in the first screen\n", flush=True)
+
+
+def planted(name: str, *, in_horovod: bool, suffix: str = "", flags: str = LONG) -> Pair:
+    """One of the two scripts with a mistake."""
+    wrong = f"{flags} --mistake {name}"
+    return Pair(name=name + suffix, a=hvd(wrong if in_horovod else flags), b=ddp(flags if in_horovod else wrong))
+
+
+def checkpoint(folder: Path) -> Path:
+    """Weights to begin with, which rank 0 alone reads under Horovod: their batch norm has statistics."""
+    path = folder / "begin.pt"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        flags = ["--samples", "640", "--epochs", "1", "--no-evaluation", "--checkpoint", str(path)]
+        subprocess.run(
+            [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "1", "train_ddp.py", *flags], check=True, cwd=SCRIPTS
         )
-        for name in NAMED_BY
-    ]
-    for pair in setting.chosen(pairs):
-        answer = setting.ask(pair)
-        said = [sentence for sentence in answer.sentences if sentence not in usual]
-        naming = [one for one in said if re.search(NAMED_BY[pair.name], one, re.I) and flat(one) in answer.first_screen]
-        named.append(bool(naming))
-        print("  " + "\n  ".join(naming or ["NOT NAMED. New sentences:", *said]), flush=True)
-    print(f"\nmistakes: {sum(named)} of {len(named)} named in the first screen")
+    return path
+
+
+def is_named(answer: Answer, pattern: str, usual: set[str]) -> bool:
+    """Whether a sentence of the first screen names the mistake. ``usual``: what is said of the faithful port."""
+    said = [sentence for sentence in answer.sentences if sentence not in usual]
+    naming = [one for one in said if re.search(pattern, one, re.I) and flat(one) in answer.first_screen]
+    print("  " + "\n  ".join(naming or ["NOT NAMED. New sentences:", *said]), flush=True)
+    return bool(naming)
 
 
 def workload(setting: Setting) -> None:
