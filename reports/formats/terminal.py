@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
 from rich import box
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -39,15 +37,6 @@ STYLES: dict[Kind, str] = {
     "no timing": "dim",
 }
 """Kinds that are not named look as usual."""
-PIPED_WIDTH = 100
-"""Columns; in 80 the notes would stand letter under letter."""
-
-
-def new_console(*, plain: bool = False) -> Console:
-    """For standard output; wide enough where no terminal says its own width. ``plain``: without colours even on a terminal."""
-    if plain:
-        return Console(width=PIPED_WIDTH, force_terminal=False)
-    return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
 def comparison_table(comparison: Comparison) -> RichTable | Group:

@@ -171,7 +171,7 @@ class StandaloneRun:
 
     def _show(self, record: LaunchRecord) -> None:
         """Print the table, and where the record is."""
-        from reports.formats.terminal import new_console  # with scipy, which no other rank needs
+        from reports.formats.console import new_console
         from runners.standalone.tables import cases_table, throughput_table
 
         console = new_console(plain=record.world_size > 1)  # mpirun gives ranks a terminal, whatever its own output is
