@@ -105,6 +105,7 @@ def test_single_spawned_and_synthetic(tmp_path):
     plan = write_plan(
         tmp_path,
         world_size=1,
+        threads=1,
         workload="squeezenet1_1",
         workload_options={"image_size": 32, "num_classes": 2},
         local_batch_size=2,

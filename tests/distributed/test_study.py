@@ -17,17 +17,15 @@ ARMS = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"}, "si
 
 def test_one_and_two_ranks(tmp_path):
     points = {"one": {"world_size": 1}, "two": {"world_size": 2}}
-    plan = write_plan(
-        tmp_path, arms=ARMS, points=points, scaling="strong", measurement={"rounds": 2, "local_every": 2, "control": False}
-    )
+    plan = write_plan(tmp_path, arms=ARMS, points=points, scaling="strong", measurement={"rounds": 2, "local_every": 2})
     done = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert "two (2 of 2), launch 1 of 1" in done.stderr
     folder = ResultsFolder(tmp_path / "out")
     ran = {name: {record.arm: record for record in folder.point(name).records()} for name in points}
     assert {name: set(records) for name, records in ran.items()} == {
-        "one": {"ddp", "single"},
-        "two": {"ddp"},
+        "one": {"ddp", "ddp-control", "single"},
+        "two": {"ddp", "ddp-control"},
     }
     for name, records in ran.items():
         for record in records.values():
@@ -36,9 +34,9 @@ def test_one_and_two_ranks(tmp_path):
             assert all(block.link_bytes == {} for block in record.blocks)
     found = json.loads((tmp_path / "out" / "comparison.json").read_text())
     one, two = found["points"]
-    assert [arm["status"] for arm in two["arms"]] == ["ok", "not at this point"]
+    assert [arm["status"] for arm in two["arms"]] == ["ok", "ok", "not at this point"]
     alone = next(arm for arm in one["arms"] if arm["name"] == "single")
-    for arm in two["arms"][:1]:
+    for arm in two["arms"][:2]:
         assert arm["scaling_baseline"] == "single at one (single process without wrapper)"
         cores = alone["compute_units"] / arm["compute_units"]
         assert arm["scaling_efficiency"]["value"] == pytest.approx(arm["speed_up"]["value"] * cores)
