@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from measurement.errors import PlanError, RecordError
-from measurement.records.record import Manifest
-from measurement.records.results import ResultsFolder, write_result
 from measurement.registry import Registry
 
 if TYPE_CHECKING:
+    from measurement.records.record import Manifest
+    from measurement.records.results import ResultsFolder
     from reports.base import Report
     from reports.schema import Comparison
 
@@ -53,6 +53,8 @@ def write_reports(folder: ResultsFolder) -> Comparison:
         RecordError: the folder is missing or damaged, or holds no record.
         PlanError: a report that the plan names cannot be loaded.
     """
+    from measurement.records.results import write_result
+
     comparison = conclude(folder)
     for report in make_reports(folder.read_plan().reports):
         if report.has_content(comparison):

@@ -331,7 +331,7 @@ def hosts(
     reach: Annotated[bool, typer.Option("--reach/--no-reach", help="Look at each host, over ssh.")] = True,
 ) -> None:
     """Show what a hostfile says, whether ranks can be started on its hosts, and which rank goes where."""
-    from reports.formats.terminal import new_console
+    from reports.formats.console import new_console
     from runners.hosts.hosts_command import named_hosts, show_hosts
 
     if not show_hosts(named_hosts(hostfile, listed), world_size=world_size, reach=reach, console=new_console()):
@@ -360,7 +360,8 @@ def show_study(study: Study, folder: Path) -> bool:
 
 
 def _show(headline: str, table: Any, folder: Path) -> None:
-    from reports.formats.terminal import new_console, shown
+    from reports.formats.console import new_console
+    from reports.formats.terminal import shown
 
     console = new_console()
     console.print(shown(headline), soft_wrap=True)

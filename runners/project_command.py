@@ -97,7 +97,8 @@ def _write(found: Projection, folder: Path) -> None:
 
 
 def _show(found: Projection) -> None:
-    from reports.formats.terminal import new_console, rich_table, shown
+    from reports.formats.console import new_console
+    from reports.formats.terminal import rich_table, shown
     from reports.projection.projection_tables import notes, projection_table, ratio_table
 
     console = new_console()

@@ -64,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         importlib.import_module(needed)
     import torch.multiprocessing
 
+    gc.freeze()  # no rank looks at what all share, which would also copy it
     gc.enable()
     ranks = node.ranks[node.node_rank]
     try:

@@ -26,6 +26,8 @@ BIN = Path(sys.executable).parent
 HAS_HOROVOD = shutil.which("horovodrun", path=str(BIN)) is not None
 
 STARTED_BY = "RINGSIDE_STARTED_BY_TEST"
+FORKED = f"{REPOSITORY / 'tests' / 'kit' / 'plugins' / 'forked.py'}:Forked"
+OVER_GLOO = ("ddp", "naive", "fsdp2", "horovod")
 EXIT_STATUS = pytest.StashKey[int]()
 
 needs_horovod = pytest.mark.skipif(not HAS_HOROVOD, reason="Horovod is not built here; 'ringside doctor' says how to get it")
@@ -132,9 +134,11 @@ def started_processes() -> list[psutil.Process]:
     return found
 
 
-def is_native(arm):
-    """Whether an arm runs under torchrun if its plan names no launcher."""
-    return arm.get("backend") in ("ddp", "naive", "fsdp2") and arm.get("transport") != "mpi"
+def cheap_launcher(arm):
+    """For an arm over Gloo that names none, one whose ranks share the import of torch: it is most of what a comparison takes."""
+    if arm.get("transport") == "mpi":
+        return {}
+    return {"launcher": FORKED if arm.get("backend") == "horovod" else "spawn"} if arm.get("backend") in OVER_GLOO else {}
 
 
 def documented_files() -> dict[str, str]:
@@ -145,14 +149,10 @@ def documented_files() -> dict[str, str]:
 
 
 def write_plan(folder: Path, **changes) -> Path:
-    """A plan file made of ``TINY`` and changes; ``measurement`` is merged.
-
-    PyTorch's own backends run under ``spawn`` where an arm names no launcher: its ranks share the import of torch, which is most
-    of what a small comparison takes.
-    """
+    """A plan file made of ``TINY`` and changes; ``measurement`` is merged, and arms over Gloo are started as it costs least."""
     measurement = {**TINY["measurement"], **changes.pop("measurement", {})}
     plan = {**TINY, **changes, "measurement": measurement}
-    arms = {name: {"launcher": "spawn", **arm} if is_native(arm) else arm for name, arm in plan["arms"].items()}
+    arms = {name: cheap_launcher(arm) | arm for name, arm in plan["arms"].items()}
     path = folder / "plan.yaml"
     path.write_text(yaml.safe_dump({**plan, "arms": arms}, sort_keys=False))
     return path

@@ -7,24 +7,26 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import importlib
 import json
 import shutil
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
 from measurement.errors import PlanError, RecordError, cut
 from measurement.files import LockedError, lock_folder, read_text, write_whole
 from measurement.plans.plan import ARM_NAME, Plan
 from measurement.plans.plan_file import check_plan, parse_yaml
-from measurement.records import step_tables
 from measurement.records.record import LOSS_COLUMNS, SCHEMA_VERSION, STEP_COLUMNS, LaunchRecord, Manifest
 from measurement.records.script_report import ScriptReport
+
+if TYPE_CHECKING:
+    import pandas as pd  # imported where tables are: it takes half a second of a core, and most ranks write none
 
 MOST_RECORD_BYTES = 1 << 30
 LEAST_ROOM_BYTES = 32 << 20
@@ -82,6 +84,7 @@ class ResultsFolder:
         Raises:
             RecordError: another process does, with which.
         """
+        self.prepare_to_write()
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             self._lock = lock_folder(self.root)
@@ -91,6 +94,11 @@ class ResultsFolder:
             ) from None
         except OSError as error:
             raise RecordError(f"'{self.root}' cannot be written: {error.strerror or error}; give another folder with -o") from error
+
+    @staticmethod
+    def prepare_to_write() -> None:
+        """Import now what writes tables: an import that fails after measuring would lose what was measured."""
+        importlib.import_module("measurement.records.step_tables")
 
     def require_room(self) -> None:
         """Refuse to measure what could not be written.
@@ -140,6 +148,8 @@ class ResultsFolder:
 
     def write_launch(self, record: LaunchRecord) -> None:
         """Write one launch of one arm: steps first, so that a record never lacks them, nor has those of another attempt."""
+        from measurement.records import step_tables
+
         folder = self.launch_folder(record.launch, record.arm)
         _remove_earlier(folder / "record.json", record)
         write_result(folder / "steps.parquet", step_tables.parquet(step_tables.steps_of(record)))
@@ -161,11 +171,13 @@ class ResultsFolder:
         Raises:
             RecordError: they cannot be read.
         """
+        from measurement.records import step_tables
+
         path = self.launch_folder(record.launch, record.arm) / LOSSES_FILE
         if not path.is_file():
             return step_tables.empty(LOSS_COLUMNS)
         try:
-            return pd.read_parquet(path)[list(LOSS_COLUMNS)].astype(LOSS_COLUMNS)
+            return step_tables.read_losses(path)
         except (OSError, ValueError, KeyError) as error:
             raise RecordError(f"'{path}' cannot be read: {cut(str(error))}; remove it to report without it") from error
 
@@ -180,6 +192,8 @@ class ResultsFolder:
 
     def steps(self, record: LaunchRecord) -> pd.DataFrame:
         """The raw steps of a launch (columns: ``STEP_COLUMNS``); no rows where nothing was timed."""
+        from measurement.records import step_tables
+
         return step_tables.joined(self.parts_of_steps(record), STEP_COLUMNS)
 
     def parts_of_steps(self, record: LaunchRecord) -> Iterator[pd.DataFrame]:
@@ -188,6 +202,8 @@ class ResultsFolder:
         Raises:
             RecordError: they cannot be read.
         """
+        from measurement.records import step_tables
+
         path = self.launch_folder(record.launch, record.arm) / "steps.parquet"
         if not path.is_file():
             if record.blocks:
@@ -209,6 +225,8 @@ class ResultsFolder:
         Raises:
             RecordError: a table cannot be read. One that is missing has no rows: the run was not driven, or is older.
         """
+        from measurement.records import step_tables
+
         found: list[pd.DataFrame] = []
         for record in records:
             path = self.launch_folder(record.launch, record.arm) / HOSTS_FILE

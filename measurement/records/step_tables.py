@@ -52,6 +52,15 @@ def joined(parts: Iterable[pd.DataFrame], types: Mapping[str, Any]) -> pd.DataFr
     return pd.concat([empty(types), *parts], ignore_index=True).astype(types)
 
 
+def read_losses(path: Path) -> pd.DataFrame:
+    """The losses of a script's steps: columns ``LOSS_COLUMNS``.
+
+    Raises:
+        OSError, ValueError, KeyError: the table cannot be read.
+    """
+    return pd.read_parquet(path)[list(LOSS_COLUMNS)].astype(LOSS_COLUMNS)
+
+
 def read_host_use(path: Path, record: LaunchRecord) -> pd.DataFrame:
     """What the hosts did during a record's blocks: columns ``HOST_USE_TYPES``.
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from rich import box
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -46,15 +45,6 @@ STYLES: dict[Kind, str] = {
 """Kinds that are not named look as usual."""
 MOST_DIFFERENCES = 15
 """Rows of settings that are shown before scripts are timed."""
-PIPED_WIDTH = 100
-"""Columns; in 80 the notes would stand letter under letter."""
-
-
-def new_console(*, plain: bool = False) -> Console:
-    """For standard output; wide enough where no terminal says its own width. ``plain``: without colours even on a terminal."""
-    if plain:
-        return Console(width=PIPED_WIDTH, force_terminal=False)
-    return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
 def comparison_table(comparison: Comparison) -> RichTable | Group:

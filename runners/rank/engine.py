@@ -147,6 +147,7 @@ def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelt
         WorldSizeMismatchError: the library counts other ranks than the job asks for.
         PlanError: the job names something that is not here.
     """
+    gc.freeze()  # what is imported by now is no garbage, and looking at all of torch takes long
     setup = resolve_workload(job.workload, job.workload_options)
     _check_benchmark(job, setup)
     device = resolve_device(job.device, local_rank=world.local_rank)

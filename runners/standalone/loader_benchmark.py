@@ -155,8 +155,9 @@ def loading_record(job: Job, unit: str, world: World, device: str, everyone: Seq
 
 def show(record: LoaderRecord, needed: Any, folder: Path) -> None:
     """Print the table and its conclusions, write ``io.json`` and ``io.html``."""
+    from reports.formats.console import new_console
     from reports.formats.loader_page import write_loading
-    from reports.formats.terminal import loading_table, new_console, rich_table
+    from reports.formats.terminal import loading_table, rich_table
     from reports.tables.loader_table import storage_table
     from reports.wording.loaders import loader_sentences
 

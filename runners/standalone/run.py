@@ -15,7 +15,6 @@ from measurement.errors import ParityError, RingsideError
 from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord, RankReport
 from measurement.records.results import ResultsFolder
-from measurement.records.step_tables import steps_of
 from measurement.world import World
 from runners.planning.arms import job_of
 from runners.planning.check_process import is_to_check, require_workable_here
@@ -102,6 +101,8 @@ class StandaloneRun:
         """Check the workload on rank 0, meet the other ranks and build the engine."""
         arm, timeout = self.plan.arms[self.plan.baseline], timedelta(seconds=self.options.timeout)
         job = job_of(self.plan, self.plan.baseline, arm, transport=arm.transport)
+        if self.world.rank == 0:
+            self.folder.prepare_to_write()
         if self.world.rank == 0 and is_to_check(resolve_workload(job.workload, job.workload_options)):
             for note in require_workable_here(self.plan, job):
                 self._say(f"note: {note}")
@@ -171,7 +172,8 @@ class StandaloneRun:
 
     def _show(self, record: LaunchRecord) -> None:
         """Print the table, and where the record is."""
-        from reports.formats.terminal import new_console  # with scipy, which no other rank needs
+        from measurement.records.step_tables import steps_of
+        from reports.formats.console import new_console
         from runners.standalone.tables import cases_table, throughput_table
 
         console = new_console(plain=record.world_size > 1)  # mpirun gives ranks a terminal, whatever its own output is

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from measurement.errors import LabError
-from runners.lab import namespaces, slurm
+from runners.lab import cluster, namespaces, slurm
 from runners.lab.programs import program, require_programs, require_root
-from runners.lab.state import STATE
-from tests.conftest import ringside
+from runners.lab.state import STATE, load_settings
+from tests.conftest import REPOSITORY, ringside
 
 
 def require(more=None):
@@ -38,29 +38,42 @@ def lab_tools():
 @pytest.fixture
 def no_lab(lab_tools):
     """For tests that make their own lab, or half of one: whatever they did, all of it is removed afterwards."""
+    remove_kept()
     before = machine()
     yield
     remove()
     assert machine() == before
 
 
+KEPT = []
+"""What the machine was like before the lab that is up, which the next module has, too."""
+
+
 @pytest.fixture(scope="module")
 def lab(lab_tools):
-    """Two hosts, links of 1 Gbit/s."""
-    before = machine()
-    done = ringside("lab", "up", "--hosts", "2", "--rate", "1gbit")
-    assert done.returncode == 0, done.stderr
-    try:
-        yield before
-    finally:
-        remove()
-    assert machine() == before
+    """Two hosts, links of 1 Gbit/s. They are made anew where the module before has left one of them without its sshd."""
+    if KEPT and not all(host.takes_ssh for host in cluster.status()):
+        remove_kept()
+    if not KEPT:
+        before = machine()
+        done = ringside("lab", "up", "--hosts", "2", "--rate", "1gbit")
+        assert done.returncode == 0, done.stderr
+        KEPT.append(before)
+    return KEPT[0]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def removes_the_last():
+    """When no module needs it any more."""
+    yield
+    remove_kept()
 
 
 @pytest.fixture(scope="module")
 def slurm_lab(lab_tools):
     """Two hosts that are nodes of a Slurm."""
     require(slurm.PACKAGES)
+    remove_kept()
     before = machine()
     done = ringside("lab", "up", "--hosts", "2", "--slurm")
     assert done.returncode == 0, done.stderr
@@ -69,6 +82,13 @@ def slurm_lab(lab_tools):
     finally:
         remove()
     assert machine() == before
+
+
+def remove_kept():
+    if KEPT:
+        before = KEPT.pop()
+        remove()
+        assert machine() == before
 
 
 def remove():
@@ -92,3 +112,14 @@ def machine():
 def inside(host, *command, **options):
     """Run a command in a host of the lab, as a user does."""
     return ringside("lab", "run", "--host", host, "--", *command, **options)
+
+
+def enter(host, *command, timeout=240):
+    """The same as ``inside``, without the second that another Python takes."""
+    settings, pid = load_settings(), namespaces.init_of(host)
+    argv = namespaces.enter_command(pid, folder=REPOSITORY, argv=list(map(str, command)))
+    cores = ",".join(map(str, os.sched_getaffinity(pid)))
+    inner = cluster.inner_environment(settings)
+    environment = {**inner, **os.environ, "PATH": inner["PATH"], "HOSTNAME": host}
+    words = [program("taskset"), "--cpu-list", cores, *argv]
+    return subprocess.run(words, capture_output=True, text=True, timeout=timeout, env=environment, check=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -9,9 +11,10 @@ from measurement.records.results import ResultsFolder
 from reports.compose_study import conclude_study
 from runners.lab.links import INTERFACE, SWITCH
 from runners.lab.namespaces import run_in_network
-from tests.cluster.conftest import inside
+from tests.cluster.conftest import enter
 from tests.conftest import TINY, ringside
 
+LARGE = Path(__file__).parent / "plugins" / "large.py"
 SLOW_BITS_PER_S = 100e6
 ARMS = {
     "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"},
@@ -29,7 +32,7 @@ def queues():
 def write_plan(folder, **changes):
     measurement = {**TINY["measurement"], "rounds": 2, "block_steps": 2, "warmup_steps": 1, "local_every": 1, "control": False}
     points = {"100mbit": {"link_rate": "100mbit"}, "unshaped": {"link_rate": "unshaped"}}
-    content = {**TINY, "workload": "squeezenet1_1", "workload_options": {"image_size": 32, "num_classes": 2}, "local_batch_size": 2}
+    content = {**TINY, "workload": f"{LARGE}:Large", "local_batch_size": 2}
     content |= {"hosts": "host1:1,host2:1", "network_interface": "eth0", "arms": ARMS, "measurement": measurement, "points": points}
     (folder / "plan.yaml").write_text(yaml.safe_dump({**content, **changes}))
     return folder / "plan.yaml"
@@ -38,7 +41,7 @@ def write_plan(folder, **changes):
 def test_a_slow_link_is_felt_and_its_bytes_are_a_rings(lab, tmp_path):
     before = queues()
     assert all(kind == "tbf" and "1Gbit" in rest for kind, rest in before)
-    done = inside("host1", "ringside", "compare", write_plan(tmp_path), "-o", tmp_path / "out")
+    done = enter("host1", "ringside", "compare", write_plan(tmp_path), "-o", tmp_path / "out")
     assert done.returncode == 0, done.stdout + done.stderr
     assert queues() == before
     found = conclude_study(ResultsFolder(tmp_path / "out"))

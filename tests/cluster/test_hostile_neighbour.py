@@ -10,11 +10,11 @@ from pathlib import Path
 import yaml
 
 from measurement.records.results import ResultsFolder
-from tests.cluster.conftest import inside
+from tests.cluster.conftest import enter
 from tests.conftest import REPOSITORY, TINY
 
 NEIGHBOUR = Path(__file__).parent / "plugins" / "neighbour.py"
-ROUNDS = 20
+ROUNDS = 8
 ARMS = {name: {"backend": name, "transport": "gloo", "launcher": "spawn"} for name in ("ddp", "naive")}
 
 
@@ -32,7 +32,7 @@ def test_a_neighbour_who_scans_and_talks_garbage_changes_nothing(lab, tmp_path):
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
     command = [sys.executable, "-m", "runners.cli", "lab", "run", "--host", "host2", "--", sys.executable, NEIGHBOUR, "host1"]
     with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as neighbour:
-        done = inside("host1", "ringside", "compare", tmp_path / "plan.yaml", "-o", tmp_path / "out")
+        done = enter("host1", "ringside", "compare", tmp_path / "plan.yaml", "-o", tmp_path / "out")
         said = json.loads(neighbour.communicate(timeout=60)[0])
     assert done.returncode == 0, done.stderr
     records = ResultsFolder(tmp_path / "out").records()

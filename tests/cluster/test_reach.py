@@ -11,7 +11,7 @@ import pytest
 
 from runners.lab import namespaces
 from runners.lab.ssh import AUTHORIZED, KNOWN_HOSTS
-from tests.cluster.conftest import inside
+from tests.cluster.conftest import enter
 from tests.conftest import REPOSITORY
 
 LOOK = """
@@ -24,13 +24,13 @@ print(json.dumps([vars(found) for found in probe_hosts(hosts, probe=Probe(folder
 
 
 def look(*hosts, folder=REPOSITORY):
-    done = inside("host1", "python", "-c", LOOK, folder, *hosts)
+    done = enter("host1", "python", "-c", LOOK, folder, *hosts)
     assert done.returncode == 0, done.stderr
     return {found["host"]: found for found in json.loads(done.stdout)}
 
 
 def test_all_is_well(lab):
-    done = inside("host1", "ringside", "hosts", "hostfiles/lab", "-np", "3")
+    done = enter("host1", "ringside", "hosts", "hostfiles/lab", "-np", "3")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line.split() for line in done.stdout.splitlines()]
     assert [row[:6] for row in rows[1:3]] == [
@@ -47,7 +47,7 @@ def test_names_and_addresses_that_nobody_has(lab):
 
 
 def test_a_host_without_the_folder(lab):
-    assert inside("host1", "mkdir", "/run/it's mine").returncode == 0
+    assert enter("host1", "mkdir", "/run/it's mine").returncode == 0
     found = look("host1", "host2", folder="/run/it's mine")
     assert found["host1"]["status"] == "ok"
     assert (found["host2"]["status"], found["host2"]["detail"]) == ("no folder", "it has no folder /run/it's mine")
@@ -55,14 +55,14 @@ def test_a_host_without_the_folder(lab):
 
 def test_a_host_without_the_python(lab):
     folder = Path(sys.executable).parent
-    assert inside("host2", "mount", "-t", "tmpfs", "tmpfs", folder).returncode == 0  # seen by host2 alone
+    assert enter("host2", "mount", "-t", "tmpfs", "tmpfs", folder).returncode == 0  # seen by host2 alone
     try:
         found = look("host1", "host2")
         assert found["host1"]["status"] == "ok"
         assert (found["host2"]["status"], found["host2"]["detail"]) == ("no python", f"it has no {sys.executable}")
         assert found["host2"]["remedy"] == "set it up there, in the same folder: make setup"
     finally:
-        assert inside("host2", "umount", folder).returncode == 0
+        assert enter("host2", "umount", folder).returncode == 0
     assert look("host2")["host2"]["status"] == "ok"
 
 
@@ -85,7 +85,7 @@ def test_keys_that_are_missing(lab, file, status, remedy):
 
 def test_closed_ports_are_told_though_ssh_works(lab):
     """host2 may answer ssh, and send nothing else to the ports that ranks choose: no SYN, and no answer to one."""
-    looked = inside("host1", "ringside", "hosts", "-H", "host1:1,host2:1")
+    looked = enter("host1", "ringside", "hosts", "-H", "host1:1,host2:1")
     assert looked.returncode == 0, looked.stdout
     assert "ports: the 2 hosts reach each other's, both ways" in looked.stdout
     rules = [
@@ -93,13 +93,13 @@ def test_closed_ports_are_told_though_ssh_works(lab):
         ["priority", "11", "ipproto", "tcp", "dport", "1024-65534", "prohibit"],
     ]
     for rule in rules:
-        added = inside("host2", "ip", "rule", "add", *rule)
+        added = enter("host2", "ip", "rule", "add", *rule)
         assert added.returncode == 0, added.stderr
     try:
-        done = inside("host1", "ringside", "hosts", "-H", "host1:1,host2:1")
+        done = enter("host1", "ringside", "hosts", "-H", "host1:1,host2:1")
     finally:
         for rule in rules:
-            inside("host2", "ip", "rule", "del", *rule)
+            enter("host2", "ip", "rule", "del", *rule)
     assert done.returncode == 1, done.stdout
     assert "host2 does not reach ports of host1: Permission denied" in done.stdout
     assert "host1 does not reach ports of host2: timed out" in done.stdout
@@ -113,6 +113,6 @@ def test_a_host_without_sshd(lab):
     psutil.wait_procs([sshd], timeout=10)
     found = look("host1", "host2")["host2"]
     assert (found["status"], found["detail"]) == ("refused", "connection refused: no sshd listens there")
-    done = inside("host1", "ringside", "hosts", "-H", "host1:2,host2:2")
+    done = enter("host1", "ringside", "hosts", "-H", "host1:2,host2:2")
     assert done.returncode == 1
     assert "host2: start it there" in done.stdout

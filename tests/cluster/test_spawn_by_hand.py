@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from measurement.records.results import ResultsFolder
-from tests.cluster.conftest import inside
+from tests.cluster.conftest import enter
 from tests.conftest import REPOSITORY
 
 SHORT = shlex.split("--workload digits --local-batch-size 16 --blocks 2 --block-steps 3 --warmup-steps 1 --network-interface eth0")
@@ -21,7 +21,7 @@ def command(node, folder, *, where=("--master-addr", "host1")):
 def test_two_hosts_by_hand(lab, tmp_path):
     other = [sys.executable, "-m", "runners.cli", "lab", "run", "--host", "host2", "--", *command(1, tmp_path)]
     with subprocess.Popen(other, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as second:
-        done = inside("host1", *command(0, tmp_path))
+        done = enter("host1", *command(0, tmp_path))
         _, errors = second.communicate(timeout=60)
     assert (done.returncode, second.returncode) == (0, 0), done.stderr + errors.decode()
     (record,) = ResultsFolder(tmp_path).records()
@@ -30,6 +30,6 @@ def test_two_hosts_by_hand(lab, tmp_path):
 
 
 def test_an_interface_that_is_not_there(lab, tmp_path):
-    done = inside("host1", *command(0, tmp_path, where=("--master-addr", "host1", "--network-interface", "wlan0")))
+    done = enter("host1", *command(0, tmp_path, where=("--master-addr", "host1", "--network-interface", "wlan0")))
     assert done.returncode == 2
     assert "--network-interface 'wlan0' is none of host1's; use one of eth0, lo" in done.stderr

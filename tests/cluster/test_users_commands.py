@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from measurement.records.results import ResultsFolder
-from tests.cluster.conftest import inside
+from tests.cluster.conftest import enter
 from tests.conftest import REPOSITORY, needs_horovod
 
 SHORT = "--workload digits --local-batch-size 16 --blocks 2 --block-steps 3 --warmup-steps 1"
@@ -36,7 +36,7 @@ def check(tmp_path, done, *, on_hosts, expected):
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        ("horovodrun -np 4 -H host1:2,host2:2", ("horovod", "mpi", "openmpi")),
+        ("horovodrun -np 2 -H host1:1,host2:1", ("horovod", "mpi", "openmpi")),
         ("horovodrun --gloo -np 2 -H host1:1,host2:1 --network-interfaces eth0", ("horovod", "gloo", "horovodrun")),
         ("mpirun -np 3 -H host1:2,host2:1", ("horovod", "mpi", "openmpi")),
     ],
@@ -44,7 +44,7 @@ def check(tmp_path, done, *, on_hosts, expected):
 )
 def test_horovod(lab, tmp_path, command, expected):
     on_hosts = [int(entry.partition(":")[2]) for entry in command.partition("-H ")[2].split()[0].split(",")]
-    done = inside("host1", *shlex.split(f"{command} python -m runners.hvd {SHORT} -o {tmp_path}"))
+    done = enter("host1", *shlex.split(f"{command} python -m runners.hvd {SHORT} -o {tmp_path}"))
     check(tmp_path, done, on_hosts=on_hosts, expected=expected)
 
 
@@ -58,7 +58,7 @@ def test_torchrun(lab, tmp_path):
     ]
     other = [sys.executable, "-m", "runners.cli", "lab", "run", "--host", "host2", "--", *commands[1]]
     with subprocess.Popen(other, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as second:
-        done = inside("host1", *commands[0])
+        done = enter("host1", *commands[0])
         _, errors = second.communicate(timeout=60)
     assert second.returncode == 0, errors.decode()
     check(tmp_path, done, on_hosts=on_hosts, expected=("ddp", "gloo", "torchrun"))

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from measurement.records.results import ResultsFolder
-from tests.cluster.conftest import inside
+from tests.cluster.conftest import enter
 from tests.cluster.test_compare_across_hosts import compare, write_plan
 from tests.conftest import REPOSITORY
 
@@ -29,20 +29,20 @@ WHY = "its own name, 'host2', stands for 127.0.1.1 there (/etc/hosts there: '127
 @pytest.fixture
 def greeting(lab):
     """Of host2, to those who come by ssh."""
-    assert inside("host2", "sh", "-c", GREETING_BASH).returncode == 0
+    assert enter("host2", "sh", "-c", GREETING_BASH).returncode == 0
     yield
-    assert inside("host2", "sh", "-c", 'umount "$(readlink -f /bin/bash)"').returncode == 0
+    assert enter("host2", "sh", "-c", 'umount "$(readlink -f /bin/bash)"').returncode == 0
 
 
 @pytest.fixture
 def hidden(lab):
-    assert inside("host2", "sh", "-c", HIDDEN_NAME).returncode == 0
+    assert enter("host2", "sh", "-c", HIDDEN_NAME).returncode == 0
     yield
-    assert inside("host2", "umount", "/etc/hosts").returncode == 0
+    assert enter("host2", "umount", "/etc/hosts").returncode == 0
 
 
 def test_a_greeting_is_passed_over(greeting, tmp_path):
-    done = inside("host1", "ringside", "hosts", "-H", "host1:1,host2:1")
+    done = enter("host1", "ringside", "hosts", "-H", "host1:1,host2:1")
     assert done.returncode == 0, done.stdout + done.stderr
     done = compare(write_plan(tmp_path), tmp_path / "out", "measurement.rehearsal=always")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -53,7 +53,7 @@ def test_a_greeting_is_passed_over(greeting, tmp_path):
 
 
 def test_a_hidden_host_is_told_before_anything_starts(hidden, tmp_path):
-    looked = inside("host1", "ringside", "hosts", "-H", "host1:1,host2:1")
+    looked = enter("host1", "ringside", "hosts", "-H", "host1:1,host2:1")
     assert looked.returncode == 1, looked.stdout
     assert f"host2: {WHY}" in looked.stdout
     done = compare(write_plan(tmp_path, network_interface=None), tmp_path / "out")
@@ -67,7 +67,7 @@ def test_ranks_that_are_started_by_hand_end_on_both_hosts_and_say_why(hidden, tm
     run = ["-m", "runners.ddp", "--transport", "gloo", "--timeout", "200", "-o", str(tmp_path / "run")]
     second = [sys.executable, "-m", "runners.cli", "lab", "run", "--host", "host2", "--", *command, "--node-rank", "1", *run]
     with subprocess.Popen(second, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as other:
-        done = inside("host1", *command, "--node-rank", "0", *run)
+        done = enter("host1", *command, "--node-rank", "0", *run)
         _, errors = other.communicate(timeout=100)
     for code, said in ((done.returncode, done.stderr), (other.returncode, errors)):
         assert code != 0

@@ -16,7 +16,7 @@ from workloads.operations import OPERATIONS
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 WRONG = Path(__file__).parent / "plugins" / "wrong_sums.py"
-HOROVOD = {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"}
+HOROVOD = {"backend": "horovod", "transport": "gloo"}
 REASON = "not offered by Horovod"
 
 
@@ -32,12 +32,12 @@ def compare(tmp_path, *, arms, options, **changes):
 def test_every_operation_is_checked_measured_and_reported(tmp_path):
     """Both sizes of all six operations; Horovod has nothing from rank to rank."""
     options = {"sizes": ["1 KiB", "64 KiB"]}
-    done, records = compare(tmp_path, arms={"horovod": HOROVOD}, options=options, measurement={"control": True})
+    done, records = compare(tmp_path, arms={"horovod": HOROVOD}, options=options)
     assert done.returncode == 0, done.stderr + done.stdout
     cases = [case.name for case in records["ddp"].cases]
     missing = {name for name in cases if name.startswith(("send_recv", "isend_irecv"))}
     assert (len(cases), len(missing)) == (12, 4)
-    for arm, offered in (("ddp", set(cases)), ("ddp-control", set(cases)), ("horovod", set(cases) - missing)):
+    for arm, offered in (("ddp", set(cases)), ("horovod", set(cases) - missing)):
         record = records[arm]
         assert record.status == "ok" and record.parity.passed and record.exit_codes == [0], record.error
         assert record.not_offered == dict.fromkeys(set(cases) - offered, REASON)
@@ -49,7 +49,7 @@ def test_every_operation_is_checked_measured_and_reported(tmp_path):
         assert sent == {case.name: case.message_bytes * case.messages for case in record.cases if case.name in offered}
     found = json.loads((tmp_path / "out" / "comparison.json").read_text())
     ratios = {(result["candidate"], result["case"]): result for result in found["results"]}
-    assert set(ratios) == {(arm, case) for arm in ("ddp-control", "horovod") for case in cases}
+    assert set(ratios) == {("horovod", case) for case in cases}
     assert all(ratios["horovod", case]["note"] == REASON for case in missing)
     assert {ratios["horovod", case]["pairs"] for case in cases if case not in missing} == {2}
     rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "report.csv").read_text())))
@@ -79,7 +79,6 @@ def test_all_that_the_libraries_document_works_and_nothing_else_is_left_out(tmp_
     arms = {
         "ddp-mpi": {"backend": "ddp", "transport": "mpi", "launcher": "mpirun"},
         "horovod": HOROVOD,
-        "horovod-mpi": {"backend": "horovod", "transport": "mpi", "launcher": "horovodrun"},
     }
     options = {**EVERYTHING, "in_place": "both"}
     done, records = compare(tmp_path, arms=arms, options=options, world_size=3, measurement={"rounds": 1})

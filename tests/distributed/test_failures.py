@@ -125,7 +125,7 @@ def test_an_interrupted_comparison_keeps_its_blocks_and_resumes(tmp_path):
 
 @needs_horovod
 def test_a_killed_horovod_rank_is_told_with_its_launcher(tmp_path):
-    horovod = {"backend": "horovod", "transport": "gloo"}
+    horovod = {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"}
     process = begin(tmp_path, baseline="says", arms={"says": {**SAYS_EACH_BLOCK, "launcher": "spawn"}, "horovod": horovod})
     try:
         wait_for_blocks(tmp_path, "says")

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 
 from tests.conftest import HAS_HOROVOD, needs_horovod
 from tests.distributed.ranks import hooked
-from tests.kit.commands import MPIRUN, run
+from tests.kit.commands import MPIRUN, forked, run
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
-LAUNCHES = [["ddp", "zero", "naive", "fsdp2", "engine"]]
-HOROVOD = [["horovod"], ["horovod-mpi"], ["adasum"]]
-TRAINED = [
-    "ddp",
-    "zero",
-    "naive",
-    "fsdp2",
-    "engine",
-    *(pytest.param(name, marks=needs_horovod) for name in HOROVOD[0] + HOROVOD[1]),
-]
+TRAINED = ["ddp", "zero", "naive", "fsdp2", "engine", pytest.param("horovod", marks=needs_horovod)]
+HOROVOD = ["horovod"] * HAS_HOROVOD
 PASSES = hooked.MICRO_STEPS * hooked.STEPS
 
 
@@ -32,11 +25,12 @@ def found(tmp_path_factory):
     It is a process of its own: where a class's ``step`` calls its parent's, PyTorch runs hooks twice if the parent was used before.
     """
     found = {}
-    for number, (launcher, names) in enumerate(
-        [(["python"], ["single"]), *((MPIRUN, names) for names in LAUNCHES + HOROVOD * HAS_HOROVOD)]
-    ):
+    launches = [(partial(forked, 1), ["single"]), (partial(forked, 2), ["ddp", "zero", "naive", "fsdp2", "engine", *HOROVOD])]
+    if HAS_HOROVOD:  # over MPI alone
+        launches.append((lambda module, *more: run(*MPIRUN, "-m", module.__name__, *more), ["adasum"]))
+    for number, (start, names) in enumerate(launches):
         folder = tmp_path_factory.mktemp(f"launch-{number}")
-        done = run(*launcher, "-m", hooked.__name__, folder, *names, timeout=120)
+        done = start(hooked, folder, *names)
         assert done.returncode == 0, done.stdout + done.stderr
         ranks = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
         found |= {name: [rank[name] for rank in ranks] for name in names}

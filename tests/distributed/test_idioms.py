@@ -14,7 +14,7 @@ from runners.protocol.messages import DriftReport, ParityReport
 from runners.protocol.same_work import compare_calls, compare_state
 from tests.conftest import HAS_HOROVOD, TINY, needs_horovod, ringside_here
 from tests.distributed.ranks import idioms
-from tests.kit.commands import MPIRUN, run
+from tests.kit.commands import forked
 
 NAMES = ("Plain", "Scheduled", "TwoOptimizers", "Recommender", "Unused", "Tied", "Checkpointed", "Finite", "Uneven", "Compiled")
 EVERYDAY = (
@@ -57,15 +57,12 @@ def names_of(backend):
 @pytest.fixture(scope="module")
 def taken(tmp_path_factory):
     """What each rank found, by backend and workload."""
-    found = {}
-    for backend in BACKENDS:
-        folder = tmp_path_factory.mktemp(backend)
-        names = [*names_of(backend), DRIFTING]
-        done = run(*MPIRUN, "-m", idioms.__name__, folder, backend, *names)
-        assert done.returncode == 0, done.stdout + done.stderr
-        ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
-        found[backend] = {name: [rank[name] for rank in ranks] for name in names}
-    return found
+    folder = tmp_path_factory.mktemp("taken")
+    asked = {backend: [*names_of(backend), DRIFTING] for backend in BACKENDS}
+    done = forked(2, idioms, folder, *(f"{backend}={','.join(names)}" for backend, names in asked.items()))
+    assert done.returncode == 0, done.stdout + done.stderr
+    ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+    return {backend: {name: [rank[backend][name] for rank in ranks] for name in names} for backend, names in asked.items()}
 
 
 def gates(ranks):

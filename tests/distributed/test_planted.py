@@ -10,7 +10,7 @@ from runners.protocol.gate_verdict import judge_parity
 from runners.protocol.messages import ParityReport
 from runners.protocol.same_work import compare_state
 from tests.distributed.ranks import planted
-from tests.kit.commands import MPIRUN, run
+from tests.kit.commands import forked
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 FAULTS = [one.__name__ for one in planted.FAULTS]
@@ -20,7 +20,7 @@ FAULTS = [one.__name__ for one in planted.FAULTS]
 def reports(tmp_path_factory):
     """By kind of model and backend: the ranks' reports, by rank."""
     folder = tmp_path_factory.mktemp("planted")
-    done = run(*MPIRUN, "-m", planted.__name__, folder)
+    done = forked(2, planted, folder)
     assert done.returncode == 0, done.stdout + done.stderr
     ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
     return {

@@ -30,19 +30,14 @@ def plan_of(tmp_path, arms, *, rehearsal="once", **measurement):
     return write_plan(tmp_path, arms=given, baseline=next(iter(given)), measurement=measurement)
 
 
-def test_a_rehearsal_that_was_passed_is_remembered_for_its_plan(tmp_path):
-    plan = plan_of(tmp_path, {"ddp": "ddp", "naive": "naive"})
-    first = ringside_here("compare", plan, "-o", tmp_path / "first")
+def test_a_rehearsal_that_was_passed_is_remembered_and_what_is_measured_already_is_not_checked_again(tmp_path, monkeypatch):
+    plan, out = plan_of(tmp_path, {"ddp": "ddp", "naive": "naive"}), tmp_path / "out"
+    first = ringside_here("compare", plan, "-o", out)
     assert first.returncode == 0, first.stderr
     assert SAYS in first.stderr and "launch 1 of 1" in first.stderr
-    assert not (tmp_path / "first" / "rehearsal").exists()
-    again = ringside_here("compare", plan, "-o", tmp_path / "again", "--set", "measurement.rounds=1")
-    assert again.returncode == 0 and SAYS not in again.stderr, "how long is measured changes nothing of it"
-
-
-def test_going_on_counts_launches_on_and_what_is_measured_already_is_not_checked_again(tmp_path, monkeypatch):
-    plan, out = plan_of(tmp_path, {"ddp": "ddp", "naive": "naive"}), tmp_path / "out"
-    assert ringside_here("compare", plan, "-o", out).returncode == 0
+    assert not (out / "rehearsal").exists()
+    another = ringside_here("compare", plan, "-o", tmp_path / "another", "--set", "measurement.rounds=1")
+    assert another.returncode == 0 and SAYS not in another.stderr, "how long is measured changes nothing of it"
     more = ringside_here("compare", plan, "-o", out, "--set", "measurement.launches=2")
     assert more.returncode == 0 and "launch 2 of 2: " in more.stderr and "launch 1 of" not in more.stderr, more.stderr
     (out / "report.html").unlink()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.distributed.ranks import sharded
-from tests.kit.commands import run
+from tests.kit.commands import forked
 from tests.kit.dataset_files import write_data
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
@@ -22,7 +22,7 @@ def seen(tmp_path_factory):
     options = write_data("language_model", folder / "data")
     for ranks in (2, 3):
         output = folder / f"{ranks}.json"
-        done = run("mpirun", "-np", ranks, "--oversubscribe", "python", "-m", sharded.__name__, options["data_dir"], output)
+        done = forked(ranks, sharded, options["data_dir"], output)
         assert done.returncode == 0, done.stderr
         found[ranks] = json.loads(output.read_text())
     return found

@@ -15,7 +15,7 @@ from measurement.world import World
 from tests.conftest import HAS_HOROVOD, needs_horovod
 from tests.distributed.ranks import training
 from tests.distributed.ranks.interrupted import DIES_AT
-from tests.kit.commands import HOROVODRUN, run
+from tests.kit.commands import MPIRUN, forked, run
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
@@ -23,13 +23,13 @@ pytestmark = pytest.mark.usefixtures("no_processes_left")
 SPAWN = ["python", "-m", "runners.spawn", "--nproc-per-node", "2", "-m"]
 """Its ranks share the import of torch, which is most of what these runs take."""
 LAUNCHERS = {
-    "hvd": ["horovodrun", "--gloo", *HOROVODRUN, "-m"],
+    "hvd": [*MPIRUN, "-m"],
     "ddp": SPAWN,
     "fsdp2": SPAWN,
     "zero": SPAWN,
 }
 RUNNERS = {
-    "hvd": ["runners.hvd"],
+    "hvd": ["runners.hvd", "--transport", "gloo"],
     "ddp": ["runners.ddp"],
     "fsdp2": ["runners.ddp", "--backend", "fsdp2"],
     "zero": ["runners.ddp", "--option", "zero_redundancy_optimizer=true"],
@@ -137,7 +137,7 @@ def seen(tmp_path_factory):
     backends = ["ddp", "naive", "fsdp2", "ddp+zero_redundancy_optimizer", *["horovod"] * HAS_HOROVOD]
     for ranks in (2, 3):
         output = folder / f"{ranks}.json"
-        done = run("mpirun", "-np", ranks, "--oversubscribe", "python", "-m", training.__name__, output, *backends)
+        done = forked(ranks, training, output, *backends)
         assert done.returncode == 0, done.stderr
         found |= {(backend, ranks): value for backend, value in json.loads(output.read_text()).items()}
     return found

@@ -20,6 +20,11 @@ def run(*command, timeout=200, cwd=REPOSITORY, **variables):
     return subprocess.run(words, capture_output=True, text=True, timeout=timeout, cwd=cwd, env=own, check=False)
 
 
+def forked(ranks, module, *arguments, timeout=200):
+    """Run a module of ``tests.distributed.ranks`` on ranks that share the import of torch, which is most of what they take."""
+    return run("python", "-m", "runners.spawn", "--nproc-per-node", ranks, "-m", module.__name__, *arguments, timeout=timeout)
+
+
 HOROVODRUN = ["-np", "2", "-H", "localhost:2", "python"]
 MPIRUN = ["mpirun", "-np", "2", "--oversubscribe", "python"]
 TORCHRUN_DDP = (["torchrun", "--standalone", "--nproc-per-node", "2"], "ddp")

@@ -62,7 +62,10 @@ def folder(tmp_path):
 
 def test_a_comparison_in_a_folder_with_all_six(folder):
     """The driver, the check of the workload, ranks of two launchers and the reports."""
-    arms = {"ddp": {"backend": "ddp", "transport": "gloo"}, "hvd": {"backend": "horovod", "transport": "gloo"}}
+    arms = {
+        "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"},
+        "hvd": {"backend": "horovod", "transport": "gloo"},
+    }
     arms = {name: arm for name, arm in arms.items() if HAS_HOROVOD or name == "ddp"}
     measurement = {**TINY["measurement"], "rounds": 2, "control": not HAS_HOROVOD}
     plan = {**TINY, "workload": "workloads.py:Own", "local_batch_size": 4, "arms": arms}
@@ -75,8 +78,8 @@ def test_a_comparison_in_a_folder_with_all_six(folder):
 @pytest.mark.parametrize(
     "command",
     [
-        ("torchrun", "--standalone", "--nproc-per-node", "2", "-m", "runners.ddp"),
-        pytest.param(("horovodrun", "--gloo", "-np", "2", "-H", "localhost:2", "python", "-m", "runners.hvd"), marks=needs_horovod),
+        ("torchrun", "--standalone", "--nproc-per-node", "1", "-m", "runners.ddp"),
+        pytest.param(("horovodrun", "--gloo", "-np", "1", "-H", "localhost:1", "python", "-m", "runners.hvd"), marks=needs_horovod),
     ],
     ids=["torchrun", "horovodrun"],
 )

@@ -58,7 +58,7 @@ def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("elsewhere")
     write_files(folder)
     arms = {"ddp": {"backend": "ddp"}, "flat": {"backend": f"{folder / 'plugin' / 'flat.py'}:Flat", "launcher": "spawn"}}
-    plan = write_plan(folder, workload=f"{folder / 'small.py'}:Small", world_size=1, arms=arms, measurement=SHORT)
+    plan = write_plan(folder, workload=f"{folder / 'small.py'}:Small", world_size=1, threads=1, arms=arms, measurement=SHORT)
     done = compared(plan, folder / "out", launches=1)
     assert done.returncode == 0, done.stderr
     return plan, folder / "out"

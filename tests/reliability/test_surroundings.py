@@ -18,8 +18,7 @@ ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 """Python then takes ASCII for the encoding of files, pipes and terminals: whatever is left to the locale fails."""
 ARMS = {
     "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"},
-    "horovod": {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"},
-    "horovod-mpi": {"backend": "horovod", "transport": "mpi", "launcher": "mpirun"},
+    "horovod-mpi": {"backend": "horovod", "transport": "mpi", "launcher": "horovodrun"},
 }
 
 

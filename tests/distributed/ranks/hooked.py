@@ -1,6 +1,6 @@
 """A rank whose model and optimizer have every kind of hook, and which counts how often they ran: see ``test_hooks``.
 
-``mpirun -np N python -m tests.distributed.ranks.hooked FOLDER NAME ...``
+``python -m runners.spawn --nproc-per-node N -m tests.distributed.ranks.hooked FOLDER NAME ...``
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch.distributed import PrefixStore
 
 from backends import make_backend
 from measurement.errors import PlanError
-from runners.launchers import read_own_world
 from runners.processes.process_exit import leave_in_order
 from runners.rank.precision import StepPrecision
 from runners.standalone.rendezvous import rendezvous_store
 from tests.distributed.ranks.contract import Job, make_batch, make_model
+from tests.kit.ranks import own_world
 
 MICRO_STEPS, STEPS = 2, 3
 ENGINE = f"{Path(__file__).parents[2] / 'outside' / 'engine.py'}:EngineBackend"
@@ -184,7 +184,7 @@ def seen(name, world, store=None):
 
 
 def main(folder, *names):
-    world = read_own_world()
+    world = own_world()
     job = Job(arm="x", backend="ddp", transport="gloo", workload="digits", local_batch_size=1, world_size=world.world_size, seed=0)
     base = rendezvous_store(job, world)
     found = {name: seen(name, world, PrefixStore(name, base)) for name in names}

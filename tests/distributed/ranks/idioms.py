@@ -1,6 +1,6 @@
 """A rank that takes the gate and a block with one workload after another: see ``test_idioms``.
 
-``mpirun -np N python -m tests.distributed.ranks.idioms FOLDER BACKEND WORKLOAD ...``
+``python -m runners.spawn --nproc-per-node N -m tests.distributed.ranks.idioms FOLDER BACKEND=WORKLOAD,... ...``
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import torch
+from torch.distributed import PrefixStore
 
-from runners.launchers import read_own_world
 from runners.planning.workload import resolve_workload
 from runners.processes.process_exit import leave_in_order
 from runners.protocol.messages import Job
@@ -22,6 +22,7 @@ from runners.rank.precision import StepPrecision
 from runners.rank.trainer import Trainer
 from runners.standalone.rendezvous import rendezvous_store
 from tests.conftest import REPOSITORY
+from tests.kit.ranks import own_world
 
 OUTSIDE = REPOSITORY / "tests" / "outside"
 STEPS = 4
@@ -58,17 +59,18 @@ def take(engine, name: str, backend_name: str) -> dict[str, object]:
     return {**found, "rates": rates}
 
 
-def main(folder: str, backend_name: str, *names: str) -> None:
-    """Every workload in turn; each rank writes."""
+def main(folder: str, *asked: str) -> None:
+    """Every backend in turn, with every workload; each rank writes."""
     torch.set_num_threads(1)
-    world = read_own_world()
-    job = Job(
-        arm="x", backend=backend_name, transport="gloo", workload="digits", local_batch_size=1, world_size=world.world_size, seed=0
-    )
-    engine = start_engine(job, world, store=rendezvous_store(job, world))
-    found = {name: take(engine, name, backend_name) for name in names}
+    world, found = own_world(), {}
+    job = Job(arm="x", backend="ddp", transport="gloo", workload="digits", local_batch_size=1, world_size=world.world_size, seed=0)
+    base = rendezvous_store(job, world)
+    for backend_name, _, names in (one.partition("=") for one in asked):
+        own = job.model_copy(update={"backend": backend_name})
+        engine = start_engine(own, world, store=PrefixStore(backend_name, base))
+        found[backend_name] = {name: take(engine, name, backend_name) for name in names.split(",")}
+        engine.backend.teardown()
     Path(folder, f"{world.rank}.json").write_text(json.dumps(found))
-    engine.backend.teardown()
     leave_in_order(0)
 
 

@@ -1,6 +1,6 @@
 """A rank that takes the gate with backends that compute wrongly, each in one way, and one that is right: see ``test_planted``.
 
-``mpirun -np N python -m tests.distributed.ranks.planted FOLDER``
+``python -m runners.spawn --nproc-per-node N -m tests.distributed.ranks.planted FOLDER``
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 
 from backends.naive import Naive, NaivePrepared, sync_gradients
-from runners.launchers import read_own_world
 from runners.processes.process_exit import leave_in_order
 from runners.protocol.messages import Job
 from runners.rank.engine import start_engine
@@ -21,6 +20,7 @@ from runners.rank.parity import run_gate
 from runners.rank.precision import StepPrecision
 from runners.rank.trainer import Trainer
 from runners.standalone.rendezvous import rendezvous_store
+from tests.kit.ranks import own_world
 from tests.outside.everyday import Complex, Half
 from tests.outside.idioms import Plain, Recommender
 
@@ -141,7 +141,7 @@ def take(engine, workload_class, prepared_class):
 def main(folder: str) -> None:
     """Every kind of model under every backend; each rank writes."""
     torch.set_num_threads(1)
-    world = read_own_world()
+    world = own_world()
     job = Job(
         arm="x", backend="naive", transport="gloo", workload="digits", local_batch_size=1, world_size=world.world_size, seed=0
     )

@@ -1,6 +1,6 @@
 """A rank that trains a language model under DDP and under what shards, and writes down where that leads: see ``test_sharded``.
 
-``mpirun -np N python -m tests.distributed.ranks.sharded TEXT OUTPUT``
+``python -m runners.spawn --nproc-per-node N -m tests.distributed.ranks.sharded TEXT OUTPUT``
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pathlib import Path
 import torch
 from torch.distributed import PrefixStore
 
-from runners.launchers import read_own_world
 from runners.processes.process_exit import leave_in_order
 from runners.protocol.messages import Job
 from runners.rank.engine import start_engine
 from runners.standalone.rendezvous import rendezvous_store
+from tests.kit.ranks import own_world
 
 STEPS = 4
 OPTIONS = {
@@ -67,7 +67,7 @@ def seen(name: str, world, text: str, store) -> dict[str, object]:
 def main(text: str, output: str) -> None:
     """Every backend in turn; rank 0 writes."""
     torch.set_num_threads(1)
-    world, found = read_own_world(), {}
+    world, found = own_world(), {}
     base = rendezvous_store(job_of("ddp", world.world_size, text), world)
     for name in OPTIONS:
         found[name] = seen(name, world, text, PrefixStore(name, base))

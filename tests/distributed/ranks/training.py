@@ -1,6 +1,6 @@
 """A rank that trains a little under one backend after another, and writes down what it saw: see ``test_training``.
 
-``mpirun -np N python -m tests.distributed.ranks.training OUTPUT BACKEND...``
+``python -m runners.spawn --nproc-per-node N -m tests.distributed.ranks.training OUTPUT BACKEND...``
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torch.distributed import PrefixStore
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from measurement.plans.settings import TrainingSettings
-from runners.launchers import read_own_world
 from runners.processes.process_exit import leave_in_order
 from runners.protocol.gate_verdict import judge_gate
 from runners.protocol.messages import CheckReport, EpochCommand, Job, ParityReport
 from runners.rank.engine import start_engine
 from runners.standalone.rendezvous import rendezvous_store
+from tests.kit.ranks import own_world
 from workloads.base import EvaluationSums
 
 WORKLOAD = "tests.distributed.ranks.interrupted:Interrupted"
@@ -89,7 +89,7 @@ def trained(engine) -> dict[str, object]:
 def main(output: str, *backends: str) -> None:
     """Every backend in turn; rank 0 writes."""
     torch.set_num_threads(1)
-    world, found = read_own_world(), {}
+    world, found = own_world(), {}
     base = rendezvous_store(job_of("ddp", world.world_size), world)
     for backend in backends:
         engine = started(world, backend, PrefixStore(backend, base))
