@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import random
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from statistics import median
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
@@ -24,8 +22,8 @@ from torch.optim import optimizer as hooks
 from torch.utils.data import DataLoader, TensorDataset, dataloader
 
 from reports.statistics.student import t_interval
+from runners.probe.ringside_probe import settings, watching
 
-PROBE = Path(__file__).parents[1] / "runners" / "probe"
 PATCHED = (
     (torch.autograd, "backward"),
     (dataloader._BaseDataLoaderIter, "__next__"),
@@ -91,8 +89,6 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     bare = state()
-    sys.path.insert(0, str(PROBE))
-    from ringside_probe import settings, watching
 
     nobody = settings.Settings(driver="", supervisors="", key_file="", arm="", launch=0, supervisor_file="")
     recorder = watching.watch_torch(nobody).recorder

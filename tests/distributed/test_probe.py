@@ -156,7 +156,7 @@ def test_what_goes_wrong_in_the_probe_does_not_end_the_script(tmp_path):
     assert replies[-1].message == "the probe failed: RuntimeError: not yet"
     assert any("batches.py" in line for line in replies[-1].excerpt)
     assert arm.exit_code == 0
-    assert "ended by itself 39" in arm.log
+    assert "ended by itself 40" in arm.log
 
 
 def test_several_optimizers_step_in_an_iteration(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import importlib
 import json
 import math
 import os
@@ -124,8 +125,7 @@ def test_something_is_done_once_a_module_was_imported(tmp_path, monkeypatch):
     seen, finders = [], list(sys.meta_path)
     imports.after_import({"waited_for": lambda: seen.append(sys.modules["waited_for"].value), "json": lambda: seen.append("json")})
     assert seen == ["json"]
-    import waited_for  # noqa: F401
-
+    importlib.import_module("waited_for")
     assert seen == ["json", 1]
     assert sys.meta_path == finders
 
@@ -136,10 +136,10 @@ def test_a_module_that_is_missing_is_waited_for(tmp_path, monkeypatch):
         patch.setattr(sys, "meta_path", list(sys.meta_path))
         imports.after_import({"comes_later": lambda: seen.append(True)})
         with pytest.raises(ModuleNotFoundError):
-            import comes_later
+            importlib.import_module("comes_later")
         (tmp_path / "comes_later.py").write_text("")
         patch.syspath_prepend(tmp_path)
-        import comes_later  # noqa: F401
+        importlib.import_module("comes_later")
     assert seen == [True]
 
 
