@@ -19,7 +19,7 @@ from typer.main import get_command
 
 from backends import REGISTRY as BACKENDS
 from backends import backend_class
-from measurement.plans.plan import Arm, Measurement, Plan, Point
+from measurement.plans.plan import Arm, Measurement, Plan, Point, ScriptSettings
 from measurement.plans.settings import LossScale, SpeedSettings, TrainingSettings
 from runners.cli import app as ringside
 from runners.spawn import _arguments as spawn_arguments
@@ -33,6 +33,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "The plan": Plan,
     "`arms.NAME`": Arm,
     "`measurement`": Measurement,
+    "`scripts`": ScriptSettings,
     "`training`": TrainingSettings,
     "`points.NAME`": Point,
     "`speed`": SpeedSettings,

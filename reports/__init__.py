@@ -42,7 +42,8 @@ def conclude(folder: ResultsFolder) -> Comparison:
     if not records:
         raise RecordError(f"'{folder.root}' holds no launch record yet; run 'ringside compare' with this folder first")
     steps, host_use = read_steps(folder, records), folder.host_use(records)
-    return compare(plan, records, steps, host_use=host_use, manifest=_manifest(folder))
+    losses = {(record.launch, record.arm): folder.losses(record) for record in records if record.scripts and record.status == "ok"}
+    return compare(plan, records, steps, host_use=host_use, manifest=_manifest(folder), losses=losses)
 
 
 def write_reports(folder: ResultsFolder) -> Comparison:

@@ -5,7 +5,7 @@ The same records and steps give the same comparison. Every report renders it, no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -23,6 +23,10 @@ from reports.conclusions.steps import Steps
 from reports.conclusions.summaries import summarise_arms
 from reports.conclusions.training_results import summarise_training
 from reports.schema import ArmSummary, Comparison, RatioSummary
+from reports.script_schema import ConfigurationDifference
+from reports.scripts.configuration import configuration_of, own_work_differences, unlike_work, work_note
+from reports.scripts.equality import judge_equality
+from reports.scripts.samples import ITERATIONS, sample_unit, samples_of_a_step, script_notes
 from reports.statistics.interim_analyses import error_share
 from reports.training_schema import TrainingSummary
 from reports.wording.causes import limit_sentence
@@ -47,6 +51,7 @@ def compare(
     *,
     host_use: pd.DataFrame | None = None,
     manifest: Manifest | None = None,
+    losses: Mapping[tuple[int, str], pd.DataFrame] | None = None,
 ) -> Comparison:
     """All that the reports show of a comparison.
 
@@ -56,6 +61,7 @@ def compare(
         steps: theirs (``reports.conclusions.steps.read_steps``).
         host_use: what the hosts did meanwhile (``measurement.records.results.ResultsFolder.host_use``); None: not known.
         manifest: of the comparison, for the fairness table and where the time went; the figures do not depend on it.
+        losses: of scripts, by launch and arm (``measurement.records.results.ResultsFolder.losses``).
 
     Raises:
         RecordError: there is no record, or one of another plan.
@@ -64,10 +70,15 @@ def compare(
     ordered = sorted(records, key=lambda record: record.launch)
     analyses = manifest.looks if manifest else []
     share = error_share(analyses, until_decided=plan.measurement.until_decided)
-    evidence = Evidence.gather(plan, records, steps, host_use=host_use, error_share=share)
+    scripts = configuration_of(ordered, allow=plan.scripts.allow)
+    differences = scripts or own_work_differences(ordered, allow=plan.allow)
+    unlike = unlike_work(differences, baseline=plan.baseline)
+    unit = sample_unit(records)
+    counted = steps.by_iteration() if unit == ITERATIONS else steps
+    evidence = Evidence.gather(plan, records, counted, host_use=host_use, error_share=share, unlike_work=unlike)
     arms = summarise_arms(evidence)
-    results = summarise_ratios(evidence, arms)
-    results = [result.model_copy(update={"note": ratio_note(result, arms) or apart_note(result, arms)}) for result in results]
+    allow = "scripts.allow, --allow" if plan.are_scripts else "allow, in the plan"
+    results = [_noted(result, arms, unlike, allow=allow) for result in summarise_ratios(evidence, arms)]
     leaders = fastest(evidence, results)
     training = summarise_training(plan, evidence.records)
     said = [*findings(results, arms, plan), *fastest_sentence(leaders, plan)]
@@ -78,8 +89,9 @@ def compare(
         *floor_lines(ordered),
         *([crowded] if crowded else []),
         *(manifest.notes if manifest else []),
+        *(script_notes(ordered, differences) if plan.are_scripts else []),
     ]
-    remedies = page_fault_lines(arms, freed_memory=plan.freed_memory)
+    remedies = page_fault_lines(arms, freed_memory=plan.freed_memory, are_scripts=plan.are_scripts)
     warned = warnings(plan, arms, results, analyses, remedies)
     return Comparison(
         **_answer(evidence, results, said) if training is None else _training_answer(training, said),
@@ -92,9 +104,11 @@ def compare(
         fastest=leaders,
         arms=arms,
         cases=evidence.cases,
+        configuration_differences=differences,
+        equality=judge_equality(plan, ordered, losses=losses) if plan.are_scripts else None,
         machine_table=columns(machine_by_block(evidence.host_use, evidence.readings), MACHINE_COLUMNS),
         block_table=columns(evidence.blocks, ["launch", "turn", "round", "arm", "kind", "case", "throughput_per_s"]),
-        **_asked(plan, evidence.records),
+        **_asked(plan, evidence.records, unit),
         **_manifest_fields(manifest, evidence.records),
     )
 
@@ -142,8 +156,19 @@ def _check(plan: Plan, records: Sequence[LaunchRecord]) -> None:
             )
 
 
-def _asked(plan: Plan, records: Sequence[LaunchRecord]) -> dict[str, Any]:
-    first = records[0]
+def _noted(
+    result: RatioSummary, arms: Sequence[ArmSummary], unlike: Mapping[str, Sequence[ConfigurationDifference]], *, allow: str
+) -> RatioSummary:
+    """The ratio with what weakens its verdict."""
+    if result.withheld_by == "work":
+        return result.model_copy(update={"note": work_note(unlike[result.candidate], allow=allow)})
+    return result.model_copy(update={"note": ratio_note(result, arms) or apart_note(result, arms)})
+
+
+def _asked(plan: Plan, records: Sequence[LaunchRecord], unit: str) -> dict[str, Any]:
+    first, batch = records[0], plan.local_batch_size * plan.micro_steps
+    if plan.are_scripts:
+        batch = samples_of_a_step([record for record in records if record.arm == plan.baseline])
     ranks = [rank for record in records for rank in record.ranks]
     hosts = dict.fromkeys(host for record in records for host in (record.hosts or [rank.host for rank in record.ranks]))
     return {
@@ -151,12 +176,12 @@ def _asked(plan: Plan, records: Sequence[LaunchRecord]) -> dict[str, Any]:
         "name": plan.name,
         "baseline": plan.baseline,
         "workload": plan.workload,
-        "sample_unit": next((record.sample_unit for record in records if record.sample_unit != "samples"), "samples"),
+        "sample_unit": unit,
         "device": next((rank.device for rank in ranks), plan.device),
         "world_size": plan.world_size,
         "hosts": list(hosts),
-        "local_batch_size": plan.local_batch_size,
-        "global_batch_size": plan.local_batch_size * plan.micro_steps * plan.world_size,
+        "local_batch_size": batch if plan.are_scripts else plan.local_batch_size,
+        "global_batch_size": batch * plan.world_size,
         "seed": plan.seed,
         "measurement": plan.measurement.model_dump(mode="json"),
     }

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from measurement.records.record import Case, Failure, ParityResult
 from reports.estimate import Caution, Estimate, RunOrder, Stored
+from reports.script_schema import ConfigurationDifference, Equality
 from reports.training_schema import TrainingSummary
 
 SCHEMA_VERSION = 1
@@ -17,6 +18,8 @@ Verdict = Literal["faster", "slower", "equivalent", "undecided"]
 Withheld = Literal["control", "stalls", "load", "work"]
 Term = Literal["compute", "data_wait", "library_overhead", "imbalance", "exposed_exchange"]
 """What a step is made of, see ``reports.conclusions.step_terms``."""
+Phase = Literal["data_wait", "forward", "backward", "optimizer"]
+"""What a script's step is made of, as hooks see it; ``forward`` is all else, too."""
 HeadlinePart = Literal["load", "control", "findings"]
 """A sentence that the headline may repeat."""
 Role = Literal["baseline", "control", "candidate"]
@@ -83,9 +86,10 @@ class ThreadFigures(Stored):
 
 
 class Because(Stored):
-    """The term that makes an arm faster or slower than another; seconds per step, above 0 where it takes longer."""
+    """What makes an arm faster or slower than another; seconds per step, above 0 where it takes longer."""
 
-    term: Term
+    term: Term | Phase
+    """A phase, where the arms are scripts."""
     difference_s: float
     ci_low: float
     ci_high: float
@@ -162,6 +166,17 @@ class StallFigures(Stored):
     typical_s: float | None
     """Median length of a stalled step; null where there is none."""
     longest_s: float | None
+
+
+class GapFigures(Stored):
+    """Steps of a script in which something else than a step took long, such as an evaluation."""
+
+    count: int
+    seconds: float
+    """All together."""
+    typical_s: float
+    """Median."""
+    longest_s: float
 
 
 class PageFaults(Stored):
@@ -246,8 +261,6 @@ class ArmSummary(Stored):
     """False: a launch was interrupted; what it measured until then counts."""
     errors: list[ArmError] = []
     parity: ParityResult | None = None
-    unlike_work: dict[str, str] = {}
-    """How the work of an arm that has its own differs from the baseline's without being allowed to: a phrase by field."""
     blocks: int = 0
     throughput_per_s: Estimate | None = None
     """All samples over the sum of the slowest rank's times of all synchronised blocks (``reports.conclusions.blocks``)."""
@@ -257,6 +270,14 @@ class ArmSummary(Stored):
     """The 0th, 1st, ... 100th percentile, for drawing."""
     phases_s: dict[str, float] = {}
     """Median seconds per step on the slowest rank; not to be compared between backends one by one."""
+    step_phases_s: dict[Phase, Estimate] = {}
+    """Mean seconds per step of a script on its slowest rank; they add up to the step."""
+    gaps: GapFigures | None = None
+    """Null without any."""
+    samples_from: str | None = None
+    """Where a script's samples come from: ``loader`` or ``samples_per_step``; null where they could not be counted."""
+    script_starts: int = 1
+    """The most times that a script was started in one launch, since it came to its end."""
     step_terms_s: StepTerms | None = None
     """Null without blocks of both kinds."""
     threads_s: dict[str, ThreadFigures] = {}
@@ -330,8 +351,8 @@ class RatioSummary(Stored):
     """What the interval says by itself. ``verdict`` is 'undecided' instead where something withholds it."""
     withheld_by: Withheld | None = None
     """The control deviates from 1 by as much; or the verdict would be another without a few stalls, too rare to be estimated; or
-    the machine was not quiet, and the rounds that nobody disturbed say otherwise, or are too few and load may have made it; or its
-    work is not the baseline's."""
+    the machine was not quiet, and the rounds that nobody disturbed say otherwise, or are too few and load may have made it; or
+    the two do different work."""
     quiet_ratio: float | None = None
     """In the rounds that nobody disturbed, where others disturbed many."""
     load_reach: float | None = None
@@ -358,6 +379,8 @@ class RatioSummary(Stored):
     term_differences_s: dict[Term, Estimate] = {}
     """How much longer each term is than the baseline's, seconds per step; they add up to the difference of the steps. Without
     ``library_overhead`` where one of the two has none: then it is part of ``compute``."""
+    phase_differences_s: dict[Phase, Estimate] = {}
+    """How much longer each phase of a script is than the baseline's, on the slowest rank; seconds per step."""
     cpu_contention_s: Estimate | None = None
     """For how much longer than the baseline's its own threads keep the training threads waiting for a core, seconds per step
     without exchange; null where the kernel does not tell, or where they do not."""
@@ -417,6 +440,10 @@ class Comparison(Stored):
     training: TrainingSummary | None = None
     """How arms converge, where the plan trains."""
     arms: list[ArmSummary]
+    configuration_differences: list[ConfigurationDifference] = []
+    """What scripts do differently, most important first; empty of workloads."""
+    equality: Equality | None = None
+    """Whether scripts train alike; null of workloads."""
     fairness: list[dict[str, Any]] = []
     environment: list[dict[str, Any]] = []
     """One fingerprint per host that ranks ran on."""
@@ -433,6 +460,11 @@ class Comparison(Stored):
 
     machine_table: dict[str, list[Any]] = Field(default={}, repr=False)
     """What the machine did, block by block, columns ``reports.conclusions.machine.MACHINE_COLUMNS``."""
+
+    @property
+    def are_scripts(self) -> bool:
+        """Whether the arms are commands of the user's."""
+        return self.equality is not None
 
     def arm(self, name: str) -> ArmSummary:
         """The arm of this name."""

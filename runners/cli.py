@@ -15,6 +15,7 @@ from measurement.errors import PlanError, printable, unknown_name
 from measurement.registry import search_beside
 from runners.lab.lab_commands import app as lab
 from runners.processes.process_exit import begin_in_utf8, interrupted_code, run_command
+from runners.scripts.ab_command import ab_command
 from runners.submission.submit_command import status, submit
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from measurement.records.results import ResultsFolder
     from reports.schema import Comparison
     from reports.study_schema import Study
+    from runners.driver.run_comparison import ComparisonRun
 
 
 class Commands(TyperGroup):
@@ -115,14 +117,18 @@ def compare(
 
 
 def run_comparison(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str], resume_elsewhere: bool = False) -> bool:
-    """Measure and show; returns whether every arm is ok. On Ctrl-C what was measured is shown, and how to go on (``again``)."""
+    """Measure and show; returns whether every arm is ok. See ``measure``."""
+    return is_ok(measure(chosen, folder, again=again, resume_elsewhere=resume_elsewhere))
+
+
+def measure(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str], resume_elsewhere: bool = False) -> Comparison:
+    """Measure and show. On Ctrl-C what was measured is shown, and how to go on (``again``)."""
     from runners.driver.progress import LaunchProgress
-    from runners.driver.run_comparison import ComparisonRun
 
     with LaunchProgress(seconds_per_launch=chosen.measurement.seconds_per_launch) as progress:
         run: ComparisonRun | None = None
         try:
-            run = ComparisonRun(chosen, folder, progress=progress, resume_elsewhere=resume_elsewhere)
+            run = comparison_of(chosen)(chosen, folder, progress=progress, resume_elsewhere=resume_elsewhere)
             run.prepare()
             comparison = run.run()
         except KeyboardInterrupt:
@@ -131,7 +137,16 @@ def run_comparison(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str],
             if interrupted is not None:
                 show(interrupted, folder.root)
             raise interrupted_by_user(again) from None
-    return show(comparison, folder.root)
+    show(comparison, folder.root)
+    return comparison
+
+
+def comparison_of(chosen: Plan) -> type[ComparisonRun]:
+    """Return what runs a plan: of workloads, or of commands."""
+    from runners.driver.run_comparison import ComparisonRun
+    from runners.scripts.script_comparison import ScriptComparison
+
+    return ScriptComparison if chosen.are_scripts else ComparisonRun
 
 
 def run_study(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str], resume_elsewhere: bool = False) -> bool:
@@ -154,6 +169,9 @@ def interrupted_by_user(again: Sequence[str]) -> typer.Exit:
     """How to go on, told on stderr; what to raise. ``again``: the command that asks for the same."""
     print(f"ringside: interrupted; go on with: {printable(shlex.join(again))}", file=sys.stderr)
     return typer.Exit(interrupted_code())
+
+
+app.command()(ab_command(measure))
 
 
 @app.command()
@@ -257,10 +275,14 @@ def check(
     from runners.planning.check_process import check_and_print
     from runners.planning.own_checks import require_own_work
     from runners.planning.plan_reading import is_plan, read_plan
+    from runners.scripts.check_scripts import print_scripts
     from runners.standalone.flags import settings
 
     if is_plan(workload):
         plan = read_plan(Path(workload))
+        if plan.are_scripts:
+            print_scripts(plan)
+            return
         check_and_print(plan, with_arms=True)
         for note in require_own_work(resolve_arms(plan).values(), host=None).notes if plan.has_own_work else []:
             print(f"  note       {note}")
@@ -319,6 +341,11 @@ def show(comparison: Comparison, folder: Path) -> bool:
     from reports.formats.terminal import comparison_table
 
     _show(comparison.headline, comparison_table(comparison), folder)
+    return is_ok(comparison)
+
+
+def is_ok(comparison: Comparison) -> bool:
+    """Whether every arm is ok."""
     return all(arm.status == "ok" for arm in comparison.arms)
 
 

@@ -309,7 +309,7 @@ class Plan(Section):
     measurement: Measurement = Measurement()
     """How the arms are measured."""
     scripts: ScriptSettings = ScriptSettings()
-    """How arms by command are held against each other."""
+    """How arms by command are compared, beyond ``measurement``."""
     training: TrainingSettings | None = None
     """Train every arm to the end. A block is then an epoch, and there is no control. Launch n has the seed ``seed`` + n. An arm of
     a single process trains with the global batch of the others."""

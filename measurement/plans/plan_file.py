@@ -35,6 +35,15 @@ def read_content(path: Path, *, overrides: Iterable[str] = ()) -> dict[str, Any]
     content = parse_yaml(text, source=str(path))
     if not isinstance(content, dict):
         raise PlanError(f"plan '{path}' holds {type(content).__name__}, not a mapping; see plans/local.yaml for the form")
+    return overridden(content, overrides)
+
+
+def overridden(content: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """Return a plan's plain values with ``key.subkey=value`` settings in place of what they say.
+
+    Raises:
+        PlanError: a setting is not of that form.
+    """
     for override in overrides:
         _override(content, override)
     return content

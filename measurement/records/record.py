@@ -238,6 +238,8 @@ class BlockRecord(Written):
     """The mean over ranks; None where a rank has none."""
     page_faults: float | None = None
     """The mean over ranks; None where a rank has none."""
+    gaps: list[tuple[int, float]] = []
+    """See ``RankSteps.gaps``; of each step the longest of the ranks'."""
     ranks: list[RankSteps] = []
     """By rank; empty where it was read from a file."""
     hosts: dict[str, HostUse] = {}
@@ -257,7 +259,9 @@ class BlockRecord(Written):
         threads = mean_times([steps.threads for steps in ranks])
         faults = [steps.page_faults for steps in ranks if steps.page_faults is not None]
         means = {"threads": threads, "page_faults": fmean(faults) if len(faults) == len(ranks) > 0 else None}
-        return blocks[0].model_copy(update={"ranks": ranks, **means, **longest, **load, **measured})
+        gaps = dict(sorted(gap for steps in ranks for gap in steps.gaps))  # by step, the longest last
+        update = {"ranks": ranks, "gaps": list(gaps.items()), **means, **longest, **load, **measured}
+        return blocks[0].model_copy(update=update)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """All ranks' steps with the columns of ``STEP_COLUMNS``."""

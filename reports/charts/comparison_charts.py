@@ -19,6 +19,7 @@ from reports.charts.frame import (
     ratio_axis,
     rule,
 )
+from reports.charts.script_charts import losses_chart
 from reports.charts.terms import difference_charts, phases_chart, terms_chart
 from reports.charts.timeline import machine_chart, pairs_chart
 from reports.charts.training_charts import curve_charts
@@ -37,6 +38,7 @@ def charts(comparison: Comparison) -> dict[str, Figure]:
         "distribution": distribution_chart,
         "phases": phases_chart,
         "terms": terms_chart,
+        "losses": losses_chart,
     }
     if comparison.cases:
         makers = {"latency": latency_chart, "busbw": busbw_chart}

@@ -16,13 +16,15 @@ each of their pages. How many do so depends on where memory happens to lie in a 
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from measurement.records.record import LaunchRecord
-from reports.schema import LoadFigures, PageFaults, StallFigures
+from reports.schema import GapFigures, LoadFigures, PageFaults, StallFigures
 
 DISTURBED = 0.10
 """A block is disturbed if others took this share of its ranks' cores, a hypervisor's other guests included."""
@@ -126,6 +128,14 @@ def summarise_stalls(stalls: pd.DataFrame, sync: pd.DataFrame) -> StallFigures:
         typical_s=float(stalls["step_s"].median()) if len(stalls) else None,
         longest_s=float(stalls["step_s"].max()) if len(stalls) else None,
     )
+
+
+def summarise_gaps(records: Sequence[LaunchRecord]) -> GapFigures | None:
+    """The long gaps between the steps of one arm's script, of launches that count; None without any."""
+    gaps = sorted(seconds for record in records if record.status == "ok" for block in record.blocks for _, seconds in block.gaps)
+    if not gaps:
+        return None
+    return GapFigures(count=len(gaps), seconds=math.fsum(gaps), typical_s=statistics.median(gaps), longest_s=gaps[-1])
 
 
 def summarise_page_faults(readings: pd.DataFrame) -> PageFaults | None:

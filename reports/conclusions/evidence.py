@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -15,6 +15,7 @@ from reports.conclusions.cases import cases_of
 from reports.conclusions.disturbances import find_stalls, tabulate_readings
 from reports.conclusions.step_terms import Terms
 from reports.conclusions.steps import Steps
+from reports.script_schema import ConfigurationDifference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +39,21 @@ class Evidence:
     """Held against the floor."""
     minutes: float
     """Minutes of measuring so far."""
+    unlike_work: Mapping[str, Sequence[ConfigurationDifference]]
+    """By arm of scripts, what of its work differs from the baseline's and withholds a verdict."""
     error_share: float
     """That this analysis may spend (``reports.statistics.interim_analyses``)."""
 
     @classmethod
     def gather(
-        cls, plan: Plan, records: Sequence[LaunchRecord], steps: Steps, *, host_use: pd.DataFrame | None, error_share: float
+        cls,
+        plan: Plan,
+        records: Sequence[LaunchRecord],
+        steps: Steps,
+        *,
+        host_use: pd.DataFrame | None,
+        error_share: float,
+        unlike_work: Mapping[str, Sequence[ConfigurationDifference]] | None = None,
     ) -> Evidence:
         """Work it out from all records, the floor's among them, and all of their steps."""
         order = list(plan.roles())
@@ -61,6 +71,7 @@ class Evidence:
             host_use=beside[beside["arm"] != FLOOR],
             terms=Terms.find(everything, valid, readings),
             minutes=measured_minutes(plan, everything),
+            unlike_work=unlike_work or {},
             error_share=error_share,
         )
 

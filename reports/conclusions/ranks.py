@@ -45,7 +45,8 @@ def summarise_ranks(records: Sequence[LaunchRecord], timed: pd.DataFrame, stragg
     hosts = {place.rank: place.host for record in records for place in record.ranks}
     if sync["rank"].nunique() < 2:
         return None
-    own = means_by_rank(local, ["step_s"], by=["rank"])["step_s"] if len(local) else _before_exchange(sync)
+    alone = local if len(local) else before_exchange(sync)
+    own = means_by_rank(alone, ["step_s"], by=["rank"])["step_s"]
     by_rank = sync.groupby("rank")[["samples", "step_s", "steps"]].sum()
     by_rank = by_rank.assign(per_s=by_rank["samples"] / by_rank["step_s"], mean_s=by_rank["step_s"] / by_rank["steps"], own_s=own)
     ranks = [
@@ -65,8 +66,9 @@ def summarise_ranks(records: Sequence[LaunchRecord], timed: pd.DataFrame, stragg
     )
 
 
-def _before_exchange(sync: pd.DataFrame) -> pd.Series:
-    return means_by_rank(sync, ["data_wait_s", "forward_s"], by=["rank"]).sum(axis="columns")
+def before_exchange(sync: pd.DataFrame) -> pd.DataFrame:
+    """Blocks with exchange as if their steps ended where it begins: data wait and forward alone."""
+    return sync.assign(step_s=sync["data_wait_s"] + sync["forward_s"], backward_s=0.0, optimizer_s=0.0)
 
 
 def skew(seconds: Sequence[float]) -> float:
@@ -117,7 +119,8 @@ def find_stragglers(records: Sequence[LaunchRecord], local: pd.DataFrame) -> dic
 
     Args:
         records: of all arms, the floor among them.
-        local: their blocks without exchange that count, by rank (``reports.conclusions.steps.Steps.rank_blocks``).
+        local: their blocks without exchange that count, by rank (``reports.conclusions.steps.Steps.rank_blocks``); of scripts
+            ``before_exchange``.
     """
     tables = {str(arm): lateness(own, TIMES) for arm, own in local.groupby("arm") if own["rank"].nunique() > 1}
     launches = set.intersection(*(set(table.index) for table in tables.values())) if tables else set()

@@ -30,15 +30,16 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from measurement.plans.plan import FLOOR
+from measurement.plans.plan import FLOOR, SCRIPT
 from measurement.records.record import LaunchRecord
 from reports.conclusions.disturbances import THREADS
-from reports.conclusions.ranks import find_stragglers
+from reports.conclusions.ranks import before_exchange, find_stragglers
 from reports.conclusions.steps import Steps, means_by_rank
-from reports.schema import Because, Estimate, StepShares, StepTerms, Straggler, Term, ThreadFigures, Verdict
+from reports.schema import Because, Estimate, Phase, StepShares, StepTerms, Straggler, Term, ThreadFigures, Verdict
 from reports.statistics.student import t_interval
 
 TERMS: tuple[Term, ...] = get_args(Term)
+SCRIPT_PHASES: tuple[Phase, ...] = get_args(Phase)
 EXCEEDS = 0.8
 """Confidence that the term named is the largest. The second is named beside it."""
 LIMIT = 0.25
@@ -58,6 +59,8 @@ class Terms:
     """By arm (``threads_by_launch``)."""
     stragglers: Mapping[str, Straggler]
     """By arm, the rank that holds the others up, where one does."""
+    phases: Mapping[str, pd.DataFrame]
+    """By arm (``phases_by_launch``), of scripts: they have neither a floor nor steps without exchange, so no terms."""
 
     @classmethod
     def find(cls, records: Sequence[LaunchRecord], timed: Steps, readings: pd.DataFrame) -> Terms:
@@ -65,12 +68,15 @@ class Terms:
         bare = timed.where(arm=FLOOR)
         arms = timed.rank_blocks.loc[timed.rank_blocks["case"].isna(), "arm"].unique()
         own_steps = {record.arm for record in records for rank in record.ranks if rank.owns_step}
+        scripts = {record.arm for record in records if record.workload == SCRIPT}
+        alone = before_exchange(timed.where(kind="sync").rank_blocks) if scripts else timed.where(kind="local").rank_blocks
         return cls(
             by_launch={
                 arm: terms_by_launch(timed.where(arm=arm), None if arm in own_steps else bare) for arm in arms if arm != FLOOR
             },
             threads={arm: threads_by_launch(readings[readings["arm"] == arm]) for arm in arms if arm != FLOOR},
-            stragglers=find_stragglers(records, timed.where(kind="local").rank_blocks),
+            stragglers=find_stragglers(records, alone),
+            phases={arm: phases_by_launch(timed.where(arm=arm, kind="sync")) for arm in arms if arm in scripts},
         )
 
     def explained(self, arm: str, copies: Sequence[str], verdict: Verdict, *, confidence: float) -> dict[str, Any]:
@@ -82,6 +88,8 @@ class Terms:
             verdict: on their ratio.
             confidence: of the intervals.
         """
+        if arm in self.phases:
+            return self._phases_explained(arm, copies, verdict, confidence=confidence)
         known = [copy for copy in copies if copy in self.by_launch]
         if arm not in self.by_launch or not known:
             return {}
@@ -95,6 +103,28 @@ class Terms:
             "cpu_contention_s": cpu_contention(self.threads[arm], threads, confidence=confidence),
             "because": because(differences, slower=verdict == "slower", confidence=confidence) if is_decided else None,
         }
+
+    def _phases_explained(self, arm: str, copies: Sequence[str], verdict: Verdict, *, confidence: float) -> dict[str, Any]:
+        """Fields of ``RatioSummary``: by how much the phases of two scripts differ, and which of them makes the verdict."""
+        known = [self.phases[copy] for copy in copies if copy in self.phases]
+        if not known:
+            return {}
+        differences = (self.phases[arm] - pd.concat(known).groupby(level=0).mean()).dropna()
+        is_decided = verdict in ("faster", "slower")
+        return {
+            "phase_differences_s": means(differences, confidence=confidence) if len(differences) else {},
+            "because": because(differences, slower=verdict == "slower", confidence=confidence) if is_decided else None,
+        }
+
+
+def phases_by_launch(sync: Steps) -> pd.DataFrame:
+    """Mean seconds of each phase in every launch, of each step's slowest rank: columns ``SCRIPT_PHASES``, which add up to the step.
+
+    Args:
+        sync: an arm's steps that count.
+    """
+    names = {f"{phase}_s": phase for phase in SCRIPT_PHASES}
+    return sync.slowest.groupby("launch")[list(names)].mean().rename(columns=names)
 
 
 def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:

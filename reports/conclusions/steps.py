@@ -99,6 +99,12 @@ class Steps:
         blocks, slowest = self.rank_blocks, self.slowest
         return Steps(rank_blocks=blocks[blocks["arm"] != arm], slowest=slowest[slowest["arm"] != arm])
 
+    def by_iteration(self) -> Steps:
+        """These steps with themselves as samples, counted once for all ranks: of scripts whose samples could not be counted."""
+        first = self.rank_blocks.groupby([*PLACE, "turn"])["rank"].transform("min")
+        steps = self.rank_blocks["steps"].where(self.rank_blocks["rank"] == first, 0)
+        return Steps(rank_blocks=self.rank_blocks.assign(samples=steps), slowest=self.slowest)
+
     def as_of(self, *, arm: str, launch: int) -> Steps:
         """These steps under the name of another arm and launch."""
         place: dict[str, Any] = {"arm": arm, "launch": launch}

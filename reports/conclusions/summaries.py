@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from measurement.plans.plan import Plan
 from measurement.records.record import PHASES, Failure, LaunchRecord, RankReport
 from reports.conclusions.blocks import throughput_interval
 from reports.conclusions.cases import summarise_cases
-from reports.conclusions.disturbances import summarise_load, summarise_page_faults, summarise_stalls
+from reports.conclusions.disturbances import summarise_gaps, summarise_load, summarise_page_faults, summarise_stalls
 from reports.conclusions.evidence import Evidence
 from reports.conclusions.machine import energy_per_sample_j, summarise_links, summarise_machine
 from reports.conclusions.ranks import summarise_ranks
-from reports.conclusions.step_terms import step_shares, step_terms, thread_figures
+from reports.conclusions.step_terms import means, step_shares, step_terms, thread_figures
 from reports.schema import ArmError, ArmSummary, Status
 
 SEVERITY: tuple[Status, ...] = ("not measured", "ok", "timeout", "failed", "wrong")
@@ -70,21 +69,9 @@ def _identity(evidence: Evidence, name: str, records: Sequence[LaunchRecord]) ->
         "threads_per_rank": ranks[0].threads if ranks else None,
         "compute_units": compute_units(ranks) if ranks else None,
         "errors": [_error(record) for record in records if record.status != "ok" or record.error],
-        "unlike_work": unlike_work(plan, records),
         "parity": max(parity, key=lambda one: (not one.passed, one.gradient_error or 0.0), default=None),
         "peak_memory_bytes": max((peak for one in records if one.status == "ok" for peak in one.peak_memory_bytes), default=None),
     }
-
-
-def unlike_work(plan: Plan, records: Sequence[LaunchRecord]) -> dict[str, str]:
-    """In what an arm's work differs from the baseline's in any launch, without what the plan allows."""
-    found = {field: phrase for record in records for field, phrase in record.unlike_work.items()}
-    allowed = {"" if one == "all" else one for one in plan.allow}
-    return {field: phrase for field, phrase in found.items() if not any(_is_below(field, one) for one in allowed)}
-
-
-def _is_below(field: str, allowed: str) -> bool:
-    return not allowed or field == allowed or field.startswith(f"{allowed}.")
 
 
 def compute_units(ranks: Sequence[RankReport]) -> int | None:
@@ -117,14 +104,18 @@ def _training_steps(evidence: Evidence, name: str, records: Sequence[LaunchRecor
         "by_rank": by_rank,
         "links": summarise_links(evidence.plan, records) if by_rank else [],
         "step_terms_s": terms,
+        "gaps": summarise_gaps(records),
+        "samples_from": next((report.samples_from for record in records for report in record.scripts), None),
+        "script_starts": max((record.script_starts for record in records), default=1),
         "threads_s": {} if by_launch is None else thread_figures(evidence.terms.threads[name], confidence=confidence),
     }
     if not len(sync):
         return found
-    exchanged = steps.where(kind="sync")
+    exchanged, phases = steps.where(kind="sync"), evidence.terms.phases.get(name)
     slowest = exchanged.slowest
     return found | {
         "throughput_per_s": throughput_interval(sync, confidence=confidence),
+        "step_phases_s": {} if phases is None else means(phases, confidence=confidence),
         "stalls": summarise_stalls(evidence.stalls[evidence.stalls["arm"] == name], sync),
         "step_shares": step_shares(exchanged.rank_blocks, terms),
         "step_time_s": {f"p{p}": float(q) for p, q in zip(PERCENTILES, np.percentile(slowest["step_s"], PERCENTILES), strict=True)},

@@ -12,6 +12,7 @@ from measurement.records.record import PHASES, Case
 from reports.base import Report
 from reports.conclusions.step_terms import TERMS
 from reports.schema import ArmSummary, Comparison, Estimate, RatioSummary
+from reports.script_schema import Equality
 from reports.study_schema import Study, StudyPoint
 from reports.training_schema import QUANTITIES, ArmTraining
 
@@ -50,6 +51,7 @@ def _row(comparison: Comparison, arm: ArmSummary) -> dict[str, Any]:
         **term_columns(arm),
         "peak_memory_bytes": arm.peak_memory_bytes,
         **(training_columns(comparison.training.arm(arm.name)) if comparison.training else {}),
+        **(equality_columns(comparison.equality, arm.name) if comparison.equality else {}),
         **estimate_columns("time_to_train_s", arm.time_to_train_s),
         "scaling_efficiency": arm.scaling_efficiency.value if arm.scaling_efficiency else None,
         "scaling_baseline": arm.scaling_baseline,
@@ -86,6 +88,20 @@ def training_columns(arm: ArmTraining) -> dict[str, Any]:
         "time_to_accuracy_s": arm.time_to_accuracy_s,
         "seeds_reached": arm.seeds_reached,
         **estimate_columns("time_ratio", arm.time_ratio),
+    }
+
+
+def equality_columns(equality: Equality, arm: str) -> dict[str, Any]:
+    """Whether a script trains as the baseline, as columns; empty ones for the baseline."""
+    compared = arm in equality.start
+    loss = equality.loss.get(arm)
+    return {
+        "start": equality.start[arm].verdict if compared else None,
+        "gradients": equality.gradients[arm].verdict if compared else None,
+        "parameters": equality.parameters[arm].verdict if compared else None,
+        "first_difference_step": equality.parameters[arm].first_difference_step if compared else None,
+        "loss": loss.verdict if loss else None,
+        **estimate_columns("loss_difference", loss.difference if loss else None),
     }
 
 

@@ -24,6 +24,7 @@ from reports.charts.timeline import pair_stride
 from reports.charts.training_charts import CURVE_TITLES, curve_name
 from reports.conclusions.study_conclusions import has_own_units
 from reports.schema import ArmSummary, Comparison
+from reports.scripts.first_screen import first_lines
 from reports.study_schema import Study
 from reports.tables.case_tables import case_table, outcome_table
 from reports.tables.sections import sections
@@ -49,6 +50,7 @@ class HtmlReport(Report):
             c=comparison,
             failed_control=not comparison.cases and any(result.control_failed for result in comparison.results),
             headline=headline_parts(comparison.headline),
+            first_lines=first_lines(comparison),
             tables=_answer(comparison),
             sections={section.name: section for section in sections(comparison)},
             curve_titles=CURVE_TITLES,

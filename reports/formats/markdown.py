@@ -9,6 +9,7 @@ from typing import Any
 from measurement.errors import in_report
 from reports.base import Report
 from reports.schema import ArmSummary, Comparison
+from reports.scripts.first_screen import first_lines
 from reports.study_schema import Study
 from reports.tables.case_tables import case_table, outcome_table
 from reports.tables.sections import sections
@@ -30,6 +31,7 @@ class MarkdownReport(Report):
         """The first line is the headline."""
         parts = [
             f"**{escape(comparison.headline)}.**",
+            *(f"- {escape(line)}" for line in first_lines(comparison)),
             *(f"- {escape(line)}" for line in comparison.beside_headline),
             *([f"- {escape(comparison.limit)}"] if comparison.limit else []),
             *(f"- Note: {escape(line)}" for line in comparison.warnings),

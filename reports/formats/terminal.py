@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console, Group
@@ -13,9 +14,13 @@ from measurement.errors import printable
 from measurement.records.loader_record import LoaderRecord
 from reports.conclusions.loaders import LoaderDemand
 from reports.schema import Comparison
+from reports.script_schema import ConfigurationDifference
+from reports.scripts.first_screen import first_lines
 from reports.study_schema import Study
 from reports.tables.case_tables import case_table, outcome_table
 from reports.tables.loader_table import loader_table
+from reports.tables.script_tables import differences_table as script_differences_table
+from reports.tables.script_tables import phases_table
 from reports.tables.study_tables import results_table
 from reports.tables.table import Entry, Kind, Row, Table
 from reports.tables.terms_table import terms_table
@@ -39,6 +44,8 @@ STYLES: dict[Kind, str] = {
     "no timing": "dim",
 }
 """Kinds that are not named look as usual."""
+MOST_DIFFERENCES = 15
+"""Rows of settings that are shown before scripts are timed."""
 PIPED_WIDTH = 100
 """Columns; in 80 the notes would stand letter under letter."""
 
@@ -51,10 +58,16 @@ def new_console(*, plain: bool = False) -> Console:
 
 
 def comparison_table(comparison: Comparison) -> RichTable | Group:
-    """The verdict table, below that of training to the end; of a micro-benchmark, counts of verdicts, then every case."""
+    """The verdict table, below that of training to the end; of a micro-benchmark, counts of verdicts, then every case.
+
+    Of scripts, what they do differently and whether they train alike comes first.
+    """
     if comparison.cases:
         return _cases(comparison)
     speeds = _verdicts(comparison)
+    if comparison.are_scripts:
+        phases = rich_table(phases_table(comparison).without("counted", "gaps"))
+        return Group(*(shown(line) for line in first_lines(comparison)), Text(), speeds, Text(), phases)
     if comparison.training is None:
         return speeds
     return Group(rich_table(training_table(comparison.training)), Text(), speeds)
@@ -63,7 +76,7 @@ def comparison_table(comparison: Comparison) -> RichTable | Group:
 def _verdicts(comparison: Comparison) -> RichTable | Group:
     """Below the table: notes that are too long for it, the limit, and what might decide what is open; then each arm's terms."""
     terms = terms_table(comparison)
-    table = verdict_table(comparison).without("runs_as", "pairs", *(["exposed"] if terms.rows else []))
+    table = verdict_table(comparison).without("runs_as", "pairs", *(["exposed"] if terms.rows or comparison.are_scripts else []))
     notes = [(row.entries["arm"].text, row.entries["note"]) for row in table.rows]
     below = [f"{arm}: {note.text}" for arm, note in notes if note.short is not None]
     below += [comparison.limit] if comparison.limit else []
@@ -156,3 +169,18 @@ def _with_lines(table: RichTable, lines: list[str]) -> RichTable:
     if lines:
         table.caption, table.caption_justify = shown("\n".join(lines), style="none"), "left"
     return table
+
+
+def differences_table(differences: Sequence[ConfigurationDifference]) -> Group:
+    """What scripts do differently, before they are timed: likely mistakes in words, then at most ``MOST_DIFFERENCES`` settings."""
+    if not differences:
+        return Group(shown("The scripts do nothing differently that the probe sees"))
+    told = [one for one in differences if one.severity == "mistake"]
+    rest = [one for one in differences if one.severity not in ("mistake", "note")][:MOST_DIFFERENCES]
+    lines = [shown(f"{'other work: ' if one.withholds else ''}{one.sentence}", style=STYLES["differs"]) for one in told]
+    made: list[RichTable | Text] = [shown("What the scripts do differently:", style="bold"), *lines]
+    if rest:
+        table = script_differences_table(rest)
+        made.append(rich_table(table.without("/sentence"), wraps=True))
+    more = len(differences) - len(told) - len(rest)
+    return Group(*made, *([shown(f"and {more} more, in the report")] if more else []))

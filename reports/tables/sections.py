@@ -7,6 +7,7 @@ from typing import NamedTuple
 from reports.schema import Comparison
 from reports.tables.machine_table import machine_caption, machine_table
 from reports.tables.rank_tables import link_caption, link_table, rank_caption, rank_table
+from reports.tables.script_tables import differences_table, equality_table, phases_table
 from reports.tables.table import Table
 from reports.tables.terms_table import steps_table, terms_table, threads_table
 from reports.tables.verdict_table import conditions_table
@@ -22,6 +23,17 @@ class Section(NamedTuple):
     """What the figures mean, without a full stop."""
 
 
+EQUALITY = (
+    "Distances in brackets: of starts and gradients relative to the baseline's, of parameters relative to what the steps changed, "
+    "of losses over the later half. The control shows how far the baseline is from itself"
+)
+DIFFERENCES = "Read in the scripts' first steps, on all ranks of one launch; the most important come first"
+PHASES = (
+    "Mean over launches, on the slowest rank of each step. Phases are what torch's hooks see: the wait for the exchange is part of "
+    "backward, in Horovod's scripts too; forward is everything that is in no other phase"
+)
+
+
 def sections(comparison: Comparison) -> list[Section]:
     """Those that have rows, after the tables of the answer itself. Of a micro-benchmark only what the machine did."""
     arms = comparison.arms
@@ -35,5 +47,17 @@ def sections(comparison: Comparison) -> list[Section]:
             Section("ranks", "Ranks and hosts", rank_table(comparison), rank_caption(arms, comparison.sample_unit)),
             Section("links", "Bytes per link", link_table(arms), link_caption(arms)),
             *made,
+        ]
+    if comparison.are_scripts:
+        made = [
+            Section("equality", "Do they train alike?", equality_table(comparison), EQUALITY),
+            Section(
+                "differences",
+                "What the scripts do differently",
+                differences_table(comparison.configuration_differences),
+                DIFFERENCES,
+            ),
+            Section("phases", "Why", phases_table(comparison), PHASES),
+            *(section for section in made if section.name != "steps"),
         ]
     return [section for section in made if section.table.rows]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from reports.conclusions.step_terms import TERMS
-from reports.schema import Comparison, Estimate
+from reports.schema import Comparison, Estimate, ThreadFigures
 from reports.tables.table import Entry, Table, columns, row
 from reports.wording.causes import TERM_NAMES
 from reports.wording.formatting import NONE, gibibytes, milliseconds, step_shares, with_interval
@@ -39,7 +41,7 @@ def terms_table(comparison: Comparison) -> Table:
     titles: dict[str, str] = {"arm": "ms per step", "step": "step"} | {term: TERM_NAMES[term] for term in TERMS}
     found = {arm.name: arm.step_terms_s for arm in comparison.arms if arm.step_terms_s}
     rows = [
-        row({"arm": name, "step": _entry(terms.step), **{term: _entry(terms.of(term)) for term in TERMS}})
+        row({"arm": name, "step": milliseconds_entry(terms.step), **{term: milliseconds_entry(terms.of(term)) for term in TERMS}})
         for name, terms in found.items()
     ]
     return Table(columns=columns(titles, numeric=("step", *TERMS)), rows=rows)
@@ -49,7 +51,7 @@ def threads_table(comparison: Comparison) -> Table:
     """One row per arm and kind of block: what the training thread and the library's threads did in a step, in milliseconds."""
     figures = {"running": "training thread runs", "runnable": "waits for a core", "library": "library's threads run"}
     rows = [
-        row({"arm": arm.name, "kind": words, **{name: _entry(getattr(found, f"{name}_s")) for name in figures}}, group=arm.name)
+        row({"arm": arm.name, "kind": words, **_threads(found, figures)}, group=arm.name)
         for arm in comparison.arms
         for kind, words in KINDS.items()
         if (found := arm.threads_s.get(kind)) is not None
@@ -57,6 +59,10 @@ def threads_table(comparison: Comparison) -> Table:
     return Table(columns=columns({"arm": "ms per step", "kind": "blocks", **figures}, numeric=figures), rows=rows)
 
 
-def _entry(estimate: Estimate | None) -> Entry:
+def _threads(found: ThreadFigures, names: Iterable[str]) -> dict[str, str | Entry]:
+    return {name: milliseconds_entry(getattr(found, f"{name}_s")) for name in names}
+
+
+def milliseconds_entry(estimate: Estimate | None) -> Entry:
     """Milliseconds with their interval; without it where space is short."""
     return Entry(text=with_interval(estimate, milliseconds), short=milliseconds(estimate.value) if estimate else NONE)

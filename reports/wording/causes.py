@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from reports.conclusions.step_terms import Bottleneck, bottleneck_of
-from reports.schema import Estimate, RatioSummary, StepShares, Term
+from reports.schema import Estimate, Phase, RatioSummary, StepShares, Term
 from reports.wording.formatting import milliseconds
 
 TERM_NAMES: dict[Term, str] = {
@@ -18,36 +18,47 @@ TERM_NAMES: dict[Term, str] = {
 }
 
 
+SCRIPT_PHASE_NAMES: dict[Phase, str] = {
+    "data_wait": "data wait",
+    "forward": "forward and all else",
+    "backward": "backward with its exchange",
+    "optimizer": "the optimizer's step",
+}
+"""Phases as hooks in a script see them."""
+
+
 def cause_clause(result: RatioSummary) -> str:
     """What follows the verdict in a sentence, with a comma or semicolon before it; empty where nothing is known.
 
     Such as ``, because its threads take the training thread's core for 4.6 ms more of each step (3.9 to 5.2); it exposes 3.5 ms
     less exchange``.
     """
-    if result.verdict not in ("faster", "slower") or not result.term_differences_s:
+    differences: list[tuple[Term | Phase, Estimate]] = [*result.term_differences_s.items(), *result.phase_differences_s.items()]
+    known = dict(differences)
+    if result.verdict not in ("faster", "slower") or not known:
         return ""
     cause = result.because
     if cause is None:
-        return "; no single cause stands out" if any(one.ci_low is not None for one in result.term_differences_s.values()) else ""
+        return "; no single cause stands out" if any(one.ci_low is not None for one in known.values()) else ""
     first = Estimate(value=cause.difference_s, ci_low=cause.ci_low, ci_high=cause.ci_high)
-    rest = {name: one for name, one in result.term_differences_s.items() if name != cause.term and one.excludes(0.0)}
+    rest = {name: one for name, one in known.items() if name != cause.term and one.excludes(0.0)}
     second = max(rest, key=lambda name: abs(rest[name].value), default=None)
     besides = f"; it {_verb(result, second, rest[second], interval=False)}" if second is not None else ""
     return f", because {_subject(result, cause.term)} {_verb(result, cause.term, first, interval=True)}{besides}"
 
 
-def _threads_hold_up(result: RatioSummary, term: Term) -> bool:
+def _threads_hold_up(result: RatioSummary, term: Term | Phase) -> bool:
     """Whether an overhead is mostly its own threads' taking the core."""
     overhead = result.term_differences_s.get("library_overhead")
     held = result.cpu_contention_s
     return term == "library_overhead" and overhead is not None and held is not None and held.value > overhead.value / 2 > 0
 
 
-def _subject(result: RatioSummary, term: Term) -> str:
+def _subject(result: RatioSummary, term: Term | Phase) -> str:
     return "its threads" if _threads_hold_up(result, term) else "it"
 
 
-def _verb(result: RatioSummary, term: Term, difference: Estimate, *, interval: bool) -> str:
+def _verb(result: RatioSummary, term: Term | Phase, difference: Estimate, *, interval: bool) -> str:
     """Such as ``exposes 3.5 ms less exchange in each step (3.1 to 3.9)``."""
     more = "more" if difference.value > 0 else "less"
     size = milliseconds(abs(difference.value))
@@ -59,6 +70,8 @@ def _verb(result: RatioSummary, term: Term, difference: Estimate, *, interval: b
             return f"waits {size} ms {'longer' if difference.value > 0 else 'less'} for data in each step{bounds}"
         case "imbalance":
             return f"waits {size} ms {'longer' if difference.value > 0 else 'less'} for its slowest rank in each step{bounds}"
+        case "forward" | "backward" | "optimizer":
+            return f"takes {size} ms {more} of each step in {SCRIPT_PHASE_NAMES[term]}{bounds}"
         case "exposed_exchange":
             return f"exposes {size} ms {more} exchange in each step{bounds}"
     if interval and _threads_hold_up(result, term):

@@ -18,6 +18,7 @@ from reports.wording.cautions import CAUTIONS, beyond_load, caution_of, no_verdi
 from reports.wording.disturbances import (
     load_lines,
     restart_lines,
+    script_lines,
     skipped_lines,
     stall_lines,
     straggler_lines,
@@ -49,6 +50,8 @@ def in_order(candidates: Sequence[RatioSummary], plan: Plan) -> list[RatioSummar
 
 def in_brief(result: RatioSummary) -> str:
     """A candidate's verdict in a few words, for a headline that is about others."""
+    if result.withheld_by == "work":
+        return f"{result.candidate} without verdict (other work)"
     if result.throughput_ratio is None:
         return f"{result.candidate} without timing"
     if result.verdict in ("faster", "slower"):
@@ -100,6 +103,8 @@ def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: P
             return f"{ours} is {how} than {theirs} {figures}{why}{_why_not_typical(result, plan)}{beyond_load(result)}"
         case "equivalent":
             return f"{ours} and {theirs} are equivalent within {percent(plan.measurement.noise_threshold)} {figures}"
+    if result.withheld_by == "work":
+        return f"No verdict on {ours} against {theirs} {figures}: {result.note}"
     return f"Undecided whether {ours} or {theirs} is faster {figures}{_what_next(result)}"
 
 
@@ -161,9 +166,6 @@ def ratio_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
         return f"the interval alone says '{result.verdict_alone}', but the control deviates by as much"
     if result.withheld_by == "stalls":
         return _few_stalls(result, arms)
-    if result.withheld_by == "work":
-        unlike = "; ".join(next(arm.unlike_work for arm in arms if arm.name == result.candidate).values())
-        return f"{result.candidate} does other work than {result.baseline} ({unlike}); the plan's 'allow' would give a verdict"
     if result.withheld_by == "load":
         return f"the interval alone says '{result.verdict_alone}', but the machine was not quiet, and {no_verdict_by_load(result)}"
     if result.load_reach is not None:
@@ -302,6 +304,7 @@ def warnings(
             lost = len({error.launch for error in arm.errors})
             found.append(f"{arm.name} is {arm.status} in {_count(lost, 'launch', 'launches')}; the others count")
     found += [*straggler_lines(arms), *stall_lines(arms), *load_lines(arms), *skipped_lines(arms), *restart_lines(arms)]
+    found += script_lines(arms)
     found += remedies
     atypical = [result for result in results if is_atypical(result, threshold=plan.measurement.noise_threshold)]
     if any(result.case is not None for result in atypical):

@@ -61,14 +61,34 @@ def restart_lines(arms: Sequence[ArmSummary]) -> list[str]:
     return [f"the workload's batches ended in timed steps and were restarted, as at the end of an epoch: {', '.join(told)}"]
 
 
+OWN_TIMES: dict[str, str] = {"local step": "its steps without exchange", "data wait and forward": "its data wait and forward"}
+"""By ``ByRank.own_time``."""
+
+
 def straggler_lines(arms: Sequence[ArmSummary]) -> list[str]:
     """One sentence for each arm in which a rank persistently holds the others up."""
-    found = [(arm.name, arm.by_rank.straggler) for arm in arms if arm.by_rank and arm.by_rank.straggler]
+    found = [(arm.name, arm.by_rank, arm.by_rank.straggler) for arm in arms if arm.by_rank and arm.by_rank.straggler]
     return [
-        f"Rank {late.rank}{f' on {late.host}' if late.host else ''} is a straggler in {name}: its steps without exchange are "
-        f" {milliseconds(late.late_s)} ms longer ({milliseconds(late.ci_low)} to {milliseconds(late.ci_high)}), most of it in "
+        f"Rank {late.rank}{f' on {late.host}' if late.host else ''} is a straggler in {name}: {OWN_TIMES[ranks.own_time]} are "
+        f"{milliseconds(late.late_s)} ms longer ({milliseconds(late.ci_low)} to {milliseconds(late.ci_high)}), most of it in "
         f"{PHASE_NAMES[late.phase]}"
-        for name, late in found
+        for name, ranks, late in found
+    ]
+
+
+def script_lines(arms: Sequence[ArmSummary]) -> list[str]:
+    """One sentence for each arm whose script did something else between its steps, or came to its end."""
+    gaps = [
+        f"{arm.name}: {arm.gaps.count} long gaps in its steps, {milliseconds(arm.gaps.typical_s)} ms each (median; the longest "
+        f"{milliseconds(arm.gaps.longest_s)} ms), such as evaluations or checkpoints; they count, unless the arm has "
+        "'untimed: evaluation'"
+        for arm in arms
+        if arm.gaps
+    ]
+    return gaps + [
+        f"{arm.name} came to its own end and was started anew, {arm.script_starts} times in one launch"
+        for arm in arms
+        if arm.script_starts > 1
     ]
 
 
@@ -110,22 +130,24 @@ def load_lines(arms: Sequence[ArmSummary]) -> list[str]:
     return [f"Others took of the ranks' cores while the blocks ran: {said}"]
 
 
-def page_fault_lines(arms: Sequence[ArmSummary], *, freed_memory: str) -> list[str]:
+def page_fault_lines(arms: Sequence[ArmSummary], *, freed_memory: str, are_scripts: bool = False) -> list[str]:
     """That steps fault in pages, arm by arm, and what to do about it; none where they are few, or freed memory is kept.
 
     Args:
         arms: those of the comparison.
         freed_memory: the plan's.
+        are_scripts: whether their own commands start them.
     """
     found = {arm.name: (arm.page_faults, arm.step_time_s) for arm in arms if arm.page_faults and arm.step_time_s}
     matter = any(faults.most * PAGE_FAULT_S >= WORTH_TELLING_FAULTS * step_s["p50"] for faults, step_s in found.values())
     if freed_memory == "keep" or not matter:
         return []
     told = ", ".join(f"{name} {_by_launch(faults)}" for name, (faults, _) in found.items())
+    compare = "" if are_scripts else "; 'freed_memory: keep' in the plan compares those"
     return [
         f"Page faults per step, by launch, since malloc returns freed memory to the kernel: {told}. They cost time, and make "
         "launches differ. Trainings that keep freed memory (MALLOC_MMAP_MAX_=0, MALLOC_TRIM_THRESHOLD_=1099511627776) may be "
-        "faster and vary less; 'freed_memory: keep' in the plan compares those"
+        f"faster and vary less{compare}"
     ]
 
 

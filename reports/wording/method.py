@@ -23,6 +23,8 @@ def method(comparison: Comparison) -> list[str]:
     if asked["mode"] == "separate":
         trained = training_method(comparison.training)[2:] if comparison.training else []
         return [*runs_method(comparison), *trained, _parity(asked), *(_latencies() if comparison.cases else _figures())]
+    if comparison.are_scripts:
+        return [_turns(comparison), *script_method(comparison), _control(asked), *_ratios(asked), *_script_figures(comparison)]
     if comparison.training:
         return [*training_method(comparison.training), _parity(asked), *_ratios(asked), *_figures()]
     if comparison.cases:
@@ -105,6 +107,52 @@ def _ratios(asked: dict[str, Any]) -> list[str]:
         "Launches: one gives no interval and no verdict, since the variance between launches is then unknown.",
         "Verdict: faster or slower where the interval excludes 1 and the ratio is at least "
         f"{percent(asked['noise_threshold'])} from 1; equivalent where the whole interval lies within that; else undecided.",
+    ]
+
+
+SOURCES = {
+    "loader": "counted in the first tensor that its loader yields",
+    "samples_per_step": "as the plan says (samples_per_step)",
+    None: "not counted",
+}
+"""By ``ArmSummary.samples_from``."""
+
+
+def script_method(comparison: Comparison) -> list[str]:
+    """How scripts ran, and how they are held against each other."""
+    asked, equality = comparison.measurement, comparison.equality
+    assert equality is not None
+    length = f"{asked['block_steps']} steps" if asked["block_steps"] else f"about {asked['block_s']:g} s"
+    samples = "; ".join(f"{arm.name}: {SOURCES.get(arm.samples_from)}" for arm in comparison.arms if arm.role != "control")
+    return [
+        "The scripts ran unmodified, each by its own command. A probe, called by torch's hooks, stopped them between two steps. "
+        f"A block is {length} of one arm, after {asked['warmup_steps']} untimed ones; its time is its slowest rank's. A step ends "
+        "with the optimizer's; what a script does between two steps counts in the later one.",
+        f"Samples: {samples}.",
+        "Equality: count sketches (float64) of rank 0's parameters before the first step and after each compared one, and "
+        "of its gradients in the first, beside the baseline's, by name. Tolerances are for the rounding of the arithmetic that "
+        "both use, and never below three times what the control shows. Of all launches the one that is farthest apart counts. "
+        "The ranks of one arm must agree.",
+        "Loss: the scalar that backward() is called on, mean over ranks. An arm is no worse if the 95% upper bound of the "
+        "difference over the later half, by Student's t over launches, is below "
+        f"{percent(equality.loss_margin)} of the baseline's loss; worse if the lower bound is above.",
+        "Work: where batch, parameters, dtype, accumulation, ranks or the length of an epoch differ, there is no verdict, unless "
+        "the plan allows it (scripts.allow).",
+    ]
+
+
+def _script_figures(comparison: Comparison) -> list[str]:
+    """What the figures of scripts mean, and what they cannot say."""
+    return [
+        f"Throughput: all ranks' {comparison.sample_unit} over the sum of the blocks' times, stalls included; its interval "
+        "(Student's t over launches) includes the machine's drift, which cancels in the ratio.",
+        "Phases: data wait is time in the loader's __next__; backward the time in backward(), and Horovod's wait for its exchange; "
+        "optimizer the rest of the optimizer's step; forward is all else.",
+        "Because: the phase whose difference from the baseline points the way of the verdict, excludes 0 and exceeds the second "
+        "such phase (with 80% confidence), both by Student's t over launches; else no single cause is named.",
+        "What this report cannot see: scripts have no floor and no steps without exchange. So computing, library overhead and "
+        "exposed exchange are not told apart. A wait for other ranks counts in the phase in which it happens. A GPU's work counts "
+        "where the script waits for it.",
     ]
 
 

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from measurement.errors import LaunchError
 from runners.driver.diagnosis import SETTLE_S, ArmFailed, Diagnosis
+from runners.driver.endpoint import MessageStore
 from runners.processes.remote_results import kept_replies
 from runners.protocol.messages import REPLIES, Command, ErrorReply, Job, Message, Reply, command_key, job_key, reply_key
-from runners.protocol.sealed_store import SealedStore
 
 POLL = timedelta(milliseconds=500)
 Expected = TypeVar("Expected", bound=Message)
@@ -20,12 +20,14 @@ Expected = TypeVar("Expected", bound=Message)
 class ArmChannel:
     """Commands and replies of one arm in one launch. ``receive`` raises where a rank fails."""
 
-    def __init__(self, store: SealedStore, diagnosis: Diagnosis) -> None:
+    number = 0
+    """Number of the next command."""
+
+    def __init__(self, store: MessageStore, diagnosis: Diagnosis) -> None:
         self.failure: ArmFailed | None = None
         """Raised by the next command: the arm has died, but the replies to its last command could be saved."""
         self._store, self._diagnosis = store, diagnosis
         self._arm, self._launch, self._world_size = diagnosis.arm, diagnosis.launch, diagnosis.placement.world_size
-        self._number = 0
 
     def give(self, job: Job) -> None:
         """Put the arm's job where its ranks look for it."""
@@ -34,8 +36,8 @@ class ArmChannel:
     def send(self, command: Command) -> None:
         """Give every rank its next command; ``receive`` takes the replies."""
         raise_if(self.failure)
-        self._store.set(command_key(self._arm, self._launch, self._number), command.model_dump_json())
-        self._number += 1
+        self._store.set(command_key(self._arm, self._launch, self.number), command.model_dump_json())
+        self.number += 1
 
     def receive(self, expected: type[Expected], *, timeout_s: float) -> list[Expected]:
         """Every rank's reply to the last command, by rank; raises ``ArmFailed`` where one raised, died or is too late."""
@@ -48,7 +50,7 @@ class ArmChannel:
     def _replies(self, *, timeout_s: float) -> list[Reply]:
         """Wait for all ranks; a block whose replies were lost on the way is taken from what the ranks kept of it."""
         deadline = time.monotonic() + timeout_s
-        number = self._number - 1
+        number = self.number - 1
         keys = [reply_key(self._arm, self._launch, number, rank) for rank in range(self._world_size)]
         try:
             while not self._store.wait(keys, POLL):

@@ -22,6 +22,8 @@ LINE_CHARACTERS = 2000
 LAST_WORDS = 8
 STACK_FRAME = re.compile(r"\[0x[0-9a-f]+\]\s*$")
 """A line of a native stack trace, which says nothing to most readers and comes last."""
+HABITUAL = re.compile(r"torch/distributed/run\.py:\d+\]")
+"""What torchrun says of OMP_NUM_THREADS at every start."""
 MOST_LOG_BYTES = 64 << 10
 """At most so much of a log's end is read: a rank that floods it must not flood the record, too."""
 SPOOL_TIMEOUT_S = 15.0
@@ -57,6 +59,16 @@ class ArmProcesses:
         """Whether any launcher has ended."""
         return any(process.poll() is not None for process in self._launchers)
 
+    @property
+    def codes(self) -> list[int | None]:
+        """Exit codes of the launchers so far; None of one that runs."""
+        return [process.poll() for process in self._launchers]
+
+    @property
+    def pids(self) -> list[int]:
+        """Processes of the launchers."""
+        return [process.pid for process in self._launchers]
+
     def wait(self, *, timeout_s: float) -> None:
         """Wait until every launcher has ended by itself, at most ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
@@ -78,7 +90,7 @@ class ArmProcesses:
         if self._is_over:
             return
         if not self.exit_codes:
-            self.exit_codes = [process.poll() for process in self._launchers]
+            self.exit_codes = self.codes
         if any(process.poll() is None for process in self._launchers):
             kill_ranks()
         for process in self._launchers:
@@ -103,7 +115,7 @@ class ArmProcesses:
     def last_words(self, ranks: Iterable[int]) -> list[str]:
         """Return the last lines that ranks have logged, those of the launchers where they have none. See ``log_tails``."""
         tails = self._tails(ranks).values()
-        said = ([line for line in tail.splitlines() if re.search(r"\w", line) and not STACK_FRAME.search(line)] for tail in tails)
+        said = ([line for line in tail.splitlines() if _says_something(line)] for tail in tails)
         return [cut(line) for line in next(filter(None, said), [])[-LAST_WORDS:]]
 
     def _tails(self, ranks: Iterable[int]) -> dict[str, str]:
@@ -135,6 +147,10 @@ class ArmProcesses:
         for name, content in files.items():
             if re.fullmatch(r"rank-\d+\.log", name):
                 write_whole(self._folder / name, content)  # in the place of a link, not through it
+
+
+def _says_something(line: str) -> bool:
+    return re.search(r"\w", line) is not None and not STACK_FRAME.search(line) and not HABITUAL.search(line)
 
 
 def _tail(path: Path) -> str:

@@ -16,7 +16,7 @@ from runners.driver.arm_channel import ArmChannel, Expected, raise_if
 from runners.driver.arm_processes import ArmProcesses
 from runners.driver.diagnosis import Diagnosis
 from runners.driver.endpoint import DriverEndpoint, build_launch_job
-from runners.planning.arms import ArmSetup
+from runners.planning.arms import ArmSetup, LaunchedArm
 from runners.planning.left_variables import disturbances_of
 from runners.processes.remote_results import log_name
 from runners.protocol.messages import Command, FinishCommand, FinishedReply, Job, StartCommand, StartedReply
@@ -40,24 +40,34 @@ class Exchange(Generic[Expected]):
 class ArmSession:
     """Starts the ranks of an arm and talks to them; ``end`` leaves nothing behind."""
 
-    def __init__(self, setup: ArmSetup, *, launch: int, folder: Path, endpoint: DriverEndpoint) -> None:
-        self.setup = setup
+    def __init__(self, setup: LaunchedArm, *, launch: int, folder: Path, endpoint: DriverEndpoint) -> None:
         self.name = setup.name
         self.started_s = 0.0
+        self.starts = 1
+        """How often it was started in this launch."""
+        self.restarting_s = 0.0
+        """Seconds that starting it anew took."""
         self._measure = setup.plan.measurement
         self._world_size = setup.plan.world_size
         self._launch = launch
         self._folder = folder
         self._supervisors = endpoint.supervisors
         self._frozen = False
-        run_id = f"{endpoint.run_id}-{launch}-{setup.name}"
+        self._begin(setup, endpoint)
+
+    def _begin(self, setup: LaunchedArm, endpoint: DriverEndpoint) -> None:
+        """Make the commands, and what watches over what they start."""
+        assert isinstance(setup, ArmSetup)
+        run_id = f"{endpoint.run_id}-{self._launch}-{setup.name}"
         placement = endpoint.placement.of(self._world_size)
-        job = build_launch_job(setup, launch=launch, endpoint=endpoint, placement=placement, run_id=run_id, log_folder=folder)
+        job = build_launch_job(
+            setup, launch=self._launch, endpoint=endpoint, placement=placement, run_id=run_id, log_folder=self._folder
+        )
         self.commands = setup.launcher.commands(job)
-        self._processes = ArmProcesses(self.commands, run_id=run_id, folder=folder, placement=placement)
+        self._processes = ArmProcesses(self.commands, run_id=run_id, folder=self._folder, placement=placement)
         self._diagnosis = Diagnosis(
             setup.name,
-            launch,
+            self._launch,
             supervisors=endpoint.supervisors,
             processes=self._processes,
             placement=placement,

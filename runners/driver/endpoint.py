@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Protocol
 
 from measurement.addresses import free_port, listen, with_port
 from measurement.environment import forwarded_by_name
@@ -28,12 +29,31 @@ from runners.protocol.sealed_store import SealedStore
 PORT_TIMEOUT_S = 20.0
 
 
+class MessageStore(Protocol):
+    """Messages by their place, see ``SealedStore``."""
+
+    def set(self, place: str, text: str) -> None:
+        """Put a message in its place."""
+
+    def get(self, place: str) -> bytes:
+        """Return the message of a place."""
+
+    def wait(self, places: Sequence[str], timeout: timedelta) -> bool:
+        """Wait until there is a message in each place; return whether there was in time."""
+
+    def has(self, place: str) -> bool:
+        """Whether there is a message."""
+
+    def remove(self, place: str) -> None:
+        """Remove a message."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DriverEndpoint:
     """Where the ranks of all arms find the driver."""
 
-    store: SealedStore
-    """Upon the ``TCPStore`` that the driver serves."""
+    store: MessageStore
+    """Where ranks find commands, and put their replies."""
     store_address: str
     supervisors: SupervisorServer
     key_file: Path
@@ -113,13 +133,14 @@ def build_launch_job(
         as_root=os.geteuid() == 0,
         oversubscribed=placement.oversubscribed,
         network_interface=plan.network_interface,
-        master_port=None if is_local else _free_port_on_first(placement),
+        master_port=None if is_local else free_port_on_first(placement),
         run_id=run_id,
         mpi_prefix=str(prefix) if has_own_open_mpi and not is_local else None,
     )
 
 
-def _free_port_on_first(placement: Placement) -> int:
+def free_port_on_first(placement: Placement) -> int:
+    """Return a port that is free on the first host, at which the others meet it."""
     first = placement.hosts[0].host
     if first in placement.here:
         return free_port()

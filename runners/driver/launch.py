@@ -23,8 +23,9 @@ from runners.driver.gates import compare_conditions, require_together, run_gates
 from runners.driver.progress import LaunchProgress
 from runners.driver.rounds import Rounds, TrainingRounds, shuffled
 from runners.event_log import EVENT_FILES, TensorboardLog
-from runners.planning.arms import ArmSetup, job_of, seed_of
+from runners.planning.arms import LaunchedArm, job_of, seed_of
 from runners.planning.workload import WorkloadSetup
+from runners.protocol.messages import StartedReply
 
 KEEP_EVERY_S = 30.0
 """At most so much of what was measured is lost with the driver, and what a round or an epoch takes."""
@@ -36,8 +37,8 @@ class Launch:
     def __init__(
         self,
         plan: Plan,
-        arms: Sequence[ArmSetup],
-        workload: WorkloadSetup,
+        arms: Sequence[LaunchedArm],
+        workload: WorkloadSetup | None,
         cases: Sequence[Case],
         *,
         number: int,
@@ -46,18 +47,21 @@ class Launch:
         progress: LaunchProgress,
         refused: Mapping[str, LaunchRecord] | None = None,
     ) -> None:
-        """``refused``: by name, the rehearsal's records of arms that failed there: rows of the report, which are not started."""
+        """``workload``: None where arms are commands.
+
+        ``refused``: by name, the rehearsal's records of arms that failed there: rows of the report, which are not started.
+        """
         self.plan, self.measure = plan, plan.measurement
         self.number = number
         self.starting_s = 0.0
         """What was not spent on measuring, up to the rounds."""
         self._began = time.monotonic()
-        self._workload = workload
+        self._sample_unit = workload.workload.sample_unit if workload else "samples"
         self._cases = cases
         self._folder = folder
         self._progress = progress
         self._is_interleaved = self.measure.mode == "interleaved"
-        self._gate_comes_first = workload.gate_comes_first(plan.training)
+        self._gate_comes_first = workload is not None and workload.gate_comes_first(plan.training)
         self._rng = random.Random(f"{plan.seed}/{number}")
         self._rounds = self._new_rounds(seconds=self.measure.seconds_per_launch / (1 if self._is_interleaved else len(arms)))
         self._events: dict[str, TensorboardLog] = {}
@@ -84,28 +88,28 @@ class Launch:
         names = [case.name for case in self._cases]
         return Rounds(plan, cases=names, rng=rng, progress=progress, seconds=seconds, keep=self._keep)
 
-    def _arm(self, setup: ArmSetup, endpoint: DriverEndpoint) -> ArmLaunch:
+    def _session(self, setup: LaunchedArm, folder: Path, endpoint: DriverEndpoint) -> ArmSession:
+        return ArmSession(setup, launch=self.number, folder=folder, endpoint=endpoint)
+
+    def _arm(self, setup: LaunchedArm, endpoint: DriverEndpoint) -> ArmLaunch:
         folder = self._folder.launch_folder(self.number, setup.name)
         for old in [*folder.glob("*.log"), *self._events_folder(setup.name).glob(EVENT_FILES)]:
             old.unlink()
-        session = ArmSession(setup, launch=self.number, folder=folder, endpoint=endpoint)
-        job = job_of(
-            setup.plan, setup.name, setup.arm, transport=setup.backend.transport, launch=self.number, global_plan=self.plan
-        )
+        session = self._session(setup, folder, endpoint)
+        job = job_of(setup.plan, setup.name, setup.arm, transport=setup.transport, launch=self.number, global_plan=self.plan)
         record = job.new_record(
             self.plan,
             comparison_id=self._folder.root.name,
             launch=self.number,
-            transport=setup.backend.transport or "none",
+            transport=setup.transport or "none",
             launcher=setup.launcher_reference,
             environment=dict(setup.arm.environment),
-            sample_unit=setup.sample_unit or self._workload.workload.sample_unit,
-            **setup.own.recorded(),
+            **{"sample_unit": self._sample_unit, **setup.recorded},
             commands=session.commands_as_run(),
             cases=list(self._cases),
         )
-        has_local_steps = setup.backend.has_local_steps and not setup.plan.speed.sync_batchnorm
-        return ArmLaunch(session=session, job=job, record=record, say=self._progress.say, has_local_steps=has_local_steps)
+        say, has_local_steps = self._progress.say, setup.has_local_steps
+        return ArmLaunch(session=session, job=job, record=record, say=say, has_local_steps=has_local_steps)
 
     def run(self) -> None:
         """Run the launch. Every arm's record is written and nothing is left running, also when it is interrupted."""
@@ -148,18 +152,30 @@ class Launch:
     def _run(self, arms: Sequence[ArmLaunch], *, known: Sequence[ArmLaunch]) -> None:
         """Start these arms together, measure them and end them; ``known``: those they are held against, themselves too."""
         self._progress.say(self._starting(arms))
-        for arm in arms:
-            arm.run_unless_failed(lambda arm: arm.session.start(arm.job))
-        for arm in arms:
-            arm.run_unless_failed(self._await_ready)
-        compare_conditions([arm for arm in known if not arm.is_floor])
-        stages: list[Callable[[], None]] = [partial(self._run_rounds, arms), partial(self._run_gates, arms, known)]
-        for stage in reversed(stages) if self._gate_comes_first else stages:
+        self._start(arms)
+        self._compare(known)
+        for stage in self._stages(arms, known):
             stage()
         for arm in arms:  # all at the same time: it takes seconds and is not measured
             arm.run_unless_failed(lambda arm: arm.session.ask_to_finish())
         for arm in arms:
             arm.run_unless_failed(self._finish)
+
+    def _start(self, arms: Sequence[ArmLaunch]) -> None:
+        """Start these arms together, and wait until they are ready."""
+        for arm in arms:
+            arm.run_unless_failed(lambda arm: arm.session.start(arm.job))
+        for arm in arms:
+            arm.run_unless_failed(self._await_ready)
+
+    def _compare(self, known: Sequence[ArmLaunch]) -> None:
+        """Hold the arms against each other before anything is timed."""
+        compare_conditions([arm for arm in known if not arm.is_floor])
+
+    def _stages(self, arms: Sequence[ArmLaunch], known: Sequence[ArmLaunch]) -> list[Callable[[], None]]:
+        """What is done with arms that are ready, in its order."""
+        stages: list[Callable[[], None]] = [partial(self._run_rounds, arms), partial(self._run_gates, arms, known)]
+        return stages[::-1] if self._gate_comes_first else stages
 
     def _starting(self, arms: Sequence[ArmLaunch]) -> str:
         if not self._is_interleaved:
@@ -178,7 +194,9 @@ class Launch:
         run_gates(compared, known=held, measurement=self.measure, after_blocks=after_blocks, say=say)
 
     def _await_ready(self, arm: ArmLaunch) -> None:
-        replies = arm.session.await_ready()
+        self._note_ready(arm, arm.session.await_ready())
+
+    def _note_ready(self, arm: ArmLaunch, replies: Sequence[StartedReply]) -> None:
         arm.record.ranks = arm.ready = [reply.report for reply in replies]
         arm.record.hosts = sorted({rank.host for rank in arm.record.ranks})
         arm.record.start_s = time.monotonic() - arm.session.started_s
@@ -193,7 +211,7 @@ class Launch:
             require_together([reply.drift for reply in replies])
 
     def _write(self, arm: ArmLaunch) -> None:
-        arm.record.exit_codes = arm.session.exit_codes
+        arm.record.exit_codes, arm.record.script_starts = arm.session.exit_codes, arm.session.starts
         self._folder.write_launch(arm.record)
         try:
             if arm.record.blocks and not self._cases and self.plan.training is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from measurement.errors import printable
@@ -64,6 +64,10 @@ class LaunchProgress:
             self._line(f"{self._title}: {what}" if self._title else what)
         elif "failed" in what or "wrong" in what or "timeout" in what:
             self._console.print(f"{self._title}: {what}", markup=False, highlight=False)
+
+    def show(self, what: RenderableType) -> None:
+        """Show a table, or a line, that stays."""
+        self._console.print(what)
 
     def tick(self, measured_s: float) -> None:
         """Set how many seconds of blocks this launch has done."""

@@ -23,6 +23,7 @@ from runners.driver.arm_session import Exchange
 from runners.driver.diagnosis import ArmFailed
 from runners.driver.gates import require_together
 from runners.driver.progress import LaunchProgress
+from runners.protocol.drift import drift_between
 from runners.protocol.messages import BlockCommand, BlockReply, EpochCommand, EpochReply, combine
 
 PROBE_STEPS = 4
@@ -81,14 +82,19 @@ class Rounds:
         for number, blocks in enumerate(self._rounds(arms)):
             for kind, case, arm in blocks:
                 arm.run_unless_failed(partial(self._block, kind=kind, case=case, number=number, began=began))
-            done = time.monotonic() - began
+            done = time.monotonic() - began - sum(arm.session.restarting_s for arm in arms)
             self._progress.tick(done)
             self._keep()
-            is_last = number + 1 >= self._measure.rounds if self._measure.rounds else done >= self._seconds
-            if is_last or not any(arm.is_running for arm in arms):
+            if not any(arm.is_running for arm in arms) or self._is_over(number + 1, done_s=done):
                 break
         for arm in arms:
             arm.record.measuring_s = time.monotonic() - began
+
+    def _is_over(self, rounds: int, *, done_s: float) -> bool:
+        """Whether the plan asks for no further round."""
+        if self._measure.steps_per_launch:
+            return rounds * min(size.steps for size in self._sizes.values()) >= self._measure.steps_per_launch
+        return rounds >= self._measure.rounds if self._measure.rounds else done_s >= self._seconds
 
     def _rounds(self, arms: Sequence[ArmLaunch]) -> Iterator[list[NextBlock]]:
         """Yield rounds without end: each arm once in each case, and a trained workload's arms sometimes once without exchange.
@@ -127,6 +133,7 @@ class Rounds:
         wished = self._measure.block_s
         usual = step_s.get(self._plan.baseline, min(step_s.values()))
         number = max(1, round(min(wished / usual, SLOWEST_BLOCK * wished / max(step_s.values()))))
+        number = min(number, self._measure.steps_per_launch or number)
         if not self._is_micro_benchmark:
             return BlockSize(steps=number)
         repetitions = min(number, max(1, round(STEP_S / usual)))
@@ -156,6 +163,9 @@ class Rounds:
         done = arm.session.exchange(command, BlockReply, timeout_s=self._measure.block_timeout_s)
         self.measuring_s += done.took_s
         block = BlockRecord.joined([reply.block for reply in done.replies], **measured_outside(done, self._plan))
+        apart = drift_between([reply.drift for reply in done.replies])
+        if apart:  # a script's, which no gate follows
+            raise ArmFailed(f"{apart}; seen after step {(block.ranks[0].first_step or 0) + command.steps}", status="wrong")
         for steps in block.ranks:
             if steps.wrong:  # a micro-benchmark's result, which is looked at before each block
                 raise ArmFailed(f"rank {steps.rank}: {steps.wrong}", status="wrong", ranks=[steps.rank])

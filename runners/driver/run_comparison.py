@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from functools import cached_property
+from pathlib import Path
 
 from measurement.conditions.fairness import fairness_table
 from measurement.conditions.sources import digests, sources_of_all
@@ -58,12 +60,7 @@ class ComparisonRun:
         self.folder = folder
         self.resume_elsewhere = resume_elsewhere
         self.progress = progress
-        self.arms = resolve_arms(plan)
-        alike = next((arm for arm in self.arms.values() if not arm.arm.has_own_work), self.arms[plan.baseline]).plan
-        self.workload = resolve_workload(alike.workload, alike.workload_options)
-        self.cases = resolve_cases(plan, self.workload, self.arms)
-        self.floor = floor_beside(self.arms[plan.baseline]) if plan.has_floor and not self.cases else None
-        require_epochs(plan, self.workload)
+        self._resolve()
         make_reports(plan.reports)  # refused before anything is measured
         self._notes = [left_out_line(plan.left_out)] if plan.left_out else []
         self.own = OwnFindings()
@@ -72,6 +69,16 @@ class ComparisonRun:
         """By name, the rehearsal's records of arms that failed there."""
         self._left: list[str] = []
         """Warnings of variables in the shell."""
+
+    def _resolve(self) -> None:
+        """Resolve the names in the plan."""
+        plan = self.plan
+        self.arms = resolve_arms(plan)
+        alike = next((arm for arm in self.arms.values() if not arm.arm.has_own_work), self.arms[plan.baseline]).plan
+        self.workload = resolve_workload(alike.workload, alike.workload_options)
+        self.cases = resolve_cases(plan, self.workload, self.arms)
+        self.floor = floor_beside(self.arms[plan.baseline]) if plan.has_floor and not self.cases else None
+        require_epochs(plan, self.workload)
 
     def prepare(self) -> None:
         """Refuse what cannot work, before a process starts or a file is written.
@@ -98,25 +105,16 @@ class ComparisonRun:
 
     def check_hosts(self) -> None:
         """Check that hosts, links and launchers are there; raises a ``PlanError`` or ``LaunchError`` with what to do."""
-        arms = list(self.arms.values())
-        self._left = require_undisturbed(arms)
-        require_executables(self.arms)
         require_lab(self.plan)
-        self.inspection = inspect(self.plan)
-        hidden, interface = self.inspection.hidden, self.plan.network_interface
-        for arm in arms:
-            require_findable(hidden, arm.backend, network_interface=interface)
-        require_gpus_on(self.inspection.facts, arms)
+        self._check_arms()
         self._find_own_work()
-        classes = [self.workload.workload, *(type(arm.backend) for arm in arms), *(type(arm.launcher) for arm in arms)]
-        sources = sources_of_all(dict.fromkeys(classes))
-        seen = digests(sources) | self.own.sources
+        sources = self._sources()
         now = new_manifest(
             self.folder,
             self.plan,
             hosts={host: dict(found) for host, found in self.inspection.facts.items()},
             slurm_job=job_id(self.plan.hosts, os.environ),
-            sources=seen,
+            sources=digests(sources) | self._revisions(),
             warnings=list(self.inspection.warnings),
         )
         self.history = ComparisonHistory(self.folder, now, sources=sources | self.own.files)
@@ -131,6 +129,27 @@ class ComparisonRun:
         self.arms = self.own.told_to(self.arms)
         self._is_own_work_found = True
         self._note(self.own.notes)
+
+    def _check_arms(self) -> None:
+        """Look at the hosts, and whether each arm can start on them."""
+        arms = list(self.arms.values())
+        self._left = require_undisturbed(arms)
+        require_executables(self.arms)
+        self.inspection = inspect(self.plan)
+        hidden, interface = self.inspection.hidden, self.plan.network_interface
+        for arm in arms:
+            require_findable(hidden, arm.backend, network_interface=interface)
+        require_gpus_on(self.inspection.facts, arms)
+
+    def _sources(self) -> dict[str, Path]:
+        """The user's files that are measured, by name."""
+        arms = self.arms.values()
+        classes = [self.workload.workload, *(type(arm.backend) for arm in arms), *(type(arm.launcher) for arm in arms)]
+        return sources_of_all(dict.fromkeys(classes))
+
+    def _revisions(self) -> dict[str, str]:
+        """What is known of arms that have work of their own, by name: revisions, versions, digests of their files."""
+        return self.own.sources
 
     def changes(self) -> list[str]:
         """What differs from when the folder was measured, in words, unless a user goes on all the same. After ``check_hosts``."""
@@ -178,7 +197,7 @@ class ComparisonRun:
             self.progress.say(f"warning: {warning}")
         done = self._complete_launches()
         try:
-            with shaped_links(self.plan.link_rate), open_endpoint(self.inspection.placement) as endpoint:
+            with shaped_links(self.plan.link_rate), self._endpoint() as endpoint:
                 for number in self._numbers(done):
                     self.folder.require_room()
                     self._rehearse_once()
@@ -191,6 +210,9 @@ class ComparisonRun:
                 self.progress.say("writing reports")
                 self.comparison = write_reports(self.folder)
         return self.comparison
+
+    def _endpoint(self) -> AbstractContextManager[DriverEndpoint]:
+        return open_endpoint(self.inspection.placement)
 
     def _rehearse_once(self) -> None:
         """Rehearse before the first launch of this session, unless arms take the gate before anything is timed anyway."""
@@ -247,7 +269,17 @@ class ComparisonRun:
     def _launch(self, number: int, endpoint: DriverEndpoint) -> None:
         self.progress.start()
         self.history.note_launch(number)
-        launch = Launch(
+        launch = self._new_launch(number, endpoint)
+        try:
+            launch.run()
+        finally:
+            self.history.manifest.fairness = fairness_table([arm.record for arm in launch.compared])
+            self.history.starting_s += launch.starting_s
+            self.history.training_s += launch.measuring_s
+        self.progress.launch_done()
+
+    def _new_launch(self, number: int, endpoint: DriverEndpoint) -> Launch:
+        return Launch(
             self.plan,
             [*self.arms.values(), *([self.floor] if self.floor else [])],
             self.workload,
@@ -258,17 +290,10 @@ class ComparisonRun:
             progress=self.progress,
             refused=self._refused,
         )
-        try:
-            launch.run()
-        finally:
-            self.history.manifest.fairness = fairness_table([arm.record for arm in launch.compared])
-            self.history.starting_s += launch.starting_s
-            self.history.training_s += launch.measuring_s
-        self.progress.launch_done()
 
     def _complete_launches(self) -> set[int]:
         """Return the launches in which every arm has a record and none was interrupted."""
         records = self.folder.records()
         interrupted = {record.launch for record in records if not record.complete}
-        by_arm = [{record.launch for record in records if record.arm == arm} for arm in self.arms]
+        by_arm = [{record.launch for record in records if record.arm == arm} for arm in self.plan.compared_arms()]
         return set.intersection(*by_arm) - interrupted

@@ -12,6 +12,7 @@ from measurement.addresses import LOOPBACK
 from measurement.errors import PlanError, quoted
 from measurement.plans.plan import Plan
 from runners.hosts.batch_jobs import JOB_IDS, SLURM, job_hosts
+from runners.hosts.command_hosts import has_commands, hosts_of_commands, with_ranks
 from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
 from runners.launchers.base import HERE, HostSlots
 from runners.launchers.slurm_job import slurm_job
@@ -44,6 +45,11 @@ class Placement:
     def world_size(self) -> int:
         """Ranks on all hosts."""
         return sum(entry.slots for entry in self.hosts)
+
+    def keeping_hosts(self, world_size: int) -> Placement:
+        """Return the placement of a script: its launcher chooses among the hosts, so those without ranks stay."""
+        placed = place_ranks(self.hosts, world_size)
+        return replace(self, hosts=tuple(HostSlots(host=host, slots=len(ranks)) for host, ranks in placed.items()))
 
     def host_of(self, rank: int) -> str:
         """Return the host of a rank, in the order in which every launcher fills hosts."""
@@ -83,6 +89,9 @@ def with_hosts(content: Mapping[str, Any]) -> dict[str, Any]:
     listed = content.get("hosts")
     if isinstance(listed, list) and all(isinstance(part, str) for part in listed):
         listed = ",".join(listed)
+    if has_commands(content):
+        own = named_hosts(listed) if isinstance(listed, str) else hosts_of_commands(content)
+        return with_ranks(content, hosts=own) | ({"hosts": listed or ",".join(map(str, own))} if own else {})
     if isinstance(listed, str) and "world_size" not in content:
         content["world_size"] = sum(entry.slots for entry in named_hosts(listed))
     return content
@@ -108,7 +117,7 @@ def planned_hosts(plan: Plan) -> tuple[HostSlots, ...]:
     if plan.hosts is None:
         return (HostSlots(host=HERE, slots=plan.world_size),)
     placed = place_ranks(named_hosts(plan.hosts), plan.world_size)
-    hosts = tuple(HostSlots(host=host, slots=len(ranks)) for host, ranks in placed.items() if ranks)
+    hosts = tuple(HostSlots(host=host, slots=len(ranks)) for host, ranks in placed.items() if ranks or plan.are_scripts)
     local = [entry.host for entry in hosts if entry.host.lower() == HERE or entry.host.startswith("127.")]
     if local and len(hosts) > 1:
         raise PlanError(f"hosts names '{local[0]}' beside others, which do not find this machine by that; give its name or address")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
 from measurement.addresses import LOOPBACK, with_port
@@ -88,6 +89,10 @@ class HostCommand:
     host: str
     argv: tuple[str, ...]
     environment: Mapping[str, str]
+    inherited: Mapping[str, str] | None = None
+    """The environment that it adds to; None: what is handed on of the driver's."""
+    folder: Path | None = None
+    """Where it starts; None: where the driver runs."""
 
 
 def interface_environment(interface: str | None) -> dict[str, str]:

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from backends import Backend, backend_class, make_backend
 from backends.single import Single
@@ -31,6 +31,38 @@ WITHOUT = {
 """Why a launcher that does not give one of these cannot start a backend."""
 
 
+class LaunchedArm(Protocol):
+    """What a launch knows of an arm: one of a backend, or a command of the user's."""
+
+    @property
+    def name(self) -> str:
+        """As the plan has it."""
+
+    @property
+    def arm(self) -> Arm:
+        """What the plan says of it."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan as this arm runs it."""
+
+    @property
+    def transport(self) -> str | None:
+        """What carries the bytes, where that is known beforehand."""
+
+    @property
+    def launcher_reference(self) -> str:
+        """The launcher's name, for the record."""
+
+    @property
+    def has_local_steps(self) -> bool:
+        """Whether it has steps without exchange."""
+
+    @property
+    def recorded(self) -> Mapping[str, Any]:
+        """Fields of its record that are its own: workload, Python, commit."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ArmSetup:
     """An arm with its names resolved: backend, options, transport, launcher."""
@@ -51,6 +83,21 @@ class ArmSetup:
     def environment(self) -> dict[str, str]:
         """Variables that are set in this arm's ranks only."""
         return self.own.environment | self.backend.environment() | self.arm.environment
+
+    @property
+    def recorded(self) -> Mapping[str, Any]:
+        """See ``LaunchedArm``."""
+        return self.own.recorded() | ({"sample_unit": self.sample_unit} if self.sample_unit else {})
+
+    @property
+    def transport(self) -> str | None:
+        """See ``LaunchedArm``."""
+        return self.backend.transport
+
+    @property
+    def has_local_steps(self) -> bool:
+        """See ``LaunchedArm``."""
+        return self.backend.has_local_steps and not self.plan.speed.sync_batchnorm
 
 
 def resolve_arms(plan: Plan) -> dict[str, ArmSetup]:
@@ -316,4 +363,4 @@ def job_of(plan: Plan, name: str, arm: Arm, *, transport: str | None, launch: in
 
 def seed_of(plan: Plan, launch: int) -> int:
     """Return the seed of a launch."""
-    return plan.seed + (launch if plan.training else 0)
+    return plan.seed + (launch if plan.training or plan.scripts.seed_flag else 0)

@@ -29,6 +29,10 @@ def arms_to_compare(plan: Plan, folder: ResultsFolder, *, only_available: bool, 
     Raises:
         PlanError: too few arms are left.
     """
+    if plan.are_scripts:
+        if only_available:
+            raise PlanError("--available is for arms of backends; arms by command all run, or none: leave the flag out")
+        return plan
     if folder.plan_path.is_file():
         begun = folder.read_plan()
         arms = {name: arm for name, arm in plan.arms.items() if name not in begun.left_out}

@@ -30,7 +30,10 @@ def start(command: HostCommand, *, run_id: str, log: Path) -> subprocess.Popen[b
     with log.open("ab") as output:
         return subprocess.Popen(
             command.argv,
-            env=base_environment() | dict(command.environment) | {RUN_ID: run_id},
+            env=(base_environment() if command.inherited is None else dict(command.inherited))
+            | dict(command.environment)
+            | {RUN_ID: run_id},
+            cwd=command.folder,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

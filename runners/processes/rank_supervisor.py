@@ -7,13 +7,16 @@ kernel kills the rank (Linux), which may be frozen and could do nothing about it
 
 It stops, continues and kills the rank's whole process tree: loader workers too, and what they started.
 
-Standard library only, run as a file with ``python -I -S``: it must start in milliseconds and never compete for the CPU.
+Standard library only, Python 3.8 or later, run as a file with ``python -I -S``: it must start in milliseconds and never compete
+for the CPU. The probe in a user's script loads it from this file, too.
 Each line from the driver is a word (``stop``, ``continue``, ``trace``, ``kill``), answered by the same word when it is done.
 If a process does not stop in time, the answer is ``failed stop`` and a sentence that says which.
 ``counters`` is answered by the word and the host's counters in JSON; one supervisor of each host is asked, between blocks.
 The last line, ``gone SECONDS``, comes unasked: the time at which its rank ended, by this host's clock. The first one says who it is
 and what this host's clock shows. Only whole lines count, on both sides.
 """
+
+from __future__ import annotations
 
 import contextlib
 import fcntl
@@ -47,14 +50,17 @@ LOSS_S = 20
 """After this long without an answer, the other host counts as gone."""
 
 
-def start(driver: str, key_file: str, arm: str, launch: int, rank: int) -> None:
-    """Start this process's supervisor. A rank calls it before anything else; ``key_file``: see ``greet``."""
+def start(driver: str, key_file: str, arm: str, launch: int, rank: int, *, python: str = sys.executable) -> None:
+    """Start this process's supervisor. A rank calls it before anything else; ``key_file``: see ``greet``.
+
+    ``python`` runs it, and reads the host's counters where it has Ringside's packages.
+    """
     keep_orphans()
     told = [driver, key_file, arm, str(launch), str(rank), socket.gethostname(), str(os.getpid())]
     end, held = os.pipe()
     die_when_closed(end)
     subprocess.Popen(
-        [sys.executable, "-I", "-S", THIS_FILE, *told],
+        [python, "-I", "-S", THIS_FILE, *told],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
@@ -156,7 +162,7 @@ def prove(key: str, *words: str) -> str:
     return hmac.new(key.encode(), " ".join(words).encode(), "sha256").hexdigest()
 
 
-def obey_until_the_end(connection: socket.socket, tree: "ProcessTree", *, ended: int | None) -> None:
+def obey_until_the_end(connection: socket.socket, tree: ProcessTree, *, ended: int | None) -> None:
     """Obey the driver until it closes the connection, or the rank has ended, which is reported.
 
     Raises:
@@ -179,7 +185,7 @@ def obey_until_the_end(connection: socket.socket, tree: "ProcessTree", *, ended:
                 connection.sendall(f"{answer}\n".encode())
 
 
-def kill_rank(tree: "ProcessTree") -> None:
+def kill_rank(tree: ProcessTree) -> None:
     """Kill the rank's process tree, unless the rank has ended: its pid may be another's by now."""
     if is_parent(tree.root):
         tree.kill()

@@ -57,8 +57,10 @@ def python(module: str, *arguments: str) -> list[str]:
 def start(command: HostCommand, *, run_id: str, log: Path) -> subprocess.Popen[bytes]:
     """Start a launcher on its host. Its output goes to ``log`` here; it ends when the ssh process here ends."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    environment = forwarded_environment() | dict(command.environment) | {RUN_ID: run_id}
-    line = command_line(python("runners.processes.ssh_guard", *command.argv), folder=Path.cwd(), environment=environment)
+    inherited = forwarded_environment() if command.inherited is None else dict(command.inherited)
+    environment = inherited | dict(command.environment) | {RUN_ID: run_id}
+    folder = command.folder or Path.cwd()
+    line = command_line(python("runners.processes.ssh_guard", *command.argv), folder=folder, environment=environment)
     with log.open("ab") as output:
         argv, own = _reached(command.host, line)
         return subprocess.Popen(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import hmac
 import math
-import secrets
 import socket
 import threading
 import time
@@ -14,19 +12,12 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from measurement.addresses import listen, with_port
 from measurement.errors import LaunchError
 from measurement.records.host_use import HostCounters
-from runners.processes.rank_supervisor import COUNTERS, FAILED, GONE, keep_alive, prove, receive_line
+from runners.processes.greeting_server import GreetingServer
+from runners.processes.rank_supervisor import COUNTERS, FAILED, GONE
 
 ACKNOWLEDGE_TIMEOUT_S = 10.0
-GREETING_TIMEOUT_S = 5.0
-MOST_GREETINGS = 128
-"""Connections that have not said yet who they are; others are closed at once, and supervisors come again."""
-REFUSED_S = 5.0
-"""How long one that was let go counts among them."""
-FULL_S = 0.05
-"""How long the driver then accepts nobody. Both keep who floods it from taking a core of the measured ranks."""
 
 
 @dataclass(kw_only=True)
@@ -60,18 +51,14 @@ class SupervisorServer:
 
     def __init__(self, *, address: str, key: str) -> None:
         """``key``: of the comparison; who cannot prove to have it is let go."""
-        self._key = key
-        self._greetings = threading.BoundedSemaphore(MOST_GREETINGS)
-        self._server = listen(address)
-        self._address = address
         self._ranks: dict[tuple[str, int], dict[int, SupervisedRank]] = {}
         self._lock = threading.Lock()
-        threading.Thread(target=self._accept, name="ringside-supervisors", daemon=True).start()
+        self._server = GreetingServer(address=address, key=key, name="ringside-supervisors", welcome=self._welcome)
 
     @property
     def address(self) -> str:
         """``host:port`` for the supervisors to connect to."""
-        return with_port(self._address, self._server.getsockname()[1])
+        return self._server.address
 
     def of(self, arm: str, launch: int) -> dict[int, SupervisedRank]:
         """Return the ranks of an arm whose supervisors have connected, by rank."""
@@ -143,50 +130,19 @@ class SupervisorServer:
 
     def close(self) -> None:
         """Close everything."""
-        with contextlib.suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
         for arm, launch in list(self._ranks):
             self.release(arm, launch)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._server.accept()
-            except OSError:
-                return
-            if self._greetings.acquire(blocking=False):
-                threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
-            else:
-                connection.close()
-                time.sleep(FULL_S)
-
-    def _greet(self, connection: socket.socket) -> None:
-        """Hear who it is; one that cannot prove it, is a rank's second or takes its time is let go."""
-        closing = threading.Timer(GREETING_TIMEOUT_S, _shut, [connection])
-        closing.start()
-        try:
-            challenge = secrets.token_hex(16)
-            connection.sendall(f"{challenge}\n".encode())
-            *who, proof = receive_line(connection, most=1024).split()
-            if not hmac.compare_digest(proof.encode(), prove(self._key, challenge, *who).encode()):
-                raise ConnectionError("it does not have the key")
-            arm, launch, rank, host, pid, at_s = who
-            behind_s = time.time() - float(at_s)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            keep_alive(connection)
-            one = SupervisedRank(rank=int(rank), host=host, pid=int(pid), connection=connection, clock_behind_s=behind_s)
-            with self._lock:
-                known = self._ranks.setdefault((arm, int(launch)), {}).setdefault(one.rank, one)
-            if known is not one:
-                raise ConnectionError("its rank has a supervisor")
-        except (OSError, ValueError):
-            connection.close()
-            closing.cancel()
-            time.sleep(REFUSED_S)
-        finally:
-            closing.cancel()
-            self._greetings.release()
+    def _welcome(self, connection: socket.socket, who: Sequence[str]) -> None:
+        """Take in a rank's supervisor; its second is let go."""
+        arm, launch, rank, host, pid, at_s = who
+        behind_s = time.time() - float(at_s)
+        one = SupervisedRank(rank=int(rank), host=host, pid=int(pid), connection=connection, clock_behind_s=behind_s)
+        with self._lock:
+            known = self._ranks.setdefault((arm, int(launch)), {}).setdefault(one.rank, one)
+        if known is not one:
+            raise ConnectionError("its rank has a supervisor")
 
     @staticmethod
     def _await_answer(one: SupervisedRank, word: str) -> Answer | None:
@@ -198,12 +154,6 @@ class SupervisorServer:
             except TimeoutError:
                 raise LaunchError(f"rank {one.rank} on {one.host} was not told to {word}: its supervisor does not answer") from None
         return None if one.is_gone else answer
-
-
-def _shut(connection: socket.socket) -> None:
-    """End whoever waits for this connection's other side."""
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _take_answer(one: SupervisedRank, word: str) -> Answer | None:

@@ -13,8 +13,9 @@ import yaml
 
 from measurement.records.results import ResultsFolder
 from runners.lab import namespaces
+from runners.launchers.srun import pmix_environment
 from tests.cluster.conftest import inside
-from tests.conftest import TINY, needs_horovod, wait_until
+from tests.conftest import REPOSITORY, TINY, needs_horovod, wait_until
 
 SHORT = "--workload digits --local-batch-size 16 --blocks 2 --block-steps 3 --warmup-steps 1"
 ARMS = {
@@ -176,3 +177,22 @@ def test_a_lost_node_is_named_and_what_was_measured_kept(tmp_path):
     assert {record.status for record in records.values()} == {"failed"}
     assert all("host2" in record.error.message for record in records.values())
     assert all(len(record.blocks) > 0 for record in records.values())
+
+
+def test_scripts_are_compared_in_a_job(tmp_path):
+    """Steps share the job's cores, carry the probe's variables and reach both nodes; nothing of them stays."""
+    script = REPOSITORY / "tests" / "outside" / "scripts" / "either.py"
+    pmix = ",".join(f"{name}={value}" for name, value in pmix_environment().items())
+    each = "srun -N 2 --ntasks-per-node=1 --cpu-bind=none"
+    horovod = f"{each} --mpi=pmix --export=PATH,HOME,{pmix} python {script} --by horovod"
+    torchrun = "torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint host1:29500"
+    ddp = f"{each} --mpi=none {torchrun} {script} --by ddp"
+    settings = "--launches 1 --steps 8 --set measurement.block_steps=4 --set measurement.control=false"
+    typed = shlex.join(["ringside", "ab", horovod, ddp, "--name-a", "hvd", "--name-b", "ddp", "-o", str(tmp_path / "out")])
+    done = in_job(f"{typed} {settings}", tasks=1)
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = {record.arm: record for record in ResultsFolder(tmp_path / "out").records()}
+    assert {arm: (record.status, record.hosts) for arm, record in records.items()} == {
+        arm: ("ok", ["host1", "host2"]) for arm in ("hvd", "ddp")
+    }
+    assert records["hvd"].ranks[0].backend["library"] == "horovod"

@@ -31,8 +31,14 @@ LIBRARIES = {
     "ddp": {"torch": "2.15.0", "bucket_cap_mb": 25},
     "horovod": {"horovod": "0.28.1", "fusion_threshold_bytes": 134217728},
     "single": {"torch": "2.15.0"},
+    "script": {"library": "ddp", "transport": "gloo"},
 }
-SHARES = {"ddp": (0.05, 0.3, 0.6, 0.05), "horovod": (0.05, 0.3, 0.35, 0.3), "single": (0.05, 0.3, 0.6, 0.05)}
+SHARES = {
+    "ddp": (0.05, 0.3, 0.6, 0.05),
+    "horovod": (0.05, 0.3, 0.35, 0.3),
+    "single": (0.05, 0.3, 0.6, 0.05),
+    "script": (0.05, 0.3, 0.6, 0.05),
+}
 """Of a step's time: data wait, forward, backward, optimizer."""
 
 

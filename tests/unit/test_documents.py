@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from backends import REGISTRY as BACKENDS
 from backends import backend_class
-from measurement.plans.plan import Arm, Measurement, Plan, Point
+from measurement.plans.plan import Arm, Measurement, Plan, Point, ScriptSettings
 from measurement.plans.plan_file import check_plan
 from measurement.plans.settings import LossScale, SpeedSettings, TrainingSettings
 from tests.conftest import REPOSITORY
@@ -35,7 +35,9 @@ PATH = re.compile(rf"(?:{ROOMS})/[\w./-]*")
 MADE_WHILE_RUNNING = ("results/", "runs/")
 OPTIONS = {name: backend_class(name).Options for name in BACKENDS.table}
 OPTIONS |= {f"workload {name}": workload_class(name)[0].Options for name in WORKLOADS.table}
-MODELS = {model.__name__: model for model in (Arm, LossScale, Measurement, Plan, Point, SpeedSettings, TrainingSettings)} | OPTIONS
+MODELS = {
+    model.__name__: model for model in (Arm, LossScale, Measurement, Plan, Point, ScriptSettings, SpeedSettings, TrainingSettings)
+} | OPTIONS
 
 ROOMS = ("backends", "install", "measurement", "reports", "runners", "workloads")
 

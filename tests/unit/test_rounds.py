@@ -35,6 +35,7 @@ class Session:
     """Ranks that take ``step_s`` for each repetition, and note what they are told."""
 
     exit_codes: tuple[int, ...] = ()
+    restarting_s = 0.0
 
     def __init__(self, name, told, step_s, wrong):
         self.name, self.told, self.step_s, self.wrong = name, told, step_s, wrong
@@ -75,6 +76,13 @@ def test_training_keeps_the_order_it_always_had():
 def test_in_training_a_far_slower_arm_shortens_all_blocks():
     _, arms = run(steps_s={"c": 0.1})
     assert {block.steps for arm in arms.values() for block in arm.record.blocks} == {round(SLOWEST_BLOCK)}
+
+
+def test_a_launch_may_end_after_so_many_steps_of_each_arm():
+    _, arms = run(steps_per_launch=25, local_every=0)
+    assert {sum(block.steps for block in arm.record.blocks) for arm in arms.values()} == {30}, "whole blocks of 10"
+    _, arms = run(steps_per_launch=3, local_every=0)
+    assert {sum(block.steps for block in arm.record.blocks) for arm in arms.values()} == {3}
 
 
 CASES = [f"op/{number}KiB" for number in range(5)]

@@ -8,9 +8,10 @@ from contextlib import suppress
 import pytest
 
 from measurement.errors import LaunchError
-from runners.processes import supervisor_server
+from runners.processes import greeting_server
+from runners.processes.greeting_server import MOST_GREETINGS
 from runners.processes.rank_supervisor import greet, prove, receive_line
-from runners.processes.supervisor_server import MOST_GREETINGS, SupervisorServer
+from runners.processes.supervisor_server import SupervisorServer
 from tests.conftest import wait_until
 
 KEY = "the comparison's"
@@ -33,7 +34,7 @@ def connect(supervisors, rank):
 @pytest.mark.parametrize("said", [b"", b"half a li", b"arm 0 0 vm 1 " + b"0" * 64 + b"\n", b"\xff\n", bytes(5000)])
 def test_a_stranger_is_let_go_and_a_supervisor_is_served_after_it(supervisors, said, monkeypatch):
     """A connection that closed before its line was whole kept a thread of the driver busy for ever."""
-    monkeypatch.setattr(supervisor_server, "REFUSED_S", 0.2)
+    monkeypatch.setattr(greeting_server, "REFUSED_S", 0.2)
     before = set(threading.enumerate())
     host, _, port = supervisors.address.rpartition(":")
     for _ in range(3):
@@ -69,7 +70,7 @@ def test_an_answer_that_was_heard_on_another_connection_proves_nothing(superviso
 
 @pytest.mark.slow
 def test_strangers_that_say_nothing_do_not_keep_a_supervisor_out(supervisors, monkeypatch):
-    monkeypatch.setattr(supervisor_server, "GREETING_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(greeting_server, "GREETING_TIMEOUT_S", 0.5)
     before = threading.active_count()
     host, _, port = supervisors.address.rpartition(":")
     strangers = [socket.create_connection((host, int(port)), timeout=10) for _ in range(300)]

@@ -1,0 +1,295 @@
+"""Usual mistakes of a porting, each told from two scripts' settings and first steps, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from reports.script_schema import Severity
+from reports.scripts.equality import gradient_factor
+from reports.scripts.rank_agreement import apart_words, changed_parameters
+from reports.scripts.script_arms import ScriptArm, shown
+from reports.scripts.sketches import Sketches, common_names, named, parameters_of
+
+NEAR = 0.02
+"""A factor within this share of a number is that number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Culprit:
+    """One mistake that two arms' difference looks like."""
+
+    field: str
+    sentence: str
+    values: dict[str, Any]
+    """By the two arms."""
+    covers: Sequence[str] = ()
+    """How settings begin that differ for this reason."""
+    changes_work: bool = False
+    severity: Severity = "mistake"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A candidate and the baseline."""
+
+    ours: ScriptArm
+    theirs: ScriptArm
+
+    def values(self, field: str) -> dict[str, Any]:
+        """Both arms' value of a setting."""
+        return {arm.name: arm.fields.get(field) for arm in (self.theirs, self.ours)}
+
+    def is_ranks(self, factor: float | None) -> bool:
+        """Whether two numbers differ by as much as there are ranks."""
+        wanted = [float(arm.ranks) for arm in (self.ours, self.theirs) if arm.ranks > 1]
+        return factor is not None and any(_near(factor, one) or _near(factor, 1 / one) for one in wanted)
+
+    def one_of(self, ours: bool | None, theirs: bool | None) -> tuple[ScriptArm, ScriptArm] | None:
+        """The arm for which something is so, and the other; None unless it is so for one and not for the other."""
+        if ours is None or theirs is None or ours == theirs:
+            return None
+        return (self.ours, self.theirs) if ours else (self.theirs, self.ours)
+
+    @cached_property
+    def gradient_factor(self) -> float | None:
+        """How many times as large the candidate's first gradients are, where they are the same up to this factor."""
+        if not (self.ours.first.steps and self.theirs.first.steps):
+            return None
+        mine, its = (arm.first.steps[0].gradients for arm in (self.ours, self.theirs))
+        names = common_names(mine, its)
+        return gradient_factor(Sketches.of(mine, names), Sketches.of(its, names)) if names else None
+
+
+def find_culprits(pair: Pair) -> list[Culprit]:
+    """The mistakes that a pair of arms looks like, most harmful first."""
+    found = (finder(pair) for finder in FINDERS)
+    return [culprit for culprit in found if culprit is not None]
+
+
+def _near(value: float, wanted: float) -> bool:
+    return abs(value - wanted) <= NEAR * wanted
+
+
+def _ranks_apart(pair: Pair) -> Culprit | None:
+    found = {arm.name: arm.agreement for arm in (pair.theirs, pair.ours) if arm.agreement is not None}
+    said = {name: apart_words(name, own) for name, own in found.items()}
+    apart = pair.one_of(*(bool(said.get(arm.name)) for arm in (pair.ours, pair.theirs)))
+    if apart is None:
+        return None
+    arm, _ = apart
+    field = "gradients.by_rank" if found[arm.name].gradients else "parameters.by_rank"
+    values = {name: "apart" if words else "alike" for name, words in said.items()}
+    return Culprit(field=field, sentence=said[arm.name] or "", values=values)
+
+
+def _is_sum(arm: ScriptArm) -> bool:
+    return "sum" in str(arm.fields.get("horovod.op", "")).lower() and "adasum" not in str(arm.fields.get("horovod.op", "")).lower()
+
+
+def _summed(pair: Pair) -> Culprit | None:
+    factor = pair.gradient_factor
+    apart = pair.one_of(_is_sum(pair.ours), _is_sum(pair.theirs))
+    if apart is not None:
+        arm, other = apart
+        sentence = f"{arm.name} sums gradients over its ranks (horovod.op Sum) where {other.name} averages them"
+        return Culprit(field="horovod.op", sentence=f"{sentence}: {arm.ranks} times as large", values=pair.values("horovod.op"))
+    if factor is None or _near(factor, 1.0):
+        return None
+    size = factor if factor > 1 else 1 / factor if factor else 0.0
+    arm, other = (pair.ours, pair.theirs) if factor > 1 else (pair.theirs, pair.ours)
+    why = ", the number of ranks: it sums where the other averages" if pair.is_ranks(factor) else ""
+    sentence = f"gradients of {arm.name} are {size:.3g} times as large as those of {other.name}{why}"
+    return Culprit(field="gradients.scale", sentence=sentence, values={pair.theirs.name: 1.0, pair.ours.name: factor})
+
+
+def _left_out(arm: ScriptArm) -> list[str]:
+    """Parameters that get a gradient and never move: no optimizer has them, or one has them that no longer are the model's."""
+    without = dict.fromkeys(name for report in arm.reports for name in report.without_optimizer)
+    steps = arm.first.steps
+    if without or not steps or not any(rate for step in steps for rate in step.learning_rates):
+        return list(without)
+    changed = set(changed_parameters(arm.first))
+    seen = {name for name, sketch in steps[0].gradients.items() if any(sketch)}
+    known = parameters_of(arm.first.started)
+    return [name for name in known if name in seen and name not in changed and any(name in step.parameters for step in steps)]
+
+
+def _not_optimized(pair: Pair) -> Culprit | None:
+    left = {arm.name: _left_out(arm) for arm in (pair.theirs, pair.ours)}
+    apart = pair.one_of(bool(left[pair.ours.name]), bool(left[pair.theirs.name]))
+    if apart is None:
+        return None
+    arm, _ = apart
+    names = left[arm.name]
+    sentence = (
+        f"no step of {arm.name} changes {named(names)}: its optimizer was made before the model was moved or replaced, "
+        "or lacks them"
+    )
+    values = {name: f"without {named(found)}" if found else "all parameters" for name, found in left.items()}
+    return Culprit(field="optimizer.left_out", sentence=sentence, values=values, covers=["optimizer.0.parameters"])
+
+
+def _global_batch(pair: Pair) -> Culprit | None:
+    for field in ("loader.batch_size", "rank_local_batch", "samples"):
+        ours, theirs = (arm.samples if field == "samples" else arm.number(field) for arm in (pair.ours, pair.theirs))
+        if ours and theirs and ours != theirs:
+            break
+    else:
+        return None
+    if not pair.is_ranks(ours / theirs):
+        return None
+    big = pair.ours if ours > theirs else pair.theirs
+    small = pair.theirs if big is pair.ours else pair.ours
+    most, least = max(ours, theirs), min(ours, theirs)
+    sentence = (
+        f"each rank of {big.name} takes {most:g} samples, of {small.name} {least:g}, a factor of {most / least:g}, "
+        "the number of ranks: one batch is global"
+    )
+    values = {pair.theirs.name: int(theirs), pair.ours.name: int(ours)}
+    covers = ["loader.batch_size", "rank_local_batch", "loader.length", "epoch.steps"]
+    return Culprit(field=field, sentence=sentence, values=values, covers=covers, changes_work=True)
+
+
+def _is_sharded_by_sampler(arm: ScriptArm) -> bool | None:
+    """Whether a sampler gives each rank a share of the data; None where no loader was seen."""
+    if arm.ranks < 2 or not any(name.startswith(("sampler.", "loader.")) for name in arm.fields):
+        return None
+    replicas = arm.fields.get("sampler.replicas")
+    return replicas == arm.ranks and arm.fields.get("sampler.rank") is not None and isinstance(arm.fields["sampler.rank"], dict)
+
+
+def _same_data(pair: Pair) -> Culprit | None:
+    covers = ["sampler.", "loader.length", "epoch.steps", "loader.class"]
+    shared = pair.one_of(pair.ours.shares_batches, pair.theirs.shares_batches)
+    sampled = pair.one_of(_is_sharded_by_sampler(pair.ours), _is_sharded_by_sampler(pair.theirs))
+    lengths = [length for arm in (pair.ours, pair.theirs) if (length := arm.number("loader.length", "epoch.steps"))]
+    changes_work = len(set(lengths)) > 1
+    if shared is not None:
+        arm, other = shared
+        why = _sampler_words(arm) if sampled is not None and sampled[0] is other else ""
+        sentence = f"every rank of {arm.name} reads the same batches{why}; those of {other.name} read different ones"
+        values = {arm.name: "the same on all ranks", other.name: "different by rank"}
+        return Culprit(field="batches.by_rank", sentence=sentence, values=values, covers=covers, changes_work=changes_work)
+    if sampled is not None and (changes_work or len(lengths) < 2):
+        other, arm = sampled
+        sentence = f"no sampler shares out the data of {arm.name} among its ranks: each reads all of it; {other.name} has one"
+        values = pair.values("sampler.class")
+        return Culprit(field="sampler.class", sentence=sentence, values=values, covers=covers, changes_work=changes_work)
+    return None
+
+
+def _sampler_words(arm: ScriptArm) -> str:
+    replicas = arm.fields.get("sampler.replicas")
+    if replicas is None:
+        return ", since it has no distributed sampler"
+    return f" (sampler.replicas {shown(replicas)}, sampler.rank {shown(arm.fields.get('sampler.rank'))})"
+
+
+def _scaled_rate(pair: Pair) -> Culprit | None:
+    field = next(
+        (name for name in pair.theirs.fields if name.startswith("optimizer.0.") and name.endswith(".lr")), "optimizer.0.0.lr"
+    )
+    ours, theirs = (arm.learning_rates[0] if arm.learning_rates else arm.number(field) for arm in (pair.ours, pair.theirs))
+    if not ours or not theirs or not pair.is_ranks(ours / theirs):
+        return None
+    arm = pair.ours if ours > theirs else pair.theirs
+    factor = max(ours, theirs) / min(ours, theirs)
+    sentence = (
+        f"the learning rate of {arm.name} is {factor:.3g} times as high ({theirs:.4g} and {ours:.4g}), the number of ranks: "
+        "one of the scripts scales it"
+    )
+    covers = [name for name in pair.theirs.fields if name.startswith("optimizer.") and name.endswith("lr")]
+    values = {pair.theirs.name: theirs, pair.ours.name: ours}
+    return Culprit(field=field, sentence=sentence, values=values, covers=[*covers, "schedule.lr"])
+
+
+def _listed(value: Any) -> list[float]:
+    return value if isinstance(value, list) else []
+
+
+def _counts_steps(arm: ScriptArm) -> bool | None:
+    """Whether its schedule was stepped with every compared step, and not once; None where that is not known or neither."""
+    stepped, steps = arm.number("schedule.steps"), len(arm.first.steps)
+    if stepped is None or steps < 3:
+        return None
+    return True if stepped >= steps - 1 else False if stepped == 0 else None
+
+
+def _schedule(pair: Pair) -> Culprit | None:
+    rates = {arm.name: arm.learning_rates or _listed(arm.fields.get("schedule.lr")) for arm in (pair.theirs, pair.ours)}
+    moves = [len(set(own)) > 1 if len(own) > 1 else None for own in (rates[pair.ours.name], rates[pair.theirs.name])]
+    stepped = [_counts_steps(arm) for arm in (pair.ours, pair.theirs)]
+    apart = pair.one_of(*moves) or pair.one_of(*stepped)
+    if apart is None:
+        return None
+    arm, other = apart
+    sentence = f"the learning rate of {arm.name} changes from step to step, that of {other.name} does not"
+    if len(set(moves)) < 2:
+        sentence = f"{arm.name} steps its schedule with every optimizer step, {other.name} does not"
+    how = "per epoch" if other.fields.get("schedule.class") else "per epoch, or not at all"
+    sentence += f": {other.name} steps its schedule {how}"
+    covers = ["schedule.", *(name for name in pair.theirs.fields if name.startswith("optimizer.") and name.endswith("lr"))]
+    return Culprit(field="schedule.lr", sentence=sentence, values=rates, covers=covers)
+
+
+def _compressed(pair: Pair) -> Culprit | None:
+    ours, theirs = pair.ours.compression, pair.theirs.compression
+    if ours == theirs:
+        return None
+    arm, other = (pair.ours, pair.theirs) if ours is not None else (pair.theirs, pair.ours)
+    field = "horovod.compression" if "horovod.compression" in arm.fields else "ddp.comm_hook"
+    beside = other.compression or "their own type"
+    sentence = f"{arm.name} exchanges gradients in {arm.compression} ({field}), {other.name} in {beside}"
+    values = {pair.theirs.name: theirs, pair.ours.name: ours}
+    return Culprit(field=field, sentence=sentence, values=values, covers=["horovod.compression", "ddp.comm_hook"])
+
+
+def _seeds(pair: Pair) -> Culprit | None:
+    apart = pair.one_of(pair.ours.seeds_alike, pair.theirs.seeds_alike)
+    if apart is None:
+        return None
+    arm, other = apart
+    sentence = (
+        f"seeds are alike on all ranks of {arm.name} and differ on those of {other.name}: "
+        f"dropout and augmentation draw alike on all ranks of {arm.name}"
+    )
+    return Culprit(field="seed.torch", sentence=sentence, values=pair.values("seed.torch"))
+
+
+def _buffers(pair: Pair) -> Culprit | None:
+    keeps = pair.one_of(*(arm.fields.get("ddp.broadcast_buffers") is False for arm in (pair.ours, pair.theirs)))
+    apart = {arm.name: arm.agreement.buffers if arm.agreement else None for arm in (pair.theirs, pair.ours)}
+    kept = "each rank keeps its own, such as statistics of batch norm"
+    has_buffers = any(arm.number("model.buffers") != 0 for arm in (pair.ours, pair.theirs))
+    if keeps is not None and has_buffers:
+        arm, _ = keeps
+        sentence = f"{arm.name} does not broadcast buffers (ddp.broadcast_buffers): {kept}"
+        return Culprit(field="ddp.broadcast_buffers", sentence=sentence, values=pair.values("ddp.broadcast_buffers"))
+    differ = pair.one_of(*(None if apart[arm.name] is None else bool(apart[arm.name]) for arm in (pair.ours, pair.theirs)))
+    if differ is None:
+        return None
+    arm, other = differ
+    libraries = {one.name: str(one.fields.get("library", "")) for one in (arm, other)}
+    comes_with_it = libraries[arm.name] == "horovod" and libraries[other.name] == "ddp"
+    names = apart[arm.name] or []
+    sentence = f"buffers differ between ranks of {arm.name} ({named(names)}) and agree in {other.name}, which broadcasts them"
+    values = {name: "apart" if found else "alike" for name, found in apart.items()}
+    return Culprit(field="buffers.by_rank", sentence=sentence, values=values, severity="training" if comes_with_it else "mistake")
+
+
+FINDERS: tuple[Callable[[Pair], Culprit | None], ...] = (
+    _ranks_apart,
+    _summed,
+    _not_optimized,
+    _global_batch,
+    _same_data,
+    _scaled_rate,
+    _schedule,
+    _compressed,
+    _seeds,
+    _buffers,
+)
+"""Each tells one mistake."""

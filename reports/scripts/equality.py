@@ -1,0 +1,455 @@
+"""Whether scripts train alike: start, gradients of the first step, parameters after each compared step, loss.
+
+The baseline's rank 0 is held against each other arm's, launch by launch, and the launch in which they are farthest apart counts.
+What rounding makes is allowed, and three times what the control shows: it is the baseline's command once more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from measurement.plans.plan import Plan
+from measurement.records.record import LaunchRecord
+from measurement.records.script_report import ScriptReport
+from reports.script_schema import Equality, GradientEquality, LossEquality, Nearness, ParameterEquality, StartEquality
+from reports.scripts.losses import compare_losses, loss_unit
+from reports.scripts.rank_agreement import NOISE, ranks_apart, usual_lengths
+from reports.scripts.sketches import BUFFER, Sketches, Tensors, common_names, farthest, named, share
+from reports.statistics.student import Array
+
+START = 1e-6
+"""Starts that differ by less, relative to the parameters, are equal up to rounding."""
+TOLERANCES: Mapping[str, tuple[float, float]] = {
+    "float32": (1e-4, 3e-3),
+    "TensorFloat-32": (1e-2, 5e-2),
+    "float16": (1e-2, 5e-2),
+    "bfloat16": (5e-2, 0.2),
+}
+"""By arithmetic: how far gradients may be apart, relative to them, and parameters, relative to what the steps changed."""
+EPSILON: Mapping[str, float] = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+"""Rounding of a parameter, where it is kept in this type; of all others float32's."""
+SINGLE_TENSOR = 10.0
+"""One tensor may be this many times as far off as all together."""
+TIMES_CONTROL = 3.0
+NOT_REPEATABLE = 0.3
+"""Where the control is that far off, times ``TIMES_CONTROL``, nothing can be told."""
+PROPORTIONAL = 0.02
+"""Gradients that differ by a factor alone leave less than this share besides."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Gradients:
+    """How far gradients are apart."""
+
+    distance: float
+    by_name: Mapping[str, float]
+    factor: float | None
+
+    @property
+    def worst(self) -> float:
+        return max(self.by_name.values(), default=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """How far parameters are apart after a step, relative to what the steps changed."""
+
+    distance: float
+    rounding: float
+    """What rounding the parameters themselves may make of it."""
+    by_name: Mapping[str, float]
+
+    @property
+    def worst(self) -> float:
+        return max(self.by_name.values(), default=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pair:
+    """One arm beside the baseline in one launch."""
+
+    names: Sequence[str]
+    """That both have."""
+    start: float
+    started_by_name: Mapping[str, float]
+    only_here: Sequence[str]
+    missing_here: Sequence[str]
+    gradients: _Gradients | None
+    steps: Sequence[_Step]
+
+    @property
+    def farthest(self) -> tuple[float, float]:
+        """By which the worst launch is found."""
+        return self.start, max((step.distance for step in self.steps), default=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Judged:
+    """What is said of one arm."""
+
+    start: StartEquality
+    gradients: GradientEquality
+    parameters: ParameterEquality
+
+    @property
+    def first_step(self) -> int | None:
+        """From which on it is apart: 0 from the start on."""
+        if self.start.verdict == "another start":
+            return 0
+        return 1 if self.gradients.verdict == "apart" else self.parameters.first_difference_step
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all that was compared is equal, and the parameters were."""
+        near = ("equal", "equal up to rounding")
+        rest = (self.gradients.verdict, self.parameters.verdict)
+        return self.start.verdict in near and self.parameters.verdict in near and "apart" not in rest
+
+
+def judge_equality(
+    plan: Plan, records: Sequence[LaunchRecord], *, losses: Mapping[tuple[int, str], pd.DataFrame] | None = None
+) -> Equality:
+    """Hold every arm of scripts against the baseline.
+
+    Args:
+        plan: its baseline, control and ``scripts``.
+        records: of all launches and arms.
+        losses: by launch and arm (``measurement.records.results.ResultsFolder.losses``); None: not known.
+    """
+    firsts = {(record.launch, record.arm): _first_rank(record) for record in records if record.scripts}
+    others = [arm for arm in plan.compared_arms() if arm != plan.baseline]
+    pairs = {arm: _worst(plan.baseline, arm, firsts) for arm in others}
+    control = pairs.get(plan.control_name) if plan.measurement.control else None
+    arithmetics = {arm: _shared_arithmetic(plan.baseline, arm, firsts) for arm in others}
+    judged = {arm: _judge(pair, arithmetics[arm], None if arm == plan.control_name else control) for arm, pair in pairs.items()}
+    curves = compare_losses(plan, losses or {})
+    batches = {arm: said for arm in others if (said := _batches(plan.baseline, arm, records)) is not None}
+    candidates = {arm: found for arm, found in judged.items() if plan.role(arm) == "candidate"}
+    steps = [found.first_step for found in candidates.values() if found.first_step is not None]
+    repeatable = None if control is None else judged[plan.control_name].start.verdict != "another start"
+    clauses = [_clause(arm, found, plan, arithmetics[arm], batches, repeatable) for arm, found in candidates.items()]
+    clauses += [batches[arm] for arm in candidates if arm in batches and plan.scripts.same_data]
+    return Equality(
+        start={arm: found.start for arm, found in judged.items()},
+        gradients={arm: found.gradients for arm, found in judged.items()},
+        parameters={arm: found.parameters for arm, found in judged.items()},
+        loss=curves,
+        loss_margin=plan.scripts.loss_margin,
+        loss_unit=loss_unit(losses or {}),
+        batches=batches,
+        ranks=_ranks(records),
+        arithmetic=max((arithmetics[arm] for arm in candidates), key=list(TOLERANCES).index, default="float32"),
+        repeatable=repeatable,
+        unequal=[arm for arm, found in candidates.items() if not found.is_equal or _is_worse(curves.get(arm))],
+        first_difference_step=min(steps, default=None),
+        sentence=". ".join(clauses) or f"{plan.baseline} has nothing to be compared with",
+    )
+
+
+def _first_rank(record: LaunchRecord) -> ScriptReport:
+    return min(record.scripts, key=lambda report: report.rank)
+
+
+def _is_worse(loss: LossEquality | None) -> bool:
+    return loss is not None and loss.verdict == "worse"
+
+
+def _ranks(records: Sequence[LaunchRecord]) -> dict[str, str]:
+    found = {record.arm: said for record in records if (said := ranks_apart(record)) is not None}
+    return dict(sorted(found.items()))
+
+
+def _worst(baseline: str, arm: str, firsts: Mapping[tuple[int, str], ScriptReport]) -> _Pair | None:
+    """The launch in which two arms are farthest apart; None where no launch has both, or each rank has a share only."""
+    launches = [launch for launch, name in firsts if name == arm and (launch, baseline) in firsts]
+    pairs = [_pair(firsts[launch, arm], firsts[launch, baseline]) for launch in sorted(launches)]
+    known = [pair for pair in pairs if pair is not None and pair.names]
+    return max(known, key=lambda pair: pair.farthest, default=None)
+
+
+def _pair(ours: ScriptReport, theirs: ScriptReport) -> _Pair | None:
+    if ours.sharded or theirs.sharded:
+        return None
+    names = [name for name in common_names(ours.started, theirs.started) if ours.sizes.get(name) == theirs.sizes.get(name)]
+    distance, by_name = _relative(ours.started, theirs.started, names)
+    gradients = _gradients(ours, theirs)
+    return _Pair(
+        names=names,
+        start=distance,
+        started_by_name=by_name,
+        only_here=[name for name in ours.started if name not in names],
+        missing_here=[name for name in theirs.started if name not in names],
+        gradients=gradients,
+        steps=_steps(ours, theirs, names),
+    )
+
+
+def _relative(ours: Tensors, theirs: Tensors, names: Sequence[str]) -> tuple[float, dict[str, float]]:
+    """How far tensors are apart, relative to the second: all together, and each."""
+    mine, its = Sketches.of(ours, names), Sketches.of(theirs, names)
+    between = mine.less(its)
+    whole = share(between.norm, max(its.norm, mine.norm))
+    lengths = np.maximum(mine.norms, its.norms)
+    return whole, {name: share(d, n) for name, d, n in zip(names, between.norms, lengths, strict=True)}
+
+
+def _gradients(ours: ScriptReport, theirs: ScriptReport) -> _Gradients | None:
+    """None where one of the two has none."""
+    if not ours.steps or not theirs.steps:
+        return None
+    names = common_names(ours.steps[0].gradients, theirs.steps[0].gradients)
+    mine, its = (Sketches.of(report.steps[0].gradients, names) for report in (ours, theirs))
+    if not names or not (mine.norm or its.norm):
+        return None
+    between = mine.less(its)
+    lengths = np.maximum(np.maximum(mine.norms, its.norms), NOISE * usual_lengths(its, theirs))
+    return _Gradients(
+        distance=share(between.norm, its.norm),
+        by_name={name: share(d, n) for name, d, n in zip(names, between.norms, lengths, strict=True)},
+        factor=gradient_factor(mine, its),
+    )
+
+
+def gradient_factor(ours: Sketches, theirs: Sketches) -> float | None:
+    """How many times as large gradients are, where they are the same up to this factor; None where they are not."""
+    squares = theirs.dot(theirs)
+    if not squares or not math.isfinite(squares):
+        return None
+    factor = ours.dot(theirs) / squares
+    besides = share(ours.less(theirs.times(factor)).norm, ours.norm)
+    return factor if besides <= PROPORTIONAL else None
+
+
+def _steps(ours: ScriptReport, theirs: ScriptReport, names: Sequence[str]) -> list[_Step]:
+    """Parameters after each step that both have; without those whose gradients are nothing but rounding."""
+    kept = [name for name in names if not name.startswith(BUFFER) and name not in _noise(theirs)]
+    found = []
+    for number, (mine, its) in enumerate(zip(ours.steps, theirs.steps, strict=False), start=1):
+        shared = [name for name in kept if name in mine.parameters and name in its.parameters]
+        if not shared:
+            break
+        now, before = Sketches.of(its.parameters, shared), Sketches.of(theirs.started, shared)
+        other, start = Sketches.of(mine.parameters, shared), Sketches.of(ours.started, shared)
+        between, moved = other.less(now), (now.less(before), other.less(start))
+        change = max(one.norm for one in moved)
+        sizes = np.array([theirs.sizes.get(name, 1) for name in shared], dtype=np.float64)
+        usual = change * np.sqrt(sizes / sizes.sum())
+        lengths = np.maximum(np.maximum(moved[0].norms, moved[1].norms), 0.1 * usual)
+        epsilon = max(_epsilon(report) for report in (ours, theirs))
+        found.append(
+            _Step(
+                distance=share(between.norm, change),
+                rounding=share(epsilon * math.sqrt(number) * now.norm, change),
+                by_name=_beyond_rounding(shared, between.norms, lengths, epsilon * math.sqrt(number) * now.norms),
+            )
+        )
+    return found
+
+
+def _beyond_rounding(names: Sequence[str], between: Array, lengths: Array, rounding: Array) -> dict[str, float]:
+    """Each tensor's distance relative to ``lengths``, without what rounding of the tensor itself may make."""
+    found = zip(names, between, lengths, rounding, strict=True)
+    return {name: share(max(d - r, 0.0) if math.isfinite(d) else d, n) for name, d, n, r in found}
+
+
+def _noise(report: ScriptReport) -> set[str]:
+    """Parameters whose gradients are so small beside the others that they may be rounding alone, which some optimizers scale up."""
+    gradients = report.steps[0].gradients if report.steps else {}
+    own = Sketches.of(gradients, gradients)
+    return {
+        name for name, length, usual in zip(own.names, own.norms, usual_lengths(own, report), strict=True) if length < NOISE * usual
+    }
+
+
+def _epsilon(report: ScriptReport) -> float:
+    dtypes = str(report.configuration.get("model.dtypes", ""))
+    return max((value for name, value in EPSILON.items() if name in dtypes), default=2.0**-23)
+
+
+def _shared_arithmetic(baseline: str, arm: str, firsts: Mapping[tuple[int, str], ScriptReport]) -> str:
+    """The coarsest arithmetic that both arms use; one alone is a difference and no excuse."""
+    found = [next((report for (_, name), report in firsts.items() if name == one), None) for one in (baseline, arm)]
+    known = [arithmetic(report.configuration) for report in found if report is not None]
+    return min(known, key=list(TOLERANCES).index, default="float32")
+
+
+def arithmetic(configuration: Mapping[str, Any]) -> str:
+    """The coarsest that a script computes or exchanges gradients in, a name of ``TOLERANCES``."""
+    names = ("model.dtypes", "horovod.compression", "ddp.comm_hook")
+    said = " ".join(str(configuration.get(name, "")) for name in names).lower()
+    if configuration.get("autocast.enabled"):
+        said += str(configuration.get("autocast.dtype", "")).lower()
+    if "bf16" in said or "bfloat16" in said:
+        return "bfloat16"
+    if "fp16" in said or "float16" in said:
+        return "float16"
+    is_rounded = configuration.get("tf32.matmul") or configuration.get("tf32.cudnn")
+    return "TensorFloat-32" if is_rounded and str(configuration.get("device", "cpu")) != "cpu" else "float32"
+
+
+def _judge(pair: _Pair | None, precision: str, control: _Pair | None) -> _Judged:
+    """What may be said of one arm, beside what the control shows."""
+    if pair is None:
+        return _Judged(
+            start=StartEquality(verdict="not compared"),
+            gradients=GradientEquality(verdict="not compared"),
+            parameters=ParameterEquality(verdict="not compared"),
+        )
+    start = _start(pair)
+    if start.verdict == "another start":
+        nothing = GradientEquality(verdict="not compared"), ParameterEquality(verdict="not compared")
+        return _Judged(start=start, gradients=nothing[0], parameters=nothing[1])
+    of_gradients, of_parameters = TOLERANCES[precision]
+    return _Judged(
+        start=start,
+        gradients=_judge_gradients(pair.gradients, of_gradients, control.gradients if control else None),
+        parameters=_judge_parameters(pair.steps, of_parameters, control.steps if control else []),
+    )
+
+
+def _start(pair: _Pair) -> StartEquality:
+    beyond = farthest(pair.started_by_name, beyond=START)
+    parameters = [name for name in beyond if not name.startswith(BUFFER)]
+    unmatched = {"only_here": list(pair.only_here), "missing_here": list(pair.missing_here)}
+    if beyond:
+        return StartEquality(verdict="another start", distance=pair.start, names=parameters or beyond, **unmatched)
+    exact = all(value == 0 for value in pair.started_by_name.values())
+    return StartEquality(verdict="equal" if exact else "equal up to rounding", distance=pair.start, **unmatched)
+
+
+def _nearness(distance: float, *, apart: bool) -> Nearness:
+    if apart:
+        return "apart"
+    return "equal" if distance == 0 else "equal up to rounding"
+
+
+def _judge_gradients(found: _Gradients | None, least: float, control: _Gradients | None) -> GradientEquality:
+    if found is None:
+        return GradientEquality(verdict="not compared")
+    tolerance = max(least, TIMES_CONTROL * control.distance if control else 0.0)
+    single = max(SINGLE_TENSOR * tolerance, TIMES_CONTROL * control.worst if control else 0.0)
+    if tolerance > NOT_REPEATABLE:
+        return GradientEquality(verdict="not compared", distance=found.distance, tolerance=tolerance)
+    is_apart = not (found.distance <= tolerance and found.worst <= single)
+    return GradientEquality(
+        verdict=_nearness(found.distance, apart=is_apart),
+        distance=found.distance,
+        tolerance=tolerance,
+        factor=found.factor if is_apart else None,
+        names=farthest(found.by_name, beyond=single if found.distance <= tolerance else tolerance) if is_apart else [],
+    )
+
+
+def _judge_parameters(steps: Sequence[_Step], least: float, control: Sequence[_Step]) -> ParameterEquality:
+    if not steps:
+        return ParameterEquality(verdict="not compared")
+    distances = [step.distance for step in steps]
+    tolerance = max(least, *(TIMES_CONTROL * step.distance for step in control), 0.0)
+    single = max(SINGLE_TENSOR * tolerance, *(TIMES_CONTROL * step.worst for step in control), 0.0)
+    if tolerance > NOT_REPEATABLE:
+        return ParameterEquality(verdict="not compared", distances=distances, tolerance=tolerance)
+    for number, step in enumerate(steps, start=1):
+        if not (step.distance <= tolerance + step.rounding and step.worst <= single):
+            far = farthest(step.by_name, beyond=tolerance)
+            names = far if len(far) < len(step.by_name) else []
+            return ParameterEquality(
+                verdict="apart", distances=distances, tolerance=tolerance, first_difference_step=number, names=names
+            )
+    return ParameterEquality(verdict=_nearness(max(distances), apart=False), distances=distances, tolerance=tolerance)
+
+
+def _batches(baseline: str, arm: str, records: Sequence[LaunchRecord]) -> str | None:
+    """What the digests of the first batches say, of the first launch that has them; None where there are none."""
+    for launch in sorted({record.launch for record in records}):
+        ours, theirs = (_digests(records, launch, name) for name in (arm, baseline))
+        if ours and theirs:
+            return _batches_words(ours, theirs, arm, baseline)
+    return None
+
+
+def _digests(records: Sequence[LaunchRecord], launch: int, arm: str) -> list[list[str]]:
+    """By step, then by rank; none where some rank has none."""
+    reports = next((record.scripts for record in records if (record.launch, record.arm) == (launch, arm)), [])
+    by_step = zip(*(report.steps for report in sorted(reports, key=lambda report: report.rank)), strict=False)
+    digests = [[step.batch for step in ranks] for ranks in by_step]
+    return [[batch for batch in ranks if batch is not None] for ranks in digests] if all(map(all, digests)) else []
+
+
+def _batches_words(ours: Sequence[Sequence[str]], theirs: Sequence[Sequence[str]], arm: str, baseline: str) -> str:
+    shared = list(zip(ours, theirs, strict=False))
+    if all(mine == its for mine, its in shared):
+        return f"{arm} reads the same batches as {baseline}"
+    if all(sorted(mine) == sorted(its) for mine, its in shared):
+        return f"{arm} reads the same batches as {baseline}, on other ranks"
+    first = next(number for number, (mine, its) in enumerate(shared, start=1) if sorted(mine) != sorted(its))
+    return f"{arm} reads other batches than {baseline}, from step {first} on"
+
+
+def _clause(arm: str, found: _Judged, plan: Plan, precision: str, batches: Mapping[str, str], repeatable: bool | None) -> str:
+    """What is said of one candidate, without a full stop."""
+    start, parameters = found.start, found.parameters
+    if start.verdict == "not compared":
+        return f"Whether {arm} trains as {plan.baseline} is not known: there are no parameters of both to compare"
+    if start.verdict == "another start":
+        return _another_start(arm, start, plan, repeatable)
+    unmatched = [*start.only_here, *start.missing_here]
+    besides = f"; without a counterpart: {named(unmatched)}" if unmatched else ""
+    if "apart" in (found.gradients.verdict, parameters.verdict):
+        data = "; their batches differ, too" if "other batches" in batches.get(arm, "") else ""
+        return f"{arm} starts equal to {plan.baseline}{_apart_words(found)}{data}{besides}"
+    if parameters.verdict == "not compared":
+        return f"{arm} starts equal to {plan.baseline}{_not_compared(plan, parameters)}{besides}"
+    rounding = "" if parameters.verdict == "equal" else f" up to {precision} rounding"
+    return f"{arm} trains as {plan.baseline}: equal start, and equal{rounding} over the first {_steps_words(parameters)}{besides}"
+
+
+def _another_start(arm: str, start: StartEquality, plan: Plan, repeatable: bool | None) -> str:
+    which = "" if start.distance is not None and start.distance > NOT_REPEATABLE else f" ({named(start.names)})"
+    if repeatable is False:
+        return (
+            f"{arm} has another start than {plan.baseline}, but so has {plan.baseline} each time: "
+            "it is not repeatable; set a seed, or use --same-start"
+        )
+    remedy = "" if plan.scripts.same_start else "; --same-start compares what follows"
+    return f"{arm} has another start than {plan.baseline}{which}{remedy}"
+
+
+def _not_compared(plan: Plan, parameters: ParameterEquality) -> str:
+    if not parameters.distances:
+        return ", but its parameters after the first steps are not known"
+    return f", but {plan.baseline} itself steps otherwise each time: it is not repeatable; set a seed"
+
+
+def _steps_words(parameters: ParameterEquality) -> str:
+    number = len(parameters.distances)
+    return "step" if number == 1 else f"{number} steps"
+
+
+def _apart_words(found: _Judged) -> str:
+    """From which step on, by how much, and what the gradients say of it."""
+    gradients, parameters = found.gradients, found.parameters
+    if parameters.verdict != "apart":
+        return f", but gradients of the first step are apart{_gradient_words(gradients)}; the parameters agree"
+    assert parameters.first_difference_step is not None
+    by = f"{100 * parameters.distances[parameters.first_difference_step - 1]:.2g}%"
+    where = f" ({named(parameters.names)})" if 0 < len(parameters.names) <= MOST_TENSORS else ""
+    words = f", then is apart from step {parameters.first_difference_step} on by {by} of what the steps changed{where}"
+    if gradients.verdict == "apart":
+        return f"{words}; its gradients differ{_gradient_words(gradients)}"
+    return f"{words}; its first gradients agree" if gradients.verdict != "not compared" else words
+
+
+MOST_TENSORS = 5
+"""Where more are apart, they are not named in the sentence."""
+
+
+def _gradient_words(gradients: GradientEquality) -> str:
+    if gradients.factor is not None:
+        return f" by a factor of {gradients.factor:.3g}"
+    return f" ({named(gradients.names)})" if 0 < len(gradients.names) <= MOST_TENSORS else ""

@@ -1,0 +1,30 @@
+"""Ringside's probe: in a user's script, unmodified, it counts and times optimizer steps and tells the driver.
+
+Standard library only, Python 3.8 or later, any torch from 2.0. It imports nothing of Ringside's but the file of the rank's
+supervisor, which the driver names. It may not break the script: what goes wrong in it ends it, and the driver hears of that.
+"""
+
+from __future__ import annotations
+
+
+def begin() -> None:
+    """Wait for torch to be imported, unless this process was started by a rank."""
+    import sys
+
+    from . import imports, settings
+
+    found = settings.read()
+    if found is None:
+        return
+
+    def watch() -> None:
+        from . import watching  # only now: it imports what most processes of a launcher do not need
+
+        watching.watch_torch(found)
+
+    def watch_horovod() -> None:
+        from . import library_threads
+
+        library_threads.watch_horovod(sys.modules["horovod.common.basics"])
+
+    imports.after_import({"torch": watch, "horovod.common.basics": watch_horovod})

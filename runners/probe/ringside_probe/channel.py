@@ -1,0 +1,63 @@
+"""The way to the driver: lines of JSON over a socket, each with the proof of who wrote it."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import select
+import socket
+from typing import Any, Sequence
+
+
+def prove(key: str, *words: str) -> str:
+    """What only who has the key can make of these words; as the driver and the supervisors do it."""
+    return hmac.new(key.encode(), " ".join(words).encode(), "sha256").hexdigest()
+
+
+class Channel:
+    """Receives commands and sends replies. ``rank`` holds arm, launch, start and rank."""
+
+    def __init__(self, connection: socket.socket, *, key: str, rank: Sequence[str]) -> None:
+        self.connection = connection
+        self.outstanding: int | None = None
+        """Number of the command that has no reply yet."""
+        self._key, self._rank = key, tuple(rank)
+        self._lines = connection.makefile("rb")
+        self._ahead: dict[str, Any] | None = None
+
+    def receive(self, *, timeout_s: float | None = None) -> dict[str, Any] | None:
+        """Wait for the next command; None where the driver has gone, or sent none in time."""
+        try:
+            if timeout_s is not None and not select.select([self.connection], [], [], timeout_s)[0]:
+                return None
+            line = self._lines.readline()
+        except (OSError, ValueError):
+            return None
+        if not line.endswith(b"\n"):
+            return None
+        told = json.loads(line)
+        number, text = int(told["number"]), str(told["text"])
+        if not hmac.compare_digest(str(told["proof"]), prove(self._key, "command", *self._rank, str(number), text)):
+            return None
+        self.outstanding = number
+        command: dict[str, Any] = json.loads(text)
+        return command
+
+    def reply(self, message: dict[str, Any]) -> bool:
+        """Answer the last command; returns whether the driver was there. A second answer is not sent."""
+        if self.outstanding is None:
+            return True
+        number, self.outstanding = self.outstanding, None
+        text = json.dumps(message)
+        proof = prove(self._key, "reply", *self._rank, str(number), text)
+        line = json.dumps({"number": number, "text": text, "proof": proof})
+        try:
+            self.connection.sendall((line + "\n").encode())
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close this process's end."""
+        self._lines.close()
+        self.connection.close()

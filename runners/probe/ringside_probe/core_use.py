@@ -1,0 +1,116 @@
+"""Who used the cores, and how long this process's threads ran and waited for one; from /proc, as Ringside reads it in its ranks."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import threading
+import time
+from typing import Any, Dict, Iterator, Tuple
+
+from . import library_threads
+
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+AUTOGRAD = "pt_autograd"
+
+ThreadReading = Dict[int, Tuple[int, int]]
+
+
+def usable_cores() -> list[int]:
+    """The cores this process may run on; empty where the platform does not tell."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+def read() -> dict[str, Any] | None:
+    """The counters of these cores and of this process; None where the kernel does not tell."""
+    cores = usable_cores()
+    counted = _core_seconds(cores)
+    if counted is None:
+        return None
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    process_s = time.process_time()
+    return {
+        "cores": cores,
+        "busy_s": counted[0],
+        "steal_s": counted[1],
+        "own_s": process_s + ended.ru_utime + ended.ru_stime + sum(map(_process_seconds, _descendants(os.getpid()))),
+        "wall_s": time.monotonic(),
+        "other_threads_s": process_s - time.thread_time(),
+    }
+
+
+def between(before: dict[str, Any] | None, after: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What the cores were used for between two readings, as ``CoreUse`` has it."""
+    if before is None or after is None or before["cores"] != after["cores"]:
+        return None
+    spent = {name: after[name] - before[name] for name in after if name != "cores"}
+    return {"host": socket.gethostname(), "cores": after["cores"], **spent}
+
+
+def read_threads() -> ThreadReading | None:
+    """Nanoseconds that each thread of this process ran, and waited for a core; None where the kernel does not tell."""
+    found = {}
+    for thread in library_threads.own_threads():
+        words = read_text(f"/proc/self/task/{thread}/schedstat").split()
+        if len(words) == 3:
+            found[thread] = (int(words[0]), int(words[1]))
+    return found if threading.get_native_id() in found else None
+
+
+def threads_between(before: ThreadReading | None, after: ThreadReading | None) -> dict[str, float] | None:
+    """What the threads did between two readings, as ``ThreadTimes`` has it; this thread is the training thread."""
+    if before is None or after is None:
+        return None
+    spent = {
+        thread: (running - before.get(thread, (0, 0))[0], waiting - before.get(thread, (0, 0))[1])
+        for thread, (running, waiting) in after.items()
+    }
+    running, waiting = spent.pop(threading.get_native_id())
+    library = [thread for thread in spent if library_threads.is_library(thread) and not _name(thread).startswith(AUTOGRAD)]
+    return {
+        "running_s": running / 1e9,
+        "runnable_s": waiting / 1e9,
+        "library_s": sum(spent[thread][0] for thread in library) / 1e9,
+        "others_s": sum(spent[thread][0] for thread in spent if thread not in library) / 1e9,
+    }
+
+
+def read_text(path: str) -> str:
+    """The text of a file in /proc; empty where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _core_seconds(cores: list[int]) -> tuple[float, float] | None:
+    """Seconds that these cores were busy, and that a hypervisor gave to others."""
+    names = {f"cpu{core}" for core in cores}
+    rows = [line.split() for line in read_text("/proc/stat").splitlines() if line.startswith("cpu")]
+    ticks = [[int(word) for word in row[1:]] for row in rows if row[0] in names]
+    if not names or len(ticks) != len(names):
+        return None
+    busy = sum(sum(row[:3]) + row[5] + row[6] for row in ticks)
+    return busy * TICK_S, sum(row[7] for row in ticks if len(row) > 7) * TICK_S
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return
+    for task in tasks:
+        for child in map(int, read_text(f"/proc/{pid}/task/{task}/children").split()):
+            yield child
+            yield from _descendants(child)
+
+
+def _process_seconds(pid: int) -> float:
+    fields = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) * TICK_S if len(fields) > 14 else 0.0
+
+
+def _name(thread: int) -> str:
+    return read_text(f"/proc/self/task/{thread}/comm").strip()

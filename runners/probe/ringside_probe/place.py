@@ -1,0 +1,94 @@
+"""Which rank this process is: by its library where that is initialised, else by the variables of its launcher."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Mapping, NamedTuple
+
+
+class Family(NamedTuple):
+    """The variables by which a launcher tells a process its place."""
+
+    launcher: str
+    rank: str
+    world_size: str
+    local_rank: str
+    local_world_size: str
+    node_rank: str | None = None
+
+
+FAMILIES = (
+    Family("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+    Family("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK"),
+    Family("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    Family("mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    Family("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID"),
+)
+
+
+class Place(NamedTuple):
+    """A rank's place among the others."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    node_rank: int = 0
+    launcher: str = "none"
+
+
+def find_place(environment: Mapping[str, str] = os.environ) -> Place:
+    """This process's place, as its library counts it."""
+    told = place_of_variables(environment)
+    for counted in (_of_torch(), _of_horovod()):
+        if counted is not None and counted[:2] != told[:2]:
+            local = counted[2:] if len(counted) > 2 else (counted[0], counted[1])
+            nodes = counted[0] // max(local[1], 1)
+            return Place(counted[0], counted[1], local[0], local[1], nodes, told.launcher)
+        if counted is not None:
+            return told
+    return told
+
+
+def place_of_variables(environment: Mapping[str, str]) -> Place:
+    """The place by the first launcher whose variables are all there; rank 0 of 1 without."""
+    for family in FAMILIES:
+        rank, world_size = (_number(environment, name) for name in (family.rank, family.world_size))
+        if rank is None or world_size is None:
+            continue
+        local_rank = _number(environment, family.local_rank)
+        local_world_size = _number(environment, family.local_world_size) or world_size
+        node_rank = _number(environment, family.node_rank) if family.node_rank else None
+        return Place(
+            rank,
+            world_size,
+            rank % local_world_size if local_rank is None else local_rank,
+            local_world_size,
+            rank // local_world_size if node_rank is None else node_rank,
+            family.launcher,
+        )
+    return Place()
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    """``2`` and Slurm's ``2(x3)`` are both 2."""
+    try:
+        return int(environment.get(name, "").partition("(")[0].partition(",")[0])
+    except ValueError:
+        return None
+
+
+def _of_torch() -> tuple[int, ...] | None:
+    torch: Any = sys.modules.get("torch")
+    distributed = getattr(torch, "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def _of_horovod() -> tuple[int, ...] | None:
+    horovod: Any = sys.modules.get("horovod.torch")
+    if horovod is None or not horovod.is_initialized():
+        return None
+    return horovod.rank(), horovod.size(), horovod.local_rank(), horovod.local_size()

@@ -1,0 +1,129 @@
+"""One rank of a script: it connects at its first step, reports after the first few, and then does as the driver says.
+
+Commands are read at an iteration's end only, inside the optimizer's hook, where no collective is under way.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import sys
+from typing import Any
+
+from . import blocks, compiling, endings, reports
+from .channel import Channel
+from .compiling import uncompiled
+from .first_steps import FirstSteps
+from .place import Place, find_place
+from .recorder import Recorder
+from .reporting import flat, say
+from .settings import RANK_VARIABLE, Settings
+
+
+class Rank:
+    """Holds the script's end of the conversation with the driver."""
+
+    def __init__(self, settings: Settings, recorder: Recorder) -> None:
+        self.settings, self.recorder = settings, recorder
+        self.place = Place()
+        self.channel: Channel | None = None
+        self.first = FirstSteps(settings, recorder)
+        self.is_over = False
+        """Nothing is told to the driver any more."""
+        self._block: blocks.Block | None = None
+        recorder.on_batch = self.first.on_batch
+        recorder.before_step, recorder.after_step, recorder.failed = self._before_step, self._after_step, self.fail
+
+    def forget_after_fork(self) -> None:
+        """In a process that a rank has forked: be none."""
+        if self.channel is not None:
+            self.recorder.off = self.is_over = True
+            self.channel.close()
+
+    def _before_step(self, optimizer: Any, is_nested: bool) -> None:
+        if self.channel is None:
+            self._claim()
+        self.first.noted(self.first.before_step, optimizer, is_nested)
+
+    def _after_step(self, optimizer: Any) -> None:
+        if self.channel is None:
+            self._claim()
+        self.first.noted(self.first.after_step, optimizer, self.recorder.will_end(optimizer))
+
+    def _claim(self) -> None:
+        """Become a rank: start the supervisor, connect, and count the steps that are compared."""
+        compiling.never_compile(*self.recorder.hot)
+        endings.show_stack_on_signal()
+        settings, place = self.settings, find_place()
+        self.place, self.first.world_size = place, place.world_size
+        os.environ[RANK_VARIABLE] = str(os.getpid())
+        spec = importlib.util.spec_from_file_location("ringside_rank_supervisor", settings.supervisor_file)
+        assert spec is not None
+        assert spec.loader is not None
+        supervisor: Any = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(supervisor)
+        python = settings.python if os.access(settings.python, os.X_OK) else sys.executable
+        supervisor.start(settings.supervisors, settings.key_file, settings.arm, settings.launch, place.rank, python=python)
+        with open(settings.key_file, encoding="utf-8") as file:
+            key = file.read()
+        host, _, port = settings.driver.rpartition(":")
+        words = [settings.arm, str(settings.launch), str(settings.start), str(place.rank)]
+        who = [*words, socket.gethostname(), str(os.getpid()), str(place.world_size)]
+        connection = supervisor.greet((host.strip("[]"), int(port)), key, who)
+        supervisor.keep_alive(connection)
+        self.channel = Channel(connection, key=key, rank=words)
+        endings.watch(self)
+        self.recorder.left, self.recorder.at_boundary = settings.compared_steps, uncompiled(self._start)
+
+    def _start(self) -> None:
+        """Report after the compared steps, and go on as the driver says."""
+        recorder = self.recorder
+        recorder.before_step = recorder.after_step = recorder.on_batch = None
+        self.first.stop_autocast()
+        report = reports.rank_report(self)
+        self._obey({"kind": "started", "report": report, "script": self.first.report(self.place.rank)})
+
+    def _obey(self, started: dict[str, Any]) -> None:
+        """Carry out commands until one lets the script go on. Where the driver has gone, the process ends."""
+        channel = self.channel
+        assert channel is not None
+        while True:
+            command = channel.receive()
+            if command is None:
+                endings.leave(1)
+            elif command["do"] == "start":
+                self._reply(started)
+            elif command["do"] == "block":
+                self._block = blocks.Block(command, self)
+                self._block.begin(self._end_block)
+                return
+            elif command["do"] == "finish":
+                self._finish()
+            else:
+                self._reply(endings.error_reply(f"a script has no '{command['do']}'"))
+
+    def _end_block(self, reply: dict[str, Any]) -> None:
+        self._reply(reply)
+        self._obey({})
+
+    def _finish(self) -> None:
+        """Report a last time and end, in the middle of the script."""
+        report = reports.rank_report(self)
+        drift = reports.drift(self)
+        self._reply({"kind": "finished", "report": report, "peak_memory_bytes": reports.peak_memory_bytes(self), "drift": drift})
+        self.is_over = True
+        endings.leave(0)
+
+    def _reply(self, message: dict[str, Any]) -> None:
+        assert self.channel is not None
+        if not self.channel.reply(message):
+            endings.leave(1)
+
+    def fail(self, error: BaseException) -> None:
+        """Something went wrong in the probe: tell the driver, and let the script go on without it."""
+        self.recorder.off = True
+        message = f"the probe failed: {flat(error)}"
+        say(message)
+        endings.tell(self, endings.error_reply(message, endings.probe_lines(error)))
+        self.is_over = True

@@ -1,0 +1,205 @@
+"""The hot path: what the hooks note in each step. Nothing here waits for a device, sends or formats anything.
+
+An iteration ends where the outermost ``step()`` of the first optimizer returns. Its time is that since the last one ended, in
+four phases that sum to it: waiting for data, backward (with Horovod's wait for the exchange), optimizer, and all else: forward.
+A closure that ``step()`` calls counts as forward and backward, up to the end of its last backward pass.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from time import perf_counter_ns
+from typing import Any, Callable, Tuple
+
+Row = Tuple[int, int, int, int, int, int, int, int]
+"""What is known of an iteration: ns in all, waiting, backward, optimizer, left out; samples; losses; whether a step was skipped."""
+
+FOREIGN_STEPS = 64
+"""So many outermost steps of other optimizers, and the one that ended iterations no longer does."""
+WITHOUT_BACKWARD = 3
+"""So many first steps without a backward pass are no training: Horovod's broadcast_optimizer_state takes one."""
+
+
+class Recorder:
+    """What is counted since the last iteration ended, and the rows of those that are kept."""
+
+    def __init__(self, iteration_ends: str | int | None = None) -> None:
+        self.off = False
+        """Nothing is noted any more."""
+        self.left = 0
+        """Iterations until ``at_boundary`` is called; negative: never."""
+        self.at_boundary: Callable[[], None] = lambda: None
+        self.before_step: Callable[[Any, bool], None] | None = None
+        """Called with the optimizer, and whether this step lies within one of the same optimizer; until the blocks begin."""
+        self.after_step: Callable[[Any], None] | None = None
+        self.on_batch: Callable[[Any, Any], None] | None = None
+        """Called with a loader's iterator and what it yielded; until the blocks begin."""
+        self.scaler: Any = None
+        """The GradScaler that was used last."""
+        self.failed: Callable[[BaseException], None]
+        self.hot: list[Any] = [self.pre_hook, self.post_hook, self.note_backward, self.end_iteration, self.ends_iteration]
+        """Functions that run in every step."""
+        self.rows: list[Row] = []
+        self.losses: list[Any] = []
+        self.versions: list[int] = []
+        self.scaled: tuple[Any, Any] = (None, None)
+        """What GradScaler made of which loss."""
+        self.overflows: list[tuple[int, Any]] = []
+        """Number of a row, and what a fused optimizer found to be infinite in it."""
+        self.start = perf_counter_ns()
+        self.wait = self.backward = self.optimizer = self.left_out = 0
+        self.samples = self.pending = self.last_samples = 0
+        self.skipped = 0
+        self.backwards_then = 0
+        """Backward passes when the last outermost step began."""
+        self.backwards = self.fired = self.iterations = self.steps = 0
+        self.depth = 0
+        self.in_backward = self.is_evaluating = False
+        self._began = self.backward_ended = 0
+        self._frame: Any = None
+        self._outer: Any = None
+        self._ends = iteration_ends
+        self._first: Any = lambda: None
+        self._foreign = self._without_backward = self.losses_before = 0
+
+    def pre_hook(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """As torch calls it before each ``step()``."""
+        if self.off:
+            return
+        try:
+            now = perf_counter_ns()
+            if self.depth and self._is_running():
+                self.depth += 1
+                if self.depth == 2 and optimizer is self._outer:  # Horovod's: it has waited for the exchange
+                    self.backward += now - self._began
+                    self._began = now
+                    if self.before_step is not None:
+                        self.before_step(optimizer, True)
+                return
+            self.depth = 1
+            self._frame, self._outer = sys._getframe(1), optimizer
+            self.fired += 1
+            if self.before_step is not None and self.backwards:
+                self.before_step(optimizer, False)
+            self._began, self.backwards_then = now, self.backwards
+        except Exception as error:  # noqa: BLE001 - the probe's edge
+            self.failed(error)
+
+    def post_hook(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """As torch calls it after each ``step()`` that returned."""
+        if self.off:
+            return
+        try:
+            self.depth -= 1
+            if self.depth > 0:
+                return
+            self.depth, self._frame, self._outer = 0, None, None
+            now = perf_counter_ns()
+            self.optimizer += now - max(self._began, self.backward_ended)  # what a closure does before is forward and backward
+            if not self.backwards and self._without_backward < WITHOUT_BACKWARD:
+                self._without_backward += 1
+                return
+            self.steps += 1
+            if self.after_step is not None:
+                self.after_step(optimizer)
+            if self.ends_iteration(optimizer):
+                self.end_iteration(now)
+        except Exception as error:  # noqa: BLE001 - the probe's edge
+            self.failed(error)
+
+    def _is_running(self) -> bool:
+        """Whether the outermost step still runs: one that raised an exception never came to its post hook."""
+        frame: Any = sys._getframe(2)
+        while frame is not None:
+            if frame is self._frame:
+                return True
+            frame = frame.f_back
+        return False
+
+    def will_end(self, optimizer: Any) -> bool:
+        """Whether an iteration is about to end with this optimizer's step; asked before ``ends_iteration``, which counts."""
+        ends, first = self._ends, self._first()
+        if ends is None:
+            return first is optimizer or first is None or self._foreign >= FOREIGN_STEPS
+        return self.steps % ends == 0 if isinstance(ends, int) else type(optimizer).__name__ == ends
+
+    def ends_iteration(self, optimizer: Any) -> bool:
+        """Whether an iteration ends with this optimizer's outermost step."""
+        if self._ends is None and self._first() is optimizer:  # the usual case, quickly
+            self._foreign = 0
+            return True
+        if not self.will_end(optimizer):
+            self._foreign += 1
+            return False
+        if self._ends is None and self._first() is not optimizer:
+            self._first = weakref.ref(optimizer)
+        self._foreign = 0
+        return True
+
+    def end_iteration(self, now: int) -> None:
+        """Keep the row of the iteration that ended, and do what is due at its end."""
+        samples = self.samples
+        if samples:
+            self.last_samples, self.samples = samples, 0
+        else:  # the loader yielded nothing for it: a batch is used again
+            samples = self.last_samples
+        count = len(self.losses)
+        self.rows.append(
+            (
+                now - self.start,
+                self.wait,
+                self.backward,
+                self.optimizer,
+                self.left_out,
+                samples,
+                count - self.losses_before,
+                self.skipped,
+            )
+        )
+        self.losses_before = count
+        self.wait = self.backward = self.optimizer = self.left_out = self.skipped = 0
+        self.start = now
+        self.iterations += 1
+        self.left -= 1
+        if self.left == 0:
+            self.at_boundary()
+
+    def skip(self, optimizer: Any) -> None:
+        """GradScaler left this optimizer's step out: the gradients had overflowed."""
+        self.skipped = 1
+        self.steps += 1
+        if self.after_step is not None:
+            self.after_step(optimizer)
+        if self.ends_iteration(optimizer):
+            self.end_iteration(perf_counter_ns())
+
+    def begin(self, iterations: int) -> None:
+        """Forget all rows and losses and begin anew, now; ``at_boundary`` is called after so many."""
+        self.rows, self.losses, self.versions, self.overflows = [], [], [], []
+        self.losses_before = 0
+        self.left = iterations
+        self.start = perf_counter_ns()
+
+    def note_backward(self, tensors: Any) -> None:
+        """A backward pass ended that began at these tensors: count it, its batch and its loss."""
+        self.backwards += 1
+        self.is_evaluating = False  # a model may be trained in evaluation mode
+        if self.pending:
+            self.samples += self.pending
+            self.pending = 0
+        tensor = tensors if not isinstance(tensors, (tuple, list)) else tensors[0] if len(tensors) == 1 else None
+        if tensor is None:
+            return
+        scaled, loss = self.scaled
+        if scaled is not None:
+            if scaled is tensor:
+                tensor = loss
+            self.scaled = (None, None)
+        if tensor.numel() == 1:
+            self.losses.append(tensor.detach())
+            self.versions.append(tensor._version)
+
+
+for _hook in (Recorder.pre_hook, Recorder.post_hook):
+    _hook._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch.compile calls it as it is

@@ -1,0 +1,85 @@
+"""What a rank reports of itself, as ``RankReport`` has it, and how far it may have drifted from the others."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import sys
+from typing import TYPE_CHECKING, Any, Iterator
+
+from . import host, libraries
+from .core_use import usable_cores
+from .values import numbers, plain
+
+if TYPE_CHECKING:
+    from .rank import Rank
+
+DRIFT_ELEMENTS = 4
+DRIFT_PARAMETERS = 100
+
+
+def rank_report(rank: Rank) -> dict[str, Any]:
+    """This rank, its host, its optimizer, its library and its model."""
+    torch: Any = sys.modules["torch"]
+    first, place = rank.first, rank.place
+    loader = first.loader
+    batch = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    return {
+        "rank": place.rank,
+        "local_rank": place.local_rank,
+        "node_rank": place.node_rank,
+        "world_size": place.world_size,
+        "local_world_size": place.local_world_size,
+        "launcher": place.launcher,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "device": str(first.device or "cpu"),
+        "threads": torch.get_num_threads(),
+        "affinity": usable_cores(),
+        "seed": torch.initial_seed(),
+        "local_batch_size": batch if isinstance(batch, int) else 0,
+        "micro_steps": max(1, first.accumulation),
+        "optimizer": optimizer_report(first.optimizers),
+        "backend": libraries.describe(first),
+        "model": first.model_report(),
+        "environment": host.steering(),
+        "fingerprint": host.fingerprint(),
+    }
+
+
+def optimizer_report(optimizers: list[Any]) -> dict[str, Any]:
+    """Class and hyper-parameters of the first optimizer's first group."""
+    if not optimizers:
+        return {}
+    group = optimizers[0].param_groups[0]
+    return {"class": type(optimizers[0]).__name__, **{name: plain(value) for name, value in group.items() if name != "params"}}
+
+
+def drift(rank: Rank) -> dict[str, Any]:
+    """The numbers in the optimizers' groups, and a few elements of the parameters: alike on all ranks."""
+    groups = [group for one in rank.first.optimizers for group in one.param_groups]
+    names = sorted({name for group in groups for name in group} - {"params"})
+    hyperparameters = {name: list(numbers(group.get(name) for group in groups)) for name in names}
+    parameters = {} if rank.first.is_sharded else dict(_elements(rank))
+    return {"hyperparameters": hyperparameters, "parameters": parameters}
+
+
+def _elements(rank: Rank) -> Iterator[Any]:
+    torch: Any = sys.modules["torch"]
+    named = [(name, one) for name, one in rank.first.named_parameters() if one.numel()]
+    every = max(1, len(named) // DRIFT_PARAMETERS)
+    with torch.no_grad():
+        for name, one in named[::every]:
+            flat = one.detach().reshape(-1)
+            places = torch.linspace(0, flat.numel() - 1, min(DRIFT_ELEMENTS, flat.numel())).long().to(flat.device)
+            yield name, flat[places].double().tolist()
+
+
+def peak_memory_bytes(rank: Rank) -> int:
+    """Peak resident memory on CPU, peak allocated device memory on GPU."""
+    torch: Any = sys.modules["torch"]
+    device = rank.first.device
+    if device is not None and device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

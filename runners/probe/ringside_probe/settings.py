@@ -1,0 +1,50 @@
+"""What the driver wants of the probe: one environment variable, in which there are no secrets."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from typing import Any, NamedTuple
+
+VARIABLE = "RINGSIDE_PROBE"
+RANK_VARIABLE = "RINGSIDE_PROBE_RANK"
+"""Set in a rank to its process id, so that the probe does nothing in what it starts."""
+
+
+class Settings(NamedTuple):
+    """As the driver wrote them."""
+
+    driver: str
+    supervisors: str
+    key_file: str
+    arm: str
+    launch: int
+    supervisor_file: str
+    start: int = 0
+    python: str = ""
+    ranks: int = 0
+    compared_steps: int = 5
+    samples_per_step: int | None = None
+    iteration_ends: str | int | None = None
+    untimed: str = "nothing"
+    state_file: str | None = None
+    state: str | None = None
+
+
+def read() -> Settings | None:
+    """Read them; None in a process that a rank has started.
+
+    Raises:
+        ValueError: they cannot be read.
+        TypeError: one is missing.
+    """
+    if os.environ.get(RANK_VARIABLE, str(os.getpid())) != str(os.getpid()):
+        return None
+    return decode(os.environ[VARIABLE])
+
+
+def decode(text: str) -> Settings:
+    """Make settings of the variable's text; names that are not known here are left out."""
+    told: dict[str, Any] = json.loads(base64.urlsafe_b64decode(text.encode()))
+    return Settings(**{name: value for name, value in told.items() if name in Settings._fields})

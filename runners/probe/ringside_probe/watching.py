@@ -1,0 +1,159 @@
+"""Puts the recorder into torch: optimizer steps, backward passes, first forward, GradScaler, autocast, evaluation where asked."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+from time import perf_counter_ns
+from typing import Any
+
+from . import library_threads, loaders, rank
+from .first_steps import FirstSteps
+from .recorder import Recorder
+from .reporting import guarded
+from .settings import Settings
+
+
+def watch_torch(settings: Settings) -> rank.Rank:
+    """Put the probe into torch, which has just been imported. Returns what may become a rank."""
+    torch: Any = sys.modules["torch"]
+    recorder = Recorder(settings.iteration_ends)
+    own = rank.Rank(settings, recorder)
+    optimizer = importlib.import_module("torch.optim.optimizer")
+    optimizer.register_optimizer_step_pre_hook(recorder.pre_hook)
+    optimizer.register_optimizer_step_post_hook(recorder.post_hook)
+    watch_backward(torch.autograd, recorder)
+    watch_forward(torch.nn.Module, own.first)
+    guarded(loaders.watch, sys.modules.get("torch.utils.data.dataloader"), recorder)
+    guarded(watch_scaler, torch, recorder)
+    guarded(watch_autocast, torch, own.first)
+    if hasattr(torch.distributed, "init_process_group"):
+        library_threads.watch_torch(torch.distributed)
+    if settings.untimed == "evaluation":
+        watch_evaluation(torch.nn.Module, recorder)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=own.forget_after_fork)
+    return own
+
+
+def watch_backward(autograd: Any, recorder: Recorder) -> None:
+    """Time the outermost backward passes. Tensors' own ``backward()`` looks the function up here."""
+    original = autograd.backward
+
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        if recorder.off or recorder.in_backward:
+            return original(*args, **kwargs)
+        recorder.in_backward = True
+        began = perf_counter_ns()
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            recorder.backward_ended = perf_counter_ns()
+            recorder.backward += recorder.backward_ended - began
+            recorder.in_backward = False
+        try:
+            recorder.note_backward(args[0] if args else kwargs.get("tensors"))
+        except Exception as error:  # noqa: BLE001 - the probe's edge
+            recorder.failed(error)
+        return result
+
+    autograd.backward = backward
+    recorder.hot.append(backward)
+
+
+def watch_forward(module: Any, first: FirstSteps) -> None:
+    """Have the first forward pass that trains be seen; no global hook, of which torch.compile warns."""
+    call = module.__call__
+    state = {"is_over": False}
+
+    @functools.wraps(call)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not state["is_over"] and first.before_forward(self):
+            stop()
+        return call(self, *args, **kwargs)
+
+    def stop() -> None:
+        state["is_over"] = True
+        if module.__call__ is __call__:  # else somebody has put another in its place, who will call this one
+            module.__call__ = call
+
+    module.__call__ = __call__
+    first.stop_forward = stop
+
+
+def watch_scaler(torch: Any, recorder: Recorder) -> None:
+    """Tell losses from scaled ones, and steps that GradScaler leaves out."""
+    classes = [getattr(getattr(torch, "amp", None), "GradScaler", None), torch.cuda.amp.GradScaler]
+    for owner in {one for one in classes if one is not None and "step" in vars(one)}:
+        _watch_scaler(owner, recorder)
+
+
+def _watch_scaler(owner: Any, recorder: Recorder) -> None:
+    scale, step = owner.scale, owner.step
+
+    @functools.wraps(scale)
+    def scaled(self: Any, outputs: Any) -> Any:
+        result = scale(self, outputs)
+        if not recorder.off and not isinstance(outputs, (list, tuple)):
+            recorder.scaled = (result, outputs)
+        return result
+
+    @functools.wraps(step)
+    def stepped(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        before, recorder.scaler = recorder.fired, self
+        result = step(self, optimizer, *args, **kwargs)
+        if recorder.off:
+            return result
+        try:
+            if recorder.fired == before and recorder.backwards:
+                recorder.skip(optimizer)
+            elif getattr(optimizer, "_step_supports_amp_scaling", False):
+                found = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+                recorder.overflows += [(len(recorder.rows) - 1, one) for one in found.values()]
+        except Exception as error:  # noqa: BLE001 - the probe's edge
+            recorder.failed(error)
+        return result
+
+    owner.scale, owner.step = scaled, stepped
+
+
+def watch_autocast(torch: Any, first: FirstSteps) -> None:
+    """Note the dtype of autocast in the first steps."""
+    owner = torch.amp.autocast_mode.autocast
+    enter = owner.__enter__
+
+    @functools.wraps(enter)
+    def __enter__(self: Any) -> Any:
+        if getattr(self, "_enabled", False) and torch.is_grad_enabled():
+            first.autocast["dtype"] = str(getattr(self, "fast_dtype", "")).replace("torch.", "")
+        return enter(self)
+
+    owner.__enter__ = __enter__
+    first.stop_autocast = functools.partial(setattr, owner, "__enter__", enter)
+
+
+def watch_evaluation(module: Any, recorder: Recorder) -> None:
+    """Leave out the time in which a model is in evaluation mode: from the outermost ``eval()`` to the next ``train()``."""
+    train = module.train
+    state = {"since": 0, "nested": False}
+
+    @functools.wraps(train)
+    def switched(self: Any, mode: bool = True) -> Any:
+        if recorder.off or state["nested"] or not any(one.requires_grad for one in self.parameters()):
+            return train(self, mode)
+        state["nested"] = True
+        try:
+            return train(self, mode)
+        finally:
+            state["nested"] = False
+            if recorder.is_evaluating == bool(mode):
+                recorder.is_evaluating = not mode
+                if mode:
+                    recorder.left_out += perf_counter_ns() - max(state["since"], recorder.start)
+                else:
+                    state["since"] = perf_counter_ns()
+
+    module.train = switched

@@ -1,0 +1,38 @@
+"""Python imports this by itself where its folder is on PYTHONPATH. It begins Ringside's probe, then runs the user's own module.
+
+Nothing happens unless RINGSIDE_PROBE is set. Standard library only, Python 3.8 or later.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+def _begin() -> None:
+    if not os.environ.get("RINGSIDE_PROBE"):
+        return
+    try:
+        importlib.import_module("ringside_probe").begin()
+    except Exception as error:  # noqa: BLE001 - the script must run, whatever is wrong with the probe
+        print(f"ringside: the probe could not begin: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def _chain() -> None:
+    """Run the ``sitecustomize`` that would have been imported without this one; its errors are its own."""
+    others = [folder for folder in sys.path if os.path.abspath(folder or os.curdir) != FOLDER]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+_begin()
+_chain()

@@ -1,0 +1,220 @@
+"""``ringside ab COMMAND_A COMMAND_B``: two commands become a plan, which is run like any other."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+import typer
+from pydantic import BaseModel
+
+from measurement.errors import PlanError, quoted
+from measurement.plans.plan import Arm, Measurement, Plan, ScriptSettings, Section
+from runners.flags import Flag, Given, command, values_of
+
+if TYPE_CHECKING:
+    from measurement.records.results import ResultsFolder
+    from reports.schema import Comparison
+
+EXIT_FAILED, EXIT_NOT_SHOWN = 1, 3
+Run = Callable[..., "Comparison"]
+"""Measures a plan into a folder and shows the result; also given how to go on (``again``)."""
+
+
+class AbOptions(Section):
+    """What ``ringside ab`` is asked besides a plan."""
+
+    command_a: str | None = None
+    """The command that is the reference, in quotes, such as 'horovodrun -np 2 python train_hvd.py'."""
+    command_b: str | None = None
+    """The command that is held against it, such as 'torchrun --nproc-per-node 2 train_ddp.py'."""
+    name_a: str | None = None
+    """Name of the first arm. Default: that of its script, or a."""
+    name_b: str | None = None
+    """Name of the second arm. Default: that of its script, or b."""
+    output: Path | None = None
+    """Results folder; one that exists is resumed. [results/NAME-TIME]"""
+    assert_equal: bool = False
+    """End with code 3 unless both are shown to train alike."""
+    assert_not_slower: str | None = None
+    """End with code 3 unless the second is shown to be slower by at most this much, such as 5%."""
+    settings: tuple[str, ...] = ()
+    """Replace a value of the plan that this makes; may be repeated."""
+    resume_elsewhere: bool = False
+    """Resume even if versions, machine or sources changed."""
+
+
+ARMS, MEASURING, COMPARING = "Arms", "Measuring", "Comparing"
+_own, _arm = partial(Flag, ARMS, AbOptions), partial(Flag, ARMS, Arm)
+_measurement, _scripts = partial(Flag, MEASURING, Measurement), partial(Flag, COMPARING, ScriptSettings)
+OF_ONE = ("directory", "python", "commit")
+BY_ARM: dict[Flag, str] = {
+    _arm(
+        field,
+        (f"--{field}-{arm}",),
+        help=f"{(Arm.model_fields[field].description or '').split('. None')[0].rstrip('.')} (arm {arm}).",
+    ): arm
+    for field in OF_ONE
+    for arm in ("a", "b")
+}
+OF_BOTH = (
+    _arm("ranks", help="Ranks that each command starts. Default: as its launcher's flags say."),
+    _arm("samples_per_step"),
+    _arm("iteration_ends"),
+    _arm("untimed"),
+)
+FLAGS: Sequence[Flag] = (
+    _own("command_a", is_argument=True, metavar="COMMAND_A"),
+    _own("command_b", is_argument=True, metavar="COMMAND_B"),
+    _own("name_a"),
+    _own("name_b"),
+    *BY_ARM,
+    *OF_BOTH,
+    Flag(MEASURING, Plan, "hosts", ("-H", "--hosts")),
+    _measurement("launches"),
+    _measurement("steps_per_launch", ("--steps",)),
+    _measurement("until_decided", help="Add launches until the verdict is decided."),
+    _measurement("max_minutes", help="With --until-decided: no new launch after this long."),
+    Flag(MEASURING, Plan, "seed", help="Seed of the order of starts and blocks, and of scripts with --seed-flag."),
+    _scripts("seed_flag"),
+    _scripts("same_start"),
+    _scripts("same_data"),
+    _scripts("compared_steps"),
+    _scripts("loss_margin"),
+    _scripts("allow", ("--allow",), metavar="FIELD", help="A difference in work that does not withhold the verdict, or all."),
+    Flag(COMPARING, AbOptions, "assert_equal"),
+    Flag(COMPARING, AbOptions, "assert_not_slower", metavar="PERCENT"),
+    Flag(MEASURING, AbOptions, "output", ("-o", "--output")),
+    Flag(MEASURING, AbOptions, "settings", ("--set",), metavar="KEY=VALUE"),
+    Flag(MEASURING, AbOptions, "resume_elsewhere"),
+)
+
+
+def ab_command(run: Run) -> Callable[..., None]:
+    """Return the command for typer. ``run`` measures and shows."""
+    made = command(
+        partial(run_given, run), FLAGS, text="Compare two commands of yours, unmodified: which is faster, and do they train alike?"
+    )
+    made.__name__ = "ab"
+    return made
+
+
+def run_given(run: Run, given: Given) -> None:
+    """Make the plan, run it, and end with what was asked to be shown."""
+    from measurement.records.results import ResultsFolder, default_folder
+
+    asked = AbOptions(**values_of(given, AbOptions))
+    most = percent_of(asked.assert_not_slower) if asked.assert_not_slower is not None else None
+    plan = plan_of(given)
+    folder = ResultsFolder(asked.output or default_folder(plan.name))
+    comparison = run(plan, folder, again=words_of(given, folder), resume_elsewhere=asked.resume_elsewhere)
+    if any(arm.status != "ok" for arm in comparison.arms):
+        raise typer.Exit(EXIT_FAILED)
+    unmet = not_shown(comparison, equal=asked.assert_equal, most_slower=most)
+    for line in unmet:
+        print(f"ringside: {line}", file=sys.stderr)
+    if unmet:
+        raise typer.Exit(EXIT_NOT_SHOWN)
+
+
+def plan_of(given: Given) -> Plan:
+    """Return the plan of two commands.
+
+    Raises:
+        PlanError, HostfileError: what was given is not accepted.
+    """
+    from measurement.plans.plan_file import check_plan, overridden
+    from runners.hosts.placement import with_hosts
+
+    asked = AbOptions(**values_of(given, AbOptions))
+    if asked.command_a is None or asked.command_b is None:
+        raise PlanError(
+            "give two commands, each in quotes: ringside ab 'horovodrun -np 2 python train_hvd.py' "
+            "'torchrun --nproc-per-node 2 train_ddp.py'"
+        )
+    first, second = names_of(asked)
+    both = {flag.field: given[flag] for flag in OF_BOTH if flag in given}
+    arms: dict[str, dict[str, Any]] = {
+        "a": {"command": asked.command_a, **both},
+        "b": {"command": asked.command_b, **both},
+    }
+    for flag, arm in BY_ARM.items():
+        if flag in given:
+            arms[arm][flag.field] = given[flag]
+    ends = both.get("iteration_ends")
+    if isinstance(ends, str) and ends.isdecimal():
+        arms = {name: {**arm, "iteration_ends": int(ends)} for name, arm in arms.items()}
+    content: dict[str, Any] = {
+        "name": f"{first}-against-{second}"[:100],
+        "baseline": first,
+        "arms": {first: arms["a"], second: arms["b"]},
+        "measurement": values_of(given, Measurement),
+        "scripts": values_of(given, ScriptSettings),
+        **values_of(given, Plan),
+    }
+    return check_plan(with_hosts(overridden(content, asked.settings)), source="ringside ab")
+
+
+def names_of(asked: AbOptions) -> tuple[str, str]:
+    """Return the arms' names: those given, those of their scripts where these differ, or a and b."""
+    from runners.launchers.command_lines import read_command
+
+    scripts = [read_command(text or "").script for text in (asked.command_a, asked.command_b)]
+    stems = [re.sub(r"[^A-Za-z0-9._+-]", "-", PurePath(script or "").stem).strip("-._+")[:80] for script in scripts]
+    usual = tuple(stems) if all(stems) and stems[0] != stems[1] else ("a", "b")
+    names = (asked.name_a or usual[0], asked.name_b or usual[1])
+    if names[0] == names[1]:
+        raise PlanError(f"both arms are named {quoted(names[0])}; give other names with --name-a and --name-b")
+    return names
+
+
+def percent_of(text: str) -> float:
+    """Read ``5%`` or ``5``.
+
+    Raises:
+        PlanError: it is no share from 0 to 100.
+    """
+    read = re.fullmatch(r"\s*([0-9]{1,2}(?:\.[0-9]{1,6})?)\s*%?\s*", text)
+    if read is None:
+        raise PlanError(f"--assert-not-slower {quoted(text)} is no share; give one from 0% to below 100%, such as 5%")
+    return float(read[1])
+
+
+def words_of(given: Given, folder: ResultsFolder) -> list[str]:
+    """Return the command line that asks for the same, into this folder."""
+    words = ["ringside", "ab"]
+    for flag, value in given.items():
+        if flag.is_argument:
+            words.append(str(value))
+        elif flag.field != "output" and not (isinstance(value, BaseModel) or value is True):
+            words += [word for one in (value if isinstance(value, list) else [value]) for word in (flag.name, str(one))]
+        elif value is True:
+            words.append(flag.name)
+    return [*words, "-o", str(folder.root)]
+
+
+def not_shown(comparison: Comparison, *, equal: bool, most_slower: float | None) -> list[str]:
+    """Return what was to be shown and is not, a sentence each. ``most_slower``: in percent; None: not asked."""
+    found = []
+    if equal and (comparison.equality is None or comparison.equality.unequal):
+        said = comparison.equality.sentence if comparison.equality else "nothing is known of it"
+        found.append(f"not shown to train alike: {said}")
+    for result in comparison.results:
+        if most_slower is None or result.role != "candidate":
+            continue
+        least = 1 - most_slower / 100
+        if result.ci_low is None or result.withheld_by is not None or result.ci_low < least:
+            seen = (
+                "there is no ratio"
+                if result.ci_low is None
+                else f"its throughput is at least {result.ci_low:.3f} of {result.baseline}'s"
+            )
+            why = f" ({result.note})" if result.withheld_by and result.note else ""
+            found.append(
+                f"{result.candidate} is not shown to be at most {most_slower:g}% slower: {seen}, {least:.3f} was asked{why}"
+            )
+    return found

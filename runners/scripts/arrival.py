@@ -1,0 +1,114 @@
+"""Says why no rank of a script has reported: which of the usual reasons it is, as far as its processes show, and what to write."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from runners.launchers.command_lines import PYTHON_NAME, WITHOUT_PROBE
+from runners.processes.run_processes import run_processes_left
+from runners.scripts.probe_server import ScriptRank
+from runners.scripts.script_setup import PROBE
+
+LIBRARIES = ("libtorch", "libtorch_cpu", "libtorch_python")
+FIRST_FLAGS = 6
+"""Words of a command line among which a Python's own flags are looked for."""
+LAUNCHER_FILES = ("torchrun", "torch.distributed.run", "horovodrun", "mpirun", "ssh_guard", "multiprocessing")
+HINTS = (
+    (
+        re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE),
+        "arms are up at the same time, and a port that the script names can serve one of them only: let it read MASTER_PORT, or "
+        "set measurement.mode: sequential",
+    ),
+    (
+        re.compile(r"No module named '?(torch|horovod)"),
+        "the Python that the command finds has no {0}: activate the right environment, or name its Python (--python-a, --python-b)",
+    ),
+    (re.compile(r"not enough slots available"), "as Open MPI says: give it more slots (-H localhost:4), or --oversubscribe"),
+)
+"""What a launcher's log may hold, and what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenPython:
+    """A process that may be a rank, as it is while it is waited for."""
+
+    pid: int
+    has_probe: bool
+    """Whether its environment has the probe's variable."""
+    flag: str | None
+    """Flag of Python by which it does not read PYTHONPATH."""
+    has_torch: bool
+    """Whether torch is loaded."""
+
+
+def look_at(run_id: str, launchers: Sequence[int]) -> list[SeenPython]:
+    """Look at the Pythons of a run on this host: those with its variable, and what its launchers started."""
+    found = {process.pid: process for process in run_processes_left(run_id)}
+    for pid in launchers:
+        with contextlib.suppress(psutil.Error):
+            found |= {process.pid: process for process in psutil.Process(pid).children(recursive=True)}
+    seen = []
+    for process in found.values():
+        with contextlib.suppress(psutil.Error, OSError):
+            words = process.cmdline()
+            if words and PYTHON_NAME.fullmatch(Path(words[0]).name) and not any(one in " ".join(words) for one in LAUNCHER_FILES):
+                seen.append(_seen(process, words))
+    return seen
+
+
+def _seen(process: psutil.Process, words: Sequence[str]) -> SeenPython:
+    flags = [word for word in words[1:FIRST_FLAGS] if re.fullmatch(r"-[A-Za-z]+", word) and set(word) & set(WITHOUT_PROBE)]
+    maps = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8", errors="replace")
+    return SeenPython(
+        pid=process.pid,
+        has_probe=PROBE in process.environ(),
+        flag=flags[0] if flags else None,
+        has_torch=any(library in maps for library in LIBRARIES),
+    )
+
+
+def why_silent(seen: Sequence[SeenPython]) -> str:
+    """Say why no rank reported, by the processes that were seen. Pure."""
+    isolated = next((one.flag for one in seen if one.flag), None)
+    if isolated:
+        return f"python {isolated} does not read PYTHONPATH, by which the probe arrives; leave that flag out"
+    if seen and not any(one.has_probe for one in seen):
+        return (
+            f"the environment does not reach its ranks, which have no {PROBE}; hand PYTHONPATH, {PROBE} and RINGSIDE_RUN on: "
+            "mpirun -x NAME, srun --export=ALL, ssh host env NAME=VALUE, docker run -e NAME; no env -i"
+        )
+    if seen and not any(one.has_torch for one in seen):
+        return "its processes do not import torch; is it the right script, and the right python?"
+    if seen:
+        return "torch is there, and no step of a torch.optim optimizer came; if its first steps take longer, raise start_timeout_s"
+    return "no Python of it was seen; is it the right command?"
+
+
+def why_others(connected: Sequence[ScriptRank], refused: Sequence[ScriptRank], *, ranks: int) -> str | None:
+    """Say what those that did connect tell of it; None where it is nothing unusual. Pure."""
+    others = [one for one in (*connected, *refused) if one.world_size != ranks]
+    if not others:
+        return None
+    counted = others[0].world_size
+    said = f"say so: ranks: {counted} in the arm, or --ranks {counted}"
+    if counted == 1:
+        return (
+            f"a process of it takes itself for rank 0 of 1, and {ranks} ranks were expected; if the script is to have several, "
+            f"start it by the launcher that it is written for; if not, {said}"
+        )
+    return f"its ranks count {counted}, and {ranks} were expected; {said}"
+
+
+def hint_of(log: str) -> str | None:
+    """Return what to do about what a launcher's log holds, if that is known. Pure."""
+    for pattern, remedy in HINTS:
+        found = pattern.search(log)
+        if found:
+            return remedy.format(*found.groups())
+    return None

@@ -1,0 +1,142 @@
+"""Runs a comparison of scripts: as any, with what they do differently first, and without what only workloads have."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from measurement.errors import PlanError
+from measurement.records.record import LaunchRecord
+from reports.formats.terminal import differences_table
+from reports.schema import Comparison
+from reports.scripts.configuration import configuration_differences
+from runners.driver.endpoint import DriverEndpoint
+from runners.driver.launch import Launch
+from runners.driver.run_comparison import ComparisonRun
+from runners.hosts.preflight import inspect
+from runners.processes.key_file import shared_key
+from runners.processes.supervisor_server import SupervisorServer
+from runners.scripts.first_state import FirstState
+from runners.scripts.probe_server import ProbeServer
+from runners.scripts.script_launch import ScriptLaunch, is_comparable
+from runners.scripts.script_session import ScriptEndpoint
+from runners.scripts.script_setup import ScriptSetup, in_worktree, resolve_scripts
+from runners.scripts.worktrees import Revision, find_revision, worktrees
+
+SOURCES = (".py", ".sh", ".yaml", ".yml", ".toml", ".json", ".cfg")
+MOST_SOURCE_BYTES = 1 << 20
+RUN_ID_BYTES = 6
+FIRST_STATE = "first-state.pt"
+"""In the results folder."""
+
+
+class ScriptComparison(ComparisonRun):
+    """Runs a plan of commands into a folder."""
+
+    def _resolve(self) -> None:
+        """Find programs, folders and revisions."""
+        self.arms, self.cases, self.floor = {}, [], None
+        self.scripts = resolve_scripts(self.plan)
+        self._commits: dict[str, Revision] = {}
+        for name, setup in self.scripts.items():
+            if setup.arm.commit is not None:
+                self._commits[name] = self._revision(setup)
+        self._told = ""
+
+    def _revision(self, setup: ScriptSetup) -> Revision:
+        try:
+            return find_revision(setup.arm.commit or "HEAD", setup.folder)
+        except PlanError as error:
+            raise PlanError(f"arm '{setup.name}': {error}") from error
+
+    def _check_arms(self) -> None:
+        self.inspection = inspect(self.plan)
+        changed = [name for name, one in self._commits.items() if one.has_changes and self.plan.role(name) != "control"]
+        self._note(f"{name} runs {self.plan.arms[name].commit}, without the changes that are not committed" for name in changed)
+
+    def _sources(self) -> dict[str, Path]:
+        """Files that the commands name, but for those of revisions."""
+        found: dict[str, Path] = {}
+        for name, setup in self.scripts.items():
+            if name in self._commits or self.plan.role(name) == "control":
+                continue
+            for word in setup.line.words:
+                path = setup.folder / word
+                if path.suffix in SOURCES and path.is_file() and path.stat().st_size < MOST_SOURCE_BYTES:
+                    found[f"{name}/{path.name}"] = path
+        return found
+
+    def _revisions(self) -> dict[str, str]:
+        return {f"{name}/commit": one.commit[:16] for name, one in self._commits.items()}
+
+    def require_data(self) -> None:
+        """Scripts look after their own."""
+
+    def check_workload(self) -> None:
+        """There is none."""
+
+    def run(self) -> Comparison:
+        """Check revisions out while the launches run; see ``ComparisonRun.run``."""
+        with ExitStack() as stack:
+            if not self.is_measured:
+                folders = stack.enter_context(worktrees(self._commits))
+                self.scripts |= {name: in_worktree(self.scripts[name], folder) for name, folder in folders.items()}
+            return super().run()
+
+    @contextmanager
+    def _endpoint(self) -> Iterator[DriverEndpoint]:
+        """Serve the probes in the place of a store: no rank has torch's."""
+        placement = self.inspection.placement
+        with shared_key(placement.remote) as key_file, ExitStack() as stack:
+            supervisors = SupervisorServer(address=placement.driver_address, key=key_file.key)
+            stack.callback(supervisors.close)
+            probes = ProbeServer(address=placement.driver_address, key=key_file.key)
+            stack.callback(probes.close)
+            yield ScriptEndpoint(
+                store=probes,
+                store_address=probes.address,
+                supervisors=supervisors,
+                key_file=key_file.path,
+                run_id=secrets.token_hex(RUN_ID_BYTES),
+                placement=placement,
+                probes=probes,
+            )
+
+    def _crowded(self) -> list[str]:
+        return []
+
+    def _new_launch(self, number: int, endpoint: DriverEndpoint) -> Launch:
+        state = FirstState(self.folder.root / FIRST_STATE, endpoint.placement) if self.plan.scripts.same_start else None
+        return ScriptLaunch(
+            self.plan,
+            list(self.scripts.values()),
+            state=state,
+            tell=self._tell_differences,
+            number=number,
+            folder=self.folder,
+            endpoint=endpoint,
+            progress=self.progress,
+        )
+
+    def _tell_differences(self, records: Sequence[LaunchRecord]) -> None:
+        """Show what the arms do differently, unless it was shown for an earlier launch of this session."""
+        differences = configuration_differences(records, allow=self.plan.scripts.allow)
+        told = repr([(one.field, one.sentence) for one in differences])
+        if told != self._told and any(record.scripts for record in records):
+            self._told = told
+            self.progress.show(differences_table(differences))
+
+    def _must_stop(self, number: int) -> bool:
+        """A script fails in the next launch as it did in this one."""
+        records = [record for record in self.folder.records() if record.launch == number]
+        failed = {record.arm for record in records if record.status != "ok"}
+        if super()._must_stop(number):
+            return True
+        if is_comparable(self.plan, failed):
+            return False
+        self.progress.say(
+            f"no further launches: nothing is left to compare, since {', '.join(sorted(failed))} did not run to the end"
+        )
+        return True

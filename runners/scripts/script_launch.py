@@ -1,0 +1,90 @@
+"""One launch of scripts: no gate and no floor; what they do differently is told before anything is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from measurement.plans.plan import Plan
+from measurement.records.record import LaunchRecord
+from reports.scripts.rank_agreement import ranks_apart
+from runners.driver.arm_launch import ArmLaunch
+from runners.driver.arm_session import ArmSession
+from runners.driver.diagnosis import ArmFailed
+from runners.driver.endpoint import DriverEndpoint
+from runners.driver.launch import Launch
+from runners.planning.arms import LaunchedArm
+from runners.protocol.messages import StartedReply
+from runners.scripts.first_state import FirstState
+from runners.scripts.script_session import ScriptEndpoint, ScriptSession
+from runners.scripts.script_setup import ScriptSetup
+
+ITERATIONS = "iterations"
+
+
+class ScriptLaunch(Launch):
+    """Runs one launch of scripts."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        arms: Sequence[ScriptSetup],
+        *,
+        state: FirstState | None,
+        tell: Callable[[Sequence[LaunchRecord]], None],
+        **given: Any,
+    ) -> None:
+        """``state``: with which all arms start; ``tell`` shows what the arms do differently; ``given``: as ``Launch`` has it."""
+        self._state, self._tell = state, tell
+        super().__init__(plan, arms, None, [], **given)
+
+    def _session(self, setup: LaunchedArm, folder: Path, endpoint: DriverEndpoint) -> ArmSession:
+        assert isinstance(setup, ScriptSetup)
+        assert isinstance(endpoint, ScriptEndpoint)
+        state = self._state.told(is_baseline=setup.name == self.plan.baseline) if self._state else {}
+        return ScriptSession(setup, launch=self.number, folder=folder, endpoint=endpoint, state=state, say=self._progress.say)
+
+    def _start(self, arms: Sequence[ArmLaunch]) -> None:
+        first = [arm for arm in arms if self._state and self._state.is_missing and arm.session.name == self.plan.baseline]
+        if first and self._state:
+            super()._start(first)
+            first[0].run_unless_failed(lambda arm: self._state.share(arm.record.ranks) if self._state else None)
+        others = [arm for arm in arms if arm not in first]
+        if self._state and self._state.is_missing:
+            failed = ArmFailed(f"{self.plan.baseline}, whose parameters it was to start with, has not saved them")
+            for arm in others:
+                arm.run_unless_failed(lambda arm: arm.fail(failed))
+        super()._start(others)
+
+    def _note_ready(self, arm: ArmLaunch, replies: Sequence[StartedReply]) -> None:
+        arm.record.scripts = [reply.script for reply in replies if reply.script]
+        super()._note_ready(arm, replies)
+
+    def _compare(self, known: Sequence[ArmLaunch]) -> None:
+        """Count iterations where samples cannot be, show what differs, and stop arms whose ranks do not agree."""
+        running = [arm for arm in known if arm.is_running]
+        if any(script.samples_from is None for arm in known for script in arm.record.scripts):
+            for arm in running:
+                arm.record.sample_unit = ITERATIONS
+                assert isinstance(arm.session, ScriptSession)
+                arm.session.counts_iterations = True
+        if len(known) == len(self.arms):
+            self._tell([arm.record for arm in known])
+        for arm in running:
+            apart = ranks_apart(arm.record)
+            if apart:
+                arm.fail(ArmFailed(apart, status="wrong"))
+
+    def _stages(self, arms: Sequence[ArmLaunch], known: Sequence[ArmLaunch]) -> list[Callable[[], None]]:
+        """Blocks, unless those arms that run have nothing to be held against."""
+        failed = {arm.record.arm for arm in self.arms if arm.record.status != "ok"}
+        return [partial(self._run_rounds, arms)] if is_comparable(self.plan, failed) else []
+
+
+def is_comparable(plan: Plan, failed: Collection[str]) -> bool:
+    """Whether the baseline and a candidate, or its control where there is none, have not failed."""
+    others = [name for name in plan.compared_arms() if name != plan.baseline]
+    candidates = [name for name in others if name in plan.arms] or others
+    return plan.baseline not in failed and any(name not in failed for name in candidates)

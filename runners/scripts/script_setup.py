@@ -1,0 +1,295 @@
+"""Resolves arms by command: where they start, by which programs, in which environment, and what their launchers need besides."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from backends.horovod.options import WHILE_STOPPED_S
+from measurement.addresses import free_port
+from measurement.errors import PlanError, UnavailableError
+from measurement.plans.plan import Arm, Plan
+from measurement.world import ALLOW_ROOT
+from runners.driver.endpoint import DriverEndpoint, free_port_on_first
+from runners.hosts.placement import Placement
+from runners.launchers import HERE, HostCommand, without_rank_variables
+from runners.launchers.base import interface_environment
+from runners.launchers.carried_variables import carrying, on_hosts, seeded
+from runners.launchers.command_lines import (
+    CONTAINERS,
+    HOROVODRUN,
+    MPIRUN,
+    PYTHON,
+    TORCHRUN,
+    CommandLine,
+    blocking_flag,
+    read_command,
+)
+from runners.launchers.slurm_job import slurm_job
+from runners.planning.arms import require_no_secrets, seed_of
+from runners.processes import rank_supervisor, remote
+from runners.processes.local import OUR_PYTHON
+from runners.processes.run_processes import RUN_ID
+
+PROBE = "RINGSIDE_PROBE"
+PROBE_FOLDER = Path(__file__).resolve().parents[1] / "probe"
+PYTHONPATH = "PYTHONPATH"
+VERSION_TIMEOUT_S = 20.0
+MEETING = ("MASTER_ADDR", "MASTER_PORT")
+BESIDE_PYTHON = (TORCHRUN, HOROVODRUN, PYTHON)
+"""Programs that an environment must have itself: another environment's would run the script there."""
+FOLDER_FLAGS = ("wdir", "wd", "D", "chdir")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptStart:
+    """One start of a script: which it is, and where its ranks find the driver."""
+
+    launch: int
+    start: int
+    """How often it was started in this launch before."""
+    run_id: str
+    endpoint: DriverEndpoint
+    placement: Placement
+    state: Mapping[str, str]
+    """For the probe: ``state`` and ``state_file``, where arms are to start alike."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptSetup:
+    """An arm by command with its programs and folders found."""
+
+    name: str
+    arm: Arm
+    plan: Plan
+    """With the arm's own number of ranks as its world size."""
+    line: CommandLine
+    folder: Path
+    """Where the command starts."""
+    inherited: Mapping[str, str]
+    """The user's environment, with the right programs first on PATH."""
+    transport: str | None = None
+    has_local_steps: bool = False
+
+    @property
+    def launcher_reference(self) -> str:
+        """The outermost launcher, or the program that stands in its place."""
+        return self.line.kind or Path(self.line.words[0]).name
+
+    @property
+    def recorded(self) -> Mapping[str, Any]:
+        """See ``LaunchedArm``."""
+        return {"python": self.arm.python, "commit": self.arm.commit}
+
+    @cached_property
+    def is_open_mpi(self) -> bool:
+        """Whether its ``mpirun`` is Open MPI's."""
+        one = self.line.find(MPIRUN)
+        if one is None or self.is_in_container:
+            return True
+        program = self.line.words[one.at - 1]
+        try:
+            found = shutil.which(program, path=self.inherited["PATH"]) or program
+            told = subprocess.run(
+                [found, "--version"], env=dict(self.inherited), capture_output=True, timeout=VERSION_TIMEOUT_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return True
+        return not any(mark in told.stdout for mark in (b"HYDRA", b"MPICH", b"Intel"))
+
+    @property
+    def is_in_container(self) -> bool:
+        """Whether an image has the programs."""
+        return Path(self.line.words[0]).name in CONTAINERS
+
+    def commands(self, start: ScriptStart) -> tuple[HostCommand, ...]:
+        """Return the commands that start it, one for each host that needs one."""
+        placement, own = start.placement, self._variables(start)
+        line, flag = self.line, self.plan.scripts.seed_flag
+        line = seeded(line, flag, seed_of(self.plan, start.launch)) if flag else line
+        several = not placement.is_local and len(placement.hosts) > 1 and line.kind == TORCHRUN
+        lines = on_hosts(line, [entry.host for entry in placement.hosts]) if several else [(HERE, line)]
+        port = free_port_on_first(placement) if several else free_port()
+        own |= {"MASTER_PORT": str(port)} if "MASTER_PORT" in self.inherited else {}
+        carried = {name: own[name] for name in (PYTHONPATH, PROBE)} | {RUN_ID: start.run_id}
+        return tuple(
+            HostCommand(
+                host=host,
+                argv=carrying(one, carried, port=port, is_open_mpi=self.is_open_mpi),
+                environment=own,
+                inherited=self.inherited if host in placement.here else self._elsewhere(),
+                folder=self.folder,
+            )
+            for host, one in lines
+        )
+
+    def _variables(self, start: ScriptStart) -> dict[str, str]:
+        """What a start adds to the environment."""
+        chosen = self.plan.environment | self.arm.environment
+        threads = {} if self.plan.threads is None else {"OMP_NUM_THREADS": str(self.plan.threads)}
+        users_path = chosen.get(PYTHONPATH, self.inherited.get(PYTHONPATH, ""))
+        path = os.pathsep.join([str(PROBE_FOLDER), *([users_path] if users_path else [])])
+        root = dict.fromkeys(ALLOW_ROOT, "1") if os.geteuid() == 0 else {}
+        steps = {"SLURM_OVERLAP": "1"} if slurm_job(os.environ) else {}  # arms share the job's cores
+        probe = {PYTHONPATH: path, PROBE: encoded(self._told(start))}
+        interface = interface_environment(self.plan.network_interface)
+        waits = {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(WHILE_STOPPED_S)}
+        return waits | threads | interface | root | steps | self._mounts(start) | chosen | self._exported() | probe
+
+    def _told(self, start: ScriptStart) -> dict[str, Any]:
+        """What the probe is told."""
+        endpoint, arm = start.endpoint, self.arm
+        return {
+            "driver": endpoint.store_address,
+            "supervisors": endpoint.supervisors.address,
+            "key_file": str(endpoint.key_file),
+            "arm": self.name,
+            "launch": start.launch,
+            "start": start.start,
+            "supervisor_file": rank_supervisor.THIS_FILE,
+            "python": sys.executable,
+            "ranks": self.plan.world_size,
+            "compared_steps": self.plan.scripts.compared_steps,
+            "samples_per_step": arm.samples_per_step,
+            "iteration_ends": arm.iteration_ends,
+            "untimed": arm.untimed,
+            "state_file": None,
+            "state": None,
+            **start.state,
+        }
+
+    def _exported(self) -> dict[str, str]:
+        """An srun without ``--export`` follows this variable."""
+        given = self.inherited.get("SLURM_EXPORT_ENV", "ALL")
+        return {} if "ALL" in given else {"SLURM_EXPORT_ENV": f"{given},{PYTHONPATH},{PROBE},{RUN_ID}"}
+
+    def _mounts(self, start: ScriptStart) -> dict[str, str]:
+        """An image sees the home folder, /tmp and the current folder; the probe may lie elsewhere."""
+        if not self.is_in_container:
+            return {}
+        needed = [str(PROBE_FOLDER), str(Path(rank_supervisor.THIS_FILE).parent), str(start.endpoint.key_file.parent)]
+        return {
+            name: ",".join([*([self.inherited[name]] if name in self.inherited else []), *needed])
+            for name in ("APPTAINER_BIND", "SINGULARITY_BIND")
+        }
+
+    def _elsewhere(self) -> dict[str, str]:
+        """What goes to another host of the user's environment."""
+        return {name: value for name, value in remote.forwarded_environment().items() if name not in OUR_PYTHON} | {
+            "PATH": self.inherited["PATH"]
+        }
+
+
+def encoded(told: Mapping[str, Any]) -> str:
+    """Return what the probe is told as one word without any sign that a shell or a launcher would read."""
+    return base64.urlsafe_b64encode(json.dumps(told).encode()).decode()
+
+
+def resolve_scripts(plan: Plan) -> dict[str, ScriptSetup]:
+    """Resolve every arm of a plan of commands, the control included; returns them by name.
+
+    Raises:
+        PlanError: a folder, a Python or a program is not there, or the probe could not arrive.
+    """
+    if plan.measurement.mode == "separate":
+        raise PlanError("measurement.mode 'separate' is for runs that people started themselves; use interleaved or sequential")
+    return {name: _resolved(name, arm, plan) for name, arm in plan.compared_arms().items()}
+
+
+def _resolved(name: str, arm: Arm, plan: Plan) -> ScriptSetup:
+    assert arm.command is not None
+    require_no_secrets(plan, arm)
+    try:
+        line = read_command(arm.command)
+        folder = Path(arm.directory or ".").expanduser().absolute()
+        if not folder.is_dir():
+            raise PlanError(f"directory '{folder}' is not a folder; give the one in which you start the command")
+        setup = ScriptSetup(
+            name=name,
+            arm=arm,
+            plan=plan.model_copy(update={"world_size": arm.ranks or plan.world_size}),
+            line=line,
+            folder=folder,
+            inherited=_inherited(arm, line),
+        )
+        _require_probe(line)
+        if not setup.is_in_container:
+            _require_programs(setup)
+    except UnavailableError as error:
+        raise UnavailableError(f"arm '{name}': {error}", lack=error.lack) from error
+    except PlanError as error:
+        raise PlanError(f"arm '{name}': {error}") from error
+    return setup
+
+
+def _inherited(arm: Arm, line: CommandLine) -> dict[str, str]:
+    """Return the user's whole environment, as the command has it where it is typed, with the arm's Python first."""
+    found = without_rank_variables(os.environ)
+    if "TORCHELASTIC_RUN_ID" not in os.environ:  # the user's own, by which ranks without a launcher of torch's meet
+        found |= {name: os.environ[name] for name in MEETING if name in os.environ}
+    path = found.get("PATH", os.defpath)
+    if arm.python is not None:
+        python = Path(arm.python).expanduser().absolute()
+        if not (python.is_file() and os.access(python, os.X_OK)):
+            raise PlanError(f"python '{python}' cannot be run; give the path of an environment's Python, /envs/old/bin/python")
+        return _within(found, python.parent, path)
+    own = Path(sys.executable).parent
+    names = [line.words[0], *(line.words[one.at - 1] for one in line.launchers)]
+    only_ours = [name for name in names if shutil.which(name, path=path) is None and shutil.which(name, path=str(own))]
+    return _within(found, own, path) if only_ours else found
+
+
+def _within(environment: Mapping[str, str], folder: Path, path: str) -> dict[str, str]:
+    """Return the environment as if that of this folder's Python were activated."""
+    left = {name: value for name, value in environment.items() if name not in ("VIRTUAL_ENV", "PYTHONHOME")}
+    virtual = {"VIRTUAL_ENV": str(folder.parent)} if (folder.parent / "pyvenv.cfg").is_file() else {}
+    return left | virtual | {"PATH": os.pathsep.join([str(folder), path])}
+
+
+def _require_probe(line: CommandLine) -> None:
+    """Refuse what keeps the probe out."""
+    flag = blocking_flag(line)
+    if flag:
+        raise PlanError(f"python {flag} does not read PYTHONPATH, by which Ringside's probe arrives; leave that flag out")
+
+
+def _require_programs(setup: ScriptSetup) -> None:
+    """Refuse programs and files that are not there, before anything starts."""
+    line, path = setup.line, setup.inherited["PATH"]
+    words = [line.words[0], *(line.words[one.at - 1] for one in line.launchers)]
+    words += [line.words[line.python]] if line.python is not None else []
+    for word in dict.fromkeys(words):
+        place = setup.folder / word if "/" in word else shutil.which(word, path=path)
+        if place is None or not Path(place).is_file():
+            where = "there" if "/" in word else "on PATH"
+            remedy = "activate its environment, or give its python (--python-a, --python-b)"
+            raise UnavailableError(f"'{word}' is not {where}; {remedy}", lack=f"'{word}' is not there")
+        beside = Path(setup.arm.python).expanduser().absolute().parent if setup.arm.python else None
+        if beside and word in BESIDE_PYTHON and Path(place).parent != beside:
+            raise UnavailableError(f"'{word}' is not beside python '{setup.arm.python}'; install it there", lack=f"no {word}")
+    moves = any(flag in one.flags for one in line.launchers for flag in FOLDER_FLAGS)
+    if line.script and not moves and setup.arm.commit is None and not (setup.folder / line.script).is_file():
+        raise PlanError(f"'{line.script}' is not in '{setup.folder}'; give its path from there, or directory")
+
+
+def in_worktree(setup: ScriptSetup, folder: Path) -> ScriptSetup:
+    """Return the arm as it starts in a worktree.
+
+    Raises:
+        PlanError: the revision has no such folder or script.
+    """
+    if not folder.is_dir():
+        raise PlanError(f"arm '{setup.name}': commit '{setup.arm.commit}' has no folder like '{setup.folder}'")
+    moved = replace(setup, folder=folder)
+    if setup.line.script and not (folder / setup.line.script).is_file():
+        raise PlanError(f"arm '{setup.name}': commit '{setup.arm.commit}' has no '{setup.line.script}'")
+    return moved

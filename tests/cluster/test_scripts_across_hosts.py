@@ -1,0 +1,95 @@
+"""Scripts of a user's over two hosts that share no name, network or processes: each launcher reaches them in its own way."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+import yaml
+
+from measurement.records.results import ResultsFolder
+from runners.lab import namespaces
+from tests.cluster.conftest import inside
+from tests.conftest import REPOSITORY, needs_horovod, wait_until
+
+pytestmark = needs_horovod
+EITHER = REPOSITORY / "tests" / "outside" / "scripts" / "either.py"
+HOROVODRUN = f"horovodrun --gloo -np 2 -H host1:1,host2:1 python {EITHER} --by horovod"
+MPIRUN = f"mpirun -np 2 -H host1:1,host2:1 --bind-to none python {EITHER} --by horovod"
+TORCHRUN = f"torchrun --nproc-per-node 1 {EITHER} --by ddp"
+MEASUREMENT = {"launches": 1, "rounds": 2, "block_steps": 4, "control": False}
+
+
+@pytest.fixture
+def nothing_left(lab):
+    """Hosts run no more than they ran before."""
+    before = {host: len(processes_of(host)) for host in ("host1", "host2")}
+    yield
+    for host in before:
+        wait_until(lambda host=host: len(processes_of(host)) <= before[host], seconds=60)
+
+
+def processes_of(host):
+    return set(namespaces.processes_in([namespaces.networks()[host]]))
+
+
+def records_of(folder):
+    return {record.arm: record for record in ResultsFolder(folder).records()}
+
+
+def test_each_launcher_reaches_both_hosts(nothing_left, tmp_path):
+    """mpirun and horovodrun carry their own hosts, torchrun is started on each host of the plan."""
+    arms = {"torchrun": {"command": TORCHRUN}, "horovodrun": {"command": HOROVODRUN}, "mpirun": {"command": MPIRUN}}
+    content = {"name": "hosts", "hosts": "host1:1,host2:1", "baseline": "torchrun", "arms": arms, "measurement": MEASUREMENT}
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(yaml.safe_dump({**content, "scripts": {"same_start": True}}))
+    done = inside("host1", "ringside", "compare", plan, "-o", tmp_path / "out", timeout=600)
+    assert done.returncode == 0, done.stderr + done.stdout
+    records = records_of(tmp_path / "out")
+    assert {arm: (record.status, record.hosts) for arm, record in records.items()} == dict.fromkeys(
+        arms, ("ok", ["host1", "host2"])
+    )
+    assert [command["host"] for command in records["torchrun"].commands] == ["host1", "host2"]
+    words = [shlex.join(command["argv"]) for command in records["torchrun"].commands]
+    assert [f"--nnodes 2 --node-rank {node} --master-addr host1" in line for node, line in enumerate(words)] == [True, True]
+    assert "-x PYTHONPATH -x RINGSIDE_PROBE -x RINGSIDE_RUN" in shlex.join(records["mpirun"].commands[0]["argv"])
+    assert shlex.join(records["horovodrun"].commands[0]["argv"]) == HOROVODRUN
+    start = json.loads((tmp_path / "out" / "comparison.json").read_text())["equality"]["start"]
+    assert {arm: found["verdict"] for arm, found in start.items()} == {"horovodrun": "equal", "mpirun": "equal"}
+
+
+def test_hosts_are_those_of_the_commands_and_a_script_that_fails_there_is_told(nothing_left, tmp_path):
+    typed = (HOROVODRUN, f"{HOROVODRUN} --crash-at 3", "--name-a", "well", "--name-b", "crashes", "-o", tmp_path / "out")
+    settings = [word for name, value in MEASUREMENT.items() for word in ("--set", f"measurement.{name}={value}".lower())]
+    done = inside("host1", "ringside", "ab", *typed, *settings, timeout=600)
+    assert done.returncode == 1, done.stderr + done.stdout
+    record = records_of(tmp_path / "out")["crashes"]
+    assert record.status == "failed"
+    assert "ValueError: the disk of the user is full" in record.error.message
+    assert record.error.hosts[0] in ("host1", "host2")
+    assert ResultsFolder(tmp_path / "out").read_plan().hosts == "host1:1,host2:1"
+
+
+def test_a_host_that_lacks_the_variables_is_told(nothing_left, tmp_path):
+    """The environment is dropped on the way, as by a wrapper around ssh."""
+    wrapped = f"mpirun -np 2 -H host1:1,host2:1 --bind-to none env -u RINGSIDE_PROBE -u PYTHONPATH python {EITHER} --by horovod"
+    quick = ("--set", "measurement.start_timeout_s=40", "--launches", "1", "--set", "measurement.control=false")
+    done = inside(
+        "host1",
+        "ringside",
+        "ab",
+        wrapped,
+        HOROVODRUN,
+        "--name-a",
+        "a",
+        "--name-b",
+        "b",
+        *quick,
+        "-o",
+        tmp_path / "out",
+        timeout=600,
+    )
+    assert done.returncode == 1, done.stderr
+    message = records_of(tmp_path / "out")["a"].error.message
+    assert "the environment does not reach its ranks, which have no RINGSIDE_PROBE" in message

@@ -1,0 +1,250 @@
+"""The probe in real scripts, which know nothing of it: two ranks under each launcher, and single processes that train unusually."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+
+import pytest
+
+from runners.protocol.messages import BlockReply, EndedReply, ErrorReply, FinishedReply, StartedReply
+from tests.conftest import needs_horovod, no_process_stays
+from tests.kit.scripts import ScriptDriver
+
+STEPS, WARMUP = 10, 2
+LAUNCHERS = {
+    "torchrun": ["torchrun", "--nproc-per-node", 2, "probe_ddp.py"],
+    "horovodrun": ["horovodrun", "--gloo", "-np", 2, "-H", "localhost:2", "python", "probe_horovod.py"],
+    "mpirun": ["mpirun", "-np", 2, "--oversubscribe", "-x", "PYTHONPATH", "-x", "RINGSIDE_PROBE", "python", "probe_horovod.py"],
+}
+
+
+@contextlib.contextmanager
+def driver(folder, **settings):
+    with no_process_stays():
+        made = ScriptDriver(folder, **settings)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def run_through(folder, argv):
+    """All that a driver does with an arm: start, two blocks with the ranks stopped in between, finish."""
+    with driver(folder) as arm:
+        arm.start(*argv)
+        found = {"started": arm.receive(), "blocks": []}
+        for number in range(2):
+            found["blocks"].append(arm.block(STEPS, warmup=WARMUP, block=number))
+            arm.stop()
+            arm.go_on()
+        found["counters"] = arm.supervisors.counters(arm.arm, 0)
+        found["finished"] = arm.finish()
+        found["exit_code"], found["log"] = arm.exit_code, arm.log
+    return found
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=() if name == "torchrun" else needs_horovod) for name in LAUNCHERS]
+)
+def launched(request, tmp_path_factory):
+    return request.param, run_through(tmp_path_factory.mktemp(request.param), LAUNCHERS[request.param])
+
+
+def test_ranks_start_run_blocks_and_finish(launched):
+    launcher, found = launched
+    assert all(isinstance(reply, StartedReply) for reply in found["started"]), found["log"]
+    assert all(isinstance(reply, FinishedReply) for reply in found["finished"])
+    assert found["exit_code"] == 0, found["log"]
+    reports = [reply.report for reply in found["started"]]
+    assert [(one.rank, one.local_rank, one.world_size) for one in reports] == [(0, 0, 2), (1, 1, 2)]
+    library, transport = {"torchrun": ("ddp", "gloo"), "horovodrun": ("horovod", "gloo"), "mpirun": ("horovod", "mpi")}[launcher]
+    assert (reports[0].backend["library"], reports[0].backend["transport"]) == (library, transport)
+    assert found["counters"]  # read by Ringside's own Python
+    assert found["finished"][0].drift.parameters == found["finished"][1].drift.parameters != {}
+
+
+def test_blocks_are_whole_and_their_phases_sum(launched):
+    _, found = launched
+    for number, replies in enumerate(found["blocks"]):
+        for rank, reply in enumerate(replies):
+            assert isinstance(reply, BlockReply)
+            own = reply.block.ranks[0]
+            assert (own.rank, own.samples, len(own.phases_s)) == (rank, [8] * STEPS, STEPS)
+            assert own.first_step == 5 + number * (STEPS + WARMUP)
+            assert len(own.losses) == len(own.loss_samples) == STEPS + WARMUP
+            assert all(math.isfinite(loss) for loss in own.losses)
+            assert all(min(phases) > 0 for phases in own.phases_s)
+            assert 0 < sum(map(sum, own.phases_s)) <= own.core_use.wall_s
+            assert own.threads.running_s > 0
+
+
+def test_what_ranks_report_of_their_first_steps_can_be_held_against_each_other(launched):
+    launcher, found = launched
+    first, other = (reply.script for reply in found["started"])
+    assert first.started == other.started
+    assert first.notes == other.notes == []
+    assert set(first.sizes) == set(first.started) >= {"0.weight", "buffer:1.running_mean"}
+    assert [len(one.steps) for one in (first, other)] == [5, 5]
+    for mine, theirs in zip(first.steps, other.steps, strict=True):
+        assert mine.batch != theirs.batch
+        assert (mine.samples, mine.backward_passes, mine.learning_rates) == (8, 1, [0.1])
+        for name, value in mine.parameters.items():
+            assert theirs.parameters[name] == pytest.approx(value, rel=1e-5, abs=1e-6)
+    gradient = first.steps[0].gradients["0.weight"]
+    assert other.steps[0].gradients["0.weight"] == pytest.approx(gradient, rel=1e-5, abs=1e-7)  # after the exchange
+    configuration = first.configuration
+    assert (configuration["world_size"], configuration["sampler.class"], configuration["accumulation"]) == (
+        2,
+        "DistributedSampler",
+        1,
+    )
+    assert (configuration["optimizer.0.class"], configuration["optimizer.0.0.lr"]) == ("SGD", 0.1)
+    assert configuration["ddp.bucket_cap_mb" if launcher == "torchrun" else "horovod.op"] == (
+        25 if launcher == "torchrun" else "Average"
+    )
+
+
+def alone(folder, name, *, blocks=2, **settings):
+    """A single process, its first report and the replies to blocks, of which the last is what came instead."""
+    with driver(folder, ranks=1, **settings) as arm:
+        arm.start(sys.executable, "probe_cases.py", name)
+        replies = arm.receive()
+        while isinstance(replies[-1], StartedReply | BlockReply) and len(replies) <= blocks:
+            replies += arm.block(20, block=len(replies))
+        if isinstance(replies[-1], StartedReply | BlockReply):
+            replies += arm.finish()
+        else:
+            arm.exit_code = arm.process.wait(timeout=60)
+        return replies, arm
+
+
+def test_a_script_that_ends_early_says_so(tmp_path):
+    replies, arm = alone(tmp_path, "exits", blocks=4)
+    assert replies[-1] == EndedReply(steps=50, exit_code=7)
+    assert [type(reply) for reply in replies[:-1]] == [StartedReply, BlockReply, BlockReply]
+    assert arm.exit_code == 7
+
+
+def test_a_script_is_started_anew(tmp_path):
+    with driver(tmp_path, ranks=1) as arm:
+        for start in range(2):
+            arm.start(sys.executable, "probe_cases.py", "exits", start=start)
+            assert isinstance(arm.receive()[0], StartedReply)
+            own = arm.block(10, block=start)[0].block.ranks[0]
+            assert (own.start, own.first_step) == (start, 5)
+            assert isinstance(arm.block(10**6)[0], EndedReply)
+            arm.process.wait(timeout=60)
+            assert arm.server.restart(arm.arm, 0) == start + 1
+            arm.supervisors.release(arm.arm, 0)
+
+
+def test_a_script_that_raises_is_told_with_its_line(tmp_path):
+    replies, arm = alone(tmp_path, "crashes")
+    error = replies[-1]
+    assert isinstance(error, ErrorReply)
+    assert "ValueError: the thirtieth step was too much, at probe_cases.py:" in error.message
+    assert any(line.lstrip().startswith(">") and "raise ValueError" in line for line in error.excerpt)
+    assert arm.exit_code == 1
+    assert "Traceback" in arm.log
+
+
+def test_what_goes_wrong_in_the_probe_does_not_end_the_script(tmp_path):
+    replies, arm = alone(tmp_path, "odd")
+    assert isinstance(replies[-1], ErrorReply)
+    assert replies[-1].message == "the probe failed: RuntimeError: not yet"
+    assert any("batches.py" in line for line in replies[-1].excerpt)
+    assert arm.exit_code == 0
+    assert "ended by itself 39" in arm.log
+
+
+def test_several_optimizers_step_in_an_iteration(tmp_path):
+    replies, _ = alone(tmp_path, "two_optimizers", blocks=1, samples_per_step=32)
+    script = replies[0].script
+    assert (script.samples_from, replies[1].block.ranks[0].samples) == ("samples_per_step", [32] * 20)
+    assert [step.backward_passes for step in script.steps] == [1, 3, 3, 3, 3]
+    assert (script.configuration["accumulation"], script.configuration["optimizer.1.class"]) == (1, "Adam")
+    assert {"0.weight", "Linear.weight"} <= set(script.started)
+    assert ["Linear.weight" in step.gradients for step in script.steps] == [False, True, False, False, False]
+
+
+def test_lbfgs_calls_its_closure_many_times_in_a_step(tmp_path):
+    replies, _ = alone(tmp_path, "lbfgs", blocks=1)
+    script, own = replies[0].script, replies[1].block.ranks[0]
+    assert all(step.backward_passes > 1 and step.samples == 4 for step in script.steps)
+    assert (script.configuration["accumulation"], script.notes) == (1, [])
+    assert script.steps[0].gradients
+    assert own.samples == [4] * 20
+
+
+@pytest.mark.parametrize("untimed", ["nothing", "evaluation"])
+def test_an_evaluation_is_timed_unless_the_plan_says_otherwise(tmp_path, untimed):
+    replies, _ = alone(tmp_path, "evaluates", blocks=1, untimed=untimed)
+    own = replies[1].block.ranks[0]
+    assert replies[0].script.configuration["accumulation"] == 2
+    assert own.samples == [8] * 20
+    assert {step for step, _ in own.gaps} >= ({1, 9, 17} if untimed == "nothing" else set())
+    assert (own.untimed_s > sum(map(sum, own.phases_s))) == (untimed == "evaluation")
+
+
+def test_steps_that_overflow_are_counted_and_losses_are_not_scaled(tmp_path):
+    replies, _ = alone(tmp_path, "overflows", blocks=1)
+    script, own = replies[0].script, replies[1].block.ranks[0]
+    assert [math.isfinite(step.loss) for step in script.steps] == [True, True, False, True, True]
+    assert script.steps[0].loss < 3
+    assert script.steps[2].parameters == script.steps[1].parameters
+    assert 6 <= own.skipped_steps <= 7
+    assert script.configuration["autocast.dtype"] == "bfloat16"
+    assert script.configuration["scaler.enabled"] is True
+
+
+def test_compiled_steps_are_steps_and_the_probe_is_not_compiled(tmp_path):
+    replies, arm = alone(tmp_path, "compiled", blocks=1)
+    assert isinstance(replies[-1], FinishedReply)
+    assert replies[0].script.configuration["model.class"] == "Sequential"
+    assert "recompile_limit" not in arm.log
+    assert "global hooks" not in arm.log
+
+
+def test_parameters_without_optimizer_and_batches_without_loader_are_told(tmp_path):
+    script = alone(tmp_path, "lost_parameters", blocks=0)[0][0].script
+    assert script.without_optimizer == ["1.weight", "1.bias", "3.weight", "3.bias"]
+    assert (script.samples_from, script.steps[0].samples, script.steps[0].batch) == (None, None, None)
+
+
+def test_one_script_begins_with_the_parameters_of_another(tmp_path):
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    state = str(tmp_path / "state.pt")
+    saved = alone(tmp_path / "one", "plain", blocks=0, state_file=state, state="save")[0][0].script
+    loaded = alone(tmp_path / "other", "seeded_otherwise", blocks=0, state_file=state, state="load")[0][0].script
+    assert loaded.started == saved.started
+    assert loaded.notes == []
+
+
+def test_ranks_that_a_script_starts_itself_are_ranks(tmp_path):
+    with driver(tmp_path, ranks=2) as arm:
+        arm.start(sys.executable, "probe_cases.py", "spawns")
+        assert [reply.report.rank for reply in arm.receive()] == [0, 1]
+        replies = arm.block(10**6)
+        assert [type(reply) for reply in replies] == [ErrorReply, EndedReply]
+        assert "KeyError: 'rank 0'" in replies[0].message
+
+
+def test_a_rank_without_driver_ends(tmp_path):
+    with driver(tmp_path, ranks=1) as arm:
+        arm.start(sys.executable, "probe_cases.py", "plain")
+        arm.receive()
+        arm.server.close()
+        assert arm.process.wait(timeout=60) != 0
+
+
+def test_a_share_of_the_parameters_is_not_compared(tmp_path):
+    replies, _ = alone(tmp_path, "shards", blocks=1)
+    script = replies[0].script
+    assert script.sharded
+    assert not script.started
+    assert not script.steps[0].parameters
+    assert script.configuration["library"] == "fsdp"
+    assert replies[1].drift.parameters == {}

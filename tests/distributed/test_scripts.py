@@ -1,0 +1,209 @@
+"""Scripts of a user's, unmodified, as arms: real launchers, their ends, their failures, exit codes, and how one goes on."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from measurement.records.results import ResultsFolder
+from tests.conftest import REPOSITORY, needs_horovod, no_process_stays, ringside, wait_until
+from tests.kit.commands import environment
+
+SCRIPTS = REPOSITORY / "tests" / "outside" / "scripts"
+HOROVODRUN = "horovodrun --gloo -np 2 -H localhost:2 python either.py --by horovod"
+TORCHRUN = "torchrun --nproc-per-node 2 either.py --by ddp"
+ALONE = "python either.py"
+SHORT = ("--set", "measurement.block_steps=4", "--set", "measurement.control=false", "--set", "measurement.start_timeout_s=120")
+LONGEST_S = 600
+"""For a comparison on a machine that others use."""
+
+
+def ab(*arguments, cwd=SCRIPTS, **options):
+    return ringside_in(cwd, "ab", *arguments, *SHORT, **options)
+
+
+def ringside_in(folder, *arguments, **options):
+    """As a user runs it in a folder of their own, in an environment that is activated."""
+    command = [sys.executable, "-m", "runners.cli", *map(str, arguments)]
+    own = environment() | {"PYTHONPATH": str(REPOSITORY)} | options
+    return subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, cwd=folder, env=own, check=False)
+
+
+def records_of(folder):
+    return {(record.launch, record.arm): record for record in ResultsFolder(folder).records()}
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """Horovod against DDP, which comes to its end after 26 steps: what was typed, what was said, and the folder."""
+    out = tmp_path_factory.mktemp("scripts") / "out"
+    typed = (HOROVODRUN, f"{TORCHRUN} --steps 26", "--name-a", "hvd", "--name-b", "ddp", "--launches", "1", "--steps", "12")
+    with no_process_stays():
+        done = ab(*typed, "-o", out, MY_OWN="1")
+    assert done.returncode == 0, done.stderr + done.stdout
+    return typed, done, out
+
+
+@needs_horovod
+def test_horovod_and_ddp_are_compared_as_they_are_typed(compared):
+    _, done, out = compared
+    records = records_of(out)
+    assert {arm: record.status for (_, arm), record in records.items()} == {"hvd": "ok", "ddp": "ok"}
+    for record in records.values():
+        assert (record.backend, record.workload, record.world_size, record.sample_unit) == ("script", "script", 2, "samples")
+        assert [rank.world_size for rank in record.ranks] == [2, 2]
+        assert sum(block.steps for block in record.blocks) == 12
+        assert [len(script.steps) for script in record.scripts] == [5, 5]
+        assert set(ResultsFolder(out).losses(record)["samples"]) == {8}
+        assert record.exit_codes == [0]
+        (command,) = record.commands
+        assert {"PYTHONPATH", "RINGSIDE_PROBE"} <= set(command["environment"])
+        assert "MY_OWN" not in command["environment"]
+    assert shlex.join(records[0, "hvd"].commands[0]["argv"]) == HOROVODRUN, "it carries its environment by itself"
+    assert records[0, "ddp"].commands[0]["argv"][:2] == ["torchrun", "--master-port"], "arms are up at the same time"
+    assert set(ResultsFolder(out).losses(records[0, "ddp"])["step"]) >= set(range(5))
+    found = json.loads((out / "comparison.json").read_text())
+    assert found["equality"]["start"]["ddp"]["verdict"].startswith("equal")
+    assert "library" in {one["field"] for one in found["configuration_differences"]}
+    assert "What the scripts do differently" in done.stderr
+    assert done.stderr.index("What the scripts do differently") < done.stderr.index("measuring blocks")
+
+
+@needs_horovod
+def test_a_script_that_ends_is_started_anew_and_told_once(compared):
+    _, done, out = compared
+    record = records_of(out)[0, "ddp"]
+    assert record.script_starts > 1
+    assert done.stderr.count("ddp ends after 26 steps; it is started anew, as often as needed") == 1
+    assert set(ResultsFolder(out).losses(record)["start"]) == set(range(record.script_starts))
+
+
+@needs_horovod
+@pytest.mark.parametrize(
+    ("asked", "code", "told"),
+    [
+        ((), 0, ""),
+        (("--assert-equal",), 0, ""),
+        (("--assert-not-slower", "5%"), 3, "ddp is not shown to be at most 5% slower: there is no ratio, 0.950 was asked"),
+    ],
+)
+def test_the_same_command_goes_on_and_its_code_says_what_was_asked(compared, asked, code, told):
+    typed, _, out = compared
+    before = (out / "launch-000" / "ddp" / "record.json").read_bytes()
+    done = ab(*typed, *asked, "-o", out)
+    assert done.returncode == code, done.stderr
+    assert told in done.stderr
+    assert "every launch is measured already" in done.stderr
+    assert (out / "launch-000" / "ddp" / "record.json").read_bytes() == before
+
+
+def test_a_changed_script_or_another_command_is_not_mixed_in(tmp_path):
+    script = tmp_path / "either.py"
+    script.write_text((SCRIPTS / "either.py").read_text())
+    typed = (ALONE, f"{ALONE} --seed 2", "--launches", "2", "--steps", "4", "-o", "out")
+    with no_process_stays():
+        command = [sys.executable, "-m", "runners.cli", "ab", *typed, *SHORT]
+        own = environment() | {"PYTHONPATH": str(REPOSITORY)}
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=own) as process:
+            try:
+                wait_until((tmp_path / "out" / "launch-001").exists, seconds=LONGEST_S)
+                process.send_signal(signal.SIGINT)
+                _, told = process.communicate(timeout=120)
+            finally:
+                process.kill()
+        assert process.returncode == 130, told
+        assert "ringside: interrupted; go on with: ringside ab 'python either.py' 'python either.py --seed 2'" in told
+        assert ab(*typed, "--set", "measurement.block_s=1", cwd=tmp_path).returncode == 2
+        script.write_text(script.read_text() + "# changed\n")
+        refused = ab(*typed, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert "was measured in another environment (a/either.py: " in refused.stderr
+        done = ab(*typed, "--resume-elsewhere", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {launch for launch, _ in records_of(tmp_path / "out")} == {0, 1}
+
+
+def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
+    """One launch: each arm fails in a way of its own, and the baseline does not."""
+    commands = {
+        "well": {"command": f"{ALONE} --no-loader"},
+        "crashes": {"command": f"{ALONE} --crash-at 7"},
+        "never": {"command": f"{ALONE} --never-step"},
+        "short": {"command": f"{ALONE} --steps 8"},
+        "shorter": {"command": f"{ALONE} --steps 3"},
+        "counts": {"command": ALONE, "ranks": 2},
+        "unstarted": {"command": "env -i sh -c 'exit 3'", "ranks": 1},
+    }
+    arms = {name: {"directory": str(SCRIPTS), **arm} for name, arm in commands.items()}
+    measurement = {"launches": 2, "rounds": 1, "block_steps": 4, "control": False, "start_timeout_s": 75}
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(yaml.safe_dump({"name": "wrong", "baseline": "well", "arms": arms, "measurement": measurement}))
+    with no_process_stays():
+        done = ringside_in(tmp_path, "compare", plan, "-o", "out")
+    assert done.returncode == 1, done.stderr
+    records = {arm: record for (_, arm), record in records_of(tmp_path / "out").items()}
+    assert records["well"].status == "ok"
+    messages = {name: record.error.message for name, record in records.items() if record.error}
+    assert messages.keys() == commands.keys() - {"well"}
+    assert "ValueError: the disk of the user is full" in messages["crashes"]
+    assert any(">" in line and "raise ValueError" in line for line in records["crashes"].error.excerpt)
+    assert "no step of a torch.optim optimizer came" in messages["never"]
+    assert records["never"].status == "timeout"
+    assert "the script ends after 8 steps; a block needs 6 behind those that are compared" in messages["short"]
+    assert "ends after 3 steps, within the first steps, which are compared" in messages["shorter"]
+    assert "takes itself for rank 0 of 1, and 2 ranks were expected" in messages["counts"]
+    assert "the launcher ended with code 3" in messages["unstarted"]
+    assert "no further launches: nothing is left to compare" in done.stderr
+
+
+def test_two_commits_start_alike_where_they_are_asked_to(tmp_path):
+    def git(*arguments):
+        who = ("-c", "user.name=n", "-c", "user.email=e@example.org")
+        subprocess.run(["git", "-C", tmp_path, *who, *arguments], check=True, capture_output=True)
+
+    folder = tmp_path / "train"
+    folder.mkdir()
+    script = folder / "either.py"
+    git("init")
+    for line in ("", "torch.nn.init.zeros_(model[0].bias)\n"):
+        text = (SCRIPTS / "either.py").read_text()
+        script.write_text(text.replace("optimizer = torch", f"{line}optimizer = torch", 1))
+        git("add", ".")
+        git("commit", "-m", "a version")
+    script.write_text("syntax error")  # not committed
+    flags = ("--commit-a", "HEAD~1", "--commit-b", "HEAD", "--same-start", "--seed-flag", "--seed", "--launches", "1")
+    with no_process_stays():
+        done = ab(f"{ALONE} --no-loader", f"{ALONE} --no-loader", *flags, "--steps", "4", "-o", tmp_path / "out", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    records = records_of(tmp_path / "out")
+    assert [record.commands[0]["argv"][-2:] for record in records.values()] == [["--seed", "1"]] * 2
+    assert {record.sample_unit for record in records.values()} == {"iterations"}
+    found = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert found["equality"]["start"]["b"]["verdict"] == "equal"
+    manifest = ResultsFolder(tmp_path / "out").read_manifest()
+    assert {"a/commit", "b/commit"} <= manifest.sources.keys()
+    assert any("without the changes that are not committed" in note for note in manifest.notes)
+    listed = subprocess.run(["git", "-C", tmp_path, "worktree", "list"], capture_output=True, text=True, check=True).stdout
+    assert len(listed.splitlines()) == 1
+
+
+def test_a_revision_that_is_not_there_is_refused(tmp_path):
+    done = ab(ALONE, ALONE, "--commit-b", "no-such-revision", "-o", tmp_path / "out")
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert "arm 'b': commit 'no-such-revision' is no revision of" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_check_tells_what_a_plan_of_commands_starts(tmp_path):
+    plan = tmp_path / "plan.yaml"
+    arm = {"command": TORCHRUN, "directory": str(SCRIPTS)}
+    plan.write_text(yaml.safe_dump({"name": "n", "baseline": "a", "arms": {"a": arm}}))
+    done = ringside("check", plan)
+    assert done.returncode == 0, done.stderr
+    assert f"  arm        a: 2 ranks by torchrun, in {SCRIPTS}\nnothing to mend" in done.stdout

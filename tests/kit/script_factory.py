@@ -1,0 +1,232 @@
+"""Records of scripts of known truth: a small training is computed for every rank, and what a probe would report is read from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from measurement.plans.plan import Plan
+from measurement.records.record import BlockRecord, LaunchRecord
+from measurement.records.results import ResultsFolder
+from measurement.records.script_report import ComparedStep, ScriptReport
+from tests.kit.results_factory import Truth, make_launch, make_manifest
+
+SHAPES = {"conv.weight": 200, "conv.bias": 20, "fc.weight": 100, "fc.bias": 10}
+BUFFER = "buffer:bn.running_mean"
+STEPS = 5
+CONFIGURATION = {
+    "world_size": 2,
+    "loader.batch_size": 32,
+    "rank_local_batch": 32,
+    "loader.length": 94,
+    "epoch.steps": 94,
+    "loader.samples": 6000,
+    "loader.workers": 0,
+    "loader.class": "DataLoader",
+    "sampler.class": "DistributedSampler",
+    "sampler.replicas": 2,
+    "sampler.shuffle": True,
+    "optimizer.0.class": "SGD",
+    "optimizer.0.0.lr": 0.1,
+    "optimizer.0.0.momentum": 0.0,
+    "optimizer.0.parameters": 4,
+    "accumulation": 1,
+    "model.class": "Net",
+    "model.parameters": 330,
+    "model.buffers": 20,
+    "model.dtypes": ["float32"],
+    "autocast.enabled": False,
+    "scaler.enabled": False,
+    "device": "cpu",
+    "threads.torch": 1,
+    "library": "ddp",
+    "transport": "gloo",
+    "ddp.broadcast_buffers": True,
+    "ddp.comm_hook": "none",
+    "ddp.bucket_cap_mb": 25.0,
+    "version.torch": "2.15.0",
+}
+HOROVOD = {
+    "library": "horovod",
+    "horovod.op": "Average",
+    "horovod.compression": "none",
+    "horovod.backward_passes_per_step": 1,
+    "ddp.broadcast_buffers": None,
+    "ddp.comm_hook": None,
+    "ddp.bucket_cap_mb": None,
+}
+"""What a Horovod script's configuration has instead; None: not there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """What is true of one script; by default two ranks of DDP that train as they should."""
+
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+    """Where it is another than ``CONFIGURATION``; None: not there."""
+    ranks: int = 2
+    start_seed: int = 1
+    learning_rate: float = 0.1
+    rate_at: Callable[[int], float] = lambda step: 1.0
+    """Factor of the learning rate in a step, from 0."""
+    gradient_factor: float = 1.0
+    """2: summed over two ranks, not averaged."""
+    rounding: float = 0.0
+    """Relative noise of every gradient, alike on all ranks."""
+    noise_seed: int = 0
+    """Of ``rounding``."""
+    not_exchanged: Sequence[str] = ()
+    """Parameters of which each rank keeps its own gradient."""
+    left_out: Sequence[str] = ()
+    """Parameters that no optimizer has."""
+    never_moved: Sequence[str] = ()
+    """Parameters that no step changes, though the optimizer has them."""
+    same_batches: bool = False
+    """Whether all ranks read the same data."""
+    data_seed: int = 0
+    starts_apart: bool = False
+    own_buffers: bool = False
+    """Whether buffers differ between ranks."""
+    seeds: Sequence[int] | None = None
+    """By rank; None: 1 on all."""
+    samples: int | None = 32
+    samples_from: str | None = "loader"
+    sharded: bool = False
+    notes: Sequence[str] = ()
+
+    def reports(self) -> list[ScriptReport]:
+        """What its ranks report."""
+        weights = [self._start(rank) for rank in range(self.ranks)]
+        started = [{name: own.copy() for name, own in mine.items()} for mine in weights]
+        steps: list[list[ComparedStep]] = [[] for _ in range(self.ranks)]
+        for number in range(STEPS):
+            batches = [self.data_seed * 1000 + number * 10 + (0 if self.same_batches else rank) for rank in range(self.ranks)]
+            gradients = self._exchanged([_gradients(mine, batch) for mine, batch in zip(weights, batches, strict=True)], number)
+            rate = self.learning_rate * self.rate_at(number)
+            for rank, own in enumerate(gradients):
+                for name, gradient in own.items():
+                    if name not in (*self.left_out, *self.never_moved):
+                        weights[rank][name] -= rate * gradient
+                seen = {name: sketch(gradient) for name, gradient in own.items() if name not in self.left_out}
+                steps[rank].append(
+                    ComparedStep(
+                        loss=1.0 / (number + 1),
+                        learning_rates=[rate],
+                        samples=self.samples,
+                        batch=f"batch-{batches[rank]}",
+                        gradients=seen if number == 0 else {},
+                        parameters={name: sketch(own) for name, own in weights[rank].items() if name not in self.left_out},
+                    )
+                )
+        return [self._report(rank, started[rank], steps[rank]) for rank in range(self.ranks)]
+
+    def _start(self, rank: int) -> dict[str, np.ndarray]:
+        random = np.random.default_rng(self.start_seed + (rank if self.starts_apart else 0))
+        return {name: random.normal(size=size) for name, size in SHAPES.items()}
+
+    def _exchanged(self, gradients: list[dict[str, np.ndarray]], step: int) -> list[dict[str, np.ndarray]]:
+        random = np.random.default_rng([self.noise_seed, step])
+        means = {name: np.mean([own[name] for own in gradients], axis=0) * self.gradient_factor for name in SHAPES}
+        means = {name: mean * (1 + self.rounding * random.normal(size=mean.size)) for name, mean in means.items()}
+        return [{name: own[name] if name in self.not_exchanged else means[name] for name in SHAPES} for own in gradients]
+
+    def _report(self, rank: int, started: dict[str, np.ndarray], steps: list[ComparedStep]) -> ScriptReport:
+        own = np.full(20, 0.5 + (0.1 * rank if self.own_buffers else 0.0))
+        settings = {**CONFIGURATION, "sampler.rank": rank, "optimizer.0.0.lr": steps[-1].learning_rates[0]}
+        settings |= {"schedule.lr": [step.learning_rates[0] for step in steps]}
+        settings |= {"seed.torch": self.seeds[rank] if self.seeds else 1, **self.configuration}
+        return ScriptReport(
+            rank=rank,
+            configuration={name: value for name, value in settings.items() if value is not None},
+            started={name: sketch(own) for name, own in started.items()} | {BUFFER: sketch(np.zeros(20))},
+            sizes={**SHAPES, BUFFER: 20},
+            steps=steps,
+            buffers={BUFFER: sketch(own)},
+            sharded=self.sharded,
+            without_optimizer=list(self.left_out),
+            samples_from=self.samples_from,
+            notes=list(self.notes),
+        )
+
+
+def _gradients(weights: Mapping[str, np.ndarray], batch: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng([7, batch])
+    return {name: 0.3 * own + random.normal(size=own.size) for name, own in weights.items()}
+
+
+def sketch(tensor: np.ndarray) -> list[float]:
+    """A count sketch of 16 numbers, or the tensor itself where it is no longer."""
+    if tensor.size <= 16:
+        return tensor.tolist()
+    random = np.random.default_rng(tensor.size)
+    places, signs = random.integers(0, 16, tensor.size), random.choice([-1.0, 1.0], tensor.size)
+    return np.bincount(places, weights=signs * tensor, minlength=16).tolist()
+
+
+def script_plan(*names: str, scripts: Mapping[str, Any] | None = None, **measurement: Any) -> Plan:
+    """The arm ``old`` as the baseline, the named arms beside it; ``new`` where none is named."""
+    arms = {name: {"command": f"torchrun --nproc-per-node 2 {name}.py"} for name in ("old", *(names or ("new",)))}
+    settings = {"launches": 3, "rounds": 12, "block_steps": 5} | measurement
+    content = {"name": "scripts", "world_size": 2, "baseline": "old", "arms": arms, "measurement": settings}
+    return Plan.model_validate(content | {"scripts": scripts or {}})
+
+
+def one_launch(plan: Plan, arms: Mapping[str, Script]) -> list[LaunchRecord]:
+    """One launch of untimed scripts. The control is the baseline's unless it is named."""
+    return script_records(plan, Truth(ratios={}), lambda launch, arm: arms.get(arm, arms["old"]), launches=1)
+
+
+Losses = Callable[[int, str, int], float]
+"""From launch, arm and step to the loss of all ranks."""
+
+
+def script_records(
+    plan: Plan,
+    truth: Truth,
+    script: Callable[[int, str], Script],
+    *,
+    launches: int | None = None,
+    losses: Losses | None = None,
+    seed: int = 1,
+) -> list[LaunchRecord]:
+    """Whole records of scripts.
+
+    Args:
+        plan: of ``script_plan``.
+        truth: how fast the arms are.
+        script: by launch and arm, what the script does.
+        launches: None: the plan's.
+        losses: None: none are seen in blocks.
+        seed: of the noise.
+    """
+    found = []
+    for launch in range(launches or plan.measurement.launches):
+        for record in make_launch(plan, truth, launch, random=np.random.default_rng([seed, launch])):
+            reports = script(launch, record.arm).reports()
+            update = {"scripts": reports, "parity": None, "sample_unit": "samples", "blocks": record.blocks}
+            for block in record.blocks if losses else []:
+                _add_losses(block, launch, record.arm, losses)
+            found.append(record.model_copy(update=update))
+    return found
+
+
+def _add_losses(block: BlockRecord, launch: int, arm: str, losses: Losses) -> None:
+    first = STEPS + block.block * block.steps
+    for own in block.ranks:
+        own.first_step = first
+        own.losses = [losses(launch, arm, first + step) for step in range(block.steps)]
+        own.loss_samples = [32] * block.steps
+
+
+def write_script_results(root: Path, plan: Plan, records: Sequence[LaunchRecord]) -> ResultsFolder:
+    """A whole results folder without reports."""
+    folder = ResultsFolder(root)
+    folder.write_plan(plan)
+    folder.write_manifest(make_manifest(plan).model_copy(update={"fairness": []}))
+    for record in records:
+        folder.write_launch(record)
+    return folder

@@ -1,0 +1,115 @@
+"""A small driver for scripts under the probe: a server, a supervisor server, and the command in the environment it needs."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+from runners.processes import rank_supervisor
+from runners.processes.supervisor_server import SupervisorServer
+from runners.protocol.messages import REPLIES, BlockCommand, FinishCommand, StartCommand, command_key, reply_key
+from runners.scripts.probe_server import ProbeServer
+from tests.conftest import REPOSITORY, started_processes
+from tests.kit.commands import environment
+
+SCRIPTS = REPOSITORY / "tests" / "outside" / "scripts"
+PROBE = REPOSITORY / "runners" / "probe"
+TIMEOUT = timedelta(seconds=150)
+
+
+class ScriptDriver:
+    """One arm in launch 0. ``start`` runs a command; ``ask`` exchanges a message with all its ranks."""
+
+    def __init__(self, folder: Path, *, ranks: int = 2, **settings) -> None:
+        self.ranks, self.arm = ranks, "script"
+        key = secrets.token_hex(32)
+        key_file = folder / "key"
+        key_file.write_text(key)
+        self.server = ProbeServer(address="127.0.0.1", key=key)
+        self.supervisors = SupervisorServer(address="127.0.0.1", key=key)
+        self._settings = {
+            "driver": self.server.address,
+            "supervisors": self.supervisors.address,
+            "key_file": str(key_file),
+            "arm": self.arm,
+            "launch": 0,
+            "supervisor_file": rank_supervisor.THIS_FILE,
+            "python": sys.executable,
+            "ranks": ranks,
+            **settings,
+        }
+        self._log, self._number = folder / "log", 0
+        self.process: subprocess.Popen | None = None
+
+    def variables(self, **settings) -> dict[str, str]:
+        told = base64.urlsafe_b64encode(json.dumps({**self._settings, **settings}).encode()).decode()
+        return {"PYTHONPATH": str(PROBE), "RINGSIDE_PROBE": told, "OMP_NUM_THREADS": "1"}
+
+    def start(self, *argv: object, variables=(), **settings) -> None:
+        """Run a command, and give its ranks the first one of ours."""
+        self.send(StartCommand())
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                list(map(str, argv)),
+                env={**environment(), **self.variables(**settings), **dict(variables)},
+                cwd=SCRIPTS,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def send(self, command) -> None:
+        self.server.set(command_key(self.arm, 0, self._number), command.model_dump_json())
+        self._number += 1
+
+    def receive(self) -> list:
+        """Every rank's reply to the last command."""
+        keys = [reply_key(self.arm, 0, self._number - 1, rank) for rank in range(self.ranks)]
+        assert self.server.wait(keys, TIMEOUT), self.log
+        return [REPLIES.validate_json(self.server.get(key)) for key in keys]
+
+    def ask(self, command) -> list:
+        self.send(command)
+        return self.receive()
+
+    def block(self, steps=10, *, warmup=2, block=0) -> list:
+        command = BlockCommand(turn=block, round=block, block=block, steps=steps, warmup_steps=warmup)
+        return self.ask(command)
+
+    def stop(self) -> None:
+        self.supervisors.tell(self.arm, 0, "stop")
+
+    def go_on(self) -> None:
+        self.supervisors.tell(self.arm, 0, "continue")
+
+    def finish(self) -> list:
+        replies = self.ask(FinishCommand())
+        self.exit_code = self.process.wait(timeout=60)
+        return replies
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def close(self) -> None:
+        """End what still runs."""
+        with contextlib.suppress(Exception):
+            self.supervisors.tell(self.arm, 0, "kill")
+        self.supervisors.close()
+        self.server.close()
+        if self.process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(timeout=10)
+            if self.process.poll() is None:
+                self.process.terminate()
+                self.process.wait(timeout=20)
+        for one in started_processes() if "RINGSIDE_STARTED_BY_TEST" in os.environ else []:
+            with contextlib.suppress(Exception):
+                one.kill()

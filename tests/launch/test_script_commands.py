@@ -1,0 +1,358 @@
+"""What a user's own command says, and what it is started as, by equality."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from measurement.errors import HostfileError, PlanError
+from runners.hosts.placement import with_hosts
+from runners.launchers.carried_variables import carrying, on_hosts, seeded
+from runners.launchers.command_lines import VALUES, blocking_flag, ranks_of, read_command
+from runners.planning.plan_reading import read_plan
+from runners.scripts.arrival import SeenPython, hint_of, look_at, why_others, why_silent
+from runners.scripts.probe_server import ScriptRank
+from runners.scripts.script_setup import PROBE_FOLDER, encoded, resolve_scripts
+from tests.conftest import BIN, needs_horovod, ringside_here
+
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+READ = {
+    "torchrun --nproc-per-node 2 train.py -n 9": ("torchrun", 2, "train.py"),
+    "torchrun --nnodes=2 --nproc_per_node=4 --standalone train.py": ("torchrun", 8, "train.py"),
+    "torchrun --nproc-per-node gpu train.py": ("torchrun", None, "train.py"),
+    "torchrun -m package.train": ("torchrun", 1, None),
+    "python -m torch.distributed.run --nproc-per-node 3 train.py": ("torchrun", 3, "train.py"),
+    "/envs/a/bin/python3.12 -X dev -u -m torch.distributed.launch --nproc_per_node=2 t.py": ("torchrun", 2, "t.py"),
+    "horovodrun -np 2 -H localhost:2 python train.py": ("horovodrun", 2, "train.py"),
+    "horovodrun --verbose --num-proc 4 --mpi-args='-x A -np 7' python train.py": ("horovodrun", 4, "train.py"),
+    "horovodrun -H host1:2,host2:3 python train.py": ("horovodrun", 5, "train.py"),
+    "mpirun -np 4 --mca btl tcp -x A=b -bind-to none python -u train.py -np 9": ("mpirun", 4, "train.py"),
+    "mpiexec -n 2 -genv A 1 ./train": ("mpirun", 2, None),
+    "mpirun -H a,b:2 python train.py": ("mpirun", 3, "train.py"),
+    "mpirun -N 2 -H a,b python train.py": ("mpirun", 4, "train.py"),
+    "srun -n4 --mpi=pmix python train.py": ("srun", 4, "train.py"),
+    "srun -N 2 --ntasks-per-node 3 --kill-on-bad-exit python train.py": ("srun", 6, "train.py"),
+    "srun python train.py": ("srun", None, "train.py"),
+    "srun -N2 --ntasks-per-node=1 torchrun --nnodes 2 --nproc-per-node 4 train.py": ("srun", 8, "train.py"),
+    "srun -n 2 torchrun --nproc-per-node 4 train.py": ("srun", 8, "train.py"),
+    "env A=1 B=2 taskset -c 0 torchrun --nproc-per-node 2 train.py": ("torchrun", 2, "train.py"),
+    "A=1 torchrun --nproc-per-node 2 train.py": ("torchrun", 2, "train.py"),
+    "apptainer exec --nv image.sif horovodrun -np 2 python train.py": ("horovodrun", 2, "train.py"),
+    "python train.py --nproc-per-node 5": ("python", 1, "train.py"),
+    "deepspeed --num_gpus 2 train.py": (None, None, "train.py"),
+    "bash -c 'cd x && torchrun --nproc-per-node 2 train.py'": (None, None, None),
+    "./train.sh torchrun --nproc-per-node 2": (None, None, None),
+}
+
+
+@pytest.mark.parametrize("command", READ)
+def test_a_command_is_read(command):
+    line = read_command(command)
+    assert (line.kind, ranks_of(line), line.script) == READ[command]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("", "command is empty"),
+        ("torchrun 'train.py", "No closing quotation"),
+        ("cd x && torchrun train.py", "has '&&', and no shell runs it"),
+        ("torchrun train.py | tee log", "has '|'"),
+    ],
+)
+def test_what_is_no_command_is_refused(command, message):
+    with pytest.raises(PlanError, match=message.replace("|", r"\|")):
+        read_command(command)
+
+
+TYPED = "torchrun srun mpirun python env -m -n -np --x=1 x= -- - A=1 'q t.py 2 torch.distributed.run"
+WORDS = st.sampled_from(TYPED.split())
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.lists(WORDS | st.text("-=:'\" aé1", min_size=1, max_size=4), min_size=1, max_size=8))
+def test_any_words_are_read_and_none_gets_lost(words):
+    try:
+        line = read_command(shlex.join(words))
+    except PlanError:
+        return
+    assert line.words[-len(words) :] == tuple(words)
+    assert all(0 < one.at <= one.program <= len(line.words) for one in line.launchers)
+    carried = carrying(line, {"RINGSIDE_RUN": "r"}, port=1)
+    kept = [word for word in line.words if "MASTER_PORT" not in word]
+    assert len(carried) >= len(kept)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(
+    kind=st.sampled_from(sorted(VALUES)),
+    flags=st.lists(st.sampled_from(["--verbose", "--report-bindings", "--label"]), max_size=3),
+    number=st.integers(1, 4096),
+    after=st.lists(st.sampled_from(["-np", "-n", "9", "--nproc-per-node", "--ntasks", "x"]), max_size=5),
+)
+def test_the_scripts_own_flags_are_not_its_launchers(kind, flags, number, after):
+    name = {"torchrun": "--nproc-per-node", "horovodrun": "-np", "mpirun": "-np", "srun": "--ntasks"}[kind]
+    python = () if kind == "torchrun" else ("python",)
+    line = read_command(shlex.join([kind, *flags, name, str(number), *python, "train.py", *after]))
+    assert ranks_of(line) == number
+    assert line.words[-len(after) - 1 :] == ("train.py", *after)
+
+
+@needs_horovod
+def test_horovodruns_flags_are_those_that_it_has():
+    from horovod.runner import launch
+
+    given_before = sys.argv
+    try:
+        sys.argv = ["horovodrun", "--blacklist-cooldown-range", "1", "2", "-np", "2", "--log-level", "INFO", "python"]
+        parsed = launch.parse_args()
+    finally:
+        sys.argv = given_before
+    line = read_command(
+        shlex.join(["horovodrun", *["--blacklist-cooldown-range", "1", "2", "-np", "2", "--log-level", "INFO", "python"]])
+    )
+    assert (ranks_of(line), list(line.words[line.launchers[0].program :])) == (parsed.num_proc, parsed.command)
+
+
+def test_torchruns_flags_are_those_that_it_has():
+    from torch.distributed.run import get_args_parser
+
+    actions = [action for action in get_args_parser()._actions if action.option_strings and action.nargs is None]
+    names = {max(action.option_strings, key=len).lstrip("-").replace("_", "-") for action in actions}
+    assert names - {"print-completion"} <= set(VALUES["torchrun"])
+
+
+VARIABLES = {"PYTHONPATH": "/probe:/mine", "RINGSIDE_PROBE": "p", "RINGSIDE_RUN": "r"}
+X = "-x PYTHONPATH -x RINGSIDE_PROBE -x RINGSIDE_RUN"
+CARRIED = {
+    "torchrun --nproc-per-node 2 t.py": "torchrun --master-port 5 --nproc-per-node 2 t.py",
+    "torchrun --standalone t.py": "torchrun --standalone t.py",
+    "torchrun --master_port=29500 t.py": "torchrun --master_port=5 t.py",
+    "torchrun --master-port 29500 t.py": "torchrun --master-port 5 t.py",
+    "torchrun --rdzv-backend c10d t.py": "torchrun --rdzv-endpoint localhost:5 --rdzv-backend c10d t.py",
+    "torchrun --rdzv-backend=c10d --rdzv-endpoint h:29400 t.py": "torchrun --rdzv-backend=c10d --rdzv-endpoint h:5 t.py",
+    "python -m torch.distributed.run t.py": "python -m torch.distributed.run --master-port 5 t.py",
+    "horovodrun -np 2 python t.py": "horovodrun -np 2 python t.py",
+    "mpirun -np 2 python t.py": f"mpirun {X} -np 2 python t.py",
+    "mpirun -x PYTHONPATH=/a -np 2 python t.py": (
+        "mpirun -x RINGSIDE_PROBE -x RINGSIDE_RUN -x PYTHONPATH=/probe:/a -np 2 python t.py"
+    ),
+    "env MASTER_PORT=29500 mpirun -np 2 python t.py": f"env MASTER_PORT=5 mpirun {X} -np 2 python t.py",
+    "srun -n 2 python t.py": "srun -n 2 python t.py",
+    "srun --export=ALL,A=b -n 2 python t.py": "srun --export=ALL,A=b -n 2 python t.py",
+    "srun --export NONE -n 2 python t.py": "srun --export PYTHONPATH,RINGSIDE_PROBE,RINGSIDE_RUN -n 2 python t.py",
+    "srun --export=PATH -n 2 torchrun t.py": (
+        "srun --export=PATH,PYTHONPATH,RINGSIDE_PROBE,RINGSIDE_RUN -n 2 torchrun --master-port 5 t.py"
+    ),
+    "python t.py": "python t.py",
+    "bash run.sh": "bash run.sh",
+}
+
+
+@pytest.mark.parametrize("command", CARRIED)
+def test_launchers_get_what_the_probe_needs_and_nothing_else(command):
+    assert shlex.join(carrying(read_command(command), VARIABLES, port=5)) == CARRIED[command]
+
+
+@pytest.mark.parametrize(
+    ("command", "as_run"),
+    [
+        ("mpiexec -n 2 python t.py", "mpiexec -n 2 python t.py"),
+        ("mpiexec -genvlist A -n 2 python t.py", "mpiexec -genvlist A,PYTHONPATH,RINGSIDE_PROBE,RINGSIDE_RUN -n 2 python t.py"),
+        ("mpiexec -genvnone -n 2 ./t", "mpiexec -genvlist PYTHONPATH,RINGSIDE_PROBE,RINGSIDE_RUN -genvnone -n 2 ./t"),
+    ],
+)
+def test_mpichs_launcher_gets_lists(command, as_run):
+    assert shlex.join(carrying(read_command(command), VARIABLES, port=5, is_open_mpi=False)) == as_run
+
+
+def test_torchrun_is_started_on_every_host():
+    started = on_hosts(read_command("torchrun --nproc-per-node 2 t.py"), ["h1", "h2"])
+    assert [(host, shlex.join(carrying(line, VARIABLES, port=5))) for host, line in started] == [
+        (host, f"torchrun --master-port 5 --nnodes 2 --node-rank {node} --master-addr h1 --nproc-per-node 2 t.py")
+        for node, host in enumerate(("h1", "h2"))
+    ]
+    own = "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h1:29400 --nproc-per-node 2 t.py"
+    lines = [shlex.join(carrying(line, VARIABLES, port=5)) for _, line in on_hosts(read_command(own), ["h1", "h2"])]
+    assert lines == [own.replace("29400", "5")] * 2
+
+
+@pytest.mark.parametrize(
+    ("command", "as_run"),
+    [
+        ("torchrun t.py --lr 1", "torchrun t.py --lr 1 --seed 7"),
+        ("torchrun t.py --seed 1 --lr 1", "torchrun t.py --seed 7 --lr 1"),
+        ("horovodrun -np 2 python t.py --seed=3", "horovodrun -np 2 python t.py --seed=7"),
+    ],
+)
+def test_a_script_gets_the_seed_of_its_launch(command, as_run):
+    assert shlex.join(seeded(read_command(command), "--seed", 7).words) == as_run
+
+
+@pytest.mark.parametrize("flags", ["-I", "-S", "-E", "-uI", "-X dev -IB"])
+def test_a_python_that_reads_no_path_is_refused(flags, tmp_path):
+    (tmp_path / "t.py").touch()
+    assert blocking_flag(read_command(f"horovodrun -np 2 python {flags} t.py -I"))
+    with pytest.raises(PlanError, match="does not read PYTHONPATH, by which Ringside's probe arrives; leave that flag out"):
+        resolve_scripts(plan_of(tmp_path, a=f"{sys.executable} {flags} t.py"))
+    assert blocking_flag(read_command("python -u t.py -I -S")) is None
+
+
+def plan_of(folder, *, measurement=None, **commands):
+    arms = {name: arm if isinstance(arm, dict) else {"command": arm} for name, arm in commands.items()}
+    arms = {name: {"directory": str(folder), **arm} for name, arm in arms.items()}
+    content = {"name": "n", "baseline": next(iter(arms)), "arms": arms, "measurement": measurement or {}}
+    path = folder / "plan.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return read_plan(path)
+
+
+def test_ranks_and_world_size_come_from_the_commands(tmp_path):
+    plan = plan_of(tmp_path, a="torchrun --nproc-per-node 2 t.py", b={"command": "bash run.sh", "ranks": 3})
+    assert (plan.world_size, {name: arm.ranks for name, arm in plan.arms.items()}) == (3, {"a": 2, "b": 3})
+    assert (plan.hosts, plan.workload, plan.measurement.floor, plan.measurement.local_every) == (None, "script", False, 0)
+
+
+def test_hosts_come_from_the_commands():
+    def hosts(*commands, **plan):
+        arms = {str(number): {"command": command} for number, command in enumerate(commands)}
+        return with_hosts({"arms": arms, **plan})
+
+    torchrun = "torchrun --nproc-per-node 2 t.py"
+    found = hosts("horovodrun -np 2 -H host1:1,host2:1 python t.py", "mpirun -np 4 -H host2:2,host3 python t.py")
+    assert found["hosts"] == "host1:1,host2:3,host3:1"
+    assert "hosts" not in hosts("horovodrun -np 2 -H localhost:2 python t.py", torchrun)
+    assert hosts(torchrun, hosts="host1:2,host2:2")["arms"]["0"]["ranks"] == 4
+    with pytest.raises(HostfileError, match="-H of 'horovodrun' host 1"):
+        hosts("horovodrun -np 2 -H a:b:c python t.py")
+
+
+@pytest.mark.parametrize(
+    ("arm", "message"),
+    [
+        (
+            {"command": "bash run.sh"},
+            "arm 'a': 'bash' is no launcher that Ringside knows, so how many ranks it starts must be said",
+        ),
+        ({"command": "srun python t.py"}, "'srun' gives no number of ranks by its flags"),
+        ({"command": "torchrun t.py", "ranks": "two"}, "ranks = 'two': a whole number"),
+        ({"command": "torchrun t.py", "backend": "ddp"}, "backend 'ddp' and a command are both given"),
+        ({"command": "torchrun t.py", "untimed": "all"}, "untimed = 'all'"),
+        ({"command": "torchrun t.py", "samples_per_step": 0}, "samples_per_step = 0"),
+        ({"command": "no-such-launcher t.py", "ranks": 1}, "'no-such-launcher' is not on PATH; activate its environment"),
+        ({"command": f"{sys.executable} none.py"}, "'none.py' is not in"),
+        ({"command": f"{sys.executable} t.py", "directory": "/no/such"}, "directory '/no/such' is not a folder"),
+        ({"command": f"{sys.executable} t.py", "python": "/no/python"}, "python '/no/python' cannot be run"),
+        ({"command": f"{sys.executable} t.py", "commit": "main"}, "lies in no git repository"),
+        ({"command": f"{sys.executable} t.py", "environment": {"MY_PASSWORD": "x"}}, "'MY_PASSWORD' looks like a secret"),
+    ],
+)
+def test_bad_input_is_refused_with_what_to_do(tmp_path, arm, message):
+    (tmp_path / "t.py").touch()
+    plan = tmp_path / "plan.yaml"
+    arms = {"a": {"directory": str(tmp_path), **arm}}
+    plan.write_text(yaml.safe_dump({"name": "n", "baseline": "a", "arms": arms}))
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert message in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["torchrun t.py"], "give two commands, each in quotes"),
+        (["torchrun t.py", "torchrun t.py", "--name-a", "x", "--name-b", "x"], "both arms are named 'x'"),
+        (["torchrun t.py", "torchrun t.py", "--assert-not-slower", "much"], "--assert-not-slower 'much' is no share"),
+        (["torchrun t.py", "torchrun t.py", "--untimed", "all"], "--untimed 'all' is not known; use nothing or evaluation"),
+        (["bash a.sh", "bash b.sh"], "ranks: 2 in the arm, or --ranks 2"),
+        (["torchrun t.py", "torchrun t.py", "--set", "scripts.compared_steps=0"], "compared_steps = 0"),
+    ],
+)
+def test_ab_refuses_what_it_cannot_run(arguments, message):
+    done = ringside_here("ab", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+
+
+def test_a_script_starts_in_its_own_environment(tmp_path, monkeypatch):
+    (tmp_path / "t.py").touch()
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setenv("MY_OWN", "kept")
+    monkeypatch.setenv("RANK", "3")
+    plan = plan_of(
+        tmp_path, a={"command": "torchrun --nproc-per-node 2 t.py"}, b={"command": "python t.py", "python": sys.executable}
+    )
+    for setup in resolve_scripts(plan).values():
+        inherited = setup.inherited
+        assert inherited["PATH"].split(os.pathsep)[0] == str(BIN), "where alone its program is, or that of its python"
+        assert inherited["VIRTUAL_ENV"] == str(BIN.parent)
+        assert inherited["MY_OWN"] == "kept"
+        assert "RANK" not in inherited
+
+
+def test_the_probes_folder_holds_the_probe_alone():
+    assert {path.name for path in PROBE_FOLDER.iterdir()} - {"__pycache__"} == {"sitecustomize.py", "ringside_probe"}
+    told = {"arm": "a", "samples_per_step": None}
+    assert json.loads(base64.urlsafe_b64decode(encoded(told))) == told
+
+
+def python(**changes):
+    return SeenPython(**{"pid": 1, "has_probe": True, "flag": None, "has_torch": True, **changes})
+
+
+@pytest.mark.parametrize(
+    ("seen", "message"),
+    [
+        ([python(flag="-I")], "python -I does not read PYTHONPATH"),
+        ([python(has_probe=False)], "the environment does not reach its ranks"),
+        ([python(has_torch=False)], "do not import torch"),
+        ([python()], "no step of a torch.optim optimizer came"),
+        ([], "no Python of it was seen"),
+    ],
+)
+def test_why_no_rank_reports_is_told_by_its_processes(seen, message):
+    assert message in why_silent(seen)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("flags", "expected"), [((), (True, None, False)), (("-I",), (True, "-I", False))])
+def test_processes_of_a_run_are_looked_at(flags, expected, no_processes_left):
+    own = {**os.environ, "RINGSIDE_RUN": "look", "RINGSIDE_PROBE": "p"}
+    with subprocess.Popen([sys.executable, *flags, "-c", "print(flush=True); input()"], env=own, **PIPES) as process:
+        process.stdout.readline()
+        (seen,) = look_at("look", [])
+        process.communicate("", timeout=20)
+    assert (seen.has_probe, seen.flag, seen.has_torch) == expected
+
+
+def test_ranks_that_count_otherwise_are_told():
+    def rank(number, world_size):
+        return ScriptRank(arm="a", launch=0, start=0, rank=number, world_size=world_size, host="h", pid=number)
+
+    assert why_others([rank(0, 2), rank(1, 2)], [], ranks=2) is None
+    assert "its ranks count 4, and 2 were expected; say so: ranks: 4" in why_others([rank(0, 4)], [], ranks=2)
+    assert "takes itself for rank 0 of 1, and 2 ranks were expected" in why_others([rank(0, 1)], [rank(0, 1)], ranks=2)
+
+
+def test_what_a_launcher_says_has_a_remedy():
+    assert "measurement.mode: sequential" in hint_of("... EADDRINUSE: address already in use")
+    assert "has no torch" in hint_of("ModuleNotFoundError: No module named 'torch'")
+    assert hint_of("all is well") is None
+
+
+def test_a_plan_of_commands_has_no_arms_to_leave_out(tmp_path):
+    (tmp_path / "t.py").touch()
+    plan_of(tmp_path, a="torchrun t.py", b="torchrun t.py")
+    done = ringside_here("compare", tmp_path / "plan.yaml", "--available", "-o", tmp_path / "out")
+    assert done.returncode == 2
+    assert "--available is for arms of backends; arms by command all run, or none" in done.stderr

@@ -1,0 +1,50 @@
+"""A small script of a user's, under Horovod, DDP or alone, that may end, crash or never step; it knows nothing of Ringside."""
+
+import argparse
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--by", choices=("ddp", "horovod", "nothing"), default="nothing")
+parser.add_argument("--steps", type=int, default=100_000)
+parser.add_argument("--seed", type=int, default=1)
+parser.add_argument("--crash-at", type=int)
+parser.add_argument("--never-step", action="store_true")
+parser.add_argument("--no-loader", action="store_true")
+given = parser.parse_args()
+
+rank, size = 0, 1
+if given.by == "horovod":
+    import horovod.torch as hvd
+
+    hvd.init()
+    rank, size = hvd.rank(), hvd.size()
+elif given.by == "ddp":
+    torch.distributed.init_process_group("gloo")
+    rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+torch.manual_seed(7)
+data = TensorDataset(torch.randn(256, 16), torch.randint(0, 4, (256,)))
+sampler = DistributedSampler(data, num_replicas=size, rank=rank)
+loader = [data[:8]] * 16 if given.no_loader else DataLoader(data, batch_size=8, sampler=sampler)
+torch.manual_seed(given.seed)
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+if given.by == "horovod":
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+elif given.by == "ddp":
+    model = torch.nn.parallel.DistributedDataParallel(model)
+steps = 0
+while steps < given.steps:
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+        if not given.never_step:
+            optimizer.step()
+        steps += 1
+        if steps == given.crash_at:
+            raise ValueError("the disk of the user is full")
+        if steps == given.steps:
+            break

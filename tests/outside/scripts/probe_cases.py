@@ -1,0 +1,217 @@
+"""Scripts of one process that train in unusual ways, by name; as users write them, they know nothing of Ringside."""
+
+import sys
+import tempfile
+
+import torch
+from torch.utils.data import DataLoader
+
+
+def data(workers=0):
+    torch.manual_seed(0)
+    x, y = torch.randn(64, 6), torch.randint(0, 3, (64,))
+    whole = [{"x": x[number], "labels": {"y": y[number]}} for number in range(64)]
+    return DataLoader(whole, batch_size=4, num_workers=workers)
+
+
+def net():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5), torch.nn.Dropout(0.1), torch.nn.Linear(5, 3))
+
+
+def loss_of(model, batch):
+    return torch.nn.functional.cross_entropy(model(batch["x"]), batch["labels"]["y"])
+
+
+def forever(loader):
+    while True:
+        yield from loader
+
+
+def seeded_otherwise():
+    model = net()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    plain(model=model)
+
+
+def plain(steps=10**9, model=None, step=None):
+    """Ends after so many steps."""
+    model = model or net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    take = step or optimizer.step
+    for number, batch in enumerate(forever(data())):
+        if number == steps:
+            return
+        optimizer.zero_grad()
+        loss_of(model, batch).backward()
+        take() if step is None else take(optimizer)
+
+
+def ends():
+    plain(50)
+
+
+def exits():
+    plain(50)
+    sys.exit(7)
+
+
+def crashes():
+    plain(30)
+    raise ValueError("the thirtieth step was too much")
+
+
+def workers():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for batch in forever(data(workers=2)):
+        optimizer.zero_grad()
+        loss_of(model, batch).backward()
+        optimizer.step()
+
+
+def two_optimizers():
+    """Two models in turn, as GANs have it; the second one's optimizer steps twice."""
+    one, other = net(), torch.nn.Linear(6, 3)
+    first = torch.optim.SGD(one.parameters(), lr=0.01)
+    second = torch.optim.Adam(other.parameters(), lr=0.02)
+    for batch in forever(data()):
+        for model, optimizer in ((one, first), (other, second), (other, second)):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+
+
+def lbfgs():
+    model = net()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+    for batch in forever(data()):
+
+        def closure(batch=batch):
+            optimizer.zero_grad()
+            loss = loss_of(model, batch)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+
+def evaluates():
+    """Evaluates and saves after every 8 steps; it accumulates two batches a step."""
+    model, held_out = net(), data()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number, batch in enumerate(forever(data())):
+        (loss_of(model, batch) / 2).backward()
+        if number % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+        if number % 16 == 15:
+            model.eval()
+            with torch.no_grad():
+                for _ in range(40):
+                    for held in held_out:
+                        loss_of(model, held)
+            torch.save(model.state_dict(), "/dev/null")
+            model.train()
+
+
+def overflows():
+    """Every third step overflows, and GradScaler leaves it out."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=10**6, backoff_factor=0.999)
+    for number, batch in enumerate(forever(data())):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = loss_of(model, batch)
+        scaler.scale(loss * (float("inf") if number % 3 == 2 else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def compiled():
+    """The model and the optimizer's step are compiled, with a back end that needs no compiler."""
+    model = torch.compile(net(), backend="eager")
+    plain(model=model, step=torch.compile(lambda optimizer: optimizer.step(), backend="eager"))
+
+
+def raises_in_a_step():
+    """A step whose closure raises is tried again."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number, batch in enumerate(forever(data())):
+
+        def closure(number=number, batch=batch):
+            if number % 4 == 1:
+                raise KeyError(number)
+            optimizer.zero_grad()
+            loss = loss_of(model, batch)
+            loss.backward()
+            return loss
+
+        try:
+            optimizer.step(closure)
+        except KeyError:
+            continue
+
+
+class Odd:
+    @property
+    def shape(self):
+        raise RuntimeError("not yet")
+
+
+def odd():
+    """Its batches cannot be looked at once it has taken 15 steps; it ends after 40."""
+    model, x, y = net(), torch.randn(4, 6), torch.randint(0, 3, (4,))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for batch in DataLoader(range(40), batch_size=None, collate_fn=lambda number: [Odd() if number > 15 else x, number]):
+        optimizer.zero_grad()
+        loss_of(model, {"x": x, "labels": {"y": y}}).backward()
+        optimizer.step()
+    print("ended by itself", batch[1])
+
+
+def spawned(rank):
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2, init_method=f"file://{sys.argv[2]}")
+    plain(20 if rank == 0 else 40)
+    if rank == 0:
+        raise KeyError("rank 0")
+
+
+def spawns():
+    """Starts its ranks itself, of which one fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        sys.argv.append(f"{folder}/meeting")
+        torch.multiprocessing.spawn(spawned, nprocs=2)
+
+
+def shards():
+    """FSDP2 over one rank."""
+    from torch.distributed.fsdp import fully_shard
+
+    with tempfile.TemporaryDirectory() as folder:
+        torch.distributed.init_process_group("gloo", rank=0, world_size=1, init_method=f"file://{folder}/meeting")
+        model = net()
+        fully_shard(model)
+        plain(model=model)
+
+
+def never_steps():
+    for batch in data():
+        loss_of(net(), batch).backward()
+
+
+def lost_parameters():
+    """One layer is in no optimizer, and the data are no loader's."""
+    model, x, y = net(), torch.randn(4, 6), torch.randint(0, 3, (4,))
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.01)
+    while True:
+        optimizer.zero_grad()
+        loss_of(model, {"x": x, "labels": {"y": y}}).backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

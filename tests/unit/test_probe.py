@@ -1,0 +1,412 @@
+"""The probe's parts that need no rank: what it may import, its lists, batches, sketches, steps and phases, and how it is begun."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import json
+import math
+import os
+import subprocess
+import sys
+from collections import UserDict
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from measurement import environment
+from measurement.conditions.conditions import fingerprint
+from runners.launchers import horovodrun, mpirun, torchrun
+from runners.probe.ringside_probe import batches, blocks, host, imports, models, place, settings, sketches
+from runners.probe.ringside_probe.recorder import FOREIGN_STEPS, WITHOUT_BACKWARD, Recorder
+from tests.conftest import REPOSITORY
+
+PROBE = REPOSITORY / "runners" / "probe"
+SOURCES = [*sorted(PROBE.rglob("*.py")), REPOSITORY / "runners" / "processes" / "rank_supervisor.py"]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_it_is_python_3_8_and_imports_nothing_but_the_standard_library(path):
+    """torch is taken from sys.modules: to import it would change when a script imports it."""
+    for node in ast.walk(ast.parse(path.read_text(), feature_version=(3, 8))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [node.module]
+        for name in names:
+            is_late = path.name == "rank_supervisor.py" and name == "runners.processes.host_counters"
+            assert is_late or name.partition(".")[0] in sys.stdlib_module_names
+
+
+def test_its_lists_are_those_of_ringside():
+    assert (host.STEERING, host.PER_RANK) == (environment.STEERING, environment.PER_RANK)
+    assert host.SECRET.pattern == environment.SECRET.pattern
+    known = {family.launcher: family for family in place.FAMILIES}
+    for ours in (torchrun.VARIABLES, horovodrun.VARIABLES, mpirun.VARIABLES, mpirun.MPICH_VARIABLES):
+        own = known[ours.name]
+        assert own[1:] == (ours.rank, ours.world_size, ours.local_rank, ours.local_world_size, ours.node_rank)
+
+
+def test_its_fingerprint_is_that_of_ringside():
+    assert host.fingerprint() == fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, place.Place()),
+        (
+            {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"},
+            place.Place(3, 4, 1, 2, 1, "torchrun"),
+        ),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, place.Place(1, 2, 1, 2, 0, "openmpi")),
+        (
+            {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "2(x2)"},
+            place.Place(2, 4, 0, 2, 1, "srun"),
+        ),
+        ({"SLURM_PROCID": "0"}, place.Place()),  # a batch script
+    ],
+)
+def test_a_process_without_a_library_is_known_by_its_launchers_variables(variables, expected):
+    assert place.place_of_variables(variables) == expected
+
+
+def told(**changes):
+    whole = {"driver": "d:1", "supervisors": "s:2", "key_file": "k", "arm": "a", "launch": 0, "supervisor_file": "f", **changes}
+    return base64.urlsafe_b64encode(json.dumps(whole).encode()).decode()
+
+
+def test_settings_are_read_and_what_is_not_known_is_left_out():
+    assert settings.decode(told(ranks=2, later="x")).ranks == 2
+
+
+def test_what_a_rank_has_started_does_nothing(monkeypatch):
+    monkeypatch.setenv(settings.VARIABLE, told())
+    assert settings.read().arm == "a"
+    monkeypatch.setenv(settings.RANK_VARIABLE, str(os.getpid()))
+    assert settings.read().arm == "a"
+    monkeypatch.setenv(settings.RANK_VARIABLE, "1")
+    assert settings.read() is None
+
+
+def run(code, *, path, **variables):
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "variables", [{}, {settings.VARIABLE: told()}, {settings.VARIABLE: "nonsense"}], ids=["off", "on", "broken"]
+)
+def test_the_users_own_sitecustomize_runs_and_so_does_the_script(tmp_path, variables):
+    (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.mine = __name__\n")
+    done = run("import sitecustomize; print(mine, sitecustomize.__file__)", path=[PROBE, tmp_path], **variables)
+    assert done.stdout.split() == ["sitecustomize", str(tmp_path / "sitecustomize.py")]
+    assert ("the probe could not begin" in done.stderr) == (variables.get(settings.VARIABLE) == "nonsense")
+
+
+@pytest.mark.process
+def test_where_it_is_not_asked_for_nothing_of_it_is_imported(tmp_path):
+    code = "import sys; print([name for name in sys.modules if 'ringside' in name], len(sys.meta_path))"
+    bare, off = run(code, path=[tmp_path]), run(code, path=[PROBE])
+    assert bare.stdout == off.stdout != ""
+
+
+def test_something_is_done_once_a_module_was_imported(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "waited_for.py").write_text("value = 1\n")
+    seen, finders = [], list(sys.meta_path)
+    imports.after_import({"waited_for": lambda: seen.append(sys.modules["waited_for"].value), "json": lambda: seen.append("json")})
+    assert seen == ["json"]
+    import waited_for  # noqa: F401
+
+    assert seen == ["json", 1]
+    assert sys.meta_path == finders
+
+
+def test_a_module_that_is_missing_is_waited_for(tmp_path, monkeypatch):
+    seen = []
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "meta_path", list(sys.meta_path))
+        imports.after_import({"comes_later": lambda: seen.append(True)})
+        with pytest.raises(ModuleNotFoundError):
+            import comes_later
+        (tmp_path / "comes_later.py").write_text("")
+        patch.syspath_prepend(tmp_path)
+        import comes_later  # noqa: F401
+    assert seen == [True]
+
+
+@dataclass
+class Held:
+    image: torch.Tensor
+    label: int = 0
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        torch.zeros(5, 2),
+        [torch.zeros(5, 2), torch.zeros(4)],
+        (["a", "b"], {"ids": torch.zeros(5)}),
+        UserDict(ids=torch.zeros(5), mask=torch.zeros(7)),
+        Held(torch.zeros(5, 1)),
+        [[{"deep": (torch.zeros(5),)}]],
+    ],
+    ids=["tensor", "list", "nested", "mapping", "object", "deep"],
+)
+def test_samples_are_those_of_the_first_tensor(batch):
+    assert batches.size_of(batch) == 5
+    assert batches.digest_of(batch) is not None
+
+
+def test_a_batch_without_tensors_has_no_size_and_no_digest():
+    assert (batches.size_of(["a", 1, None]), batches.digest_of(["a", 1, None])) == (0, None)
+
+
+def test_digests_tell_values_shapes_and_types_apart():
+    one = torch.arange(6.0)
+    others = [one.flip(0), one.reshape(2, 3), one.double(), one.reshape(2, 3).T]
+    assert len({batches.digest_of(tensor) for tensor in [one, *others]}) == 5
+    assert batches.digest_of([one]) == batches.digest_of({"x": one.clone()})
+
+
+def test_only_batches_that_a_backward_pass_followed_are_digested():
+    yielded = batches.Yielded()
+    for passes, value in ((3, 1.0), (3, 2.0), (4, 3.0)):  # the first was only looked at, the last is for the next step
+        yielded.keep(None, torch.full((2,), value), passes)
+    assert yielded.take(4) == batches.digest_of(torch.full((2,), 2.0))
+    assert yielded.take(4) is None
+
+
+def reference(values):
+    """The linear map of sketches, one element after another."""
+    signs, total = sketches.signs_on("cpu").numpy(), np.zeros(sketches.SIZE)
+    for element, value in enumerate(values):
+        chunk, within = divmod(element, sketches.CHUNK)
+        shift, sign = sketches.shift_of(chunk)
+        total[within % sketches.SIZE] += sign * signs[shift + within] * value
+    return total
+
+
+@pytest.mark.parametrize("size", [17, 100, sketches.CHUNK, 2 * sketches.CHUNK + 5])
+def test_sketches_are_linear(size):
+    x = torch.randn(size, generator=torch.Generator().manual_seed(size))
+    assert np.allclose(sketches.sketch(x), reference(x.tolist()), rtol=1e-9, atol=1e-9)
+
+
+def test_the_norm_of_a_sketch_is_about_that_of_its_tensor():
+    generator = torch.Generator().manual_seed(0)
+    ratios = []
+    for _ in range(50):
+        x = torch.randn(300, 700, generator=generator)
+        ratios.append(math.hypot(*sketches.sketch(x)) ** 2 / float(x.norm()) ** 2)
+    assert np.mean(ratios) == pytest.approx(1, abs=0.2)
+    assert math.hypot(*sketches.sketch(torch.ones(300, 700))) ** 2 == pytest.approx(210_000, rel=2)
+
+
+def test_small_tensors_are_their_own_sketches_and_others_are_read_as_numbers():
+    assert sketches.sketch(torch.tensor(3)) == [3.0]
+    assert sketches.sketch(torch.arange(4.0).bfloat16()) == [0.0, 1.0, 2.0, 3.0]
+    assert sketches.sketch(torch.tensor([1 + 2j])) == [1.0, 2.0]
+    assert sketches.sketch(torch.eye(3).to_sparse()) == torch.eye(3).reshape(-1).tolist()
+    assert sketches.sketch(torch.empty(0)) == []
+
+
+class Wrapped(torch.nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+
+def test_wrappers_have_no_part_in_names():
+    bare = torch.nn.Sequential(torch.nn.Linear(2, 2), Wrapped(torch.nn.BatchNorm1d(2)))
+    names = ["0.weight", "0.bias", "1.weight", "1.bias"]
+    compiled = torch.nn.Module()
+    compiled._orig_mod = Wrapped(bare)
+    for root in (bare, Wrapped(bare), compiled):
+        assert [name for name, _ in models.named(root, "_parameters")] == names
+        assert models.unwrapped(root) is bare
+    assert "buffer:1.running_mean" in models.state_of([bare])
+
+
+def test_models_are_found_by_their_tops():
+    inner = torch.nn.Linear(2, 2)
+    outer, other = Wrapped(Wrapped(inner)), torch.nn.Linear(3, 3)
+    found = models.find_roots()
+    assert [any(one is root for root in found) for one in (inner, outer, other)] == [False, True, True]
+    assert models.trained_first([other, outer], {id(one) for one in inner.parameters()}) == [outer, other]
+    assert [prefix for prefix, _ in models.prefixes([outer, other, torch.nn.Linear(1, 1)])] == ["", "Linear.", "Linear#2."]
+
+
+class Steps:
+    """A recorder hooked to single optimizers, and not to all that other tests have."""
+
+    def __init__(self, ends=None):
+        self.recorder = Recorder(ends)
+        self.recorder.failed = self.fail
+
+    @staticmethod
+    def fail(error):
+        raise AssertionError from error
+
+    def optimizer(self, kind=torch.optim.SGD, **options):
+        made = kind([torch.nn.Parameter(torch.ones(2))], lr=0.1, **options)
+        made.register_step_pre_hook(self.recorder.pre_hook)
+        made.register_step_post_hook(self.recorder.post_hook)
+        return made
+
+    def backward(self, optimizer):
+        loss = (optimizer.param_groups[0]["params"][0] ** 2).sum()
+        loss.backward()
+        self.recorder.note_backward(loss)
+
+    def step(self, *optimizers):
+        for optimizer in optimizers:
+            self.backward(optimizer)
+            optimizer.step()
+
+    @property
+    def rows(self):
+        return len(self.recorder.rows)
+
+
+def test_an_iteration_ends_with_the_first_optimizers_step():
+    steps = Steps()
+    one, other = steps.optimizer(), steps.optimizer(torch.optim.Adam)
+    for _ in range(3):
+        steps.step(one, other, other)
+    assert (steps.rows, [row[6] for row in steps.recorder.rows]) == (3, [1, 3, 3])
+
+
+@pytest.mark.parametrize(("ends", "expected"), [("Adam", 6), (3, 3), (2, 4)])
+def test_an_iteration_ends_where_the_plan_says(ends, expected):
+    steps = Steps(ends)
+    one, other = steps.optimizer(), steps.optimizer(torch.optim.Adam)
+    for _ in range(3):
+        steps.step(one, other, other)
+    assert steps.rows == expected
+
+
+def test_another_optimizer_ends_iterations_once_the_first_no_longer_steps():
+    steps = Steps()
+    one, other = steps.optimizer(), steps.optimizer()
+    steps.step(one)
+    steps.step(*[other] * (FOREIGN_STEPS + 3))
+    assert steps.rows == 4
+
+
+def test_an_optimizer_that_is_gone_is_followed_by_another():
+    steps = Steps()
+    steps.step(steps.optimizer())
+    steps.step(*[steps.optimizer()] * 3)
+    assert steps.rows == 4
+
+
+def test_steps_within_a_step_are_one():
+    class Nested(torch.optim.SGD):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    steps = Steps()
+    optimizer = steps.optimizer(Nested)
+    nested = []
+    steps.recorder.before_step = lambda _, is_nested: nested.append(is_nested)
+    steps.step(optimizer, optimizer)
+    assert (steps.rows, nested) == (2, [False, True, False, True])
+
+
+def test_a_step_that_raises_is_none():
+    steps = Steps()
+    optimizer = steps.optimizer()
+
+    def fails():
+        raise KeyError
+
+    steps.step(optimizer)
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            optimizer.step(fails)
+    steps.step(optimizer)
+    assert (steps.rows, steps.recorder.depth) == (2, 0)
+
+
+def test_steps_before_any_backward_pass_are_passed_over():
+    steps = Steps()
+    optimizer = steps.optimizer()
+    optimizer.step()
+    steps.step(optimizer)
+    assert steps.rows == 1
+    by_hand = Steps()
+    optimizer = by_hand.optimizer()
+    for _ in range(WITHOUT_BACKWARD + 4):
+        optimizer.step()
+    assert by_hand.rows == 4
+
+
+def test_phases_sum_to_the_step_and_a_closure_is_no_optimizer():
+    steps = Steps()
+    optimizer = steps.optimizer(torch.optim.LBFGS, max_iter=3)
+    recorder = steps.recorder
+
+    def closure():
+        optimizer.zero_grad()
+        recorder.wait += 10
+        steps.backward(optimizer)
+        recorder.backward_ended = blocks.perf_counter_ns()
+        recorder.backward += 5
+        return torch.ones(())
+
+    optimizer.step(closure)
+    row = recorder.rows[0]
+    phases = blocks.phases_of(row)
+    assert sum(phases) == pytest.approx((row[0] - row[4]) / 1e9)
+    assert phases[0] * 1e9 == pytest.approx(10 * row[6])
+    assert 0 < phases[3] < sum(phases)
+
+
+def test_samples_are_counted_once_and_a_batch_may_be_used_again():
+    steps = Steps()
+    optimizer = steps.optimizer()
+    for pending in (8, 8, 0, 4):
+        steps.recorder.pending = pending or steps.recorder.pending
+        steps.step(optimizer)
+    assert [row[5] for row in steps.recorder.rows] == [8, 8, 8, 4]
+
+
+def test_steps_left_out_end_iterations_and_are_counted():
+    steps = Steps()
+    optimizer = steps.optimizer()
+    steps.step(optimizer)
+    steps.backward(optimizer)
+    steps.recorder.skip(optimizer)
+    steps.step(optimizer)
+    assert [row[7] for row in steps.recorder.rows] == [0, 1, 0]
+
+
+def test_losses_are_means_by_step_and_those_that_were_changed_since_are_unknown():
+    steps = Steps()
+    optimizer = steps.optimizer()
+    steps.backward(optimizer)
+    steps.step(optimizer)
+    optimizer.step()
+    loss = (optimizer.param_groups[0]["params"][0] ** 2).sum()
+    steps.recorder.note_backward(loss)
+    with torch.no_grad():
+        loss.mul_(2)
+    optimizer.step()
+    found = blocks.means(steps.recorder.rows, blocks.losses_of(steps.recorder))
+    assert found[0] == pytest.approx(2.0)
+    assert [math.isnan(value) for value in found] == [False, True, True]
+
+
+def test_gaps_are_long_and_unusual():
+    assert blocks.gaps_in([0.01] * 9 + [0.2]) == [(9, 0.2)]
+    assert blocks.gaps_in([0.001] * 9 + [0.04]) == []
+    assert blocks.gaps_in([0.1] * 9 + [0.9]) == []

@@ -1,0 +1,220 @@
+"""What scripts do differently: each usual mistake of a porting is named first, in a short sentence; other settings are sorted."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from reports.formats.terminal import differences_table
+from reports.scripts.configuration import configuration_differences, unlike_work, work_note
+from reports.scripts.rank_agreement import ranks_apart
+from tests.kit.script_factory import HOROVOD, Script, one_launch, script_plan
+
+SOUND = Script()
+NO_SAMPLER = {
+    "sampler.class": "RandomSampler",
+    "sampler.replicas": None,
+    "sampler.rank": None,
+    "loader.length": 188,
+    "epoch.steps": 188,
+}
+MISTAKES = {
+    "learning rate not scaled": (
+        Script(learning_rate=0.2),
+        SOUND,
+        ("optimizer.0.0.lr", "learning rate of old is 2 times as high", "number of ranks"),
+    ),
+    "no sampler": (SOUND, Script(configuration=NO_SAMPLER), ("sampler.class", "no sampler shares out the data of new")),
+    "no sampler, and the same order": (
+        SOUND,
+        Script(configuration=NO_SAMPLER, same_batches=True),
+        ("batches.by_rank", "every rank of new reads the same batches", "no distributed sampler"),
+    ),
+    "op=Sum": (
+        SOUND,
+        Script(configuration={**HOROVOD, "horovod.op": "Sum"}, gradient_factor=2.0),
+        ("horovod.op", "new sums gradients", "2 times as large"),
+    ),
+    "summed by hand": (
+        SOUND,
+        Script(gradient_factor=2.0),
+        ("gradients.scale", "gradients of new are 2 times as large", "number of ranks"),
+    ),
+    "one parameter not averaged": (
+        SOUND,
+        Script(not_exchanged=["fc.bias"]),
+        ("gradients.by_rank", "gradients of fc.bias differ between the ranks of new", "not averaged"),
+    ),
+    "ranks start apart": (
+        SOUND,
+        Script(starts_apart=True),
+        ("parameters.by_rank", "the ranks of new start apart", "conv.weight"),
+    ),
+    "dropout seeded alike": (
+        Script(seeds=[1, 2]),
+        SOUND,
+        ("seed.torch", "seeds are alike on all ranks of new", "dropout"),
+    ),
+    "batch global instead of per rank": (
+        SOUND,
+        Script(configuration={"loader.batch_size": 64, "rank_local_batch": 64, "loader.length": 47, "epoch.steps": 47}),
+        ("loader.batch_size", "each rank of new takes 64 samples, of old 32", "number of ranks"),
+    ),
+    "fp16 compression": (
+        Script(configuration=HOROVOD),
+        Script(configuration={"ddp.comm_hook": "fp16_compress_hook"}),
+        ("ddp.comm_hook", "new exchanges gradients in float16"),
+    ),
+    "buffers not broadcast": (
+        SOUND,
+        Script(configuration={"ddp.broadcast_buffers": False}, own_buffers=True),
+        ("ddp.broadcast_buffers", "new does not broadcast buffers"),
+    ),
+    "buffers apart": (
+        SOUND,
+        Script(own_buffers=True),
+        ("buffers.by_rank", "buffers differ between ranks of new", "bn.running_mean"),
+    ),
+    "schedule stepped per epoch": (
+        Script(rate_at=lambda step: 1 - step / 10, configuration={"schedule.class": "LambdaLR"}),
+        Script(configuration={"schedule.class": "LambdaLR"}),
+        ("schedule.lr", "learning rate of old changes from step to step", "new steps its schedule per epoch"),
+    ),
+    "schedule stepped per epoch, constant so far": (
+        Script(configuration={"schedule.class": "StepLR", "schedule.steps": 5}),
+        Script(configuration={"schedule.class": "StepLR", "schedule.steps": 0}),
+        ("schedule.lr", "old steps its schedule with every optimizer step", "new steps its schedule per epoch"),
+    ),
+    "optimizer made before the model moved": (
+        SOUND,
+        Script(left_out=["conv.weight", "conv.bias", "fc.weight", "fc.bias"]),
+        ("optimizer.left_out", "no step of new changes conv.weight, conv.bias, fc.weight and 1 more", "before the model was moved"),
+    ),
+    "a parameter that never moves": (
+        SOUND,
+        Script(never_moved=["fc.bias"]),
+        ("optimizer.left_out", "no step of new changes fc.bias"),
+    ),
+}
+
+
+def differences(old: Script, new: Script, allow=()):
+    return configuration_differences(one_launch(script_plan(), {"old": old, "new": new}), allow=allow)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_each_planted_mistake_is_named_first_and_in_few_words(mistake):
+    old, new, (field, *words) = MISTAKES[mistake]
+    first = differences(old, new)[0]
+    assert (first.field, first.severity) == (field, "mistake")
+    for word in words:
+        assert word in first.sentence
+    assert len(first.sentence.split()) <= 25
+    assert set(first.values) == {"old", "new"}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named_whichever_script_has_it(mistake):
+    old, new, (field, *_) = MISTAKES[mistake]
+    if field in ("horovod.op", "ddp.comm_hook"):
+        old, new = (Script(configuration=one.configuration, gradient_factor=one.gradient_factor) for one in (old, new))
+    assert differences(new, old)[0].field in (field, "horovod.compression")
+
+
+def test_equal_scripts_differ_in_nothing():
+    assert differences(SOUND, SOUND) == []
+    assert differences(Script(seeds=[1, 2]), Script(seeds=[1, 2])) == []
+
+
+def test_a_port_that_is_right_has_no_mistake_and_no_other_work():
+    found = differences(Script(configuration={**HOROVOD, "environment.HOROVOD_CONTROLLER": "gloo"}), SOUND)
+    assert {one.severity for one in found} == {"note"}
+    assert not any(one.changes_work for one in found)
+
+
+def test_horovod_does_not_broadcast_buffers_and_ddp_does_which_is_no_mistake():
+    found = differences(Script(configuration=HOROVOD, own_buffers=True), SOUND)
+    assert (found[0].field, found[0].severity) == ("buffers.by_rank", "training")
+
+
+def test_work_that_differs_withholds_the_verdict_unless_it_is_allowed():
+    new = Script(configuration={"model.parameters": 400, "accumulation": 2, "autocast.enabled": True, "loader.workers": 4})
+    found = {one.field: one for one in differences(SOUND, new)}
+    assert [name for name, one in found.items() if one.withholds] == ["accumulation", "model.parameters", "autocast.enabled"]
+    assert (found["loader.workers"].severity, found["loader.workers"].changes_work) == ("speed", False)
+    unlike = unlike_work(list(found.values()), baseline="old")
+    assert "accumulation, model.parameters, autocast.enabled" in work_note(unlike["new"])
+    allowed = differences(SOUND, new, allow=["accumulation", "model.parameters"])
+    assert [one.field for one in allowed if one.withholds] == ["autocast.enabled"]
+    assert unlike_work(differences(SOUND, new, allow=["all"]), baseline="old") == {}
+    _, twice, _ = MISTAKES["batch global instead of per rank"]
+    assert sum(one.withholds for one in differences(SOUND, twice)) == 4
+    assert not any(one.withholds for one in differences(SOUND, twice, allow=["loader.batch_size"]))
+
+
+def test_settings_are_said_in_words_and_the_most_telling_come_first():
+    new = {"threads.torch": 2, "version.torch": "2.9.1", "environment.OMP_NUM_THREADS": "2", "optimizer.0.0.weight_decay": 0.01}
+    found = differences(SOUND, Script(configuration=new))
+    assert [one.field for one in found] == [
+        "optimizer.0.0.weight_decay",
+        "threads.torch",
+        "version.torch",
+        "environment.OMP_NUM_THREADS",
+    ]
+    assert found[1].sentence == "threads of a rank: 1 in old, 2 in new (torchrun sets OMP_NUM_THREADS=1)"
+    assert found[3].sentence == "OMP_NUM_THREADS: not set in old, 2 in new"
+    assert found[0].values == {"old": None, "new": 0.01}
+
+
+def test_variables_that_steer_nothing_here_are_notes():
+    """As horovodrun and torchrun set them."""
+    unused = {"environment.NCCL_SOCKET_IFNAME": "lo", "environment.OMP_NUM_THREADS": "1"}
+    assert {one.severity for one in differences(SOUND, Script(configuration=unused))} == {"note"}
+    used = {"transport": "nccl", "threads.torch": 4}
+    found = differences(Script(configuration=used), Script(configuration={**used, **unused, "threads.torch": 1}))
+    assert {one.severity for one in found} == {"speed"}
+
+
+def test_a_seed_that_is_never_the_same_is_said_to_be_none():
+    plan = script_plan()
+    arms = {"old": Script(seeds=[1, 1]), "old-control": Script(seeds=[2, 2]), "new": Script(seeds=[3, 3])}
+    found = configuration_differences(one_launch(plan, arms))
+    assert found[0].sentence == "seed.torch is another each time old is started: it sets no seed"
+
+
+def test_several_candidates_have_one_row_for_each_setting():
+    plan = script_plan("new", "third")
+    arms = {"old": SOUND, "new": Script(learning_rate=0.2), "third": Script(learning_rate=0.2)}
+    first = configuration_differences(one_launch(plan, arms))[0]
+    assert first.values == {"old": 0.1, "new": 0.2, "third": 0.2}
+    assert "new" in first.sentence and "third" in first.sentence
+
+
+def test_ranks_of_one_arm_agree_or_are_said_to_be_apart_with_the_step():
+    def said(script):
+        return ranks_apart(one_launch(script_plan(), {"old": SOUND, "new": script})[-1])
+
+    assert said(SOUND) is None
+    assert said(Script(sharded=True, starts_apart=True)) is None
+    assert said(Script(own_buffers=True)) is None
+    assert said(Script(starts_apart=True)).startswith("the ranks of new start apart: conv.bias, fc.weight, conv.weight and 1 more")
+    assert "gradients of fc.bias differ between the ranks of new after the exchange" in said(Script(not_exchanged=["fc.bias"]))
+    records = one_launch(script_plan(), {"old": SOUND, "new": SOUND})
+    for number, step in enumerate(records[-1].scripts[1].steps):
+        step.parameters["fc.bias"] = [value + 0.1 * (number >= 2) for value in step.parameters["fc.bias"]]
+    assert ranks_apart(records[-1]) == "the ranks of new start alike and are apart from step 3 on: fc.bias"
+
+
+def test_the_preview_fits_on_80_columns_and_in_15_rows():
+    settings = {f"environment.VARIABLE_{number}": "x" * 200 for number in range(30)}
+    found = differences(SOUND, Script(configuration=settings, learning_rate=0.2))
+    console = Console(width=80, file=io.StringIO(), force_terminal=False)
+    console.print(differences_table(found))
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines())) <= 80
+    assert len(re.findall(r"environment", text)) == 15
+    assert "and 16 more, in the report" in text
+    assert "number of ranks" in text

@@ -1,0 +1,142 @@
+"""Whether scripts train alike: same against same is equal, whatever rounding does; what is not is told with step and size."""
+
+from __future__ import annotations
+
+import pytest
+
+from reports.scripts.equality import TOLERANCES, arithmetic, judge_equality
+from tests.kit.results_factory import Truth
+from tests.kit.script_factory import HOROVOD, Script, one_launch, script_plan, script_records
+
+SOUND = Script()
+
+
+def judged(old: Script, new: Script, *, control: Script | None = None, scripts=None):
+    plan = script_plan(scripts=scripts)
+    arms = {"old": old, "new": new} | ({"old-control": control} if control else {})
+    return judge_equality(plan, one_launch(plan, arms))
+
+
+def test_the_same_script_twice_is_equal():
+    found = judged(SOUND, SOUND)
+    assert (found.start["new"].verdict, found.gradients["new"].verdict, found.parameters["new"].verdict) == ("equal",) * 3
+    assert (found.first_difference_step, found.unequal, found.repeatable) == (None, [], True)
+    assert found.sentence == "new trains as old: equal start, and equal over the first 5 steps"
+    assert found.batches == {"old-control": "old-control reads the same batches as old", "new": "new reads the same batches as old"}
+    assert set(found.parameters) == {"old-control", "new"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rounding_is_no_difference(seed):
+    found = judged(SOUND, Script(rounding=1e-6, noise_seed=seed, configuration=HOROVOD))
+    assert (found.gradients["new"].verdict, found.parameters["new"].verdict) == ("equal up to rounding",) * 2
+    assert found.unequal == []
+    assert found.sentence == "new trains as old: equal start, and equal up to float32 rounding over the first 5 steps"
+
+
+def test_another_start_is_told_and_nothing_else_is_claimed():
+    found = judged(SOUND, Script(start_seed=2))
+    assert (found.start["new"].verdict, found.parameters["new"].verdict) == ("another start", "not compared")
+    assert (found.first_difference_step, found.unequal) == (0, ["new"])
+    assert found.sentence == "new has another start than old; --same-start compares what follows"
+
+
+def test_a_script_that_starts_otherwise_each_time_is_not_repeatable():
+    found = judged(SOUND, Script(start_seed=2), control=Script(start_seed=3))
+    assert found.repeatable is False
+    assert "it is not repeatable; set a seed, or use --same-start" in found.sentence
+
+
+def test_a_learning_rate_twice_as_high_is_apart_from_the_first_step_on_with_its_size():
+    found = judged(SOUND, Script(learning_rate=0.2))
+    parameters = found.parameters["new"]
+    assert (parameters.verdict, parameters.first_difference_step, found.gradients["new"].verdict) == ("apart", 1, "equal")
+    assert parameters.distances[0] == pytest.approx(0.5)
+    assert found.sentence.startswith("new starts equal to old, then is apart from step 1 on by 50% of what the steps changed")
+    assert found.sentence.endswith("its first gradients agree")
+
+
+def test_what_begins_later_is_told_with_its_step():
+    found = judged(SOUND, Script(rate_at=lambda step: 1.0 if step < 3 else 0.5))
+    assert (found.parameters["new"].first_difference_step, found.first_difference_step) == (4, 4)
+    assert "apart from step 4 on" in found.sentence
+
+
+def test_gradients_that_are_summed_are_told_by_their_factor():
+    found = judged(SOUND, Script(gradient_factor=2.0))
+    assert (found.gradients["new"].verdict, found.gradients["new"].factor) == ("apart", pytest.approx(2.0))
+    assert "its gradients differ by a factor of 2" in found.sentence
+
+
+def test_one_small_parameter_whose_gradient_differs_is_named():
+    found = judged(SOUND, Script(not_exchanged=["fc.bias"]))
+    assert (found.gradients["new"].verdict, found.gradients["new"].names) == ("apart", ["fc.bias"])
+    assert list(found.ranks) == ["new"]
+    assert "fc.bias" in found.sentence
+
+
+def test_other_data_are_told_beside_the_difference_that_they_make():
+    found = judged(SOUND, Script(data_seed=1))
+    assert found.batches["new"] == "new reads other batches than old, from step 1 on"
+    assert found.sentence.endswith("their batches differ, too")
+
+
+def test_names_without_a_counterpart_are_told():
+    plan = script_plan()
+    records = one_launch(plan, {"old": SOUND, "new": SOUND})
+    for report in records[-1].scripts:
+        for tensors in (report.started, report.sizes, *(step.parameters for step in report.steps)):
+            tensors["head.bias"] = tensors.pop("fc.bias")
+    found = judge_equality(plan, records)
+    assert (found.start["new"].only_here, found.start["new"].missing_here) == (["head.bias"], ["fc.bias"])
+    assert "without a counterpart: head.bias, fc.bias" in found.sentence
+
+
+def test_tolerances_are_three_times_what_the_control_shows():
+    found = judged(SOUND, Script(rounding=0.02, noise_seed=1), control=Script(rounding=0.02, noise_seed=2))
+    assert found.parameters["new"].verdict == "equal up to rounding"
+    assert found.parameters["new"].tolerance > TOLERANCES["float32"][1]
+    assert judged(SOUND, Script(rounding=0.02, noise_seed=1)).unequal == ["new"]
+
+
+def test_where_the_control_steps_otherwise_nothing_is_claimed():
+    found = judged(SOUND, Script(learning_rate=0.2), control=Script(data_seed=5))
+    assert (found.parameters["new"].verdict, found.unequal) == ("not compared", ["new"])
+    assert "old itself steps otherwise each time: it is not repeatable; set a seed" in found.sentence
+
+
+def test_coarse_arithmetic_is_allowed_for_where_both_have_it():
+    half = {"autocast.enabled": True, "autocast.dtype": "bfloat16"}
+    both = judged(Script(configuration=half), Script(configuration=half, rounding=0.01))
+    assert (both.arithmetic, both.parameters["new"].verdict) == ("bfloat16", "equal up to rounding")
+    assert "up to bfloat16 rounding" in both.sentence
+    one = judged(SOUND, Script(configuration=half, rounding=0.01))
+    assert (one.arithmetic, one.unequal) == ("float32", ["new"])
+    assert arithmetic({"horovod.compression": "fp16"}) == "float16"
+    assert arithmetic({"tf32.matmul": True, "device": "cuda"}) == "TensorFloat-32"
+    assert arithmetic({"tf32.matmul": True, "device": "cpu"}) == "float32"
+
+
+def test_gradients_that_are_nothing_but_rounding_do_not_count():
+    """As of a bias before a batch norm; Adam makes whole steps of them."""
+    plan = script_plan()
+    records = one_launch(plan, {"old": SOUND, "new": SOUND})
+    for record, sign in zip(records, (1, 1, -1), strict=True):
+        for report in record.scripts:
+            report.steps[0].gradients["conv.bias"] = [1e-9 * sign * value for value in report.steps[0].gradients["conv.bias"]]
+            for step in report.steps:
+                step.parameters["conv.bias"] = [value + 0.1 * sign for value in report.started["conv.bias"]]
+    assert judge_equality(plan, records).unequal == []
+
+
+def test_the_launch_in_which_arms_are_farthest_apart_counts():
+    plan = script_plan()
+    late = Script(learning_rate=0.2)
+    records = script_records(plan, Truth(ratios={}), lambda launch, arm: late if (launch, arm) == (2, "new") else SOUND)
+    assert judge_equality(plan, records).first_difference_step == 1
+
+
+def test_sharded_models_are_not_compared():
+    found = judged(SOUND, Script(sharded=True))
+    assert (found.start["new"].verdict, found.unequal) == ("not compared", ["new"])
+    assert "is not known" in found.sentence

@@ -1,0 +1,105 @@
+"""Losses of scripts: curves against samples, differences found, and equal scripts called worse no more often than stated."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from measurement.records.record import LOSS_COLUMNS
+from reports.scripts.losses import compare_losses, curve_of, loss_difference, loss_unit, loss_verdict
+from tests.kit.script_factory import script_plan
+
+STEPS = 40
+
+
+def table(factor=1.0, *, noise=0.0, seed=0, start=0, samples=32, steps=STEPS, late=None):
+    random = np.random.default_rng(seed)
+    rows = []
+    for step in range(steps):
+        loss = factor * (0.5 + 2 / (1 + step)) * (1 + noise * random.normal())
+        loss = late if late is not None and step > steps / 2 else loss
+        rows += [(rank, start, step, samples, loss + (0.1 if rank else -0.1)) for rank in range(2)]
+    return pd.DataFrame(rows, columns=list(LOSS_COLUMNS)).astype(LOSS_COLUMNS)
+
+
+def compared(factor, *, launches=5, noise=0.002, old=None, **more):
+    tables = {(launch, "old"): table(noise=noise, seed=launch) for launch in range(launches)}
+    tables |= {(launch, "new"): table(factor, noise=noise, seed=100 + launch, **more) for launch in range(launches)}
+    return compare_losses(script_plan(launches=launches), tables | (old or {}))
+
+
+def test_a_curve_is_the_mean_over_ranks_against_the_samples_of_all():
+    samples, losses = curve_of(table(), "samples")
+    assert samples[:2].tolist() == [64, 128]
+    assert losses[0] == pytest.approx(2.5)
+    assert len(losses) == STEPS
+
+
+def test_a_script_that_was_started_anew_counts_once():
+    twice = pd.concat([table(), table(3.0, start=1)])
+    assert curve_of(twice, "samples")[1].max() == pytest.approx(2.5)
+
+
+def test_without_samples_losses_stand_against_steps():
+    tables = {(0, "old"): table(samples=0), (0, "new"): table()}
+    assert (loss_unit(tables), loss_unit({(0, "new"): table()})) == ("steps", "samples")
+    assert curve_of(table(samples=0), "steps")[0][:3].tolist() == [1, 2, 3]
+
+
+def test_the_same_loss_is_no_worse_and_a_higher_one_is_worse():
+    same, worse, lower = (compared(factor)["new"] for factor in (1.0, 1.1, 0.9))
+    assert (same.verdict, worse.verdict, lower.verdict) == ("no worse", "worse", "no worse")
+    assert worse.difference.ci_low < 0.1 < worse.difference.ci_high
+    assert same.sentence.startswith("The loss of new is no worse than old's by a margin of 2%: 0.")
+    assert worse.sentence.startswith("The loss of new is worse than old's by more than 2%: 10.")
+    assert same.sentence.endswith("5 launches)")
+
+
+def test_a_difference_near_the_margin_is_not_decided():
+    found = compared(1.02, noise=0.05)["new"]
+    assert found.verdict == "undecided"
+    assert found.sentence.startswith("Whether the loss of new is worse than old's by 2% is undecided")
+
+
+def test_one_launch_is_said_to_be_one():
+    found = compared(1.1, launches=1)["new"]
+    assert (found.verdict, found.launches) == ("undecided", 1)
+    assert found.sentence.endswith("in one launch: no interval, so no verdict")
+    same = compared(1.0, launches=1, noise=0.0)["new"].sentence
+    assert same.startswith("The loss of new equals old's over the later half, in one launch")
+
+
+def test_a_loss_that_is_no_number_any_more_is_worse():
+    found = compared(1.0, late=np.inf)["new"]
+    assert (found.verdict, found.sentence) == ("worse", "The loss of new is not finite in the later half")
+
+
+def test_the_later_half_is_that_of_what_both_reached():
+    found = compared(1.0, noise=0.0, steps=20)
+    assert found["new"].difference.value == pytest.approx(0.0, abs=1e-9)
+    assert found["new"].samples[-1] == 20 * 64
+
+
+def test_curves_are_short_however_long_the_training_was():
+    long = {(0, "old"): table(steps=1000)}
+    assert len(compare_losses(script_plan(), long)["old"].curve) == 100
+
+
+def test_without_losses_there_is_nothing():
+    assert compare_losses(script_plan(), {}) == {}
+    assert compare_losses(script_plan(), {(0, "old"): table().iloc[:0]}) == {}
+
+
+@pytest.mark.parametrize(("higher", "at_most"), [(0.0, 0.01), (0.02, 0.075)])
+def test_equal_scripts_are_called_worse_no_more_often_than_stated(higher, at_most):
+    """At a difference of just the margin, 5% of the comparisons may be called worse, and 5% no worse."""
+    random = np.random.default_rng(4)
+    found = []
+    for _ in range(2000):
+        shared = random.normal(0, 0.02, 5)  # a launch's seed
+        pairs = [(1 + higher + s + random.normal(0, 0.01), 1 + s + random.normal(0, 0.01)) for s in shared]
+        found.append(loss_verdict(loss_difference(pairs), margin=0.02))
+    assert found.count("worse") / 2000 <= at_most
+    if higher:
+        assert found.count("no worse") / 2000 <= at_most

@@ -1,0 +1,183 @@
+"""The report of scripts in every format: verdict first, then equality and the first culprits; work that differs has no verdict."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from reports import REGISTRY, conclude, make_report, write_reports
+from reports.charts.comparison_charts import charts
+from reports.formats.terminal import comparison_table
+from reports.schema import Comparison
+from reports.scripts.first_screen import first_lines
+from reports.tables.sections import sections
+from reports.wording.method import method
+from tests.kit.results_factory import Truth
+from tests.kit.script_factory import HOROVOD, Script, script_plan, script_records, write_script_results
+
+SOUND, PORT = Script(configuration=HOROVOD), Script(rounding=1e-6)
+
+
+def loss(launch, arm, step):
+    return 0.5 + 2 / (1 + step) + 0.001 * ((launch * 7 + step) % 5)
+
+
+def folder_of(root, scripts, *, truth=None, plan=None, change=None, losses=loss):
+    plan = plan or script_plan()
+    records = script_records(plan, truth or Truth(ratios={"new": 1.1}), lambda launch, arm: scripts.get(arm, SOUND), losses=losses)
+    for record in records if change else []:
+        change(record)
+    return write_script_results(root, plan, records)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    new = Script(rounding=1e-6, learning_rate=0.2, configuration={"threads.torch": 2})
+    return folder_of(tmp_path_factory.mktemp("scripts"), {"new": new})
+
+
+@pytest.fixture(scope="module")
+def comparison(folder):
+    return write_reports(folder)
+
+
+def test_the_verdict_comes_first_then_equality_then_the_first_culprits(comparison):
+    assert comparison.headline.startswith("new is 9")
+    assert comparison.result("new").verdict == "faster"
+    lines = first_lines(comparison)
+    assert lines[0] == comparison.equality.sentence
+    assert lines[0].startswith("new starts equal to old, then is apart from step 1 on")
+    assert lines[1].startswith("The loss of new is no worse than old's by a margin of 2%")
+    assert "the learning rate of new is 2 times as high" in lines[2]
+    assert lines[-1].startswith("and ") and lines[-1].endswith("more differences: see the table")
+    assert len(lines) <= 6
+    assert all("\n" not in line for line in lines)
+
+
+def test_json_holds_what_the_issue_names(folder, comparison):
+    stored = json.loads((folder.root / "comparison.json").read_text())
+    assert all({"field", "values", "changes_work", "sentence"} <= one.keys() for one in stored["configuration_differences"])
+    assert {"start", "gradients", "parameters", "loss", "first_difference_step", "sentence"} <= stored["equality"].keys()
+    assert stored["equality"]["first_difference_step"] == 1
+    assert set(stored["equality"]["start"]) == {"old-control", "new"}
+    assert Comparison.model_validate(stored) == comparison
+
+
+def test_every_format_renders_scripts(folder, comparison):
+    for name in REGISTRY.names():
+        report = make_report(name)
+        if report.has_content(comparison):
+            assert report.render(comparison) == report.render(comparison)
+    assert ",start,gradients,parameters,first_difference_step,loss," in (folder.root / "report.csv").read_text().splitlines()[0]
+    text = (folder.root / "report.md").read_text()
+    assert text.index(comparison.headline.split(" (")[0]) < text.index("starts equal to old") < text.index("## Arms")
+    assert text.index("## Arms") < text.index("## Do they train alike?") < text.index("## What the scripts do differently")
+    page = (folder.root / "report.html").read_text()
+    body = page[: page.index('<script type="application/json"')]
+    assert body.index("starts equal to old") < body.index("<h2>Verdicts</h2>") < body.index("What the scripts do differently")
+    assert "<h3>Parity</h3>" not in body and "What this report cannot see" in body
+    assert body.count("<h2>Do they train alike?</h2>") == 1
+    assert 'id="chart-losses"' in body
+
+
+def test_charts_and_sections_are_those_of_scripts(comparison):
+    assert "losses" in charts(comparison) and "terms" not in charts(comparison)
+    assert [section.name for section in sections(comparison)][:3] == ["equality", "differences", "phases"]
+    assert "loader yields" in " ".join(method(comparison))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_terminal_shows_it_in_its_width(comparison, width):
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    console.print(comparison_table(comparison))
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    assert text.index("new starts equal to old") < text.index("verdict") < text.index("backward")
+
+
+def test_scripts_have_phases_and_a_phase_is_named_as_the_cause(comparison):
+    arm, result = comparison.arm("new"), comparison.result("new")
+    assert arm.step_terms_s is None and result.term_differences_s == {}
+    assert sum(one.value for one in arm.step_phases_s.values()) == pytest.approx(0.02 / 1.1, rel=0.2)
+    assert result.because.term == "backward"
+    assert result.because.difference_s == result.phase_differences_s["backward"].value < 0
+    assert "less of each step in backward with its exchange" in comparison.headline
+
+
+@pytest.mark.slow
+def test_a_right_port_is_equal_and_has_no_culprit(tmp_path):
+    found = conclude(folder_of(tmp_path, {"new": PORT}))
+    assert (found.equality.unequal, found.equality.first_difference_step) == ([], None)
+    lines = first_lines(found)
+    assert lines[0] == "new trains as old: equal start, and equal up to float32 rounding over the first 5 steps"
+    assert not [line for line in lines if line.startswith("Differs")]
+    assert lines[-1].endswith("settings differ that come with the library: see the table")
+
+
+@pytest.mark.slow
+def test_unlike_work_has_a_ratio_and_no_verdict_unless_it_is_allowed(tmp_path):
+    new = Script(configuration={**HOROVOD, "accumulation": 2})
+    found = conclude(folder_of(tmp_path / "withheld", {"new": new}))
+    result = found.result("new")
+    assert (result.verdict, result.verdict_alone, result.withheld_by) == ("undecided", "faster", "work")
+    assert result.throughput_ratio > 1 and result.ci_low > 1
+    assert found.headline.startswith("No verdict on new against old (ratio 1.09")
+    assert "the two do different work (accumulation)" in found.headline
+    assert found.undecided == [] and result.because is None
+    allowed = conclude(folder_of(tmp_path / "allowed", {"new": new}, plan=script_plan(scripts={"allow": ["accumulation"]})))
+    assert allowed.result("new").verdict == "faster"
+    assert any(line == "Work differs, and is allowed to (scripts.allow): accumulation" for line in allowed.warnings)
+
+
+@pytest.mark.slow
+def test_without_samples_iterations_are_compared(tmp_path):
+    uncounted = Script(configuration=HOROVOD, samples=None, samples_from=None)
+    found = conclude(folder_of(tmp_path, {"new": uncounted}))
+    assert (found.sample_unit, found.result("new").verdict) == ("iterations", "faster")
+    assert found.arm("old").throughput_per_s.value == pytest.approx(50, rel=0.3)
+    assert any(line.startswith("Samples of new could not be counted: iterations per second") for line in found.warnings)
+    assert found.equality.loss_unit == "steps"
+
+
+@pytest.mark.slow
+def test_gaps_starts_and_what_the_probe_could_not_see_are_told(tmp_path):
+    def change(record):
+        if record.arm == "new":
+            record.script_starts = 3
+            record.blocks[2] = record.blocks[2].model_copy(update={"gaps": [(1, 2.0)]})
+
+    found = conclude(folder_of(tmp_path, {"new": Script(notes=["The optimizer is fused."])}, change=change, losses=None))
+    assert (found.arm("new").gaps.count, found.arm("new").gaps.longest_s, found.arm("old").gaps) == (3, 2.0, None)
+    said = "\n".join(found.warnings)
+    assert "new: 3 long gaps in its steps, 2000 ms each" in said
+    assert "new came to its own end and was started anew, 3 times in one launch" in said
+    assert "new: The optimizer is fused" in said
+    assert found.equality.loss["new"].sentence is not None
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_late_before_the_exchange_is_the_straggler(tmp_path):
+    def change(record):
+        if record.arm == "new":
+            for block in record.blocks:
+                block.ranks[1].phases_s = [
+                    [wait + 0.004, forward, max(backward - 0.004, 0.0), rest]
+                    for wait, forward, backward, rest in block.ranks[1].phases_s
+                ]
+
+    found = conclude(folder_of(tmp_path, {"new": PORT}, change=change))
+    late = found.arm("new").by_rank
+    assert (late.straggler.rank, late.straggler.phase, late.own_time) == (1, "data_wait", "data wait and forward")
+    assert any("Rank 1 on host1 is a straggler in new: its data wait and forward are" in line for line in found.warnings)
+
+
+@pytest.mark.slow
+def test_an_arm_that_is_wrong_is_told_with_how_its_ranks_are_apart(tmp_path):
+    truth = Truth(ratios={"new": 1.1}, statuses={("new", launch): "wrong" for launch in range(3)})
+    found = conclude(folder_of(tmp_path, {"new": Script(starts_apart=True)}, truth=truth))
+    assert found.arm("new").status == "wrong"
+    assert found.equality.ranks["new"].startswith("the ranks of new start apart")
+    assert any("the ranks of new start apart" in line for line in first_lines(found))
