@@ -104,8 +104,7 @@ class Launch:
             transport=setup.transport or "none",
             launcher=setup.launcher_reference,
             environment=dict(setup.arm.environment),
-            sample_unit=setup.sample_unit or self._sample_unit,
-            **setup.recorded,
+            **{"sample_unit": self._sample_unit, **setup.recorded},
             commands=session.commands_as_run(),
             cases=list(self._cases),
         )
