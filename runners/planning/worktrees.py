@@ -61,8 +61,8 @@ def has_changes(repository: Path) -> bool:
 def worktree(repository: Path, revision: str) -> Iterator[Path]:
     """A context in which a revision is checked out, into a folder that is removed afterwards.
 
-    What git does not have is not there: data, build outputs, changes that were not committed, submodules. The folder is in the cache
-    of the user's home, which hosts share; in a temporary one where that cannot be written.
+    What git does not have is not there: data, build outputs, changes that were not committed, submodules. The folder is in the
+    cache of the user's home, which hosts share; in a temporary one where that cannot be written.
 
     Args:
         repository: as ``repository_of`` gives it.
