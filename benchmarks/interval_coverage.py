@@ -1,8 +1,9 @@
 """Simulates how often intervals cover the true ratio of totals, how often verdicts err, and what that costs. Nothing is timed.
 
-    python benchmarks/interval_coverage.py [--replications 400] [--only coverage|until-decided|candidates|busy]
+    python benchmarks/interval_coverage.py [--replications 400] [--only PART]
 
-All of it goes through ``reports.statistics.intervals.ratio_intervals`` as the reports use it, at 95%, on synthetic block times
+PART is one of those below. All of it goes through ``reports.statistics.intervals.ratio_intervals`` as the reports use it, at 95%,
+on synthetic block times
 of which the truth is known: each arm, the baseline and its control included, has its own noise of blocks (3.5%, Student's t with
 5 degrees of freedom) and of launches. The true ratio is that of expected times, stalls included.
 
@@ -12,6 +13,8 @@ of which the truth is known: each arm, the baseline and its control included, ha
   launches it takes to find a difference of 3%.
 - ``busy``: no round is quiet, others take a share of the cores, and load slows the candidate alone, by a power of 1 / (1 - share);
   how often it is called different though it is equal, and how often one that really is 2, 5 or 18 times slower is found.
+- ``equivalence``: how often a candidate is called equivalent whose truth lies exactly at the threshold, how often one that is equal
+  is called so, by the 90% interval and by the 95% one, and how often that one is called faster or slower.
 - ``candidates``: six equal candidates; how often one of them at least is called different, and how often 3% are found.
 """
 
@@ -27,6 +30,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from reports.conclusions.verdict import decide, reach_of_load, stands_clear
+from reports.estimate import Estimate
 from reports.statistics.interim_analyses import error_share, next_analysis
 from reports.statistics.intervals import Launches, RatioEstimate, ratio_intervals, typical_ratio
 from tests.kit.ratios import equal_work
@@ -37,6 +41,7 @@ BLOCK_NOISE = 0.035
 ROUNDS = 40
 MOST_LAUNCHES = 60
 DIFFERENCE = 1.03
+THRESHOLD = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,6 +231,41 @@ def show_candidates(replications: int) -> None:
             print(f"{label:<50}{rates[0][0]:>10.1%}{rates[0][1]:>16.1%} | {rates[1][0]:>10.1%}{rates[1][1]:>16.1%}", flush=True)
 
 
+def show_equivalence(replications: int) -> None:
+    """Print false and true verdicts of equivalence, and false ones of faster or slower, by any of several candidates."""
+    print("\nwithin 1%; one at the threshold called equivalent | equal ones called so: 90% interval, 95% | called faster or slower")
+    for candidates in (1, 4):
+        for spread in (0.001, 0.003, 0.01, 0.03):
+            for launches in (5, 8):
+                random = np.random.default_rng([12, candidates, launches, int(spread * 1000)])
+                rates = _equivalence_rates(candidates, spread, launches, random, replications)
+                told = f"{rates[0]:>10.1%} | {rates[1]:>10.1%}{rates[2]:>8.1%} | {rates[3]:>8.1%}"
+                print(f"{f'{candidates} candidates, launches vary by {spread:.1%}, {launches}':<50}{told}", flush=True)
+
+
+def _equivalence_rates(
+    candidates: int, spread: float, launches: int, random: np.random.Generator, replications: int
+) -> tuple[float, float, float, float]:
+    """Any of ``candidates`` called equivalent at the threshold; the first of equals, by either interval; any called different."""
+    at, equal, wide, different = [], [], [], []
+    for number in range(replications):
+        ratios = comparison(Scenario(name="", spread=spread), launches, candidates, random)
+        edge = 1 + THRESHOLD if number % 2 else 1 - THRESHOLD
+        shifted = [[_faster(table, edge) for table in one] for one in ratios[:-1]]
+        at.append(any(decide(one, threshold=THRESHOLD) == "equivalent" for one in intervals([*shifted, ratios[-1]])[:-1]))
+        found = intervals(ratios)[:-1]
+        equal.append(decide(found[0], threshold=THRESHOLD) == "equivalent")
+        two_sided = Estimate(value=found[0].value, ci_low=found[0].ci_low, ci_high=found[0].ci_high)
+        wide.append(decide(two_sided, threshold=THRESHOLD) == "equivalent")
+        different.append(any(one.excludes(1.0) for one in found))
+    return float(np.mean(at)), float(np.mean(equal)), float(np.mean(wide)), float(np.mean(different))
+
+
+def _faster(table: Array, factor: float) -> Array:
+    """A launch's blocks, the candidate's so many times as fast."""
+    return np.concatenate([table[:, :1] / [1.0, factor], table[:, 1:]], axis=1)
+
+
 def is_found_under_load(speed: float, share: float, power: float, random: np.random.Generator) -> bool:
     """Whether the candidate gets a verdict of five launches, all under load that slows it alone."""
     slowed = 1 / (1 - share) ** power
@@ -252,7 +292,13 @@ def main() -> None:
     parser.add_argument("--replications", type=int, default=400)
     parser.add_argument("--only", default="")
     given = parser.parse_args()
-    parts = {"coverage": show_coverage, "until-decided": show_until_decided, "candidates": show_candidates, "busy": show_busy}
+    parts = {
+        "coverage": show_coverage,
+        "until-decided": show_until_decided,
+        "equivalence": show_equivalence,
+        "candidates": show_candidates,
+        "busy": show_busy,
+    }
     for name, show in parts.items():
         if name.startswith(given.only):
             show(given.replications)

@@ -319,6 +319,9 @@ class RatioSummary(Stored):
     """Ratio of totals, stalls included: the geometric mean over launches of all samples over all seconds."""
     ci_low: float | None = None
     ci_high: float | None = None
+    equivalence_low: float | None = None
+    """One-sided bounds, which decide on equivalence: each holds by itself with the interval's confidence (90% interval for 95%)."""
+    equivalence_high: float | None = None
     run_low: float | None = None
     run_high: float | None = None
     """What one long run may be expected to come out at: a prediction interval, wider than that of the mean."""

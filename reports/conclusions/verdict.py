@@ -23,6 +23,8 @@ MOST_LOAD = 0.99
 def decide(interval: Estimate | None, *, threshold: float, control: Estimate | None = None) -> Verdict:
     """The verdict on a candidate relative to its baseline.
 
+    Faster and slower take the two-sided interval. Equivalence is two one-sided tests against the threshold.
+
     Args:
         interval: of the ratio of their throughputs; None where there is no timing.
         threshold: a ratio within ±this of 1 is of no practical interest.
@@ -36,11 +38,16 @@ def decide(interval: Estimate | None, *, threshold: float, control: Estimate | N
         verdict = "faster"
     elif high < 1 and interval.value <= 1 - threshold:
         verdict = "slower"
-    elif 1 - threshold <= low and high <= 1 + threshold:
+    elif _is_within(interval, threshold):
         verdict = "equivalent"
     claim = threshold if verdict == "equivalent" else abs(math.log(interval.value))
     is_vetoed = control is not None and control.excludes(1.0) and claim <= farthest(control)
     return "undecided" if is_vetoed else verdict
+
+
+def _is_within(interval: Estimate, threshold: float) -> bool:
+    low, high = interval.one_sided or (0.0, math.inf)
+    return 1 - threshold <= low and high <= 1 + threshold
 
 
 def farthest(interval: Estimate | None) -> float:
@@ -103,14 +110,15 @@ def to_decide(interval: Estimate | None, *, threshold: float, measured: float, l
     """
     if interval is None or interval.bounds is None or measured <= 0 or launches < FEWEST:
         return None
-    half = math.log(interval.bounds[1] / interval.bounds[0]) / 2
     distance = abs(interval.value - 1)
     wanted = abs(math.log(interval.value)) if distance >= threshold else threshold - distance
+    low, high = interval.bounds if distance >= threshold else (interval.one_sided or interval.bounds)
+    half = math.log(high / low) / 2
     if wanted <= 0:
         return None
     freedom = launches - 1
     factors = (1.0, freedom / chdtri(freedom, 0.1), freedom / chdtri(freedom, 0.9))
-    value, low, high = (measured * max(float(factor) * (half / wanted) ** 2 - 1, 0.0) for factor in factors)
-    if low > LONGEST:
+    value, least, most = (measured * max(float(factor) * (half / wanted) ** 2 - 1, 0.0) for factor in factors)
+    if least > LONGEST:
         return None
-    return More(value=value if value <= LONGEST else None, low=low, high=high if high <= LONGEST else None)
+    return More(value=value if value <= LONGEST else None, low=least, high=most if most <= LONGEST else None)

@@ -22,7 +22,7 @@ from reports.wording.disturbances import (
     stall_lines,
     straggler_lines,
 )
-from reports.wording.formatting import apart, interval, percent, ratio
+from reports.wording.formatting import apart, interval, one_sided_percent, percent, ratio
 from reports.wording.method import run_lines
 
 WIDE = 1.5
@@ -117,6 +117,9 @@ def interval_words(result: RatioSummary) -> str:
     parts = [f"ratio {ratio(result.throughput_ratio)}"]
     if result.ci_low is not None and result.ci_high is not None:
         parts.append(f"{percent(result.confidence)} interval {interval(result)}")
+    if result.verdict == "equivalent" and result.equivalence_low is not None and result.equivalence_high is not None:
+        sides = f"{ratio(result.equivalence_low)} to {ratio(result.equivalence_high)}"
+        parts.append(f"{one_sided_percent(result.confidence)} interval {sides}")
     if result.run_low is not None and result.run_high is not None:
         parts.append(f"one long run {ratio(result.run_low)} to {ratio(result.run_high)}")
     if result.run_order is not None:

@@ -11,7 +11,7 @@ from reports.conclusions.step_terms import LIMIT
 from reports.conclusions.verdict import LOAD_POWER
 from reports.schema import Comparison, RatioSummary
 from reports.statistics.intervals import TRIM
-from reports.wording.formatting import apart, percent
+from reports.wording.formatting import apart, one_sided_percent, percent
 from reports.wording.training_sentences import training_method
 
 
@@ -101,9 +101,17 @@ def _ratios(asked: dict[str, Any]) -> list[str]:
         "is what others took in disturbed blocks. It must also lie farther than the control's interval reaches, to the power of "
         f"{LOAD_POWER}.",
         "Launches: one gives no interval and no verdict, since the variance between launches is then unknown.",
-        "Verdict: faster or slower where the interval excludes 1 and the ratio is at least "
-        f"{percent(asked['noise_threshold'])} from 1; equivalent where the whole interval lies within that; else undecided.",
+        _verdict(asked),
     ]
+
+
+def _verdict(asked: dict[str, Any]) -> str:
+    threshold, each = percent(asked["noise_threshold"]), percent(round(1 - asked["confidence"], 6))
+    return (
+        f"Verdict: faster or slower where the interval excludes 1 and the ratio is at least {threshold} from 1. Equivalent where "
+        f"two one-sided tests at {each} each exclude a difference of {threshold} or more: the whole "
+        f"{one_sided_percent(asked['confidence'])} interval, for all candidates together, lies within that. Else undecided."
+    )
 
 
 def _latencies() -> list[str]:
@@ -177,7 +185,5 @@ def runs_method(comparison: Comparison) -> list[str]:
         f"{percent(comparison.measurement['confidence'])} confidence for all candidates together (Šidák); where the runs of two "
         "arms alternated, Student's t of neighbours' differences; else Welch's t, which shares no variance between arms. What "
         "one long run may come out at is the prediction interval of the same.",
-        "Verdict: faster or slower where the interval excludes 1 and the ratio is at least "
-        f"{percent(comparison.measurement['noise_threshold'])} from 1; equivalent where the whole interval lies within that; else "
-        "undecided.",
+        _verdict(comparison.measurement),
     ]

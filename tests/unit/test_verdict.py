@@ -8,6 +8,7 @@ import pytest
 
 from reports.conclusions.verdict import decide, farthest, to_decide
 from reports.estimate import Estimate
+from reports.statistics.intervals import RatioEstimate
 
 
 def interval(low, estimate, high):
@@ -33,6 +34,31 @@ def interval(low, estimate, high):
 )
 def test_verdict(bounds, verdict):
     assert decide(interval(*bounds), threshold=0.01) == verdict
+
+
+def ratio(low, estimate, high, *, narrower):
+    """A ratio whose one-sided bounds are those of ``narrower``."""
+    found = {"ci_low": low, "ci_high": high, "equivalence_low": narrower[0], "equivalence_high": narrower[1]}
+    return RatioEstimate(value=estimate, run_low=None, run_high=None, launches=5, pairs=100, caution=None, **found)
+
+
+@pytest.mark.parametrize(
+    ("one", "verdict"),
+    [
+        (ratio(0.985, 1.0, 1.015, narrower=(0.991, 1.009)), "equivalent"),
+        (ratio(0.985, 1.0, 1.015, narrower=(0.989, 1.009)), "undecided"),
+        (ratio(0.999, 1.02, 1.041, narrower=(1.001, 1.039)), "undecided"),
+    ],
+)
+def test_equivalence_takes_the_one_sided_bounds_and_faster_the_interval(one, verdict):
+    assert decide(one, threshold=0.01) == verdict
+    scaled = one.times(1.0)
+    assert decide(scaled, threshold=0.01) == verdict
+
+
+def test_to_become_equivalent_the_one_sided_bounds_must_shrink():
+    one = ratio(math.exp(-0.04), 1.0, math.exp(0.04), narrower=(math.exp(-0.02), math.exp(0.02)))
+    assert to_decide(one, threshold=0.01, measured=1.0, launches=5).value == pytest.approx(3.0)
 
 
 def test_without_timing_it_is_undecided():
