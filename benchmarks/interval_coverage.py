@@ -3,14 +3,15 @@
     python benchmarks/interval_coverage.py [--replications 400] [--only PART]
 
 PART is one of those below. All of it goes through ``reports.statistics.intervals.ratio_intervals`` as the reports use it, at 95%,
-on synthetic block times
-of which the truth is known: each arm, the baseline and its control included, has its own noise of blocks (3.5%, Student's t with
-5 degrees of freedom) and of launches. The true ratio is that of expected times, stalls included.
+on synthetic block times of which the truth is known: each arm, the baseline and its control included, has its own noise of blocks
+(3.5%, Student's t with 5 degrees of freedom) and of launches. The true ratio is that of expected times, stalls included.
 
 - ``coverage``: scenario x 3, 5, 8 launches; two candidates, the first of which is unlike the others. Printed: coverage and mean
   half-width of its interval, the same of Student's t over its own launches alone, and how far the trimmed ratio is off.
 - ``until-decided``: equal arms, launches until a verdict or 60 of them; how often there is a false verdict, and how many
   launches it takes to find a difference of 3%.
+- ``budget``: five minutes, spent as the driver does; coverage and half-width beside those of the best fixed number of launches,
+  in regimes of what a launch costs and how much rounds and launches vary.
 - ``busy``: no round is quiet, others take a share of the cores, and load slows the candidate alone, by a power of 1 / (1 - share);
   how often it is called different though it is equal, and how often one that really is 2, 5 or 18 times slower is found.
 - ``equivalence``: how often a candidate is called equivalent whose truth lies exactly at the threshold, how often one that is equal
@@ -33,7 +34,8 @@ from reports.conclusions.verdict import decide, reach_of_load, stands_clear
 from reports.estimate import Estimate
 from reports.statistics.interim_analyses import error_share, next_analysis
 from reports.statistics.intervals import Launches, RatioEstimate, ratio_intervals, typical_ratio
-from tests.kit.ratios import equal_work
+from tests.kit.budgets import REGIMES, Regime, fixed, interval_of, on_a_budget
+from tests.kit.ratios import equal_work, log_width
 
 Array = npt.NDArray[np.float64]
 CONFIDENCE = 0.95
@@ -42,6 +44,7 @@ ROUNDS = 40
 MOST_LAUNCHES = 60
 DIFFERENCE = 1.03
 THRESHOLD = 0.01
+BUDGET_S = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,6 +269,38 @@ def _faster(table: Array, factor: float) -> Array:
     return np.concatenate([table[:, :1] / [1.0, factor], table[:, 1:]], axis=1)
 
 
+def show_budget(replications: int) -> None:
+    """Print coverage and half-width on a budget, and how far that is from the best fixed choice for the same time."""
+    print("\n5 minutes; coverage, half-width, launches (mean), rounds (median) | best fixed: launches, rounds, half-width | ratio")
+    for regime in REGIMES:
+        random = np.random.default_rng([13, sum(map(ord, regime.name))])
+        spent = [on_a_budget(regime, BUDGET_S, random) for _ in range(replications)]
+        found = [interval_of(launches) for launches in spent]
+        covered = np.mean([not one.excludes(1.0) for one in found])
+        half = float(np.mean([log_width(one) / 2 for one in found]))
+        number = np.mean([len(launches) for launches in spent])
+        rounds = np.median([launches[-1].shape[1] for launches in spent])
+        best, best_number = best_fixed(regime, random, replications)
+        best_rounds = int((BUDGET_S / best_number - regime.start_s) / regime.round_s)
+        print(
+            f"{regime.name:<32}{covered:>8.1%} ±{half:6.2%}{number:>7.1f}{rounds:>5.0f} | "
+            f"{best_number:>4}{best_rounds:>5} ±{best:6.2%} | {half / best:.2f}",
+            flush=True,
+        )
+
+
+def best_fixed(regime: Regime, random: np.random.Generator, replications: int) -> tuple[float, int]:
+    """Return the least mean half-width of any number of equal launches in the same time, and that number."""
+    most = int(BUDGET_S / (regime.start_s + regime.round_s))
+    tried = sorted({round(most**share) for share in np.linspace(math.log(3) / math.log(most), 1, 8)})
+    found = []
+    for number in tried:
+        drawn = [fixed(regime, number, BUDGET_S, random) for _ in range(replications)]
+        halves = [log_width(interval_of(launches)) / 2 for launches in drawn if launches]
+        found.append((float(np.mean(halves)), number))
+    return min(found)
+
+
 def is_found_under_load(speed: float, share: float, power: float, random: np.random.Generator) -> bool:
     """Whether the candidate gets a verdict of five launches, all under load that slows it alone."""
     slowed = 1 / (1 - share) ** power
@@ -297,6 +332,7 @@ def main() -> None:
         "until-decided": show_until_decided,
         "equivalence": show_equivalence,
         "candidates": show_candidates,
+        "budget": show_budget,
         "busy": show_busy,
     }
     for name, show in parts.items():

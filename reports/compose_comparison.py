@@ -22,6 +22,7 @@ from reports.conclusions.ratios import fastest, summarise_ratios
 from reports.conclusions.steps import Steps
 from reports.conclusions.summaries import summarise_arms
 from reports.conclusions.training_results import summarise_training
+from reports.launch_budget import summarise_spread
 from reports.schema import ArmSummary, Comparison, RatioSummary
 from reports.statistics.interim_analyses import error_share
 from reports.training_schema import TrainingSummary
@@ -90,6 +91,7 @@ def compare(
         measured_minutes=evidence.minutes,
         results=results,
         fastest=leaders,
+        spread=None if evidence.are_runs or training else summarise_spread(evidence),
         arms=arms,
         cases=evidence.cases,
         machine_table=columns(machine_by_block(evidence.host_use, evidence.readings), MACHINE_COLUMNS),
@@ -176,4 +178,5 @@ def _manifest_fields(manifest: Manifest | None, records: Sequence[LaunchRecord])
         "driver": manifest.driver,
         "fairness": manifest.fairness,
         "seconds": manifest.seconds,
+        "choices": manifest.choices,
     }

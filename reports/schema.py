@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from measurement.records.record import Case, Failure, ParityResult
+from measurement.records.record import Case, Failure, LengthChoice, ParityResult
 from reports.estimate import Caution, Estimate, RunOrder, Stored
 from reports.training_schema import TrainingSummary
 
@@ -372,6 +372,22 @@ class RatioSummary(Stored):
         return self.role == "control" and Estimate(value=1.0, ci_low=self.ci_low, ci_high=self.ci_high).excludes(1.0)
 
 
+class SpreadFigures(Stored):
+    """How much a comparison's log-ratios vary within and between launches, and what a launch costs: mean over the ratios."""
+
+    rounds: list[int]
+    """Rounds of each launch."""
+    start_s: float | None
+    """What a launch costs besides its rounds: start, gate and end."""
+    round_s: float | None
+    round_deviation: float
+    """Standard deviation of a single round within its launch."""
+    launch_deviation: float
+    """Standard deviation of launches, beyond what their rounds explain."""
+    between_share: float
+    """The share of the variance of a launch's ratio that is between launches."""
+
+
 class Comparison(Stored):
     """All that the reports show."""
 
@@ -426,6 +442,10 @@ class Comparison(Stored):
     runs: dict[str, list[str]] = {}
     """The folders of standalone runs by arm, in the order of their start."""
     seconds: dict[str, float] = {}
+    spread: SpreadFigures | None = None
+    """Null where nothing was timed, or a single launch."""
+    choices: list[LengthChoice] = []
+    """How long each launch was chosen to be, and from what; empty without a budget of minutes."""
     block_table: dict[str, list[Any]] = Field(default={}, repr=False)
     """The blocks, column by column: launch, turn, round, arm, kind, case (null where the workload is trained), throughput_per_s."""
 

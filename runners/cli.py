@@ -72,6 +72,9 @@ def compare(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the plan; may be repeated."),
     ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Minutes to spend; launches and their length are chosen so that intervals are narrow.")
+    ] = None,
     until_decided: Annotated[bool, typer.Option("--until-decided", help="Add launches until no verdict is undecided.")] = False,
     max_minutes: Annotated[float | None, typer.Option(help="With --until-decided: no new launch after this long.")] = None,
     rehearsal: Annotated[
@@ -89,6 +92,7 @@ def compare(
     ] = False,
 ) -> None:
     """Run a plan: measure its arms interleaved, print the verdicts, write the reports."""
+    from measurement.plans.plan import FIXED_LENGTH
     from measurement.records.results import ResultsFolder, default_folder
     from runners.planning.available import arms_to_compare, left_out_line
     from runners.planning.plan_reading import DEFAULT, PLANS, find_plan, read_plan, require_named
@@ -101,13 +105,15 @@ def compare(
         overrides.append(f"measurement.rehearsal={'always' if rehearsal else 'never'}")
     if max_minutes is not None:
         overrides.append(f"measurement.max_minutes={max_minutes}")
-    chosen = read_plan(plan, overrides=overrides)
+    budget = [] if minutes is None else [f"measurement.minutes={minutes}", *(f"measurement.{one}=null" for one in FIXED_LENGTH)]
+    chosen = read_plan(plan, overrides=[*budget, *overrides])
     folder = ResultsFolder(output or default_folder(chosen.name))
     has_next = find_plan(plan).resolve() == PLANS / f"{DEFAULT}.yaml"
     chosen = arms_to_compare(chosen, folder, only_available=available, has_next=has_next)
     if chosen.left_out:
         print(f"ringside: {left_out_line(chosen.left_out)}; compared: {', '.join(chosen.arms)}", file=sys.stderr)
     again = ["ringside", "compare", str(plan), "-o", str(folder.root), *(word for one in overrides for word in ("--set", one))]
+    again += ["--minutes", f"{minutes:g}"] if minutes is not None else []
     again += ["--resume-elsewhere"] if resume_elsewhere else []
     run = run_study if chosen.points else run_comparison
     if not run(chosen, folder, again=again, resume_elsewhere=resume_elsewhere):
@@ -119,7 +125,7 @@ def run_comparison(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str],
     from runners.driver.progress import LaunchProgress
     from runners.driver.run_comparison import ComparisonRun
 
-    with LaunchProgress(seconds_per_launch=chosen.measurement.seconds_per_launch) as progress:
+    with LaunchProgress(seconds_per_launch=chosen.measurement.expected_launch_s) as progress:
         run: ComparisonRun | None = None
         try:
             run = ComparisonRun(chosen, folder, progress=progress, resume_elsewhere=resume_elsewhere)

@@ -86,10 +86,15 @@ class Evidence:
 
 
 def measured_minutes(plan: Plan, records: Sequence[LaunchRecord]) -> float:
-    """Minutes of wall time that blocks took so far. Arms of a launch share them, unless they ran one after the other."""
-    seconds: dict[object, float] = {}
+    """Minutes of wall time that blocks took so far."""
+    return sum(measuring_seconds(plan, records).values()) / 60
+
+
+def measuring_seconds(plan: Plan, records: Sequence[LaunchRecord]) -> dict[int, float]:
+    """Wall time of the blocks of each launch. Arms of a launch share it, unless they ran one after the other."""
+    launches: dict[int, list[float]] = {}
     for record in records:
-        key = record.launch if plan.measurement.mode == "interleaved" else (record.launch, record.arm)
         own = record.measuring_s if record.measuring_s is not None else sum(block.wall_s for block in record.blocks)
-        seconds[key] = max(seconds.get(key, 0.0), own)
-    return sum(seconds.values()) / 60
+        launches.setdefault(record.launch, []).append(own)
+    together = max if plan.measurement.mode == "interleaved" else sum
+    return {launch: together(seconds) for launch, seconds in launches.items()}

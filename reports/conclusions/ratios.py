@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from measurement.plans.plan import Plan
 from reports.conclusions.blocks import PAIR_COLUMNS, THROUGHPUT, columns, copies_of_baseline, pair_blocks, total_tables
 from reports.conclusions.disturbances import FEW, is_quiet, summarise_load, undisturbed, without_stalls
 from reports.conclusions.evidence import Evidence
 from reports.conclusions.verdict import decide, reach_of_load, stands_clear, tells_nothing, to_decide
 from reports.schema import ArmSummary, RatioSummary, Verdict, Withheld
+from reports.statistics.budget import Spread, spread_of
 from reports.statistics.intervals import Launches, RatioEstimate, launch_ratios, ratio_intervals, typical_ratio
 from reports.statistics.separate import Runs, ratio_of_runs, ratio_of_usual_blocks, run_order, runs_of, separate_ratio
 
@@ -51,6 +53,18 @@ def fastest(evidence: Evidence, results: Sequence[RatioSummary]) -> list[str]:
     intervals = _intervals(evidence, samples, copies=[1] * len(others), family=len(others))
     tied = [name for name, one in zip(others, intervals, strict=True) if decide(one, threshold=evidence.threshold) != "faster"]
     return [best, *([] if verdicts[best] == "faster" else [baseline]), *tied]
+
+
+def find_spread(plan: Plan, blocks: pd.DataFrame, *, cases: Sequence[str | None] = (None,)) -> Spread:
+    """How much the ratios of these blocks vary within and between launches. What they are it does not tell."""
+    groups = [[name, *copies_of_baseline(plan, name)] for name in plan.compared_arms() if name != plan.baseline]
+    found = []
+    for case in cases:
+        own = blocks if case is None else blocks[blocks["case"] == case]
+        tables = total_tables(plan, own, groups, by_round=True)
+        scales = [1 + 1 / (len(group) - 1) for group in groups]
+        found += [launch_ratios(table, scale=scale) for table, scale in zip(tables, scales, strict=True)]
+    return spread_of([one for one in found if one is not None])
 
 
 def _samples(evidence: Evidence, blocks: pd.DataFrame, groups: Sequence[Sequence[str]]) -> list[Sample]:

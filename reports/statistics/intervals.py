@@ -74,9 +74,9 @@ class HalfWidths:
 
     interval: float | None = None
     equivalence: float | None = None
-    """Of its one-sided bounds."""
+    """Half the width of its one-sided bounds."""
     run: float | None = None
-    """Of the prediction of one long run."""
+    """Half the width of the prediction of one long run."""
 
 
 def ratio_estimate(centre: float, half: HalfWidths, *, launches: int, pairs: int, caution: Caution | None) -> RatioEstimate:
@@ -95,6 +95,8 @@ class LaunchRatios:
     """One for each launch that has a pair."""
     variance: float
     """Mean squared standard error of ``logs`` by the noise of rounds alone; 0 where no launch has two rounds."""
+    round_variance: float
+    """That of a single round; 0 where no launch has two."""
     residuals: Launches
     """The rounds' influence on their launch's log-ratio (mean over copies), as long as the tables given; NaN without a pair."""
     pairs: int
@@ -154,6 +156,7 @@ def launch_ratios(launches: Launches, *, scale: float = 1.0) -> LaunchRatios | N
     return LaunchRatios(
         logs=logs,
         variance=float((noise / numbers).mean()),
+        round_variance=float(noise),
         residuals=residuals,
         pairs=int(numbers.sum()),
         df=df,

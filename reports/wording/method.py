@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from measurement.records.record import LengthChoice
 from reports.conclusions.disturbances import DISTURBED, FEW, MANY, TIMES_DEVIATION, TIMES_MEDIAN
 from reports.conclusions.step_terms import LIMIT
 from reports.conclusions.verdict import LOAD_POWER
-from reports.schema import Comparison, RatioSummary
+from reports.schema import Comparison, RatioSummary, SpreadFigures
+from reports.statistics.budget import PILOTS
 from reports.statistics.intervals import TRIM
 from reports.wording.formatting import apart, one_sided_percent, percent
 from reports.wording.training_sentences import training_method
@@ -24,8 +26,9 @@ def method(comparison: Comparison) -> list[str]:
     if comparison.training:
         return [*training_method(comparison.training), _parity(asked), *_ratios(asked), *_figures()]
     if comparison.cases:
-        return [_turns(comparison), *_cases(asked), _control(asked), *_ratios(asked), *_latencies()]
-    return [_turns(comparison), _blocks(comparison), _control(asked), _parity(asked), *_ratios(asked), *_figures()]
+        return [_turns(comparison), *_length(comparison), *_cases(asked), _control(asked), *_ratios(asked), *_latencies()]
+    turns = [_turns(comparison), *_length(comparison), _blocks(comparison)]
+    return [*turns, _control(asked), _parity(asked), *_ratios(asked), *_figures()]
 
 
 def _turns(comparison: Comparison) -> str:
@@ -39,6 +42,44 @@ def _turns(comparison: Comparison) -> str:
         f"machine hits all alike; {frozen}. Every arm was started anew {launches} times; "
         f"{comparison.measured_minutes:.1f} minutes of blocks in all."
     )
+
+
+def _length(comparison: Comparison) -> list[str]:
+    """How long launches were, why, and whether more rounds or more launches would tell more."""
+    found, spread = [], comparison.spread
+    chosen = [choice for choice in comparison.choices if choice.round_deviation is not None]
+    if comparison.choices:
+        pilots = ", ".join(map(str, spread.rounds[:PILOTS])) if spread else "few"
+        found.append(
+            f"Length of launches: {comparison.measurement['minutes']:g} minutes were given, starts and checks included. The first "
+            f"{PILOTS} launches were pilots of {pilots} rounds, which count. {_choice(chosen)}"
+        )
+    if spread is not None:
+        found.append(
+            f"Variance: a single round's log-ratio has a standard deviation of {spread.round_deviation:.1%} within a launch, and "
+            f"launches differ by {spread.launch_deviation:.1%} beyond that. So {spread.between_share:.0%} of the variance of a "
+            f"launch's ratio is between launches, which more rounds would not reduce. {_cost(spread)}"
+        )
+    return found
+
+
+def _choice(chosen: Sequence[LengthChoice]) -> str:
+    if not chosen:
+        return "No later launch was chosen."
+    first, rounds = chosen[0], [choice.rounds for choice in chosen if choice.rounds is not None]
+    span = f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}"
+    return (
+        f"They took {first.start_s:.1f} s besides their rounds and {first.round_s:.2f} s a round; rounds varied by "
+        f"{first.round_deviation:.1%}, and launches were expected to vary by {first.launch_deviation:.1%}. From this came {span} "
+        "rounds for later ones, chosen anew after each: as Kalibera and Jones weigh rounds against launches, with Student's t for "
+        "few launches. No ratio was looked at."
+    )
+
+
+def _cost(spread: SpreadFigures) -> str:
+    if spread.start_s is None or spread.round_s is None:
+        return ""
+    return f"A launch costs {spread.start_s:.1f} s besides its rounds, and {spread.round_s:.2f} s a round."
 
 
 def _blocks(comparison: Comparison) -> str:

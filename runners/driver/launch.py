@@ -21,7 +21,7 @@ from runners.driver.arm_session import ArmSession
 from runners.driver.endpoint import DriverEndpoint
 from runners.driver.gates import compare_conditions, require_together, run_gates
 from runners.driver.progress import LaunchProgress
-from runners.driver.rounds import Rounds, TrainingRounds, shuffled
+from runners.driver.rounds import RoundLimit, Rounds, TrainingRounds, shuffled
 from runners.event_log import EVENT_FILES, TensorboardLog
 from runners.planning.arms import ArmSetup, job_of, seed_of
 from runners.planning.workload import WorkloadSetup
@@ -45,8 +45,22 @@ class Launch:
         endpoint: DriverEndpoint,
         progress: LaunchProgress,
         refused: Mapping[str, LaunchRecord] | None = None,
+        limit: RoundLimit | None = None,
     ) -> None:
-        """``refused``: by name, the rehearsal's records of arms that failed there: rows of the report, which are not started."""
+        """Prepare a launch; nothing is started.
+
+        Args:
+            plan: whose launch it is.
+            arms: to start.
+            workload: that they train.
+            cases: a micro-benchmark's.
+            number: of the launch.
+            folder: to write records into.
+            endpoint: where ranks find the driver.
+            progress: is told what happens.
+            refused: by name, the rehearsal's records of arms that failed there: rows of the report, which are not started.
+            limit: when there are enough rounds. None: as the plan's lengths say.
+        """
         self.plan, self.measure = plan, plan.measurement
         self.number = number
         self.starting_s = 0.0
@@ -59,6 +73,7 @@ class Launch:
         self._is_interleaved = self.measure.mode == "interleaved"
         self._gate_comes_first = workload.gate_comes_first(plan.training)
         self._rng = random.Random(f"{plan.seed}/{number}")
+        self._limit, self._wanted_rounds = limit, limit.rounds if limit else None
         self._rounds = self._new_rounds(seconds=self.measure.seconds_per_launch / (1 if self._is_interleaved else len(arms)))
         self._events: dict[str, TensorboardLog] = {}
         self._kept_at_s = time.monotonic()
@@ -82,7 +97,19 @@ class Launch:
         if plan.training is not None:
             return TrainingRounds(plan, plan.training, rng=rng, progress=progress, note=self._note_epoch)
         names = [case.name for case in self._cases]
-        return Rounds(plan, cases=names, rng=rng, progress=progress, seconds=seconds, keep=self._keep)
+        is_enough = self._is_enough if self._limit else None
+        return Rounds(plan, cases=names, rng=rng, progress=progress, seconds=seconds, keep=self._keep, is_enough=is_enough)
+
+    def _is_enough(self, rounds: int, seconds: float) -> bool:
+        """Whether the budget gives this launch no more rounds; arms that run one at a time have as many as the first of them."""
+        assert self._limit is not None
+        if self._wanted_rounds is not None and not self._is_interleaved:
+            return rounds >= self._wanted_rounds
+        number = 1 if self._is_interleaved else len(self.arms)
+        if self._limit.is_reached(rounds, seconds * number, start_s=self.starting_s * number):
+            self._wanted_rounds = rounds
+            return True
+        return False
 
     def _arm(self, setup: ArmSetup, endpoint: DriverEndpoint) -> ArmLaunch:
         folder = self._folder.launch_folder(self.number, setup.name)
@@ -126,6 +153,8 @@ class Launch:
         """End every arm, then write every record, whatever goes wrong with one of them."""
         for arm in self.arms:
             arm.session.end()
+        for arm in self.arms:
+            arm.record.launch_s = time.monotonic() - self._began
         errors = []
         for arm in self.arms:
             try:

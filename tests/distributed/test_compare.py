@@ -131,6 +131,22 @@ def test_one_process_may_take_the_place_of_all_ranks(tmp_path):
     assert a_step["ddp"] == a_step["all"]
 
 
+def test_a_budget_of_minutes_makes_three_launches_at_least_and_is_spent_once(tmp_path):
+    lengths = {"launches": None, "rounds": None, "control": False, "local_every": 0}
+    arms = {"ddp": {"backend": "ddp"}, "other": {"backend": "ddp", "options": {"bucket_cap_mb": 1}}}
+    plan = write_plan(tmp_path, arms=arms, measurement={**lengths, "minutes": 0.02})
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    records = records_of(tmp_path / "out")
+    assert {launch for launch, _ in records} == {0, 1, 2}
+    assert {len(record.blocks) for record in records.values()} == {4}
+    assert all(record.launch_s > record.start_s for record in records.values())
+    manifest = ResultsFolder(tmp_path / "out").read_manifest()
+    assert ([choice.rounds for choice in manifest.choices], manifest.looks) == ([None, 4, 4], [3])
+    again = ringside_here("compare", plan, "-o", tmp_path / "out")
+    assert "every launch is measured already" in again.stderr
+
+
 def test_a_finished_comparison_is_not_measured_again_and_its_reports_are_rebuilt(tmp_path):
     """In sequential mode, which a second launch must alternate in, too; DDP has rebuilt one arm's buckets when the other starts."""
     arms = {"ddp": {"backend": "ddp", "launcher": "spawn", "options": {"bucket_cap_mb": 0.05}}}
