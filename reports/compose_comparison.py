@@ -31,6 +31,7 @@ from reports.wording.cautions import elsewhere_lines
 from reports.wording.comparison_sentences import (
     apart_note,
     control_sentence,
+    cross_check_lines,
     fastest_sentence,
     findings,
     headline,
@@ -91,6 +92,7 @@ def compare(
         measured_minutes=evidence.minutes,
         results=results,
         fastest=leaders,
+        cross_checks=cross_check_lines(results),
         spread=None if evidence.are_runs or training else summarise_spread(evidence),
         arms=arms,
         cases=evidence.cases,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from measurement.plans.plan import FLOOR, USUAL_LAUNCHES, Plan
 from measurement.records.record import LaunchRecord, LengthChoice
@@ -18,7 +19,17 @@ from reports.conclusions.evidence import Evidence, measuring_seconds
 from reports.conclusions.ratios import find_spread
 from reports.conclusions.steps import read_steps
 from reports.schema import SpreadFigures
-from reports.statistics.budget import PILOTS, UNKNOWN, Cost, choose, pilot_rounds
+from reports.statistics.budget import (
+    ALONE_SHARE,
+    FEWEST_ALONE,
+    PILOTS,
+    UNKNOWN,
+    Cost,
+    choose,
+    is_alone_due,
+    pilot_rounds,
+    wanted_alone,
+)
 
 
 def choose_length(plan: Plan, folder: ResultsFolder, *, launch: int, left_s: float) -> LengthChoice | None:
@@ -33,7 +44,8 @@ def choose_length(plan: Plan, folder: ResultsFolder, *, launch: int, left_s: flo
     Returns:
         None: the budget is spent, or another launch would not make intervals narrower.
     """
-    records = [record for record in folder.records() if record.complete]
+    everything = [record for record in folder.records() if record.complete]
+    records = [record for record in everything if not record.alone]
     measured = rounds_of(records)
     rounds, cost = [one for one in measured if one], cost_of(plan, records)
     if len(measured) < PILOTS:
@@ -43,22 +55,62 @@ def choose_length(plan: Plan, folder: ResultsFolder, *, launch: int, left_s: flo
     cases: list[str | None] = [case.name for case in cases_of(records)]
     blocks = tabulate_blocks(read_steps(folder, records).valid(records).without_arm(FLOOR))
     spread = find_spread(plan, blocks, cases=cases or [None]) if len(blocks) else UNKNOWN
+    alone = _alone(plan, everything, cost) if not cases else NO_ALONE
     chosen = choose(rounds, cost=cost, spread=spread, left_s=left_s)
-    if chosen is None:
+    expected = len(rounds) + (chosen.launches if chosen else 0)
+    wanted = alone.wanted(expected, every=plan.measurement.alone_every)
+    reserved = choose(rounds, cost=cost, spread=spread, left_s=left_s - (wanted - alone.done) * alone.cost_s)
+    launches = len(rounds) + alone.done + (reserved.launches if reserved else 0) + max(wanted - alone.done, 0)
+    is_due = is_alone_due(len(rounds) + alone.done, alone.done, launches=launches, wanted=wanted)
+    found = LengthChoice(launch=launch, launches=launches, left_s=left_s, start_s=cost.start_s, round_s=cost.round_s)
+    if wanted > alone.done and left_s >= alone.cost_s and (is_due or reserved is None):
+        found.alone, found.rounds = True, reserved.rounds if reserved else statistics.median_low(rounds)
+        return found
+    if reserved is None:
         return None
-    found = LengthChoice(launch=launch, rounds=chosen.rounds, launches=len(rounds) + chosen.launches, left_s=left_s)
-    found.start_s, found.round_s = cost.start_s, cost.round_s
+    found.rounds = reserved.rounds
     if spread is not UNKNOWN:
         found.round_deviation = math.sqrt(spread.round_variance)
         found.launch_deviation = math.sqrt(spread.expected.launch_variance)
     return found
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Alone:
+    """Launches that ran their arms one at a time, and how many the budget has room for."""
+
+    done: int
+    room: int
+    cost_s: float
+
+    def wanted(self, launches: int, *, every: int) -> int:
+        """How many there are to be in all."""
+        wanted = min(wanted_alone(launches, every=every), self.room)
+        return wanted if wanted >= FEWEST_ALONE else self.done
+
+
+NO_ALONE = _Alone(done=0, room=0, cost_s=0.0)
+
+
+def _alone(plan: Plan, records: Sequence[LaunchRecord], cost: Cost) -> _Alone:
+    """What such launches cost so far, or may be expected to: a start like that of all arms at once, and fewer blocks a round."""
+    measure = plan.measurement
+    if measure.minutes is None or measure.mode != "interleaved" or len(plan.arms) < 2:
+        return NO_ALONE
+    took = [seconds for seconds in _launch_seconds([record for record in records if record.alone]).values() if seconds]
+    share = len(plan.arms) / len(plan.compared_arms())
+    expected = cost.start_s + share * cost.round_s * pilot_rounds(cost, budget_s=60 * measure.minutes)
+    cost_s = statistics.fmean(took) if took else expected
+    left_s = ALONE_SHARE * 60 * measure.minutes - sum(took)
+    return _Alone(done=len(took), room=len(took) + max(int(left_s / cost_s), 0), cost_s=cost_s)
+
+
 def summarise_spread(evidence: Evidence) -> SpreadFigures | None:
     """How much a comparison's ratios vary, and what its launches cost; None where that is not known."""
     cases: list[str | None] = [case.name for case in evidence.cases]
     spread = find_spread(evidence.plan, evidence.blocks, cases=cases or [None]) if len(evidence.blocks) else UNKNOWN
-    rounds, cost = rounds_of(evidence.records), cost_of(evidence.plan, evidence.records)
+    records = [record for record in evidence.records if not record.alone]
+    rounds, cost = rounds_of(records), cost_of(evidence.plan, records)
     timed = [one for one in rounds if one]
     if spread is UNKNOWN or not timed:
         return None

@@ -14,7 +14,7 @@ SCHEMA_VERSION = 1
 """Version of comparison.json, a study's too. It grows when a key changes its meaning or goes."""
 
 Verdict = Literal["faster", "slower", "equivalent", "undecided"]
-Withheld = Literal["control", "stalls", "load"]
+Withheld = Literal["control", "alone", "stalls", "load"]
 Term = Literal["compute", "data_wait", "library_overhead", "imbalance", "exposed_exchange"]
 """What a step is made of, see ``reports.conclusions.step_terms``."""
 HeadlinePart = Literal["load", "control", "findings"]
@@ -305,6 +305,17 @@ class ArmSummary(Stored):
         return self.step_terms_s.exposed_exchange if self.step_terms_s else None
 
 
+class AloneFigures(Stored):
+    """A candidate in launches that ran their arms one at a time, beside interleaved ones (``reports.statistics.cross_check``)."""
+
+    ratio: Estimate
+    apart: Estimate
+    """That ratio over the interleaved one."""
+    launches: int
+    contradicts: bool
+    """Whether both differ beyond chance."""
+
+
 class RatioSummary(Stored):
     """A candidate (or the control) beside the baseline."""
 
@@ -330,8 +341,11 @@ class RatioSummary(Stored):
     verdict_alone: Verdict
     """What the interval says by itself. ``verdict`` is 'undecided' instead where something withholds it."""
     withheld_by: Withheld | None = None
-    """The control deviates from 1 by as much; or the verdict would be another without a few stalls, too rare to be estimated; or
-    the machine was not quiet, and the rounds that nobody disturbed say otherwise, or are too few and load may have made it."""
+    """The control deviates from 1 by as much; or one arm at a time it comes out otherwise, beyond chance; or the verdict would be
+    another without a few stalls, too rare to be estimated; or the machine was not quiet, and the rounds that nobody disturbed say
+    otherwise, or are too few and load may have made it."""
+    alone: AloneFigures | None = None
+    """One arm at a time; null where no launch ran so."""
     quiet_ratio: float | None = None
     """In the rounds that nobody disturbed, where others disturbed many."""
     load_reach: float | None = None
@@ -442,6 +456,8 @@ class Comparison(Stored):
     runs: dict[str, list[str]] = {}
     """The folders of standalone runs by arm, in the order of their start."""
     seconds: dict[str, float] = {}
+    cross_checks: list[str] = []
+    """A sentence for each candidate on how it comes out one arm at a time."""
     spread: SpreadFigures | None = None
     """Null where nothing was timed, or a single launch."""
     choices: list[LengthChoice] = []
@@ -475,7 +491,7 @@ class Comparison(Stored):
     @property
     def beside_headline(self) -> list[str]:
         """The findings and what the control says, without what the headline says already."""
-        return [*self.further_findings, *([] if "control" in self.headline_holds else [self.control])]
+        return [*self.further_findings, *self.cross_checks, *([] if "control" in self.headline_holds else [self.control])]
 
     @property
     def undecided(self) -> list[RatioSummary]:

@@ -92,7 +92,6 @@ def compare(
     ] = False,
 ) -> None:
     """Run a plan: measure its arms interleaved, print the verdicts, write the reports."""
-    from measurement.plans.plan import FIXED_LENGTH
     from measurement.records.results import ResultsFolder, default_folder
     from runners.planning.available import arms_to_compare, left_out_line
     from runners.planning.plan_reading import DEFAULT, PLANS, find_plan, read_plan, require_named
@@ -105,15 +104,15 @@ def compare(
         overrides.append(f"measurement.rehearsal={'always' if rehearsal else 'never'}")
     if max_minutes is not None:
         overrides.append(f"measurement.max_minutes={max_minutes}")
-    budget = [] if minutes is None else [f"measurement.minutes={minutes}", *(f"measurement.{one}=null" for one in FIXED_LENGTH)]
-    chosen = read_plan(plan, overrides=[*budget, *overrides])
+    if minutes is not None:
+        overrides.append(f"measurement.minutes={minutes}")
+    chosen = read_plan(plan, overrides=overrides)
     folder = ResultsFolder(output or default_folder(chosen.name))
     has_next = find_plan(plan).resolve() == PLANS / f"{DEFAULT}.yaml"
     chosen = arms_to_compare(chosen, folder, only_available=available, has_next=has_next)
     if chosen.left_out:
         print(f"ringside: {left_out_line(chosen.left_out)}; compared: {', '.join(chosen.arms)}", file=sys.stderr)
     again = ["ringside", "compare", str(plan), "-o", str(folder.root), *(word for one in overrides for word in ("--set", one))]
-    again += ["--minutes", f"{minutes:g}"] if minutes is not None else []
     again += ["--resume-elsewhere"] if resume_elsewhere else []
     run = run_study if chosen.points else run_comparison
     if not run(chosen, folder, again=again, resume_elsewhere=resume_elsewhere):

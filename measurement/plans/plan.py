@@ -41,7 +41,7 @@ FIXED_LENGTH = ("launches", "seconds_per_launch", "steps_per_launch", "rounds")
 """Settings of ``measurement`` that say how long is measured. Each of them turns ``minutes`` off."""
 NOT_OF_SCRIPTS = {"floor": False, "local_every": 0, "rehearsal": "never"}
 """Settings of ``measurement`` that mean nothing for arms by command, and what they are there."""
-NOT_IN_TRAINING = {"control": False, "local_every": 0, "minutes": None}
+NOT_IN_TRAINING = {"control": False, "local_every": 0, "minutes": None, "alone_every": 0}
 """Settings of ``measurement`` that mean nothing where arms train to the end, and what they are there."""
 
 
@@ -199,6 +199,9 @@ class Measurement(Section):
     """Untimed steps at the start of each block."""
     local_every: int = Field(default=4, ge=0)
     """Every this many rounds, each arm also runs a block without gradient exchange. 0: never; the report then cannot say why."""
+    alone_every: int = Field(default=5, ge=0)
+    """One in so many launches runs its arms one at a time, two launches at least, to check that interleaving does not make the
+    answer. Done where there are eight launches or more, and within a quarter of ``minutes``. 0: never. Not in micro-benchmarks."""
     parity_steps: int = Field(default=3, ge=1)
     """Optimizer steps after which all ranks' parameters must agree."""
     control: bool = True
@@ -226,7 +229,7 @@ class Measurement(Section):
     @model_validator(mode="before")
     @classmethod
     def _has_a_budget_or_a_length(cls, content: Any) -> Any:
-        """Null stands for a length that is not given, so that ``--minutes`` can take those of a file back."""
+        """Null stands for a length that is not given."""
         if not isinstance(content, dict):
             return content
         content = {name: value for name, value in content.items() if value is not None or name not in FIXED_LENGTH}

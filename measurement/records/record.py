@@ -338,6 +338,8 @@ class LaunchRecord(Written):
     """From the launcher's start until the slowest rank was ready for its first command."""
     measuring_s: float | None = None
     """Wall time of this launch's blocks, all arms together."""
+    alone: bool = False
+    """Whether this launch ran its arms one at a time, as a check of interleaved ones. It has no control, no floor and no gate."""
     launch_s: float | None = None
     """Wall time of the whole launch, all arms together: start, blocks, gate and end."""
     ranks: list[RankReport] = []
@@ -373,6 +375,8 @@ class LengthChoice(Written):
     launch: int
     rounds: int | None = None
     """None: a pilot, which chose while it ran."""
+    alone: bool = False
+    """Whether its arms run one at a time."""
     launches: int
     """Launches in all, as expected then."""
     left_s: float

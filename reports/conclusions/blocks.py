@@ -97,6 +97,14 @@ def total_tables(plan: Plan, blocks: pd.DataFrame, groups: Sequence[Sequence[str
     return found
 
 
+def log_levels(blocks: pd.DataFrame, arms: Sequence[str]) -> Array:
+    """Each launch's logarithm of an arm's total throughput, float64 [launches, arms]; NaN where an arm has no block."""
+    sync = blocks[blocks["kind"] == "sync"]
+    sums = sync.groupby(["launch", "arm"])[THROUGHPUT].sum().unstack("arm")
+    samples, seconds = (sums[name].reindex(columns=list(arms)).to_numpy(dtype=np.float64) for name in THROUGHPUT)
+    return np.asarray(np.log(samples / seconds))
+
+
 def _paired_blocks(plan: Plan, blocks: pd.DataFrame, *, by_round: bool = False) -> pd.DataFrame:
     """The synchronised blocks, one of each arm in a round; where arms took no turns a launch is one."""
     sync = blocks[blocks["kind"] == "sync"]

@@ -99,6 +99,18 @@ class Steps:
         blocks, slowest = self.rank_blocks, self.slowest
         return Steps(rank_blocks=blocks[blocks["arm"] != arm], slowest=slowest[slowest["arm"] != arm])
 
+    def only_launches(self, launches: Sequence[int]) -> Steps:
+        """Those of these launches."""
+        blocks, slowest = self.rank_blocks, self.slowest
+        return Steps(rank_blocks=blocks[blocks["launch"].isin(launches)], slowest=slowest[slowest["launch"].isin(launches)])
+
+    def without_launches(self, launches: Sequence[int]) -> Steps:
+        """Those of all other launches."""
+        if not launches:
+            return self
+        blocks, slowest = self.rank_blocks, self.slowest
+        return Steps(rank_blocks=blocks[~blocks["launch"].isin(launches)], slowest=slowest[~slowest["launch"].isin(launches)])
+
     def as_of(self, *, arm: str, launch: int) -> Steps:
         """These steps under the name of another arm and launch."""
         place: dict[str, Any] = {"arm": arm, "launch": launch}

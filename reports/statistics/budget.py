@@ -69,6 +69,10 @@ class Spread:
         return self.launch_variance / whole if whole else 0.0
 
 
+ALONE_SHARE = 0.25
+"""Launches that run one arm at a time may take this share of a budget at most."""
+FEWEST_ALONE = 2
+"""One launch one arm at a time tells nothing: how much such launches vary is then unknown."""
 UNKNOWN = Spread(round_variance=1.0, launch_variance=0.0, degrees=0.0)
 """Before two launches are measured: the usual ratio of both is expected, and their size does not matter."""
 
@@ -92,6 +96,23 @@ def spread_of(pool: Sequence[LaunchRatios]) -> Spread:
     scale = float(np.mean([one.scale for one in known]))
     between = launch_variance(known) * scale
     return Spread(round_variance=float(np.mean(rounds)), launch_variance=between, degrees=pooled_df(known))
+
+
+def wanted_alone(launches: int, *, every: int) -> int:
+    """How many of a comparison's launches run their arms one at a time: one in ``every``, two at least, none of few launches."""
+    return min(max(launches // every, FEWEST_ALONE), launches // 2) if every and launches >= USUAL_LAUNCHES else 0
+
+
+def is_alone_due(number: int, done: int, *, launches: int, wanted: int) -> bool:
+    """Whether the launch after ``number`` others is to run its arms one at a time, so that such launches lie evenly among all.
+
+    Args:
+        number: launches so far.
+        done: those of them that ran their arms one at a time.
+        launches: in all, as far as can be seen.
+        wanted: launches that are to run them one at a time, in all.
+    """
+    return done < wanted and number >= int((done + 0.5) * launches / wanted)
 
 
 def pilot_rounds(cost: Cost, *, budget_s: float) -> int:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from measurement.plans.plan import USUAL_LAUNCHES
 from measurement.records.record import LengthChoice
 from reports.conclusions.disturbances import DISTURBED, FEW, MANY, TIMES_DEVIATION, TIMES_MEDIAN
 from reports.conclusions.step_terms import LIMIT
@@ -27,7 +28,7 @@ def method(comparison: Comparison) -> list[str]:
         return [*training_method(comparison.training), _parity(asked), *_ratios(asked), *_figures()]
     if comparison.cases:
         return [_turns(comparison), *_length(comparison), *_cases(asked), _control(asked), *_ratios(asked), *_latencies()]
-    turns = [_turns(comparison), *_length(comparison), _blocks(comparison)]
+    turns = [_turns(comparison), *_length(comparison), _blocks(comparison), *_alone(comparison)]
     return [*turns, _control(asked), _parity(asked), *_ratios(asked), *_figures()]
 
 
@@ -61,6 +62,24 @@ def _length(comparison: Comparison) -> list[str]:
             f"launch's ratio is between launches, which more rounds would not reduce. {_cost(spread)}"
         )
     return found
+
+
+def _alone(comparison: Comparison) -> list[str]:
+    """How interleaving was checked, or why not."""
+    asked = comparison.measurement
+    if asked["mode"] != "interleaved" or not any(result.role == "candidate" for result in comparison.results):
+        return []
+    launches = max((result.alone.launches for result in comparison.results if result.alone), default=0)
+    if not launches:
+        why = "alone_every: 0" if not asked["alone_every"] else f"it needs {USUAL_LAUNCHES} launches, and a quarter of the time"
+        return [f"No launch ran its arms one at a time, so that interleaving itself was not checked ({why})."]
+    return [
+        f"One arm at a time: {launches} launches ran their arms one after the other, without control, floor and gate. They are "
+        "unpaired, so they are no part of the ratio and its interval. Both ways contradict each other where the interval of their "
+        "difference, for all candidates together, excludes 0. That is the wider of two by Student's t: the variance of an arm's "
+        "throughput between launches is taken from these launches alone, and from all. A verdict is withheld where they "
+        "contradict and one arm at a time gives another one."
+    ]
 
 
 def _choice(chosen: Sequence[LengthChoice]) -> str:

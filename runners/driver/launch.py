@@ -46,6 +46,7 @@ class Launch:
         progress: LaunchProgress,
         refused: Mapping[str, LaunchRecord] | None = None,
         limit: RoundLimit | None = None,
+        alone: bool = False,
     ) -> None:
         """Prepare a launch; nothing is started.
 
@@ -60,6 +61,7 @@ class Launch:
             progress: is told what happens.
             refused: by name, the rehearsal's records of arms that failed there: rows of the report, which are not started.
             limit: when there are enough rounds. None: as the plan's lengths say.
+            alone: run the arms one at a time, whatever the plan's mode, as a check: without gate and blocks without exchange.
         """
         self.plan, self.measure = plan, plan.measurement
         self.number = number
@@ -70,7 +72,8 @@ class Launch:
         self._cases = cases
         self._folder = folder
         self._progress = progress
-        self._is_interleaved = self.measure.mode == "interleaved"
+        self._alone = alone
+        self._is_interleaved = self.measure.mode == "interleaved" and not alone
         self._gate_comes_first = workload.gate_comes_first(plan.training)
         self._rng = random.Random(f"{plan.seed}/{number}")
         self._limit, self._wanted_rounds = limit, limit.rounds if limit else None
@@ -97,6 +100,8 @@ class Launch:
         if plan.training is not None:
             return TrainingRounds(plan, plan.training, rng=rng, progress=progress, note=self._note_epoch)
         names = [case.name for case in self._cases]
+        if self._alone:
+            plan = plan.model_copy(update={"measurement": self.measure.model_copy(update={"local_every": 0})})
         is_enough = self._is_enough if self._limit else None
         return Rounds(plan, cases=names, rng=rng, progress=progress, seconds=seconds, keep=self._keep, is_enough=is_enough)
 
@@ -129,6 +134,7 @@ class Launch:
             sample_unit=self._workload.workload.sample_unit,
             commands=session.commands_as_run(),
             cases=list(self._cases),
+            alone=self._alone,
         )
         has_local_steps = setup.backend.has_local_steps and not setup.plan.speed.sync_batchnorm
         return ArmLaunch(session=session, job=job, record=record, say=self._progress.say, has_local_steps=has_local_steps)
@@ -182,6 +188,8 @@ class Launch:
             arm.run_unless_failed(self._await_ready)
         compare_conditions([arm for arm in known if not arm.is_floor])
         stages: list[Callable[[], None]] = [partial(self._run_rounds, arms), partial(self._run_gates, arms, known)]
+        if self._alone:
+            stages.pop()
         for stage in reversed(stages) if self._gate_comes_first else stages:
             stage()
         for arm in arms:  # all at the same time: it takes seconds and is not measured

@@ -18,6 +18,7 @@ from measurement.records.results import ResultsFolder
 from reports import conclude, make_reports, write_reports
 from reports.launch_budget import choose_length
 from reports.schema import Comparison
+from reports.statistics.budget import wanted_alone
 from reports.statistics.interim_analyses import next_analysis
 from runners.driver.comparison_folder import (
     ComparisonHistory,
@@ -70,6 +71,8 @@ class ComparisonRun:
         self._is_rehearsed = False
         self._limit: RoundLimit | None = None
         """When the next launch has enough rounds, where the plan has a budget of minutes."""
+        self._alone = False
+        """Whether the next launch runs its arms one at a time, where the plan has a budget of minutes."""
         self._planned: int | None = None
         """Launches that the plan asked for, known once they are measured."""
         self._refused: dict[str, LaunchRecord] = {}
@@ -248,9 +251,22 @@ class ComparisonRun:
 
     def _set_limit(self, choice: LengthChoice | None) -> None:
         """Have the next launch as long as chosen; as the last one, where another would not help."""
+        self._alone = choice is not None and choice.alone
         if choice is not None:
             self.history.note_choice(choice)
             self._limit = RoundLimit(rounds=choice.rounds, budget_s=choice.left_s)
+
+    def _runs_alone(self, number: int) -> bool:
+        """Whether this launch runs its arms one at a time: as the budget says, or at its place among a fixed number of launches."""
+        measure = self.plan.measurement
+        if measure.minutes is not None:
+            return self._alone
+        if measure.mode != "interleaved" or self.cases or self.plan.training is not None or len(self.plan.arms) < 2:
+            return False
+        if number >= measure.launches:  # added until there is a verdict
+            return bool(measure.alone_every) and (number + 1) % measure.alone_every == 0
+        wanted = wanted_alone(measure.launches, every=measure.alone_every)
+        return number in {int((one + 0.5) * measure.launches / wanted) for one in range(wanted)}
 
     def _must_stop(self, number: int) -> bool:
         """Whether a launch after this one would fail: a host no longer answers, or no arm passed the gate."""
@@ -282,9 +298,11 @@ class ComparisonRun:
     def _launch(self, number: int, endpoint: DriverEndpoint) -> None:
         self.progress.start()
         self.history.note_launch(number)
+        alone = self._runs_alone(number)
+        others = [setup for setup in self.arms.values() if not alone or self.plan.role(setup.name) != "control"]
         launch = Launch(
             self.plan,
-            [*self.arms.values(), *([self.floor] if self.floor else [])],
+            [*others, *([self.floor] if self.floor and not alone else [])],
             self.workload,
             self.cases,
             number=number,
@@ -293,11 +311,13 @@ class ComparisonRun:
             progress=self.progress,
             refused=self._refused,
             limit=self._limit,
+            alone=alone,
         )
         try:
             launch.run()
         finally:
-            self.history.manifest.fairness = fairness_table([arm.record for arm in launch.compared])
+            if not alone:
+                self.history.manifest.fairness = fairness_table([arm.record for arm in launch.compared])
             self.history.starting_s += launch.starting_s
             self.history.training_s += launch.measuring_s
         self.progress.launch_done()
@@ -306,5 +326,9 @@ class ComparisonRun:
         """Return the launches in which every arm has a record and none was interrupted."""
         records = self.folder.records()
         interrupted = {record.launch for record in records if not record.complete}
-        by_arm = [{record.launch for record in records if record.arm == arm} for arm in self.arms]
+        alone = {record.launch for record in records if record.alone}
+        by_arm = [
+            {record.launch for record in records if record.arm == arm} | (alone if self.plan.role(arm) == "control" else set())
+            for arm in self.arms
+        ]
         return set.intersection(*by_arm) - interrupted

@@ -142,6 +142,23 @@ def test_a_folder_tells_what_its_launches_cost_and_what_was_chosen_is_in_the_rep
     assert "launches" not in comparison.measurement
 
 
+def test_at_most_a_quarter_of_the_budget_is_for_launches_one_arm_at_a_time(tmp_path):
+    plan, folder = measured(tmp_path, "horovod-gloo", ratio=1.1)
+    for record in folder.records():
+        folder.write_record(record.model_copy(update={"launch_s": 33.0, "measuring_s": 10.0}))
+
+    def chosen(**changes):
+        measurement = plan.measurement.model_copy(update=changes)
+        return choose_length(plan.model_copy(update={"measurement": measurement}), folder, launch=3, left_s=300.0)
+
+    assert chosen().alone
+    assert not chosen(alone_every=0).alone
+    assert not chosen(minutes=3.0).alone, "two launches of about 26 s are more than a quarter"
+    assert not chosen(mode="sequential").alone
+    interleaved = chosen(alone_every=0)
+    assert chosen().launches < interleaved.launches + 2, "the others are fewer for it"
+
+
 def test_pilots_come_first_whatever_the_time(tmp_path):
     plan, folder = measured(tmp_path, "horovod-gloo", ratio=1.1, launches=1)
     assert choose_length(plan, folder, launch=1, left_s=-100.0).rounds == FEWEST_ROUNDS

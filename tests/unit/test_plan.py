@@ -168,12 +168,16 @@ def test_a_plan_has_five_minutes_unless_it_says_how_long_launches_are():
         assert check_plan(yaml.safe_load(fixed.to_yaml()), source="again") == fixed
 
 
-def test_minutes_and_a_length_contradict_each_other_unless_the_length_is_taken_back(tmp_path):
+def test_minutes_and_a_length_contradict_each_other_unless_a_setting_replaces_the_other(tmp_path):
     with pytest.raises(PlanError, match="minutes and launches are both given"):
         check(measurement={"minutes": 3, "launches": 1})
-    taken_back = [f"measurement.{name}=null" for name in ("launches", "rounds")]
-    plan = read_plan(write_plan(tmp_path), overrides=["measurement.minutes=3", *taken_back])
+    path = write_plan(tmp_path)
+    plan = read_plan(path, overrides=["measurement.minutes=3"])
     assert (plan.measurement.minutes, plan.measurement.rounds) == (3, None)
+    path.write_text(plan.to_yaml())
+    assert read_plan(path, overrides=["measurement.launches=3"]).measurement.minutes is None
+    with pytest.raises(PlanError, match="minutes and launches are both given"):
+        read_plan(path, overrides=["measurement.launches=3", "measurement.minutes=2"])
 
 
 def test_a_training_has_no_budget():
