@@ -363,10 +363,17 @@ class RatioSummary(Stored):
     more_runs: int | None = None
     """For standalone runs, in the place of ``more_minutes``: how many more of each arm."""
     more_minutes: float | None = None
-    """Minutes of measuring that should decide an undecided verdict; null where decided or nothing can be said."""
+    """Minutes of measuring, starts and checks included, that should decide an undecided verdict; null where it is decided, or nothing
+    can be said."""
     more_range: tuple[float, float | None] | None = None
     """How far ``more_minutes`` or ``more_runs`` is known: from so few launches, their spread is known by a factor only. The second
     is null where it is more than a day, or 1440 runs."""
+    more_launches: int | None = None
+    """Launches more, as long as those made, that should decide it; null where ``more_range`` is, and of standalone runs."""
+    more_rounds: int | None = None
+    """Rounds of each launch with which as many launches should have decided; null where no number would, since launches differ."""
+    between_share: float | None = None
+    """The share of the variance of a launch's ratio that is between launches; null where it is not known."""
     because: Because | None = None
     """Null where there is no verdict of faster or slower, or no single cause."""
     term_differences_s: dict[Term, Estimate] = {}

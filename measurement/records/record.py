@@ -338,6 +338,8 @@ class LaunchRecord(Written):
     """From the launcher's start until the slowest rank was ready for its first command."""
     measuring_s: float | None = None
     """Wall time of this launch's blocks, all arms together."""
+    padding_bytes: int | None = None
+    """Bytes by which the environment of all arms was made longer in this launch; None where nobody drove the run."""
     alone: bool = False
     """Whether this launch ran its arms one at a time, as a check of interleaved ones. It has no control, no floor and no gate."""
     launch_s: float | None = None

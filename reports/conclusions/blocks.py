@@ -100,8 +100,8 @@ def total_tables(plan: Plan, blocks: pd.DataFrame, groups: Sequence[Sequence[str
 def log_levels(blocks: pd.DataFrame, arms: Sequence[str]) -> Array:
     """Each launch's logarithm of an arm's total throughput, float64 [launches, arms]; NaN where an arm has no block."""
     sync = blocks[blocks["kind"] == "sync"]
-    sums = sync.groupby(["launch", "arm"])[THROUGHPUT].sum().unstack("arm")
-    samples, seconds = (sums[name].reindex(columns=list(arms)).to_numpy(dtype=np.float64) for name in THROUGHPUT)
+    sums = [sync.pivot_table(index="launch", columns="arm", values=name, aggfunc="sum") for name in THROUGHPUT]
+    samples, seconds = (table.reindex(columns=list(arms)).to_numpy(dtype=np.float64) for table in sums)
     return np.asarray(np.log(samples / seconds))
 
 

@@ -39,7 +39,9 @@ class Evidence:
     terms: Terms
     """Held against the floor."""
     minutes: float
-    """Minutes of measuring so far."""
+    """Minutes of blocks so far."""
+    spent_minutes: float
+    """Minutes of launches so far, starts and checks included; those of blocks where launches do not tell."""
     error_share: float
     """That this analysis may spend (``reports.statistics.interim_analyses``)."""
 
@@ -68,6 +70,7 @@ class Evidence:
             host_use=beside[beside["arm"] != FLOOR],
             terms=Terms.find(together, valid, readings),
             minutes=measured_minutes(plan, everything),
+            spent_minutes=_spent_minutes(everything) or measured_minutes(plan, everything),
             error_share=error_share,
         )
 
@@ -90,6 +93,13 @@ class Evidence:
     def are_runs(self) -> bool:
         """Whether people started the runs themselves, so that arms took no turns."""
         return self.plan.measurement.mode == "separate"
+
+
+def _spent_minutes(records: Sequence[LaunchRecord]) -> float | None:
+    """Wall time of all launches; None where one does not tell."""
+    launches = {record.launch: record.launch_s for record in records}
+    known = [seconds for seconds in launches.values() if seconds is not None]
+    return sum(known) / 60 if len(known) == len(launches) else None
 
 
 def measured_minutes(plan: Plan, records: Sequence[LaunchRecord]) -> float:

@@ -23,9 +23,9 @@ from reports.conclusions.blocks import (
 )
 from reports.conclusions.disturbances import FEW, is_quiet, summarise_load, undisturbed, without_stalls
 from reports.conclusions.evidence import Evidence
-from reports.conclusions.verdict import decide, reach_of_load, stands_clear, tells_nothing, to_decide
+from reports.conclusions.verdict import by_launches_or_rounds, decide, reach_of_load, stands_clear, tells_nothing, to_decide
 from reports.schema import AloneFigures, ArmSummary, RatioSummary, Verdict, Withheld
-from reports.statistics.budget import Spread, spread_of
+from reports.statistics.budget import UNKNOWN, Spread, spread_of
 from reports.statistics.cross_check import Interleaved, cross_check
 from reports.statistics.intervals import Launches, RatioEstimate, launch_ratios, ratio_intervals, typical_ratio
 from reports.statistics.separate import Runs, ratio_of_runs, ratio_of_usual_blocks, run_order, runs_of, separate_ratio
@@ -161,6 +161,7 @@ def _ratios_of_case(evidence: Evidence, case: str | None, arms: Mapping[str, Arm
     is_disturbed = not is_quiet(summarise_load(evidence.readings))
     quiet = _Ratios.find(evidence, undisturbed(blocks, evidence.readings)) if is_disturbed else None
     alone = _alone(evidence, found.intervals) if case is None else {}
+    spread = find_spread(plan, blocks) if len(blocks) and not evidence.are_runs else UNKNOWN
     results = []
     for name in plan.compared_arms():
         if name == plan.baseline:
@@ -168,6 +169,8 @@ def _ratios_of_case(evidence: Evidence, case: str | None, arms: Mapping[str, Arm
         sample, interval = found.samples[name], found.intervals[name]
         without = calm.value(name) if calm else None
         judged = _judged(evidence, name, found.intervals, without, arms, quiet, alone.get(name))
+        if judged.get("more_range") and not evidence.are_runs:
+            judged |= _instead(evidence, interval, spread)
         copies = copies_of_baseline(plan, name)
         terms = evidence.terms.explained(name, copies, judged["verdict"], confidence=evidence.confidence) if case is None else {}
         undisturbed_ratio = quiet.intervals[name] if quiet else None
@@ -280,7 +283,7 @@ def _hangs_on_few_stalls(
 def _more(evidence: Evidence, interval: RatioEstimate | None) -> dict[str, Any]:
     """Fields of ``RatioSummary``: how much to add to what was measured; none where nothing can be said."""
     launches = interval.launches if interval else 0
-    measured = launches if evidence.are_runs else evidence.minutes
+    measured = launches if evidence.are_runs else evidence.spent_minutes
     more = to_decide(interval, threshold=evidence.threshold, measured=measured, launches=launches)
     if more is None:
         return {}
@@ -288,3 +291,15 @@ def _more(evidence: Evidence, interval: RatioEstimate | None) -> dict[str, Any]:
     if evidence.are_runs:
         return found | {"more_runs": None if more.value is None else math.ceil(more.value)}
     return found | {"more_minutes": more.value}
+
+
+def _instead(evidence: Evidence, interval: RatioEstimate | None, spread: Spread) -> dict[str, Any]:
+    """Fields of ``RatioSummary``: what would decide in launches, or in rounds; none where variances are not known."""
+    if interval is None or spread is UNKNOWN or not interval.launches:
+        return {}
+    rounds = interval.pairs / interval.launches
+    share = spread.between_share(rounds)
+    found = by_launches_or_rounds(
+        interval, threshold=evidence.threshold, launches=interval.launches, rounds=rounds, between_share=share
+    )
+    return {} if found is None else {"more_launches": found.launches, "more_rounds": found.rounds, "between_share": share}

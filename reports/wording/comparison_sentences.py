@@ -18,6 +18,7 @@ from reports.wording.causes import cause_clause
 from reports.wording.cautions import CAUTIONS, beyond_load, caution_of, no_verdict_by_load
 from reports.wording.disturbances import (
     load_lines,
+    page_fault_lines,
     restart_lines,
     skipped_lines,
     stall_lines,
@@ -28,6 +29,8 @@ from reports.wording.method import run_lines
 
 WIDE = 1.5
 """A control's interval whose ends differ by a larger factor is no sign that equal arms come out equal."""
+MOST_BETWEEN = 0.5
+"""Where a larger share of the variance is between launches, what makes them differ is worth removing."""
 MAX_NAMED = 3
 """Cases that a sentence names."""
 
@@ -101,7 +104,8 @@ def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: P
             return f"{ours} is {how} than {theirs} {figures}{why}{_why_not_typical(result, plan)}{beyond_load(result)}"
         case "equivalent":
             return f"{ours} and {theirs} are equivalent within {percent(plan.measurement.noise_threshold)} {figures}"
-    return f"Undecided whether {ours} or {theirs} is faster {figures}{_what_next(result)}"
+    keep = _keep_memory(result, [arm, baseline], plan)
+    return f"Undecided whether {ours} or {theirs} is faster {figures}{_what_next(result, keep)}"
 
 
 def _why_not_typical(result: RatioSummary, plan: Plan) -> str:
@@ -128,14 +132,33 @@ def interval_words(result: RatioSummary) -> str:
     return ", ".join([*parts, _count(result.launches, "launch", "launches"), _count(result.pairs, "pair", "pairs")])
 
 
-def _what_next(result: RatioSummary) -> str:
+def _what_next(result: RatioSummary, keep: str) -> str:
     if result.withheld_by is None and result.more_range is not None:
-        return f"; {more_words(result)} should decide"
+        return f"; {more_words(result)} should decide{_instead(result)}{keep}"
     if result.note:
         return f"; {result.note}"
     most = "a day of measuring" if result.run_order is None else f"{LONGEST:g} more runs of each"
     near = "the difference is so small beside the noise, or so near the threshold"
     return f"; {near}, that not even {most} would decide" if result.ci_low else ""
+
+
+def _instead(result: RatioSummary) -> str:
+    """What should decide in launches, or in rounds."""
+    if result.more_launches is None:
+        return ""
+    launches = _count(result.more_launches, "launch", "launches")
+    now = round(result.pairs / max(result.launches, 1))
+    if result.more_rounds is None:
+        return f": {launches} more of {_count(now, 'round', 'rounds')}, while longer launches would not, since launches differ"
+    return f": {launches} more of {_count(now, 'round', 'rounds')}, or as many with {result.more_rounds} rounds each"
+
+
+def _keep_memory(result: RatioSummary, arms: Sequence[ArmSummary], plan: Plan) -> str:
+    """That keeping freed memory may help, where pages that steps fault in may be what makes launches differ."""
+    is_between = result.between_share is not None and result.between_share >= MOST_BETWEEN
+    if not is_between or not page_fault_lines(arms, freed_memory=plan.freed_memory):
+        return ""
+    return "; 'freed_memory: keep' may take less, but asks about trainings that keep their memory"
 
 
 def more_words(result: RatioSummary) -> str:

@@ -28,7 +28,7 @@ def method(comparison: Comparison) -> list[str]:
         return [*training_method(comparison.training), _parity(asked), *_ratios(asked), *_figures()]
     if comparison.cases:
         return [_turns(comparison), *_length(comparison), *_cases(asked), _control(asked), *_ratios(asked), *_latencies()]
-    turns = [_turns(comparison), *_length(comparison), _blocks(comparison), *_alone(comparison)]
+    turns = [_turns(comparison), *_length(comparison), _blocks(comparison), *_alone(comparison), _luck(comparison)]
     return [*turns, _control(asked), _parity(asked), *_ratios(asked), *_figures()]
 
 
@@ -80,6 +80,15 @@ def _alone(comparison: Comparison) -> list[str]:
         "throughput between launches is taken from these launches alone, and from all. A verdict is withheld where they "
         "contradict and one arm at a time gives another one."
     ]
+
+
+def _luck(comparison: Comparison) -> str:
+    """What launches draw anew, and what they do not."""
+    hosts = "this host" if len(comparison.hosts) < 2 else f"these {len(comparison.hosts)} hosts"
+    return (
+        "Each launch lengthened the environment of all its arms by as many random bytes, since its size moves memory and speed "
+        f"with it (padding_bytes in the records). All launches ran on {hosts}: the interval does not say how others differ."
+    )
 
 
 def _choice(chosen: Sequence[LengthChoice]) -> str:

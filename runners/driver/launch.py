@@ -18,7 +18,7 @@ from measurement.records.record import BlockRecord, Case, LaunchRecord
 from measurement.records.results import ResultsFolder
 from runners.driver.arm_launch import ArmLaunch, merge_reports
 from runners.driver.arm_session import ArmSession
-from runners.driver.endpoint import DriverEndpoint
+from runners.driver.endpoint import MOST_PADDING, DriverEndpoint
 from runners.driver.gates import compare_conditions, require_together, run_gates
 from runners.driver.progress import LaunchProgress
 from runners.driver.rounds import RoundLimit, Rounds, TrainingRounds, shuffled
@@ -76,6 +76,7 @@ class Launch:
         self._is_interleaved = self.measure.mode == "interleaved" and not alone
         self._gate_comes_first = workload.gate_comes_first(plan.training)
         self._rng = random.Random(f"{plan.seed}/{number}")
+        self._padding_bytes = random.Random(f"{plan.seed}/{number}/padding").randrange(1, MOST_PADDING)
         self._limit, self._wanted_rounds = limit, limit.rounds if limit else None
         self._rounds = self._new_rounds(seconds=self.measure.seconds_per_launch / (1 if self._is_interleaved else len(arms)))
         self._events: dict[str, TensorboardLog] = {}
@@ -120,7 +121,7 @@ class Launch:
         folder = self._folder.launch_folder(self.number, setup.name)
         for old in [*folder.glob("*.log"), *self._events_folder(setup.name).glob(EVENT_FILES)]:
             old.unlink()
-        session = ArmSession(setup, launch=self.number, folder=folder, endpoint=endpoint)
+        session = ArmSession(setup, launch=self.number, folder=folder, endpoint=endpoint, padding_bytes=self._padding_bytes)
         job = job_of(
             setup.plan, setup.name, setup.arm, transport=setup.backend.transport, launch=self.number, global_plan=self.plan
         )
@@ -135,6 +136,7 @@ class Launch:
             commands=session.commands_as_run(),
             cases=list(self._cases),
             alone=self._alone,
+            padding_bytes=self._padding_bytes,
         )
         has_local_steps = setup.backend.has_local_steps and not setup.plan.speed.sync_batchnorm
         return ArmLaunch(session=session, job=job, record=record, say=self._progress.say, has_local_steps=has_local_steps)

@@ -142,6 +142,10 @@ def test_a_budget_of_minutes_makes_three_launches_at_least_and_is_spent_once(tmp
     assert {launch for launch, _ in records} == {0, 1, 2}
     assert {len(record.blocks) for record in records.values()} == {4}
     assert all(record.launch_s > record.start_s for record in records.values())
+    padded = {launch: {record.padding_bytes for (one, _), record in records.items() if one == launch} for launch in range(3)}
+    assert {len(lengths) for lengths in padded.values()} == {1}, "all arms of a launch alike"
+    assert len(set.union(*padded.values())) > 1
+    assert "RINGSIDE_PADDING" not in str([record.commands for record in records.values()]), "records have its length alone"
     manifest = ResultsFolder(tmp_path / "out").read_manifest()
     assert ([choice.rounds for choice in manifest.choices], manifest.looks) == ([None, 4, 4], [3])
     again = ringside_here("compare", plan, "-o", tmp_path / "out")

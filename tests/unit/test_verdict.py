@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
 
-from reports.conclusions.verdict import decide, farthest, to_decide
+from reports.conclusions.verdict import by_launches_or_rounds, decide, farthest, to_decide
 from reports.estimate import Estimate
 from reports.statistics.intervals import RatioEstimate
 
@@ -108,6 +109,18 @@ def test_few_launches_hardly_tell_how_much_longer_and_two_do_not():
 def test_a_ratio_near_1_must_fit_inside_the_threshold():
     wide = interval(math.exp(-0.02), 1.0, math.exp(0.02))
     assert to_decide(wide, threshold=0.01, measured=1.0, launches=5).value == pytest.approx(3.0)
+
+
+def test_what_would_decide_in_launches_or_in_rounds():
+    """Half the width: four times as many launches; of rounds more, since they reduce only what is not between launches."""
+    half = math.log(1.03) * 2
+    wide = interval(1.03 * math.exp(-half), 1.03, 1.03 * math.exp(half))
+    of = functools.partial(by_launches_or_rounds, wide, threshold=0.01, launches=5, rounds=20)
+    assert (of(between_share=0.0).launches, of(between_share=0.0).rounds) == (15, 80)
+    assert of(between_share=0.2).rounds == math.ceil(20 * 0.8 / 0.05)
+    assert of(between_share=0.25).rounds is None, "launches alone differ by as much as may be left"
+    assert by_launches_or_rounds(wide, threshold=0.01, launches=2, rounds=20, between_share=0.0) is None
+    assert by_launches_or_rounds(None, threshold=0.01, launches=5, rounds=20, between_share=0.0) is None
 
 
 @pytest.mark.parametrize(
