@@ -363,8 +363,8 @@ class RatioSummary(Stored):
     more_runs: int | None = None
     """For standalone runs, in the place of ``more_minutes``: how many more of each arm."""
     more_minutes: float | None = None
-    """Minutes of measuring, starts and checks included, that should decide an undecided verdict; null where it is decided, or nothing
-    can be said."""
+    """Minutes of measuring, starts and checks included, that should decide an undecided verdict; null where it is decided, or
+    nothing can be said."""
     more_range: tuple[float, float | None] | None = None
     """How far ``more_minutes`` or ``more_runs`` is known: from so few launches, their spread is known by a factor only. The second
     is null where it is more than a day, or 1440 runs."""
