@@ -10,6 +10,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pandas as pd
+
 from measurement.plans.plan import FLOOR, USUAL_LAUNCHES, Plan
 from measurement.records.record import LaunchRecord, LengthChoice
 from measurement.records.results import ResultsFolder
@@ -25,6 +27,7 @@ from reports.statistics.budget import (
     PILOTS,
     UNKNOWN,
     Cost,
+    Spread,
     choose,
     is_alone_due,
     pilot_rounds,
@@ -32,7 +35,9 @@ from reports.statistics.budget import (
 )
 
 
-def choose_length(plan: Plan, folder: ResultsFolder, *, launch: int, left_s: float) -> LengthChoice | None:
+def choose_length(
+    plan: Plan, folder: ResultsFolder, *, launch: int, left_s: float, known: dict[int, pd.DataFrame] | None = None
+) -> LengthChoice | None:
     """How long the next launch shall be.
 
     Args:
@@ -40,6 +45,7 @@ def choose_length(plan: Plan, folder: ResultsFolder, *, launch: int, left_s: flo
         folder: what was measured so far.
         launch: the number of the next one.
         left_s: seconds that are left of the budget.
+        known: blocks by launch that were read before; what is read now is added.
 
     Returns:
         None: the budget is spent, or another launch would not make intervals narrower.
@@ -53,30 +59,38 @@ def choose_length(plan: Plan, folder: ResultsFolder, *, launch: int, left_s: flo
     if cost is None or len(rounds) < 2:  # nothing is timed here
         return None
     cases: list[str | None] = [case.name for case in cases_of(records)]
-    blocks = tabulate_blocks(read_steps(folder, records).valid(records).without_arm(FLOOR))
+    blocks = _blocks(folder, records, {} if known is None else known)
     spread = find_spread(plan, blocks, cases=cases or [None]) if len(blocks) else UNKNOWN
     alone = _alone(plan, everything, cost) if not cases else NO_ALONE
-    chosen = choose(rounds, cost=cost, spread=spread, left_s=left_s)
-    expected = len(rounds) + (chosen.launches if chosen else 0)
-    wanted = alone.wanted(expected, every=plan.measurement.alone_every)
-    reserved = choose(rounds, cost=cost, spread=spread, left_s=left_s - (wanted - alone.done) * alone.cost_s)
-    launches = len(rounds) + alone.done + (reserved.launches if reserved else 0) + max(wanted - alone.done, 0)
-    is_due = is_alone_due(len(rounds) + alone.done, alone.done, launches=launches, wanted=wanted)
-    found = LengthChoice(launch=launch, launches=launches, left_s=left_s, start_s=cost.start_s, round_s=cost.round_s)
-    if wanted > alone.done and left_s >= alone.cost_s and (is_due or reserved is None):
-        found.alone, found.rounds = True, reserved.rounds if reserved else statistics.median_low(rounds)
-        return found
-    if reserved is None:
-        return None
-    found.rounds = reserved.rounds
+    found = LengthChoice(launch=launch, launches=0, left_s=left_s, start_s=cost.start_s, round_s=cost.round_s)
     if spread is not UNKNOWN:
         found.round_deviation = math.sqrt(spread.round_variance)
         found.launch_deviation = math.sqrt(spread.expected.launch_variance)
+    return filled(found, rounds, cost, spread, alone, every=plan.measurement.alone_every)
+
+
+def filled(
+    found: LengthChoice, rounds: Sequence[int], cost: Cost, spread: Spread, alone: Alone, *, every: int
+) -> LengthChoice | None:
+    """A choice with its rounds and whether arms run one at a time; time for such launches to come is kept back."""
+    chosen = choose(rounds, cost=cost, spread=spread, left_s=found.left_s)
+    done = len(rounds) + alone.done
+    wanted = alone.wanted(done + (chosen.launches if chosen else 0), every=every)
+    to_come = wanted - alone.done
+    chosen = choose(rounds, cost=cost, spread=spread, left_s=found.left_s - to_come * alone.cost_s)
+    found.launches = done + to_come + (chosen.launches if chosen else 0)
+    is_due = chosen is None or is_alone_due(done, alone.done, launches=found.launches, wanted=wanted)
+    if to_come and is_due and found.left_s >= alone.cost_s:
+        found.alone, found.rounds = True, chosen.rounds if chosen else statistics.median_low(rounds)
+        return found
+    if chosen is None:
+        return None
+    found.rounds = chosen.rounds
     return found
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Alone:
+class Alone:
     """Launches that ran their arms one at a time, and how many the budget has room for."""
 
     done: int
@@ -84,15 +98,16 @@ class _Alone:
     cost_s: float
 
     def wanted(self, launches: int, *, every: int) -> int:
-        """How many there are to be in all."""
-        wanted = min(wanted_alone(launches, every=every), self.room)
-        return wanted if wanted >= FEWEST_ALONE else self.done
+        """How many there are to be in all. Once there is one, there are to be two, though they leave room for fewer others."""
+        enough = max(launches, USUAL_LAUNCHES) if self.done else launches
+        wanted = min(wanted_alone(enough, every=every), self.room)
+        return max(wanted, self.done) if wanted >= FEWEST_ALONE else self.done
 
 
-NO_ALONE = _Alone(done=0, room=0, cost_s=0.0)
+NO_ALONE = Alone(done=0, room=0, cost_s=0.0)
 
 
-def _alone(plan: Plan, records: Sequence[LaunchRecord], cost: Cost) -> _Alone:
+def _alone(plan: Plan, records: Sequence[LaunchRecord], cost: Cost) -> Alone:
     """What such launches cost so far, or may be expected to: a start like that of all arms at once, and fewer blocks a round."""
     measure = plan.measurement
     if measure.minutes is None or measure.mode != "interleaved" or len(plan.arms) < 2:
@@ -102,7 +117,7 @@ def _alone(plan: Plan, records: Sequence[LaunchRecord], cost: Cost) -> _Alone:
     expected = cost.start_s + share * cost.round_s * pilot_rounds(cost, budget_s=60 * measure.minutes)
     cost_s = statistics.fmean(took) if took else expected
     left_s = ALONE_SHARE * 60 * measure.minutes - sum(took)
-    return _Alone(done=len(took), room=len(took) + max(int(left_s / cost_s), 0), cost_s=cost_s)
+    return Alone(done=len(took), room=len(took) + max(int(left_s / cost_s), 0), cost_s=cost_s)
 
 
 def summarise_spread(evidence: Evidence) -> SpreadFigures | None:
@@ -122,6 +137,17 @@ def summarise_spread(evidence: Evidence) -> SpreadFigures | None:
         launch_deviation=math.sqrt(spread.launch_variance),
         between_share=spread.between_share(statistics.harmonic_mean(timed)),
     )
+
+
+def _blocks(folder: ResultsFolder, records: Sequence[LaunchRecord], known: dict[int, pd.DataFrame]) -> pd.DataFrame:
+    """The blocks of these records that count."""
+    launches = {record.launch for record in records}
+    for launch in sorted(launches - known.keys()):
+        own = [record for record in records if record.launch == launch]
+        known[launch] = tabulate_blocks(read_steps(folder, own).valid(own).without_arm(FLOOR))
+    wrong = {record.arm for record in records if record.status == "wrong"}
+    blocks = pd.concat([known[launch] for launch in sorted(launches)], ignore_index=True)
+    return blocks[~blocks["arm"].isin(wrong)]
 
 
 def _pilot(launch: int, rounds: Sequence[int], cost: Cost | None, *, left_s: float) -> LengthChoice:

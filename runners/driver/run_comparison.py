@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 
+import pandas as pd
+
 from measurement.conditions.fairness import fairness_table
 from measurement.conditions.sources import digests, sources_of_all
 from measurement.environment import steering_environment
@@ -71,6 +73,8 @@ class ComparisonRun:
         self._is_own_work_found = self._is_rehearsed = False
         self._limit: RoundLimit | None = None
         """When the next launch has enough rounds, where the plan has a budget of minutes."""
+        self._blocks: dict[int, pd.DataFrame] = {}
+        """Blocks by launch, as far as they were read to choose how long the next one is."""
         self._alone = False
         """Whether the next launch runs its arms one at a time, where the plan has a budget of minutes."""
         self._planned: int | None = None
@@ -286,7 +290,7 @@ class ComparisonRun:
         most = measure.max_minutes if measure.until_decided and measure.max_minutes is not None else measure.minutes
         left_s = 60 * min(measure.minutes, most) - spent_s
         number = next(number for number in itertools.count() if number not in measured)
-        return choose_length(self.plan, self.folder, launch=number, left_s=left_s)
+        return choose_length(self.plan, self.folder, launch=number, left_s=left_s, known=self._blocks)
 
     def _set_limit(self, choice: LengthChoice | None) -> None:
         """Have the next launch as long as chosen; as the last one, where another would not help."""

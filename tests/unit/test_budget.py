@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from measurement.plans.plan import Measurement
+from measurement.records.record import LengthChoice
 from reports import write_reports
-from reports.launch_budget import choose_length, cost_of
+from reports.launch_budget import Alone, choose_length, cost_of, filled
 from reports.statistics.budget import (
     FEWEST_ROUNDS,
     MOST_ROUNDS,
@@ -157,6 +158,24 @@ def test_at_most_a_quarter_of_the_budget_is_for_launches_one_arm_at_a_time(tmp_p
     assert not chosen(mode="sequential").alone
     interleaved = chosen(alone_every=0)
     assert chosen().launches < interleaved.launches + 2, "the others are fewer for it"
+
+
+@pytest.mark.parametrize(("alone_s", "together", "alone"), [(33.0, 6, 2), (37.0, 5, 2), (50.0, 8, 0)])
+def test_a_whole_budget_has_two_launches_one_arm_at_a_time_or_none(alone_s, together, alone):
+    """Five minutes on two cores: 33 s each are within a quarter of them, and 50 s are not. Both stay within the budget."""
+    rounds, done, left_s = [18] * 3, 0, 300 - 3 * 37.4
+    for number in range(3, 30):
+        room = int(75 / alone_s) if alone_s < 40 else 0
+        budget = Alone(done=done, room=room, cost_s=alone_s)
+        found = LengthChoice(launch=number, launches=0, left_s=left_s)
+        chosen = filled(found, rounds, USUAL, spread(0.145, 0.04), budget, every=5)
+        if chosen is None:
+            break
+        done += chosen.alone
+        rounds += [] if chosen.alone else [chosen.rounds]
+        left_s -= alone_s if chosen.alone else USUAL.start_s + chosen.rounds * USUAL.round_s
+    assert abs(len(rounds) - together) <= 1 and done == alone
+    assert left_s > -1
 
 
 def test_pilots_come_first_whatever_the_time(tmp_path):
