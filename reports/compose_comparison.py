@@ -25,7 +25,7 @@ from reports.conclusions.training_results import summarise_training
 from reports.launch_budget import summarise_spread
 from reports.schema import ArmSummary, Comparison, RatioSummary
 from reports.script_schema import ConfigurationDifference
-from reports.scripts.configuration import configuration_of, unlike_work, work_note
+from reports.scripts.configuration import configuration_of, own_work_differences, unlike_work, work_note
 from reports.scripts.equality import judge_equality
 from reports.scripts.samples import ITERATIONS, sample_unit, samples_of_a_step, script_notes
 from reports.statistics.interim_analyses import error_share
@@ -72,13 +72,15 @@ def compare(
     ordered = sorted(records, key=lambda record: record.launch)
     analyses = manifest.looks if manifest else []
     share = error_share(analyses, until_decided=plan.measurement.until_decided)
-    differences = configuration_of(ordered, allow=plan.scripts.allow)
+    scripts = configuration_of(ordered, allow=plan.scripts.allow)
+    differences = scripts or own_work_differences(ordered, allow=plan.allow)
     unlike = unlike_work(differences, baseline=plan.baseline)
     unit = sample_unit(records)
     counted = steps.by_iteration() if unit == ITERATIONS else steps
     evidence = Evidence.gather(plan, records, counted, host_use=host_use, error_share=share, unlike_work=unlike)
     arms = summarise_arms(evidence)
-    results = [_noted(result, arms, unlike) for result in summarise_ratios(evidence, arms)]
+    allow = "scripts.allow, --allow" if plan.are_scripts else "allow, in the plan"
+    results = [_noted(result, arms, unlike, allow=allow) for result in summarise_ratios(evidence, arms)]
     leaders = fastest(evidence, results)
     training = summarise_training(plan, evidence.records)
     said = [*findings(results, arms, plan), *fastest_sentence(leaders, plan)]
@@ -159,11 +161,11 @@ def _check(plan: Plan, records: Sequence[LaunchRecord]) -> None:
 
 
 def _noted(
-    result: RatioSummary, arms: Sequence[ArmSummary], unlike: Mapping[str, Sequence[ConfigurationDifference]]
+    result: RatioSummary, arms: Sequence[ArmSummary], unlike: Mapping[str, Sequence[ConfigurationDifference]], *, allow: str
 ) -> RatioSummary:
     """The ratio with what weakens its verdict."""
     if result.withheld_by == "work":
-        return result.model_copy(update={"note": work_note(unlike[result.candidate])})
+        return result.model_copy(update={"note": work_note(unlike[result.candidate], allow=allow)})
     return result.model_copy(update={"note": ratio_note(result, arms) or apart_note(result, arms)})
 
 

@@ -261,8 +261,6 @@ class ArmSummary(Stored):
     """False: a launch was interrupted; what it measured until then counts."""
     errors: list[ArmError] = []
     parity: ParityResult | None = None
-    unlike_work: dict[str, str] = {}
-    """How the work of an arm that has its own differs from the baseline's without being allowed to: a phrase by field."""
     blocks: int = 0
     throughput_per_s: Estimate | None = None
     """All samples over the sum of the slowest rank's times of all synchronised blocks (``reports.conclusions.blocks``)."""
@@ -366,7 +364,7 @@ class RatioSummary(Stored):
     verdict_alone: Verdict
     """What the interval says by itself. ``verdict`` is 'undecided' instead where something withholds it."""
     withheld_by: Withheld | None = None
-    """Its work is not the baseline's; or the control deviates from 1 by as much; or one arm at a time it comes out otherwise,
+    """The two do different work; or the control deviates from 1 by as much; or one arm at a time it comes out otherwise,
     beyond chance; or the verdict would be another without a few stalls, too rare to be estimated; or the machine was not quiet,
     and the rounds that nobody disturbed say otherwise, or are too few and load may have made it."""
     alone: AloneFigures | None = None

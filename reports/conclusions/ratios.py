@@ -251,7 +251,7 @@ def _judged(
     plan, interval, threshold = evidence.plan, intervals[name], evidence.threshold
     control = next((one for other, one in intervals.items() if plan.role(other) == "control"), None)
     alone = decide(interval, threshold=threshold)
-    if interval is not None and (evidence.unlike_work.get(name) or arms[name].unlike_work):
+    if interval is not None and evidence.unlike_work.get(name):
         return {"verdict": "undecided", "verdict_alone": alone, "withheld_by": "work"}
     if interval is None or alone == "undecided":
         return {"verdict": alone, "verdict_alone": alone, **_more(evidence, interval)}

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from measurement.plans.plan import Plan
 from measurement.records.record import PHASES, Failure, LaunchRecord, RankReport
 from reports.conclusions.blocks import throughput_interval
 from reports.conclusions.cases import summarise_cases
@@ -70,21 +69,9 @@ def _identity(evidence: Evidence, name: str, records: Sequence[LaunchRecord]) ->
         "threads_per_rank": ranks[0].threads if ranks else None,
         "compute_units": compute_units(ranks) if ranks else None,
         "errors": [_error(record) for record in records if record.status != "ok" or record.error],
-        "unlike_work": unlike_work(plan, records),
         "parity": max(parity, key=lambda one: (not one.passed, one.gradient_error or 0.0), default=None),
         "peak_memory_bytes": max((peak for one in records if one.status == "ok" for peak in one.peak_memory_bytes), default=None),
     }
-
-
-def unlike_work(plan: Plan, records: Sequence[LaunchRecord]) -> dict[str, str]:
-    """In what an arm's work differs from the baseline's in any launch, without what the plan allows."""
-    found = {field: phrase for record in records for field, phrase in record.unlike_work.items()}
-    allowed = {"" if one == "all" else one for one in plan.allow}
-    return {field: phrase for field, phrase in found.items() if not any(_is_below(field, one) for one in allowed)}
-
-
-def _is_below(field: str, allowed: str) -> bool:
-    return not allowed or field == allowed or field.startswith(f"{allowed}.")
 
 
 def compute_units(ranks: Sequence[RankReport]) -> int | None:

@@ -118,11 +118,45 @@ def unlike_work(differences: Sequence[ConfigurationDifference], *, baseline: str
     return found
 
 
-def work_note(differences: Sequence[ConfigurationDifference]) -> str:
-    """Why there is no verdict, and what to do."""
+def own_work_differences(records: Iterable[LaunchRecord], *, allow: Collection[str] = ()) -> list[ConfigurationDifference]:
+    """In what arms of a workload do other work than the baseline, where they have a workload, a commit or a Python of their own."""
+    known = list(records)
+    baseline = next((one for one in known if one.role == "baseline" and one.ranks), None)
+    told: dict[str, dict[str, LaunchRecord]] = {}
+    for record in known:
+        for field in record.unlike_work:
+            told.setdefault(field, {}).setdefault(record.arm, record)
+    found = []
+    for field, by_arm in told.items():
+        values = {arm: _reported(record, field) for arm, record in by_arm.items()}
+        theirs = None if baseline is None else _reported(baseline, field)
+        if any(value == theirs for value in values.values()):  # seen in the gate
+            values, theirs = {arm: record.unlike_work[field] for arm, record in by_arm.items()}, None
+        found.append(
+            ConfigurationDifference(
+                field=field,
+                values={**({} if baseline is None else {baseline.arm: theirs}), **values},
+                changes_work=True,
+                allowed=_is_allowed({field}, allow),
+                severity="work",
+                sentence="; ".join(f"{arm}: {record.unlike_work[field]}" for arm, record in by_arm.items()),
+            )
+        )
+    return found
+
+
+def _reported(record: LaunchRecord, field: str) -> Any:
+    """A field of the first rank's report, or of the record, such as ``model.parameters``; None where it is of neither."""
+    whole, _, part = field.partition(".")
+    value = getattr(record.ranks[0], whole, None) if record.ranks else None
+    return value.get(part) if isinstance(value, dict) else value if value is not None else getattr(record, whole, None)
+
+
+def work_note(differences: Sequence[ConfigurationDifference], *, allow: str = "scripts.allow, --allow") -> str:
+    """Why there is no verdict, and what to do. ``allow``: where it is allowed."""
     fields = list(dict.fromkeys(one.field for one in differences))
     said = ", ".join(fields[:MOST_FIELDS]) + (f" and {len(fields) - MOST_FIELDS} more" if len(fields) > MOST_FIELDS else "")
-    return f"the two do different work ({said}); make it alike, or allow it (scripts.allow, --allow)"
+    return f"the two do different work ({said}); make it alike, or allow it ({allow})"
 
 
 MOST_FIELDS = 3

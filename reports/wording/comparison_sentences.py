@@ -195,9 +195,6 @@ def ratio_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
         return f"the interval alone says '{result.verdict_alone}', but one arm at a time it comes out otherwise, beyond chance"
     if result.withheld_by == "stalls":
         return _few_stalls(result, arms)
-    if result.withheld_by == "work":
-        unlike = "; ".join(next(arm.unlike_work for arm in arms if arm.name == result.candidate).values())
-        return f"{result.candidate} does other work than {result.baseline} ({unlike}); the plan's 'allow' would give a verdict"
     if result.withheld_by == "load":
         return f"the interval alone says '{result.verdict_alone}', but the machine was not quiet, and {no_verdict_by_load(result)}"
     if result.load_reach is not None:

@@ -125,13 +125,14 @@ class ComparisonRun:
         """Check that hosts, links and launchers are there; raises a ``PlanError`` or ``LaunchError`` with what to do."""
         require_lab(self.plan)
         self._check_arms()
+        self._find_own_work()
         sources = self._sources()
         now = new_manifest(
             self.folder,
             self.plan,
             hosts={host: dict(found) for host, found in self.inspection.facts.items()},
             slurm_job=job_id(self.plan.hosts, os.environ),
-            sources=digests(sources) | self.own.sources | self._revisions(),
+            sources=digests(sources) | self._revisions(),
             warnings=list(self.inspection.warnings),
         )
         self.history = ComparisonHistory(self.folder, now, sources=sources | self.own.files)
@@ -166,8 +167,8 @@ class ComparisonRun:
         return sources_of_all(dict.fromkeys(classes))
 
     def _revisions(self) -> dict[str, str]:
-        """Revisions that arms are checked out at, by name."""
-        return {}
+        """What is known of arms that have work of their own, by name: revisions, versions, digests of their files."""
+        return self.own.sources
 
     def changes(self) -> list[str]:
         """What differs from when the folder was measured, in words, unless a user goes on all the same. After ``check_hosts``."""

@@ -59,12 +59,8 @@ class LaunchedArm(Protocol):
         """Whether it has steps without exchange."""
 
     @property
-    def sample_unit(self) -> str | None:
-        """What it counts; None: what the plan's workload counts."""
-
-    @property
-    def recorded(self) -> dict[str, Any]:
-        """Fields of its record: what it has of its own."""
+    def recorded(self) -> Mapping[str, Any]:
+        """Fields of its record that are its own: workload, Python, commit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,14 +85,14 @@ class ArmSetup:
         return self.own.environment | self.backend.environment() | self.arm.environment
 
     @property
+    def recorded(self) -> Mapping[str, Any]:
+        """See ``LaunchedArm``."""
+        return self.own.recorded() | ({"sample_unit": self.sample_unit} if self.sample_unit else {})
+
+    @property
     def transport(self) -> str | None:
         """See ``LaunchedArm``."""
         return self.backend.transport
-
-    @property
-    def recorded(self) -> dict[str, Any]:
-        """See ``LaunchedArm``."""
-        return self.own.recorded()
 
     @property
     def has_local_steps(self) -> bool:

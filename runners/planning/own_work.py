@@ -73,7 +73,7 @@ def resolve_own_work(name: str, arm: Arm, plan: Plan) -> OwnWork:
     if arm.commit is None:
         return found
     try:
-        return _at_commit(found, arm.commit, is_here=plan.hosts is None)
+        return _at_commit(found, arm.commit)
     except PlanError as error:
         raise PlanError(f"arm '{name}': {error}") from error
 
@@ -90,7 +90,7 @@ def _interpreter(given: str, arm: str, *, is_here: bool) -> str:
     return path
 
 
-def _at_commit(found: OwnWork, revision: str, *, is_here: bool) -> OwnWork:
+def _at_commit(found: OwnWork, revision: str) -> OwnWork:
     module, _, name = found.reference.rpartition(":")
     if not name or not module or found.reference in REGISTRY.names():
         raise PlanError(
@@ -99,9 +99,9 @@ def _at_commit(found: OwnWork, revision: str, *, is_here: bool) -> OwnWork:
         )
     is_file, here = module.endswith(".py"), Path.cwd().resolve()
     file = Path(module).absolute()
-    repository = repository_of(_existing(file.parent) if is_file else here).resolve()
+    repository = repository_of(_existing(file.parent) if is_file else here)
     commit = commit_of(repository, revision)
-    worktree = kept_worktree(repository, commit, beside=None if is_here else here)
+    worktree = kept_worktree(repository, commit)
     beside = worktree / here.relative_to(repository) if here.is_relative_to(repository) else None
     workload = found.reference
     if is_file:

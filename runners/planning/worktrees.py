@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -12,16 +13,17 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
+import psutil
+
+from install.cache import cache_root
 from measurement.errors import PlanError, cut, quoted
 
 NO_HOOKS = ("-c", "core.hooksPath=/dev/null")
 """A checkout of ours runs no post-checkout hook of the user's."""
-SHORT = 12
-"""Characters of a commit's name that are shown."""
 
 
 def repository_of(path: Path) -> Path:
-    """Return the top folder of the git repository that a file or folder lies in.
+    """Return the top folder of the git repository that a file or folder lies in, links resolved.
 
     Raises:
         PlanError: it lies in none, or there is no git.
@@ -32,7 +34,7 @@ def repository_of(path: Path) -> Path:
         raise PlanError(
             f"commit: '{path}' lies in no git repository that can be read ({_said(done)}); leave commit out, or name a file of one"
         )
-    return Path(done.stdout.rstrip("\n"))
+    return Path(done.stdout.rstrip("\n")).resolve()
 
 
 def commit_of(repository: Path, revision: str) -> str:
@@ -51,26 +53,26 @@ def commit_of(repository: Path, revision: str) -> str:
 
 
 def has_changes(repository: Path) -> bool:
-    """Whether files that git knows have changes that are not committed."""
+    """Whether files that git knows are not as they were committed: a worktree is without those changes."""
     return bool(_git(repository, "status", "--porcelain", "--untracked-files=no").stdout.strip())
 
 
 @contextmanager
-def worktree(repository: Path, revision: str, *, beside: Path | None = None) -> Iterator[Path]:
+def worktree(repository: Path, revision: str) -> Iterator[Path]:
     """A context in which a revision is checked out, into a folder that is removed afterwards.
 
-    What git does not have is not there: data, build outputs, changes that were not committed, submodules.
+    What git does not have is not there: data, build outputs, changes that were not committed, submodules. The folder is in the
+    cache of the user's home, which hosts share; in a temporary one where that cannot be written.
 
     Args:
         repository: as ``repository_of`` gives it.
         revision: whatever ``commit_of`` takes.
-        beside: an existing folder to make it in, such as one that other hosts see, too. None: a temporary one.
 
     Raises:
         PlanError: there is no such revision, or it cannot be checked out.
     """
     commit = commit_of(repository, revision)
-    parent = Path(tempfile.mkdtemp(prefix=f"worktree-{commit[:SHORT]}-", dir=beside)).resolve()
+    parent = _new_folder()
     folder = parent / repository.name
     try:
         _git(repository, "worktree", "prune")  # what a session left that was killed
@@ -84,12 +86,28 @@ def worktree(repository: Path, revision: str, *, beside: Path | None = None) -> 
 
 
 @cache
-def kept_worktree(repository: Path, commit: str, *, beside: Path | None = None) -> Path:
+def kept_worktree(repository: Path, commit: str) -> Path:
     """Check a commit out once, see ``worktree``; the folder is removed when this process ends."""
     stack = ExitStack()
-    folder = stack.enter_context(worktree(repository, commit, beside=beside))
+    folder = stack.enter_context(worktree(repository, commit))
     atexit.register(stack.close)
     return folder
+
+
+def _new_folder() -> Path:
+    """Make a folder, and remove those of processes on this host that were killed."""
+    start = f"{socket.gethostname()}-"
+    root = cache_root().parent / "worktrees"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        made = tempfile.mkdtemp(prefix=f"{start}{os.getpid()}-", dir=root)
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="worktree-")).resolve()
+    for folder in root.glob(f"{start}*"):
+        pid = folder.name.removeprefix(start).partition("-")[0]
+        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+    return Path(made).resolve()
 
 
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -100,7 +118,7 @@ def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
             env={**environment, "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             errors="replace",
             check=False,
         )

@@ -17,7 +17,7 @@ from typing import Any
 from backends.horovod.options import WHILE_STOPPED_S
 from measurement.addresses import free_port
 from measurement.errors import PlanError, UnavailableError
-from measurement.plans.plan import SCRIPT, Arm, Plan
+from measurement.plans.plan import Arm, Plan
 from measurement.world import ALLOW_ROOT
 from runners.driver.endpoint import PADDING, DriverEndpoint, free_port_on_first
 from runners.hosts.placement import Placement
@@ -81,17 +81,16 @@ class ScriptSetup:
     """The user's environment, with the right programs first on PATH."""
     transport: str | None = None
     has_local_steps: bool = False
-    sample_unit: str | None = None
-
-    @property
-    def recorded(self) -> dict[str, Any]:
-        """See ``LaunchedArm``."""
-        return {"workload": SCRIPT, "python": self.arm.python, "commit": self.arm.commit}
 
     @property
     def launcher_reference(self) -> str:
         """The outermost launcher, or the program that stands in its place."""
         return self.line.kind or Path(self.line.words[0]).name
+
+    @property
+    def recorded(self) -> Mapping[str, Any]:
+        """See ``LaunchedArm``."""
+        return {"python": self.arm.python, "commit": self.arm.commit}
 
     @cached_property
     def is_open_mpi(self) -> bool:

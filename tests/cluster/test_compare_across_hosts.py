@@ -150,16 +150,17 @@ def test_a_block_counts_whose_reply_was_lost_and_a_rank_far_away_leaves_its_last
     assert len(ResultsFolder(tmp_path / "out").steps(mute)) == 2 * 2 * 3
 
 
-BOTH = {transport: {"backend": f"{WRONG}:SaysEachBlock", "transport": transport} for transport in ("gloo", "mpi")}
-
-
-def begin(folder):
-    """A comparison that would go on for long, when every arm has had a block."""
+def begin(folder, *, gloo):
+    """A comparison of Gloo under this launcher and MPI that would go on for long, when every arm has had a block."""
+    launchers = {"gloo": gloo, "mpi": "mpirun"}
+    arms = {
+        name: {"backend": f"{WRONG}:SaysEachBlock", "transport": name, "launcher": launcher} for name, launcher in launchers.items()
+    }
     measurement = {"rounds": None, "seconds_per_launch": 200, "launches": 2}
-    plan = write_plan(folder, arms=BOTH, baseline="gloo", measurement=measurement)
+    plan = write_plan(folder, arms=arms, baseline="gloo", measurement=measurement)
     argv = [sys.executable, "-m", "runners.cli", "lab", "run", "--", "ringside", "compare", str(plan), "-o", str(folder / "out")]
     process = subprocess.Popen(argv, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: process.poll() is not None or all(blocks_begun(arm) >= 5 for arm in BOTH), seconds=120)
+    wait_until(lambda: process.poll() is not None or all(blocks_begun(arm) >= 5 for arm in arms), seconds=120)
     assert process.poll() is None, process.stderr.read()
     return process
 
@@ -179,7 +180,7 @@ def driver_of(process):
 def test_a_killed_driver_leaves_nothing_on_either_host(nothing_left, tmp_path):
     """Not even frozen ranks, nor a torchrun on the other host. The fixture looks."""
     kept = spools()
-    with begin(tmp_path) as process:
+    with begin(tmp_path, gloo="torchrun") as process:
         assert len(processes_of("host2")) > 6
         driver_of(process).kill()
         process.stderr.close()
@@ -223,7 +224,7 @@ def test_a_wrong_key_is_one_line(lab, tmp_path):
 def test_a_host_whose_sshd_is_killed_is_named(nothing_left, tmp_path):
     """With all that it serves: launchers there lose their line, ranks their launchers."""
     kept = spools()
-    with begin(tmp_path) as process:
+    with begin(tmp_path, gloo="spawn") as process:
         for server in [one for one in map(psutil.Process, processes_of("host2")) if one.name().startswith("sshd")]:
             server.kill()
         _, errors = process.communicate(timeout=ENDS_S)
@@ -239,7 +240,7 @@ def test_a_killed_host_is_named_and_the_other_is_left_clean(lab, tmp_path):
     """Last in this file: the host is not started again."""
     kept = spools()
     before = processes_of("host1")
-    with begin(tmp_path) as process:
+    with begin(tmp_path, gloo="spawn") as process:
         os.kill(namespaces.init_of("host2"), signal.SIGKILL)
         _, errors = process.communicate(timeout=ENDS_S)
     assert process.returncode == 1, errors

@@ -121,7 +121,9 @@ def test_what_was_asked_for_is_shown_and_unlike_work_gets_no_verdict(compared):
     assert all(shown[field] for field in ("host.numpy", "source.layers.py", "model.parameters"))
     withheld = {result["candidate"]: result["withheld_by"] for result in found["results"]}
     assert (withheld["narrow"], withheld["env"] != "work") == ("work", True)
-    assert any("narrow does other work than trunk (model.parameters is 161, trunk has 321" in line for line in found["findings"])
+    assert any(line.startswith("No verdict on narrow against trunk ") for line in found["findings"])
+    differences = {one["field"]: one for one in found["configuration_differences"]}
+    assert differences["model.parameters"]["values"] == {"trunk": 321, "narrow": 161}
     assert (own / "out" / "sources" / "narrow" / "layers.py").read_text() == LAYERS.format(width=16)
 
 

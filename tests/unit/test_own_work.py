@@ -206,6 +206,9 @@ def test_unlike_work_gets_no_verdict_unless_it_is_allowed(tmp_path, allow, verdi
     assert found.result("other").verdict == "slower"
     if withheld:
         assert result not in found.undecided, "no measuring would decide it"
-        assert "new does other work than ddp-gloo (" in result.note
-        assert "consumed other samples" in next(line for line in found.findings if "or ddp-gloo is faster" in line)
+        (finding,) = (line for line in found.findings if line.startswith("No verdict on new against ddp-gloo ("))
+        assert finding.endswith("make it alike, or allow it (allow, in the plan)")
         assert found.fastest == ["ddp-gloo"]
+    told = {one.field: (one.allowed, one.sentence) for one in found.configuration_differences}
+    assert told["samples"] == (withheld is None, "new: consumed other samples than ddp-gloo")
+    assert told["model.parameters"][0], "allowed by 'model'"

@@ -43,7 +43,9 @@ def imported(folder: str) -> dict[str, str]:
                 names = [node.module or ""]
             else:
                 continue
-            found |= {name.partition(".")[0]: str(path.relative_to(REPOSITORY)) for name in names}
+            beside = {file.stem for file in path.parent.glob("*.py")}  # scripts import what lies beside them
+            modules = {name.partition(".")[0] for name in names} - beside
+            found |= dict.fromkeys(modules, str(path.relative_to(REPOSITORY)))
     ours = {*sys.stdlib_module_names, *ROOMS, *ONLY_IN_THE_REPOSITORY}
     return {module: path for module, path in found.items() if module not in ours}
 

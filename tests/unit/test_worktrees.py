@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -28,15 +30,27 @@ def test_a_worktree_is_removed_when_what_runs_in_it_fails_or_has_written_there(r
     folders = []
 
     def fail() -> None:
-        with worktree(repository, "HEAD", beside=tmp_path) as folder:
+        with worktree(repository, "HEAD") as folder:
             folders.append(folder)
             (folder / "written").write_text("")
             raise KeyError
 
     with pytest.raises(KeyError):
         fail()
-    assert folders[0].is_relative_to(tmp_path)
     assert not folders[0].parent.exists()
+
+
+def test_a_killed_process_leaves_nothing_for_long(repository, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left = tmp_path / "ringside" / "worktrees" / f"{socket.gethostname()}-{ended.pid}-x"
+    other = left.with_name(f"another-{ended.pid}-x")
+    for folder in (left, other):
+        (folder / "own").mkdir(parents=True)
+    with worktree(repository, "HEAD") as folder:
+        assert folder.is_relative_to(tmp_path / "ringside" / "worktrees")
+        assert (left.exists(), other.exists()) == (False, True), "another host's processes cannot be known"
 
 
 def test_revisions_and_repositories_that_are_not_there_are_refused(repository: Path, tmp_path: Path) -> None:
