@@ -141,6 +141,8 @@ def test_a_folder_tells_what_its_launches_cost_and_what_was_chosen_is_in_the_rep
     assert "10 minutes were given" in said and "pilots of 12, 12, 12 rounds" in said and "is between launches" in said
     assert 0 <= comparison.spread.between_share <= 1
     assert "launches" not in comparison.measurement
+    went_on = comparison.model_copy(update={"measurement": {**comparison.measurement, "minutes": None, "launches": 5}})
+    assert "minutes were given" not in " ".join(method(went_on))
 
 
 def test_at_most_a_quarter_of_the_budget_is_for_launches_one_arm_at_a_time(tmp_path):
