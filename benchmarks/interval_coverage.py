@@ -1,23 +1,30 @@
 """Simulates how often intervals cover the true ratio of totals, how often verdicts err, and what that costs. Nothing is timed.
 
-    python benchmarks/interval_coverage.py [--replications 400] [--only coverage|until-decided|candidates|busy]
+    python benchmarks/interval_coverage.py [--replications 400] [--only PART]
 
-All of it goes through ``reports.statistics.intervals.ratio_intervals`` as the reports use it, at 95%, on synthetic block times
-of which the truth is known: each arm, the baseline and its control included, has its own noise of blocks (3.5%, Student's t with
-5 degrees of freedom) and of launches. The true ratio is that of expected times, stalls included.
+PART is one of those below. All of it goes through ``reports.statistics.intervals.ratio_intervals`` as the reports use it, at 95%,
+on synthetic block times of which the truth is known: each arm, the baseline and its control included, has its own noise of blocks
+(3.5%, Student's t with 5 degrees of freedom) and of launches. The true ratio is that of expected times, stalls included.
 
 - ``coverage``: scenario x 3, 5, 8 launches; two candidates, the first of which is unlike the others. Printed: coverage and mean
   half-width of its interval, the same of Student's t over its own launches alone, and how far the trimmed ratio is off.
 - ``until-decided``: equal arms, launches until a verdict or 60 of them; how often there is a false verdict, and how many
   launches it takes to find a difference of 3%.
+- ``budget``: five minutes, spent as the driver does; coverage and half-width beside those of the best fixed number of launches,
+  in regimes of what a launch costs and how much rounds and launches vary.
+- ``alone``: launches one arm at a time beside interleaved ones; how often two ways that agree are said to contradict each other
+  or withhold a verdict, and how often they withhold one that interleaving alone has made.
 - ``busy``: no round is quiet, others take a share of the cores, and load slows the candidate alone, by a power of 1 / (1 - share);
   how often it is called different though it is equal, and how often one that really is 2, 5 or 18 times slower is found.
+- ``equivalence``: how often a candidate is called equivalent whose truth lies exactly at the threshold, how often one that is equal
+  is called so, by the 90% interval and by the 95% one, and how often that one is called faster or slower.
 - ``candidates``: six equal candidates; how often one of them at least is called different, and how often 3% are found.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,9 +34,13 @@ import numpy.typing as npt
 from scipy import stats
 
 from reports.conclusions.verdict import decide, reach_of_load, stands_clear
+from reports.estimate import Estimate
+from reports.statistics.cross_check import Interleaved, cross_check
 from reports.statistics.interim_analyses import error_share, next_analysis
 from reports.statistics.intervals import Launches, RatioEstimate, ratio_intervals, typical_ratio
-from tests.kit.ratios import equal_work
+from reports.statistics.student import student_t
+from tests.kit.budgets import REGIMES, Regime, fixed, interval_of, on_a_budget
+from tests.kit.ratios import equal_work, log_width
 
 Array = npt.NDArray[np.float64]
 CONFIDENCE = 0.95
@@ -37,6 +48,14 @@ BLOCK_NOISE = 0.035
 ROUNDS = 40
 MOST_LAUNCHES = 60
 DIFFERENCE = 1.03
+THRESHOLD = 0.01
+BUDGET_S = 300.0
+LEVELS = (
+    ("launches 0.5%, drift 1%", 0.005, 0.01, 1.0),
+    ("launches 2%, drift 3%", 0.02, 0.03, 1.0),
+    ("launches 4%, drift 0%", 0.04, 0.0, 1.0),
+    ("launches 2%, drift 3%, twice alone", 0.02, 0.03, 2.0),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,6 +245,131 @@ def show_candidates(replications: int) -> None:
             print(f"{label:<50}{rates[0][0]:>10.1%}{rates[0][1]:>16.1%} | {rates[1][0]:>10.1%}{rates[1][1]:>16.1%}", flush=True)
 
 
+def show_equivalence(replications: int) -> None:
+    """Print false and true verdicts of equivalence, and false ones of faster or slower, by any of several candidates."""
+    print("\nwithin 1%; one at the threshold called equivalent | equal ones called so: 90% interval, 95% | called faster or slower")
+    for candidates in (1, 4):
+        for spread in (0.001, 0.003, 0.01, 0.03):
+            for launches in (5, 8):
+                random = np.random.default_rng([12, candidates, launches, int(spread * 1000)])
+                rates = _equivalence_rates(candidates, spread, launches, random, replications)
+                told = f"{rates[0]:>10.1%} | {rates[1]:>10.1%}{rates[2]:>8.1%} | {rates[3]:>8.1%}"
+                print(f"{f'{candidates} candidates, launches vary by {spread:.1%}, {launches}':<50}{told}", flush=True)
+
+
+def _equivalence_rates(
+    candidates: int, spread: float, launches: int, random: np.random.Generator, replications: int
+) -> tuple[float, float, float, float]:
+    """Any of ``candidates`` called equivalent at the threshold; the first of equals, by either interval; any called different."""
+    at, equal, wide, different = [], [], [], []
+    for number in range(replications):
+        ratios = comparison(Scenario(name="", spread=spread), launches, candidates, random)
+        edge = 1 + THRESHOLD if number % 2 else 1 - THRESHOLD
+        shifted = [[_faster(table, edge) for table in one] for one in ratios[:-1]]
+        at.append(any(decide(one, threshold=THRESHOLD) == "equivalent" for one in intervals([*shifted, ratios[-1]])[:-1]))
+        found = intervals(ratios)[:-1]
+        equal.append(decide(found[0], threshold=THRESHOLD) == "equivalent")
+        two_sided = Estimate(value=found[0].value, ci_low=found[0].ci_low, ci_high=found[0].ci_high)
+        wide.append(decide(two_sided, threshold=THRESHOLD) == "equivalent")
+        different.append(any(one.excludes(1.0) for one in found))
+    return float(np.mean(at)), float(np.mean(equal)), float(np.mean(wide)), float(np.mean(different))
+
+
+def _faster(table: Array, factor: float) -> Array:
+    """A launch's blocks, the candidate's so many times as fast."""
+    return np.concatenate([table[:, :1] / [1.0, factor], table[:, 1:]], axis=1)
+
+
+def show_budget(replications: int) -> None:
+    """Print coverage and half-width on a budget, and how far that is from the best fixed choice for the same time."""
+    print("\n5 minutes; coverage, half-width, launches (mean), rounds (median) | best fixed: launches, rounds, half-width | ratio")
+    for regime in REGIMES:
+        random = np.random.default_rng([13, sum(map(ord, regime.name))])
+        spent = [on_a_budget(regime, BUDGET_S, random) for _ in range(replications)]
+        found = [interval_of(launches) for launches in spent]
+        covered = np.mean([not one.excludes(1.0) for one in found])
+        half = float(np.mean([log_width(one) / 2 for one in found]))
+        number = np.mean([len(launches) for launches in spent])
+        rounds = np.median([launches[-1].shape[1] for launches in spent])
+        best, best_number = best_fixed(regime, random, replications)
+        best_rounds = int((BUDGET_S / best_number - regime.start_s) / regime.round_s)
+        print(
+            f"{regime.name:<32}{covered:>8.1%} ±{half:6.2%}{number:>7.1f}{rounds:>5.0f} | "
+            f"{best_number:>4}{best_rounds:>5} ±{best:6.2%} | {half / best:.2f}",
+            flush=True,
+        )
+
+
+def best_fixed(regime: Regime, random: np.random.Generator, replications: int) -> tuple[float, int]:
+    """Return the least mean half-width of any number of equal launches in the same time, and that number."""
+    most = int(BUDGET_S / (regime.start_s + regime.round_s))
+    tried = sorted({round(most**share) for share in np.linspace(math.log(3) / math.log(most), 1, 8)})
+    found = []
+    for number in tried:
+        drawn = [fixed(regime, number, BUDGET_S, random) for _ in range(replications)]
+        halves = [log_width(interval_of(launches)) / 2 for launches in drawn if launches]
+        found.append((float(np.mean(halves)), number))
+    return min(found)
+
+
+def show_alone(replications: int) -> None:
+    """Print false contradictions, and of verdicts that interleaving alone has made the share that is withheld."""
+    print(
+        "\none arm at a time; said to contradict though equal, verdict withheld | made by interleaving, withheld: 3%, 5%, 10%, 20%"
+    )
+    for candidates in (1, 2):
+        for together, alone in ((6, 2), (12, 3), (24, 6)):
+            for label, spread, drift, factor in LEVELS:
+                random = np.random.default_rng([14, candidates, together, sum(map(ord, label))])
+                draws = functools.partial(cross_checked, candidates, together, alone, spread, drift, factor, random)
+                same = [draws(1.05, 1.05) for _ in range(replications)]
+                false, withheld = (np.mean([one[column] for one in same]) for column in (0, 1))
+                biased = [np.mean([draws(bias, 1.0)[1] for _ in range(replications)]) for bias in (1.03, 1.05, 1.1, 1.2)]
+                told = "".join(f"{one:8.1%}" for one in biased)
+                name = f"{candidates} of {together} + {alone}, {label}"
+                print(f"{name:<54}{false:>8.1%}{withheld:>8.1%} |{told}", flush=True)
+
+
+def cross_checked(
+    candidates: int,
+    together: int,
+    alone: int,
+    spread: float,
+    drift: float,
+    factor: float,
+    random: np.random.Generator,
+    interleaved: float,
+    truth: float,
+) -> tuple[bool, bool]:
+    """Whether the first candidate's two ways are said to contradict, and whether that withholds its verdict, if there is one.
+
+    Args:
+        candidates: of the comparison.
+        together: launches that interleave.
+        alone: launches that run one arm at a time.
+        spread: standard deviation of an arm's launches.
+        drift: of the machine between launches, and between arms that run one at a time.
+        factor: how many times as much levels vary one arm at a time.
+        random: draws.
+        interleaved: the first candidate's ratio in interleaved launches.
+        truth: its ratio one arm at a time.
+    """
+    arms = candidates + 1
+    levels = drift * random.standard_normal((together, 1)) + spread * random.standard_normal((together, arms))
+    apart = factor * (drift * random.standard_normal((alone, arms)) + spread * random.standard_normal((alone, arms)))
+    levels[:, 1] += math.log(interleaved)
+    apart[:, 1] += math.log(truth)
+    logs = levels[:, 1:] - levels[:, :1]
+    errors = logs.std(axis=0, ddof=1) / math.sqrt(together)
+    ratios = [Interleaved(centre=m, error=e, degrees=together - 1) for m, e in zip(logs.mean(axis=0), errors, strict=True)]
+    one = cross_check(apart, levels, ratios, confidence=CONFIDENCE)[0]
+    half = student_t(CONFIDENCE ** (1 / candidates), together - 1) * errors[0]
+    low, high = (math.exp(ratios[0].centre + sign * half) for sign in (-1, 1))
+    verdict = decide(Estimate(value=math.exp(ratios[0].centre), ci_low=low, ci_high=high), threshold=THRESHOLD)
+    assert one is not None
+    return one.contradicts, verdict != "undecided" and one.contradicts and decide(one.ratio, threshold=THRESHOLD) != verdict
+
+
 def is_found_under_load(speed: float, share: float, power: float, random: np.random.Generator) -> bool:
     """Whether the candidate gets a verdict of five launches, all under load that slows it alone."""
     slowed = 1 / (1 - share) ** power
@@ -252,7 +396,15 @@ def main() -> None:
     parser.add_argument("--replications", type=int, default=400)
     parser.add_argument("--only", default="")
     given = parser.parse_args()
-    parts = {"coverage": show_coverage, "until-decided": show_until_decided, "candidates": show_candidates, "busy": show_busy}
+    parts = {
+        "coverage": show_coverage,
+        "until-decided": show_until_decided,
+        "equivalence": show_equivalence,
+        "candidates": show_candidates,
+        "budget": show_budget,
+        "alone": show_alone,
+        "busy": show_busy,
+    }
     for name, show in parts.items():
         if name.startswith(given.only):
             show(given.replications)

@@ -22,6 +22,7 @@ from reports.conclusions.ratios import fastest, summarise_ratios
 from reports.conclusions.steps import Steps
 from reports.conclusions.summaries import summarise_arms
 from reports.conclusions.training_results import summarise_training
+from reports.launch_budget import summarise_spread
 from reports.schema import ArmSummary, Comparison, RatioSummary
 from reports.script_schema import ConfigurationDifference
 from reports.scripts.configuration import configuration_of, own_work_differences, unlike_work, work_note
@@ -34,6 +35,7 @@ from reports.wording.cautions import elsewhere_lines
 from reports.wording.comparison_sentences import (
     apart_note,
     control_sentence,
+    cross_check_lines,
     fastest_sentence,
     findings,
     headline,
@@ -102,6 +104,8 @@ def compare(
         measured_minutes=evidence.minutes,
         results=results,
         fastest=leaders,
+        cross_checks=cross_check_lines(results),
+        spread=None if evidence.are_runs or training else summarise_spread(evidence),
         arms=arms,
         cases=evidence.cases,
         configuration_differences=differences,
@@ -201,4 +205,5 @@ def _manifest_fields(manifest: Manifest | None, records: Sequence[LaunchRecord])
         "driver": manifest.driver,
         "fairness": manifest.fairness,
         "seconds": manifest.seconds,
+        "choices": manifest.choices,
     }

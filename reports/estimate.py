@@ -30,6 +30,11 @@ class Estimate(Stored):
         """Both bounds; None where the data cannot carry an interval."""
         return None if self.ci_low is None or self.ci_high is None else (self.ci_low, self.ci_high)
 
+    @property
+    def one_sided(self) -> tuple[float, float] | None:
+        """Bounds each of which holds by itself with the interval's confidence; ``bounds`` where there are no others."""
+        return self.bounds
+
     def excludes(self, value: float) -> bool:
         """Whether there is an interval and it lies on one side of ``value``."""
         return self.bounds is not None and not self.bounds[0] <= value <= self.bounds[1]

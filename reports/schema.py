@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from measurement.records.record import Case, Failure, ParityResult
+from measurement.records.record import Case, Failure, LengthChoice, ParityResult
 from reports.estimate import Caution, Estimate, RunOrder, Stored
 from reports.script_schema import ConfigurationDifference, Equality
 from reports.training_schema import TrainingSummary
@@ -15,7 +15,7 @@ SCHEMA_VERSION = 1
 """Version of comparison.json, a study's too. It grows when a key changes its meaning or goes."""
 
 Verdict = Literal["faster", "slower", "equivalent", "undecided"]
-Withheld = Literal["control", "stalls", "load", "work"]
+Withheld = Literal["work", "control", "alone", "stalls", "load"]
 Term = Literal["compute", "data_wait", "library_overhead", "imbalance", "exposed_exchange"]
 """What a step is made of, see ``reports.conclusions.step_terms``."""
 Phase = Literal["data_wait", "forward", "backward", "optimizer"]
@@ -328,6 +328,17 @@ class ArmSummary(Stored):
         return self.step_terms_s.exposed_exchange if self.step_terms_s else None
 
 
+class AloneFigures(Stored):
+    """A candidate in launches that ran their arms one at a time, beside interleaved ones (``reports.statistics.cross_check``)."""
+
+    ratio: Estimate
+    apart: Estimate
+    """That ratio over the interleaved one."""
+    launches: int
+    contradicts: bool
+    """Whether both differ beyond chance."""
+
+
 class RatioSummary(Stored):
     """A candidate (or the control) beside the baseline."""
 
@@ -342,6 +353,9 @@ class RatioSummary(Stored):
     """Ratio of totals, stalls included: the geometric mean over launches of all samples over all seconds."""
     ci_low: float | None = None
     ci_high: float | None = None
+    equivalence_low: float | None = None
+    """One-sided bounds, which decide on equivalence: each holds by itself with the interval's confidence (90% interval for 95%)."""
+    equivalence_high: float | None = None
     run_low: float | None = None
     run_high: float | None = None
     """What one long run may be expected to come out at: a prediction interval, wider than that of the mean."""
@@ -350,9 +364,11 @@ class RatioSummary(Stored):
     verdict_alone: Verdict
     """What the interval says by itself. ``verdict`` is 'undecided' instead where something withholds it."""
     withheld_by: Withheld | None = None
-    """The control deviates from 1 by as much; or the verdict would be another without a few stalls, too rare to be estimated; or
-    the machine was not quiet, and the rounds that nobody disturbed say otherwise, or are too few and load may have made it; or
-    the two do different work."""
+    """The two do different work; or the control deviates from 1 by as much; or one arm at a time it comes out otherwise,
+    beyond chance; or the verdict would be another without a few stalls, too rare to be estimated; or the machine was not quiet,
+    and the rounds that nobody disturbed say otherwise, or are too few and load may have made it."""
+    alone: AloneFigures | None = None
+    """One arm at a time; null where no launch ran so."""
     quiet_ratio: float | None = None
     """In the rounds that nobody disturbed, where others disturbed many."""
     load_reach: float | None = None
@@ -370,10 +386,17 @@ class RatioSummary(Stored):
     more_runs: int | None = None
     """For standalone runs, in the place of ``more_minutes``: how many more of each arm."""
     more_minutes: float | None = None
-    """Minutes of measuring that should decide an undecided verdict; null where decided or nothing can be said."""
+    """Minutes of measuring, starts and checks included, that should decide an undecided verdict; null where it is decided, or
+    nothing can be said."""
     more_range: tuple[float, float | None] | None = None
     """How far ``more_minutes`` or ``more_runs`` is known: from so few launches, their spread is known by a factor only. The second
     is null where it is more than a day, or 1440 runs."""
+    more_launches: int | None = None
+    """Launches more, as long as those made, that should decide it; null where ``more_range`` is, and of standalone runs."""
+    more_rounds: int | None = None
+    """Rounds of each launch with which as many launches should have decided; null where no number would, since launches differ."""
+    between_share: float | None = None
+    """The share of the variance of a launch's ratio that is between launches; null where it is not known."""
     because: Because | None = None
     """Null where there is no verdict of faster or slower, or no single cause."""
     term_differences_s: dict[Term, Estimate] = {}
@@ -393,6 +416,22 @@ class RatioSummary(Stored):
     def control_failed(self) -> bool:
         """Whether this is the control and its interval excludes 1."""
         return self.role == "control" and Estimate(value=1.0, ci_low=self.ci_low, ci_high=self.ci_high).excludes(1.0)
+
+
+class SpreadFigures(Stored):
+    """How much a comparison's log-ratios vary within and between launches, and what a launch costs: mean over the ratios."""
+
+    rounds: list[int]
+    """Rounds of each launch."""
+    start_s: float | None
+    """What a launch costs besides its rounds: start, gate and end."""
+    round_s: float | None
+    round_deviation: float
+    """Standard deviation of a single round within its launch."""
+    launch_deviation: float
+    """Standard deviation of launches, beyond what their rounds explain."""
+    between_share: float
+    """The share of the variance of a launch's ratio that is between launches."""
 
 
 class Comparison(Stored):
@@ -455,6 +494,12 @@ class Comparison(Stored):
     figures_of: str | None = None
     """The file that another tool's figures came from; null where Ringside timed."""
     seconds: dict[str, float] = {}
+    cross_checks: list[str] = []
+    """A sentence for each candidate on how it comes out one arm at a time."""
+    spread: SpreadFigures | None = None
+    """Null where nothing was timed, or a single launch."""
+    choices: list[LengthChoice] = []
+    """How long each launch was chosen to be, and from what; empty without a budget of minutes."""
     block_table: dict[str, list[Any]] = Field(default={}, repr=False)
     """The blocks, column by column: launch, turn, round, arm, kind, case (null where the workload is trained), throughput_per_s."""
 
@@ -489,7 +534,7 @@ class Comparison(Stored):
     @property
     def beside_headline(self) -> list[str]:
         """The findings and what the control says, without what the headline says already."""
-        return [*self.further_findings, *([] if "control" in self.headline_holds else [self.control])]
+        return [*self.further_findings, *self.cross_checks, *([] if "control" in self.headline_holds else [self.control])]
 
     @property
     def undecided(self) -> list[RatioSummary]:

@@ -76,6 +76,9 @@ def compare(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the plan; may be repeated."),
     ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Minutes to spend; launches and their length are chosen so that intervals are narrow.")
+    ] = None,
     until_decided: Annotated[bool, typer.Option("--until-decided", help="Add launches until no verdict is undecided.")] = False,
     max_minutes: Annotated[float | None, typer.Option(help="With --until-decided: no new launch after this long.")] = None,
     rehearsal: Annotated[
@@ -105,6 +108,8 @@ def compare(
         overrides.append(f"measurement.rehearsal={'always' if rehearsal else 'never'}")
     if max_minutes is not None:
         overrides.append(f"measurement.max_minutes={max_minutes}")
+    if minutes is not None:
+        overrides.append(f"measurement.minutes={minutes}")
     chosen = read_plan(plan, overrides=overrides)
     folder = ResultsFolder(output or default_folder(chosen.name))
     has_next = find_plan(plan).resolve() == PLANS / f"{DEFAULT}.yaml"
@@ -127,7 +132,7 @@ def measure(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str], resume
     """Measure and show. On Ctrl-C what was measured is shown, and how to go on (``again``)."""
     from runners.driver.progress import LaunchProgress
 
-    with LaunchProgress(seconds_per_launch=chosen.measurement.seconds_per_launch) as progress:
+    with LaunchProgress(seconds_per_launch=chosen.measurement.expected_launch_s) as progress:
         run: ComparisonRun | None = None
         try:
             run = comparison_of(chosen)(chosen, folder, progress=progress, resume_elsewhere=resume_elsewhere)

@@ -123,7 +123,9 @@ CONDITIONS = (
 
 _BY_NAME = {condition.name: condition for condition in CONDITIONS}
 
-MAY_CHANGE_IN_A_PLAN = frozenset({"launches", "until_decided", "max_minutes", "rehearsal", "reports", "question", "allow"})
+MAY_CHANGE_IN_A_PLAN = frozenset(
+    {"minutes", "launches", "until_decided", "max_minutes", "rehearsal", "reports", "question", "allow"}
+)
 """All else in a plan must be equal where a comparison goes on: these say how long is measured, and what is concluded."""
 MAY_CHANGE_IN_A_TRAINING = frozenset(
     {"data_dir", "download", "loader_workers", "prefetch_factor", "loader_start_method", "pin_memory"}

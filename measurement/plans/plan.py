@@ -10,7 +10,16 @@ import re
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from measurement.errors import quoted, unknown_name
 from measurement.plans.settings import LossScale, Precision, SpeedSettings, TrainingSettings, parse_plan_rate
@@ -26,9 +35,13 @@ FLOOR = "floor"
 """The name of the no-op backend's arm, which exchanges nothing."""
 ArmRole = Literal["baseline", "control", "candidate", "floor"]
 """What an arm is for."""
-NOT_OF_SCRIPTS = {"floor": False, "local_every": 0, "rehearsal": "never"}
+USUAL_LAUNCHES = 8
+"""Launches that a budget of minutes makes room for. From fewer, Student's t makes intervals wide."""
+FIXED_LENGTH = ("launches", "seconds_per_launch", "steps_per_launch", "rounds")
+"""Settings of ``measurement`` that say how long is measured. Each of them turns ``minutes`` off."""
+NOT_OF_SCRIPTS = {"floor": False, "local_every": 0, "alone_every": 0, "rehearsal": "never"}
 """Settings of ``measurement`` that mean nothing for arms by command, and what they are there."""
-NOT_IN_TRAINING = {"control": False, "local_every": 0}
+NOT_IN_TRAINING = {"control": False, "local_every": 0, "minutes": None, "alone_every": 0}
 """Settings of ``measurement`` that mean nothing where arms train to the end, and what they are there."""
 
 
@@ -176,14 +189,20 @@ class Measurement(Section):
     mode: Literal["interleaved", "sequential", "separate"] = "interleaved"
     """``interleaved``: all arms are up at once and take turns. ``sequential``: one at a time, the launch is the unit. ``separate``:
     people started the runs themselves, each by its own command (``python -m runners.ddp``); no driver runs such a plan."""
+    minutes: float | None = Field(default=5.0, gt=0)
+    """Minutes to spend, starts and checks included. Three launches show what a launch costs and how much it varies. That sets the
+    rounds of the later ones. At least three launches are made. In a study, each point has as many minutes. Turned off where
+    ``launches``, ``seconds_per_launch``, ``steps_per_launch`` or ``rounds`` is given, and in trainings."""
     launches: int = Field(default=5, ge=1)
-    """How often every arm is started anew. The interval counts launches; with three, the variance is poorly estimated."""
+    """How often every arm is started anew. The interval counts launches; with three, the variance is poorly estimated. Turns
+    ``minutes`` off."""
     seconds_per_launch: float = Field(default=45.0, gt=0)
-    """Seconds of blocks in each launch, all arms together. Rounds are never cut, so a launch may run over by one."""
+    """Seconds of blocks in each launch, all arms together. Rounds are never cut, so a launch may run over by one. Turns ``minutes``
+    off."""
     steps_per_launch: int | None = Field(default=None, ge=1)
-    """Timed steps of each arm in each launch. Replaces ``seconds_per_launch``."""
+    """Timed steps of each arm in each launch. Turns ``minutes`` off, and replaces ``seconds_per_launch``."""
     rounds: int | None = Field(default=None, ge=1)
-    """Rounds per launch. In a round each arm has one block. Replaces ``seconds_per_launch``."""
+    """Rounds per launch. In a round each arm has one block. Turns ``minutes`` off, and replaces ``seconds_per_launch``."""
     block_s: float = Field(default=0.15, gt=0)
     """Wished length of a block in seconds. It sets the steps per block, which are the same for all arms. Many short blocks
     give narrower intervals than few long ones."""
@@ -193,6 +212,10 @@ class Measurement(Section):
     """Untimed steps at the start of each block."""
     local_every: int = Field(default=4, ge=0)
     """Every this many rounds, each arm also runs a block without gradient exchange. 0: never; the report then cannot say why."""
+    alone_every: int = Field(default=5, ge=0)
+    """One in so many launches runs its arms one at a time, two launches at least, to check that interleaving does not make the
+    answer. Done where there are eight launches or more, and within a quarter of ``minutes``. 0: never. Not in micro-benchmarks, and
+    not of scripts, which may end and be started anew within a launch."""
     parity_steps: int = Field(default=3, ge=1)
     """Optimizer steps after which all ranks' parameters must agree."""
     control: bool = True
@@ -216,6 +239,33 @@ class Measurement(Section):
     """How long the ranks of an arm may take to start, connect and build their model."""
     block_timeout_s: float = Field(default=120.0, gt=0)
     """How long one block may take before the arm counts as hung. The parity gate may take three times as long."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_a_budget_or_a_length(cls, content: Any) -> Any:
+        """Null stands for a length that is not given."""
+        if not isinstance(content, dict):
+            return content
+        content = {name: value for name, value in content.items() if value is not None or name not in FIXED_LENGTH}
+        fixed = next((name for name in FIXED_LENGTH if name in content), None)
+        if fixed and content.get("minutes") is not None:
+            raise ValueError(f"minutes and {fixed} are both given, and minutes sets the length of launches; leave one of them out")
+        return {**content, "minutes": None} if fixed else content
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_chosen(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the lengths that ``minutes`` chooses: their defaults would read as if they were in force."""
+        return {name: value for name, value in write(self).items() if self.minutes is None or name not in FIXED_LENGTH}
+
+    @property
+    def expected_launches(self) -> int:
+        """Launches that may be expected before any is measured."""
+        return self.launches if self.minutes is None else USUAL_LAUNCHES
+
+    @property
+    def expected_launch_s(self) -> float:
+        """Seconds of blocks that a launch may be expected to have before any is measured."""
+        return self.seconds_per_launch if self.minutes is None else 60 * self.minutes / USUAL_LAUNCHES / 2
 
 
 class Point(Section):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from measurement.errors import PlanError, cut, joined, quoted, unknown_name
 from measurement.files import read_text
-from measurement.plans.plan import Plan
+from measurement.plans.plan import FIXED_LENGTH, Plan
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -44,9 +44,22 @@ def overridden(content: dict[str, Any], overrides: Iterable[str]) -> dict[str, A
     Raises:
         PlanError: a setting is not of that form.
     """
+    overrides = list(overrides)
+    _take_back_length(content, {override.partition("=")[0].strip() for override in overrides})
     for override in overrides:
         _override(content, override)
     return content
+
+
+def _take_back_length(content: dict[str, Any], settings: Collection[str]) -> None:
+    """Drop what the file says of how long is measured where settings say it the other way: by minutes, or by launches."""
+    measurement = content.get("measurement")
+    if not isinstance(measurement, dict):
+        return
+    given = {setting.removeprefix("measurement.") for setting in settings if setting.startswith("measurement.")}
+    dropped = [*(FIXED_LENGTH if "minutes" in given else ()), *(["minutes"] if given & {*FIXED_LENGTH} else [])]
+    for name in dropped:
+        measurement.pop(name, None)
 
 
 def parse_yaml(text: str, *, source: str) -> Any:

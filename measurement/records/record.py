@@ -349,6 +349,12 @@ class LaunchRecord(Written):
     """From the launcher's start until the slowest rank was ready for its first command."""
     measuring_s: float | None = None
     """Wall time of this launch's blocks, all arms together."""
+    padding_bytes: int | None = None
+    """Bytes by which the environment of all arms was made longer in this launch; None where nobody drove the run."""
+    alone: bool = False
+    """Whether this launch ran its arms one at a time, as a check of interleaved ones. It has no control, no floor and no gate."""
+    launch_s: float | None = None
+    """Wall time of the whole launch, all arms together: start, blocks, gate and end."""
     ranks: list[RankReport] = []
     parity: ParityResult | None = None
     peak_memory_bytes: list[int] = []
@@ -374,6 +380,27 @@ class OtherEnvironment(Written):
     """What was another, in words, as in ``torch: 2.14.0 -> 2.15.0``."""
     environment: dict[str, Any]
     """See ``measurement.conditions.same_environment``."""
+
+
+class LengthChoice(Written):
+    """How long a launch was chosen to be within a budget of minutes, and from what. No ratio is among it."""
+
+    launch: int
+    rounds: int | None = None
+    """None: a pilot, which chose while it ran."""
+    alone: bool = False
+    """Whether its arms run one at a time."""
+    launches: int
+    """Launches in all, as expected then."""
+    left_s: float
+    """Seconds that were left of the budget."""
+    start_s: float | None = None
+    """What a launch cost besides its rounds; None: not known yet."""
+    round_s: float | None = None
+    round_deviation: float | None = None
+    """Standard deviation of one round's log-ratio within a launch; None of pilots, or where nothing was timed."""
+    launch_deviation: float | None = None
+    """Standard deviation of launches, as expected from what was found so far."""
 
 
 class Manifest(Written):
@@ -404,6 +431,8 @@ class Manifest(Written):
     is what defines the backend)."""
     looks: list[int] = []
     """The number of launches each time that the verdicts were seen, or decided whether to measure on: each look costs certainty."""
+    choices: list[LengthChoice] = []
+    """How long each launch was chosen to be, where the plan has a budget of minutes."""
     failed_points: dict[str, str] = {}
     """Why nothing, or no more, could be measured at a point of a study, by its name."""
     seconds: dict[str, float] = {}

@@ -73,19 +73,20 @@ def pair_blocks(plan: Plan, blocks: pd.DataFrame, candidate: str) -> pd.DataFram
     return pairs[PAIR_COLUMNS].sort_values(["launch", "turn"], ignore_index=True)
 
 
-def total_tables(plan: Plan, blocks: pd.DataFrame, groups: Sequence[Sequence[str]]) -> list[list[Array]]:
+def total_tables(plan: Plan, blocks: pd.DataFrame, groups: Sequence[Sequence[str]], *, by_round: bool = False) -> list[list[Array]]:
     """What the ratios of totals are made of: every arm's samples and seconds, round by round.
 
     Args:
         plan: for the mode.
         blocks: of one case, where there are several.
         groups: per ratio the arm, then those that it is held against; the first of these must have a block.
+        by_round: keep the rounds of arms that took no turns, which say how noisy blocks are.
 
     Returns:
         Per ratio and launch float64 [rounds, arms, 2] of samples and seconds. All ratios have the same rounds; NaN where an arm
         has no block.
     """
-    sync = _paired_blocks(plan, blocks)
+    sync = _paired_blocks(plan, blocks, by_round=by_round)
     samples, seconds = (sync.pivot_table(index=["launch", "round"], columns="arm", values=name) for name in THROUGHPUT)
     launches = samples.index.get_level_values("launch").to_numpy()
     found = []
@@ -96,10 +97,18 @@ def total_tables(plan: Plan, blocks: pd.DataFrame, groups: Sequence[Sequence[str
     return found
 
 
-def _paired_blocks(plan: Plan, blocks: pd.DataFrame) -> pd.DataFrame:
+def log_levels(blocks: pd.DataFrame, arms: Sequence[str]) -> Array:
+    """Each launch's logarithm of an arm's total throughput, float64 [launches, arms]; NaN where an arm has no block."""
+    sync = blocks[blocks["kind"] == "sync"]
+    sums = [sync.pivot_table(index="launch", columns="arm", values=name, aggfunc="sum") for name in THROUGHPUT]
+    samples, seconds = (table.reindex(columns=list(arms)).to_numpy(dtype=np.float64) for table in sums)
+    return np.asarray(np.log(samples / seconds))
+
+
+def _paired_blocks(plan: Plan, blocks: pd.DataFrame, *, by_round: bool = False) -> pd.DataFrame:
     """The synchronised blocks, one of each arm in a round; where arms took no turns a launch is one."""
     sync = blocks[blocks["kind"] == "sync"]
-    if plan.measurement.mode != "interleaved":
+    if plan.measurement.mode != "interleaved" and not by_round:
         whole = sync.groupby(["launch", "arm"], as_index=False)[THROUGHPUT].sum()
         sync = whole.assign(turn=0, round=0, throughput_per_s=whole["samples"] / whole["block_s"])
     return sync.drop_duplicates(["arm", "launch", "round"])

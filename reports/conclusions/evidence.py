@@ -29,6 +29,8 @@ class Evidence:
     """Those that count."""
     blocks: pd.DataFrame
     """``reports.conclusions.blocks.tabulate_blocks``."""
+    alone_blocks: pd.DataFrame
+    """Blocks of launches that ran their arms one at a time. Every other figure leaves these launches out."""
     stalls: pd.DataFrame
     """``reports.conclusions.disturbances.find_stalls``."""
     readings: pd.DataFrame
@@ -38,7 +40,9 @@ class Evidence:
     terms: Terms
     """Held against the floor."""
     minutes: float
-    """Minutes of measuring so far."""
+    """Minutes of blocks so far."""
+    spent_minutes: float
+    """Minutes of launches so far, starts and checks included; those of blocks where launches do not tell."""
     unlike_work: Mapping[str, Sequence[ConfigurationDifference]]
     """By arm of scripts, what of its work differs from the baseline's and withholds a verdict."""
     error_share: float
@@ -59,18 +63,24 @@ class Evidence:
         order = list(plan.roles())
         everything = sorted(records, key=lambda record: (record.launch, order.index(record.arm)))
         own = [record for record in everything if record.arm != FLOOR]
-        valid, readings = steps.valid(everything), tabulate_readings(everything)
+        alone = sorted({record.launch for record in own if record.alone})
+        together = [record for record in everything if not record.alone]
+        counted = steps.valid(everything)
+        valid, readings = counted.without_launches(alone), tabulate_readings(together)
         timed, beside = valid.without_arm(FLOOR), empty(HOST_USE_TYPES) if host_use is None else host_use
+        beside = beside[~beside["launch"].isin(alone)]
         return cls(
             plan=plan,
             records=own,
             steps=timed,
             blocks=tabulate_blocks(timed),
+            alone_blocks=tabulate_blocks(counted.only_launches(alone)),
             stalls=find_stalls(timed.slowest),
             readings=readings[readings["arm"] != FLOOR],
             host_use=beside[beside["arm"] != FLOOR],
-            terms=Terms.find(everything, valid, readings),
+            terms=Terms.find(together, valid, readings),
             minutes=measured_minutes(plan, everything),
+            spent_minutes=_spent_minutes(everything) or measured_minutes(plan, everything),
             unlike_work=unlike_work or {},
             error_share=error_share,
         )
@@ -96,11 +106,23 @@ class Evidence:
         return self.plan.measurement.mode == "separate"
 
 
+def _spent_minutes(records: Sequence[LaunchRecord]) -> float | None:
+    """Wall time of all launches; None where one does not tell."""
+    launches = {record.launch: record.launch_s for record in records}
+    known = [seconds for seconds in launches.values() if seconds is not None]
+    return sum(known) / 60 if len(known) == len(launches) else None
+
+
 def measured_minutes(plan: Plan, records: Sequence[LaunchRecord]) -> float:
-    """Minutes of wall time that blocks took so far. Arms of a launch share them, unless they ran one after the other."""
-    seconds: dict[object, float] = {}
+    """Minutes of wall time that blocks took so far."""
+    return sum(measuring_seconds(plan, records).values()) / 60
+
+
+def measuring_seconds(plan: Plan, records: Sequence[LaunchRecord]) -> dict[int, float]:
+    """Wall time of the blocks of each launch. Arms of a launch share it, unless they ran one after the other."""
+    launches: dict[int, list[float]] = {}
     for record in records:
-        key = record.launch if plan.measurement.mode == "interleaved" else (record.launch, record.arm)
         own = record.measuring_s if record.measuring_s is not None else sum(block.wall_s for block in record.blocks)
-        seconds[key] = max(seconds.get(key, 0.0), own)
-    return sum(seconds.values()) / 60
+        launches.setdefault(record.launch, []).append(own)
+    in_turn = {record.launch for record in records if record.alone or plan.measurement.mode != "interleaved"}
+    return {launch: sum(seconds) if launch in in_turn else max(seconds) for launch, seconds in launches.items()}

@@ -11,13 +11,25 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from reports.conclusions.blocks import PAIR_COLUMNS, THROUGHPUT, columns, copies_of_baseline, pair_blocks, total_tables
+from measurement.plans.plan import Plan
+from reports.conclusions.blocks import (
+    PAIR_COLUMNS,
+    THROUGHPUT,
+    columns,
+    copies_of_baseline,
+    log_levels,
+    pair_blocks,
+    total_tables,
+)
 from reports.conclusions.disturbances import FEW, is_quiet, summarise_load, undisturbed, without_stalls
 from reports.conclusions.evidence import Evidence
-from reports.conclusions.verdict import decide, reach_of_load, stands_clear, tells_nothing, to_decide
-from reports.schema import ArmSummary, RatioSummary, Verdict, Withheld
+from reports.conclusions.verdict import by_launches_or_rounds, decide, reach_of_load, stands_clear, tells_nothing, to_decide
+from reports.schema import AloneFigures, ArmSummary, RatioSummary, Verdict, Withheld
+from reports.statistics.budget import UNKNOWN, Spread, spread_of
+from reports.statistics.cross_check import Interleaved, cross_check
 from reports.statistics.intervals import Launches, RatioEstimate, launch_ratios, ratio_intervals, typical_ratio
 from reports.statistics.separate import Runs, ratio_of_runs, ratio_of_usual_blocks, run_order, runs_of, separate_ratio
+from reports.statistics.student import student_t
 
 Sample = Launches | tuple[Runs, Runs]
 """What one ratio is made of: blocks of rounds, or the runs of two arms that took no turns."""
@@ -53,6 +65,18 @@ def fastest(evidence: Evidence, results: Sequence[RatioSummary]) -> list[str]:
     intervals = _intervals(evidence, samples, copies=[1] * len(others), family=len(others))
     tied = [name for name, one in zip(others, intervals, strict=True) if decide(one, threshold=evidence.threshold) != "faster"]
     return [best, *([] if verdicts[best] == "faster" else [baseline]), *tied]
+
+
+def find_spread(plan: Plan, blocks: pd.DataFrame, *, cases: Sequence[str | None] = (None,)) -> Spread:
+    """How much the ratios of these blocks vary within and between launches. What they are it does not tell."""
+    groups = [[name, *copies_of_baseline(plan, name)] for name in plan.compared_arms() if name != plan.baseline]
+    found = []
+    for case in cases:
+        own = blocks if case is None else blocks[blocks["case"] == case]
+        tables = total_tables(plan, own, groups, by_round=True)
+        scales = [1 + 1 / (len(group) - 1) for group in groups]
+        found += [launch_ratios(table, scale=scale) for table, scale in zip(tables, scales, strict=True)]
+    return spread_of([one for one in found if one is not None])
 
 
 def _samples(evidence: Evidence, blocks: pd.DataFrame, groups: Sequence[Sequence[str]]) -> list[Sample]:
@@ -138,13 +162,17 @@ def _ratios_of_case(evidence: Evidence, case: str | None, arms: Mapping[str, Arm
     calm = _Ratios.find(evidence, without_stalls(blocks, evidence.stalls)) if case is None else None
     is_disturbed = not is_quiet(summarise_load(evidence.readings))
     quiet = _Ratios.find(evidence, undisturbed(blocks, evidence.readings)) if is_disturbed else None
+    alone = _alone(evidence, found.intervals) if case is None else {}
+    spread = find_spread(plan, blocks) if len(blocks) and not evidence.are_runs else UNKNOWN
     results = []
     for name in plan.compared_arms():
         if name == plan.baseline:
             continue
         sample, interval = found.samples[name], found.intervals[name]
         without = calm.value(name) if calm else None
-        judged = _judged(evidence, name, found.intervals, without, arms, quiet)
+        judged = _judged(evidence, name, found.intervals, without, arms, quiet, alone.get(name))
+        if judged.get("more_range") and not evidence.are_runs:
+            judged |= _instead(evidence, interval, spread)
         copies = copies_of_baseline(plan, name)
         terms = evidence.terms.explained(name, copies, judged["verdict"], confidence=evidence.confidence) if case is None else {}
         undisturbed_ratio = quiet.intervals[name] if quiet else None
@@ -163,12 +191,38 @@ def _ratios_of_case(evidence: Evidence, case: str | None, arms: Mapping[str, Arm
                 run_order=run_order(*sample) if isinstance(sample, tuple) else None,
                 typical_ratio=ratio_of_usual_blocks(*sample) if isinstance(sample, tuple) else typical_ratio(sample),
                 ratio_without_stalls=without,
+                alone=alone.get(name),
                 quiet_ratio=undisturbed_ratio.value if undisturbed_ratio else None,
                 **judged,
                 **terms,
             )
         )
     return results
+
+
+def _alone(evidence: Evidence, intervals: Mapping[str, RatioEstimate | None]) -> dict[str, AloneFigures]:
+    """What each candidate comes out at one arm at a time, where launches ran so."""
+    plan = evidence.plan
+    names = [name for name in intervals if plan.role(name) == "candidate"]
+    if not len(evidence.alone_blocks) or not names:
+        return {}
+    arms = [plan.baseline, *names]
+    ratios = [_interleaved(intervals[name], evidence.confidence ** (1 / len(names))) for name in names]
+    alone, together = (log_levels(blocks, arms) for blocks in (evidence.alone_blocks, evidence.blocks))
+    checks = cross_check(alone, together, ratios, confidence=evidence.confidence)
+    return {
+        name: AloneFigures(ratio=one.ratio, apart=one.apart, launches=one.launches, contradicts=one.contradicts)
+        for name, one in zip(names, checks, strict=True)
+        if one is not None
+    }
+
+
+def _interleaved(interval: RatioEstimate | None, each: float) -> Interleaved | None:
+    """A ratio with the standard error that its interval stands for."""
+    if interval is None or interval.bounds is None:
+        return None
+    half, degrees = math.log(interval.bounds[1] / interval.bounds[0]) / 2, interval.launches - 1.0
+    return Interleaved(centre=math.log(interval.value), error=half / student_t(each, degrees), degrees=degrees)
 
 
 def _disturbed(evidence: Evidence, name: str) -> pd.DataFrame:
@@ -191,6 +245,7 @@ def _judged(
     without_stalls: float | None,
     arms: Mapping[str, ArmSummary],
     quiet: _Ratios | None,
+    one_at_a_time: AloneFigures | None,
 ) -> dict[str, Any]:
     """Fields of ``RatioSummary``: the verdict, what withholds it, or how much more measuring should bring one."""
     plan, interval, threshold = evidence.plan, intervals[name], evidence.threshold
@@ -204,6 +259,8 @@ def _judged(
     reach = None
     if plan.role(name) == "candidate" and decide(interval, threshold=threshold, control=control) != alone:
         withheld = "control"
+    elif one_at_a_time and one_at_a_time.contradicts and decide(one_at_a_time.ratio, threshold=threshold) != alone:
+        withheld = "alone"
     elif _hangs_on_few_stalls(arms[name], arms[plan.baseline], interval, without_stalls, threshold):
         withheld = "stalls"
     elif quiet is not None and decide(quiet.intervals[name], threshold=threshold) != alone:
@@ -230,7 +287,7 @@ def _hangs_on_few_stalls(
 def _more(evidence: Evidence, interval: RatioEstimate | None) -> dict[str, Any]:
     """Fields of ``RatioSummary``: how much to add to what was measured; none where nothing can be said."""
     launches = interval.launches if interval else 0
-    measured = launches if evidence.are_runs else evidence.minutes
+    measured = launches if evidence.are_runs else evidence.spent_minutes
     more = to_decide(interval, threshold=evidence.threshold, measured=measured, launches=launches)
     if more is None:
         return {}
@@ -238,3 +295,15 @@ def _more(evidence: Evidence, interval: RatioEstimate | None) -> dict[str, Any]:
     if evidence.are_runs:
         return found | {"more_runs": None if more.value is None else math.ceil(more.value)}
     return found | {"more_minutes": more.value}
+
+
+def _instead(evidence: Evidence, interval: RatioEstimate | None, spread: Spread) -> dict[str, Any]:
+    """Fields of ``RatioSummary``: what would decide in launches, or in rounds; none where variances are not known."""
+    if interval is None or spread is UNKNOWN or not interval.launches:
+        return {}
+    rounds = interval.pairs / interval.launches
+    share = spread.between_share(rounds)
+    found = by_launches_or_rounds(
+        interval, threshold=evidence.threshold, launches=interval.launches, rounds=rounds, between_share=share
+    )
+    return {} if found is None else {"more_launches": found.launches, "more_rounds": found.rounds, "between_share": share}

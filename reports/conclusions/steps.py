@@ -105,6 +105,18 @@ class Steps:
         steps = self.rank_blocks["steps"].where(self.rank_blocks["rank"] == first, 0)
         return Steps(rank_blocks=self.rank_blocks.assign(samples=steps), slowest=self.slowest)
 
+    def only_launches(self, launches: Sequence[int]) -> Steps:
+        """Those of these launches."""
+        blocks, slowest = self.rank_blocks, self.slowest
+        return Steps(rank_blocks=blocks[blocks["launch"].isin(launches)], slowest=slowest[slowest["launch"].isin(launches)])
+
+    def without_launches(self, launches: Sequence[int]) -> Steps:
+        """Those of all other launches."""
+        if not launches:
+            return self
+        blocks, slowest = self.rank_blocks, self.slowest
+        return Steps(rank_blocks=blocks[~blocks["launch"].isin(launches)], slowest=slowest[~slowest["launch"].isin(launches)])
+
     def as_of(self, *, arm: str, launch: int) -> Steps:
         """These steps under the name of another arm and launch."""
         place: dict[str, Any] = {"arm": arm, "launch": launch}

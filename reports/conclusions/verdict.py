@@ -12,6 +12,8 @@ from reports.schema import RatioSummary, Verdict
 
 LONGEST = 24 * 60.0
 """Minutes, or runs; beyond this, 'measure longer' is no advice."""
+LONGEST_LAUNCH = 50.0
+"""Launches that would have to be this many times as long are no advice: what is between launches is then most of the variance."""
 FEWEST = 3
 """Launches that tell how much launches differ well enough to say how many more are needed."""
 LOAD_POWER = 2
@@ -22,6 +24,8 @@ MOST_LOAD = 0.99
 
 def decide(interval: Estimate | None, *, threshold: float, control: Estimate | None = None) -> Verdict:
     """The verdict on a candidate relative to its baseline.
+
+    Faster and slower take the two-sided interval. Equivalence is two one-sided tests against the threshold.
 
     Args:
         interval: of the ratio of their throughputs; None where there is no timing.
@@ -36,11 +40,16 @@ def decide(interval: Estimate | None, *, threshold: float, control: Estimate | N
         verdict = "faster"
     elif high < 1 and interval.value <= 1 - threshold:
         verdict = "slower"
-    elif 1 - threshold <= low and high <= 1 + threshold:
+    elif _is_within(interval, threshold):
         verdict = "equivalent"
     claim = threshold if verdict == "equivalent" else abs(math.log(interval.value))
     is_vetoed = control is not None and control.excludes(1.0) and claim <= farthest(control)
     return "undecided" if is_vetoed else verdict
+
+
+def _is_within(interval: Estimate, threshold: float) -> bool:
+    low, high = interval.one_sided or (0.0, math.inf)
+    return 1 - threshold <= low and high <= 1 + threshold
 
 
 def farthest(interval: Estimate | None) -> float:
@@ -101,16 +110,59 @@ def to_decide(interval: Estimate | None, *, threshold: float, measured: float, l
         None where nothing can be said: no interval yet, fewer than ``FEWEST`` launches, or an estimate so near the threshold that
         it would take ``LONGEST``.
     """
-    if interval is None or interval.bounds is None or measured <= 0 or launches < FEWEST:
+    if measured <= 0 or launches < FEWEST:
         return None
-    half = math.log(interval.bounds[1] / interval.bounds[0]) / 2
-    distance = abs(interval.value - 1)
-    wanted = abs(math.log(interval.value)) if distance >= threshold else threshold - distance
-    if wanted <= 0:
+    times = _times_as_much(interval, threshold=threshold)
+    if times is None:
         return None
     freedom = launches - 1
     factors = (1.0, freedom / chdtri(freedom, 0.1), freedom / chdtri(freedom, 0.9))
-    value, low, high = (measured * max(float(factor) * (half / wanted) ** 2 - 1, 0.0) for factor in factors)
-    if low > LONGEST:
+    value, least, most = (measured * max(float(factor) * times - 1, 0.0) for factor in factors)
+    if least > LONGEST:
         return None
-    return More(value=value if value <= LONGEST else None, low=low, high=high if high <= LONGEST else None)
+    return More(value=value if value <= LONGEST else None, low=least, high=most if most <= LONGEST else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instead:
+    """How an undecided verdict should be decided by launches alone, or by rounds alone, if the estimate stays."""
+
+    launches: int
+    """More of them, as long as those that were made."""
+    rounds: int | None
+    """Rounds of each launch, if there are as many launches; None: no number would do, since launches differ by more."""
+
+
+def by_launches_or_rounds(
+    interval: Estimate | None, *, threshold: float, launches: int, rounds: float, between_share: float
+) -> Instead | None:
+    """What it would take in launches, or in rounds.
+
+    Args:
+        interval: None: there is no timing.
+        threshold: a ratio within ±this of 1 is of no practical interest.
+        launches: from which the interval is.
+        rounds: of a launch.
+        between_share: the share of the variance of a launch's ratio that is between launches, which rounds do not reduce.
+
+    Returns:
+        None where ``to_decide`` has none.
+    """
+    times = _times_as_much(interval, threshold=threshold) if launches >= FEWEST else None
+    if not times:
+        return None
+    left = 1 / times - between_share  # of a launch's variance, for rounds
+    longer = (1 - between_share) / left if left > 0 else math.inf
+    needed = math.ceil(rounds * longer) if longer <= LONGEST_LAUNCH else None
+    return Instead(launches=max(math.ceil(launches * (times - 1)), 1), rounds=needed)
+
+
+def _times_as_much(interval: Estimate | None, *, threshold: float) -> float | None:
+    """How many times as much must be measured for a verdict; None where nothing can be said."""
+    if interval is None or interval.bounds is None:
+        return None
+    distance = abs(interval.value - 1)
+    is_apart = distance >= threshold
+    wanted = abs(math.log(interval.value)) if is_apart else threshold - distance
+    low, high = interval.bounds if is_apart else (interval.one_sided or interval.bounds)
+    return (math.log(high / low) / 2 / wanted) ** 2 if wanted > 0 else None

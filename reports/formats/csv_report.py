@@ -129,6 +129,8 @@ def ratio_columns(result: RatioSummary | None) -> dict[str, Any]:
         "throughput_ratio",
         "ci_low",
         "ci_high",
+        "equivalence_low",
+        "equivalence_high",
         "confidence",
         "verdict",
         "launches",

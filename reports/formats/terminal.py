@@ -69,6 +69,7 @@ def _verdicts(comparison: Comparison) -> RichTable | Group:
     table = verdict_table(comparison).without("runs_as", "pairs", *(["exposed"] if terms.rows or comparison.are_scripts else []))
     notes = [(row.entries["arm"].text, row.entries["note"]) for row in table.rows]
     below = [f"{arm}: {note.text}" for arm, note in notes if note.short is not None]
+    below += comparison.cross_checks
     below += [comparison.limit] if comparison.limit else []
     below += comparison.remedies if comparison.undecided else []
     verdicts = _with_lines(rich_table(table), below)

@@ -17,6 +17,9 @@ The first two hold for all candidates of a comparison at once (Šidák, JASA 62,
 again, each analysis has a share of the error to spend (``reports.statistics.interim_analyses``): repeated confidence intervals
 (Jennison and Turnbull, JRSS B 51, 1989).
 
+Beside the interval stand its one-sided bounds, for equivalence by two one-sided tests (Schuirmann, J. Pharmacokinetics and
+Biopharmaceutics 15, 1987). At 95% they are those of a 90% interval, made in the same way.
+
 ``benchmarks/interval_coverage.py`` shows by simulation how often all this covers the true ratio of totals, and what it costs.
 """
 
@@ -28,7 +31,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from reports.estimate import Caution, Estimate
-from reports.statistics.student import Array, around, student_t
+from reports.statistics.student import Array, around, both_sides, student_t
 
 Launches = Sequence[Array]
 """One ratio's blocks, a table per launch in order of its rounds: float64 [rounds, arms, 2]. Arm 0 is the candidate, each further
@@ -41,6 +44,9 @@ TRIM = 0.2
 class RatioEstimate(Estimate):
     """A ratio of two arms' throughput with its interval."""
 
+    equivalence_low: float | None = None
+    """One-sided bounds: each holds by itself with the interval's confidence, so that at 95% both are those of a 90% interval."""
+    equivalence_high: float | None = None
     run_low: float | None
     """What one long run may be expected to come out at, since launches differ: a prediction interval of the same confidence."""
     run_high: float | None
@@ -48,13 +54,36 @@ class RatioEstimate(Estimate):
     pairs: int
     caution: Caution | None
 
+    @property
+    def one_sided(self) -> tuple[float, float] | None:
+        """The bounds for equivalence."""
+        return (
+            None if self.equivalence_low is None or self.equivalence_high is None else (self.equivalence_low, self.equivalence_high)
+        )
 
-def ratio_estimate(
-    centre: float, half: float | None, run: float | None, *, launches: int, pairs: int, caution: Caution | None
-) -> RatioEstimate:
-    """A ratio from its logarithm and half the widths of its interval and of its prediction interval."""
-    (low, high), (run_low, run_high) = around(centre, half), around(centre, run)
-    found = {"ci_low": low, "ci_high": high, "run_low": run_low, "run_high": run_high}
+    def times(self, factor: float) -> RatioEstimate:
+        """The ratio and all its bounds, multiplied."""
+        names = ("value", "ci_low", "ci_high", "equivalence_low", "equivalence_high", "run_low", "run_high")
+        found = {name: getattr(self, name) for name in names}
+        return self.model_copy(update={name: None if bound is None else bound * factor for name, bound in found.items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class HalfWidths:
+    """Half the widths of a log-ratio's intervals; None where the data cannot carry one."""
+
+    interval: float | None = None
+    equivalence: float | None = None
+    """Half the width of its one-sided bounds."""
+    run: float | None = None
+    """Half the width of the prediction of one long run."""
+
+
+def ratio_estimate(centre: float, half: HalfWidths, *, launches: int, pairs: int, caution: Caution | None) -> RatioEstimate:
+    """A ratio from its logarithm and half the widths of its intervals."""
+    found = {}
+    for name, width in (("ci", half.interval), ("equivalence", half.equivalence), ("run", half.run)):
+        found[f"{name}_low"], found[f"{name}_high"] = around(centre, width)
     return RatioEstimate(value=float(np.exp(centre)), launches=launches, pairs=pairs, caution=caution, **found)
 
 
@@ -66,6 +95,8 @@ class LaunchRatios:
     """One for each launch that has a pair."""
     variance: float
     """Mean squared standard error of ``logs`` by the noise of rounds alone; 0 where no launch has two rounds."""
+    round_variance: float
+    """That of a single round; 0 where no launch has two."""
     residuals: Launches
     """The rounds' influence on their launch's log-ratio (mean over copies), as long as the tables given; NaN without a pair."""
     pairs: int
@@ -125,6 +156,7 @@ def launch_ratios(launches: Launches, *, scale: float = 1.0) -> LaunchRatios | N
     return LaunchRatios(
         logs=logs,
         variance=float((noise / numbers).mean()),
+        round_variance=float(noise),
         residuals=residuals,
         pairs=int(numbers.sum()),
         df=df,
@@ -234,15 +266,16 @@ def _interval(
     family: int,
 ) -> RatioEstimate:
     """One ratio's interval. ``spent`` is the confidence at this analysis, of which ``family`` ratios have their share."""
-    half = run = None
+    half = HalfWidths()
     if one.launches > 1:
-        half = _half_width(one, pool, spread=spread, df=df, each=spent ** (1 / family), alone=spent)
+        each = spent ** (1 / family)
+        width = _half_width(one, pool, spread=spread, df=df, each=each, alone=spent)
+        narrower = _half_width(one, pool, spread=spread, df=df, each=both_sides(each), alone=both_sides(spent))
         own_spread = one.squares / (one.launches - 1) - one.variance
-        run = float(np.hypot(half, student_t(confidence, df) * np.sqrt(max(one.scale * spread, own_spread))))
+        run = float(np.hypot(width, student_t(confidence, df) * np.sqrt(max(one.scale * spread, own_spread))))
+        half = HalfWidths(interval=width, equivalence=narrower, run=run)
     cautions: dict[int, Caution] = {1: "one launch", 2: "two launches"}
-    return ratio_estimate(
-        float(one.logs.mean()), half, run, launches=one.launches, pairs=one.pairs, caution=cautions.get(one.launches)
-    )
+    return ratio_estimate(float(one.logs.mean()), half, launches=one.launches, pairs=one.pairs, caution=cautions.get(one.launches))
 
 
 def _half_width(one: LaunchRatios, pool: Sequence[LaunchRatios], *, spread: float, df: float, each: float, alone: float) -> float:

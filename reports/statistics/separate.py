@@ -14,8 +14,8 @@ from itertools import pairwise
 import numpy as np
 
 from reports.estimate import Caution, RunOrder
-from reports.statistics.intervals import RatioEstimate, ratio_estimate, trimmed_mean
-from reports.statistics.student import Array, student_t
+from reports.statistics.intervals import HalfWidths, RatioEstimate, ratio_estimate, trimmed_mean
+from reports.statistics.student import Array, both_sides, student_t
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,13 +87,17 @@ def separate_ratio(ours: Runs, theirs: Runs, *, confidence: float, family: int =
     paired = run_order(ours, theirs) == "alternating"
     centre = float(ours.logs.mean() - theirs.logs.mean())
     error, df, spread = _paired(ours, theirs) if paired else _welch(ours, theirs)
-    half = run = None
+    half = HalfWidths()
     if df > 0:
-        half = student_t(confidence ** (1 / family), df) * error
-        run = student_t(confidence, df) * float(np.hypot(error, spread))
+        each = confidence ** (1 / family)
+        half = HalfWidths(
+            interval=student_t(each, df) * error,
+            equivalence=student_t(both_sides(each), df) * error,
+            run=student_t(confidence, df) * float(np.hypot(error, spread)),
+        )
     runs = min(len(ours.logs), len(theirs.logs))
     cautions: dict[int, Caution] = {1: "one run", 2: "two runs"}
-    return ratio_estimate(centre, half, run, launches=runs, pairs=runs if paired else 0, caution=cautions.get(runs))
+    return ratio_estimate(centre, half, launches=runs, pairs=runs if paired else 0, caution=cautions.get(runs))
 
 
 def _paired(ours: Runs, theirs: Runs) -> tuple[float, float, float]:

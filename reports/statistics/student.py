@@ -23,6 +23,11 @@ def student_t(confidence: float, df: float) -> float:
     return float(special.stdtrit(df, (1 + confidence) / 2))
 
 
+def both_sides(confidence: float) -> float:
+    """The confidence of a two-sided interval whose bounds each hold with this confidence by themselves: 90% for 95%."""
+    return 2 * confidence - 1
+
+
 def half_width(values: Array, *, confidence: float) -> float | None:
     """Half the width of Student's interval of a mean, without any for equal values; None for fewer than two."""
     if len(values) < 2:

@@ -12,22 +12,26 @@ from measurement.plans.plan import Plan
 from reports.conclusions.cases import VERDICTS, Outcome, count_verdicts
 from reports.conclusions.verdict import LONGEST, is_atypical
 from reports.schema import ArmSummary, HeadlinePart, RatioSummary
+from reports.statistics.budget import FEWEST_ALONE
 from reports.statistics.interim_analyses import error_share
 from reports.wording.causes import cause_clause
 from reports.wording.cautions import CAUTIONS, beyond_load, caution_of, no_verdict_by_load
 from reports.wording.disturbances import (
     load_lines,
+    page_fault_lines,
     restart_lines,
     script_lines,
     skipped_lines,
     stall_lines,
     straggler_lines,
 )
-from reports.wording.formatting import apart, interval, percent, ratio
+from reports.wording.formatting import apart, interval, one_sided_percent, percent, ratio
 from reports.wording.method import run_lines
 
 WIDE = 1.5
 """A control's interval whose ends differ by a larger factor is no sign that equal arms come out equal."""
+MOST_BETWEEN = 0.5
+"""Where a larger share of the variance is between launches, what makes them differ is worth removing."""
 MAX_NAMED = 3
 """Cases that a sentence names."""
 
@@ -105,7 +109,8 @@ def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: P
             return f"{ours} and {theirs} are equivalent within {percent(plan.measurement.noise_threshold)} {figures}"
     if result.withheld_by == "work":
         return f"No verdict on {ours} against {theirs} {figures}: {result.note}"
-    return f"Undecided whether {ours} or {theirs} is faster {figures}{_what_next(result)}"
+    keep = _keep_memory(result, [arm, baseline], plan)
+    return f"Undecided whether {ours} or {theirs} is faster {figures}{_what_next(result, keep)}"
 
 
 def _why_not_typical(result: RatioSummary, plan: Plan) -> str:
@@ -122,6 +127,9 @@ def interval_words(result: RatioSummary) -> str:
     parts = [f"ratio {ratio(result.throughput_ratio)}"]
     if result.ci_low is not None and result.ci_high is not None:
         parts.append(f"{percent(result.confidence)} interval {interval(result)}")
+    if result.verdict == "equivalent" and result.equivalence_low is not None and result.equivalence_high is not None:
+        sides = f"{ratio(result.equivalence_low)} to {ratio(result.equivalence_high)}"
+        parts.append(f"{one_sided_percent(result.confidence)} interval {sides}")
     if result.run_low is not None and result.run_high is not None:
         parts.append(f"one long run {ratio(result.run_low)} to {ratio(result.run_high)}")
     if result.run_order is not None:
@@ -129,14 +137,33 @@ def interval_words(result: RatioSummary) -> str:
     return ", ".join([*parts, _count(result.launches, "launch", "launches"), _count(result.pairs, "pair", "pairs")])
 
 
-def _what_next(result: RatioSummary) -> str:
+def _what_next(result: RatioSummary, keep: str) -> str:
     if result.withheld_by is None and result.more_range is not None:
-        return f"; {more_words(result)} should decide"
+        return f"; {more_words(result)} should decide{_instead(result)}{keep}"
     if result.note:
         return f"; {result.note}"
     most = "a day of measuring" if result.run_order is None else f"{LONGEST:g} more runs of each"
     near = "the difference is so small beside the noise, or so near the threshold"
     return f"; {near}, that not even {most} would decide" if result.ci_low else ""
+
+
+def _instead(result: RatioSummary) -> str:
+    """What should decide in launches, or in rounds."""
+    if result.more_launches is None:
+        return ""
+    launches = _count(result.more_launches, "launch", "launches")
+    now = round(result.pairs / max(result.launches, 1))
+    if result.more_rounds is None:
+        return f": {launches} more of {_count(now, 'round', 'rounds')}, while longer launches would not, since launches differ"
+    return f": {launches} more of {_count(now, 'round', 'rounds')}, or as many with {result.more_rounds} rounds each"
+
+
+def _keep_memory(result: RatioSummary, arms: Sequence[ArmSummary], plan: Plan) -> str:
+    """That keeping freed memory may help, where pages that steps fault in may be what makes launches differ."""
+    is_between = result.between_share is not None and result.between_share >= MOST_BETWEEN
+    if plan.are_scripts or not is_between or not page_fault_lines(arms, freed_memory=plan.freed_memory):
+        return ""
+    return "; 'freed_memory: keep' may take less, but asks about trainings that keep their memory"
 
 
 def more_words(result: RatioSummary) -> str:
@@ -164,6 +191,8 @@ def ratio_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
     """What weakens a verdict, or why there is no ratio."""
     if result.withheld_by == "control":
         return f"the interval alone says '{result.verdict_alone}', but the control deviates by as much"
+    if result.withheld_by == "alone":
+        return f"the interval alone says '{result.verdict_alone}', but one arm at a time it comes out otherwise, beyond chance"
     if result.withheld_by == "stalls":
         return _few_stalls(result, arms)
     if result.withheld_by == "load":
@@ -212,6 +241,24 @@ def first_line(text: str, *, limit: int = 160) -> str:
     """The first line of a message, cut where it is too long for a sentence."""
     line = text.strip().splitlines()[0] if text.strip() else ""
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def cross_check_lines(results: Sequence[RatioSummary]) -> list[str]:
+    """How each candidate comes out one arm at a time, beside how it does interleaved."""
+    found = []
+    for result in results:
+        if result.alone is None or result.throughput_ratio is None:
+            continue
+        alone, one = result.alone, result.alone.ratio
+        bounds = "" if one.bounds is None else f"{ratio(one.bounds[0])} to {ratio(one.bounds[1])}, "
+        chance = "beyond chance" if alone.contradicts else "which may be chance"
+        if alone.launches < FEWEST_ALONE:
+            chance = "which one launch cannot judge"
+        found.append(
+            f"{result.candidate}, one arm at a time: {ratio(one.value)} ({bounds}{_count(alone.launches, 'launch', 'launches')}); "
+            f"interleaved {ratio(result.throughput_ratio)} ({interval(result)}); apart {apart(alone.apart.value)}, {chance}"
+        )
+    return found
 
 
 def control_sentence(results: Sequence[RatioSummary], plan: Plan) -> str:

@@ -40,6 +40,11 @@ def percent(share: float) -> str:
     return f"{share * 100:g}%"
 
 
+def one_sided_percent(confidence: float) -> str:
+    """The confidence of the interval whose bounds each hold with this one by themselves: ``90%`` for 0.95."""
+    return percent(round(2 * confidence - 1, 6))
+
+
 def interval(result: RatioSummary, *, to: str = TO) -> str:
     """The bounds of a ratio's interval."""
     if result.ci_low is None or result.ci_high is None:

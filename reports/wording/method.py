@@ -6,12 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from measurement.plans.plan import USUAL_LAUNCHES
+from measurement.records.record import LengthChoice
 from reports.conclusions.disturbances import DISTURBED, FEW, MANY, TIMES_DEVIATION, TIMES_MEDIAN
 from reports.conclusions.step_terms import LIMIT
 from reports.conclusions.verdict import LOAD_POWER
-from reports.schema import Comparison, RatioSummary
+from reports.schema import Comparison, RatioSummary, SpreadFigures
+from reports.statistics.budget import PILOTS
 from reports.statistics.intervals import TRIM
-from reports.wording.formatting import apart, percent
+from reports.wording.formatting import apart, one_sided_percent, percent
 from reports.wording.training_sentences import training_method
 
 
@@ -24,12 +27,14 @@ def method(comparison: Comparison) -> list[str]:
         trained = training_method(comparison.training)[2:] if comparison.training else []
         return [*runs_method(comparison), *trained, _parity(asked), *(_latencies() if comparison.cases else _figures())]
     if comparison.are_scripts:
-        return [_turns(comparison), *script_method(comparison), _control(asked), *_ratios(asked), *_script_figures(comparison)]
+        own = [_turns(comparison), *_length(comparison), *script_method(comparison), _luck(comparison)]
+        return [*own, _control(asked), *_ratios(asked), *_script_figures(comparison)]
     if comparison.training:
         return [*training_method(comparison.training), _parity(asked), *_ratios(asked), *_figures()]
     if comparison.cases:
-        return [_turns(comparison), *_cases(asked), _control(asked), *_ratios(asked), *_latencies()]
-    return [_turns(comparison), _blocks(comparison), _control(asked), _parity(asked), *_ratios(asked), *_figures()]
+        return [_turns(comparison), *_length(comparison), *_cases(asked), _control(asked), *_ratios(asked), *_latencies()]
+    turns = [_turns(comparison), *_length(comparison), _blocks(comparison), *_alone(comparison), _luck(comparison)]
+    return [*turns, _control(asked), _parity(asked), *_ratios(asked), *_figures()]
 
 
 def _turns(comparison: Comparison) -> str:
@@ -43,6 +48,71 @@ def _turns(comparison: Comparison) -> str:
         f"machine hits all alike; {frozen}. Every arm was started anew {launches} times; "
         f"{comparison.measured_minutes:.1f} minutes of blocks in all."
     )
+
+
+def _length(comparison: Comparison) -> list[str]:
+    """How long launches were, why, and whether more rounds or more launches would tell more."""
+    found, spread = [], comparison.spread
+    chosen = [choice for choice in comparison.choices if choice.round_deviation is not None]
+    if comparison.choices and comparison.measurement["minutes"] is not None:
+        pilots = ", ".join(map(str, spread.rounds[:PILOTS])) if spread else "few"
+        found.append(
+            f"Length of launches: {comparison.measurement['minutes']:g} minutes were given, starts and checks included. The first "
+            f"{PILOTS} launches were pilots of {pilots} rounds, which count. {_choice(chosen)}"
+        )
+    if spread is not None:
+        found.append(
+            f"Variance: a single round's log-ratio has a standard deviation of {spread.round_deviation:.1%} within a launch, and "
+            f"launches differ by {spread.launch_deviation:.1%} beyond that. So {spread.between_share:.0%} of the variance of a "
+            f"launch's ratio is between launches, which more rounds would not reduce. {_cost(spread)}"
+        )
+    return found
+
+
+def _alone(comparison: Comparison) -> list[str]:
+    """How interleaving was checked, or why not."""
+    asked = comparison.measurement
+    if asked["mode"] != "interleaved" or not any(result.role == "candidate" for result in comparison.results):
+        return []
+    launches = max((result.alone.launches for result in comparison.results if result.alone), default=0)
+    if not launches:
+        why = "alone_every: 0" if not asked["alone_every"] else f"it needs {USUAL_LAUNCHES} launches, and a quarter of the time"
+        return [f"No launch ran its arms one at a time, so that interleaving itself was not checked ({why})."]
+    return [
+        f"One arm at a time: {launches} launches ran their arms one after the other, without control, floor and gate. They are "
+        "unpaired, so they are no part of the ratio and its interval. Both ways contradict each other where the interval of their "
+        "difference, for all candidates together, excludes 0. That is the wider of two by Student's t: the variance of an arm's "
+        "throughput between launches is taken from these launches alone, and from all. A verdict is withheld where they "
+        "contradict and one arm at a time gives another one."
+    ]
+
+
+def _luck(comparison: Comparison) -> str:
+    """What launches draw anew, and what they do not."""
+    hosts = "this host" if len(comparison.hosts) < 2 else f"these {len(comparison.hosts)} hosts"
+    return (
+        "Each launch lengthened the environment of all its arms by as many random bytes, since its size moves memory and speed "
+        f"with it (padding_bytes in the records). All launches ran on {hosts}: the interval does not say how others differ."
+    )
+
+
+def _choice(chosen: Sequence[LengthChoice]) -> str:
+    if not chosen:
+        return "No later launch was chosen."
+    first, rounds = chosen[0], [choice.rounds for choice in chosen if choice.rounds is not None]
+    span = f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}"
+    return (
+        f"They took {first.start_s:.1f} s besides their rounds and {first.round_s:.2f} s a round; rounds varied by "
+        f"{first.round_deviation:.1%}, and launches were expected to vary by {first.launch_deviation:.1%}. From this came {span} "
+        "rounds for later ones, chosen anew after each: as Kalibera and Jones weigh rounds against launches, with Student's t for "
+        "few launches. No ratio was looked at."
+    )
+
+
+def _cost(spread: SpreadFigures) -> str:
+    if spread.start_s is None or spread.round_s is None:
+        return ""
+    return f"A launch costs {spread.start_s:.1f} s besides its rounds, and {spread.round_s:.2f} s a round."
 
 
 def _blocks(comparison: Comparison) -> str:
@@ -105,9 +175,17 @@ def _ratios(asked: dict[str, Any]) -> list[str]:
         "is what others took in disturbed blocks. It must also lie farther than the control's interval reaches, to the power of "
         f"{LOAD_POWER}.",
         "Launches: one gives no interval and no verdict, since the variance between launches is then unknown.",
-        "Verdict: faster or slower where the interval excludes 1 and the ratio is at least "
-        f"{percent(asked['noise_threshold'])} from 1; equivalent where the whole interval lies within that; else undecided.",
+        _verdict(asked),
     ]
+
+
+def _verdict(asked: dict[str, Any]) -> str:
+    threshold, each = percent(asked["noise_threshold"]), percent(round(1 - asked["confidence"], 6))
+    return (
+        f"Verdict: faster or slower where the interval excludes 1 and the ratio is at least {threshold} from 1. Equivalent where "
+        f"two one-sided tests at {each} each exclude a difference of {threshold} or more: the whole "
+        f"{one_sided_percent(asked['confidence'])} interval, for all candidates together, lies within that. Else undecided."
+    )
 
 
 SOURCES = {
@@ -246,7 +324,5 @@ def _ratios_of_runs(comparison: Comparison) -> list[str]:
         f"{percent(comparison.measurement['confidence'])} confidence for all candidates together (Šidák); where the runs of two "
         "arms alternated, Student's t of neighbours' differences; else Welch's t, which shares no variance between arms. What "
         "one long run may come out at is the prediction interval of the same.",
-        "Verdict: faster or slower where the interval excludes 1 and the ratio is at least "
-        f"{percent(comparison.measurement['noise_threshold'])} from 1; equivalent where the whole interval lies within that; else "
-        "undecided.",
+        _verdict(comparison.measurement),
     ]

@@ -15,7 +15,7 @@ from measurement.records.host_use import HostCounters, HostUse
 from runners.driver.arm_channel import ArmChannel, Expected, raise_if
 from runners.driver.arm_processes import ArmProcesses
 from runners.driver.diagnosis import Diagnosis
-from runners.driver.endpoint import DriverEndpoint, build_launch_job
+from runners.driver.endpoint import PADDING, DriverEndpoint, build_launch_job
 from runners.planning.arms import ArmSetup, LaunchedArm
 from runners.planning.left_variables import disturbances_of
 from runners.processes.remote_results import log_name
@@ -40,7 +40,7 @@ class Exchange(Generic[Expected]):
 class ArmSession:
     """Starts the ranks of an arm and talks to them; ``end`` leaves nothing behind."""
 
-    def __init__(self, setup: LaunchedArm, *, launch: int, folder: Path, endpoint: DriverEndpoint) -> None:
+    def __init__(self, setup: LaunchedArm, *, launch: int, folder: Path, endpoint: DriverEndpoint, padding_bytes: int = 0) -> None:
         self.name = setup.name
         self.started_s = 0.0
         self.starts = 1
@@ -51,6 +51,7 @@ class ArmSession:
         self._world_size = setup.plan.world_size
         self._launch = launch
         self._folder = folder
+        self._padding_bytes = padding_bytes
         self._supervisors = endpoint.supervisors
         self._frozen = False
         self._begin(setup, endpoint)
@@ -61,7 +62,13 @@ class ArmSession:
         run_id = f"{endpoint.run_id}-{self._launch}-{setup.name}"
         placement = endpoint.placement.of(self._world_size)
         job = build_launch_job(
-            setup, launch=self._launch, endpoint=endpoint, placement=placement, run_id=run_id, log_folder=self._folder
+            setup,
+            launch=self._launch,
+            endpoint=endpoint,
+            placement=placement,
+            run_id=run_id,
+            log_folder=self._folder,
+            padding_bytes=self._padding_bytes,
         )
         self.commands = setup.launcher.commands(job)
         self._processes = ArmProcesses(self.commands, run_id=run_id, folder=self._folder, placement=placement)
@@ -169,8 +176,12 @@ class ArmSession:
         self._supervisors.release(self.name, self._launch)
 
     def commands_as_run(self) -> list[dict[str, Any]]:
-        """Host, argv and environment of each command, for the record."""
+        """Host, argv and environment of each command, for the record, which has the length of the padding besides."""
         return [
-            {"host": command.host, "argv": list(command.argv), "environment": dict(command.environment)}
+            {
+                "host": command.host,
+                "argv": list(command.argv),
+                "environment": {name: value for name, value in command.environment.items() if name != PADDING},
+            }
             for command in self.commands
         ]

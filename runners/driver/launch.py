@@ -18,10 +18,10 @@ from measurement.records.record import BlockRecord, Case, LaunchRecord
 from measurement.records.results import ResultsFolder
 from runners.driver.arm_launch import ArmLaunch, merge_reports
 from runners.driver.arm_session import ArmSession
-from runners.driver.endpoint import DriverEndpoint
+from runners.driver.endpoint import MOST_PADDING, DriverEndpoint
 from runners.driver.gates import compare_conditions, require_together, run_gates
 from runners.driver.progress import LaunchProgress
-from runners.driver.rounds import Rounds, TrainingRounds, shuffled
+from runners.driver.rounds import RoundLimit, Rounds, TrainingRounds, shuffled
 from runners.event_log import EVENT_FILES, TensorboardLog
 from runners.planning.arms import LaunchedArm, job_of, seed_of
 from runners.planning.workload import WorkloadSetup
@@ -46,10 +46,23 @@ class Launch:
         endpoint: DriverEndpoint,
         progress: LaunchProgress,
         refused: Mapping[str, LaunchRecord] | None = None,
+        limit: RoundLimit | None = None,
+        alone: bool = False,
     ) -> None:
-        """``workload``: None where arms are commands.
+        """Prepare a launch; nothing is started.
 
-        ``refused``: by name, the rehearsal's records of arms that failed there: rows of the report, which are not started.
+        Args:
+            plan: whose launch it is.
+            arms: to start.
+            workload: that they train. None where arms are commands.
+            cases: a micro-benchmark's.
+            number: of the launch.
+            folder: to write records into.
+            endpoint: where ranks find the driver.
+            progress: is told what happens.
+            refused: by name, the rehearsal's records of arms that failed there: rows of the report, which are not started.
+            limit: when there are enough rounds. None: as the plan's lengths say.
+            alone: run the arms one at a time, whatever the plan's mode, as a check: without gate and blocks without exchange.
         """
         self.plan, self.measure = plan, plan.measurement
         self.number = number
@@ -60,9 +73,12 @@ class Launch:
         self._cases = cases
         self._folder = folder
         self._progress = progress
-        self._is_interleaved = self.measure.mode == "interleaved"
+        self._alone = alone
+        self._is_interleaved = self.measure.mode == "interleaved" and not alone
         self._gate_comes_first = workload is not None and workload.gate_comes_first(plan.training)
         self._rng = random.Random(f"{plan.seed}/{number}")
+        self._padding_bytes = random.Random(f"{plan.seed}/{number}/padding").randrange(1, MOST_PADDING)
+        self._limit, self._wanted_rounds = limit, limit.rounds if limit else None
         self._rounds = self._new_rounds(seconds=self.measure.seconds_per_launch / (1 if self._is_interleaved else len(arms)))
         self._events: dict[str, TensorboardLog] = {}
         self._kept_at_s = time.monotonic()
@@ -86,10 +102,24 @@ class Launch:
         if plan.training is not None:
             return TrainingRounds(plan, plan.training, rng=rng, progress=progress, note=self._note_epoch)
         names = [case.name for case in self._cases]
-        return Rounds(plan, cases=names, rng=rng, progress=progress, seconds=seconds, keep=self._keep)
+        if self._alone:
+            plan = plan.model_copy(update={"measurement": self.measure.model_copy(update={"local_every": 0})})
+        is_enough = self._is_enough if self._limit else None
+        return Rounds(plan, cases=names, rng=rng, progress=progress, seconds=seconds, keep=self._keep, is_enough=is_enough)
+
+    def _is_enough(self, rounds: int, seconds: float) -> bool:
+        """Whether the budget gives this launch no more rounds; arms that run one at a time have as many as the first of them."""
+        assert self._limit is not None
+        if self._wanted_rounds is not None and not self._is_interleaved:
+            return rounds >= self._wanted_rounds
+        number = 1 if self._is_interleaved else len(self.arms)
+        if self._limit.is_reached(rounds, seconds * number, start_s=self.starting_s * number):
+            self._wanted_rounds = rounds
+            return True
+        return False
 
     def _session(self, setup: LaunchedArm, folder: Path, endpoint: DriverEndpoint) -> ArmSession:
-        return ArmSession(setup, launch=self.number, folder=folder, endpoint=endpoint)
+        return ArmSession(setup, launch=self.number, folder=folder, endpoint=endpoint, padding_bytes=self._padding_bytes)
 
     def _arm(self, setup: LaunchedArm, endpoint: DriverEndpoint) -> ArmLaunch:
         folder = self._folder.launch_folder(self.number, setup.name)
@@ -107,6 +137,8 @@ class Launch:
             **{"sample_unit": self._sample_unit, **setup.recorded},
             commands=session.commands_as_run(),
             cases=list(self._cases),
+            alone=self._alone,
+            padding_bytes=self._padding_bytes,
         )
         say, has_local_steps = self._progress.say, setup.has_local_steps
         return ArmLaunch(session=session, job=job, record=record, say=say, has_local_steps=has_local_steps)
@@ -131,6 +163,8 @@ class Launch:
         """End every arm, then write every record, whatever goes wrong with one of them."""
         for arm in self.arms:
             arm.session.end()
+        for arm in self.arms:
+            arm.record.launch_s = time.monotonic() - self._began
         errors = []
         for arm in self.arms:
             try:
@@ -175,6 +209,8 @@ class Launch:
     def _stages(self, arms: Sequence[ArmLaunch], known: Sequence[ArmLaunch]) -> list[Callable[[], None]]:
         """What is done with arms that are ready, in its order."""
         stages: list[Callable[[], None]] = [partial(self._run_rounds, arms), partial(self._run_gates, arms, known)]
+        if self._alone:
+            stages.pop()
         return stages[::-1] if self._gate_comes_first else stages
 
     def _starting(self, arms: Sequence[ArmLaunch]) -> str:

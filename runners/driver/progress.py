@@ -45,6 +45,10 @@ class LaunchProgress:
         self._launches += launches
         self._before += before
 
+    def expect_in_all(self, launches: int) -> None:
+        """Expect so many launches in all, those of earlier sessions included."""
+        self._launches = launches - self._before
+
     def start(self, *, is_rehearsal: bool = False) -> None:
         """Begin a launch, or the rehearsal, which does not count as one."""
         self._started_at, self._training_at = time.monotonic(), None

@@ -18,6 +18,7 @@ from typing import Any
 from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, TrainingSettings
 from measurement.records.record import BlockKind, BlockRecord
+from reports.statistics.budget import FEWEST_ROUNDS, Cost, pilot_rounds
 from runners.driver.arm_launch import ArmLaunch
 from runners.driver.arm_session import Exchange
 from runners.driver.diagnosis import ArmFailed
@@ -46,6 +47,25 @@ class BlockSize:
     repetitions: int = 1
 
 
+@dataclass(frozen=True, kw_only=True)
+class RoundLimit:
+    """When a launch has enough rounds, within a budget of time."""
+
+    rounds: int | None
+    """None: the first pilot chooses by what its start and its rounds take."""
+    budget_s: float
+    """What is left of the budget, this launch included."""
+    end_share: float = 0.3
+    """What gate and end may be expected to take, as a share of the start."""
+
+    def is_reached(self, rounds: int, seconds: float, *, start_s: float) -> bool:
+        """Whether so many rounds, which took so many seconds after a start of ``start_s``, are enough."""
+        cost = Cost(start_s=max(start_s, 0.1) * (1 + self.end_share), round_s=max(seconds, 1e-3) / rounds)
+        if rounds >= FEWEST_ROUNDS and cost.start_s + seconds + cost.round_s > self.budget_s:
+            return True
+        return rounds >= (self.rounds or pilot_rounds(cost, budget_s=self.budget_s))
+
+
 class Rounds:
     """Hands out the blocks. Their sizes are found anew in each launch."""
 
@@ -58,13 +78,26 @@ class Rounds:
         progress: LaunchProgress,
         seconds: float,
         keep: Callable[[], None],
+        is_enough: Callable[[int, float], bool] | None = None,
     ) -> None:
-        """``cases``: a micro-benchmark's; ``seconds``: of each ``run``, unless a plan counts rounds; ``keep``: follows a round."""
+        """Prepare to run rounds.
+
+        Args:
+            plan: whose blocks they are.
+            cases: a micro-benchmark's.
+            rng: draws the order.
+            progress: is told how far each ``run`` is.
+            seconds: of each ``run``, unless a plan counts rounds.
+            keep: follows a round.
+            is_enough: whether so many rounds, in so many seconds of wall time, end a ``run``. None: as the plan's lengths say, in
+                which no script's being started anew counts.
+        """
         self._plan, self._measure = plan, plan.measurement
         self._is_micro_benchmark = bool(cases)
         self._cases: Sequence[CaseName] = list(cases) or [None]
         self._rng, self._progress = rng, progress
         self._seconds, self._keep = seconds, keep
+        self._is_enough = is_enough
         self._turn, self.measuring_s = 0, 0.0
         steps = plan.measurement.block_steps
         self._sizes = {case: BlockSize(steps=steps) for case in self._cases} if steps else {}
@@ -75,26 +108,27 @@ class Rounds:
             return
         for case in self._cases:
             self._find_size(case, arms)
-        began = time.monotonic()
+        began, restarted_s = time.monotonic(), _restarting_s(arms)
         size = self._sizes.get(None)
         what = f"{size.steps} steps" if size else f"{len(self._cases)} cases"
         self._progress.say(f"measuring blocks of {what}")
         for number, blocks in enumerate(self._rounds(arms)):
             for kind, case, arm in blocks:
                 arm.run_unless_failed(partial(self._block, kind=kind, case=case, number=number, began=began))
-            done = time.monotonic() - began - sum(arm.session.restarting_s for arm in arms)
+            took = time.monotonic() - began
+            done = took - (_restarting_s(arms) - restarted_s)
             self._progress.tick(done)
             self._keep()
-            if not any(arm.is_running for arm in arms) or self._is_over(number + 1, done_s=done):
+            is_over = self._is_enough(number + 1, took) if self._is_enough else self._has_planned_length(number + 1, done)
+            if is_over or not any(arm.is_running for arm in arms):
                 break
         for arm in arms:
             arm.record.measuring_s = time.monotonic() - began
 
-    def _is_over(self, rounds: int, *, done_s: float) -> bool:
-        """Whether the plan asks for no further round."""
+    def _has_planned_length(self, rounds: int, seconds: float) -> bool:
         if self._measure.steps_per_launch:
             return rounds * min(size.steps for size in self._sizes.values()) >= self._measure.steps_per_launch
-        return rounds >= self._measure.rounds if self._measure.rounds else done_s >= self._seconds
+        return rounds >= self._measure.rounds if self._measure.rounds else seconds >= self._seconds
 
     def _rounds(self, arms: Sequence[ArmLaunch]) -> Iterator[list[NextBlock]]:
         """Yield rounds without end: each arm once in each case, and a trained workload's arms sometimes once without exchange.
@@ -180,6 +214,11 @@ def measured_outside(done: Exchange[Any], plan: Plan) -> dict[str, Any]:
     counted = plan.hosts is not None and plan.measurement.freeze
     links = {host: use.link_bytes(plan.network_interface) for host, use in done.hosts.items()} if counted else {}
     return {"wall_s": done.took_s, "hosts": done.hosts, "link_bytes": links}
+
+
+def _restarting_s(arms: Sequence[ArmLaunch]) -> float:
+    """Seconds of this launch that scripts took to be started anew."""
+    return sum(arm.session.restarting_s for arm in arms)
 
 
 def shuffled(arms: Sequence[ArmLaunch], rng: random.Random) -> list[ArmLaunch]:

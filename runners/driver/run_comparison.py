@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
+
+import pandas as pd
 
 from measurement.conditions.fairness import fairness_table
 from measurement.conditions.sources import digests, sources_of_all
@@ -14,10 +17,12 @@ from measurement.environment import steering_environment
 from measurement.plans.plan import Plan
 from measurement.probes.core_use import crowded_warning
 from measurement.probes.fingerprint import usable_cores
-from measurement.records.record import LaunchRecord
+from measurement.records.record import LaunchRecord, LengthChoice
 from measurement.records.results import ResultsFolder
 from reports import conclude, make_reports, write_reports
+from reports.launch_budget import choose_length
 from reports.schema import Comparison
+from reports.statistics.budget import wanted_alone
 from reports.statistics.interim_analyses import next_analysis
 from runners.driver.comparison_folder import (
     ComparisonHistory,
@@ -31,6 +36,7 @@ from runners.driver.gates import none_can_pass
 from runners.driver.launch import Launch
 from runners.driver.progress import LaunchProgress
 from runners.driver.rehearsal import Memory, rehearse, require_something_to_measure
+from runners.driver.rounds import RoundLimit
 from runners.hosts.batch_jobs import job_id
 from runners.hosts.preflight import inspect
 from runners.hosts.ssh_probe import probe_hosts
@@ -65,6 +71,14 @@ class ComparisonRun:
         self._notes = [left_out_line(plan.left_out)] if plan.left_out else []
         self.own = OwnFindings()
         self._is_own_work_found = self._is_rehearsed = False
+        self._limit: RoundLimit | None = None
+        """When the next launch has enough rounds, where the plan has a budget of minutes."""
+        self._blocks: dict[int, pd.DataFrame] = {}
+        """Blocks by launch, as far as they were read to choose how long the next one is."""
+        self._alone = False
+        """Whether the next launch runs its arms one at a time, where the plan has a budget of minutes."""
+        self._planned: int | None = None
+        """Launches that the plan asked for, known once they are measured."""
         self._refused: dict[str, LaunchRecord] = {}
         """By name, the rehearsal's records of arms that failed there."""
         self._left: list[str] = []
@@ -98,8 +112,12 @@ class ComparisonRun:
     def is_measured(self) -> bool:
         """Whether the folder has all launches that the plan asks for before this session measures, so that only reports are due."""
         done, measure = self._complete_launches(), self.plan.measurement
-        looks = self.folder.read_manifest().looks if self.folder.manifest_path.is_file() else []
-        if len(done) not in looks or not done.issuperset(range(measure.launches)):
+        manifest = self.folder.read_manifest() if self.folder.manifest_path.is_file() else None
+        if manifest is None or len(done) not in manifest.looks:
+            return False
+        if measure.minutes is not None and self._choose(done, spent_s=manifest.seconds.get("total", 0.0)):
+            return False
+        if measure.minutes is None and not done.issuperset(range(measure.launches)):
             return False
         return not measure.until_decided or (self.folder.read_plan().measurement == measure and not conclude(self.folder).undecided)
 
@@ -206,7 +224,7 @@ class ComparisonRun:
                     if self._must_stop(number):
                         break
         finally:
-            self.history.note_look(len(self._complete_launches()), planned=self.plan.measurement.launches)
+            self._note_look()
             if self.folder.records():
                 self.progress.say("writing reports")
                 self.comparison = write_reports(self.folder)
@@ -240,14 +258,59 @@ class ComparisonRun:
 
     def _numbers(self, done: set[int]) -> Iterator[int]:
         """Yield the numbers of launches to run: those of the plan, then more with ``until_decided`` while there is time."""
-        missing = [number for number in range(self.plan.measurement.launches) if number not in done]
-        self.progress.expect(len(missing), before=len(done))
-        yield from missing
-        number = max([self.plan.measurement.launches - 1, *done]) + 1
-        while self._wants_more():
-            self.progress.expect(1)
+        measured = set(done)
+        for number in self._planned_numbers(measured):
+            measured.add(number)
             yield number
-            number += 1
+        self._planned = len(measured)
+        while self._wants_more():
+            number = max(measured, default=-1) + 1
+            self.progress.expect(1)
+            if self.plan.measurement.minutes is not None:
+                self._set_limit(self._choose(measured, spent_s=0.0))
+            measured.add(number)
+            yield number
+
+    def _planned_numbers(self, measured: set[int]) -> Iterator[int]:
+        """Yield the plan's launches that are not measured yet; on a budget, those that it has room for."""
+        if self.plan.measurement.minutes is None:
+            missing = [number for number in range(self.plan.measurement.launches) if number not in measured]
+            self.progress.expect(len(missing), before=len(measured))
+            yield from missing
+            return
+        self.progress.expect(0, before=len(measured))
+        while choice := self._choose(measured, spent_s=self.history.spent_s):
+            self.progress.expect_in_all(choice.launches)
+            self._set_limit(choice)
+            yield choice.launch
+
+    def _choose(self, measured: set[int], *, spent_s: float) -> LengthChoice | None:
+        """How long the next launch within the budget is to be; None where there is none."""
+        measure = self.plan.measurement
+        assert measure.minutes is not None
+        most = measure.max_minutes if measure.until_decided and measure.max_minutes is not None else measure.minutes
+        left_s = 60 * min(measure.minutes, most) - spent_s
+        number = next(number for number in itertools.count() if number not in measured)
+        return choose_length(self.plan, self.folder, launch=number, left_s=left_s, known=self._blocks)
+
+    def _set_limit(self, choice: LengthChoice | None) -> None:
+        """Have the next launch as long as chosen; as the last one, where another would not help."""
+        self._alone = choice is not None and choice.alone
+        if choice is not None:
+            self.history.note_choice(choice)
+            self._limit = RoundLimit(rounds=choice.rounds, budget_s=choice.left_s)
+
+    def _runs_alone(self, number: int) -> bool:
+        """Whether this launch runs its arms one at a time: as the budget says, or at its place among a fixed number of launches."""
+        measure = self.plan.measurement
+        if measure.minutes is not None:
+            return self._alone
+        if measure.mode != "interleaved" or self.cases or self.plan.training is not None or len(self.plan.arms) < 2:
+            return False
+        if number >= measure.launches:  # added until there is a verdict
+            return bool(measure.alone_every) and (number + 1) % measure.alone_every == 0
+        wanted = wanted_alone(measure.launches, every=measure.alone_every)
+        return number in {int((one + 0.5) * measure.launches / wanted) for one in range(wanted)}
 
     def _must_stop(self, number: int) -> bool:
         """Whether a launch after this one would fail: a host no longer answers, or no arm passed the gate."""
@@ -262,27 +325,40 @@ class ComparisonRun:
         measure, history = self.plan.measurement, self.history
         if not measure.until_decided or (measure.max_minutes is not None and history.elapsed_s > 60 * measure.max_minutes):
             return False
-        if len(self._complete_launches()) < next_analysis(history.manifest.looks, launches=measure.launches):
+        planned = measure.launches if self._planned is None or measure.minutes is None else self._planned
+        if len(self._complete_launches()) < next_analysis(history.manifest.looks, launches=planned):
             return True
-        self.history.note_look(len(self._complete_launches()), planned=self.plan.measurement.launches)
+        self._note_look()
         return bool(conclude(self.folder).undecided)
+
+    def _note_look(self) -> None:
+        """Note that the verdicts are seen now, unless launches of the plan are still to come."""
+        done = len(self._complete_launches())
+        if self.plan.measurement.minutes is None:
+            self.history.note_look(done, planned=self.plan.measurement.launches)
+        else:
+            self.history.note_look(done, planned=0 if self._planned is not None else done + 1)
 
     def _launch(self, number: int, endpoint: DriverEndpoint) -> None:
         self.progress.start()
         self.history.note_launch(number)
-        launch = self._new_launch(number, endpoint)
+        alone = self._runs_alone(number)
+        launch = self._new_launch(number, endpoint, limit=self._limit, alone=alone)
         try:
             launch.run()
         finally:
-            self.history.manifest.fairness = fairness_table([arm.record for arm in launch.compared])
+            if not alone:
+                self.history.manifest.fairness = fairness_table([arm.record for arm in launch.compared])
             self.history.starting_s += launch.starting_s
             self.history.training_s += launch.measuring_s
         self.progress.launch_done()
 
-    def _new_launch(self, number: int, endpoint: DriverEndpoint) -> Launch:
+    def _new_launch(self, number: int, endpoint: DriverEndpoint, *, limit: RoundLimit | None, alone: bool) -> Launch:
+        """Make a launch; ``limit`` and ``alone`` as ``Launch`` has them."""
+        others = [setup for setup in self.arms.values() if not alone or self.plan.role(setup.name) != "control"]
         return Launch(
             self.plan,
-            [*self.arms.values(), *([self.floor] if self.floor else [])],
+            [*others, *([self.floor] if self.floor and not alone else [])],
             self.workload,
             self.cases,
             number=number,
@@ -290,11 +366,17 @@ class ComparisonRun:
             endpoint=endpoint,
             progress=self.progress,
             refused=self._refused,
+            limit=limit,
+            alone=alone,
         )
 
     def _complete_launches(self) -> set[int]:
         """Return the launches in which every arm has a record and none was interrupted."""
         records = self.folder.records()
         interrupted = {record.launch for record in records if not record.complete}
-        by_arm = [{record.launch for record in records if record.arm == arm} for arm in self.plan.compared_arms()]
+        alone = {record.launch for record in records if record.alone}
+        by_arm = [
+            {record.launch for record in records if record.arm == arm} | (alone if self.plan.role(arm) == "control" else set())
+            for arm in self.plan.compared_arms()
+        ]
         return set.intersection(*by_arm) - interrupted

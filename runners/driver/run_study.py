@@ -47,9 +47,9 @@ class StudyRun:
         plans = point_plans(study)
         for number, (name, plan) in enumerate(plans.items(), start=1):
             progress = LaunchProgress(
-                seconds_per_launch=plan.measurement.seconds_per_launch,
+                seconds_per_launch=plan.measurement.expected_launch_s,
                 point=f"{name} ({number} of {len(plans)})",
-                later_launches=plan.measurement.launches * (len(plans) - number),
+                later_launches=plan.measurement.expected_launches * (len(plans) - number),
             )
             with naming_point(name):
                 self.runs[name] = ComparisonRun(plan, folder.point(name), progress=progress, resume_elsewhere=resume_elsewhere)

@@ -14,6 +14,7 @@ from reports.schema import Comparison
 from reports.scripts.configuration import configuration_differences
 from runners.driver.endpoint import DriverEndpoint
 from runners.driver.launch import Launch
+from runners.driver.rounds import RoundLimit
 from runners.driver.run_comparison import ComparisonRun
 from runners.hosts.preflight import inspect
 from runners.processes.key_file import shared_key
@@ -107,7 +108,8 @@ class ScriptComparison(ComparisonRun):
     def _crowded(self) -> list[str]:
         return []
 
-    def _new_launch(self, number: int, endpoint: DriverEndpoint) -> Launch:
+    def _new_launch(self, number: int, endpoint: DriverEndpoint, *, limit: RoundLimit | None, alone: bool) -> Launch:
+        """Make a launch. ``alone`` never holds of scripts, see ``NOT_OF_SCRIPTS``."""
         state = FirstState(self.folder.root / FIRST_STATE, endpoint.placement) if self.plan.scripts.same_start else None
         return ScriptLaunch(
             self.plan,
@@ -118,6 +120,8 @@ class ScriptComparison(ComparisonRun):
             folder=self.folder,
             endpoint=endpoint,
             progress=self.progress,
+            limit=limit,
+            alone=alone,
         )
 
     def _tell_differences(self, records: Sequence[LaunchRecord]) -> None:

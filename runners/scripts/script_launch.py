@@ -44,7 +44,15 @@ class ScriptLaunch(Launch):
         assert isinstance(setup, ScriptSetup)
         assert isinstance(endpoint, ScriptEndpoint)
         state = self._state.told(is_baseline=setup.name == self.plan.baseline) if self._state else {}
-        return ScriptSession(setup, launch=self.number, folder=folder, endpoint=endpoint, state=state, say=self._progress.say)
+        return ScriptSession(
+            setup,
+            launch=self.number,
+            folder=folder,
+            endpoint=endpoint,
+            state=state,
+            say=self._progress.say,
+            padding_bytes=self._padding_bytes,
+        )
 
     def _start(self, arms: Sequence[ArmLaunch]) -> None:
         first = [arm for arm in arms if self._state and self._state.is_missing and arm.session.name == self.plan.baseline]

@@ -134,12 +134,13 @@ class ScriptSession(ArmSession):
         endpoint: ScriptEndpoint,
         state: dict[str, str],
         say: Callable[[str], None],
+        padding_bytes: int = 0,
     ) -> None:
         """``state``: see ``ScriptStart``; ``say`` tells the user."""
         self._setup, self._endpoint, self._state, self._say = setup, endpoint, state, say
         self.counts_iterations = False
         """Whether a step counts as one, since samples cannot be counted in every arm."""
-        super().__init__(setup, launch=launch, folder=folder, endpoint=endpoint)
+        super().__init__(setup, launch=launch, folder=folder, endpoint=endpoint, padding_bytes=padding_bytes)
 
     def _begin(self, setup: LaunchedArm, endpoint: DriverEndpoint) -> None:
         number = self._channel.number if self.starts > 1 else 0
@@ -152,6 +153,7 @@ class ScriptSession(ArmSession):
             endpoint=endpoint,
             placement=place,
             state=self._state | ({"state": "load"} if self._state and self.starts > 1 else {}),
+            padding_bytes=self._padding_bytes,
         )
         self.commands = self._setup.commands(start)
         self._processes = ArmProcesses(self.commands, run_id=run_id, folder=self._folder, placement=place)

@@ -19,7 +19,7 @@ from measurement.addresses import free_port
 from measurement.errors import PlanError, UnavailableError
 from measurement.plans.plan import Arm, Plan
 from measurement.world import ALLOW_ROOT
-from runners.driver.endpoint import DriverEndpoint, free_port_on_first
+from runners.driver.endpoint import PADDING, DriverEndpoint, free_port_on_first
 from runners.hosts.placement import Placement
 from runners.launchers import HERE, HostCommand, without_rank_variables
 from runners.launchers.base import interface_environment
@@ -62,6 +62,8 @@ class ScriptStart:
     placement: Placement
     state: Mapping[str, str]
     """For the probe: ``state`` and ``state_file``, where arms are to start alike."""
+    padding_bytes: int = 0
+    """By which its environment is made longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +122,7 @@ class ScriptSetup:
         lines = on_hosts(line, [entry.host for entry in placement.hosts]) if several else [(HERE, line)]
         port = free_port_on_first(placement) if several else free_port()
         own |= {"MASTER_PORT": str(port)} if "MASTER_PORT" in self.inherited else {}
-        carried = {name: own[name] for name in (PYTHONPATH, PROBE)} | {RUN_ID: start.run_id}
+        carried = {name: own[name] for name in (PYTHONPATH, PROBE, PADDING) if name in own} | {RUN_ID: start.run_id}
         return tuple(
             HostCommand(
                 host=host,
@@ -141,9 +143,10 @@ class ScriptSetup:
         root = dict.fromkeys(ALLOW_ROOT, "1") if os.geteuid() == 0 else {}
         steps = {"SLURM_OVERLAP": "1"} if slurm_job(os.environ) else {}  # arms share the job's cores
         probe = {PYTHONPATH: path, PROBE: encoded(self._told(start))}
+        padding = {PADDING: "x" * start.padding_bytes} if start.padding_bytes else {}
         interface = interface_environment(self.plan.network_interface)
         waits = {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(WHILE_STOPPED_S)}
-        return waits | threads | interface | root | steps | self._mounts(start) | chosen | self._exported() | probe
+        return waits | threads | interface | root | steps | self._mounts(start) | chosen | self._exported(padding) | probe | padding
 
     def _told(self, start: ScriptStart) -> dict[str, Any]:
         """What the probe is told."""
@@ -167,10 +170,10 @@ class ScriptSetup:
             **start.state,
         }
 
-    def _exported(self) -> dict[str, str]:
+    def _exported(self, padding: Mapping[str, str]) -> dict[str, str]:
         """An srun without ``--export`` follows this variable."""
         given = self.inherited.get("SLURM_EXPORT_ENV", "ALL")
-        return {} if "ALL" in given else {"SLURM_EXPORT_ENV": f"{given},{PYTHONPATH},{PROBE},{RUN_ID}"}
+        return {} if "ALL" in given else {"SLURM_EXPORT_ENV": ",".join([given, PYTHONPATH, PROBE, RUN_ID, *padding])}
 
     def _mounts(self, start: ScriptStart) -> dict[str, str]:
         """An image sees the home folder, /tmp and the current folder; the probe may lie elsewhere."""

@@ -65,20 +65,20 @@ def time_warnings(plan: Plan, request: JobRequest) -> Iterator[str]:
     measurement = plan.measurement
     if measurement.rounds is not None or plan.training is not None:
         return
-    given, each = minutes_of(request.time), (measurement.seconds_per_launch + STOPS_BEFORE_S) / 60
+    given, each = minutes_of(request.time), (measurement.expected_launch_s + STOPS_BEFORE_S) / 60
+    smaller = "measurement.seconds_per_launch" if measurement.minutes is None else "measurement.minutes"
     if given is not None and given < each:
         raise PlanError(
-            f"--time {request.time} is shorter than one launch: {measurement.seconds_per_launch:g} s of blocks, and the job hears "
-            f"of its limit {STOPS_BEFORE_S} s before; give --time {each + 5:.0f} (minutes) or more, or a smaller "
-            "measurement.seconds_per_launch"
+            f"--time {request.time} is shorter than one launch: {measurement.expected_launch_s:g} s of blocks, and the job hears "
+            f"of its limit {STOPS_BEFORE_S} s before; give --time {each + 5:.0f} (minutes) or more, or a smaller {smaller}"
         )
-    launches = measurement.launches * max(len(plan.points), 1)
-    whole = max(launches * measurement.seconds_per_launch / 60, (measurement.max_minutes or 0) if measurement.until_decided else 0)
+    points = max(len(plan.points), 1)
+    launches = points * measurement.expected_launches
+    blocks = launches * measurement.expected_launch_s / 60 if measurement.minutes is None else points * measurement.minutes
+    whole = max(blocks, (measurement.max_minutes or 0) if measurement.until_decided else 0)
+    what = f"blocks alone ({whole:.0f} minutes, {launches} launches)" if measurement.minutes is None else f"{whole:.0f} minutes"
     if given is not None and given < whole:
-        yield (
-            f"--time {request.time} is shorter than the plan's blocks alone ({whole:.0f} minutes, {launches} launches); "
-            "'ringside submit --resume' goes on after it"
-        )
+        yield f"--time {request.time} is shorter than the plan's {what}; 'ringside submit --resume' goes on after it"
 
 
 def most_ranks(plan: Plan) -> int:

@@ -117,7 +117,8 @@ def status(folder: Annotated[Path, typer.Argument(help="Folder that 'ringside su
     if not results.plan_path.is_file():
         print("nothing is measured yet")
         return
-    planned = results.read_plan().measurement.launches
+    measurement = results.read_plan().measurement
+    planned = f"{measurement.launches}" if measurement.minutes is None else f"the launches of {measurement.minutes:g} minutes"
     folders = [point for point in sorted((folder / "points").glob("*")) if point.is_dir()] or [folder]
     for one in folders:
         _print_launches(ResultsFolder(one), planned, of=f"{one.name}: " if one != folder else "")
@@ -127,7 +128,7 @@ def status(folder: Annotated[Path, typer.Argument(help="Folder that 'ringside su
         print(*(f"  {printable(line)}" for line in lines), sep="\n")
 
 
-def _print_launches(results: ResultsFolder, planned: int, *, of: str) -> None:
+def _print_launches(results: ResultsFolder, planned: str, *, of: str) -> None:
     records = results.records()
     complete = {record.launch for record in records} - {record.launch for record in records if not record.complete}
     print(f"{of}{len(complete)} of {planned} launches are measured")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,52 @@ def test_one_process_may_take_the_place_of_all_ranks(tmp_path):
     steps = {arm: ResultsFolder(tmp_path / "out").steps(records[arm]) for arm in arms}
     a_step = {arm: table.groupby(["turn", "step"])["samples"].sum().unique().tolist() for arm, table in steps.items()}
     assert a_step["ddp"] == a_step["all"]
+
+
+def test_a_budget_of_minutes_makes_three_launches_at_least_and_is_spent_once(tmp_path):
+    lengths = {"launches": None, "rounds": None, "control": False, "local_every": 0}
+    arms = {"ddp": {"backend": "ddp"}, "other": {"backend": "ddp", "options": {"bucket_cap_mb": 1}}}
+    plan = write_plan(tmp_path, arms=arms, measurement={**lengths, "minutes": 0.02})
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    records = records_of(tmp_path / "out")
+    assert {launch for launch, _ in records} == {0, 1, 2}
+    assert {len(record.blocks) for record in records.values()} == {4}
+    assert all(record.launch_s > record.start_s for record in records.values())
+    padded = {launch: {record.padding_bytes for (one, _), record in records.items() if one == launch} for launch in range(3)}
+    assert {len(lengths) for lengths in padded.values()} == {1}, "all arms of a launch alike"
+    assert len(set.union(*padded.values())) > 1
+    assert "RINGSIDE_PADDING" not in str([record.commands for record in records.values()]), "records have its length alone"
+    manifest = ResultsFolder(tmp_path / "out").read_manifest()
+    assert ([choice.rounds for choice in manifest.choices], manifest.looks) == ([None, 4, 4], [3])
+    again = ringside_here("compare", plan, "-o", tmp_path / "out")
+    assert "every launch is measured already" in again.stderr
+
+
+def test_some_of_eight_launches_run_one_arm_at_a_time(tmp_path):
+    """Six of the eight are copies of the first, since only the two others are about this."""
+    arms = {"ddp": {"backend": "ddp"}, "other": {"backend": "ddp", "options": {"bucket_cap_mb": 1}}}
+    plan, out = write_plan(tmp_path, arms=arms, measurement={"control": True, "floor": True, "local_every": 1}), tmp_path / "out"
+    first = ringside_here("compare", plan, "-o", out)
+    assert first.returncode == 0, first.stderr
+    for launch in (1, 3, 4, 5, 7):
+        shutil.copytree(out / "launch-000", out / f"launch-{launch:03d}")
+        for path in (out / f"launch-{launch:03d}").glob("*/record.json"):
+            path.write_text(json.dumps({**json.loads(path.read_text()), "launch": launch}))
+    done = ringside_here("compare", plan, "-o", out, "--set", "measurement.launches=8")
+    assert done.returncode == 0, done.stderr
+    alone = {place: record for place, record in records_of(out).items() if record.alone}
+    assert set(alone) == {(launch, arm) for launch in (2, 6) for arm in arms}
+    for record in alone.values():
+        assert (record.status, record.parity) == ("ok", None)
+        assert [block.kind for block in record.blocks] == ["sync"] * 3
+    for launch in (2, 6):
+        early, late = sorted(sorted(block.turn for block in alone[launch, arm].blocks) for arm in arms)
+        assert max(early) < min(late)
+    found = json.loads((out / "comparison.json").read_text())
+    assert {arm["launches"] for arm in found["arms"]} == {6}
+    assert "one arm at a time" in found["cross_checks"][0] and "one arm at a time" in done.stdout
+    assert "every launch is measured already" in ringside_here("compare", plan, "-o", out, "--set", "measurement.launches=8").stderr
 
 
 def test_a_finished_comparison_is_not_measured_again_and_its_reports_are_rebuilt(tmp_path):

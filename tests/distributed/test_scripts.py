@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from measurement.records.results import ResultsFolder
+from runners.driver.arm_processes import LAUNCHER_LOG
 from tests.conftest import REPOSITORY, needs_horovod, no_process_stays, ringside, wait_until
 from tests.kit.commands import environment
 
@@ -101,6 +102,24 @@ def test_the_same_command_goes_on_and_its_code_says_what_was_asked(compared, ask
     assert told in done.stderr
     assert "every launch is measured already" in done.stderr
     assert (out / "launch-000" / "ddp" / "record.json").read_bytes() == before
+
+
+def test_minutes_give_scripts_three_launches_at_least_which_are_padded_alike(tmp_path):
+    telling = 'import os\n\nprint(len(os.environ["RINGSIDE_PADDING"]), "bytes of padding", flush=True)\n'
+    (tmp_path / "either.py").write_text(telling + (SCRIPTS / "either.py").read_text())
+    with no_process_stays():
+        done = ab(f"{ALONE} --steps 26", f"{ALONE} --no-loader", "--minutes", "0.02", "-o", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    records, out = records_of(tmp_path / "out"), ResultsFolder(tmp_path / "out")
+    assert set(records) == {(launch, arm) for launch in range(3) for arm in "ab"}
+    assert {(record.status, record.alone, len(record.blocks)) for record in records.values()} == {("ok", False, 4)}
+    assert [choice.rounds for choice in out.read_manifest().choices] == [None, 4, 4]
+    for (launch, arm), record in records.items():
+        assert record.padding_bytes == records[launch, "a"].padding_bytes
+        log = out.launch_folder(launch, arm) / LAUNCHER_LOG
+        assert log.read_text().splitlines()[0] == f"{record.padding_bytes} bytes of padding"
+        assert "RINGSIDE_PADDING" not in record.commands[0]["environment"], "records have its length alone"
+    assert "0.02 minutes were given" in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_a_changed_script_or_another_command_is_not_mixed_in(tmp_path):

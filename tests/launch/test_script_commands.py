@@ -219,7 +219,9 @@ def plan_of(folder, *, measurement=None, **commands):
 def test_ranks_and_world_size_come_from_the_commands(tmp_path):
     plan = plan_of(tmp_path, a="torchrun --nproc-per-node 2 t.py", b={"command": "bash run.sh", "ranks": 3})
     assert (plan.world_size, {name: arm.ranks for name, arm in plan.arms.items()}) == (3, {"a": 2, "b": 3})
-    assert (plan.hosts, plan.workload, plan.measurement.floor, plan.measurement.local_every) == (None, "script", False, 0)
+    measure = plan.measurement
+    assert (plan.hosts, plan.workload, measure.floor, measure.local_every) == (None, "script", False, 0)
+    assert (measure.minutes, measure.alone_every) == (5, 0), "a budget, and no launches one arm at a time"
 
 
 def test_hosts_come_from_the_commands():

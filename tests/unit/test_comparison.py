@@ -334,7 +334,9 @@ def test_undecided_says_how_much_longer(tmp_path):
     result = found.result("horovod-gloo")
     assert result.verdict == "undecided"
     assert result.more_minutes > 0
-    assert re.search(r"; about \d+ minutes? more of measuring \(\d+ minutes? to .+\) should decide", found.headline)
+    instead = r": \d+ launch(es)? more of 6 rounds(, or as many with \d+ rounds each|, while longer launches would not)"
+    assert re.search(r"; about \d+ minutes? more of measuring \(\d+ minutes? to .+\) should decide" + instead, found.headline)
+    assert result.more_launches > 0 and 0 <= result.between_share <= 1
     assert found.undecided == [result]
 
 

@@ -155,6 +155,37 @@ def test_overrides_replace_and_are_checked(tmp_path):
             read_plan(path, overrides=[wrong])
 
 
+def test_a_plan_has_five_minutes_unless_it_says_how_long_launches_are():
+    lengths = ("launches", "rounds")
+    content = {**TINY, "measurement": {name: value for name, value in TINY["measurement"].items() if name not in lengths}}
+    plan = check_plan(content, source="test")
+    assert plan.measurement.minutes == 5
+    assert check_plan(yaml.safe_load(plan.to_yaml()), source="again") == plan
+    assert not {*plan.model_dump()["measurement"]} & {"launches", "seconds_per_launch", "rounds"}
+    for length in ({"launches": 3}, {"seconds_per_launch": 9}, {"rounds": 4}, {"steps_per_launch": 9}):
+        fixed = check_plan({**content, "measurement": {**content["measurement"], **length}}, source="test")
+        assert fixed.measurement.minutes is None
+        assert check_plan(yaml.safe_load(fixed.to_yaml()), source="again") == fixed
+
+
+def test_minutes_and_a_length_contradict_each_other_unless_a_setting_replaces_the_other(tmp_path):
+    with pytest.raises(PlanError, match="minutes and launches are both given"):
+        check(measurement={"minutes": 3, "launches": 1})
+    path = write_plan(tmp_path)
+    plan = read_plan(path, overrides=["measurement.minutes=3"])
+    assert (plan.measurement.minutes, plan.measurement.rounds) == (3, None)
+    path.write_text(plan.to_yaml())
+    assert read_plan(path, overrides=["measurement.launches=3"]).measurement.minutes is None
+    with pytest.raises(PlanError, match="minutes and launches are both given"):
+        read_plan(path, overrides=["measurement.launches=3", "measurement.minutes=2"])
+
+
+def test_a_training_has_no_budget():
+    with pytest.raises(PlanError, match=r"measurement\.minutes means nothing with training"):
+        check_plan({**TINY, "training": {"epochs": 1}, "measurement": {"minutes": 3}}, source="test")
+    assert check_plan({**TINY, "training": {"epochs": 1}, "measurement": {}}, source="test").measurement.minutes is None
+
+
 def test_the_control_is_the_baseline_again():
     plan = check(measurement={"control": True}, arms={"ddp": TINY["arms"]["ddp"], "other": {"backend": "ddp"}})
     assert list(plan.compared_arms()) == ["ddp", "ddp-control", "other"]

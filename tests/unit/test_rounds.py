@@ -52,7 +52,7 @@ class Session:
         return Exchange(replies=[expected(block=command.record(steps)) for steps in own], took_s=steps * step_s, hosts={})
 
 
-def run(*, cases=(), step_s=0.01, steps_s=None, not_offered=None, wrong=None, **measurement):
+def run(*, cases=(), step_s=0.01, steps_s=None, not_offered=None, wrong=None, session=Session, **measurement):
     """Every command that the arms were given, and the arms."""
     plan = check_plan({**PLAN, "measurement": {**PLAN["measurement"], **measurement}}, source="test")
     told, arms = [], []
@@ -60,10 +60,11 @@ def run(*, cases=(), step_s=0.01, steps_s=None, not_offered=None, wrong=None, **
         fields = {"comparison_id": "c", "plan_digest": "d", "launch": 0, "arm": name, "role": plan.role(name), "backend": "x"}
         more = {"transport": "gloo", "launcher": "spawn", "workload": "w", "world_size": 2, "status": "ok"}
         record = LaunchRecord(**fields, **more, not_offered=(not_offered or {}).get(name, {}))
-        session = Session(name, told, (steps_s or {}).get(name, step_s), (wrong or {}).get(name, {}))
-        arms.append(ArmLaunch(session=session, job=None, record=record, say=lambda what: None))
+        ranks = session(name, told, (steps_s or {}).get(name, step_s), (wrong or {}).get(name, {}))
+        arms.append(ArmLaunch(session=ranks, job=None, record=record, say=lambda what: None))
     rng, progress = random.Random(f"{plan.seed}/0"), LaunchProgress(seconds_per_launch=1)
-    Rounds(plan, cases=cases, rng=rng, progress=progress, seconds=1, keep=lambda: None).run(arms)
+    seconds, turns = plan.measurement.seconds_per_launch, iter(range(100))
+    Rounds(plan, cases=cases, rng=rng, progress=progress, seconds=seconds, keep=lambda: next(turns)).run(arms)
     return told, {arm.session.name: arm for arm in arms}
 
 
@@ -83,6 +84,16 @@ def test_a_launch_may_end_after_so_many_steps_of_each_arm():
     assert {sum(block.steps for block in arm.record.blocks) for arm in arms.values()} == {30}, "whole blocks of 10"
     _, arms = run(steps_per_launch=3, local_every=0)
     assert {sum(block.steps for block in arm.record.blocks) for arm in arms.values()} == {3}
+
+
+def test_being_started_anew_before_the_rounds_makes_a_launch_no_longer():
+    class Anew(Session):
+        def exchange(self, command, expected, timeout_s):
+            self.restarting_s = 1000.0
+            return super().exchange(command, expected, timeout_s)
+
+    _, arms = run(session=Anew, rounds=None, seconds_per_launch=1e-9)
+    assert {len(arm.record.blocks) for arm in arms.values()} == {1}
 
 
 CASES = [f"op/{number}KiB" for number in range(5)]

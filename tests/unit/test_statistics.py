@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from reports.statistics.interim_analyses import error_share, next_analysis
 from reports.statistics.intervals import (
@@ -262,6 +263,21 @@ def test_analyses_together_spend_no_more_than_the_whole_error():
     assert error_share([], until_decided=False) == error_share([3], until_decided=False) == 1.0
     assert error_share([3, 8], until_decided=False) == pytest.approx(1 / 6)
     assert next_analysis([], launches=8) == next_analysis([5], launches=8) == 8
+
+
+def test_one_sided_bounds_of_95_percent_are_those_of_a_90_percent_interval():
+    random = np.random.default_rng(16)
+    launches = draw(random, spread=0.01)
+    whole, narrow = (ratio_interval(launches, confidence=confidence) for confidence in (0.95, 0.90))
+    assert whole.one_sided == pytest.approx(narrow.bounds)
+
+
+def test_one_sided_bounds_hold_for_all_candidates_together():
+    """Of single rounds, Student's t by hand: each of two candidates has a one-sided error of 1 - 0.95 ** (1 / 2)."""
+    log = np.array([0.10, 0.12, 0.08, 0.11])
+    found = ratio_intervals([of_logs(*log), of_logs(*log)], confidence=0.95, family=2)[0]
+    half = stats.t.ppf(0.95**0.5, 3) * log.std(ddof=1) / 2
+    assert math.log(found.one_sided[1] / found.value) == pytest.approx(half, rel=1e-5)
 
 
 def test_an_analysis_after_another_is_wider():

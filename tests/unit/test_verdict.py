@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
 
-from reports.conclusions.verdict import decide, farthest, to_decide
+from reports.conclusions.verdict import by_launches_or_rounds, decide, farthest, to_decide
 from reports.estimate import Estimate
+from reports.statistics.intervals import RatioEstimate
 
 
 def interval(low, estimate, high):
@@ -33,6 +35,31 @@ def interval(low, estimate, high):
 )
 def test_verdict(bounds, verdict):
     assert decide(interval(*bounds), threshold=0.01) == verdict
+
+
+def ratio(low, estimate, high, *, narrower):
+    """A ratio whose one-sided bounds are those of ``narrower``."""
+    found = {"ci_low": low, "ci_high": high, "equivalence_low": narrower[0], "equivalence_high": narrower[1]}
+    return RatioEstimate(value=estimate, run_low=None, run_high=None, launches=5, pairs=100, caution=None, **found)
+
+
+@pytest.mark.parametrize(
+    ("one", "verdict"),
+    [
+        (ratio(0.985, 1.0, 1.015, narrower=(0.991, 1.009)), "equivalent"),
+        (ratio(0.985, 1.0, 1.015, narrower=(0.989, 1.009)), "undecided"),
+        (ratio(0.999, 1.02, 1.041, narrower=(1.001, 1.039)), "undecided"),
+    ],
+)
+def test_equivalence_takes_the_one_sided_bounds_and_faster_the_interval(one, verdict):
+    assert decide(one, threshold=0.01) == verdict
+    scaled = one.times(1.0)
+    assert decide(scaled, threshold=0.01) == verdict
+
+
+def test_to_become_equivalent_the_one_sided_bounds_must_shrink():
+    one = ratio(math.exp(-0.04), 1.0, math.exp(0.04), narrower=(math.exp(-0.02), math.exp(0.02)))
+    assert to_decide(one, threshold=0.01, measured=1.0, launches=5).value == pytest.approx(3.0)
 
 
 def test_without_timing_it_is_undecided():
@@ -82,6 +109,18 @@ def test_few_launches_hardly_tell_how_much_longer_and_two_do_not():
 def test_a_ratio_near_1_must_fit_inside_the_threshold():
     wide = interval(math.exp(-0.02), 1.0, math.exp(0.02))
     assert to_decide(wide, threshold=0.01, measured=1.0, launches=5).value == pytest.approx(3.0)
+
+
+def test_what_would_decide_in_launches_or_in_rounds():
+    """Half the width: four times as many launches; of rounds more, since they reduce only what is not between launches."""
+    half = math.log(1.03) * 2
+    wide = interval(1.03 * math.exp(-half), 1.03, 1.03 * math.exp(half))
+    of = functools.partial(by_launches_or_rounds, wide, threshold=0.01, launches=5, rounds=20)
+    assert (of(between_share=0.0).launches, of(between_share=0.0).rounds) == (15, 80)
+    assert of(between_share=0.2).rounds == math.ceil(20 * 0.8 / 0.05)
+    assert of(between_share=0.25).rounds is None, "launches alone differ by as much as may be left"
+    assert by_launches_or_rounds(wide, threshold=0.01, launches=2, rounds=20, between_share=0.0) is None
+    assert by_launches_or_rounds(None, threshold=0.01, launches=5, rounds=20, between_share=0.0) is None
 
 
 @pytest.mark.parametrize(

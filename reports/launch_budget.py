@@ -1,0 +1,189 @@
+"""What launches cost and how much they vary, and from this how long the next one shall be.
+
+The driver asks before each launch of a plan with a budget of minutes. No ratio is looked at, see ``reports.statistics.budget``.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from measurement.plans.plan import FLOOR, USUAL_LAUNCHES, Plan
+from measurement.records.record import LaunchRecord, LengthChoice
+from measurement.records.results import ResultsFolder
+from reports.conclusions.blocks import tabulate_blocks
+from reports.conclusions.cases import cases_of
+from reports.conclusions.evidence import Evidence, measuring_seconds
+from reports.conclusions.ratios import find_spread
+from reports.conclusions.steps import read_steps
+from reports.schema import SpreadFigures
+from reports.statistics.budget import (
+    ALONE_SHARE,
+    FEWEST_ALONE,
+    PILOTS,
+    UNKNOWN,
+    Cost,
+    Spread,
+    choose,
+    is_alone_due,
+    pilot_rounds,
+    wanted_alone,
+)
+
+
+def choose_length(
+    plan: Plan, folder: ResultsFolder, *, launch: int, left_s: float, known: dict[int, pd.DataFrame] | None = None
+) -> LengthChoice | None:
+    """How long the next launch shall be.
+
+    Args:
+        plan: of the folder.
+        folder: what was measured so far.
+        launch: the number of the next one.
+        left_s: seconds that are left of the budget.
+        known: blocks by launch that were read before; what is read now is added.
+
+    Returns:
+        None: the budget is spent, or another launch would not make intervals narrower.
+    """
+    everything = [record for record in folder.records() if record.complete]
+    records = [record for record in everything if not record.alone]
+    measured = rounds_of(records)
+    rounds, cost = [one for one in measured if one], cost_of(plan, records)
+    if len(measured) < PILOTS:
+        return _pilot(launch, measured, cost, left_s=left_s)
+    if cost is None or len(rounds) < 2:  # nothing is timed here
+        return None
+    cases: list[str | None] = [case.name for case in cases_of(records)]
+    blocks = _blocks(folder, records, {} if known is None else known)
+    spread = find_spread(plan, blocks, cases=cases or [None]) if len(blocks) else UNKNOWN
+    alone = _alone(plan, everything, cost) if not cases else NO_ALONE
+    found = LengthChoice(launch=launch, launches=0, left_s=left_s, start_s=cost.start_s, round_s=cost.round_s)
+    if spread is not UNKNOWN:
+        found.round_deviation = math.sqrt(spread.round_variance)
+        found.launch_deviation = math.sqrt(spread.expected.launch_variance)
+    return filled(found, rounds, cost, spread, alone, every=plan.measurement.alone_every)
+
+
+def filled(
+    found: LengthChoice, rounds: Sequence[int], cost: Cost, spread: Spread, alone: Alone, *, every: int
+) -> LengthChoice | None:
+    """A choice with its rounds and whether arms run one at a time; time for such launches to come is kept back."""
+    chosen = choose(rounds, cost=cost, spread=spread, left_s=found.left_s)
+    done = len(rounds) + alone.done
+    wanted = alone.wanted(done + (chosen.launches if chosen else 0), every=every)
+    to_come = wanted - alone.done
+    chosen = choose(rounds, cost=cost, spread=spread, left_s=found.left_s - to_come * alone.cost_s)
+    found.launches = done + to_come + (chosen.launches if chosen else 0)
+    is_due = chosen is None or is_alone_due(done, alone.done, launches=found.launches, wanted=wanted)
+    if to_come and is_due and found.left_s >= alone.cost_s:
+        found.alone, found.rounds = True, chosen.rounds if chosen else statistics.median_low(rounds)
+        return found
+    if chosen is None:
+        return None
+    found.rounds = chosen.rounds
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alone:
+    """Launches that ran their arms one at a time, and how many the budget has room for."""
+
+    done: int
+    room: int
+    cost_s: float
+
+    def wanted(self, launches: int, *, every: int) -> int:
+        """How many there are to be in all. Once there is one, there are to be two, though they leave room for fewer others."""
+        enough = max(launches, USUAL_LAUNCHES) if self.done else launches
+        wanted = min(wanted_alone(enough, every=every), self.room)
+        return max(wanted, self.done) if wanted >= FEWEST_ALONE else self.done
+
+
+NO_ALONE = Alone(done=0, room=0, cost_s=0.0)
+
+
+def _alone(plan: Plan, records: Sequence[LaunchRecord], cost: Cost) -> Alone:
+    """What such launches cost so far, or may be expected to: a start like that of all arms at once, and fewer blocks a round."""
+    measure = plan.measurement
+    if measure.minutes is None or measure.mode != "interleaved" or len(plan.arms) < 2:
+        return NO_ALONE
+    took = [seconds for seconds in _launch_seconds([record for record in records if record.alone]).values() if seconds]
+    share = len(plan.arms) / len(plan.compared_arms())
+    expected = cost.start_s + share * cost.round_s * pilot_rounds(cost, budget_s=60 * measure.minutes)
+    cost_s = statistics.fmean(took) if took else expected
+    left_s = ALONE_SHARE * 60 * measure.minutes - sum(took)
+    return Alone(done=len(took), room=len(took) + max(int(left_s / cost_s), 0), cost_s=cost_s)
+
+
+def summarise_spread(evidence: Evidence) -> SpreadFigures | None:
+    """How much a comparison's ratios vary, and what its launches cost; None where that is not known."""
+    cases: list[str | None] = [case.name for case in evidence.cases]
+    spread = find_spread(evidence.plan, evidence.blocks, cases=cases or [None]) if len(evidence.blocks) else UNKNOWN
+    records = [record for record in evidence.records if not record.alone]
+    rounds, cost = rounds_of(records), cost_of(evidence.plan, records)
+    timed = [one for one in rounds if one]
+    if spread is UNKNOWN or not timed:
+        return None
+    return SpreadFigures(
+        rounds=rounds,
+        start_s=cost.start_s if cost else None,
+        round_s=cost.round_s if cost else None,
+        round_deviation=math.sqrt(spread.round_variance),
+        launch_deviation=math.sqrt(spread.launch_variance),
+        between_share=spread.between_share(statistics.harmonic_mean(timed)),
+    )
+
+
+def _blocks(folder: ResultsFolder, records: Sequence[LaunchRecord], known: dict[int, pd.DataFrame]) -> pd.DataFrame:
+    """The blocks of these records that count."""
+    launches = {record.launch for record in records}
+    for launch in sorted(launches - known.keys()):
+        own = [record for record in records if record.launch == launch]
+        known[launch] = tabulate_blocks(read_steps(folder, own).valid(own).without_arm(FLOOR))
+    wrong = {record.arm for record in records if record.status == "wrong"}
+    blocks = pd.concat([known[launch] for launch in sorted(launches)], ignore_index=True)
+    return blocks[~blocks["arm"].isin(wrong)]
+
+
+def _pilot(launch: int, rounds: Sequence[int], cost: Cost | None, *, left_s: float) -> LengthChoice:
+    if cost is None:
+        return LengthChoice(launch=launch, launches=USUAL_LAUNCHES, left_s=left_s)
+    wanted = pilot_rounds(cost, budget_s=left_s * USUAL_LAUNCHES / max(USUAL_LAUNCHES - len(rounds), 1))
+    expected = max(int(left_s / (cost.start_s + wanted * cost.round_s)), PILOTS - len(rounds))
+    found = LengthChoice(launch=launch, rounds=wanted, launches=len(rounds) + expected, left_s=left_s)
+    found.start_s, found.round_s = cost.start_s, cost.round_s
+    return found
+
+
+def rounds_of(records: Sequence[LaunchRecord]) -> list[int]:
+    """The rounds of each launch, 0 where nothing was timed."""
+    launches: dict[int, int] = {}
+    for record in records:
+        rounds = len({block.round for block in record.blocks if block.kind == "sync"})
+        launches[record.launch] = max(launches.get(record.launch, 0), rounds)
+    return [launches[launch] for launch in sorted(launches)]
+
+
+def cost_of(plan: Plan, records: Sequence[LaunchRecord]) -> Cost | None:
+    """What a launch costs besides its rounds, the median over launches, and what a round costs; None where nothing was timed."""
+    measuring, whole = measuring_seconds(plan, records), _launch_seconds(records)
+    rounds = sum(rounds_of(records))
+    spent = sum(measuring.values())
+    if not rounds or not spent:
+        return None
+    starting = [max(whole[launch] - measuring[launch], 0.1) for launch in whole if measuring[launch]]
+    return Cost(start_s=statistics.median(starting), round_s=spent / rounds)
+
+
+def _launch_seconds(records: Sequence[LaunchRecord]) -> dict[int, float]:
+    """Wall time of each launch; of one whose driver was killed, what is known."""
+    found: dict[int, float] = {}
+    for record in records:
+        known = record.launch_s if record.launch_s is not None else (record.start_s or 0.0) + (record.measuring_s or 0.0)
+        found[record.launch] = max(found.get(record.launch, 0.0), known)
+    return found

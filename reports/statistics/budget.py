@@ -1,0 +1,149 @@
+"""How many rounds a launch shall have, so that a budget of time gives the narrowest interval. Numbers in, numbers out.
+
+A launch costs S seconds besides its rounds, and c seconds a round. Where one round's log-ratio has the standard deviation s within
+a launch and launches differ by l, the best number of rounds is sqrt(S / c) * s / l (Kalibera and Jones, "Rigorous benchmarking in
+reasonable time", ISMM 2013; arXiv 2007.10899, with its erratum). That holds for many launches. Student's t asks for more launches
+where few fit, so the number is chosen that makes the expected half-width t * sqrt(sum of the launches' variances) / launches least.
+
+Nothing here sees a ratio. Variances do not tell which arm is faster, so that a choice by them leaves the promised error as it is.
+``benchmarks/interval_coverage.py --only budget`` shows by simulation that it does, and what is lost to the best fixed choice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from measurement.plans.plan import USUAL_LAUNCHES
+from reports.statistics.intervals import LaunchRatios, launch_variance, pooled_df
+
+FEWEST_ROUNDS, MOST_ROUNDS = 4, 60
+PILOTS = 3
+"""Launches before the first choice. They count as all others do."""
+MOST_LAUNCHES = 10_000
+USUAL_RATIO = 3.5
+"""A round's deviation over that of launches, before it is known: 13 to 16% over 3 to 5% in the default plan on two cores."""
+USUAL_DEGREES = 4.0
+"""For how many degrees of freedom of a launch variance that counts beside what was found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a launch takes."""
+
+    start_s: float
+    """Besides its rounds: start, gate, end."""
+    round_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """How much log-ratios vary, the mean over the ratios of a comparison."""
+
+    round_variance: float
+    """Variance of a single round within its launch."""
+    launch_variance: float
+    """Variance of launches, beyond what their rounds explain."""
+    degrees: float
+    """Degrees of freedom of ``launch_variance``."""
+
+    @property
+    def expected(self) -> Spread:
+        """These variances, with that of launches drawn towards the usual one: three launches hardly tell it."""
+        usual = self.round_variance / USUAL_RATIO**2
+        known, assumed = self.degrees * self.launch_variance, USUAL_DEGREES * usual
+        variance = (known + assumed) / (self.degrees + USUAL_DEGREES)
+        return Spread(round_variance=self.round_variance, launch_variance=variance, degrees=self.degrees + USUAL_DEGREES)
+
+    def of_launch(self, rounds: float) -> float:
+        """The variance of a launch's log-ratio."""
+        return self.launch_variance + self.round_variance / rounds
+
+    def between_share(self, rounds: float) -> float:
+        """The share of it that is between launches; 0 where nothing varies."""
+        whole = self.of_launch(rounds)
+        return self.launch_variance / whole if whole else 0.0
+
+
+ALONE_SHARE = 0.25
+"""Launches that run one arm at a time may take this share of a budget at most."""
+FEWEST_ALONE = 2
+"""One launch one arm at a time tells nothing: how much such launches vary is then unknown."""
+UNKNOWN = Spread(round_variance=1.0, launch_variance=0.0, degrees=0.0)
+"""Before two launches are measured: the usual ratio of both is expected, and their size does not matter."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Length:
+    """What was chosen."""
+
+    rounds: int
+    """Rounds of the next launch."""
+    launches: int
+    """That are still to come, this one included, as far as can be seen."""
+
+
+def spread_of(pool: Sequence[LaunchRatios]) -> Spread:
+    """The spread of these ratios; ``UNKNOWN`` where no launch has two rounds, or none has a second launch."""
+    rounds = [one.round_variance for one in pool if one.df]
+    known = [one for one in pool if one.launches > 1]
+    if not rounds or not known or not any(rounds):
+        return UNKNOWN
+    scale = float(np.mean([one.scale for one in known]))
+    between = launch_variance(known) * scale
+    return Spread(round_variance=float(np.mean(rounds)), launch_variance=between, degrees=pooled_df(known))
+
+
+def wanted_alone(launches: int, *, every: int) -> int:
+    """How many of a comparison's launches run their arms one at a time: one in ``every``, two at least, none of few launches."""
+    return min(max(launches // every, FEWEST_ALONE), launches // 2) if every and launches >= USUAL_LAUNCHES else 0
+
+
+def is_alone_due(number: int, done: int, *, launches: int, wanted: int) -> bool:
+    """Whether the launch after ``number`` others is to run its arms one at a time, so that such launches lie evenly among all.
+
+    Args:
+        number: launches so far.
+        done: those of them that ran their arms one at a time.
+        launches: in all, as far as can be seen.
+        wanted: launches that are to run them one at a time, in all.
+    """
+    return done < wanted and number >= int((done + 0.5) * launches / wanted)
+
+
+def pilot_rounds(cost: Cost, *, budget_s: float) -> int:
+    """Rounds of a pilot launch: the best number if variances are as usual, and no more than leaves room for ``USUAL_LAUNCHES``."""
+    best = math.sqrt(cost.start_s / cost.round_s) * USUAL_RATIO
+    room = (budget_s / USUAL_LAUNCHES - cost.start_s) / cost.round_s
+    return int(min(max(min(best, room), FEWEST_ROUNDS), MOST_ROUNDS))
+
+
+def choose(done: Sequence[int], *, cost: Cost, spread: Spread, left_s: float) -> Length | None:
+    """How many rounds the next launch shall have.
+
+    Args:
+        done: rounds of each launch that was measured, two at least.
+        cost: of a launch.
+        spread: of the ratios so far.
+        left_s: seconds that may still be spent.
+
+    Returns:
+        None: no launch is left that would fit and make the interval narrower.
+    """
+    most = min(int(left_s / (cost.start_s + FEWEST_ROUNDS * cost.round_s)), MOST_LAUNCHES)
+    if most < 1:
+        return None
+    expected = spread.expected
+    number = np.arange(1, most + 1)
+    rounds = np.minimum(np.floor((left_s / number - cost.start_s) / cost.round_s), MOST_ROUNDS).clip(FEWEST_ROUNDS)
+    known = sum(expected.of_launch(one) for one in done)
+    total = len(done) + number
+    later = expected.launch_variance + expected.round_variance / rounds
+    half = special.stdtrit(total - 1, 0.975) * np.sqrt(known + number * later) / total
+    best = int(np.argmin(half))
+    so_far = special.stdtrit(len(done) - 1, 0.975) * math.sqrt(known) / len(done)
+    return Length(rounds=int(rounds[best]), launches=int(number[best])) if half[best] < so_far else None

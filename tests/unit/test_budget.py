@@ -1,0 +1,185 @@
+"""A budget of minutes: how long launches are chosen to be, from variances alone, and what that costs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from measurement.plans.plan import Measurement
+from measurement.records.record import LengthChoice
+from reports import write_reports
+from reports.launch_budget import Alone, choose_length, cost_of, filled
+from reports.statistics.budget import (
+    FEWEST_ROUNDS,
+    MOST_ROUNDS,
+    UNKNOWN,
+    Cost,
+    Spread,
+    choose,
+    pilot_rounds,
+    spread_of,
+)
+from reports.statistics.intervals import launch_ratios
+from reports.wording.method import method
+from runners.driver.rounds import RoundLimit
+from tests.kit.budgets import REGIMES, SCALES, fixed, interval_of, launch, on_a_budget, tables
+from tests.kit.ratios import log_width
+from tests.kit.results_factory import COMPARISON_ID, Truth, make_plan, write_results
+
+USUAL = Cost(start_s=23.0, round_s=0.8)
+
+
+def spread(of_rounds, of_launches, *, degrees=1000.0):
+    return Spread(round_variance=of_rounds**2, launch_variance=of_launches**2, degrees=degrees)
+
+
+def test_many_launches_have_as_many_rounds_as_kalibera_and_jones_say():
+    found = choose([19] * 3, cost=USUAL, spread=spread(0.145, 0.04), left_s=36_000)
+    assert found.rounds == pytest.approx(math.sqrt(23 / 0.8) * 0.145 / 0.04, abs=1)
+
+
+def test_few_launches_are_more_and_shorter_than_that():
+    """Student's t: 57 rounds would be best for many."""
+    assert math.sqrt(23 / 0.8) * 0.15 / 0.014 > 55
+    found = choose([18] * 3, cost=USUAL, spread=spread(0.15, 0.014), left_s=180)
+    assert found.launches >= 4 and found.rounds < 30
+
+
+@pytest.mark.parametrize(("one", "expected"), [(spread(0.001, 0.1), FEWEST_ROUNDS), (spread(0.3, 0.0), MOST_ROUNDS), (UNKNOWN, 18)])
+def test_rounds_stay_within_bounds(one, expected):
+    found = choose([20] * 3, cost=USUAL, spread=one, left_s=36_000)
+    assert abs(found.rounds - expected) <= 2
+
+
+def test_three_launches_hardly_tell_how_much_launches_vary():
+    """Where they agree by chance, the usual ratio of both variances still holds most."""
+    assert spread(0.14, 0.0, degrees=2).expected.launch_variance == pytest.approx((0.14 / 3.5) ** 2 * 4 / 6)
+
+
+@pytest.mark.parametrize("left_s", [-5.0, 0.0, 20.0])
+def test_where_no_launch_fits_there_is_none(left_s):
+    assert choose([18] * 8, cost=USUAL, spread=spread(0.145, 0.04), left_s=left_s) is None
+
+
+def test_a_launch_of_few_rounds_that_would_make_the_interval_wider_is_not_made():
+    """Launches count alike."""
+    assert choose([60] * 8, cost=USUAL, spread=spread(0.3, 0.001), left_s=27.0) is None
+    assert choose([60] * 8, cost=USUAL, spread=spread(0.01, 0.05), left_s=27.0).rounds >= FEWEST_ROUNDS
+
+
+def test_pilots_leave_room_for_eight_launches_and_are_short_where_starts_are():
+    for cost in (USUAL, Cost(start_s=10.0, round_s=2.0), Cost(start_s=1.0, round_s=0.2)):
+        rounds = pilot_rounds(cost, budget_s=300)
+        assert 8 * (cost.start_s + rounds * cost.round_s) <= 300
+    assert pilot_rounds(Cost(start_s=100.0, round_s=1.0), budget_s=300) == FEWEST_ROUNDS
+    assert pilot_rounds(Cost(start_s=1.0, round_s=0.2), budget_s=300) < 10
+
+
+def test_the_first_pilot_ends_when_it_knows_what_its_rounds_take():
+    pilot = RoundLimit(rounds=None, budget_s=300)
+    done = next(number for number in range(1, 100) if pilot.is_reached(number, 0.8 * number, start_s=18))
+    assert done == pilot_rounds(Cost(start_s=18 * 1.3, round_s=0.8), budget_s=300)
+    chosen = RoundLimit(rounds=20, budget_s=60)
+    assert [chosen.is_reached(number, 0.5 * number, start_s=18) for number in (19, 20)] == [False, True]
+    assert not chosen.is_reached(3, 90.0, start_s=18), "a launch has four rounds at least"
+    assert chosen.is_reached(4, 60.0, start_s=18), "and ends with the budget"
+
+
+def test_variances_are_recovered_from_launches():
+    random, regime = np.random.default_rng(1), REGIMES[0]
+    launches = [launch(regime, 40, random) for _ in range(60)]
+    pool = [launch_ratios(one, scale=scale) for one, scale in zip(tables(launches), SCALES, strict=True)]
+    found = spread_of(pool)
+    scale = np.mean(SCALES) / SCALES[0]
+    assert math.sqrt(found.round_variance / scale) == pytest.approx(regime.of_rounds, rel=0.1)
+    assert math.sqrt(found.launch_variance / scale) == pytest.approx(regime.of_launches, rel=0.25)
+    assert spread_of(pool[:0]) is UNKNOWN
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("regime", REGIMES[:2], ids=lambda one: one.name.replace(" ", "-"))
+def test_on_a_budget_intervals_cover_and_are_about_as_narrow_as_the_best_fixed_ones(regime):
+    """A small version of ``benchmarks/interval_coverage.py --only budget``; 60 draws have a standard error of 3 and of 4%."""
+    random = np.random.default_rng(17)
+    spent = [interval_of(on_a_budget(regime, 300.0, random)) for _ in range(60)]
+    best = min(np.mean([log_width(interval_of(fixed(regime, number, 300.0, random))) for _ in range(60)]) for number in (5, 7, 8))
+    assert sum(not one.excludes(1.0) for one in spent) / 60 >= 0.88
+    assert np.mean([log_width(one) for one in spent]) <= 1.25 * best
+
+
+def measured(tmp_path, name, *, ratio, launches=3):
+    """A folder with launches of a plan that has a budget; each took 60 s of 12 rounds, and 8 s to start."""
+    measurement = Measurement(minutes=10, block_steps=2).model_copy(update={"launches": launches})
+    plan = make_plan([name]).model_copy(update={"measurement": measurement})
+    truth = Truth(ratios={name: ratio}, launch_noise=0.02, drift=0.0)
+    folder = write_results(tmp_path / f"{ratio}", truth=truth, plan=plan)
+    return plan, folder
+
+
+def test_the_choice_does_not_depend_on_the_ratio(tmp_path):
+    chosen = []
+    for ratio in (1.0, 1.5):
+        plan, folder = measured(tmp_path, "horovod-gloo", ratio=ratio)
+        chosen.append(choose_length(plan, folder, launch=3, left_s=400.0))
+    assert chosen[0].rounds == chosen[1].rounds
+    assert chosen[0].launch_deviation == pytest.approx(chosen[1].launch_deviation, rel=0.05)
+
+
+def test_a_folder_tells_what_its_launches_cost_and_what_was_chosen_is_in_the_report(tmp_path):
+    plan, folder = measured(tmp_path, "horovod-gloo", ratio=1.1)
+    assert cost_of(plan, folder.records()) == Cost(start_s=8.0, round_s=5.0), "start_s stands in where launch_s is not known"
+    chosen = choose_length(plan, folder, launch=3, left_s=400.0)
+    assert (chosen.launch, chosen.rounds >= FEWEST_ROUNDS, chosen.launches > 3) == (3, True, True)
+    assert choose_length(plan, folder, launch=3, left_s=10.0) is None
+    manifest = folder.read_manifest()
+    folder.write_manifest(manifest.model_copy(update={"choices": [chosen]}))
+    comparison = write_reports(folder)
+    assert comparison.comparison_id == COMPARISON_ID and comparison.choices == [chosen]
+    said = " ".join(method(comparison))
+    assert "10 minutes were given" in said and "pilots of 12, 12, 12 rounds" in said and "is between launches" in said
+    assert 0 <= comparison.spread.between_share <= 1
+    assert "launches" not in comparison.measurement
+    went_on = comparison.model_copy(update={"measurement": {**comparison.measurement, "minutes": None, "launches": 5}})
+    assert "minutes were given" not in " ".join(method(went_on))
+
+
+def test_at_most_a_quarter_of_the_budget_is_for_launches_one_arm_at_a_time(tmp_path):
+    plan, folder = measured(tmp_path, "horovod-gloo", ratio=1.1)
+    for record in folder.records():
+        folder.write_record(record.model_copy(update={"launch_s": 33.0, "measuring_s": 10.0}))
+
+    def chosen(**changes):
+        measurement = plan.measurement.model_copy(update=changes)
+        return choose_length(plan.model_copy(update={"measurement": measurement}), folder, launch=3, left_s=300.0)
+
+    assert chosen().alone
+    assert not chosen(alone_every=0).alone
+    assert not chosen(minutes=3.0).alone, "two launches of about 26 s are more than a quarter"
+    assert not chosen(mode="sequential").alone
+    interleaved = chosen(alone_every=0)
+    assert chosen().launches < interleaved.launches + 2, "the others are fewer for it"
+
+
+@pytest.mark.parametrize(("alone_s", "together", "alone"), [(33.0, 6, 2), (37.0, 5, 2), (50.0, 8, 0)])
+def test_a_whole_budget_has_two_launches_one_arm_at_a_time_or_none(alone_s, together, alone):
+    """Five minutes on two cores: 33 s each are within a quarter of them, and 50 s are not. Both stay within the budget."""
+    rounds, done, left_s = [18] * 3, 0, 300 - 3 * 37.4
+    for number in range(3, 30):
+        room = int(75 / alone_s) if alone_s < 40 else 0
+        budget = Alone(done=done, room=room, cost_s=alone_s)
+        found = LengthChoice(launch=number, launches=0, left_s=left_s)
+        chosen = filled(found, rounds, USUAL, spread(0.145, 0.04), budget, every=5)
+        if chosen is None:
+            break
+        done += chosen.alone
+        rounds += [] if chosen.alone else [chosen.rounds]
+        left_s -= alone_s if chosen.alone else USUAL.start_s + chosen.rounds * USUAL.round_s
+    assert abs(len(rounds) - together) <= 1 and done == alone
+    assert left_s > -1
+
+
+def test_pilots_come_first_whatever_the_time(tmp_path):
+    plan, folder = measured(tmp_path, "horovod-gloo", ratio=1.1, launches=1)
+    assert choose_length(plan, folder, launch=1, left_s=-100.0).rounds == FEWEST_ROUNDS
