@@ -51,7 +51,7 @@ QUIET_DDP = {**DDP, "options": {"broadcast_buffers": False}}
 pass, and they wait less if a step ends later."""
 HOROVOD = {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"}
 LOCAL = {"ddp": DDP, "horovod-gloo": HOROVOD, "horovod-mpi": {**HOROVOD, "transport": "mpi"}}
-DEFAULTS = {"minutes": 5, "local_every": 4}
+DEFAULTS = {"launches": 5, "seconds_per_launch": 22, "local_every": 4}
 """Those of plans/local.yaml."""
 HOG = """
 import os, sys, time

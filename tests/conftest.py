@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import random
 import re
 import secrets
 import shutil
@@ -139,6 +140,12 @@ def cheap_launcher(arm):
     if arm.get("transport") == "mpi":
         return {}
     return {"launcher": FORKED if arm.get("backend") == "horovod" else "spawn"} if arm.get("backend") in OVER_GLOO else {}
+
+
+def drawn(cases, *, number):
+    """So many of the cases, by the commit: other ones with each change, and the same ones again for who looks at a failure."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout
+    return random.Random(commit).sample(cases, k=number)
 
 
 def documented_files() -> dict[str, str]:

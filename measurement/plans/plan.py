@@ -38,7 +38,7 @@ ArmRole = Literal["baseline", "control", "candidate", "floor"]
 USUAL_LAUNCHES = 8
 """Launches that a budget of minutes makes room for. From fewer, Student's t makes intervals wide."""
 FIXED_LENGTH = ("launches", "seconds_per_launch", "steps_per_launch", "rounds")
-"""Settings of ``measurement`` that say how long is measured. Each of them turns ``minutes`` off."""
+"""Settings of ``measurement`` that say how long is measured, in the place of ``minutes``."""
 NOT_OF_SCRIPTS = {"floor": False, "local_every": 0, "alone_every": 0, "rehearsal": "never"}
 """Settings of ``measurement`` that mean nothing for arms by command, and what they are there."""
 NOT_IN_TRAINING = {"control": False, "local_every": 0, "minutes": None, "alone_every": 0}
@@ -189,20 +189,18 @@ class Measurement(Section):
     mode: Literal["interleaved", "sequential", "separate"] = "interleaved"
     """``interleaved``: all arms are up at once and take turns. ``sequential``: one at a time, the launch is the unit. ``separate``:
     people started the runs themselves, each by its own command (``python -m runners.ddp``); no driver runs such a plan."""
-    minutes: float | None = Field(default=5.0, gt=0)
-    """Minutes to spend, starts and checks included. Three launches show what a launch costs and how much it varies. That sets the
-    rounds of the later ones. At least three launches are made. In a study, each point has as many minutes. Turned off where
-    ``launches``, ``seconds_per_launch``, ``steps_per_launch`` or ``rounds`` is given, and in trainings."""
+    minutes: float | None = Field(default=None, gt=0)
+    """Minutes to spend, starts and checks included, in the place of a number and length of launches. Three launches show what a
+    launch costs and how much it varies. That sets the rounds of the later ones. At least three launches are made. In a study, each
+    point has as many minutes."""
     launches: int = Field(default=5, ge=1)
-    """How often every arm is started anew. The interval counts launches; with three, the variance is poorly estimated. Turns
-    ``minutes`` off."""
+    """How often every arm is started anew. The interval counts launches; with three, the variance is poorly estimated."""
     seconds_per_launch: float = Field(default=45.0, gt=0)
-    """Seconds of blocks in each launch, all arms together. Rounds are never cut, so a launch may run over by one. Turns ``minutes``
-    off."""
+    """Seconds of blocks in each launch, all arms together. Rounds are never cut, so a launch may run over by one."""
     steps_per_launch: int | None = Field(default=None, ge=1)
-    """Timed steps of each arm in each launch. Turns ``minutes`` off, and replaces ``seconds_per_launch``."""
+    """Timed steps of each arm in each launch. Replaces ``seconds_per_launch``."""
     rounds: int | None = Field(default=None, ge=1)
-    """Rounds per launch. In a round each arm has one block. Turns ``minutes`` off, and replaces ``seconds_per_launch``."""
+    """Rounds per launch. In a round each arm has one block. Replaces ``seconds_per_launch``."""
     block_s: float = Field(default=0.15, gt=0)
     """Wished length of a block in seconds. It sets the steps per block, which are the same for all arms. Many short blocks
     give narrower intervals than few long ones."""
@@ -212,7 +210,7 @@ class Measurement(Section):
     """Untimed steps at the start of each block."""
     local_every: int = Field(default=4, ge=0)
     """Every this many rounds, each arm also runs a block without gradient exchange. 0: never; the report then cannot say why."""
-    alone_every: int = Field(default=5, ge=0)
+    alone_every: int = Field(default=0, ge=0)
     """One in so many launches runs its arms one at a time, two launches at least, to check that interleaving does not make the
     answer. Done where there are eight launches or more, and within a quarter of ``minutes``. 0: never. Not in micro-benchmarks, and
     not of scripts, which may end and be started anew within a launch."""

@@ -12,7 +12,7 @@ import torch
 
 from measurement.records.results import ResultsFolder
 from measurement.world import World
-from tests.conftest import HAS_HOROVOD, needs_horovod
+from tests.conftest import HAS_HOROVOD
 from tests.distributed.ranks import training
 from tests.distributed.ranks.interrupted import DIES_AT
 from tests.kit.commands import MPIRUN, forked, run
@@ -60,21 +60,34 @@ def uninterrupted(tmp_path_factory):
     return epochs_of(folder)
 
 
-@pytest.mark.parametrize("runner", ["ddp", "fsdp2", "zero", pytest.param("hvd", marks=needs_horovod)])
-def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path, monkeypatch, uninterrupted, runner):
-    keep = ["--checkpoint", tmp_path / "kept.pt", "--checkpoint-steps", "5"]
-    monkeypatch.setenv(DIES_AT, "1:8")
-    killed = train(runner, tmp_path / "killed", *keep)
-    assert killed.returncode != 0
-    assert not ResultsFolder(tmp_path / "killed").records()
+KILLED = [
+    ("ddp", "1:8", "epoch 2, step 6 of 13"),
+    ("fsdp2", "1:12", "epoch 2, step 11 of 13"),
+    ("zero", "2:8", "epoch 3, step 6 of 13"),
+    *([("hvd", "2:12", "epoch 3, step 11 of 13")] if HAS_HOROVOD else []),
+]
+"""Who goes on from the checkpoint of the one before, before which batch it dies, and where the next one begins."""
+
+
+def test_a_training_that_is_killed_again_and_again_goes_on_under_any_backend_as_if_nothing_had_happened(
+    tmp_path, monkeypatch, uninterrupted
+):
+    keep, begins = ["--checkpoint", tmp_path / "kept.pt", "--checkpoint-steps", "5"], None
+    for runner, dies_at, next_begins in KILLED:
+        monkeypatch.setenv(DIES_AT, dies_at)
+        killed = train(runner, tmp_path / runner, *keep, *["--resume"] * bool(begins))
+        assert killed.returncode != 0
+        assert not begins or f"resumed at {begins}" in killed.stdout
+        assert not ResultsFolder(tmp_path / runner).records()
+        begins = next_begins
     monkeypatch.delenv(DIES_AT)
-    done = train(runner, tmp_path / "resumed", *keep, "--resume")
+    done = train("ddp", tmp_path / "resumed", *keep, "--resume")
     assert done.returncode == 0, done.stderr
-    assert "resumed at epoch 2, step 6 of 13" in done.stdout
+    assert f"resumed at {begins}" in done.stdout
     assert epochs_of(tmp_path / "resumed") == uninterrupted
     (record,) = ResultsFolder(tmp_path / "resumed").records()
-    assert [block.steps for block in record.blocks] == [13, 13], "those that ended in this run, each whole"
-    assert len(ResultsFolder(tmp_path / "resumed").steps(record)) == 2 * 2 * 13
+    assert [block.steps for block in record.blocks] == [13], "those that ended in this run, each whole"
+    assert len(ResultsFolder(tmp_path / "resumed").steps(record)) == 2 * 13
 
 
 def test_a_training_is_told_as_it_goes_and_its_best_is_kept_and_evaluated(tmp_path, uninterrupted):

@@ -17,8 +17,7 @@ pytestmark = pytest.mark.usefixtures("no_processes_left")
 @needs_horovod
 def test_all_transports_under_one_launcher_pass_the_gate(tmp_path):
     arms = {
-        "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "mpirun"},
-        "naive-mpi": {"backend": "naive", "transport": "mpi", "launcher": "horovodrun"},
+        "ddp": {"backend": "ddp", "transport": "mpi", "launcher": "mpirun"},
         "horovod-gloo": {"backend": "horovod", "transport": "gloo", "launcher": "mpirun"},
         "server": {"backend": f"{REPOSITORY / 'examples' / 'parameter_server.py'}:ParameterServer", "launcher": "spawn"},
     }
@@ -30,11 +29,11 @@ def test_all_transports_under_one_launcher_pass_the_gate(tmp_path):
         assert (record.status, record.exit_codes) == ("ok", [0]), record.error
         assert record.parity.gradient_error < 1e-5
     described = {arm: record.ranks[1].backend for arm, record in records.items()}
-    assert [described[arm]["transport"] for arm in arms] == ["gloo", "mpi", "gloo", "gloo"]
-    assert described["naive-mpi"]["mpi_library"] == "mpi4py"
-    assert "MPI" in described["naive-mpi"]["mpi_version"]
+    assert [described[arm]["transport"] for arm in arms] == ["mpi", "gloo", "gloo"]
+    assert described["ddp"]["mpi_library"] == "mpi4py"
+    assert "MPI" in described["ddp"]["mpi_version"]
     assert described["horovod-gloo"]["controller"] == "gloo"
-    assert [records[arm].launcher for arm in arms] == ["mpirun", "horovodrun", "mpirun", "spawn"]
+    assert [records[arm].launcher for arm in arms] == ["mpirun", "mpirun", "spawn"]
 
 
 def test_data_parallel_is_refused_without_a_gpu_and_passes_through():

@@ -6,12 +6,9 @@ a full disk are in ``test_nothing_is_lost``. All cells: ``python benchmarks/faul
 
 from __future__ import annotations
 
-import random
-import subprocess
-
 import pytest
 
-from tests.conftest import HAS_HOROVOD, REPOSITORY
+from tests.conftest import HAS_HOROVOD, drawn
 from tests.kit import faults
 from tests.kit.faults import Cell
 
@@ -26,16 +23,8 @@ TOGETHER = [
 ]
 """Faults of arms."""
 ALONE = ["stop-driver.block.ddp-gloo", "read-only.finish.ddp-gloo"]
-
-
-def commit():
-    """By which the cells are drawn: other ones with each change, and the same ones again for who looks at a failure."""
-    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "none"
-
-
-DRAWN = random.Random(commit()).sample([text for text in TOGETHER if HAS_HOROVOD or "horovod" not in text], k=4)
-DRAWN_ALONE = random.Random(commit()).choice(ALONE)
+DRAWN = drawn([text for text in TOGETHER if HAS_HOROVOD or "horovod" not in text], number=4)
+DRAWN_ALONE = drawn(ALONE, number=1)
 
 
 def cell(text):
@@ -53,7 +42,7 @@ def test_a_fault_of_an_arm_is_named_and_the_others_finish(together, text):
     assert together.broken.get(cell(text), []) == []
 
 
-@pytest.mark.parametrize("text", [DRAWN_ALONE])
+@pytest.mark.parametrize("text", DRAWN_ALONE)
 def test_a_fault_of_the_driver_or_its_disk_loses_nothing(tmp_path, text):
     if cell(text).fault in faults.NEED_MOUNTS and not faults.can_mount():
         pytest.skip("only root may mount")

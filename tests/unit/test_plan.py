@@ -155,11 +155,11 @@ def test_overrides_replace_and_are_checked(tmp_path):
             read_plan(path, overrides=[wrong])
 
 
-def test_a_plan_has_five_minutes_unless_it_says_how_long_launches_are():
+def test_minutes_stand_in_the_place_of_a_number_and_length_of_launches():
     lengths = ("launches", "rounds")
     content = {**TINY, "measurement": {name: value for name, value in TINY["measurement"].items() if name not in lengths}}
-    plan = check_plan(content, source="test")
-    assert plan.measurement.minutes == 5
+    assert check_plan(content, source="test").measurement.minutes is None
+    plan = check_plan({**content, "measurement": {**content["measurement"], "minutes": 5}}, source="test")
     assert check_plan(yaml.safe_load(plan.to_yaml()), source="again") == plan
     assert not {*plan.model_dump()["measurement"]} & {"launches", "seconds_per_launch", "rounds"}
     for length in ({"launches": 3}, {"seconds_per_launch": 9}, {"rounds": 4}, {"steps_per_launch": 9}):

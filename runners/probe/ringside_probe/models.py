@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import Any, Iterable, Iterator, List, Tuple
+from typing import Any, Callable, Iterable, Iterator, List, Tuple
 
 WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "_original_module")
 """Names that torch.compile, FSDP and others give to what they wrap."""
@@ -14,16 +14,36 @@ BUFFER = "buffer:"
 Named = List[Tuple[str, Any]]
 
 
+def objects_of(is_wanted: Callable[[type], bool]) -> list[Any]:
+    """All objects whose classes are wanted.
+
+    No other thread runs meanwhile: torch 2.0 warns of each tensor that a library's thread lets go while this one sees all objects.
+    """
+    interval = sys.getswitchinterval()
+    known: dict[type, bool] = {}
+
+    def is_one(kind: type) -> bool:
+        if kind not in known:
+            known[kind] = is_wanted(kind)
+        return known[kind]
+
+    sys.setswitchinterval(1.0)
+    try:
+        return [one for one in gc.get_objects() if is_one(type(one))]
+    finally:
+        sys.setswitchinterval(interval)
+
+
 def of_kind(*names: str) -> list[Any]:
     """All objects of classes by these names, or derived from them, such as learning-rate schedules."""
     wanted = set(names)
-    return [one for one in gc.get_objects() if wanted.intersection(base.__name__ for base in type(one).__mro__)]
+    return objects_of(lambda kind: bool(wanted.intersection(base.__name__ for base in kind.__mro__)))
 
 
 def find_roots() -> list[Any]:
     """Modules with parameters that lie in no other module."""
     torch: Any = sys.modules["torch"]
-    modules = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module) and "_modules" in vars(one)]
+    modules = [one for one in objects_of(lambda kind: issubclass(kind, torch.nn.Module)) if "_modules" in vars(one)]
     inside = {id(child) for module in modules for child in module._modules.values() if child is not None}
     return [one for one in modules if id(one) not in inside and next(one.parameters(), None) is not None]
 

@@ -57,7 +57,7 @@ def build(args, device):
     # Horovod: the learning rate grows with the ranks.
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * hvd.size(), momentum=args.momentum)
     if args.mistake == "no-buffer-broadcast":
-        hvd.broadcast_parameters(model.named_parameters(), root_rank=0)
+        hvd.broadcast_parameters(dict(model.named_parameters()), root_rank=0)
     elif args.mistake != "ranks-start-apart":
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
