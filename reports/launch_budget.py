@@ -36,7 +36,13 @@ from reports.statistics.budget import (
 
 
 def choose_length(
-    plan: Plan, folder: ResultsFolder, *, launch: int, left_s: float, known: dict[int, pd.DataFrame] | None = None
+    plan: Plan,
+    folder: ResultsFolder,
+    *,
+    launch: int,
+    left_s: float,
+    between_s: float = 0.0,
+    known: dict[int, pd.DataFrame] | None = None,
 ) -> LengthChoice | None:
     """How long the next launch shall be.
 
@@ -45,6 +51,7 @@ def choose_length(
         folder: what was measured so far.
         launch: the number of the next one.
         left_s: seconds that are left of the budget.
+        between_s: seconds from the end of a launch until the next begins, in which records are written and read.
         known: blocks by launch that were read before; what is read now is added.
 
     Returns:
@@ -53,7 +60,7 @@ def choose_length(
     everything = [record for record in folder.records() if record.complete]
     records = [record for record in everything if not record.alone]
     measured = rounds_of(records)
-    rounds, cost = [one for one in measured if one], cost_of(plan, records)
+    rounds, cost = [one for one in measured if one], cost_of(plan, records, between_s=between_s)
     if len(measured) < PILOTS:
         return _pilot(launch, measured, cost, left_s=left_s)
     if cost is None or len(rounds) < 2:  # nothing is timed here
@@ -61,7 +68,7 @@ def choose_length(
     cases: list[str | None] = [case.name for case in cases_of(records)]
     blocks = _blocks(folder, records, {} if known is None else known)
     spread = find_spread(plan, blocks, cases=cases or [None]) if len(blocks) else UNKNOWN
-    alone = _alone(plan, everything, cost) if not cases else NO_ALONE
+    alone = _alone(plan, everything, cost, between_s=between_s) if not cases else NO_ALONE
     found = LengthChoice(launch=launch, launches=0, left_s=left_s, start_s=cost.start_s, round_s=cost.round_s)
     if spread is not UNKNOWN:
         found.round_deviation = math.sqrt(spread.round_variance)
@@ -107,12 +114,12 @@ class Alone:
 NO_ALONE = Alone(done=0, room=0, cost_s=0.0)
 
 
-def _alone(plan: Plan, records: Sequence[LaunchRecord], cost: Cost) -> Alone:
+def _alone(plan: Plan, records: Sequence[LaunchRecord], cost: Cost, *, between_s: float) -> Alone:
     """What such launches cost so far, or may be expected to: a start like that of all arms at once, and fewer blocks a round."""
     measure = plan.measurement
     if measure.minutes is None or measure.mode != "interleaved" or len(plan.arms) < 2:
         return NO_ALONE
-    took = [seconds for seconds in _launch_seconds([record for record in records if record.alone]).values() if seconds]
+    took = [seconds + between_s for seconds in _launch_seconds([record for record in records if record.alone]).values() if seconds]
     share = len(plan.arms) / len(plan.compared_arms())
     expected = cost.start_s + share * cost.round_s * pilot_rounds(cost, budget_s=60 * measure.minutes)
     cost_s = statistics.fmean(took) if took else expected
@@ -169,7 +176,7 @@ def rounds_of(records: Sequence[LaunchRecord]) -> list[int]:
     return [launches[launch] for launch in sorted(launches)]
 
 
-def cost_of(plan: Plan, records: Sequence[LaunchRecord]) -> Cost | None:
+def cost_of(plan: Plan, records: Sequence[LaunchRecord], *, between_s: float = 0.0) -> Cost | None:
     """What a launch costs besides its rounds, the median over launches, and what a round costs; None where nothing was timed."""
     measuring, whole = measuring_seconds(plan, records), _launch_seconds(records)
     rounds = sum(rounds_of(records))
@@ -177,7 +184,7 @@ def cost_of(plan: Plan, records: Sequence[LaunchRecord]) -> Cost | None:
     if not rounds or not spent:
         return None
     starting = [max(whole[launch] - measuring[launch], 0.1) for launch in whole if measuring[launch]]
-    return Cost(start_s=statistics.median(starting), round_s=spent / rounds)
+    return Cost(start_s=statistics.median(starting) + between_s, round_s=spent / rounds)
 
 
 def _launch_seconds(records: Sequence[LaunchRecord]) -> dict[int, float]:

@@ -41,7 +41,7 @@ FIXED_LENGTH = ("launches", "seconds_per_launch", "steps_per_launch", "rounds")
 """Settings of ``measurement`` that say how long is measured, in the place of ``minutes``."""
 NOT_OF_SCRIPTS = {"floor": False, "local_every": 0, "alone_every": 0, "rehearsal": "never"}
 """Settings of ``measurement`` that mean nothing for arms by command, and what they are there."""
-NOT_IN_TRAINING = {"control": False, "local_every": 0, "minutes": None, "alone_every": 0}
+NOT_IN_TRAINING = {"control": False, "local_every": 0, "minutes": None}
 """Settings of ``measurement`` that mean nothing where arms train to the end, and what they are there."""
 
 
@@ -212,8 +212,8 @@ class Measurement(Section):
     """Every this many rounds, each arm also runs a block without gradient exchange. 0: never; the report then cannot say why."""
     alone_every: int = Field(default=0, ge=0)
     """One in so many launches runs its arms one at a time, two launches at least, to check that interleaving does not make the
-    answer. Done where there are eight launches or more, and within a quarter of ``minutes``. 0: never. Not in micro-benchmarks, and
-    not of scripts, which may end and be started anew within a launch."""
+    answer. Done where there are eight launches or more, and within a quarter of ``minutes``. 0: never. Not in trainings, not in
+    micro-benchmarks, and not of scripts, which may end and be started anew within a launch."""
     parity_steps: int = Field(default=3, ge=1)
     """Optimizer steps after which all ranks' parameters must agree."""
     control: bool = True

@@ -68,7 +68,7 @@ class Launch:
         self.number = number
         self.starting_s = 0.0
         """What was not spent on measuring, up to the rounds."""
-        self._began = time.monotonic()
+        self._began = self.ended_s = time.monotonic()
         self._sample_unit = workload.workload.sample_unit if workload else "samples"
         self._cases = cases
         self._folder = folder
@@ -163,8 +163,9 @@ class Launch:
         """End every arm, then write every record, whatever goes wrong with one of them."""
         for arm in self.arms:
             arm.session.end()
+        self.ended_s = time.monotonic()
         for arm in self.arms:
-            arm.record.launch_s = time.monotonic() - self._began
+            arm.record.launch_s = self.ended_s - self._began
         errors = []
         for arm in self.arms:
             try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import statistics
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -73,6 +75,9 @@ class ComparisonRun:
         self._is_own_work_found = self._is_rehearsed = False
         self._limit: RoundLimit | None = None
         """When the next launch has enough rounds, where the plan has a budget of minutes."""
+        self._between: list[float] = []
+        """Seconds from the end of each launch of this session until the next began."""
+        self._ended_s: float | None = None
         self._blocks: dict[int, pd.DataFrame] = {}
         """Blocks by launch, as far as they were read to choose how long the next one is."""
         self._alone = False
@@ -291,7 +296,8 @@ class ComparisonRun:
         most = measure.max_minutes if measure.until_decided and measure.max_minutes is not None else measure.minutes
         left_s = 60 * min(measure.minutes, most) - spent_s
         number = next(number for number in itertools.count() if number not in measured)
-        return choose_length(self.plan, self.folder, launch=number, left_s=left_s, known=self._blocks)
+        between_s = statistics.median(self._between) if self._between else 0.0
+        return choose_length(self.plan, self.folder, launch=number, left_s=left_s, between_s=between_s, known=self._blocks)
 
     def _set_limit(self, choice: LengthChoice | None) -> None:
         """Have the next launch as long as chosen; as the last one, where another would not help."""
@@ -342,6 +348,8 @@ class ComparisonRun:
     def _launch(self, number: int, endpoint: DriverEndpoint) -> None:
         self.progress.start()
         self.history.note_launch(number)
+        if self._ended_s is not None:
+            self._between.append(time.monotonic() - self._ended_s)
         alone = self._runs_alone(number)
         launch = self._new_launch(number, endpoint, limit=self._limit, alone=alone)
         try:
@@ -351,6 +359,7 @@ class ComparisonRun:
                 self.history.manifest.fairness = fairness_table([arm.record for arm in launch.compared])
             self.history.starting_s += launch.starting_s
             self.history.training_s += launch.measuring_s
+            self._ended_s = launch.ended_s
         self.progress.launch_done()
 
     def _new_launch(self, number: int, endpoint: DriverEndpoint, *, limit: RoundLimit | None, alone: bool) -> Launch:

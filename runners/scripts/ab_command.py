@@ -75,10 +75,8 @@ FLAGS: Sequence[Flag] = (
     *BY_ARM,
     *OF_BOTH,
     Flag(MEASURING, Plan, "hosts", ("-H", "--hosts")),
-    _measurement(
-        "minutes", is_optional=True, help="Minutes to spend; launches and their length are chosen so that intervals are narrow."
-    ),
-    _measurement("launches", default=None),
+    _measurement("minutes", help="Minutes to spend; launches and their length are chosen so that intervals are narrow."),
+    _measurement("launches", is_optional=True),
     _measurement("steps_per_launch", ("--steps",)),
     _measurement("until_decided", help="Add launches until the verdict is decided."),
     _measurement("max_minutes", help="With --until-decided: no new launch after this long."),

@@ -156,7 +156,8 @@ def test_a_budget_of_minutes_makes_three_launches_at_least_and_is_spent_once(tmp
 def test_some_of_eight_launches_run_one_arm_at_a_time(tmp_path):
     """Six of the eight are copies of the first, since only the two others are about this."""
     arms = {"ddp": {"backend": "ddp"}, "other": {"backend": "ddp", "options": {"bucket_cap_mb": 1}}}
-    plan, out = write_plan(tmp_path, arms=arms, measurement={"control": True, "floor": True, "local_every": 1}), tmp_path / "out"
+    measurement, out = {"control": True, "floor": True, "local_every": 1, "alone_every": 5}, tmp_path / "out"
+    plan = write_plan(tmp_path, arms=arms, measurement=measurement)
     first = ringside_here("compare", plan, "-o", out)
     assert first.returncode == 0, first.stderr
     for launch in (1, 3, 4, 5, 7):

@@ -111,7 +111,7 @@ def test_on_a_budget_intervals_cover_and_are_about_as_narrow_as_the_best_fixed_o
 
 def measured(tmp_path, name, *, ratio, launches=3):
     """A folder with launches of a plan that has a budget; each took 60 s of 12 rounds, and 8 s to start."""
-    measurement = Measurement(minutes=10, block_steps=2).model_copy(update={"launches": launches})
+    measurement = Measurement(minutes=10, block_steps=2, alone_every=5).model_copy(update={"launches": launches})
     plan = make_plan([name]).model_copy(update={"measurement": measurement})
     truth = Truth(ratios={name: ratio}, launch_noise=0.02, drift=0.0)
     folder = write_results(tmp_path / f"{ratio}", truth=truth, plan=plan)
