@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from measurement.communicator import Communicator
 from measurement.conditions.disturbing_variables import Library, refusal
 from measurement.errors import PlanError
+from measurement.plans.settings import NoOptions
 from measurement.world import World
 
 INTERFACE = 1
@@ -33,12 +34,6 @@ Store = Any
 
 
 Value = TypeVar("Value")
-
-
-class NoOptions(BaseModel):
-    """Options of a backend that has none; every backend's options refuse unknown names."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Prepared:

@@ -12,19 +12,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
+from measurement.plans.settings import NoOptions
+
 Batch = Any
 """Whatever ``batches`` yields. Only the workload that made it looks inside."""
-
-
-class NoOptions(BaseModel):
-    """Options of a workload that has none. Like all options, they refuse unknown names."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Workload(ABC):

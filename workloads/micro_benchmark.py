@@ -10,8 +10,8 @@ import torch
 from pydantic import BaseModel
 
 from measurement.communicator import Communicator
+from measurement.plans.settings import NoOptions
 from measurement.records.record import Case
-from workloads.base import NoOptions
 
 
 class Repetition(ABC):

@@ -52,7 +52,7 @@ def _is_other_head(found: Tensor, wanted: Tensor) -> bool:
 
 @lru_cache(maxsize=1)
 def _read(path: Path) -> Mapping[str, Tensor]:
-    """Read a state dict. Cached, because the model is rebuilt before every block."""
+    """Read a state dict. Cached, because the gate builds the model again."""
     try:
         found: Any = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:

@@ -17,6 +17,12 @@ Quantity = Literal["train_loss", "train_top1", "train_top5", "held_out_loss", "h
 """Means over an epoch's samples; top1 and top5 are shares of right answers."""
 
 
+class NoOptions(BaseModel):
+    """Options of a backend or workload that has none. Like all options, they refuse unknown names."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
 class LossScale(BaseModel):
     """How ``amp-fp16`` scales its loss: as ``torch.amp.GradScaler`` does, with its names and defaults."""
 

@@ -30,7 +30,7 @@ def run_once(tmp_path_factory):
         key = (*command, runner)
         if key not in done:
             folder = tmp_path_factory.mktemp("run") / "run"
-            done[key] = run(*command, "-m", *f"runners.{runner}".split(), *SHORT, "-o", folder), folder
+            done[key] = run(*command, "-m", *f"runners.{runner}".split(), *SHORT, "--threads", "1", "-o", folder), folder
         return done[key]
 
     return run_it

@@ -69,6 +69,7 @@ KILLED = [
 """Who goes on from the checkpoint of the one before, before which batch it dies, and where the next one begins."""
 
 
+@pytest.mark.timeout(600)  # five runs, one after another
 def test_a_training_that_is_killed_again_and_again_goes_on_under_any_backend_as_if_nothing_had_happened(
     tmp_path, monkeypatch, uninterrupted
 ):
