@@ -46,7 +46,7 @@ def run_through(folder, argv):
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=needs_horovod if "run" in name[1:4] else ()) for name in LAUNCHERS]
+    scope="module", params=[pytest.param(name, marks=() if name == "torchrun" else needs_horovod) for name in LAUNCHERS]
 )
 def launched(request, tmp_path_factory):
     return request.param, run_through(tmp_path_factory.mktemp(request.param), LAUNCHERS[request.param])
@@ -113,7 +113,7 @@ def alone(folder, name, *, blocks=2, **settings):
         replies = arm.receive()
         while isinstance(replies[-1], StartedReply | BlockReply) and len(replies) <= blocks:
             replies += arm.block(20, block=len(replies))
-        if isinstance(replies[-1], BlockReply):
+        if isinstance(replies[-1], StartedReply | BlockReply):
             replies += arm.finish()
         else:
             arm.exit_code = arm.process.wait(timeout=60)
@@ -150,9 +150,19 @@ def test_a_script_that_raises_is_told_with_its_line(tmp_path):
     assert "Traceback" in arm.log
 
 
+def test_what_goes_wrong_in_the_probe_does_not_end_the_script(tmp_path):
+    replies, arm = alone(tmp_path, "odd")
+    assert isinstance(replies[-1], ErrorReply)
+    assert replies[-1].message == "the probe failed: RuntimeError: not yet"
+    assert any("batches.py" in line for line in replies[-1].excerpt)
+    assert arm.exit_code == 0
+    assert "ended by itself 39" in arm.log
+
+
 def test_several_optimizers_step_in_an_iteration(tmp_path):
-    replies, _ = alone(tmp_path, "two_optimizers", blocks=1)
+    replies, _ = alone(tmp_path, "two_optimizers", blocks=1, samples_per_step=32)
     script = replies[0].script
+    assert (script.samples_from, replies[1].block.ranks[0].samples) == ("samples_per_step", [32] * 20)
     assert [step.backward_passes for step in script.steps] == [1, 3, 3, 3, 3]
     assert (script.configuration["accumulation"], script.configuration["optimizer.1.class"]) == (1, "Adam")
     assert {"0.weight", "Linear.weight"} <= set(script.started)
@@ -201,12 +211,6 @@ def test_parameters_without_optimizer_and_batches_without_loader_are_told(tmp_pa
     script = alone(tmp_path, "lost_parameters", blocks=0)[0][0].script
     assert script.without_optimizer == ["1.weight", "1.bias", "3.weight", "3.bias"]
     assert (script.samples_from, script.steps[0].samples, script.steps[0].batch) == (None, None, None)
-
-
-def test_samples_may_be_given(tmp_path):
-    replies, _ = alone(tmp_path, "lost_parameters", blocks=1, samples_per_step=32)
-    assert replies[0].script.samples_from == "samples_per_step"
-    assert replies[1].block.ranks[0].samples == [32] * 20
 
 
 def test_one_script_begins_with_the_parameters_of_another(tmp_path):

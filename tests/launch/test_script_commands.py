@@ -348,3 +348,11 @@ def test_what_a_launcher_says_has_a_remedy():
     assert "measurement.mode: sequential" in hint_of("... EADDRINUSE: address already in use")
     assert "has no torch" in hint_of("ModuleNotFoundError: No module named 'torch'")
     assert hint_of("all is well") is None
+
+
+def test_a_plan_of_commands_has_no_arms_to_leave_out(tmp_path):
+    (tmp_path / "t.py").touch()
+    plan_of(tmp_path, a="torchrun t.py", b="torchrun t.py")
+    done = ringside_here("compare", tmp_path / "plan.yaml", "--available", "-o", tmp_path / "out")
+    assert done.returncode == 2
+    assert "--available is for arms of backends; arms by command all run, or none" in done.stderr

@@ -42,9 +42,9 @@ def watch(rank: Rank) -> None:
         leave_by(status, *more)
 
     def at_end() -> None:
-        error = known.get("error") or sys.exc_info()[1]
-        if known["code"] and isinstance(error, Exception):
-            guarded(tell_error, rank, error)
+        for error in (sys.exc_info()[1], known.get("error") if known["code"] else None):
+            if isinstance(error, Exception):
+                guarded(tell_error, rank, error)
         guarded(tell, rank, {"kind": "ended", "steps": rank.recorder.iterations, "exit_code": known["code"]})
 
     sys.excepthook = excepthook

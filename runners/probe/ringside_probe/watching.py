@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import sys
 from time import perf_counter_ns
@@ -20,7 +21,7 @@ def watch_torch(settings: Settings) -> rank.Rank:
     torch: Any = sys.modules["torch"]
     recorder = Recorder(settings.iteration_ends)
     own = rank.Rank(settings, recorder)
-    optimizer = sys.modules["torch.optim.optimizer"]
+    optimizer = importlib.import_module("torch.optim.optimizer")
     optimizer.register_optimizer_step_pre_hook(recorder.pre_hook)
     optimizer.register_optimizer_step_post_hook(recorder.post_hook)
     watch_backward(torch.autograd, recorder)

@@ -156,6 +156,23 @@ def raises_in_a_step():
             continue
 
 
+class Odd:
+    @property
+    def shape(self):
+        raise RuntimeError("not yet")
+
+
+def odd():
+    """Its batches cannot be looked at once it has taken 15 steps; it ends after 40."""
+    model, x, y = net(), torch.randn(4, 6), torch.randint(0, 3, (4,))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for batch in DataLoader(range(40), batch_size=None, collate_fn=lambda number: [Odd() if number > 15 else x, number]):
+        optimizer.zero_grad()
+        loss_of(model, {"x": x, "labels": {"y": y}}).backward()
+        optimizer.step()
+    print("ended by itself", batch[1])
+
+
 def spawned(rank):
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2, init_method=f"file://{sys.argv[2]}")
     plain(20 if rank == 0 else 40)
