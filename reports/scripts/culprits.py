@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -105,6 +106,10 @@ def _summed(pair: Pair) -> Culprit | None:
     return Culprit(field="gradients.scale", sentence=sentence, values={pair.theirs.name: 1.0, pair.ours.name: factor})
 
 
+ROUNDING = 1e-5
+"""A gradient this much smaller than the largest is nothing but rounding, such as that of a bias before a batch norm."""
+
+
 def _left_out(arm: ScriptArm) -> list[str]:
     """Parameters that get a gradient and never move: no optimizer has them, or one has them that no longer are the model's."""
     without = dict.fromkeys(name for report in arm.reports for name in report.without_optimizer)
@@ -112,7 +117,8 @@ def _left_out(arm: ScriptArm) -> list[str]:
     if without or not steps or not any(rate for step in steps for rate in step.learning_rates):
         return list(without)
     changed = set(changed_parameters(arm.first))
-    seen = {name for name, sketch in steps[0].gradients.items() if any(sketch)}
+    sizes = {name: math.hypot(*sketch) for name, sketch in steps[0].gradients.items()}
+    seen = {name for name, size in sizes.items() if size > ROUNDING * max(sizes.values())}
     known = parameters_of(arm.first.started)
     return [name for name in known if name in seen and name not in changed and any(name in step.parameters for step in steps)]
 

@@ -445,11 +445,13 @@ def _apart_words(found: _Judged) -> str:
     return f"{words}; its first gradients agree" if gradients.verdict != "not compared" else words
 
 
+LEAST_FACTOR = 0.01
+"""Gradients whose sizes differ by less are not said to be apart by a factor."""
 MOST_TENSORS = 5
 """Where more are apart, they are not named in the sentence."""
 
 
 def _gradient_words(gradients: GradientEquality) -> str:
-    if gradients.factor is not None:
+    if gradients.factor is not None and abs(gradients.factor - 1) > LEAST_FACTOR:
         return f" by a factor of {gradients.factor:.3g}"
     return f" ({named(gradients.names)})" if 0 < len(gradients.names) <= MOST_TENSORS else ""
