@@ -109,7 +109,7 @@ def evaluates():
         if number % 16 == 15:
             model.eval()
             with torch.no_grad():
-                for _ in range(40):
+                for _ in range(150):
                     for held in held_out:
                         loss_of(model, held)
             torch.save(model.state_dict(), "/dev/null")
