@@ -327,7 +327,8 @@ def mingpt_flags(folder: Path) -> str:
     data = folder / "minGPT-ddp" / "mingpt" / "data" / "input.txt"
     return (
         f"data_config.path={data} data_config.block_size=32 data_config.truncate=0.2 gpt_config.n_layer=2 gpt_config.n_head=2 "
-        "gpt_config.n_embd=64 trainer_config.batch_size=16 trainer_config.data_loader_workers=0 trainer_config.save_every=1000"
+        "gpt_config.n_embd=64 trainer_config.batch_size=16 trainer_config.data_loader_workers=0 trainer_config.save_every=1000 "
+        f"hydra.run.dir={folder / 'runs'}"
     )
 
 
