@@ -19,7 +19,7 @@ from measurement.records.record import LaunchRecord
 from measurement.records.script_report import ScriptReport
 from reports.script_schema import Equality, GradientEquality, LossEquality, Nearness, ParameterEquality, StartEquality
 from reports.scripts.losses import compare_losses, loss_unit
-from reports.scripts.rank_agreement import NOISE, ranks_apart, usual_lengths
+from reports.scripts.rank_agreement import NOISE, beyond_noise, ranks_apart, usual_lengths
 from reports.scripts.sketches import BUFFER, Sketches, Tensors, common_names, farthest, named, share
 from reports.statistics.student import Array
 
@@ -208,7 +208,7 @@ def _gradients(ours: ScriptReport, theirs: ScriptReport) -> _Gradients | None:
     if not names or not (mine.norm or its.norm):
         return None
     between = mine.less(its)
-    lengths = np.maximum(np.maximum(mine.norms, its.norms), NOISE * usual_lengths(its, theirs))
+    lengths = beyond_noise(np.maximum(mine.norms, its.norms), usual_lengths(its, theirs))
     return _Gradients(
         distance=share(between.norm, its.norm),
         by_name={name: share(d, n) for name, d, n in zip(names, between.norms, lengths, strict=True)},

@@ -133,7 +133,7 @@ def _gradients(first: ScriptReport, others: Sequence[ScriptReport]) -> list[str]
             continue
         ours, theirs = (Sketches.of(report.steps[0].gradients, names) for report in (other, first))
         usual = usual_lengths(theirs, first)
-        lengths = np.maximum(np.maximum(ours.norms, theirs.norms), NOISE * usual)
+        lengths = beyond_noise(np.maximum(ours.norms, theirs.norms), usual)
         shares = {name: share(d, n) for name, d, n in zip(names, ours.less(theirs).norms, lengths, strict=True)}
         found.append({name: value for name, value in shares.items() if not value <= OF_A_GRADIENT})
     return _united(found)
@@ -143,6 +143,11 @@ def usual_lengths(gradients: Sketches, report: ScriptReport) -> Array:
     """How long the gradient of each parameter would be if its elements were as large as those of all together."""
     sizes = np.array([report.sizes.get(name, 1) for name in gradients.names], dtype=np.float64)
     return np.asarray(gradients.norm * np.sqrt(sizes / max(float(sizes.sum()), 1.0)))
+
+
+def beyond_noise(lengths: Array, usual: Array) -> Array:
+    """What gradients of these lengths are held against: those that may be nothing but rounding, against usual ones."""
+    return np.where(lengths < NOISE * usual, usual, lengths)
 
 
 def changed_parameters(report: ScriptReport) -> list[str]:
