@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +9,7 @@ from typing import Any
 
 from reports.script_schema import Severity
 from reports.scripts.equality import gradient_factor
-from reports.scripts.rank_agreement import apart_words, changed_parameters
+from reports.scripts.rank_agreement import NOISE, apart_words, changed_parameters, usual_lengths
 from reports.scripts.script_arms import ScriptArm, shown
 from reports.scripts.sketches import Sketches, common_names, named, parameters_of
 
@@ -106,10 +105,6 @@ def _summed(pair: Pair) -> Culprit | None:
     return Culprit(field="gradients.scale", sentence=sentence, values={pair.theirs.name: 1.0, pair.ours.name: factor})
 
 
-ROUNDING = 1e-5
-"""A gradient this much smaller than the largest is nothing but rounding, such as that of a bias before a batch norm."""
-
-
 def _left_out(arm: ScriptArm) -> list[str]:
     """Parameters that get a gradient and never move: no optimizer has them, or one has them that no longer are the model's."""
     without = dict.fromkeys(name for report in arm.reports for name in report.without_optimizer)
@@ -117,8 +112,10 @@ def _left_out(arm: ScriptArm) -> list[str]:
     if without or not steps or not any(rate for step in steps for rate in step.learning_rates):
         return list(without)
     changed = set(changed_parameters(arm.first))
-    sizes = {name: math.hypot(*sketch) for name, sketch in steps[0].gradients.items()}
-    seen = {name for name, size in sizes.items() if size > ROUNDING * max(sizes.values())}
+    gradients = Sketches.of(steps[0].gradients, list(steps[0].gradients))
+    usual = usual_lengths(gradients, arm.first)
+    lengths = zip(steps[0].gradients, gradients.norms, usual, strict=True)
+    seen = {name for name, length, least in lengths if length > NOISE * least}  # else nothing but rounding
     known = parameters_of(arm.first.started)
     return [name for name in known if name in seen and name not in changed and any(name in step.parameters for step in steps)]
 
