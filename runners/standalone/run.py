@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ from runners.standalone.throughput import measure
 from runners.standalone.training_run import TrainingRun
 
 if TYPE_CHECKING:
+    from backends.base import Store
     from runners.event_log import TensorboardLog
 
 
@@ -47,6 +48,8 @@ class StandaloneRun:
     options: RunOptions
     training: TrainingOptions
     folder: ResultsFolder
+    store: Store | None = field(default=None, init=False)
+    """Where the ranks met. Rank 0 may serve it, so it lasts as long as the run: others may still be starting."""
 
     def run(self) -> None:
         """Run from start to end.
@@ -106,9 +109,9 @@ class StandaloneRun:
         if self.world.rank == 0 and is_to_check(resolve_workload(job.workload, job.workload_options)):
             for note in require_workable_here(self.plan, job):
                 self._say(f"note: {note}")
-        store = rendezvous_store(job, self.world, timeout=timeout)
-        with joint_start(store, self.world, say=self._say_why):
-            engine = start_engine(job, self.world, store=store, timeout=timeout)
+        self.store = rendezvous_store(job, self.world, timeout=timeout)
+        with joint_start(self.store, self.world, say=self._say_why):
+            engine = start_engine(job, self.world, store=self.store, timeout=timeout)
         for note in engine.data_notes:
             self._say(f"note: {note}")
         return engine

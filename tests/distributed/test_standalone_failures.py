@@ -144,6 +144,23 @@ def test_a_rank_that_cannot_start_ends_those_of_other_hosts(tmp_path):
 
 
 @needs_horovod
+def test_a_rank_that_starts_late_finds_the_place_where_the_ranks_met(tmp_path):
+    """Rank 0 serves it, as under srun."""
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    late = ["--transport", "gloo", "--backend", f"{PLUGIN}:LateHorovod", "-o", tmp_path / "run"]
+    done = subprocess.run(
+        [*LAUNCHERS["mpirun"], "runners.hvd", *SHORT_MPI, *late],
+        cwd=REPOSITORY,
+        env=environment() | meeting,
+        capture_output=True,
+        text=True,
+        timeout=ENDS_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@needs_horovod
 def test_bytes_that_are_no_text_do_not_hold_up_a_run(tmp_path):
     """horovodrun 0.28.1 stops reading there."""
     workload = ["--workload", f"{BINARY}:BinaryOutput", *SHORT_MPI, "--blocks", "9"]

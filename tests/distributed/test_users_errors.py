@@ -75,9 +75,7 @@ def test_an_exception_in_a_run_of_ones_own(tmp_path):
     done = run(*command, "-m", f"runners.{runner}", "--workload", f"{IDIOMS}:RaisesInLoader", *short, "-o", tmp_path / "out")
     assert done.returncode != 0
     ours = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
-    cause, ended = ": OSError: sample 60 is damaged (in a loader process), at ", "is killed by signal: Terminated"
-    assert cause in ours[0], "the cause comes first, whatever ranks say that the launcher ends with it"
-    assert all(cause in line or ended in line for line in ours)
+    assert all(": OSError: sample 60 is damaged (in a loader process), at " in line for line in ours)
     rank = int(ours[0].split()[2])
     assert LINE in done.stderr
     path = tmp_path / "out" / f"rank-{rank}-traceback.txt"

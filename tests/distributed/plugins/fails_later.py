@@ -54,6 +54,16 @@ class UnstartedDDP(DDP):
         return super().setup(world, device=device, store=store)
 
 
+class LateHorovod(Horovod):
+    """Rank 1 is still starting when rank 0 has started: nothing fails."""
+
+    def prepare(self, model, build_optimizer):
+        prepared = super().prepare(model, build_optimizer)
+        if hvd.rank() == 1:
+            time.sleep(4)
+        return prepared
+
+
 class HangingDDP(Fails, DDP):
     def fail(self):
         time.sleep(600)
