@@ -17,6 +17,8 @@ from runners.processes.process_exit import interrupted_code
 from runners.processes.remote_results import append, kept_replies, timings_name
 from runners.rank.remote_error import RemoteError
 
+MEANWHILE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+
 
 class PartialResults:
     """One rank's blocks in the folder of its run. Nothing is collective."""
@@ -41,9 +43,10 @@ class PartialResults:
     def write_record(self, record: LaunchRecord | None, error: BaseException) -> None:
         """Write what was measured and why there is no more, unless another rank has done so or there is nothing.
 
-        Signals are ignored meanwhile: a launcher ends the ranks whose peer has failed, within milliseconds.
+        Signals are ignored meanwhile: a launcher ends the ranks whose peer has failed, within milliseconds, and their loaders'
+        processes, for which torch raises at SIGCHLD.
         """
-        handlers = {ending: signal.signal(ending, signal.SIG_IGN) for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        handlers = {ending: signal.signal(ending, _ignore) for ending in MEANWHILE}
         try:
             with contextlib.suppress(RecordError):  # what ended the run is what its user has to know
                 self._write(record, error)
@@ -78,3 +81,7 @@ class PartialResults:
         while replies := kept_replies(files, number=len(found), world_size=world_size):
             found.append(BlockRecord.joined([BlockRecord.model_validate_json(reply) for reply in replies]))
         return found
+
+
+def _ignore(_number: int, _frame: object) -> None:
+    """Unlike SIG_IGN it leaves ended children to who waits for them."""
