@@ -244,10 +244,16 @@ def _compressed(pair: Pair) -> Culprit | None:
         return None
     arm, other = (pair.ours, pair.theirs) if ours is not None else (pair.theirs, pair.ours)
     field = "horovod.compression" if "horovod.compression" in arm.fields else "ddp.comm_hook"
-    beside = other.compression or "their own type"
-    sentence = f"{arm.name} exchanges gradients in {arm.compression} ({field}), {other.name} in {beside}"
+    sentence = f"{arm.name} exchanges gradients {_exchanged(arm)} ({field}), {other.name} {_exchanged(other)}"
     values = {pair.theirs.name: theirs, pair.ours.name: ours}
     return Culprit(field=field, sentence=sentence, values=values, covers=["horovod.compression", "ddp.comm_hook"])
+
+
+def _exchanged(arm: ScriptArm) -> str:
+    """In a type, or by a hook whose type is not known."""
+    if arm.compression is None:
+        return "in their own type"
+    return f"in {arm.compression}" if arm.compression in ("float16", "bfloat16") else f"by {arm.compression}"
 
 
 def _seeds(pair: Pair) -> Culprit | None:

@@ -112,6 +112,11 @@ class ArmProcesses:
             self._keep_logs(self._fetched)
         return self._tails(ranks)
 
+    @property
+    def launchers_log(self) -> Path:
+        """What the launchers print, on this host."""
+        return self._folder / LAUNCHER_LOG
+
     def last_words(self, ranks: Iterable[int]) -> list[str]:
         """Return the last lines that ranks have logged, those of the launchers where they have none. See ``log_tails``."""
         tails = self._tails(ranks).values()

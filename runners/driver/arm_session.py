@@ -23,6 +23,8 @@ from runners.protocol.messages import Command, FinishCommand, FinishedReply, Job
 
 EXIT_TIMEOUT_S = 30.0
 SUPERVISOR_TIMEOUT_S = 10.0
+LEAST_WAIT_S = 1.0
+"""For the ready ranks of an arm that was waited for after others, whose time to start is over as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +111,8 @@ class ArmSession:
 
     def await_ready(self) -> list[StartedReply]:
         """Wait until all ranks and their supervisors have connected and all models are built; return the first reports."""
-        replies = self._channel.receive(StartedReply, timeout_s=self._measure.start_timeout_s)
+        left_s = self.started_s + self._measure.start_timeout_s - time.monotonic()
+        replies = self._channel.receive(StartedReply, timeout_s=max(left_s, LEAST_WAIT_S))
         deadline = time.monotonic() + SUPERVISOR_TIMEOUT_S
         while len(known := self._supervisors.of(self.name, self._launch)) < self._world_size:
             if time.monotonic() > deadline:

@@ -74,8 +74,7 @@ class Diagnosis:
         raised = self.of_errors(errors)
         if raised is None and self.processes.has_ended():
             suspects = "".join(f"; {suspect}" for suspect in self._suspects())
-            excerpt = self.processes.last_words([])
-            return self.failed(f"the ranks did not report; {self.processes.fate()}{suspects}", excerpt=excerpt)
+            return self.failed(f"the ranks did not report; {self.processes.fate()}{suspects}", excerpt=self._launchers_words())
         return raised
 
     def of_lost_launcher(self) -> ArmFailed | None:
@@ -136,6 +135,10 @@ class Diagnosis:
         message = "; ".join([what, *gone.values(), self.processes.fate(), *suspects])
         excerpt = [] if lost else self.processes.last_words(first)
         return self._outcome(message, ranks=lost or first, tails=tails, excerpt=excerpt)
+
+    def _launchers_words(self) -> list[str]:
+        """What the launchers' log says of why no rank reported."""
+        return self.processes.last_words([])
 
     def _suspects(self) -> list[str]:
         return [f"their environment has {one.setting}, which {one.variable.does}" for one in self._variables]

@@ -73,10 +73,11 @@ class LaunchProgress:
         """Show a table, or a line, that stays."""
         self._console.print(what)
 
-    def tick(self, measured_s: float) -> None:
-        """Set how many seconds of blocks this launch has done."""
-        part = min(1.0, measured_s / self._seconds)
-        self._show(part, f"{part:.0%} measured", launch_s=self._spent_s() - measured_s + self._seconds)
+    def tick(self, measured_s: float, *, share: float | None = None) -> None:
+        """Set how many seconds of blocks this launch has done; ``share``: of all, where not seconds decide that."""
+        part = min(1.0, measured_s / self._seconds if share is None else share)
+        whole_s = self._seconds if share is None else measured_s / part
+        self._show(part, f"{part:.0%} measured", launch_s=self._spent_s() - measured_s + whole_s)
 
     def epochs(self, done: int, of: int) -> None:
         """Set how many epochs this launch has done, all arms together, from 0 on; later ones are expected to take as long."""

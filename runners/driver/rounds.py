@@ -117,7 +117,7 @@ class Rounds:
                 arm.run_unless_failed(partial(self._block, kind=kind, case=case, number=number, began=began))
             took = time.monotonic() - began
             done = took - (_restarting_s(arms) - restarted_s)
-            self._progress.tick(done)
+            self._progress.tick(done, share=self._share_of(number + 1))
             self._keep()
             is_over = self._is_enough(number + 1, took) if self._is_enough else self._has_planned_length(number + 1, done)
             if is_over or not any(arm.is_running for arm in arms):
@@ -126,9 +126,16 @@ class Rounds:
             arm.record.measuring_s = time.monotonic() - began
 
     def _has_planned_length(self, rounds: int, seconds: float) -> bool:
+        share = self._share_of(rounds)
+        return seconds >= self._seconds if share is None else share >= 1
+
+    def _share_of(self, rounds: int) -> float | None:
+        """How much of the launch so many rounds are; None where seconds decide."""
+        if self._is_enough:
+            return None
         if self._measure.steps_per_launch:
-            return rounds * min(size.steps for size in self._sizes.values()) >= self._measure.steps_per_launch
-        return rounds >= self._measure.rounds if self._measure.rounds else seconds >= self._seconds
+            return rounds * min(size.steps for size in self._sizes.values()) / self._measure.steps_per_launch
+        return rounds / self._measure.rounds if self._measure.rounds else None
 
     def _rounds(self, arms: Sequence[ArmLaunch]) -> Iterator[list[NextBlock]]:
         """Yield rounds without end: each arm once in each case, and a trained workload's arms sometimes once without exchange.

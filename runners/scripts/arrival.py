@@ -19,6 +19,8 @@ LIBRARIES = ("libtorch", "libtorch_cpu", "libtorch_python")
 FIRST_FLAGS = 6
 """Words of a command line among which a Python's own flags are looked for."""
 LAUNCHER_FILES = ("torchrun", "torch.distributed.run", "horovodrun", "mpirun", "ssh_guard", "multiprocessing")
+LAUNCHERS_PREFIX = re.compile(r"(\[[\d,]+\](<std(out|err)>:| ?)|\d+: )?")
+"""Of horovodrun, mpirun --tag-output and srun --label."""
 HINTS = (
     (
         re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE),
@@ -103,6 +105,21 @@ def why_others(connected: Sequence[ScriptRank], refused: Sequence[ScriptRank], *
             f"start it by the launcher that it is written for; if not, {said}"
         )
     return f"its ranks count {counted}, and {ranks} were expected; {said}"
+
+
+def first_traceback(log: str) -> list[str]:
+    """Return the first Python traceback of a launcher's log, without what launchers put before each line; none: nothing. Pure."""
+    lines = [LAUNCHERS_PREFIX.match(line) for line in log.splitlines()]
+    split = [(found[0], found.string[found.end() :]) for found in lines if found]
+    begin = next((number for number, (_, line) in enumerate(split) if line.startswith("Traceback (most recent")), None)
+    if begin is None:
+        return []
+    prefix, found = split[begin][0], []
+    for line in (line for before, line in split[begin + 1 :] if before == prefix):
+        found.append(line)
+        if not line.startswith(" "):
+            break
+    return found
 
 
 def hint_of(log: str) -> str | None:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from measurement.errors import cut
 from measurement.records.record import BlockRecord
 from runners.driver.arm_channel import ArmChannel, Expected, raise_if
-from runners.driver.arm_processes import LAUNCHER_LOG, ArmProcesses
+from runners.driver.arm_processes import LAST_WORDS, LAUNCHER_LOG, ArmProcesses
 from runners.driver.arm_session import EXIT_TIMEOUT_S, ArmSession, Exchange
 from runners.driver.diagnosis import SETTLE_S, ArmFailed, Diagnosis
 from runners.driver.endpoint import DriverEndpoint
 from runners.planning.arms import LaunchedArm
 from runners.protocol.messages import BlockCommand, BlockReply, Command, EndedReply, ErrorReply, Reply, StartCommand, StartedReply
-from runners.scripts.arrival import hint_of, look_at, why_others, why_silent
+from runners.scripts.arrival import first_traceback, hint_of, look_at, why_others, why_silent
 from runners.scripts.probe_server import ProbeServer
 from runners.scripts.script_setup import ScriptSetup, ScriptStart
 
+MOST_LOG_CHARACTERS = 1 << 20
 ENDING_S = 10.0
 """So long after one rank has come to its end the others are waited for."""
 
@@ -72,6 +75,13 @@ class ScriptDiagnosis(Diagnosis):
         if hint is None and not self.has_reported and set(self.processes.codes) == {0}:
             hint = "it ended without a step that the probe saw; does it train, by torch.optim, and is its Python the right one?"
         return [hint] if hint else []
+
+    def _launchers_words(self) -> list[str]:
+        """The script's own exception, behind which launchers print much."""
+        with contextlib.suppress(OSError), self.processes.launchers_log.open(encoding="utf-8", errors="replace") as file:
+            if found := first_traceback(file.read(MOST_LOG_CHARACTERS)):
+                return [cut(line) for line in found[-LAST_WORDS:]]
+        return super()._launchers_words()
 
     def _hosts(self, ranks: Sequence[int]) -> list[str]:
         known = self._supervisors.of(self.arm, self.launch)
@@ -212,6 +222,7 @@ class ScriptSession(ArmSession):
         self.starts += 1
         self._begin(self._setup, self._endpoint)
         self._frozen = False
+        self.started_s = time.monotonic()
         self._channel.send(StartCommand())
         with self._failing_alone():
             self._processes.start()

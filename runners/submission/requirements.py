@@ -63,7 +63,7 @@ def time_warnings(plan: Plan, request: JobRequest) -> Iterator[str]:
         PlanError: it ends before the first launch is measured.
     """
     measurement = plan.measurement
-    if measurement.rounds is not None or plan.training is not None:
+    if measurement.rounds is not None or measurement.steps_per_launch is not None or plan.training is not None:
         return
     given, each = minutes_of(request.time), (measurement.expected_launch_s + STOPS_BEFORE_S) / 60
     smaller = "measurement.seconds_per_launch" if measurement.minutes is None else "measurement.minutes"

@@ -19,7 +19,7 @@ from runners.hosts.placement import with_hosts
 from runners.launchers.carried_variables import carrying, on_hosts, seeded
 from runners.launchers.command_lines import VALUES, blocking_flag, ranks_of, read_command
 from runners.planning.plan_reading import read_plan
-from runners.scripts.arrival import SeenPython, hint_of, look_at, why_others, why_silent
+from runners.scripts.arrival import SeenPython, first_traceback, hint_of, look_at, why_others, why_silent
 from runners.scripts.probe_server import ScriptRank
 from runners.scripts.script_setup import PROBE_FOLDER, encoded, resolve_scripts
 from tests.conftest import BIN, needs_horovod, ringside_here
@@ -351,6 +351,27 @@ def test_what_a_launcher_says_has_a_remedy():
     assert "measurement.mode: sequential" in hint_of("... EADDRINUSE: address already in use")
     assert "has no torch" in hint_of("ModuleNotFoundError: No module named 'torch'")
     assert hint_of("all is well") is None
+
+
+def test_the_first_traceback_is_found_behind_what_horovodrun_puts_before_its_lines():
+    log = """note
+[0]<stderr>:Traceback (most recent call last):
+[1]<stderr>:Traceback (most recent call last):
+[0]<stderr>:  File "train.py", line 3, in <module>
+[1]<stderr>:  File "train.py", line 3, in <module>
+[0]<stderr>:    main()
+[1]<stderr>:    main()
+[0]<stderr>:ValueError: no such flag
+[1]<stderr>:ValueError: no such flag
+Traceback (most recent call last):
+  File "horovodrun", line 8
+RuntimeError: Horovod detected that one or more processes exited with non-zero status
+"""
+    assert first_traceback(log) == ['  File "train.py", line 3, in <module>', "    main()", "ValueError: no such flag"]
+    assert (
+        first_traceback(log.replace("[0]<stderr>:", "").replace("[1]<stderr>:", "[1,1]<stderr>:"))[-1] == "ValueError: no such flag"
+    )
+    assert first_traceback("all is well") == []
 
 
 def test_a_plan_of_commands_has_no_arms_to_leave_out(tmp_path):

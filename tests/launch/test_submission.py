@@ -105,6 +105,7 @@ def test_a_time_limit_that_ends_the_plan_is_told_and_one_that_ends_its_first_lau
     assert told.startswith("--time 8 is shorter than the plan's blocks alone (10 minutes, 5 launches); 'ringside submit --resume'")
     assert not [*time_warnings(planned(measurement=measurement), asked(1, 2, time="0:20:00"))]
     assert "15 launches" in next(time_warnings(planned(measurement=measurement, **POINTS), asked(1, 2, time="0:20:00")))
+    assert not [*time_warnings(planned(measurement={"steps_per_launch": 60}), asked(1, 2, time="1"))]
     with pytest.raises(PlanError, match=r"--time 1 is shorter than one launch: 120 s of blocks"):
         [*time_warnings(planned(measurement=measurement), asked(1, 2, time="1"))]
 

@@ -10,7 +10,7 @@ import math
 import os
 import subprocess
 import sys
-from collections import UserDict
+from collections import UserDict, deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ import torch
 from measurement import environment
 from measurement.conditions.conditions import fingerprint
 from runners.launchers import horovodrun, mpirun, torchrun
-from runners.probe.ringside_probe import batches, blocks, host, imports, models, place, settings, sketches
+from runners.probe.ringside_probe import batches, blocks, host, imports, loaders, models, place, settings, sketches
 from runners.probe.ringside_probe.recorder import FOREIGN_STEPS, WITHOUT_BACKWARD, Recorder
 from tests.conftest import REPOSITORY
 
@@ -407,6 +407,22 @@ def test_losses_are_means_by_step_and_those_that_were_changed_since_are_unknown(
 
 
 def test_gaps_are_long_and_unusual():
-    assert blocks.gaps_in([0.01] * 9 + [0.2]) == [(9, 0.2)]
-    assert blocks.gaps_in([0.001] * 9 + [0.04]) == []
-    assert blocks.gaps_in([0.1] * 9 + [0.9]) == []
+    assert blocks.gaps_in([0.01] * 9 + [0.2], deque()) == [(9, 0.2)]
+    assert blocks.gaps_in([0.001] * 9 + [0.04], deque()) == []
+    assert blocks.gaps_in([0.1] * 9 + [0.9], deque()) == []
+
+
+def test_what_an_evaluation_waits_for_its_loader_is_no_wait_of_a_training():
+    recorder = Recorder()
+    take = loaders.timed_next(lambda _: torch.zeros(4), recorder)
+    with torch.no_grad():
+        take(None)
+    assert (recorder.wait, recorder.pending) == (0, 0)
+    take(None)
+    assert recorder.wait > 0 and recorder.pending == 4
+
+
+def test_a_gap_is_found_in_a_block_of_one_step():
+    known = deque([0.01] * 5)
+    assert blocks.gaps_in([0.2], known) == [(0, 0.2)]
+    assert blocks.gaps_in([0.011], known) == []

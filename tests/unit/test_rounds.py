@@ -86,6 +86,13 @@ def test_a_launch_may_end_after_so_many_steps_of_each_arm():
     assert {sum(block.steps for block in arm.record.blocks) for arm in arms.values()} == {3}
 
 
+def test_progress_is_that_of_steps_where_they_end_a_launch(monkeypatch):
+    shares = []
+    monkeypatch.setattr(LaunchProgress, "tick", lambda _self, _seconds, *, share: shares.append(share))
+    run(steps_per_launch=25, local_every=0)
+    assert shares == [0.4, 0.8, 1.2]
+
+
 def test_being_started_anew_before_the_rounds_makes_a_launch_no_longer():
     class Anew(Session):
         def exchange(self, command, expected, timeout_s):

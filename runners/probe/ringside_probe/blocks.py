@@ -13,6 +13,8 @@ from .compiling import uncompiled
 from .recorder import Row
 
 if TYPE_CHECKING:
+    from collections import deque
+
     from .rank import Rank
 
 HEADER = ("turn", "round", "block", "kind", "case", "steps", "repetitions")
@@ -74,7 +76,7 @@ class Block:
             "first_step": self._first_step,
             "losses": means(warm, warm_losses) + means(rows, losses_of(recorder)),
             "loss_samples": [samples(row[5]) for row in [*warm, *rows]],
-            "gaps": gaps_in([row[1] for row in phases]),
+            "gaps": gaps_in([row[1] for row in phases], self._rank.forwards_s),
             "core_use": use,
             "threads": threads,
             "page_faults": faults,
@@ -99,11 +101,15 @@ def phases_of(row: Row) -> list[float]:
     return [wait / 1e9, forward / 1e9, backward / 1e9, optimizer / 1e9]
 
 
-def gaps_in(forward_s: Sequence[float]) -> list[tuple[int, float]]:
-    """Steps in which something else than a step took long, and its seconds."""
+def gaps_in(forward_s: Sequence[float], known_s: deque[float]) -> list[tuple[int, float]]:
+    """Steps in which something else than a step took long, and its seconds.
+
+    ``known_s``: the last steps of earlier blocks, by which one step is judged, too; these are added.
+    """
+    known_s.extend(forward_s)
     if not forward_s:
         return []
-    usual = sorted(forward_s)[len(forward_s) // 2]
+    usual = sorted(known_s)[len(known_s) // 2]
     return [(step, seconds) for step, seconds in enumerate(forward_s) if seconds > max(GAP_S, GAP_TIMES * usual)]
 
 

@@ -35,26 +35,24 @@ def watch(module: Any, recorder: Recorder) -> None:
         try:
             return iterate(self)
         finally:
-            if not recorder.is_evaluating:
+            if not recorder.is_evaluating and sys.modules["torch"].is_grad_enabled():
                 recorder.wait += perf_counter_ns() - began
 
     module.DataLoader.__iter__ = __iter__
 
 
 def timed_next(original: Any, recorder: Recorder) -> Any:
-    """A loader iterator's ``__next__`` that is timed. Batches of an evaluation, without gradients, are not counted."""
+    """A loader iterator's ``__next__`` that is timed. Those of an evaluation, without gradients, are not, nor are its batches."""
     is_training = sys.modules["torch"].is_grad_enabled
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:
         began = perf_counter_ns()
         batch = original(self)
-        if not recorder.off:
+        if not recorder.off and is_training():
             if not recorder.is_evaluating:
                 recorder.wait += perf_counter_ns() - began
             try:
-                if not is_training():
-                    return batch
                 recorder.pending = batches.size_of(batch)
                 if recorder.on_batch is not None:
                     recorder.on_batch(self, batch)

@@ -9,6 +9,7 @@ import importlib.util
 import os
 import socket
 import sys
+from collections import deque
 from typing import Any
 
 from . import blocks, compiling, endings, reports
@@ -31,6 +32,8 @@ class Rank:
         self.first = FirstSteps(settings, recorder)
         self.is_over = False
         """Nothing is told to the driver any more."""
+        self.forwards_s: deque[float] = deque(maxlen=256)
+        """Of the last timed steps."""
         self._block: blocks.Block | None = None
         recorder.on_batch = self.first.on_batch
         recorder.before_step, recorder.after_step, recorder.failed = self._before_step, self._after_step, self.fail
