@@ -161,23 +161,6 @@ def test_a_job_that_is_stopped_keeps_what_it_measured_and_is_gone_on_with(tmp_pa
     assert {tuple(place.host for place in record.ranks) for record in records} == {("host1", "host1", "host2")}
 
 
-def test_a_lost_node_is_named_and_what_was_measured_kept(tmp_path):
-    """The last test here: the node does not come back."""
-    arms = {name: ARMS[name] for name in ("spawn", "srun")}
-    plan, out = write_plan(tmp_path, arms=arms, measurement={"launches": 2, "rounds": 2000}), tmp_path / "out"
-    job_id = submit(plan, out, "--sbatch=--no-kill")
-    wait_until(
-        lambda: (out / f"slurm-{job_id}.log").exists() and "measuring" in (out / f"slurm-{job_id}.log").read_text(), seconds=120
-    )
-    time.sleep(5)
-    psutil.Process(namespaces.init_of("host2")).kill()
-    wait_for(job_id)
-    records = {record.arm: record for record in ResultsFolder(out).records()}
-    assert {record.status for record in records.values()} == {"failed"}
-    assert all("host2" in record.error.message for record in records.values())
-    assert all(len(record.blocks) > 0 for record in records.values())
-
-
 def test_scripts_are_compared_in_a_job(tmp_path):
     """Steps share the job's cores, carry the probe's variables and reach both nodes; nothing of them stays."""
     script = REPOSITORY / "tests" / "outside" / "scripts" / "either.py"
@@ -195,3 +178,20 @@ def test_scripts_are_compared_in_a_job(tmp_path):
         arm: ("ok", ["host1", "host2"]) for arm in ("hvd", "ddp")
     }
     assert records["hvd"].ranks[0].backend["library"] == "horovod"
+
+
+def test_a_lost_node_is_named_and_what_was_measured_kept(tmp_path):
+    """The last test here: the node does not come back."""
+    arms = {name: ARMS[name] for name in ("spawn", "srun")}
+    plan, out = write_plan(tmp_path, arms=arms, measurement={"launches": 2, "rounds": 2000}), tmp_path / "out"
+    job_id = submit(plan, out, "--sbatch=--no-kill")
+    wait_until(
+        lambda: (out / f"slurm-{job_id}.log").exists() and "measuring" in (out / f"slurm-{job_id}.log").read_text(), seconds=120
+    )
+    time.sleep(5)
+    psutil.Process(namespaces.init_of("host2")).kill()
+    wait_for(job_id)
+    records = {record.arm: record for record in ResultsFolder(out).records()}
+    assert {record.status for record in records.values()} == {"failed"}
+    assert all("host2" in record.error.message for record in records.values())
+    assert all(len(record.blocks) > 0 for record in records.values())
