@@ -437,7 +437,8 @@ def _apart_words(found: _Judged) -> str:
     if parameters.verdict != "apart":
         return f", but gradients of the first step are apart{_gradient_words(gradients)}; the parameters agree"
     assert parameters.first_difference_step is not None
-    by = f"{100 * parameters.distances[parameters.first_difference_step - 1]:.2g}%"
+    percent = float(f"{100 * parameters.distances[parameters.first_difference_step - 1]:.2g}")
+    by = f"{percent:g}%"
     where = f" ({named(parameters.names)})" if 0 < len(parameters.names) <= MOST_TENSORS else ""
     words = f", then is apart from step {parameters.first_difference_step} on by {by} of what the steps changed{where}"
     if gradients.verdict == "apart":

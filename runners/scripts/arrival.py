@@ -20,7 +20,7 @@ FIRST_FLAGS = 6
 """Words of a command line among which a Python's own flags are looked for."""
 LAUNCHER_FILES = ("torchrun", "torch.distributed.run", "horovodrun", "mpirun", "ssh_guard", "multiprocessing")
 LAUNCHERS_PREFIX = re.compile(r"(\[[\d,]+\](<std(out|err)>:| ?)|\d+: )?")
-"""Of horovodrun, mpirun --tag-output and srun --label."""
+"""What horovodrun, mpirun --tag-output and srun --label put before each line."""
 HINTS = (
     (
         re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE),

@@ -33,7 +33,7 @@ class Rank:
         self.is_over = False
         """Nothing is told to the driver any more."""
         self.forwards_s: deque[float] = deque(maxlen=256)
-        """Of the last timed steps."""
+        """What is neither wait, backward nor optimizer, in the last timed steps."""
         self._block: blocks.Block | None = None
         recorder.on_batch = self.first.on_batch
         recorder.before_step, recorder.after_step, recorder.failed = self._before_step, self._after_step, self.fail
