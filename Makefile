@@ -6,8 +6,8 @@ ARGS ?=
 PYTHON ?= python3
 # auto: GPU operations over NCCL where a CUDA toolkit and a GPU are present, else CPU. Or: cpu, nccl.
 HOROVOD_OPERATIONS ?= auto
-# Tests wait for processes more than they compute; a lab is there once, so those that make one share a worker.
-WORKERS ?= 2
+# Tests wait for processes as long as they compute, so one more than two cores; those that make a lab share a worker.
+WORKERS ?= 3
 # More arguments for pytest, such as PYTEST_ARGS="tests/unit -x".
 PYTEST_ARGS ?=
 # Of `make versions`.

@@ -61,6 +61,8 @@ LABELS = {
     "accumulation": "backward passes in a step",
     "model.parameters": "parameters of the model",
     "model.trainable": "parameters that are trained",
+    "model.training": "model in training mode, with dropout and batch statistics",
+    "sampler.epoch": "epoch of the sampler (set_epoch)",
     "threads.torch": "threads of a rank",
     "optimizer.0.class": "optimizer",
 }

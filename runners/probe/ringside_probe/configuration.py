@@ -20,7 +20,14 @@ LOADER = {
     "drop_last": "drop_last",
     "prefetch": "prefetch_factor",
 }
-SAMPLER = {"replicas": "num_replicas", "rank": "rank", "shuffle": "shuffle", "seed": "seed", "drop_last": "drop_last"}
+SAMPLER = {
+    "replicas": "num_replicas",
+    "rank": "rank",
+    "shuffle": "shuffle",
+    "seed": "seed",
+    "epoch": "epoch",
+    "drop_last": "drop_last",
+}
 
 
 def read(first: FirstSteps) -> dict[str, Any]:
@@ -65,6 +72,7 @@ def of_model(first: FirstSteps) -> dict[str, Any]:
     buffers = [one for root in first.roots for _, one in models.named(root, "_buffers")]
     return {
         "model.class": type(models.unwrapped(first.roots[0])).__name__,
+        "model.training": bool(first.roots[0].training),
         "model.parameters": sum(one.numel() for one in parameters),
         "model.trainable": sum(one.numel() for one in parameters if one.requires_grad),
         "model.buffers": sum(one.numel() for one in buffers),
