@@ -248,7 +248,7 @@ class ResourceFigures(Stored):
     per_device_per_s: Estimate | None = None
     """Throughput over ``compute_units``."""
     flops_per_sample: float | None = None
-    """Of forward and backward pass, as torch's formulas have it; null where they could not be counted."""
+    """What forward and backward pass take, by torch's formulas; null where it could not be counted."""
     flops_note: str | None = None
     """Why they could not be counted, or which operations were not."""
     flops_per_s: Estimate | None = None

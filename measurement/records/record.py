@@ -306,7 +306,7 @@ class FlopCount(Written):
     """In the batch that was computed, in the workload's unit."""
     by_operation: dict[str, int] = {}
     dtype: str = ""
-    """Of most of the model's parameters, such as ``float32``."""
+    """What most of the model's parameters have, such as ``float32``."""
     without_formula: list[str] = []
     """Operations that may compute much and were not counted."""
     error: str | None = None

@@ -96,7 +96,7 @@ def energy_by_launch(evidence: Evidence, arm: str) -> dict[int, float]:
     sums = counted.groupby(["launch", "host", "measure"])["value"].sum().unstack("measure").reindex(columns=["wall_s", *ENERGIES])
     power_w = sums[list(ENERGIES)].sum(axis="columns", min_count=1) / sums["wall_s"]
     by_launch = power_w.where(power_w > 0).groupby("launch").apply(lambda hosts: hosts.sum(skipna=False)).dropna()
-    return {int(launch): watts / throughput_per_s(blocks[blocks["launch"] == launch]) for launch, watts in by_launch.items()}
+    return {int(str(launch)): watts / throughput_per_s(blocks[blocks["launch"] == launch]) for launch, watts in by_launch.items()}
 
 
 def memory_by_launch(evidence: Evidence, arm: str) -> dict[int, float]:

@@ -81,7 +81,7 @@ def _case_row(comparison: Comparison, arm: ArmSummary, case: Case) -> dict[str, 
 
 def resource_columns(arm: ArmSummary, result: RatioSummary | None) -> dict[str, Any]:
     """Figures per device, and what memory, energy and money an arm takes, as columns; empty ones where they are not known."""
-    own, found = arm.resources, {}
+    own, found = arm.resources, dict[str, float | None]()
     for name in ("per_device_per_s", "flops_per_s", "mfu", "memory_bytes", "energy_per_sample_j", "cost_per_million"):
         found |= estimate_columns("flops_per_device_per_s" if name == "flops_per_s" else name, getattr(own, name, None))
     for name in ("memory_ratio", "energy_ratio"):
