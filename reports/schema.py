@@ -241,6 +241,30 @@ class MachineFigures(Stored):
     gpu_slowed_by: list[str] = []
 
 
+class ResourceFigures(Stored):
+    """What an arm makes of its devices, and what memory, energy and money it takes; intervals are over launches."""
+
+    device: Literal["GPU", "core"]
+    per_device_per_s: Estimate | None = None
+    """Throughput over ``compute_units``."""
+    flops_per_sample: float | None = None
+    """What forward and backward pass take, by torch's formulas; null where it could not be counted."""
+    flops_note: str | None = None
+    """Why they could not be counted, or which operations were not."""
+    flops_per_s: Estimate | None = None
+    """Model FLOP/s of one device."""
+    mfu: Estimate | None = None
+    """``flops_per_s`` over the peak; null where that is not known."""
+    peak_flops_per_s: float | None = None
+    peak_source: str | None = None
+    memory_bytes: Estimate | None = None
+    """Peak memory of the rank that takes most: mean over launches."""
+    energy_per_sample_j: Estimate | None = None
+    """See the arm's."""
+    cost_per_million: Estimate | None = None
+    """Price of a million samples, by the plan's ``price_per_hour``."""
+
+
 class ArmSummary(Stored):
     """One arm: what it is, whether it is right, how fast and why."""
 
@@ -315,6 +339,8 @@ class ArmSummary(Stored):
     """One entry for each host; empty where nothing was read, as in standalone runs."""
     energy_per_sample_j: float | None = None
     """Joules, all hosts together, whoever used it; null where a host does not tell."""
+    resources: ResourceFigures | None = None
+    """Null where no launch started."""
     cases: list[CaseFigures] = []
     """The figures of a micro-benchmark, in the order of its cases; an arm then has no figures of training steps."""
 
@@ -407,6 +433,10 @@ class RatioSummary(Stored):
     cpu_contention_s: Estimate | None = None
     """For how much longer than the baseline's its own threads keep the training threads waiting for a core, seconds per step
     without exchange; null where the kernel does not tell, or where they do not."""
+    memory_ratio: Estimate | None = None
+    """Its ``memory_bytes`` over the baseline's: above 1 it takes more. The interval is for all candidates together."""
+    energy_ratio: Estimate | None = None
+    """Its energy per sample over the baseline's, likewise; null where it was not measured."""
     note: str | None = None
     """What weakens the verdict, or why there is none, in words."""
     pair_table: dict[str, list[Any]] = {}

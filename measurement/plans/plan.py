@@ -366,6 +366,11 @@ class Plan(Section):
     reports: list[str] | None = Field(default=None, min_length=1)
     """Reports to write: markdown, csv, curves, html, junit, or your own by ``module:Class`` or ``path/to/file.py:Class``.
     None: all but junit. comparison.json is always written."""
+    price_per_hour: float | None = Field(default=None, gt=0)
+    """What one host costs in an hour, in any currency. Reports then say what a million samples cost."""
+    peak_tflops: float | None = Field(default=None, gt=0)
+    """TFLOP/s that one GPU, or on CPUs one core, can do at most in the precision in use. Model FLOP/s over it are the MFU. None: as
+    the maker's data sheet says, of GPUs that Ringside knows; CPUs then have no MFU."""
     scaling: Literal["weak", "strong"] = "weak"
     """What stays the same from point to point: the batch of each rank (weak), or of all ranks together (strong)."""
 

@@ -299,6 +299,20 @@ def mean_times(times: Sequence[ThreadTimes | None]) -> ThreadTimes | None:
     return ThreadTimes(**{name: fmean(getattr(one, name) for one in known) for name in ThreadTimes.model_fields})
 
 
+class FlopCount(Written):
+    """Floating-point operations of a forward and a backward pass of rank 0 (``measurement.probes.flops``)."""
+
+    samples: int = 0
+    """In the batch that was computed, in the workload's unit."""
+    by_operation: dict[str, int] = {}
+    dtype: str = ""
+    """What most of the model's parameters have, such as ``float32``."""
+    without_formula: list[str] = []
+    """Operations that may compute much and were not counted."""
+    error: str | None = None
+    """Why nothing could be counted."""
+
+
 class Failure(Written):
     """Why an arm has no timing in a launch."""
 
@@ -359,6 +373,8 @@ class LaunchRecord(Written):
     parity: ParityResult | None = None
     peak_memory_bytes: list[int] = []
     """Per rank: peak resident memory on CPU, peak allocated device memory on GPU."""
+    flops: FlopCount | None = None
+    """Counted in the gate of the first launch. None in others, of a micro-benchmark, and of an arm by command."""
     cases: list[Case] = []
     """Cases of a micro-benchmark, in its order."""
     not_offered: dict[str, str] = {}

@@ -17,14 +17,21 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 
 from measurement.plans.plan import Plan
 from measurement.records.host_use import SLOWED_BY
 from measurement.records.record import BlockRecord, LaunchRecord
+from reports.conclusions.blocks import copies_of_baseline, throughput_per_s
+from reports.conclusions.evidence import Evidence
 from reports.schema import Estimate, LinkFigures, MachineFigures, NetworkFigures
+from reports.statistics.separate import Runs, separate_ratio
+from reports.statistics.student import paired_ratio
 
 PLACE = ["launch", "turn"]
+ENERGIES = ("energy_j", "gpu_energy_j")
+"""What processor packages took (RAPL), and GPUs (NVML)."""
 MACHINE_COLUMNS = [*PLACE, "others", "memory_share", "sent_bytes_per_s"]
 
 
@@ -57,7 +64,6 @@ def _host(host: str, own: pd.DataFrame, core_shares: pd.Series) -> MachineFigure
     sums, most = values.sum(), values.max()
     gpus = values.mean().groupby("measure").mean()
     per_s = sums / float(sums["wall_s", ""])
-    power_w = sum(float(per_s[name].sum()) for name in ("energy_j", "gpu_energy_j") if name in per_s)
     slowed_by = own.loc[own["measure"] == "gpu_slowed_by", "value"].astype("int64")
     return MachineFigures(
         host=host,
@@ -73,11 +79,45 @@ def _host(host: str, own: pd.DataFrame, core_shares: pd.Series) -> MachineFigure
             )
             for name in own.loc[own["measure"] == "sent_bytes", "of"].unique()
         },
-        power_w=power_w or None,
+        power_w=sum(float(per_s[name].sum()) for name in ENERGIES if name in per_s) or None,
         gpu_utilisation=gpus.get("gpu_utilisation"),
         gpu_mhz=gpus.get("gpu_sm_mhz"),
         gpu_slowed_by=list(dict.fromkeys(why for bit, why in SLOWED_BY.items() if (slowed_by & bit).any())),
     )
+
+
+def energy_by_launch(evidence: Evidence, arm: str) -> dict[int, float]:
+    """Joules per sample of an arm, see ``energy_per_sample_j``, in each launch in which all hosts tell."""
+    use = evidence.host_use[evidence.host_use["arm"] == arm]
+    if not use["measure"].isin(ENERGIES).any():
+        return {}
+    blocks = evidence.blocks[(evidence.blocks["arm"] == arm) & (evidence.blocks["kind"] == "sync")]
+    counted = use.merge(blocks[PLACE].astype({"turn": "Int32"}), on=PLACE)
+    sums = counted.groupby(["launch", "host", "measure"])["value"].sum().unstack("measure").reindex(columns=["wall_s", *ENERGIES])
+    power_w = sums[list(ENERGIES)].sum(axis="columns", min_count=1) / sums["wall_s"]
+    by_launch = power_w.where(power_w > 0).groupby("launch").apply(lambda hosts: hosts.sum(skipna=False)).dropna()
+    return {int(str(launch)): watts / throughput_per_s(blocks[blocks["launch"] == launch]) for launch, watts in by_launch.items()}
+
+
+def memory_by_launch(evidence: Evidence, arm: str) -> dict[int, float]:
+    """Peak memory in bytes of the rank of an arm that takes most, in each launch that counts."""
+    good = [record for record in evidence.records if record.arm == arm and record.status == "ok" and not record.alone]
+    return {record.launch: float(max(record.peak_memory_bytes)) for record in good if record.peak_memory_bytes}
+
+
+def resource_ratios(evidence: Evidence, arm: str) -> dict[str, Estimate | None]:
+    """Fields of ``RatioSummary``: an arm's memory and energy over the baseline's; for all candidates together, as its speed."""
+    plan, found = evidence.plan, dict[str, Estimate | None]()
+    number = sum(role == "candidate" for role in plan.roles().values()) if plan.role(arm) == "candidate" else 1
+    confidence = evidence.confidence ** (1 / number)
+    for name, by_launch in (("memory_ratio", memory_by_launch), ("energy_ratio", energy_by_launch)):
+        ours, theirs = by_launch(evidence, arm), [by_launch(evidence, copy) for copy in copies_of_baseline(plan, arm)]
+        if evidence.are_runs:
+            runs = (Runs(logs=logs, usual=logs, started=()) for logs in (np.log(list(one.values())) for one in (ours, theirs[0])))
+            found[name] = separate_ratio(*runs, confidence=confidence)
+        else:
+            found[name] = paired_ratio(ours, theirs, confidence=confidence)
+    return found
 
 
 def energy_per_sample_j(machine: Sequence[MachineFigures], throughput: Estimate | None) -> float | None:

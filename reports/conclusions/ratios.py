@@ -23,6 +23,7 @@ from reports.conclusions.blocks import (
 )
 from reports.conclusions.disturbances import FEW, is_quiet, summarise_load, undisturbed, without_stalls
 from reports.conclusions.evidence import Evidence
+from reports.conclusions.machine import resource_ratios
 from reports.conclusions.verdict import by_launches_or_rounds, decide, reach_of_load, stands_clear, tells_nothing, to_decide
 from reports.schema import AloneFigures, ArmSummary, RatioSummary, Verdict, Withheld
 from reports.statistics.budget import UNKNOWN, Spread, spread_of
@@ -195,6 +196,7 @@ def _ratios_of_case(evidence: Evidence, case: str | None, arms: Mapping[str, Arm
                 quiet_ratio=undisturbed_ratio.value if undisturbed_ratio else None,
                 **judged,
                 **terms,
+                **(resource_ratios(evidence, name) if case is None else {}),
             )
         )
     return results

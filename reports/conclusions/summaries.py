@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from measurement.probes.flops import peak_of
 from measurement.records.record import PHASES, Failure, LaunchRecord, RankReport
 from reports.conclusions.blocks import throughput_interval
 from reports.conclusions.cases import summarise_cases
 from reports.conclusions.disturbances import summarise_gaps, summarise_load, summarise_page_faults, summarise_stalls
 from reports.conclusions.evidence import Evidence
-from reports.conclusions.machine import energy_per_sample_j, summarise_links, summarise_machine
+from reports.conclusions.machine import (
+    energy_by_launch,
+    energy_per_sample_j,
+    memory_by_launch,
+    summarise_links,
+    summarise_machine,
+)
 from reports.conclusions.ranks import summarise_ranks
 from reports.conclusions.step_terms import means, step_shares, step_terms, thread_figures
-from reports.schema import ArmError, ArmSummary, Status
+from reports.schema import ArmError, ArmSummary, Estimate, ResourceFigures, Status
+from reports.statistics.student import log_interval, t_interval
 
 SEVERITY: tuple[Status, ...] = ("not measured", "ok", "timeout", "failed", "wrong")
 PERCENTILES = (5, 25, 50, 75, 95)
@@ -45,7 +55,54 @@ def _arm(evidence: Evidence, name: str) -> ArmSummary:
         load=summarise_load(readings),
         machine=machine,
         energy_per_sample_j=energy_per_sample_j(machine, timing.get("throughput_per_s")),
+        resources=_resources(evidence, name, records, timing.get("throughput_per_s")),
     )
+
+
+def _resources(
+    evidence: Evidence, name: str, records: Sequence[LaunchRecord], throughput: Estimate | None
+) -> ResourceFigures | None:
+    """Devices, memory, energy and money of an arm."""
+    ranks, plan = next((record.ranks for record in records if record.ranks), []), evidence.plan
+    if not ranks:
+        return None
+    energy, hosts = energy_by_launch(evidence, name), max(1, len({rank.host for rank in ranks}))
+    found: dict[str, Any] = {
+        "device": "core" if any(rank.device == "cpu" for rank in ranks) else "GPU",
+        "memory_bytes": t_interval(list(memory_by_launch(evidence, name).values()), confidence=evidence.confidence),
+    }
+    units = compute_units(ranks)
+    if throughput is None:
+        return ResourceFigures(**found)
+    if energy:
+        logs = [math.log(joules) for joules in energy.values()]
+        found["energy_per_sample_j"] = log_interval(math.exp(fmean(logs)), logs, confidence=evidence.confidence)
+    if plan.price_per_hour is not None:
+        found["cost_per_million"] = throughput.under(1e6 * plan.price_per_hour * hosts / 3600)
+    if units:
+        found["per_device_per_s"] = throughput.times(1 / units)
+        found |= _flops(evidence, records, ranks, throughput.times(1 / units))
+    return ResourceFigures(**found)
+
+
+def _flops(evidence: Evidence, records: Sequence[LaunchRecord], ranks: Sequence[RankReport], rate: Estimate) -> dict[str, Any]:
+    """Fields of ``ResourceFigures``: model FLOP/s and MFU, from the throughput of one device."""
+    plan = evidence.plan
+    alike = [] if plan.has_own_work else evidence.records
+    count = next((record.flops for record in [*records, *alike] if record.flops), None)
+    if count is None or not count.samples or not count.by_operation:
+        return {"flops_note": f"could not be counted: {count.error or 'none has a formula'}" if count else None}
+    left_out = f"of {', '.join(count.without_formula)} are not counted: there is no formula" if count.without_formula else None
+    each = sum(count.by_operation.values()) / count.samples
+    found: dict[str, Any] = {"flops_per_sample": each, "flops_note": left_out, "flops_per_s": rate.times(each)}
+    peak, source = plan.peak_tflops, "peak_tflops of the plan"
+    if peak is None:
+        known = [peak_of(rank.device) for rank in ranks]
+        peaks = [one.at(count, precision=plan.precision, tf32=plan.speed.tf32) if one else None for one in known]
+        if any(one is None for one in peaks):
+            return found
+        peak, source = fmean(filter(None, peaks)), " and ".join(dict.fromkeys(one.source for one in known if one))
+    return found | {"mfu": rate.times(each / (1e12 * peak)), "peak_flops_per_s": 1e12 * peak, "peak_source": source}
 
 
 def _identity(evidence: Evidence, name: str, records: Sequence[LaunchRecord]) -> dict[str, Any]:

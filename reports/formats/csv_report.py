@@ -50,6 +50,7 @@ def _row(comparison: Comparison, arm: ArmSummary) -> dict[str, Any]:
         **{f"{phase}_s": arm.phases_s.get(phase) for phase in PHASES},
         **term_columns(arm),
         "peak_memory_bytes": arm.peak_memory_bytes,
+        **resource_columns(arm, comparison.result(arm.name)),
         **(training_columns(comparison.training.arm(arm.name)) if comparison.training else {}),
         **(equality_columns(comparison.equality, arm.name) if comparison.equality else {}),
         **estimate_columns("time_to_train_s", arm.time_to_train_s),
@@ -76,6 +77,16 @@ def _case_row(comparison: Comparison, arm: ArmSummary, case: Case) -> dict[str, 
         "parity_passed": arm.parity.passed if arm.parity else None,
         "error": " | ".join(error.message for error in arm.errors),
     }
+
+
+def resource_columns(arm: ArmSummary, result: RatioSummary | None) -> dict[str, Any]:
+    """Figures per device, and what memory, energy and money an arm takes, as columns; empty ones where they are not known."""
+    own, found = arm.resources, dict[str, float | None]()
+    for name in ("per_device_per_s", "flops_per_s", "mfu", "memory_bytes", "energy_per_sample_j", "cost_per_million"):
+        found |= estimate_columns("flops_per_device_per_s" if name == "flops_per_s" else name, getattr(own, name, None))
+    for name in ("memory_ratio", "energy_ratio"):
+        found |= estimate_columns(name, getattr(result, name, None))
+    return {"flops_per_sample": own.flops_per_sample if own else None, **found}
 
 
 def training_columns(arm: ArmTraining) -> dict[str, Any]:

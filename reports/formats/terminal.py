@@ -18,6 +18,7 @@ from reports.scripts.first_screen import first_lines
 from reports.study_schema import Study
 from reports.tables.case_tables import case_table, outcome_table
 from reports.tables.loader_table import loader_table
+from reports.tables.resource_table import asked_resources
 from reports.tables.script_tables import differences_table as script_differences_table
 from reports.tables.script_tables import phases_table
 from reports.tables.study_tables import results_table
@@ -73,7 +74,8 @@ def _verdicts(comparison: Comparison) -> RichTable | Group:
     below += [comparison.limit] if comparison.limit else []
     below += comparison.remedies if comparison.undecided else []
     verdicts = _with_lines(rich_table(table), below)
-    return Group(verdicts, Text(), rich_table(terms)) if terms.rows else verdicts
+    tables = [*([terms] if terms.rows else []), *filter(None, [asked_resources(comparison)])]
+    return Group(verdicts, *(part for table in tables for part in (Text(), rich_table(table))))
 
 
 def _cases(comparison: Comparison) -> Group:

@@ -14,7 +14,6 @@ TITLES = {
     "memory": "memory GiB",
     "network": "network, MB/s sent (packets/s)",
     "power": "W",
-    "energy": "J per sample",
     "gpus": "GPUs",
 }
 WORDS = {"arm", "host", "network", "gpus"}
@@ -49,7 +48,6 @@ def _row(arm: ArmSummary, host: MachineFigures) -> Row:
             "memory": f"{gibibytes(host.memory_used_bytes)} of {gibibytes(host.memory_bytes)}",
             "network": _network(host),
             "power": NONE if host.power_w is None else significant(host.power_w),
-            "energy": NONE if arm.energy_per_sample_j is None else significant(arm.energy_per_sample_j),
             "gpus": _gpus(host),
         },
         group=arm.name,

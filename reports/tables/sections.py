@@ -7,6 +7,7 @@ from typing import NamedTuple
 from reports.schema import Comparison
 from reports.tables.machine_table import machine_caption, machine_table
 from reports.tables.rank_tables import link_caption, link_table, rank_caption, rank_table
+from reports.tables.resource_table import resource_caption, resource_table
 from reports.tables.script_tables import differences_table, equality_table, phases_table
 from reports.tables.table import Table
 from reports.tables.terms_table import steps_table, terms_table, threads_table
@@ -35,9 +36,13 @@ PHASES = (
 
 
 def sections(comparison: Comparison) -> list[Section]:
-    """Those that have rows, after the tables of the answer itself. Of a micro-benchmark only what the machine did."""
+    """Those that have rows, after the tables of the answer itself. Of a micro-benchmark what it took, and the machine."""
     arms = comparison.arms
-    made = [Section("machine", "The machine beside the ranks", machine_table(comparison), machine_caption(arms))]
+    resources = resource_table(comparison), resource_caption(comparison)
+    made = [
+        Section("resources", "Per device, memory, energy, cost", *resources),
+        Section("machine", "The machine beside the ranks", machine_table(comparison), machine_caption(arms)),
+    ]
     if not comparison.cases:
         made = [
             Section("conditions", "What each rank ran on, and defaults that differ", conditions_table(comparison)),

@@ -14,7 +14,6 @@ from reports.wording.formatting import (
     accuracy_interval,
     arm_kind,
     exposed,
-    gibibytes,
     interval,
     milliseconds,
     percent,
@@ -131,7 +130,6 @@ def conditions_table(comparison: Comparison) -> Table:
         "cores": "cores",
         "threads": "threads",
         "other_threads": "cores for other threads",
-        "memory": "GiB at peak",
         "buffers": "buffers broadcast in forward",
         "unit": "gradients meet in",
         "mpi": "MPI parameters",
@@ -144,10 +142,9 @@ def conditions_table(comparison: Comparison) -> Table:
             "cores": _count_or_none(arm.cores_per_rank),
             "threads": _count_or_none(arm.threads_per_rank),
             "other_threads": _other_threads(arm.load),
-            "memory": gibibytes(arm.peak_memory_bytes),
         }
         rows.append(row(entries | {name: values[arm.name] for name, values in defaults.items()}))
-    numeric = ("cores", "threads", "other_threads", "memory")
+    numeric = ("cores", "threads", "other_threads")
     return Table(columns=columns(titles, numeric=numeric), rows=rows).without(*alike)
 
 

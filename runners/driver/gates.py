@@ -18,7 +18,7 @@ from runners.driver.arm_launch import ArmLaunch, Say
 from runners.driver.diagnosis import ArmFailed
 from runners.protocol.drift import drift_between
 from runners.protocol.gate_verdict import NOT_REPEATABLE, judge_gate
-from runners.protocol.messages import DriftReport, GateCommand, GateReply, ParityReport
+from runners.protocol.messages import DriftReport, GateCommand, GateReply, ParityReport, flops_of
 from runners.protocol.same_work import compare_calls, compare_state, drops_step_hooks
 
 GATE_RUNS = 3
@@ -78,9 +78,10 @@ def compare_conditions(arms: Sequence[ArmLaunch]) -> None:
 
 
 def _pass_gate(arm: ArmLaunch, *, measurement: Measurement, after_blocks: bool) -> None:
-    command = GateCommand(steps=measurement.parity_steps, after_blocks=after_blocks)
+    command = GateCommand(steps=measurement.parity_steps, after_blocks=after_blocks, counts_flops=arm.record.launch == 0)
     done = arm.session.exchange(command, GateReply, timeout_s=GATE_RUNS * measurement.block_timeout_s)
     reports = [reply.report for reply in done.replies]
+    arm.record.flops = flops_of(reports)
     with _judging():
         arm.record.parity, arm.record.not_offered = judge_gate(reports, steps=measurement.parity_steps)
     arm.gate = reports[0] if isinstance(reports[0], ParityReport) else None

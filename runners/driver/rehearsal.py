@@ -33,7 +33,10 @@ SAMPLES = 4
 """A rank's in a micro-step, where the plan has more; a batch norm over two samples has no gradient but rounding."""
 SHORT = {"minutes": None, "rounds": 1, "block_steps": 1, "warmup_steps": 1, "launches": 1, "control": False, "floor": False}
 """Changes of ``measurement``: one block with exchange, one without where the plan has such blocks, then the gate."""
-NOT_REHEARSED = {"name", "measurement", "reports", "question", "baseline", "points", "scaling", "link_rate", "training", "left_out"}
+NOT_REHEARSED = {
+    *("name", "measurement", "reports", "question", "baseline", "points", "scaling", "link_rate", "training", "left_out"),
+    *("price_per_hour", "peak_tflops"),
+}
 """Fields of a plan that change nothing of what a rehearsal shows."""
 RANK = re.compile(r"^ranks? [0-9, ]+: ")
 """Stands before a message; which rank it was may be chance."""

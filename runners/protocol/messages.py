@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from measurement.conditions.same_environment import plan_digest
 from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, LossScale, Precision, SpeedSettings, TrainingSettings
-from measurement.records.record import BlockKind, BlockRecord, LaunchRecord, RankReport, RankSteps
+from measurement.records.record import BlockKind, BlockRecord, FlopCount, LaunchRecord, RankReport, RankSteps
 from measurement.records.script_report import ScriptReport
 
 
@@ -96,6 +96,8 @@ class GateCommand(Message):
     steps: int
     after_blocks: bool
     """Whether the last report is due before it, while the model that was measured is there."""
+    counts_flops: bool = False
+    """Whether rank 0 counts its FLOPs afterwards."""
 
 
 class StartCommand(Message):
@@ -173,6 +175,8 @@ class ParityReport(Message):
     """After the steps; parameters are those of ``ended``."""
     is_exact: bool = True
     """Whether the backend computes the mean of the gradients, and rounds it in float32 only."""
+    flops: FlopCount | None = None
+    """Counted by rank 0, if asked."""
 
 
 class CheckReport(Message):
@@ -185,6 +189,11 @@ class CheckReport(Message):
     """One line for each wrong result: the case, the value seen, the right one."""
     not_offered: dict[str, str]
     """Why a case was not run, by its name."""
+
+
+def flops_of(reports: Sequence[ParityReport | CheckReport]) -> FlopCount | None:
+    """What rank 0 counted in the gate; reports by rank."""
+    return reports[0].flops if isinstance(reports[0], ParityReport) else None
 
 
 class EpochReport(Message):

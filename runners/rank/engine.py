@@ -31,6 +31,7 @@ from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.protocol.messages import BlockCommand, CheckReport, DriftReport, EpochCommand, EpochReport, Job, ParityReport
 from runners.rank.epochs import EpochRunner
 from runners.rank.micro_benchmark_runner import MicroBenchmarkRunner
+from runners.rank.own_step import own_flops
 from runners.rank.parity import run_gate
 from runners.rank.precision import StepPrecision, check_precision
 from runners.rank.resources import make_forks_safe
@@ -117,9 +118,13 @@ class Engine:
             steps.core_use = after.since(before)
         return command.record(steps)
 
-    def run_gate(self, *, steps: int) -> ParityReport | CheckReport:
-        """Take the gate: ``steps`` optimizer steps, or every case once. Collective."""
-        return self.runner.run_gate() if isinstance(self.runner, MicroBenchmarkRunner) else run_gate(self.runner, steps=steps)
+    def run_gate(self, *, steps: int, counts_flops: bool = False) -> ParityReport | CheckReport:
+        """Take the gate: ``steps`` optimizer steps, or every case once. Rank 0 then counts FLOPs, if asked. Collective."""
+        if isinstance(self.runner, MicroBenchmarkRunner):
+            return self.runner.run_gate()
+        report = run_gate(self.runner, steps=steps)
+        report.flops = own_flops(self.runner) if counts_flops and self.world.rank == 0 else None
+        return report
 
     def run_epoch(self, command: EpochCommand) -> EpochReport:
         """Train one epoch, then evaluate; the first builds the model. Collective."""

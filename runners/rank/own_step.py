@@ -7,7 +7,9 @@ which its batches are drawn apart. Where two runs still differ by more than roun
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -18,6 +20,8 @@ from torch import Tensor, nn
 
 from backends.base import EXACT, Prepared
 from measurement.errors import PlanError
+from measurement.probes.flops import count_flops
+from measurement.records.record import FlopCount
 from runners.protocol.gate_verdict import NOT_REPEATABLE, REPEATABLE_SO
 from runners.protocol.messages import Sketches
 from runners.protocol.same_work import ROUNDING
@@ -28,6 +32,8 @@ from workloads.optimizers import as_one, members_of, seed_generators, torch_stat
 from workloads.tensors import is_finite, stored_values
 
 SAMPLES = 1 << 14
+FLOP_SAMPLES = 2
+"""A rank's in the pass whose FLOPs are counted: enough for batch norm. Formulas are linear in them."""
 TOLERANCES = {torch.float64: 1e-8, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 """Relative L2 error that a gradient of this dtype may have, where the backend exchanges it as it is; else ``EXACT``."""
 NUDGE = 0.01
@@ -154,6 +160,30 @@ class OwnSteps:
                     f"{what} is {seen} on rank {self._rank} in step 1, before anything was exchanged: look at the loss and the "
                     "batches there (torch.autograd.set_detect_anomaly(True) names the operation), or lower the learning rate"
                 )
+
+
+def own_flops(trainer: Trainer) -> FlopCount:
+    """Count the FLOPs of a forward and a backward pass over a few samples, without the others. What fails is told, and no error."""
+    from runners.planning.trial_findings import Findings, StopTrial  # and what plans need, of which other ranks need nothing
+
+    findings = Findings()
+    with suppress(StopTrial), findings.trying("counting FLOPs", trainer.workload.compute_loss):
+        workload = trainer.another_workload(local_batch_size=min(trainer.workload.local_batch_size, FLOP_SAMPLES))
+        bare = trainer.build_bare(workload=workload)
+        batch = trainer.laid_out(next(Batches(workload, trainer.world, trainer.device, seed=trainer.seed)))
+
+        def run() -> None:
+            with trainer.step_precision.forward():
+                loss = workload.compute_loss(bare, batch)
+            loss.backward()
+
+        found, unseen = count_flops(run)
+        sizes = Counter[str]()
+        for parameter in bare.parameters():
+            sizes[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
+        (dtype, _), *_ = sizes.most_common(1)
+        return FlopCount(samples=workload.count_samples(batch), by_operation=found, dtype=dtype, without_formula=unseen)
+    return FlopCount(error=findings.facts.errors[0])
 
 
 @torch.no_grad()

@@ -103,11 +103,14 @@ class Trainer:
         """Lay a batch's images out by pixels, if asked."""
         return by_pixels(batch) if self.speed.channels_last else batch
 
-    def another_workload(self) -> Workload:
-        """Return a workload like this one, for a model beside the one that is trained: it may keep what belongs to its model."""
+    def another_workload(self, *, local_batch_size: int | None = None) -> Workload:
+        """Return a workload like this one, for a model beside the one that is trained: it may keep what belongs to its model.
+
+        ``local_batch_size``: None: as this one's.
+        """
         own = self.workload
         seed_generators(own.seed)
-        return type(own)(local_batch_size=own.local_batch_size, seed=own.seed, options=own.options)
+        return type(own)(local_batch_size=local_batch_size or own.local_batch_size, seed=own.seed, options=own.options)
 
     def twin(self) -> Trainer:
         """A trainer like this one, with a workload and a loss scale of its own, for a model beside the one that is trained."""

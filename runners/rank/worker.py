@@ -166,7 +166,7 @@ class RankServer:
         match command:
             case GateCommand():
                 self._measured = self._report_finished() if command.after_blocks else None
-                return GateReply(report=engine.run_gate(steps=command.steps))
+                return GateReply(report=engine.run_gate(steps=command.steps, counts_flops=command.counts_flops))
             case BlockCommand():
                 return BlockReply(block=engine.run_block(command))
             case EpochCommand():

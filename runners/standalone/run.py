@@ -22,7 +22,7 @@ from runners.planning.workload import resolve_workload
 from runners.processes.process_exit import leave, say_once
 from runners.protocol.gate_verdict import judge_gate
 from runners.protocol.lost_peers import CAUSE_FIRST_S, mentions_lost_peer
-from runners.protocol.messages import CheckReport, ParityReport
+from runners.protocol.messages import CheckReport, ParityReport, flops_of
 from runners.rank.engine import Engine, start_engine
 from runners.rank.remote_error import report_error
 from runners.standalone.flags import RunOptions, TrainingOptions
@@ -150,7 +150,8 @@ class StandaloneRun:
         steps = self.options.parity_steps
         if before != engine.gate_comes_first or not (steps or record.cases):
             return
-        reports = engine.backend.all_gather_object(engine.run_gate(steps=steps), ParityReport | CheckReport)
+        reports = engine.backend.all_gather_object(engine.run_gate(steps=steps, counts_flops=True), ParityReport | CheckReport)
+        record.flops = flops_of(reports)
         record.parity, record.not_offered = judge_gate(reports, steps=steps)
         if not record.parity.passed:
             failures = "; ".join(record.parity.failures)

@@ -116,7 +116,12 @@ def test_single_spawned_and_synthetic(tmp_path):
     )
     done = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert {record.status for record in records_of(tmp_path / "out").values()} == {"ok"}
+    records = records_of(tmp_path / "out").values()
+    assert {record.status for record in records} == {"ok"}
+    one, other = (record.flops for record in records)
+    assert one == other and one.error is None and sum(one.by_operation.values()) > 1e6
+    found = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert all(arm["resources"]["flops_per_s"]["value"] > 0 for arm in found["arms"])
 
 
 def test_one_process_may_take_the_place_of_all_ranks(tmp_path):

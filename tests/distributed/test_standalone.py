@@ -60,6 +60,7 @@ def test_the_users_own_command(run_once, command, runner, expected):
     assert (record.launcher, record.transport) == expected
     assert record.world_size == ranks == len(record.ranks)
     assert record.parity.passed
+    assert record.flops.error is None and record.flops.by_operation
     assert [block.kind for block in record.blocks] == ["sync"] * 4 + ["local"]
     steps = ResultsFolder(folder).steps(record)
     assert len(steps) == ranks * 5 * 3

@@ -1,0 +1,95 @@
+"""The table of what each arm makes of its devices, and what memory, energy and money it takes, with its caption."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reports.schema import ArmSummary, Comparison, Estimate, ResourceFigures
+from reports.tables.table import Entry, Row, Table, columns, row
+from reports.wording.formatting import NONE, gibibytes, rate, ratio, significant, with_interval
+
+SELDOM_KNOWN = {"mfu", "energy", "cost"}
+"""Columns without one of which the terminal has no such table."""
+FLOP_UNITS = {"GPU": ("TFLOP/s", 1e12), "core": ("GFLOP/s", 1e9)}
+"""By device."""
+
+
+def resource_table(comparison: Comparison) -> Table:
+    """One row per arm; columns that nothing is known for are left out. No rows where no arm started."""
+    unit = comparison.sample_unit
+    found = [arm.resources for arm in comparison.arms if arm.resources]
+    device = " or ".join(dict.fromkeys(one.device for one in found))
+    flops, _ = FLOP_UNITS[found[0].device if found else "GPU"]
+    titles = {
+        "arm": "arm",
+        "rate": f"{unit}/s per {device}",
+        "flops": f"{flops} per {device}",
+        "mfu": "MFU",
+        "memory": "peak GiB",
+        "memory_ratio": "memory ratio",
+        "energy": "J per sample",
+        "energy_ratio": "energy ratio",
+        "ratio": "speed ratio",
+        "cost": f"cost per million {unit}",
+    }
+    rows = [_row(comparison, arm, arm.resources) for arm in comparison.arms if arm.resources]
+    empty = [name for name in titles if all(one.entries[name].text in ("1", NONE) for one in rows)]
+    empty += ["ratio"] if "cost" in empty and "ratio" not in empty else []
+    return Table(columns=columns(titles, numeric=titles.keys() - {"arm"}), rows=rows).without(*empty)
+
+
+def _row(comparison: Comparison, arm: ArmSummary, own: ResourceFigures) -> Row:
+    result = comparison.result(arm.name)
+    first = "1" if arm.name == comparison.baseline else NONE
+    return row(
+        {
+            "arm": arm.name,
+            "rate": _entry(own.per_device_per_s, lambda value: rate(Estimate(value=value))),
+            "flops": _entry(own.flops_per_s, lambda value: significant(value / FLOP_UNITS[own.device][1])),
+            "mfu": _entry(own.mfu, "{:.1%}".format),
+            "memory": _entry(own.memory_bytes, lambda value: gibibytes(round(value))),
+            "memory_ratio": _entry(result.memory_ratio, ratio) if result else first,
+            "energy": _entry(own.energy_per_sample_j, significant),
+            "energy_ratio": _entry(result.energy_ratio, ratio) if result else first,
+            "ratio": ratio(result.throughput_ratio) if result else first,
+            "cost": _entry(own.cost_per_million, significant),
+        }
+    )
+
+
+def _entry(estimate: Estimate | None, words: Callable[[float], str]) -> Entry:
+    return Entry(text=with_interval(estimate, words), short=words(estimate.value) if estimate else None)
+
+
+def asked_resources(comparison: Comparison) -> Table | None:
+    """The table for a terminal, without what follows from its other tables; None where it would tell nothing more."""
+    table = resource_table(comparison)
+    is_known = not SELDOM_KNOWN.isdisjoint(column.name for column in table.columns)
+    return table.without("rate", "flops", "ratio") if is_known else None
+
+
+def resource_caption(comparison: Comparison) -> str:
+    """What the figures mean, and where they come from."""
+    found = [arm.resources for arm in comparison.arms if arm.resources]
+    peaks = dict.fromkeys((one.peak_flops_per_s, one.peak_source) for one in found if one.peak_flops_per_s)
+    notes = dict.fromkeys(one.flops_note for one in found if one.flops_note)
+    said = [
+        "Cores are those that the ranks' threads can use. Memory is that of the rank that takes most, mean over launches. Ratios "
+        f"of memory and energy are to {comparison.baseline}'s: above 1 is more of it, which says nothing of speed"
+    ]
+    if any(one.flops_per_s for one in found):
+        said.append(
+            "FLOPs are those of forward and backward pass, counted once by the formulas of torch.utils.flop_counter: matrix "
+            "products, convolutions and attention, a multiply-add as two"
+        )
+    said += [f"FLOPs {note}" for note in notes]
+    for peak, source in peaks:
+        unit, size = FLOP_UNITS[found[0].device]
+        said.append(f"MFU is FLOP/s over {significant((peak or 0.0) / size)} {unit} per {found[0].device} ({source})")
+    if not peaks and any(one.flops_per_s and one.device == "GPU" for one in found):
+        said.append("There is no MFU, since the GPU's peak in this precision is not known: set peak_tflops in the plan")
+    if any(one.energy_per_sample_j for one in found):
+        said.append("Energy is all that the hosts' processor packages and GPUs took meanwhile, idle power included")
+    if any(one.cost_per_million for one in found):
+        said.append("Cost is price_per_hour times hosts, over the throughput; starts are left out")
+    return ". ".join(said)

@@ -1,0 +1,207 @@
+"""FLOPs against the formula, and what reports make of them, of memory, energy and money."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from measurement.probes.flops import PEAKS, count_flops, peak_of
+from measurement.records.record import FlopCount
+from measurement.world import World
+from reports import conclude, write_reports
+from reports.formats.csv_report import CsvReport
+from reports.statistics.student import paired_ratio, student_t
+from reports.tables.resource_table import asked_resources, resource_caption, resource_table
+from runners.protocol.messages import Job
+from runners.rank.engine import start_engine
+from tests.kit.results_factory import make_plan, write_results
+
+RESNET18 = 3.64e9
+"""At 224 × 224, forward: 1.82 GMACs (He et al. 2015 have 1.8, in table 1)."""
+BREAKS = """
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from workloads.digits import Digits
+
+class TooClever(Exception):
+    pass
+
+class Breaks(Digits):
+    def compute_loss(self, model, batch):
+        if torch._C._len_torch_dispatch_stack():
+            raise TooClever("not under a dispatch mode")
+        return super().compute_loss(model, batch)
+"""
+
+
+def train(model, images):
+    return model(images).sum().backward()
+
+
+def test_a_linear_and_a_convolution_have_the_flops_of_their_formulas():
+    found, unseen = count_flops(lambda: train(nn.Linear(8, 4, bias=False), torch.zeros(3, 8)))
+    assert (sum(found.values()), unseen) == (2 * 2 * 3 * 8 * 4, []), "forward, and the weight's gradient"
+    images = torch.zeros(3, 2, 10, 10, requires_grad=True)
+    found, _ = count_flops(lambda: train(nn.Conv2d(2, 5, kernel_size=3, padding=1), images))
+    assert sum(found.values()) == 3 * 2 * (3 * 10 * 10) * (2 * 3 * 3) * 5, "and the images' gradient"
+
+
+@pytest.mark.slow
+def test_resnet_18_has_the_flops_that_are_published():
+    from torchvision.models import resnet18
+
+    with torch.device("meta"):
+        model, images = resnet18(), torch.zeros(2, 3, 224, 224)
+    with torch.no_grad():
+        forward = sum(count_flops(lambda: model(images))[0].values()) / 2
+    step = sum(count_flops(lambda: train(model, images))[0].values()) / 2
+    assert forward == pytest.approx(RESNET18, rel=0.01)
+    first = 2 * 112 * 112 * 3 * 7 * 7 * 64
+    assert step == 3 * forward - first, "the first convolution computes no gradient of its images"
+
+
+def test_what_has_no_formula_and_may_compute_much_is_named():
+    @torch.library.custom_op("ringside_test::scale", mutates_args=())
+    def scale(values: torch.Tensor) -> torch.Tensor:
+        return 2 * values
+
+    _, unseen = count_flops(lambda: scale(torch.ones(3)) @ torch.ones(3) + torch.linalg.matrix_exp(torch.eye(2)).sum())
+    assert "ringside_test.scale" in unseen
+    assert not [name for name in unseen if name.startswith(("aten.add", "aten.mul"))], "elementwise operations are no news"
+
+
+@pytest.mark.slow
+def test_rank_0_counts_in_the_gate_and_what_breaks_then_fails_nothing(tmp_path):
+    (tmp_path / "breaks.py").write_text(BREAKS)
+    job = Job(arm="single", backend="single", workload="digits", local_batch_size=4, world_size=1, seed=1, device="cpu")
+    engine = start_engine(job, World())
+    count = engine.run_gate(steps=1, counts_flops=True).flops
+    first, second, linear = (28 * 28 * 25 * 16, 14 * 14 * 25 * 16 * 32, 7 * 7 * 32 * 10)
+    assert (count.samples, count.dtype, count.error) == (2, "float32", None)
+    assert sum(count.by_operation.values()) == 2 * 2 * (2 * first + 3 * second + 3 * linear)
+    assert engine.run_gate(steps=1).flops is None, "once is enough"
+    broken = start_engine(job.model_copy(update={"workload": f"{tmp_path / 'breaks.py'}:Breaks"}), World())
+    count = broken.run_gate(steps=1, counts_flops=True).flops
+    assert "TooClever: not under a dispatch mode" in count.error and "breaks.py" in count.error
+
+
+@pytest.mark.parametrize(
+    ("device", "tflops"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989.5),
+        ("NVIDIA H100 PCIe", 756.5),
+        ("NVIDIA H200", 989.5),
+        ("NVIDIA GH200 480GB", 989.5),
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
+        ("NVIDIA RTX A1000", None),
+        ("NVIDIA L4", 121),
+        ("NVIDIA L40S", 362),
+        ("Tesla V100-PCIE-16GB", 112),
+        ("Tesla V100-SXM2-16GB", 125),
+        ("AMD Instinct MI300X", 1307.4),
+        ("cpu", None),
+    ],
+)
+def test_a_devices_peak_is_found_by_its_name(device, tflops):
+    peak = peak_of(device)
+    assert (peak.tflops["fp16"] if peak else None) == tflops
+    assert all("data sheet of " in one.source for one in PEAKS.values())
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "precision", "tf32", "operation", "tflops"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "float32", "fp32", False, "aten.convolution", 156),
+        ("NVIDIA A100-SXM4-80GB", "float32", "fp32", False, "aten.mm", 19.5),
+        ("NVIDIA A100-SXM4-80GB", "float32", "fp32", True, "aten.mm", 156),
+        ("NVIDIA A100-SXM4-80GB", "float32", "amp-bf16", False, "aten.mm", 312),
+        ("NVIDIA A100-SXM4-80GB", "float64", "fp32", False, "aten.mm", None),
+        ("AMD Instinct MI300X", "float32", "fp32", False, "aten.convolution", 163.4),
+        ("Tesla V100-SXM2-16GB", "float32", "amp-bf16", False, "aten.mm", None),
+    ],
+)
+def test_the_peak_is_that_of_the_precision_in_use(device, dtype, precision, tf32, operation, tflops):
+    count = FlopCount(samples=1, by_operation={operation: 10}, dtype=dtype)
+    assert peak_of(device).at(count, precision=precision, tf32=tf32) == tflops
+
+
+def test_a_ratio_over_launches_has_students_interval():
+    found = paired_ratio({0: 2.0, 1: 2.2, 2: 5.0}, [{0: 1.0, 1: 1.0}, {0: 1.0, 1: 1.21}], confidence=0.95)
+    logs = np.array([math.log(2.0), math.log(2.2 / 1.1)])
+    assert found.value == pytest.approx(2.0)
+    half = student_t(0.95, 1) * logs.std(ddof=1) / math.sqrt(2)
+    assert found.bounds == pytest.approx((2.0 * math.exp(-half), 2.0 * math.exp(half)))
+    assert paired_ratio({0: 1.0}, [{1: 1.0}], confidence=0.95) is None
+
+
+def resources_of(root, *, device="cpu", **plan):
+    """Three launches: an image takes 50 MFLOP, and Horovod a quarter more memory than DDP."""
+    folder = write_results(root, plan=make_plan(["horovod-gloo"]).model_copy(update=plan))
+    for record in folder.records():
+        factor = (1.25 if record.arm == "horovod-gloo" else 1.0) * (1 + 0.01 * record.launch)
+        record.peak_memory_bytes = [100, round(factor * 2**30)]
+        record.flops = FlopCount(samples=2, by_operation={"aten.mm": 10**8}, dtype="float32") if record.launch == 0 else None
+        for rank in record.ranks:
+            rank.device = device
+            rank.fingerprint["gpus"] = [] if device == "cpu" else [device]
+        folder.write_record(record)
+    return folder
+
+
+@pytest.mark.slow
+def test_memory_cost_and_mfu_stand_beside_the_ratio(tmp_path):
+    folder = resources_of(tmp_path, price_per_hour=3.6, peak_tflops=0.5)
+    found = write_reports(folder)
+    arm, result = found.arm("horovod-gloo"), found.result("horovod-gloo")
+    assert result.memory_ratio.bounds == pytest.approx((1.25, 1.25), rel=1e-3), "its launches differ as the baseline's do"
+    assert arm.resources.memory_bytes.value == pytest.approx(1.25 * 1.01 * 2**30)
+    assert arm.resources.memory_bytes.excludes(1.26 * 1.05 * 2**30) and not arm.resources.memory_bytes.excludes(1.27 * 2**30)
+    speed = arm.throughput_per_s
+    assert arm.resources.per_device_per_s == speed.times(0.5)
+    assert arm.resources.flops_per_s.value == pytest.approx(speed.value / 2 * 5e7)
+    assert arm.resources.mfu.bounds == pytest.approx([bound / 2 * 5e7 / 0.5e12 for bound in speed.bounds])
+    assert arm.resources.cost_per_million.bounds == pytest.approx([1e3 / speed.ci_high, 1e3 / speed.ci_low])
+    table = resource_table(found)
+    assert [column.title for column in table.columns] == [
+        *("arm", "images/s per core", "GFLOP/s per core", "MFU", "peak GiB", "memory ratio", "speed ratio"),
+        "cost per million images",
+    ]
+    assert table.rows[0].entries["memory_ratio"].text == "1"
+    assert table.rows[-1].entries["memory_ratio"].text == "1.250 (1.250 to 1.250)"
+    assert [column.name for column in asked_resources(found).columns] == ["arm", "mfu", "memory", "memory_ratio", "cost"]
+    assert "(peak_tflops of the plan)" in resource_caption(found)
+    for name in ("report.md", "report.html"):
+        text = (tmp_path / name).read_text()
+        assert text.count("Per device, memory, energy, cost") == 1
+        assert text.count("peak GiB") == 1 and "GiB at peak" not in text
+    (row,) = [one for one in csv.DictReader(io.StringIO(CsvReport().render(found).decode())) if one["arm"] == "horovod-gloo"]
+    assert float(row["memory_ratio_ci_low"]) == result.memory_ratio.ci_low
+    assert float(row["flops_per_sample"]) == 5e7
+
+
+@pytest.mark.slow
+def test_a_known_gpu_needs_no_peak_and_an_unknown_one_has_no_mfu(tmp_path):
+    found = conclude(resources_of(tmp_path / "known", device="NVIDIA A100-SXM4-80GB"))
+    own = found.arm("ddp-gloo").resources
+    assert (own.device, own.peak_flops_per_s, own.peak_source) == ("GPU", 19.5e12, "data sheet of NVIDIA A100")
+    assert own.mfu.value == pytest.approx(own.flops_per_s.value / 19.5e12)
+    found = conclude(resources_of(tmp_path / "unknown", device="NVIDIA X1"))
+    assert found.arm("ddp-gloo").resources.mfu is None
+    assert "There is no MFU, since the GPU's peak in this precision is not known" in resource_caption(found)
+
+
+@pytest.mark.slow
+def test_results_of_before_have_what_they_can_have(tmp_path):
+    folder = write_results(tmp_path, plan=make_plan(["horovod-gloo"]))
+    found = conclude(folder)
+    own = found.arm("ddp-gloo").resources
+    assert own.flops_per_s is own.mfu is own.energy_per_sample_j is own.cost_per_million is None
+    assert own.per_device_per_s and own.memory_bytes and found.result("horovod-gloo").energy_ratio is None
+    assert asked_resources(found) is None, "the terminal has nothing to add"
