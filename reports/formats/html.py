@@ -24,7 +24,6 @@ from reports.charts.timeline import pair_stride
 from reports.charts.training_charts import CURVE_TITLES, curve_name
 from reports.conclusions.study_conclusions import has_own_units
 from reports.schema import ArmSummary, Comparison
-from reports.scripts.first_screen import first_lines
 from reports.study_schema import Study
 from reports.tables.case_tables import case_table, outcome_table
 from reports.tables.sections import sections
@@ -33,6 +32,7 @@ from reports.tables.table import Table
 from reports.tables.verdict_table import training_table, verdict_table
 from reports.wording import formatting
 from reports.wording.method import method
+from reports.wording.script_sentences import first_lines
 from reports.wording.study_sentences import bases, study_method, trained_to
 
 

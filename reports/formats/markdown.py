@@ -9,7 +9,6 @@ from typing import Any
 from measurement.errors import in_report
 from reports.base import Report
 from reports.schema import ArmSummary, Comparison
-from reports.scripts.first_screen import first_lines
 from reports.study_schema import Study
 from reports.tables.case_tables import case_table, outcome_table
 from reports.tables.sections import sections
@@ -17,6 +16,7 @@ from reports.tables.study_tables import points_table, results_table, study_link_
 from reports.tables.table import Table
 from reports.tables.verdict_table import training_table, verdict_table
 from reports.wording.method import method
+from reports.wording.script_sentences import first_lines
 from reports.wording.study_sentences import bases, study_method
 
 SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#&~$"})
@@ -32,7 +32,7 @@ class MarkdownReport(Report):
         parts = [
             f"**{escape(comparison.headline)}.**",
             *(f"- {escape(line)}" for line in first_lines(comparison)),
-            *(f"- {escape(line)}" for line in comparison.beside_headline),
+            *(f"- {escape(line)}" for line in comparison.sentences),
             *([f"- {escape(comparison.limit)}"] if comparison.limit else []),
             *(f"- Note: {escape(line)}" for line in comparison.warnings),
             *_answer(comparison),

@@ -14,7 +14,6 @@ from measurement.records.loader_record import LoaderRecord
 from reports.conclusions.loaders import LoaderDemand
 from reports.schema import Comparison
 from reports.script_schema import ConfigurationDifference
-from reports.scripts.first_screen import first_lines
 from reports.study_schema import Study
 from reports.tables.case_tables import case_table, outcome_table
 from reports.tables.loader_table import loader_table
@@ -24,6 +23,7 @@ from reports.tables.study_tables import results_table
 from reports.tables.table import Entry, Kind, Row, Table
 from reports.tables.terms_table import terms_table
 from reports.tables.verdict_table import training_table, verdict_table
+from reports.wording.script_sentences import first_lines
 from reports.wording.study_sentences import bases
 
 STYLES: dict[Kind, str] = {
@@ -81,7 +81,7 @@ def _cases(comparison: Comparison) -> Group:
     controls = [arm.name for arm in comparison.arms if arm.role == "control"]
     latencies = _by_operation(case_table(comparison).without(*controls))
     reasons = dict.fromkeys(figures.not_offered for arm in comparison.arms for figures in arm.cases if figures.not_offered)
-    below = [shown(line) for line in (*comparison.beside_headline, *(f"–: {reason}" for reason in reasons))]
+    below = [shown(line) for line in (*comparison.sentences, *(f"–: {reason}" for reason in reasons))]
     return Group(rich_table(outcome_table(comparison).without("runs_as")), Text(), latencies, *below)
 
 

@@ -47,6 +47,15 @@ def cause_clause(result: RatioSummary) -> str:
     return f", because {_subject(result, cause.term)} {_verb(result, cause.term, first, interval=True)}{besides}"
 
 
+def short_cause(result: RatioSummary) -> str:
+    """The cause in a few words, such as ``exposes 3.5 ms less exchange in each step``; empty where nothing is known."""
+    cause = result.because
+    if cause is not None:
+        difference = Estimate(value=cause.difference_s)
+        return f"{_subject(result, cause.term)} {_verb(result, cause.term, difference, interval=False)}".removeprefix("it ")
+    return cause_clause(result).removeprefix("; ")
+
+
 def _threads_hold_up(result: RatioSummary, term: Term | Phase) -> bool:
     """Whether an overhead is mostly its own threads' taking the core."""
     overhead = result.term_differences_s.get("library_overhead")

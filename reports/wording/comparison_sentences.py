@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from measurement.plans.plan import Plan
 from reports.conclusions.cases import VERDICTS, Outcome, count_verdicts
 from reports.conclusions.verdict import LONGEST, is_atypical
-from reports.schema import ArmSummary, HeadlinePart, RatioSummary
+from reports.schema import ArmSummary, RatioSummary
 from reports.statistics.budget import FEWEST_ALONE
 from reports.statistics.interim_analyses import error_share
 from reports.wording.causes import cause_clause
@@ -41,26 +40,14 @@ def findings(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: 
     candidates = [result for result in results if result.role == "candidate"]
     if any(result.case is not None for result in results):
         return _findings_by_case(candidates, arms, plan)
-    ordered = in_order(candidates, plan)
+    ordered = in_order(candidates, plan.asked_arms())
     by_name = {arm.name: arm for arm in arms}
     return [finding(result, by_name[result.candidate], by_name[plan.baseline], plan) for result in ordered]
 
 
-def in_order(candidates: Sequence[RatioSummary], plan: Plan) -> list[RatioSummary]:
+def in_order(candidates: Sequence[RatioSummary], asked: Sequence[str]) -> list[RatioSummary]:
     """Candidates that the plan's question is about first; of both kinds the fastest first, those without timing last."""
-    asked = plan.asked_arms()
     return sorted(candidates, key=lambda result: (result.candidate not in asked, -(result.throughput_ratio or 0.0)))
-
-
-def in_brief(result: RatioSummary) -> str:
-    """A candidate's verdict in a few words, for a headline that is about others."""
-    if result.withheld_by == "work":
-        return f"{result.candidate} without verdict (other work)"
-    if result.throughput_ratio is None:
-        return f"{result.candidate} without timing"
-    if result.verdict in ("faster", "slower"):
-        return f"{result.candidate} {apart(result.throughput_ratio)} {result.verdict}"
-    return f"{result.candidate} {result.verdict}"
 
 
 def fastest_sentence(leaders: Sequence[str], plan: Plan) -> list[str]:
@@ -261,76 +248,41 @@ def cross_check_lines(results: Sequence[RatioSummary]) -> list[str]:
     return found
 
 
-def control_sentence(results: Sequence[RatioSummary], plan: Plan) -> str:
+def control_sentence(results: Sequence[RatioSummary]) -> str:
     """What the comparison of the baseline with itself says."""
     control = next((result for result in results if result.role == "control"), None)
     if control is None:
         return "No A/A control was run: nothing checks that equal arms come out equal"
     if control.case is not None:
-        return _control_by_case([result for result in results if result.role == "control"], plan)
+        return _control_by_case([result for result in results if result.role == "control"])
     if control.ci_low is None or control.ci_high is None:
         return f"The A/A control gives no interval ({interval_words(control)}): nothing checks that equal arms come out equal"
     figures = interval_words(control)
     if control.control_failed:
         reach = max(abs(math.log(control.ci_low)), abs(math.log(control.ci_high)))
         return (
-            f"The A/A control failed: {plan.baseline} against itself differs ({figures}), "
+            f"The A/A control failed: {control.baseline} against itself differs ({figures}), "
             f"so no difference below {apart(math.exp(reach))} is claimed"
         )
     if control.ci_high > WIDE * control.ci_low:
-        return f"The A/A control's interval is too wide to check much: {plan.baseline} against itself ({figures})"
-    return f"A/A control: {plan.baseline} against itself comes out equal ({figures})"
+        return f"The A/A control's interval is too wide to check much: {control.baseline} against itself ({figures})"
+    return f"A/A control: {control.baseline} against itself comes out equal ({figures})"
 
 
-def _control_by_case(controls: Sequence[RatioSummary], plan: Plan) -> str:
+def _control_by_case(controls: Sequence[RatioSummary]) -> str:
     """In how many cases the baseline comes out equal to itself, and in which not."""
     known = [control for control in controls if control.ci_low is not None]
     if not known:
         return "The A/A control gives no interval: nothing checks that equal arms come out equal"
     failed = [f"{control.case} {ratio(control.throughput_ratio)}" for control in known if control.control_failed]
-    chance = percent(round(1 - plan.measurement.confidence, 6))
+    chance = percent(round(1 - known[0].confidence, 6))
     if failed:
         named = ", ".join(failed[:MAX_NAMED]) + (", ..." if len(failed) > MAX_NAMED else "")
         return (
             f"The A/A control failed in {len(failed)} of {len(known)} cases ({named}; {chance} of them would by chance), "
             "where no smaller difference is claimed"
         )
-    return f"A/A control: {plan.baseline} against itself comes out equal in all {len(known)} cases"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Headline:
-    """The first line of every report, and which of the sentences below it says already."""
-
-    text: str
-    holds: list[HeadlinePart]
-    findings: int
-    """How many of the findings it says in full."""
-
-
-def headline(
-    said: Sequence[str], control: str, results: Sequence[RatioSummary], plan: Plan, *, load: str | None = None
-) -> Headline:
-    """The machine if it was not quiet, the control if it failed, what the plan asks about, and every other candidate in brief.
-
-    Args:
-        said: the findings, see ``findings``.
-        control: the control's sentence.
-        results: all ratios.
-        plan: whose question it answers.
-        load: what disturbed; None: nothing.
-    """
-    by_case = any(result.case is not None for result in results)
-    candidates = in_order([result for result in results if result.role == "candidate"], plan)
-    asked = {*plan.asked_arms()} & {result.candidate for result in candidates}
-    full = min(len(said), 1 if by_case else min(len(asked), MAX_NAMED))
-    others = [] if by_case else [in_brief(result) for result in candidates[full:]]
-    answer = [*said[:full], *([f"Besides, against {plan.baseline}: {', '.join(others)}"] if others else [])]
-    shows_control = not said or any(result.control_failed for result in results)
-    parts: list[tuple[HeadlinePart, str]] = [("load", load or ""), ("control", control if shows_control else "")]
-    parts.append(("findings", ". ".join(answer)))
-    shown = [(part, sentence) for part, sentence in parts if sentence]
-    return Headline(text=". ".join(sentence for _, sentence in shown), holds=[part for part, _ in shown], findings=full)
+    return f"A/A control: {known[0].baseline} against itself comes out equal in all {len(known)} cases"
 
 
 def warnings(

@@ -35,6 +35,16 @@ def apart(value: float) -> str:
     return f"{significant(factor)} times" if factor <= LARGEST else f"more than {LARGEST} times"
 
 
+def about(value: float) -> str:
+    """``apart`` with two or three digits: ``5.2%``, ``12%``."""
+    return f"{abs(value - 1):.0%}" if abs(value - 1) >= 0.0995 and 0.1 < value < 10 else apart(value)
+
+
+def percent_apart(value: float) -> str:
+    """``about`` with its sign: ``-5.2%``."""
+    return f"{'-' if value < 1 else '+'}{about(value)}"
+
+
 def percent(share: float) -> str:
     """A share, such as a confidence or a threshold, with no more digits than it has."""
     return f"{share * 100:g}%"

@@ -12,9 +12,9 @@ from reports import REGISTRY, conclude, make_report, write_reports
 from reports.charts.comparison_charts import charts
 from reports.formats.terminal import comparison_table
 from reports.schema import Comparison
-from reports.scripts.first_screen import first_lines
 from reports.tables.sections import sections
 from reports.wording.method import method
+from reports.wording.script_sentences import first_lines
 from tests.kit.results_factory import Truth
 from tests.kit.script_factory import HOROVOD, Script, script_plan, script_records, write_script_results
 
