@@ -33,7 +33,6 @@ from reports.training_schema import TrainingSummary
 from reports.wording.causes import limit_sentence
 from reports.wording.cautions import elsewhere_lines
 from reports.wording.comparison_sentences import (
-    apart_note,
     control_sentence,
     cross_check_lines,
     fastest_sentence,
@@ -154,7 +153,7 @@ def _noted(
     """The ratio with what weakens its verdict."""
     if result.withheld_by == "work":
         return result.model_copy(update={"note": work_note(unlike[result.candidate], allow=allow)})
-    return result.model_copy(update={"note": ratio_note(result, arms) or apart_note(result, arms)})
+    return result.model_copy(update={"note": ratio_note(result, arms)})
 
 
 def _asked(plan: Plan, records: Sequence[LaunchRecord], unit: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from reports.conclusions.step_terms import TERMS
 from reports.schema import Comparison, Estimate, ThreadFigures
 from reports.tables.table import Entry, Table, columns, row
 from reports.wording.causes import TERM_NAMES
-from reports.wording.formatting import NONE, gibibytes, milliseconds, step_shares, with_interval
+from reports.wording.formatting import NONE, milliseconds, step_shares, with_interval
 
 KINDS = {"sync": "with exchange", "local": "without"}
 
@@ -20,7 +20,6 @@ def steps_table(comparison: Comparison) -> Table:
         "median": "step p50 ms",
         "spread": "p5 to p95 ms",
         "shares": "waiting for data, exposed exchange",
-        "memory": "peak memory GiB",
     }
     rows = []
     for arm in comparison.arms:
@@ -30,7 +29,6 @@ def steps_table(comparison: Comparison) -> Table:
             "median": milliseconds(steps.get("p50")),
             "spread": f"{milliseconds(steps['p5'])} to {milliseconds(steps['p95'])}" if steps else NONE,
             "shares": step_shares(arm.step_shares),
-            "memory": gibibytes(arm.peak_memory_bytes),
         }
         rows.append(row(entries))
     return Table(columns=columns(titles), rows=rows)
@@ -64,5 +62,5 @@ def _threads(found: ThreadFigures, names: Iterable[str]) -> dict[str, str | Entr
 
 
 def milliseconds_entry(estimate: Estimate | None) -> Entry:
-    """Milliseconds with their interval; without it where space is short."""
-    return Entry(text=with_interval(estimate, milliseconds), short=milliseconds(estimate.value) if estimate else NONE)
+    """Milliseconds with their interval."""
+    return Entry(text=with_interval(estimate, milliseconds))

@@ -76,7 +76,7 @@ def counts_words(counts: Counter[Outcome]) -> str:
     """Such as ``faster in 12, slower in 5 of 17 cases; not offered: 9``."""
     measured = [f"{verdict} in {counts[verdict]}" for verdict in VERDICTS if counts[verdict]]
     total = sum(counts[verdict] for verdict in VERDICTS)
-    parts = [f"{', '.join(measured)} of {_count(total, 'case', 'cases')}"] if measured else []
+    parts = [f"{', '.join(measured)} of {count(total, 'case', 'cases')}"] if measured else []
     missing: tuple[Outcome, ...] = ("not offered", "no timing")
     return "; ".join([*parts, *(f"{outcome}: {counts[outcome]}" for outcome in missing if counts[outcome])])
 
@@ -120,8 +120,8 @@ def interval_words(result: RatioSummary) -> str:
     if result.run_low is not None and result.run_high is not None:
         parts.append(f"one long run {ratio(result.run_low)} to {ratio(result.run_high)}")
     if result.run_order is not None:
-        return ", ".join([*parts, _count(result.launches, "run of each", "runs of each")])
-    return ", ".join([*parts, _count(result.launches, "launch", "launches"), _count(result.pairs, "pair", "pairs")])
+        return ", ".join([*parts, count(result.launches, "run of each", "runs of each")])
+    return ", ".join([*parts, count(result.launches, "launch", "launches"), count(result.pairs, "pair", "pairs")])
 
 
 def _what_next(result: RatioSummary, keep: str) -> str:
@@ -138,11 +138,11 @@ def _instead(result: RatioSummary) -> str:
     """What should decide in launches, or in rounds."""
     if result.more_launches is None:
         return ""
-    launches = _count(result.more_launches, "launch", "launches")
+    launches = count(result.more_launches, "launch", "launches")
     now = round(result.pairs / max(result.launches, 1))
     if result.more_rounds is None:
-        return f": {launches} more of {_count(now, 'round', 'rounds')}, while longer launches would not, since launches differ"
-    return f": {launches} more of {_count(now, 'round', 'rounds')}, or as many with {result.more_rounds} rounds each"
+        return f": {launches} more of {count(now, 'round', 'rounds')}, while longer launches would not, since launches differ"
+    return f": {launches} more of {count(now, 'round', 'rounds')}, or as many with {result.more_rounds} rounds each"
 
 
 def _keep_memory(result: RatioSummary, arms: Sequence[ArmSummary], plan: Plan) -> str:
@@ -171,7 +171,7 @@ def minutes_words(minutes: float) -> str:
     """A duration, rounded up to whole minutes or hours."""
     if minutes >= 90:
         return f"{math.ceil(minutes / 60)} hours"
-    return _count(max(1, math.ceil(minutes)), "minute", "minutes")
+    return count(max(1, math.ceil(minutes)), "minute", "minutes")
 
 
 def ratio_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
@@ -198,24 +198,9 @@ def ratio_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
 def _few_stalls(result: RatioSummary, arms: Sequence[ArmSummary]) -> str:
     """On how many stalls the ratio depends: those of the arm that lost more to them."""
     found = [arm.stalls for arm in arms if arm.name in (result.candidate, result.baseline) and arm.stalls]
-    count = max(found, key=lambda stalls: stalls.share).count
-    stalls, calm = _count(count, "rare stall", "rare stalls"), ratio(result.ratio_without_stalls)
-    return f"the result depends on {stalls}; without {'it' if count == 1 else 'them'} the ratio would be {calm}"
-
-
-def apart_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
-    """Why the ratio is not that of the two throughputs that stand beside it, where a reader who divides them would wonder."""
-    by_name = {arm.name: arm for arm in arms}
-    ours, theirs = (by_name[name].throughput_per_s for name in (result.candidate, result.baseline))
-    if result.case is not None or not (ours and theirs and result.throughput_ratio and result.ci_low and result.ci_high):
-        return None
-    divided = ours.value / theirs.value
-    if result.ci_low <= divided <= result.ci_high:
-        return None
-    return (
-        f"the throughputs divide to {ratio(divided)}: they are over all blocks of an arm, while the ratio is taken within rounds "
-        "and launches, so that a slow phase of the machine counts for both"
-    )
+    few = max(found, key=lambda stalls: stalls.share).count
+    stalls, calm = count(few, "rare stall", "rare stalls"), ratio(result.ratio_without_stalls)
+    return f"the result depends on {stalls}; without {'it' if few == 1 else 'them'} the ratio would be {calm}"
 
 
 def _no_timing(arm: ArmSummary, ours: str, theirs: str) -> str:
@@ -242,7 +227,7 @@ def cross_check_lines(results: Sequence[RatioSummary]) -> list[str]:
         if alone.launches < FEWEST_ALONE:
             chance = "which one launch cannot judge"
         found.append(
-            f"{result.candidate}, one arm at a time: {ratio(one.value)} ({bounds}{_count(alone.launches, 'launch', 'launches')}); "
+            f"{result.candidate}, one arm at a time: {ratio(one.value)} ({bounds}{count(alone.launches, 'launch', 'launches')}); "
             f"interleaved {ratio(result.throughput_ratio)} ({interval(result)}); apart {apart(alone.apart.value)}, {chance}"
         )
     return found
@@ -301,7 +286,7 @@ def warnings(
     for arm in arms:
         if arm.status not in ("ok", "not measured") and arm.launches:
             lost = len({error.launch for error in arm.errors})
-            found.append(f"{arm.name} is {arm.status} in {_count(lost, 'launch', 'launches')}; the others count")
+            found.append(f"{arm.name} is {arm.status} in {count(lost, 'launch', 'launches')}; the others count")
     found += [*straggler_lines(arms), *stall_lines(arms), *load_lines(arms), *skipped_lines(arms), *restart_lines(arms)]
     found += script_lines(arms)
     found += remedies
@@ -356,5 +341,6 @@ def _looks(looks: Sequence[int], plan: Plan) -> list[str]:
     ]
 
 
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
+def count(number: int, one: str, many: str | None = None) -> str:
+    """Such as ``1 launch``, ``3 launches``."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

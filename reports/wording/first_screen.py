@@ -14,6 +14,7 @@ from reports.wording.causes import short_cause
 from reports.wording.comparison_sentences import (
     WIDE,
     control_sentence,
+    count,
     counts_words,
     cross_check_lines,
     first_line,
@@ -21,13 +22,16 @@ from reports.wording.comparison_sentences import (
     more_words,
 )
 from reports.wording.disturbances import load_lines, load_sentence
-from reports.wording.formatting import percent_apart
+from reports.wording.formatting import percent_apart, ratio
 from reports.wording.headlines import BAD, WITHHELD
-from reports.wording.script_sentences import first_lines
+from reports.wording.script_sentences import culprit_lines, first_lines
 
 MOST_CAUSE = 12
 """The most words that a cause has."""
+MOST_LINES = 8
+"""Candidates that a format shows; it says how many more there are."""
 QUIET = "quiet machine"
+WRONG = "failed the check of its values before it was timed"
 CONVERGES = {"same": "same accuracy as", "differs": "another accuracy than", "undecided": "accuracy undecided beside"}
 
 
@@ -49,6 +53,11 @@ class Candidate:
     """The interval; null where the data cannot carry one."""
     cause: str = ""
     """At most ``MOST_CAUSE`` words; empty where none is known."""
+
+    @property
+    def interval(self) -> str:
+        """Both bounds, such as ``0.921 to 0.937``; empty without them."""
+        return "" if self.low is None or self.high is None else f"{ratio(self.low)} to {ratio(self.high)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +82,8 @@ class FirstScreen:
     marks: Sequence[Mark]
     """Control, quiet machine, same work, alone ≈ interleaved."""
     compared: str
+    alike: Sequence[str] = ()
+    """Whether scripts train the same, and the first thing that they do differently; empty of workloads."""
     next_step: str | None = None
 
 
@@ -95,15 +106,21 @@ def _of_comparison(comparison: Comparison) -> FirstScreen:
         candidates=candidates,
         marks=_marks(comparison.arms, comparison.results, control=comparison.control, of=comparison),
         compared=_compared(comparison),
+        alike=[comparison.equality.sentence, *_first_culprit(comparison)] if comparison.equality else [],
         next_step=_next_step(comparison),
     )
+
+
+def _first_culprit(comparison: Comparison) -> list[str]:
+    """The most important difference of scripts; none where all come with their libraries."""
+    return culprit_lines(comparison)[:1] if any(one.severity != "note" for one in comparison.configuration_differences) else []
 
 
 def _candidate(arm: ArmSummary, result: RatioSummary | None, *, point: str = "", cause: str = "") -> Candidate:
     if result is None or result.throughput_ratio is None:
         verdict = arm.status if arm.status != "ok" else "no timing"
-        message = first_line(arm.errors[0].message) if arm.errors else ""
-        return Candidate(arm=arm.name, point=point, verdict=verdict, cause=cause or cut(message))
+        message = first_line(arm.errors[0].message) if arm.errors and arm.status != "wrong" else ""
+        return Candidate(arm=arm.name, point=point, verdict=verdict, cause=cause or cut(message or WRONG * (verdict == "wrong")))
     return Candidate(
         arm=arm.name,
         point=point,
@@ -136,12 +153,12 @@ def cut(text: str, words: int = MOST_CAUSE) -> str:
 
 
 def _convergence(name: str, comparison: Comparison) -> str:
-    """How an arm that trained to the end converged; empty of others, and of the reference."""
+    """How an arm that trained to the end converged; empty of others."""
     training = comparison.training
     if training is None or not any(arm.name == name for arm in training.arms):
         return ""
     verdict = training.arm(name).convergence
-    return f"{CONVERGES[verdict]} {training.reference}" if verdict else ""
+    return f"{CONVERGES[verdict]} {training.reference}" if verdict else "the others' accuracy is compared with its"
 
 
 def _by_case(arm: ArmSummary, comparison: Comparison) -> Candidate:
@@ -150,7 +167,9 @@ def _by_case(arm: ArmSummary, comparison: Comparison) -> Candidate:
     verdicts = [verdict for verdict in VERDICTS if counts[verdict]]
     if not verdicts:
         return _candidate(arm, None)
-    return Candidate(arm=arm.name, verdict=verdicts[0] if len(verdicts) == 1 else "mixed", cause=counts_words(counts))
+    return Candidate(
+        arm=arm.name, verdict=verdicts[0] if len(verdicts) == 1 else "mixed", cause=counts_words(counts).partition(";")[0]
+    )
 
 
 def _marks(
@@ -205,7 +224,8 @@ def _same_work(arms: Sequence[ArmSummary], results: Sequence[RatioSummary], of: 
     equality, fairness = (of.equality, of.fairness) if of else (None, [])
     wrong = [arm.name for arm in arms if arm.status == "wrong" or (arm.parity and not arm.parity.passed)]
     unlike = [result.candidate for result in results if result.withheld_by == "work"]
-    unchecked = [arm.name for arm in arms if arm.parity is None] if equality is None else []
+    timed = [arm for arm in arms if arm.launches] or arms
+    unchecked = [arm.name for arm in timed if arm.parity is None] if equality is None else []
     unasked = [str(entry.get("field")) for entry in fairness if not entry.get("asked")]
     differ = f"{count(len(unasked), 'setting')} differ{'s' if len(unasked) == 1 else ''}"
     found = [
@@ -235,7 +255,7 @@ def _compared(comparison: Comparison) -> str:
     unit, hosts = comparison.sample_unit, len(comparison.hosts)
     launches = max((result.launches for result in comparison.results), default=0)
     training = comparison.training
-    parts = [comparison.workload, _ranks(comparison.world_size, hosts, comparison.device)]
+    parts = ["scripts" if comparison.are_scripts else comparison.workload, _ranks(comparison.world_size, hosts, comparison.device)]
     if comparison.cases:
         parts.append(count(len(comparison.cases), "case"))
     elif comparison.local_batch_size and not comparison.figures_of:
@@ -244,17 +264,13 @@ def _compared(comparison: Comparison) -> str:
         parts += [count(training.settings.epochs, "epoch"), count(max(arm.seeds for arm in training.arms), "seed")]
     elif launches:
         parts.append(count(launches, "run of each", "runs of each") if comparison.runs else count(launches, "launch", "launches"))
-    return ", ".join([*parts, f"{comparison.measured_minutes:.2g} min measured"])
+    parts += [f"{comparison.measured_minutes:.2g} min measured"] if comparison.measured_minutes else []
+    return ", ".join(parts)
 
 
 def _ranks(ranks: int, hosts: int, device: str) -> str:
     kind = "GPU" if device.startswith("cuda") else "CPU"
     return f"{count(ranks, 'rank')} on {count(hosts, 'host')} ({kind})" if hosts else count(ranks, "rank")
-
-
-def count(number: int, one: str, many: str | None = None) -> str:
-    """Such as ``1 launch``, ``3 launches``."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 STEPS: dict[Withheld, str] = {
@@ -295,7 +311,12 @@ def _next_step(comparison: Comparison) -> str | None:
 def _of_study(study: Study) -> FirstScreen:
     """A line for each candidate at each point."""
     names = [arm.name for arm in study.points[0].arms if arm.role == "candidate"]
-    candidates = [_candidate(point.arm(name), point.result(name), point=point.name) for name in names for point in study.points]
+    candidates = [
+        _candidate(arm, point.result(name), point=point.name)
+        for name in names
+        for point in study.points
+        if (arm := point.arm(name)).status != "not at this point"
+    ]
     ranks = sorted({point.world_size for point in study.points})
     span = f"{ranks[0]}" if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]}"
     parts = [study.workload, count(len(study.points), "point"), f"{span} ranks, {study.scaling} scaling"]

@@ -35,7 +35,7 @@ def headline(comparison: Comparison) -> str:
 
 def fitting(clauses: Sequence[str]) -> str:
     """As many clauses as ``MOST_WORDS`` hold, and how many more there are; the first always."""
-    for last in range(len(clauses), 1, -1):
+    for last in range(len(clauses), 0, -1):
         left = len(clauses) - last
         said = "".join(clause if clause.startswith(",") else f"; {clause}" for clause in clauses[1:last])
         text = clauses[0] + said + (f"; {left} more below" if left else "")
@@ -123,7 +123,11 @@ def _alone(result: RatioSummary, names: Mapping[str, str], base: str, comparison
         return f"No verdict on {name} against {base}: they do different work"
     if result.verdict == "equivalent":
         return f"{name} and {base} are equivalent within {percent(comparison.measurement['noise_threshold'])}"
-    why = WITHHELD.get(result.withheld_by or "") or lies_between(result)
+    why = (
+        WITHHELD.get(result.withheld_by or "")
+        or lies_between(result)
+        or (f"{result.caution} cannot tell" if result.caution else "")
+    )
     return f"Undecided whether {name} or {base} is faster" + (f": {why}" if why else "")
 
 
