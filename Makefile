@@ -69,7 +69,7 @@ $(VENV)/.docs: $(STAMP)
 	@touch $@
 
 picture: ## make README's picture of a report (REPORT=results/NAME/report.html; needs chromium)
-	@chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1100,1500 \
+	@chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1100,780 \
 	  --screenshot=$(CURDIR)/reports/example.png file://$(abspath $(REPORT))
 
 versions: .versions/oldest.txt .versions/newest.txt ## test the oldest torch of pyproject.toml and the newest on each Python that is here (PYTHONS, TORCHES)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from measurement.errors import PlanError, RecordError
+from measurement.plans.plan import EVENTS
 from measurement.registry import Registry
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def make_reports(references: Sequence[str] | None) -> list[Report]:
         return [report for name in sorted(REGISTRY.names()) if (report := make_report(name)).is_customary]
     by_file: dict[str, str] = {}
     made = []
-    for reference in dict.fromkeys(["json", *references]):
+    for reference in dict.fromkeys(["json", *(name for name in references if name != EVENTS)]):
         report = make_report(reference)
         other = by_file.setdefault(report.file_name, reference)
         if other != reference:

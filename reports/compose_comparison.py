@@ -33,17 +33,16 @@ from reports.training_schema import TrainingSummary
 from reports.wording.causes import limit_sentence
 from reports.wording.cautions import elsewhere_lines
 from reports.wording.comparison_sentences import (
-    apart_note,
     control_sentence,
     cross_check_lines,
     fastest_sentence,
     findings,
-    headline,
     ratio_note,
     warnings,
 )
 from reports.wording.disturbances import floor_lines, load_sentence, oversubscription_warning, page_fault_lines
-from reports.wording.training_sentences import NO_CONTROL, training_findings, training_headline, training_note, training_warnings
+from reports.wording.headlines import headline
+from reports.wording.training_sentences import NO_CONTROL, training_findings, training_note, training_warnings
 
 
 def compare(
@@ -86,7 +85,9 @@ def compare(
     said = [*findings(results, arms, plan), *fastest_sentence(leaders, plan)]
     elsewhere = elsewhere_lines(manifest) if manifest else []
     crowded = oversubscription_warning(max((record.ranks for record in evidence.records), key=len, default=[]))
+    load = load_sentence(summarise_load(evidence.readings))
     noted = [
+        *([load] if load else []),
         *elsewhere,
         *floor_lines(ordered),
         *([crowded] if crowded else []),
@@ -95,8 +96,8 @@ def compare(
     ]
     remedies = page_fault_lines(arms, freed_memory=plan.freed_memory, are_scripts=plan.are_scripts)
     warned = warnings(plan, arms, results, analyses, remedies)
-    return Comparison(
-        **_answer(evidence, results, said) if training is None else _training_answer(training, said),
+    found = Comparison(
+        **{"findings": said, "control": control_sentence(results)} if training is None else _training_answer(training, said),
         warnings=[*noted, *(training_warnings(training) if training else []), *warned],
         remedies=remedies,
         limit=_limit(evidence, arms),
@@ -115,20 +116,7 @@ def compare(
         **_asked(plan, evidence.records, unit),
         **_manifest_fields(manifest, evidence.records),
     )
-
-
-def _answer(evidence: Evidence, results: Sequence[RatioSummary], said: list[str]) -> dict[str, Any]:
-    """Fields of ``Comparison``: what came out of measuring speed alone, in sentences."""
-    control = control_sentence(results, evidence.plan)
-    load = load_sentence(summarise_load(evidence.readings))
-    first = headline(said, control, results, evidence.plan, load=load)
-    return {
-        "headline": first.text,
-        "headline_holds": first.holds,
-        "headline_findings": first.findings,
-        "findings": said,
-        "control": control,
-    }
+    return found.model_copy(update={"headline": headline(found)})
 
 
 def _training_answer(training: TrainingSummary, said: Sequence[str]) -> dict[str, Any]:
@@ -136,7 +124,6 @@ def _training_answer(training: TrainingSummary, said: Sequence[str]) -> dict[str
     noted = [arm.model_copy(update={"note": training_note(arm, training)}) for arm in training.arms]
     training = training.model_copy(update={"arms": noted})
     return {
-        "headline": training_headline(training),
         "findings": [*training_findings(training), *said],
         "control": NO_CONTROL,
         "training": training,
@@ -166,7 +153,7 @@ def _noted(
     """The ratio with what weakens its verdict."""
     if result.withheld_by == "work":
         return result.model_copy(update={"note": work_note(unlike[result.candidate], allow=allow)})
-    return result.model_copy(update={"note": ratio_note(result, arms) or apart_note(result, arms)})
+    return result.model_copy(update={"note": ratio_note(result, arms)})
 
 
 def _asked(plan: Plan, records: Sequence[LaunchRecord], unit: str) -> dict[str, Any]:
@@ -178,6 +165,7 @@ def _asked(plan: Plan, records: Sequence[LaunchRecord], unit: str) -> dict[str, 
     return {
         "comparison_id": first.comparison_id,
         "name": plan.name,
+        "question": plan.asked_arms(),
         "baseline": plan.baseline,
         "workload": plan.workload,
         "sample_unit": unit,

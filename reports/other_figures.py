@@ -20,6 +20,7 @@ from measurement.records.record import PHASES, STEP_COLUMNS, LaunchRecord
 from reports.compose_comparison import compare
 from reports.conclusions.steps import Steps
 from reports.schema import Comparison
+from reports.wording.headlines import headline
 
 COLUMNS = ("arm", "run", "samples", "seconds")
 MOST_BYTES = 64 << 20
@@ -73,8 +74,9 @@ def conclude_figures(path: Path, *, name: str, baseline: str | None = None) -> C
         f"Somebody else's clock: the figures are another tool's ('{path}'). Ringside timed nothing, saw no rank and no conditions, "
         "and checked no gradients"
     )
-    said = {"headline": f"By another tool's clock: {found.headline}", "warnings": [clock, *found.warnings], "limit": None}
-    return found.model_copy(update={**known, **said, "arms": arms, "block_table": {}})
+    said = {"warnings": [clock, *found.warnings], "limit": None}
+    found = found.model_copy(update={**known, **said, "arms": arms, "block_table": {}})
+    return found.model_copy(update={"headline": headline(found)})
 
 
 def read_figures(path: Path) -> Figures:

@@ -20,8 +20,6 @@ Term = Literal["compute", "data_wait", "library_overhead", "imbalance", "exposed
 """What a step is made of, see ``reports.conclusions.step_terms``."""
 Phase = Literal["data_wait", "forward", "backward", "optimizer"]
 """What a script's step is made of, as hooks see it; ``forward`` is all else, too."""
-HeadlinePart = Literal["load", "control", "findings"]
-"""A sentence that the headline may repeat."""
 Role = Literal["baseline", "control", "candidate"]
 Status = Literal["ok", "failed", "wrong", "timeout", "not measured", "not at this point"]
 """The last only in studies: an arm of one process, where there are more ranks."""
@@ -239,6 +237,9 @@ class MachineFigures(Stored):
     gpu_utilisation: float | None = None
     gpu_mhz: float | None = None
     gpu_slowed_by: list[str] = []
+
+
+PLANS_PEAK = "peak_tflops of the plan"
 
 
 class ResourceFigures(Stored):
@@ -472,12 +473,13 @@ class Comparison(Stored):
     name: str
     created_at: str
     ringside_version: str | None = None
-    headline: str
-    """The answer in one sentence; the control's failure comes first."""
-    headline_holds: list[HeadlinePart] = []
-    """Which of the sentences below the headline already says."""
+    headline: str = ""
+    """The answer in at most 20 words."""
+    headline_holds: list[str] = []
     headline_findings: int = 0
-    """How many of the findings it says in full; of the other candidates it says the verdict."""
+    """This and the key before: nothing, since the headline repeats no sentence below it."""
+    question: list[str] = []
+    """The candidates that the plan's question is about."""
     findings: list[str]
     """One sentence per candidate: those that the plan's question is about first, of both kinds the fastest first."""
     control: str
@@ -557,17 +559,17 @@ class Comparison(Stored):
         return found
 
     @property
-    def further_findings(self) -> list[str]:
-        """The findings that the headline does not say."""
-        return self.findings[self.headline_findings :]
+    def candidates(self) -> list[RatioSummary]:
+        """The candidates' ratios; of a micro-benchmark, in every case."""
+        return [result for result in self.results if result.role == "candidate"]
 
     @property
-    def beside_headline(self) -> list[str]:
-        """The findings and what the control says, without what the headline says already."""
-        return [*self.further_findings, *self.cross_checks, *([] if "control" in self.headline_holds else [self.control])]
+    def sentences(self) -> list[str]:
+        """What was found, one arm at a time too, and what the control says."""
+        return [*self.findings, *self.cross_checks, self.control]
 
     @property
     def undecided(self) -> list[RatioSummary]:
         """The candidates' ratios that more measuring could still decide; the control asks no question."""
-        open_ = [result for result in self.results if result.verdict == "undecided" and result.role == "candidate"]
+        open_ = [result for result in self.candidates if result.verdict == "undecided"]
         return [result for result in open_ if result.pairs > 0 and result.withheld_by not in ("stalls", "work")]

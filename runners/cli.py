@@ -344,10 +344,10 @@ def hosts(
 
 
 def show(comparison: Comparison, folder: Path) -> bool:
-    """The verdict table on stdout, and where the reports are. Returns whether every arm is ok."""
-    from reports.formats.terminal import comparison_table
+    """The first screen on stdout, and where the reports are. Returns whether every arm is ok."""
+    from reports.formats.terminal import comparison_lines
 
-    _show(comparison.headline, comparison_table(comparison), folder)
+    _show(comparison_lines(comparison), folder)
     return is_ok(comparison)
 
 
@@ -357,20 +357,18 @@ def is_ok(comparison: Comparison) -> bool:
 
 
 def show_study(study: Study, folder: Path) -> bool:
-    """Print a study's verdict table, with a row for each arm at each point; returns whether all went well."""
-    from reports.formats.terminal import study_table
+    """Print a study's first screen; returns whether all went well."""
+    from reports.formats.terminal import study_lines
 
-    _show(study.headline, study_table(study), folder)
+    _show(study_lines(study), folder)
     return all(arm.status in ("ok", "not at this point") and not point.cause for point in study.points for arm in point.arms)
 
 
-def _show(headline: str, table: Any, folder: Path) -> None:
+def _show(lines: Any, folder: Path) -> None:
     from reports.formats.console import new_console
-    from reports.formats.terminal import shown
 
     console = new_console()
-    console.print(shown(headline), soft_wrap=True)
-    console.print(table)
+    console.print(lines)
     console.print(f"report: {folder / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
 
 

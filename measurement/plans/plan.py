@@ -31,6 +31,8 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HOROVOD = "horovod"
 """The backend that plans usually ask about."""
 CONTROL_SUFFIX = "control"
+EVENTS = "tensorboard"
+"""The report that is written while arms run."""
 FLOOR = "floor"
 """The name of the no-op backend's arm, which exchanges nothing."""
 ArmRole = Literal["baseline", "control", "candidate", "floor"]
@@ -364,8 +366,8 @@ class Plan(Section):
     points: dict[str, Point] = {}
     """Makes a study: the comparison is repeated at each of these points, one after another."""
     reports: list[str] | None = Field(default=None, min_length=1)
-    """Reports to write: markdown, csv, curves, html, junit, or your own by ``module:Class`` or ``path/to/file.py:Class``.
-    None: all but junit. comparison.json is always written."""
+    """Reports to write: markdown, csv, curves, html, junit, tensorboard, or your own by ``module:Class`` or
+    ``path/to/file.py:Class``. None: all but junit. comparison.json is always written."""
     price_per_hour: float | None = Field(default=None, gt=0)
     """What one host costs in an hour, in any currency. Reports then say what a million samples cost."""
     peak_tflops: float | None = Field(default=None, gt=0)
@@ -538,6 +540,11 @@ class Plan(Section):
         baseline = self.arms[self.baseline].backend
         unlike = [name for name, arm in candidates.items() if (arm.backend == HOROVOD) != (baseline == HOROVOD)]
         return unlike or list(candidates)
+
+    @property
+    def writes_events(self) -> bool:
+        """Whether TensorBoard's events are written while arms run: unless ``reports`` names others."""
+        return self.reports is None or EVENTS in self.reports
 
     def to_yaml(self) -> str:
         """The whole plan, defaults included, as it was run."""

@@ -39,8 +39,8 @@ def _panels(comparison: Comparison, read: Read, scale: float, unit: str) -> Figu
     named: set[str] = set()
     for number, (operation, cases) in enumerate(operations.items()):
         suffix = str(number + 1) if number else ""
-        left, top = _add_axes(layout, frames, cases, number=number, rows=rows, unit=unit)
-        note(layout, f"<b>{html.escape(operation)}</b>", x=left, y=top, xanchor="left", yanchor="bottom")
+        left, top = _add_axes(layout, frames, cases, number=number, rows=rows)
+        note(layout, f"<b>{html.escape(operation)}</b>, {unit}", x=left, y=top, xanchor="left", yanchor="bottom")
         for arm in comparison.arms:
             trace = _line(comparison, arm, cases, read, scale)
             if trace["x"]:
@@ -49,9 +49,7 @@ def _panels(comparison: Comparison, read: Read, scale: float, unit: str) -> Figu
     return {"data": traces, "layout": layout}
 
 
-def _add_axes(
-    layout: Figure, frames: dict[str, Figure], cases: list[Case], *, number: int, rows: int, unit: str
-) -> tuple[float, float]:
+def _add_axes(layout: Figure, frames: dict[str, Figure], cases: list[Case], *, number: int, rows: int) -> tuple[float, float]:
     """Add one operation's axes; returns the upper left corner of its panel."""
     row, column = divmod(number, COLUMNS)
     suffix = str(number + 1) if number else ""
@@ -60,7 +58,7 @@ def _add_axes(
     ticks = {"tickvals": [case.message_bytes for case in cases], "ticktext": [html.escape(size_text(case)) for case in cases]}
     log = {"type": "log", "zeroline": False}
     horizontal = {"domain": [left, right], "anchor": f"y{suffix}", "tickangle": 0}
-    vertical = {"domain": [bottom, top], "anchor": f"x{suffix}", "dtick": 1, "ticksuffix": f" {unit}"}
+    vertical = {"domain": [bottom, top], "anchor": f"x{suffix}", "nticks": 4, "tickformat": ".3~g", "automargin": True}
     layout[f"xaxis{suffix}"] = frames["x"] | log | ticks | horizontal
     layout[f"yaxis{suffix}"] = frames["y"] | log | vertical
     return left, top

@@ -146,18 +146,21 @@ def padded(values: Sequence[float]) -> list[float]:
     return [low - room, high + room]
 
 
-def ratio_axis(ratios: Sequence[float], bounds: Sequence[float]) -> Figure:
-    """What an axis of ratios needs besides, so that huge intervals leave the ratios readable; nothing where all are moderate.
+def bounded_axis(estimates: Sequence[Estimate], *besides: float, may_be_log: bool = False) -> Figure:
+    """What an axis needs besides, so that huge intervals leave the values readable; nothing where all are moderate.
 
     Args:
-        ratios: that are drawn, at least one; 1 is drawn besides.
-        bounds: of their intervals.
+        estimates: that are drawn, at least one, all above 0.
+        besides: other values that are drawn.
+        may_be_log: the axis need not begin at 0.
     """
-    low, high = min(*ratios, 1.0) / WIDEST, max(*ratios, 1.0) * WIDEST
-    ends = [min(max(end, low), high) for end in (*ratios, *bounds, 1.0)]
-    if max(ends) / min(ends) > LOGARITHMIC:
+    values = [*(one.value for one in estimates), *besides]
+    low, high = min(values) / WIDEST, max(values) * WIDEST
+    bounds = [bound for one in estimates for bound in one.bounds or ()]
+    ends = [min(max(end, low), high) for end in (*values, *bounds)]
+    if may_be_log and max(ends) / min(ends) > LOGARITHMIC:
         return log_axis(min(ends), max(ends))
-    return {"range": padded(ends)} if any(not low <= end <= high for end in bounds) else {}
+    return {"range": padded(ends if may_be_log else [0.0, *ends])} if any(not low <= end <= high for end in bounds) else {}
 
 
 def log_axis(low: float, high: float) -> Figure:

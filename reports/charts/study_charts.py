@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Sequence
 
-from reports.charts.frame import Figure, arm_style, curve_layout, error_bars, line, ratio_axis, rule
+from reports.charts.frame import Figure, arm_style, bounded_axis, curve_layout, error_bars, line, rule
 from reports.conclusions.study_conclusions import has_own_units, scaling_base, sorted_points
 from reports.schema import ArmSummary, Estimate
 from reports.study_schema import Study, StudyPoint
@@ -51,7 +51,8 @@ def _by_ranks(study: Study, read: Read, title: str) -> Figure | None:
     if figure is None or len(ticks) < 2:
         return None
     figure["layout"]["xaxis"] |= {"tickvals": list(ticks), "ticktext": list(ticks.values())}
-    figure["layout"]["yaxis"] |= {"rangemode": "tozero"}
+    found = [one for point in points for arm in point.arms if (one := read(point, arm))]
+    figure["layout"]["yaxis"] |= {"rangemode": "tozero"} | bounded_axis(found)
     return figure
 
 
@@ -74,10 +75,8 @@ def ratios_chart(study: Study) -> Figure | None:
     figure = _by_point(study, read, "throughput relative to " + study.baseline)
     if figure:
         rule(figure["layout"], y=1)
-        found = [result for point in study.points for result in point.results]
-        ratios = [result.throughput_ratio for result in found if result.throughput_ratio is not None]
-        bounds = [end for result in found for end in (result.ci_low, result.ci_high) if end is not None]
-        figure["layout"]["yaxis"] |= ratio_axis(ratios, bounds)
+        found = [one for point in study.points for arm in point.arms if (one := read(point, arm))]
+        figure["layout"]["yaxis"] |= bounded_axis(found, 1.0, may_be_log=True)
     return figure
 
 

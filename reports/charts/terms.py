@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 
-from measurement.records.record import PHASES
 from reports.charts.frame import Figure, arm_layout, stacked_bars
 from reports.conclusions.step_terms import TERMS
 from reports.schema import Comparison, Estimate, RatioSummary
 from reports.wording.causes import TERM_NAMES
-from reports.wording.formatting import PHASE_NAMES, milliseconds
+from reports.wording.formatting import milliseconds
 
 
 def terms_chart(comparison: Comparison) -> Figure | None:
@@ -20,16 +19,6 @@ def terms_chart(comparison: Comparison) -> Figure | None:
         (TERM_NAMES[term], f"@term-{number}", [value.value if value else 0.0 for value in values])
         for number, (term, values) in enumerate(by_term.items())
         if any(values)
-    ]
-    return stacked_bars(list(found), parts) if found else None
-
-
-def phases_chart(comparison: Comparison) -> Figure | None:
-    """Where a step's time goes by phase, one stacked bar per arm."""
-    found = {arm.name: arm.phases_s for arm in comparison.arms if arm.phases_s}
-    parts = [
-        (PHASE_NAMES[phase], f"@phase-{number}", [phases_s[phase] for phases_s in found.values()])
-        for number, phase in enumerate(PHASES)
     ]
     return stacked_bars(list(found), parts) if found else None
 
@@ -61,7 +50,7 @@ def _waterfall(result: RatioSummary) -> Figure:
     }
     layout = arm_layout(len(names), "ms per step")
     ends = [0.0, total, *itertools.accumulate(values)]
-    room = 0.2 * (max(ends) - min(ends)) or 1.0  # for what stands beside the bars
+    room = 0.3 * (max(ends) - min(ends)) or 1.0  # for what stands beside the bars
     layout["xaxis"] |= {"zeroline": True, "range": [min(ends) - room, max(ends) + room]}
     layout |= {"bargap": 0.35}
     return {"data": [trace], "layout": layout}

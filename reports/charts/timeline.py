@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from reports.charts.frame import LOGARITHMIC, Figure, arm_colour, base_layout, line, log_axis, note, rule
+from reports.charts.frame import LOGARITHMIC, WIDEST, Figure, arm_colour, base_layout, line, log_axis, note, rule
 from reports.schema import Comparison, RatioSummary
 from reports.wording.formatting import ratio
 
@@ -42,7 +42,7 @@ def pairs_chart(comparison: Comparison) -> Figure | None:
     shown = [result for result in comparison.results if result.pairs]
     if not shown:
         return None
-    limits, offsets = _pair_range(shown), _launch_offsets(shown)
+    limits, offsets = _pair_range(shown), _launch_offsets(comparison)
     layout = _layout(PAIRS_PX, len(shown), offsets)
     axis = {"range": list(limits), "nticks": 5, "tickformat": ".3~f"}
     axis |= log_axis(*limits) if limits[1] / limits[0] > LOGARITHMIC else {}
@@ -63,10 +63,9 @@ def machine_chart(comparison: Comparison) -> Figure | None:
     """Strips under the pairs: what the machine did block by block, so that one sees where a disturbance struck."""
     table = comparison.machine_table
     shown = [strip for strip in STRIPS if any(value is not None for value in table.get(strip.column, []))]
-    paired = [result for result in comparison.results if result.pairs]
-    if not shown or not paired:
+    offsets = _launch_offsets(comparison)
+    if not shown or not offsets:
         return None
-    offsets = _launch_offsets(paired)
     layout = _layout(STRIP_PX, len(shown), offsets)
     every = max(1, len(table["launch"]) * len(shown) // MAX_POINTS)
     turns = zip(table["launch"], table["turn"], strict=True)
@@ -86,20 +85,23 @@ def pair_stride(comparison: Comparison) -> int:
 
 
 def _pair_range(results: Sequence[RatioSummary]) -> Limits:
-    """All but the outermost hundredth of the pairs, and 1."""
+    """All but the outermost hundredth of the pairs, and 1; not far beyond the ratios that they have together."""
     logs = sorted(value for result in results for value in result.pair_table["log_ratio"])
-    edge = len(logs) // 100
-    low, high = min(0.0, logs[edge]), max(0.0, logs[-1 - edge])
+    edge, found = len(logs) // 100, [math.log(result.throughput_ratio) for result in results if result.throughput_ratio]
+    low = max(min(0.0, logs[edge]), min([0.0, *found]) - math.log(WIDEST))
+    high = min(max(0.0, logs[-1 - edge]), max([0.0, *found]) + math.log(WIDEST))
     room = 0.08 * (high - low) + 0.002
     return math.exp(low - room), math.exp(high + room)
 
 
-def _launch_offsets(results: Sequence[RatioSummary]) -> Offsets:
-    """Where each launch begins on the common axis, and how long it is."""
+def _launch_offsets(comparison: Comparison) -> Offsets:
+    """Where each launch that has pairs begins on the common axis, and how long it is, blocks without a pair included."""
     lengths: dict[int, int] = {}
-    for result in results:
-        for launch, turn in zip(result.pair_table["launch"], result.pair_table["turn"], strict=True):
-            lengths[launch] = max(lengths.get(launch, 0), turn + 1)
+    tables = [result.pair_table for result in comparison.results if result.pairs]
+    for table in (*tables, comparison.machine_table):
+        for launch, turn in zip(table.get("launch", []), table.get("turn", []), strict=True):
+            if table is not comparison.machine_table or launch in lengths:
+                lengths[launch] = max(lengths.get(launch, 0), turn + 1)
     offsets, begin = {}, 0.0
     for launch, length in sorted(lengths.items()):
         offsets[launch] = (begin, float(length))

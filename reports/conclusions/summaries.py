@@ -95,7 +95,7 @@ def _flops(evidence: Evidence, records: Sequence[LaunchRecord], ranks: Sequence[
     left_out = f"of {', '.join(count.without_formula)} are not counted: there is no formula" if count.without_formula else None
     each = sum(count.by_operation.values()) / count.samples
     found: dict[str, Any] = {"flops_per_sample": each, "flops_note": left_out, "flops_per_s": rate.times(each)}
-    peak, source = plan.peak_tflops, "peak_tflops of the plan"
+    peak, source = plan.peak_tflops, PLANS_PEAK
     if peak is None:
         known = [peak_of(rank.device) for rank in ranks]
         peaks = [one.at(count, precision=plan.precision, tf32=plan.speed.tf32) if one else None for one in known]

@@ -6,11 +6,12 @@ are shown as text, whatever they hold.
 
 from __future__ import annotations
 
+import gzip
 import json
-import re
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -19,21 +20,32 @@ from measurement.errors import in_report
 from reports.base import Report
 from reports.charts.comparison_charts import charts
 from reports.charts.frame import Figure
+from reports.charts.interval_axis import interval_axis
 from reports.charts.study_charts import study_charts
 from reports.charts.timeline import pair_stride
 from reports.charts.training_charts import CURVE_TITLES, curve_name
 from reports.conclusions.study_conclusions import has_own_units
 from reports.schema import ArmSummary, Comparison
-from reports.scripts.first_screen import first_lines
 from reports.study_schema import Study
 from reports.tables.case_tables import case_table, outcome_table
-from reports.tables.sections import sections
+from reports.tables.sections import DIVIDE, sections
 from reports.tables.study_tables import points_table, results_table, study_link_caption, study_link_table
 from reports.tables.table import Table
 from reports.tables.verdict_table import training_table, verdict_table
 from reports.wording import formatting
+from reports.wording.first_screen import MOST_LINES, first_screen
 from reports.wording.method import method
 from reports.wording.study_sentences import bases, study_method, trained_to
+
+FILES = [
+    ("comparison.json", "every figure, for programs"),
+    ("report.csv", "a row for each arm"),
+    ("plan.yaml", "what was asked"),
+    ("manifest.json", "what every rank reported of itself"),
+    ("launch-000/", "of each launch and arm: record.json, steps.parquet with every step, logs"),
+]
+"""What lies beside the page."""
+STUDY_FILES = [*FILES[:4], ("points/", "the folder of each point, a comparison like any other")]
 
 
 class HtmlReport(Report):
@@ -42,16 +54,17 @@ class HtmlReport(Report):
     file_name = "report.html"
 
     def render(self, comparison: Comparison) -> bytes:
-        """UTF-8 HTML of about 1.3 MB, nearly all of it Plotly."""
-        figures = charts(comparison)
+        """UTF-8 HTML, see ``render_page``."""
+        figures, screen = charts(comparison), first_screen(comparison)
+        confidence, threshold = (comparison.measurement[name] for name in ("confidence", "noise_threshold"))
         return render_page(
             "report.html.j2",
             figures=figures,
             c=comparison,
-            failed_control=not comparison.cases and any(result.control_failed for result in comparison.results),
-            headline=headline_parts(comparison.headline),
-            first_lines=first_lines(comparison),
+            screen=screen,
+            axis=interval_axis(screen.candidates, baseline=comparison.baseline, confidence=confidence, threshold=threshold),
             tables=_answer(comparison),
+            divide=DIVIDE,
             sections={section.name: section for section in sections(comparison)},
             curve_titles=CURVE_TITLES,
             curve_name=curve_name,
@@ -61,15 +74,18 @@ class HtmlReport(Report):
             fairness=[fairness_row(entry) for entry in comparison.fairness],
             described=described_rows(comparison.arms),
             environment=environment_rows(comparison),
+            files=raw_files(comparison),
         )
 
     def render_study(self, study: Study) -> bytes:
-        figures = study_charts(study)
+        figures, screen = study_charts(study), first_screen(study)
         return render_page(
             "study.html.j2",
             figures=figures,
             s=study,
-            headline=headline_parts(study.headline),
+            screen=screen,
+            axis=interval_axis(screen.candidates, baseline=study.baseline, confidence=study.confidence),
+            files=STUDY_FILES,
             results=results_table(study).narrowed("throughput", "speed_up", "efficiency"),
             points=points_table(study),
             links=study_link_table(study),
@@ -79,6 +95,11 @@ class HtmlReport(Report):
             trained_to=trained_to(study.target_accuracy),
             has_ideal=has_own_units(study.points),
         )
+
+
+def raw_files(comparison: Comparison) -> list[tuple[str, str]]:
+    """Where the records lie, beside the page; of another tool's figures and standalone runs only what was concluded."""
+    return FILES[:2] if comparison.runs else FILES
 
 
 def _answer(comparison: Comparison) -> dict[str, Table]:
@@ -91,33 +112,20 @@ def _answer(comparison: Comparison) -> dict[str, Table]:
 
 
 def render_page(template: str, *, figures: Mapping[str, Figure], **shown: Any) -> bytes:
-    """A page of about 1.3 MB, nearly all of it Plotly, which draws the figures. Strict Jinja; everything is escaped."""
+    """A page of about 0.6 MB, most of it Plotly (compressed), which draws the figures. Strict Jinja; everything is escaped."""
     pages = Environment(
         loader=PackageLoader("reports.formats"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     pages.finalize = _as_text
-    plotly = (Path(__file__).parent / "plotly" / "plotly-basic.min.js").read_text(encoding="utf-8")
+    plotly = (Path(__file__).parent / "plotly" / "plotly-basic.min.js").read_bytes()
     page = pages.get_template(template)
-    return page.render(q=formatting, figures=figures, figures_json=script_json(figures), plotly=plotly, **shown).encode()
+    drawn = {"figures": figures, "figures_json": script_json(figures), "plotly": b64encode(gzip.compress(plotly, mtime=0)).decode()}
+    return page.render(q=formatting, most_lines=MOST_LINES, **drawn, **shown).encode()
 
 
 def _as_text(value: Any) -> Any:
     """What a page shows of a value; markup of our own stays as it is."""
     return in_report(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-class HeadlinePiece(NamedTuple):
-    """A piece of the headline."""
-
-    text: str
-    is_bracket: bool
-    """Set smaller."""
-
-
-def headline_parts(headline: str) -> list[HeadlinePiece]:
-    """The headline cut before and after its brackets, which hold the figures."""
-    parts = re.split(r"(\([^()]*\)[.,;]?)", f"{headline}.")
-    return [HeadlinePiece(text, is_bracket=bool(index % 2)) for index, text in enumerate(parts) if text]
 
 
 def script_json(value: Any) -> str:

@@ -8,7 +8,7 @@ from measurement.records.loader_record import LoaderRecord
 from measurement.records.results import write_result
 from reports.charts.loaders import loading_chart
 from reports.conclusions.loaders import LoaderDemand
-from reports.formats.html import headline_parts, render_page
+from reports.formats.html import render_page
 from reports.tables.loader_table import loader_table, storage_table
 from reports.wording.loaders import loader_sentences
 
@@ -20,14 +20,12 @@ def write_loading(record: LoaderRecord, need: LoaderDemand | None, folder: Path)
 
 
 def loading_page(record: LoaderRecord, need: LoaderDemand | None) -> bytes:
-    """UTF-8 HTML of about 1.3 MB, nearly all of it Plotly."""
-    first, *others = loader_sentences(record, need)
+    """UTF-8 HTML, see ``render_page``."""
     return render_page(
         "io.html.j2",
         figures={"loading": loading_chart(record, need)},
         r=record,
-        headline=headline_parts(first),
-        findings=others,
+        findings=loader_sentences(record, need),
         table=loader_table(record, need),
         storage=storage_table(record),
         seconds=min(turn.seconds for turn in record.turns),

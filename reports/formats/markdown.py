@@ -1,24 +1,27 @@
-"""report.md: the answer, the table and the method, for an issue or a pull request."""
+"""report.md: the first screen, and everything else folded by question, for an issue or a pull request."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from measurement.errors import in_report
 from reports.base import Report
 from reports.schema import ArmSummary, Comparison
-from reports.scripts.first_screen import first_lines
 from reports.study_schema import Study
 from reports.tables.case_tables import case_table, outcome_table
-from reports.tables.sections import sections
+from reports.tables.sections import DIVIDE, Section, sections
 from reports.tables.study_tables import points_table, results_table, study_link_caption, study_link_table
 from reports.tables.table import Table
 from reports.tables.verdict_table import training_table, verdict_table
+from reports.wording.first_screen import MOST_LINES, FirstScreen, first_screen
+from reports.wording.formatting import percent
 from reports.wording.method import method
 from reports.wording.study_sentences import bases, study_method
 
+WHY = ("phases", "steps", "terms", "threads", "ranks", "links")
+DIFFERED = ("equality", "differences", "conditions")
 SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#&~$"})
 
 
@@ -28,41 +31,66 @@ class MarkdownReport(Report):
     file_name = "report.md"
 
     def render(self, comparison: Comparison) -> bytes:
-        """The first line is the headline."""
-        parts = [
-            f"**{escape(comparison.headline)}.**",
-            *(f"- {escape(line)}" for line in first_lines(comparison)),
-            *(f"- {escape(line)}" for line in comparison.beside_headline),
-            *([f"- {escape(comparison.limit)}"] if comparison.limit else []),
-            *(f"- Note: {escape(line)}" for line in comparison.warnings),
+        """The first screen in ten lines for three arms, then a fold for each question."""
+        found = sections(comparison)
+        differed = [*_shown(found, DIFFERED), *_fairness(comparison)]
+        sure = [
+            *_listed(f"Note: {line}" for line in comparison.warnings),
+            *_listed(comparison.sentences),
             *_answer(comparison),
-            *(line for section in sections(comparison) for line in _section(section.title, section.table, section.caption)),
-            *_errors(comparison.arms),
-            *_fairness(comparison),
-            "\n## How it was measured\n",
-            *(f"- {escape(line)}" for line in method(comparison)),
-            "",
+            *_shown(found, ("machine",)),
         ]
-        return "\n".join(parts).encode()
+        why = [*_listed([comparison.limit] if comparison.limit else []), *_shown(found, WHY)]
+        parts = [
+            *screen_lines(first_screen(comparison), comparison.baseline, comparison.measurement["confidence"]),
+            *_fold("What failed?", _errors(comparison.arms)),
+            *_fold("Why?", why),
+            *_fold("How sure?", sure),
+            *_fold("What differed?", differed),
+            *_fold("How was it measured?", _listed(method(comparison))),
+        ]
+        return "\n".join([*parts, ""]).encode()
 
     def render_study(self, study: Study) -> bytes:
         links = study_link_table(study)
+        where = [*_listed(study.findings), "", *markdown_table(results_table(study)), "", *_listed(bases(study))]
+        sure = [*_listed(f"Note: {line}" for line in study.warnings), "", *markdown_table(points_table(study))]
         parts = [
-            f"**{escape(study.headline)}.**\n",
-            *(f"- {escape(line)}" for line in study.findings),
-            *(f"- Note: {escape(line)}" for line in study.warnings),
-            "\n## Results\n",
-            *markdown_table(results_table(study)),
-            "",
-            *(f"- {escape(line)}" for line in bases(study)),
-            "\n## Points\n",
-            *markdown_table(points_table(study)),
-            *(_section("Bytes per link", links, study_link_caption(study)) if links.rows else []),
-            "\n## How to read it\n",
-            *(f"- {escape(line)}" for line in study_method(study.points)),
-            "",
+            *screen_lines(first_screen(study), study.baseline, study.confidence),
+            *_fold("Who is faster where?", where),
+            *_fold("Why?", _section("Bytes per link", links, study_link_caption(study)) if links.rows else []),
+            *_fold("How sure?", sure),
+            *_fold("How was it measured?", _listed(study_method(study.points))),
         ]
-        return "\n".join(parts).encode()
+        return "\n".join([*parts, ""]).encode()
+
+
+def screen_lines(screen: FirstScreen, baseline: str, confidence: float) -> list[str]:
+    """The first screen: headline, a row for each candidate, then what was compared, the marks and what to do next."""
+    header = ["arm", "verdict", f"against {baseline}", f"{percent(confidence)} interval", "why"]
+    rows = [
+        [f"{one.arm} {one.point}".strip(), one.verdict, one.percent, one.interval, one.cause]
+        for one in screen.candidates[:MOST_LINES]
+    ]
+    marks = [f"{'✓' if mark.ok else '⚠'} {escape(mark.name)}: **{escape(mark.word)}**" for mark in screen.marks]
+    below = [escape(screen.compared), " · ".join(marks)]
+    below += [f"{escape(line)}." for line in screen.alike]
+    below += [f"**Next:** {escape(screen.next_step)}"] if screen.next_step else []
+    table = _lines([escape(title) for title in header], [[escape(text) for text in row] for row in rows]) if rows else []
+    return [f"**{escape(screen.headline)}.**", "", *table, *([""] if table else []), "<br>\n".join(below)]
+
+
+def _fold(question: str, lines: Sequence[str]) -> list[str]:
+    """Lines behind a question; nothing without any."""
+    return ["", f"<details><summary>{question}</summary>", "", *lines, "", "</details>"] if any(lines) else []
+
+
+def _listed(sentences: Iterable[str]) -> list[str]:
+    return [f"- {escape(sentence)}" for sentence in sentences]
+
+
+def _shown(found: Sequence[Section], names: Collection[str]) -> list[str]:
+    return [line for section in found if section.name in names for line in _section(section.title, section.table, section.caption)]
 
 
 def escape(text: object) -> str:
@@ -86,17 +114,18 @@ def _lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def _answer(comparison: Comparison) -> list[str]:
     """The tables of the arms; of a micro-benchmark also one for each operation, sizes down, arms across."""
     if comparison.cases:
-        lines = ["\n## Arms\n", *markdown_table(outcome_table(comparison))]
+        lines = ["\n### Arms\n", *markdown_table(outcome_table(comparison))]
         for operation, table in case_table(comparison).groups().items():
-            lines += [f"\n## {escape(operation)}\n", *markdown_table(table)]
+            lines += [f"\n### {escape(operation)}\n", *markdown_table(table)]
         return lines
-    convergence = ["\n## Convergence\n", *markdown_table(training_table(comparison.training))] if comparison.training else []
-    return [*convergence, "\n## Arms\n", *markdown_table(verdict_table(comparison).without("exposed", "pairs", "note"))]
+    convergence = ["\n### Convergence\n", *markdown_table(training_table(comparison.training))] if comparison.training else []
+    verdicts = verdict_table(comparison).without("exposed", "pairs", "note")
+    return [*convergence, *_section("Arms", verdicts, DIVIDE)]
 
 
 def _section(title: str, table: Table, caption: str = "") -> list[str]:
     """A heading where there is one, the caption, the table."""
-    return [f"\n## {title}\n" if title else "", *([f"{escape(caption)}.\n"] if caption else []), *markdown_table(table)]
+    return [f"\n### {title}\n" if title else "", *([f"{escape(caption)}.\n"] if caption else []), *markdown_table(table)]
 
 
 def _errors(arms: Sequence[ArmSummary]) -> list[str]:
@@ -105,7 +134,7 @@ def _errors(arms: Sequence[ArmSummary]) -> list[str]:
         for error in arm.errors:
             ranks = f", rank {', '.join(map(str, error.ranks))}" if error.ranks else ""
             lines.append(f"- {escape(arm.name)}, launch {error.launch}{ranks}: {error.status}: {escape(error.message)}")
-    return ["\n## What failed\n", *lines] if lines else []
+    return lines
 
 
 def _fairness(comparison: Comparison) -> list[str]:
@@ -115,7 +144,7 @@ def _fairness(comparison: Comparison) -> list[str]:
     rows = [[escape(entry.get("field", "")), escape(_values(entry.get("values")))] for entry in unasked]
     table = ["", *_lines(["field, not asked for", "values"], rows)] if rows else []
     rest = [f"\nAsked for, or come with the arm's library and launcher: {', '.join(asked)}"] if asked else []
-    return ["\n## What differs between the arms", *table, *rest] if table or rest else []
+    return [*table, *rest]
 
 
 def _values(values: Any) -> str:

@@ -1,4 +1,4 @@
-"""The tables on the terminal. How an entry looks follows from its kind."""
+"""The first screen on the terminal, and tables. How an entry looks follows from its kind."""
 
 from __future__ import annotations
 
@@ -14,18 +14,13 @@ from measurement.records.loader_record import LoaderRecord
 from reports.conclusions.loaders import LoaderDemand
 from reports.schema import Comparison
 from reports.script_schema import ConfigurationDifference
-from reports.scripts.first_screen import first_lines
 from reports.study_schema import Study
-from reports.tables.case_tables import case_table, outcome_table
+from reports.tables.case_tables import case_table
 from reports.tables.loader_table import loader_table
 from reports.tables.resource_table import asked_resources
 from reports.tables.script_tables import differences_table as script_differences_table
-from reports.tables.script_tables import phases_table
-from reports.tables.study_tables import results_table
 from reports.tables.table import Entry, Kind, Row, Table
-from reports.tables.terms_table import terms_table
-from reports.tables.verdict_table import training_table, verdict_table
-from reports.wording.study_sentences import bases
+from reports.wording.first_screen import MOST_LINES, FirstScreen, first_screen
 
 STYLES: dict[Kind, str] = {
     "faster": "bold green",
@@ -48,43 +43,51 @@ MOST_DIFFERENCES = 15
 """Rows of settings that are shown before scripts are timed."""
 
 
-def comparison_table(comparison: Comparison) -> RichTable | Group:
-    """The verdict table, below that of training to the end; of a micro-benchmark, counts of verdicts, then every case.
-
-    Of scripts, what they do differently and whether they train alike comes first.
-    """
-    if comparison.cases:
-        return _cases(comparison)
-    speeds = _verdicts(comparison)
-    if comparison.are_scripts:
-        phases = rich_table(phases_table(comparison).without("counted", "gaps"))
-        return Group(*(shown(line) for line in first_lines(comparison)), Text(), speeds, Text(), phases)
-    if comparison.training is None:
-        return speeds
-    return Group(rich_table(training_table(comparison.training)), Text(), speeds)
-
-
-def _verdicts(comparison: Comparison) -> RichTable | Group:
-    """Below the table: notes that are too long for it, the limit, and what might decide what is open; then each arm's terms."""
-    terms = terms_table(comparison)
-    table = verdict_table(comparison).without("runs_as", "pairs", *(["exposed"] if terms.rows or comparison.are_scripts else []))
-    notes = [(row.entries["arm"].text, row.entries["note"]) for row in table.rows]
-    below = [f"{arm}: {note.text}" for arm, note in notes if note.short is not None]
-    below += comparison.cross_checks
-    below += [comparison.limit] if comparison.limit else []
-    below += comparison.remedies if comparison.undecided else []
-    verdicts = _with_lines(rich_table(table), below)
-    tables = [*([terms] if terms.rows else []), *filter(None, [asked_resources(comparison)])]
-    return Group(verdicts, *(part for table in tables for part in (Text(), rich_table(table))))
-
-
-def _cases(comparison: Comparison) -> Group:
-    """Latency of each arm but the control; a candidate's with its ratio and verdict."""
+def comparison_lines(comparison: Comparison) -> Group:
+    """The first screen, and what a plan asks of cost and MFU; of a micro-benchmark latency in every case, without the control."""
+    shown_first = screen_lines(first_screen(comparison))
+    resources = asked_resources(comparison)
+    if resources:
+        shown_first = Group(shown_first, Text(), rich_table(resources))
+    if not comparison.cases:
+        return shown_first
     controls = [arm.name for arm in comparison.arms if arm.role == "control"]
-    latencies = _by_operation(case_table(comparison).without(*controls))
     reasons = dict.fromkeys(figures.not_offered for arm in comparison.arms for figures in arm.cases if figures.not_offered)
-    below = [shown(line) for line in (*comparison.beside_headline, *(f"–: {reason}" for reason in reasons))]
-    return Group(rich_table(outcome_table(comparison).without("runs_as")), Text(), latencies, *below)
+    latencies = _by_operation(case_table(comparison).without(*controls))
+    return Group(shown_first, Text(), latencies, *(shown(f"–: {reason}") for reason in reasons))
+
+
+def study_lines(study: Study) -> Group:
+    """The first screen; where nothing is compared, how the arms scale."""
+    screen = first_screen(study)
+    return Group(screen_lines(screen), *(shown(f"{line}.") for line in study.findings if not screen.candidates))
+
+
+def screen_lines(screen: FirstScreen) -> Group:
+    """Headline, what was compared, a row for each candidate, the marks, and what to do next: 14 lines for three arms."""
+    rows = RichTable.grid(padding=(0, 2, 0, 0))
+    for column in range(6 if any(one.point for one in screen.candidates) else 5):
+        rows.add_column(no_wrap=column > 0, overflow="fold")
+    rows.columns[-1].no_wrap = False
+    for one in screen.candidates[:MOST_LINES]:
+        kind = STYLES.get(one.verdict, "yellow")  # type: ignore[call-overload]
+        texts = [one.arm, *([one.point] if len(rows.columns) > 5 else []), one.percent, one.interval, one.cause]
+        cells = [shown(text) for text in texts]
+        rows.add_row(*cells[:-3], shown(one.verdict, style=kind), *cells[-3:])
+    more = len(screen.candidates) - MOST_LINES
+    marks = Text(" · ").join(
+        Text.assemble(f"{mark.name}: ", (printable(mark.word), "green" if mark.ok else "yellow")) for mark in screen.marks
+    )
+    below = [shown(f"Next: {screen.next_step}.", style="bold")] if screen.next_step else []
+    return Group(
+        shown(f"{screen.headline}.", style="bold"),
+        shown(screen.compared, style="dim"),
+        *(shown(f"{line}.") for line in screen.alike),
+        rows,
+        *([shown(f"and {more} more, in the report")] if more > 0 else []),
+        marks,
+        *below,
+    )
 
 
 def _by_operation(table: Table) -> RichTable:
@@ -101,12 +104,6 @@ def _by_operation(table: Table) -> RichTable:
     return made
 
 
-def study_table(study: Study) -> RichTable:
-    """The arms at every point, each point's name once; below, all findings."""
-    table = rich_table(results_table(study).without("cause", "interval"), once_per_group="point", wraps=False)
-    return _with_lines(table, [*study.findings, *study.warnings, *bases(study)])
-
-
 def loading_table(record: LoaderRecord, need: LoaderDemand | None = None) -> RichTable:
     """What the loaders alone deliver."""
     ranks = f"{record.world_size} rank{'s' if record.world_size > 1 else ''}"
@@ -115,22 +112,20 @@ def loading_table(record: LoaderRecord, need: LoaderDemand | None = None) -> Ric
     return made
 
 
-def rich_table(table: Table, *, once_per_group: str | None = None, wraps: bool = True) -> RichTable:
+def rich_table(table: Table, *, once_per_group: str | None = None) -> RichTable:
     """A table in its shorter words, with a line between groups.
 
     Args:
         table: to show.
         once_per_group: a column whose entry is shown in the first row of each group only.
-        wraps: columns that may be broken over several lines are.
     """
     made = _frame()
     for column in table.columns:
-        folds = wraps and column.wraps
         made.add_column(
             shown(column.title),
             justify="right" if column.numeric else "left",
-            no_wrap=not folds,
-            overflow="fold" if folds else "ellipsis",
+            no_wrap=not column.wraps,
+            overflow="fold" if column.wraps else "ellipsis",
         )
     before: Row | None = None
     for row in table.rows:
@@ -157,13 +152,6 @@ def shown(text: str, *, style: str = "") -> Text:
     return Text(printable(text), style=style)
 
 
-def _with_lines(table: RichTable, lines: list[str]) -> RichTable:
-    """The table with sentences below it."""
-    if lines:
-        table.caption, table.caption_justify = shown("\n".join(lines), style="none"), "left"
-    return table
-
-
 def differences_table(differences: Sequence[ConfigurationDifference]) -> Group:
     """What scripts do differently, before they are timed: likely mistakes in words, then at most ``MOST_DIFFERENCES`` settings."""
     if not differences:
@@ -174,6 +162,6 @@ def differences_table(differences: Sequence[ConfigurationDifference]) -> Group:
     made: list[RichTable | Text] = [shown("What the scripts do differently:", style="bold"), *lines]
     if rest:
         table = script_differences_table(rest)
-        made.append(rich_table(table.without("/sentence"), wraps=True))
+        made.append(rich_table(table.without("/sentence")))
     more = len(differences) - len(told) - len(rest)
     return Group(*made, *([shown(f"and {more} more, in the report")] if more else []))

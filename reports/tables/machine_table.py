@@ -21,6 +21,8 @@ WORDS = {"arm", "host", "network", "gpus"}
 MOST_HOSTS = 16
 """That all have a row of their own; of more, those whose cores are busiest."""
 MOST_INTERFACES = 3
+IDLE_BYTES_PER_S = 1e4
+"""An interface that sends less is not spoken of."""
 
 
 def machine_table(comparison: Comparison) -> Table:
@@ -56,7 +58,8 @@ def _row(arm: ArmSummary, host: MachineFigures) -> Row:
 
 def _network(host: MachineFigures) -> str:
     """The interfaces over which most is sent."""
-    by_rate = sorted(host.network.items(), key=lambda entry: entry[1].sent_bytes_per_s, reverse=True)[:MOST_INTERFACES]
+    used = {name: one for name, one in host.network.items() if one.sent_bytes_per_s >= IDLE_BYTES_PER_S}
+    by_rate = sorted(used.items(), key=lambda entry: entry[1].sent_bytes_per_s, reverse=True)[:MOST_INTERFACES]
     said = [f"{name} {significant(one.sent_bytes_per_s / 1e6)} ({one.packets_per_s:,.0f})" for name, one in by_rate]
     return ", ".join(said) or NONE
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reports.schema import ArmSummary, Comparison, Estimate, ResourceFigures
+from reports.schema import PLANS_PEAK, ArmSummary, Comparison, Estimate, ResourceFigures
 from reports.tables.table import Entry, Row, Table, columns, row
 from reports.wording.formatting import NONE, gibibytes, rate, ratio, significant, with_interval
 
-SELDOM_KNOWN = {"mfu", "energy", "cost"}
-"""Columns without one of which the terminal has no such table."""
 FLOP_UNITS = {"GPU": ("TFLOP/s", 1e12), "core": ("GFLOP/s", 1e9)}
 """By device."""
 
@@ -62,10 +60,10 @@ def _entry(estimate: Estimate | None, words: Callable[[float], str]) -> Entry:
 
 
 def asked_resources(comparison: Comparison) -> Table | None:
-    """The table for a terminal, without what follows from its other tables; None where it would tell nothing more."""
-    table = resource_table(comparison)
-    is_known = not SELDOM_KNOWN.isdisjoint(column.name for column in table.columns)
-    return table.without("rate", "flops", "ratio") if is_known else None
+    """The table for a terminal, without what stands elsewhere; None unless the plan gives a price or a peak."""
+    found = [arm.resources for arm in comparison.arms if arm.resources]
+    is_asked = any(one.cost_per_million or one.peak_source == PLANS_PEAK for one in found)
+    return resource_table(comparison).without("rate", "flops", "ratio") if is_asked else None
 
 
 def resource_caption(comparison: Comparison) -> str:

@@ -24,6 +24,10 @@ class Section(NamedTuple):
     """What the figures mean, without a full stop."""
 
 
+DIVIDE = (
+    "Throughput is over all blocks of an arm. The ratio is taken within rounds and launches, where a slow phase of the machine "
+    "counts for both, so the throughputs need not divide to it"
+)
 EQUALITY = (
     "Distances in brackets: of starts and gradients relative to the baseline's, of parameters relative to what the steps changed, "
     "of losses over the later half. The control shows how far the baseline is from itself"

@@ -62,5 +62,5 @@ def _threads(found: ThreadFigures, names: Iterable[str]) -> dict[str, str | Entr
 
 
 def milliseconds_entry(estimate: Estimate | None) -> Entry:
-    """Milliseconds with their interval; without it where space is short."""
-    return Entry(text=with_interval(estimate, milliseconds), short=milliseconds(estimate.value) if estimate else NONE)
+    """Milliseconds with their interval."""
+    return Entry(text=with_interval(estimate, milliseconds))

@@ -9,13 +9,11 @@ from reports.tables.table import Column, Entry, Kind, Row, Table, columns, row
 from reports.training_schema import ArmTraining, TrainingSummary
 from reports.wording.comparison_sentences import first_line, minutes_words
 from reports.wording.formatting import (
-    NARROW_TO,
     NONE,
     accuracy_interval,
     arm_kind,
     exposed,
     interval,
-    milliseconds,
     percent,
     points,
     rate,
@@ -25,9 +23,6 @@ from reports.wording.formatting import (
     time_ratio,
 )
 
-LONGEST_NOTE = 16
-"""Characters that a narrow table has room for."""
-SEE_BELOW = "see below"
 MPI_PARAMETERS = {"environment.OMPI_MCA_pml": "pml", "environment.OMPI_MCA_btl": "btl"}
 """Which of Open MPI's ways to carry bytes a launcher chose: ``horovodrun --mpi`` does, ``mpirun`` does not."""
 
@@ -65,26 +60,24 @@ def arm_entries(arm: ArmSummary, result: RatioSummary | None) -> dict[str, Entry
     speed, is_baseline = arm.throughput_per_s, arm.role == "baseline"
     rate_text = f"{rate(speed)} ({rate_interval(speed)})" if speed and speed.ci_low is not None else rate(speed)
     kind = verdict_kind(result) if result or is_baseline else "plain"
-    milliseconds_text = milliseconds(arm.exposed_exchange_s.value if arm.exposed_exchange_s else None)
     return {
         "status": Entry(text=arm.status, kind=arm.status),
         "throughput": Entry(text=rate_text, short=rate(speed)),
         "ratio": Entry(text=ratio(result.throughput_ratio) if result else "1" if is_baseline and speed else ""),
-        "interval": Entry(text=interval(result), short=interval(result, to=NARROW_TO)) if result else Entry(text=""),
+        "interval": Entry(text=interval(result) if result else ""),
         "verdict": Entry(text="" if kind == "plain" else kind, kind=kind),
-        "exposed": Entry(text=exposed(arm.exposed_exchange_s), short=milliseconds_text),
+        "exposed": Entry(text=exposed(arm.exposed_exchange_s)),
     }
 
 
 def _row(arm: ArmSummary, result: RatioSummary | None) -> Row:
-    said = note(arm, result)
     return row(
         {
             "arm": arm.name,
             "runs_as": arm_kind(arm),
             "pairs": f"{result.launches}, {result.pairs}" if result and result.pairs else "",
             **arm_entries(arm, result),
-            "note": Entry(text=said, short=SEE_BELOW if len(said) > LONGEST_NOTE else None),
+            "note": note(arm, result),
         }
     )
 
@@ -184,7 +177,6 @@ def training_table(training: TrainingSummary) -> Table:
 
 def _training_row(arm: ArmTraining, training: TrainingSummary) -> Row:
     """Besides the columns' entries there is a ``note``, which a format may show with the arm's name."""
-    relative = Entry(text=time_ratio(arm.time_ratio), short=time_ratio(arm.time_ratio, to=NARROW_TO))
     return row(
         {
             "arm": arm.name,
@@ -193,7 +185,7 @@ def _training_row(arm: ArmTraining, training: TrainingSummary) -> Row:
             "convergence": _convergence(arm, training),
             "time": seconds(arm.time_to_accuracy_s),
             "reached": f"{arm.seeds_reached} of {arm.seeds}",
-            "time_ratio": "1" if arm.name == training.baseline else relative,
+            "time_ratio": "1" if arm.name == training.baseline else time_ratio(arm.time_ratio),
             "note": arm.note or "",
         }
     )

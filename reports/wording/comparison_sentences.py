@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from measurement.plans.plan import Plan
 from reports.conclusions.cases import VERDICTS, Outcome, count_verdicts
 from reports.conclusions.verdict import LONGEST, is_atypical
-from reports.schema import ArmSummary, HeadlinePart, RatioSummary
+from reports.schema import ArmSummary, RatioSummary
 from reports.statistics.budget import FEWEST_ALONE
 from reports.statistics.interim_analyses import error_share
 from reports.wording.causes import cause_clause
@@ -41,26 +40,14 @@ def findings(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: 
     candidates = [result for result in results if result.role == "candidate"]
     if any(result.case is not None for result in results):
         return _findings_by_case(candidates, arms, plan)
-    ordered = in_order(candidates, plan)
+    ordered = in_order(candidates, plan.asked_arms())
     by_name = {arm.name: arm for arm in arms}
     return [finding(result, by_name[result.candidate], by_name[plan.baseline], plan) for result in ordered]
 
 
-def in_order(candidates: Sequence[RatioSummary], plan: Plan) -> list[RatioSummary]:
+def in_order(candidates: Sequence[RatioSummary], asked: Sequence[str]) -> list[RatioSummary]:
     """Candidates that the plan's question is about first; of both kinds the fastest first, those without timing last."""
-    asked = plan.asked_arms()
     return sorted(candidates, key=lambda result: (result.candidate not in asked, -(result.throughput_ratio or 0.0)))
-
-
-def in_brief(result: RatioSummary) -> str:
-    """A candidate's verdict in a few words, for a headline that is about others."""
-    if result.withheld_by == "work":
-        return f"{result.candidate} without verdict (other work)"
-    if result.throughput_ratio is None:
-        return f"{result.candidate} without timing"
-    if result.verdict in ("faster", "slower"):
-        return f"{result.candidate} {apart(result.throughput_ratio)} {result.verdict}"
-    return f"{result.candidate} {result.verdict}"
 
 
 def fastest_sentence(leaders: Sequence[str], plan: Plan) -> list[str]:
@@ -89,7 +76,7 @@ def counts_words(counts: Counter[Outcome]) -> str:
     """Such as ``faster in 12, slower in 5 of 17 cases; not offered: 9``."""
     measured = [f"{verdict} in {counts[verdict]}" for verdict in VERDICTS if counts[verdict]]
     total = sum(counts[verdict] for verdict in VERDICTS)
-    parts = [f"{', '.join(measured)} of {_count(total, 'case', 'cases')}"] if measured else []
+    parts = [f"{', '.join(measured)} of {count(total, 'case', 'cases')}"] if measured else []
     missing: tuple[Outcome, ...] = ("not offered", "no timing")
     return "; ".join([*parts, *(f"{outcome}: {counts[outcome]}" for outcome in missing if counts[outcome])])
 
@@ -133,8 +120,8 @@ def interval_words(result: RatioSummary) -> str:
     if result.run_low is not None and result.run_high is not None:
         parts.append(f"one long run {ratio(result.run_low)} to {ratio(result.run_high)}")
     if result.run_order is not None:
-        return ", ".join([*parts, _count(result.launches, "run of each", "runs of each")])
-    return ", ".join([*parts, _count(result.launches, "launch", "launches"), _count(result.pairs, "pair", "pairs")])
+        return ", ".join([*parts, count(result.launches, "run of each", "runs of each")])
+    return ", ".join([*parts, count(result.launches, "launch", "launches"), count(result.pairs, "pair", "pairs")])
 
 
 def _what_next(result: RatioSummary, keep: str) -> str:
@@ -151,11 +138,11 @@ def _instead(result: RatioSummary) -> str:
     """What should decide in launches, or in rounds."""
     if result.more_launches is None:
         return ""
-    launches = _count(result.more_launches, "launch", "launches")
+    launches = count(result.more_launches, "launch", "launches")
     now = round(result.pairs / max(result.launches, 1))
     if result.more_rounds is None:
-        return f": {launches} more of {_count(now, 'round', 'rounds')}, while longer launches would not, since launches differ"
-    return f": {launches} more of {_count(now, 'round', 'rounds')}, or as many with {result.more_rounds} rounds each"
+        return f": {launches} more of {count(now, 'round', 'rounds')}, while longer launches would not, since launches differ"
+    return f": {launches} more of {count(now, 'round', 'rounds')}, or as many with {result.more_rounds} rounds each"
 
 
 def _keep_memory(result: RatioSummary, arms: Sequence[ArmSummary], plan: Plan) -> str:
@@ -184,7 +171,7 @@ def minutes_words(minutes: float) -> str:
     """A duration, rounded up to whole minutes or hours."""
     if minutes >= 90:
         return f"{math.ceil(minutes / 60)} hours"
-    return _count(max(1, math.ceil(minutes)), "minute", "minutes")
+    return count(max(1, math.ceil(minutes)), "minute", "minutes")
 
 
 def ratio_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
@@ -211,24 +198,9 @@ def ratio_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
 def _few_stalls(result: RatioSummary, arms: Sequence[ArmSummary]) -> str:
     """On how many stalls the ratio depends: those of the arm that lost more to them."""
     found = [arm.stalls for arm in arms if arm.name in (result.candidate, result.baseline) and arm.stalls]
-    count = max(found, key=lambda stalls: stalls.share).count
-    stalls, calm = _count(count, "rare stall", "rare stalls"), ratio(result.ratio_without_stalls)
-    return f"the result depends on {stalls}; without {'it' if count == 1 else 'them'} the ratio would be {calm}"
-
-
-def apart_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
-    """Why the ratio is not that of the two throughputs that stand beside it, where a reader who divides them would wonder."""
-    by_name = {arm.name: arm for arm in arms}
-    ours, theirs = (by_name[name].throughput_per_s for name in (result.candidate, result.baseline))
-    if result.case is not None or not (ours and theirs and result.throughput_ratio and result.ci_low and result.ci_high):
-        return None
-    divided = ours.value / theirs.value
-    if result.ci_low <= divided <= result.ci_high:
-        return None
-    return (
-        f"the throughputs divide to {ratio(divided)}: they are over all blocks of an arm, while the ratio is taken within rounds "
-        "and launches, so that a slow phase of the machine counts for both"
-    )
+    few = max(found, key=lambda stalls: stalls.share).count
+    stalls, calm = count(few, "rare stall", "rare stalls"), ratio(result.ratio_without_stalls)
+    return f"the result depends on {stalls}; without {'it' if few == 1 else 'them'} the ratio would be {calm}"
 
 
 def _no_timing(arm: ArmSummary, ours: str, theirs: str) -> str:
@@ -255,82 +227,47 @@ def cross_check_lines(results: Sequence[RatioSummary]) -> list[str]:
         if alone.launches < FEWEST_ALONE:
             chance = "which one launch cannot judge"
         found.append(
-            f"{result.candidate}, one arm at a time: {ratio(one.value)} ({bounds}{_count(alone.launches, 'launch', 'launches')}); "
+            f"{result.candidate}, one arm at a time: {ratio(one.value)} ({bounds}{count(alone.launches, 'launch', 'launches')}); "
             f"interleaved {ratio(result.throughput_ratio)} ({interval(result)}); apart {apart(alone.apart.value)}, {chance}"
         )
     return found
 
 
-def control_sentence(results: Sequence[RatioSummary], plan: Plan) -> str:
+def control_sentence(results: Sequence[RatioSummary]) -> str:
     """What the comparison of the baseline with itself says."""
     control = next((result for result in results if result.role == "control"), None)
     if control is None:
         return "No A/A control was run: nothing checks that equal arms come out equal"
     if control.case is not None:
-        return _control_by_case([result for result in results if result.role == "control"], plan)
+        return _control_by_case([result for result in results if result.role == "control"])
     if control.ci_low is None or control.ci_high is None:
         return f"The A/A control gives no interval ({interval_words(control)}): nothing checks that equal arms come out equal"
     figures = interval_words(control)
     if control.control_failed:
         reach = max(abs(math.log(control.ci_low)), abs(math.log(control.ci_high)))
         return (
-            f"The A/A control failed: {plan.baseline} against itself differs ({figures}), "
+            f"The A/A control failed: {control.baseline} against itself differs ({figures}), "
             f"so no difference below {apart(math.exp(reach))} is claimed"
         )
     if control.ci_high > WIDE * control.ci_low:
-        return f"The A/A control's interval is too wide to check much: {plan.baseline} against itself ({figures})"
-    return f"A/A control: {plan.baseline} against itself comes out equal ({figures})"
+        return f"The A/A control's interval is too wide to check much: {control.baseline} against itself ({figures})"
+    return f"A/A control: {control.baseline} against itself comes out equal ({figures})"
 
 
-def _control_by_case(controls: Sequence[RatioSummary], plan: Plan) -> str:
+def _control_by_case(controls: Sequence[RatioSummary]) -> str:
     """In how many cases the baseline comes out equal to itself, and in which not."""
     known = [control for control in controls if control.ci_low is not None]
     if not known:
         return "The A/A control gives no interval: nothing checks that equal arms come out equal"
     failed = [f"{control.case} {ratio(control.throughput_ratio)}" for control in known if control.control_failed]
-    chance = percent(round(1 - plan.measurement.confidence, 6))
+    chance = percent(round(1 - known[0].confidence, 6))
     if failed:
         named = ", ".join(failed[:MAX_NAMED]) + (", ..." if len(failed) > MAX_NAMED else "")
         return (
             f"The A/A control failed in {len(failed)} of {len(known)} cases ({named}; {chance} of them would by chance), "
             "where no smaller difference is claimed"
         )
-    return f"A/A control: {plan.baseline} against itself comes out equal in all {len(known)} cases"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Headline:
-    """The first line of every report, and which of the sentences below it says already."""
-
-    text: str
-    holds: list[HeadlinePart]
-    findings: int
-    """How many of the findings it says in full."""
-
-
-def headline(
-    said: Sequence[str], control: str, results: Sequence[RatioSummary], plan: Plan, *, load: str | None = None
-) -> Headline:
-    """The machine if it was not quiet, the control if it failed, what the plan asks about, and every other candidate in brief.
-
-    Args:
-        said: the findings, see ``findings``.
-        control: the control's sentence.
-        results: all ratios.
-        plan: whose question it answers.
-        load: what disturbed; None: nothing.
-    """
-    by_case = any(result.case is not None for result in results)
-    candidates = in_order([result for result in results if result.role == "candidate"], plan)
-    asked = {*plan.asked_arms()} & {result.candidate for result in candidates}
-    full = min(len(said), 1 if by_case else min(len(asked), MAX_NAMED))
-    others = [] if by_case else [in_brief(result) for result in candidates[full:]]
-    answer = [*said[:full], *([f"Besides, against {plan.baseline}: {', '.join(others)}"] if others else [])]
-    shows_control = not said or any(result.control_failed for result in results)
-    parts: list[tuple[HeadlinePart, str]] = [("load", load or ""), ("control", control if shows_control else "")]
-    parts.append(("findings", ". ".join(answer)))
-    shown = [(part, sentence) for part, sentence in parts if sentence]
-    return Headline(text=". ".join(sentence for _, sentence in shown), holds=[part for part, _ in shown], findings=full)
+    return f"A/A control: {known[0].baseline} against itself comes out equal in all {len(known)} cases"
 
 
 def warnings(
@@ -349,7 +286,7 @@ def warnings(
     for arm in arms:
         if arm.status not in ("ok", "not measured") and arm.launches:
             lost = len({error.launch for error in arm.errors})
-            found.append(f"{arm.name} is {arm.status} in {_count(lost, 'launch', 'launches')}; the others count")
+            found.append(f"{arm.name} is {arm.status} in {count(lost, 'launch', 'launches')}; the others count")
     found += [*straggler_lines(arms), *stall_lines(arms), *load_lines(arms), *skipped_lines(arms), *restart_lines(arms)]
     found += script_lines(arms)
     found += remedies
@@ -404,5 +341,6 @@ def _looks(looks: Sequence[int], plan: Plan) -> list[str]:
     ]
 
 
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
+def count(number: int, one: str, many: str | None = None) -> str:
+    """Such as ``1 launch``, ``3 launches``."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

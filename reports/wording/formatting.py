@@ -12,8 +12,6 @@ PHASE_NAMES = {"data_wait": "data wait", "forward": "forward", "backward": "back
 NONE = "–"
 SMALLEST, LARGEST = 0.001, 9999
 """Ratios beyond are written as bounds."""
-TO, NARROW_TO = " to ", "–"
-"""Between the bounds of an interval; the second where space is short."""
 
 
 def ratio(value: float | None) -> str:
@@ -35,6 +33,17 @@ def apart(value: float) -> str:
     return f"{significant(factor)} times" if factor <= LARGEST else f"more than {LARGEST} times"
 
 
+def about(value: float) -> str:
+    """``apart`` with two or three digits: ``5.2%``, ``12%``."""
+    return f"{abs(value - 1):.0%}" if abs(value - 1) >= 0.0995 and 0.1 < value < 10 else apart(value)
+
+
+def percent_apart(value: float) -> str:
+    """``about`` with the sign of a percentage: ``-5.2%``."""
+    size = about(value)
+    return size if "times" in size else f"{'-' if value < 1 else '+'}{size}"
+
+
 def percent(share: float) -> str:
     """A share, such as a confidence or a threshold, with no more digits than it has."""
     return f"{share * 100:g}%"
@@ -45,11 +54,11 @@ def one_sided_percent(confidence: float) -> str:
     return percent(round(2 * confidence - 1, 6))
 
 
-def interval(result: RatioSummary, *, to: str = TO) -> str:
+def interval(result: RatioSummary) -> str:
     """The bounds of a ratio's interval."""
     if result.ci_low is None or result.ci_high is None:
         return NONE
-    return f"{ratio(result.ci_low)}{to}{ratio(result.ci_high)}"
+    return f"{ratio(result.ci_low)} to {ratio(result.ci_high)}"
 
 
 def rate(estimate: Estimate | None) -> str:
@@ -85,8 +94,11 @@ def duration(estimate: Estimate | None) -> str:
 
 
 def bandwidth(estimate: Estimate | None) -> str:
-    """Bytes per second as GB/s (10⁹), three significant digits."""
-    return NONE if estimate is None else f"{significant(estimate.value / 1e9)} GB/s"
+    """Bytes per second in the unit that fits, such as GB/s (10⁹); three significant digits."""
+    if estimate is None:
+        return NONE
+    factor, unit = next(((f, u) for f, u in ((1e9, "GB/s"), (1e6, "MB/s")) if estimate.value >= f), (1e3, "kB/s"))
+    return f"{significant(estimate.value / factor)} {unit}"
 
 
 def significant(value: float) -> str:
@@ -100,13 +112,13 @@ def exposed(estimate: Estimate | None) -> str:
     return with_interval(estimate, milliseconds)
 
 
-def with_interval(estimate: Estimate | None, words: Callable[[float], str], *, to: str = TO) -> str:
-    """A value and, in brackets, its bounds where it has them; ``words`` writes a number, ``to`` stands between the bounds."""
+def with_interval(estimate: Estimate | None, words: Callable[[float], str]) -> str:
+    """A value and, in brackets, its bounds where it has them; ``words`` writes a number."""
     if estimate is None:
         return NONE
     if estimate.ci_low is None or estimate.ci_high is None:
         return words(estimate.value)
-    return f"{words(estimate.value)} ({words(estimate.ci_low)}{to}{words(estimate.ci_high)})"
+    return f"{words(estimate.value)} ({words(estimate.ci_low)} to {words(estimate.ci_high)})"
 
 
 def share(part: float | None) -> str:
@@ -160,9 +172,9 @@ def _half_width(estimate: Estimate | None) -> float | None:
     return (estimate.ci_high - estimate.ci_low) / 2
 
 
-def time_ratio(estimate: Estimate | None, *, to: str = TO) -> str:
+def time_ratio(estimate: Estimate | None) -> str:
     """A ratio of times with its interval."""
-    return with_interval(estimate, ratio, to=to)
+    return with_interval(estimate, ratio)
 
 
 def seconds(value: float | None) -> str:

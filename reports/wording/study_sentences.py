@@ -12,6 +12,7 @@ from reports.study_schema import Study, StudyPoint
 from reports.wording.cautions import CAUTIONS
 from reports.wording.comparison_sentences import chance_lines, first_line
 from reports.wording.formatting import milliseconds, percent, seconds, with_interval
+from reports.wording.headlines import MOST_WORDS, fitting
 from reports.wording.method import run_lines
 
 NO_TIMING = "without timing"
@@ -56,21 +57,25 @@ def headline(points: Sequence[StudyPoint], plan: Plan) -> str:
     told = [(label(points, point), leaders(point, without=partly)) for point in sorted_points(points)]
     known = [(where, who) for where, who in told if who]
     if not known:
-        scaled = [sentence for name in plan.arms if (sentence := scaling_sentence(points, name))]
+        scaled = [sentence for name in plan.arms if (sentence := scaling_sentence(points, name, brief=True))]
         return scaled[0] if scaled else "Nothing could be compared at any point"
-    clauses = {place: _lead(who, plan) for place, who in known}
-    where = {clause: _list([place for place in clauses if clauses[place] == clause]) for clause in dict.fromkeys(clauses.values())}
-    said = "; ".join(f"{clause} at {places}" for clause, places in where.items())
+    leads = {place: _lead(who, plan) for place, who in known}
+    where = {lead: [place for place in leads if leads[place] == lead] for lead in dict.fromkeys(leads.values())}
     alone = [(place, who[0]) for place, who in known if len(who) == 1]
     changes = [f"{a} and {b}" for (a, before), (b, after) in pairwise(alone) if before != after]
-    winners = f": the winner changes between {_list(changes, ', and between ')}" if changes else ""
-    return f"{_capital(said, plan)}{winners}"
+    winners = [f"it changes between {_list(changes, ', and between ')}"] if changes else []
+    said = [f"{lead} at {_list(places)}" for lead, places in where.items()]
+    if len("; ".join([*said, *winners]).split()) > MOST_WORDS:
+        numbers = [f"{len(places)}" for places in where.values()]
+        numbers[0] += f" of {len(known)} points"
+        said = [f"{lead} at {number}" for lead, number in zip(where, numbers, strict=True)]
+    return _capital(fitting([*said, *winners]), plan)
 
 
 def _lead(who: Sequence[str], plan: Plan) -> str:
     """A clause on the arms in the lead."""
     if plan.baseline in who:
-        return f"no arm is shown to be faster than {plan.baseline}"
+        return f"no arm beats {plan.baseline}"
     return f"{who[0]} is fastest" if len(who) == 1 else f"{_list(who)} are tied as fastest"
 
 
@@ -126,7 +131,7 @@ def bases(study: Study) -> list[str]:
     return [f"{arm}: relative to {base}" for arm, base in found.items()]
 
 
-def scaling_sentence(points: Sequence[StudyPoint], name: str) -> str | None:
+def scaling_sentence(points: Sequence[StudyPoint], name: str, *, brief: bool = False) -> str | None:
     """Speed-up and efficiency at the most ranks that the arm was measured with."""
     most = max(points, key=lambda point: (point.arm(name).speed_up is not None, point.world_size))
     arm = most.arm(name)
@@ -134,10 +139,11 @@ def scaling_sentence(points: Sequence[StudyPoint], name: str) -> str | None:
         return None
     if most.world_size == 1:
         return None
-    efficiency = with_interval(arm.scaling_efficiency, "{:.0%}".format)
+    efficiency = f"{arm.scaling_efficiency.value:.0%}" if brief else with_interval(arm.scaling_efficiency, "{:.0%}".format)
+    base = (arm.scaling_baseline or "").partition(" (")[0] if brief else arm.scaling_baseline
     return (
         f"{name} at {most.name} ({most.world_size} ranks on {_units(arm, most)}): {arm.speed_up.value:.2f} times the throughput of "
-        f"{arm.scaling_baseline}, an efficiency of {efficiency}"
+        f"{base}, an efficiency of {efficiency}"
     )
 
 

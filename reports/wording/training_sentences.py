@@ -9,6 +9,8 @@ from reports.conclusions.training_results import FEWEST
 from reports.training_schema import ArmTraining, TrainingSummary
 from reports.wording.formatting import accuracy, percent, points, seconds, time_ratio
 
+MOST_NAMED = 3
+"""Arms that a clause names."""
 NO_CONTROL = "Training has no control: its unit is the seed, and every arm trained with the same ones"
 
 
@@ -24,26 +26,32 @@ def training_note(arm: ArmTraining, training: TrainingSummary) -> str | None:
     return None
 
 
-def training_headline(training: TrainingSummary) -> str:
-    """Accuracy first, then time."""
-    sentences = [convergence_sentence(training), time_sentence(training) if training.settings.target_accuracy else ""]
-    return "; ".join(sentence for sentence in sentences if sentence)
+def training_clauses(training: TrainingSummary) -> list[str]:
+    """Who converges, then who is at the target first: the clauses of a headline."""
+    said = _convergence(training, accuracy(training.arm(training.reference).final_top1))
+    reached = [arm for arm in training.arms if arm.time_to_accuracy_s is not None]
+    target = training.settings.target_accuracy
+    if target is not None and reached:
+        soonest = min(arm.time_to_accuracy_s or math.inf for arm in reached)
+        first = [arm for arm in reached if arm.time_to_accuracy_s == soonest]
+        said.append(f"{_names(first)} {_reach(first)} {percent(target)} first, in {seconds(soonest)}")
+    return said
 
 
-def convergence_sentence(training: TrainingSummary) -> str:
+def _convergence(training: TrainingSummary, figures: str) -> list[str]:
     """Who does not reach the reference's accuracy, who does, and of whom it is not known."""
     reference = training.arm(training.reference)
     others = [arm for arm in training.arms if arm.name != training.reference]
     if not others:
-        return f"{reference.name} trained alone ({_figures(reference)})"
-    parts = [words for words in (_different(others), _same(others), _undecided(others)) if words]
-    first, *rest = (f"{words} {reference.name}" for words in parts)
-    return "; ".join([f"{first} ({_figures(reference)})", *rest])
+        return [f"{reference.name} trained alone ({figures})"]
+    parts = [f"{words} {reference.name}" for words in (_different(others), _same(others), _undecided(others)) if words]
+    return [f"{parts[0]} ({figures})", *parts[1:]] if parts else [f"No arm can be compared with {reference.name} ({figures})"]
 
 
 def _different(arms: Sequence[ArmTraining]) -> str:
     found = [arm for arm in arms if arm.convergence == "differs"]
     names = ", ".join(f"{arm.name} ({points(arm.difference)} percentage points)" for arm in found)
+    names = names if len(found) < MOST_NAMED else _names(found)
     return f"{names} {_reach(found)} another accuracy than" if found else ""
 
 
@@ -81,8 +89,11 @@ def time_sentence(training: TrainingSummary) -> str:
 
 
 def training_findings(training: TrainingSummary) -> list[str]:
-    """One sentence per arm beside the reference, in the plan's order."""
-    return [_finding(arm, training) for arm in training.arms if arm.name != training.reference]
+    """Accuracy, then time; then a sentence per arm beside the reference, in the plan's order."""
+    reference = training.arm(training.reference)
+    times = time_sentence(training) if training.settings.target_accuracy else ""
+    first = [sentence for sentence in ("; ".join(_convergence(training, _figures(reference))), times) if sentence]
+    return [*first, *(_finding(arm, training) for arm in training.arms if arm.name != training.reference)]
 
 
 def _finding(arm: ArmTraining, training: TrainingSummary) -> str:
@@ -153,7 +164,7 @@ def _figures(arm: ArmTraining) -> str:
 
 
 def _names(arms: Sequence[ArmTraining]) -> str:
-    return ", ".join(arm.name for arm in arms)
+    return ", ".join(arm.name for arm in arms) if len(arms) <= MOST_NAMED else f"{len(arms)} arms"
 
 
 def _reach(arms: Sequence[ArmTraining]) -> str:

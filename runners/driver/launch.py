@@ -251,7 +251,7 @@ class Launch:
         arm.record.exit_codes, arm.record.script_starts = arm.session.exit_codes, arm.session.starts
         self._folder.write_launch(arm.record)
         try:
-            if arm.record.blocks and not self._cases and self.plan.training is None:
+            if arm.record.blocks and not self._cases and self.plan.training is None and self.plan.writes_events:
                 self._tensorboard_log(arm).rounds(arm.record.blocks)
             if arm.session.name in self._events:
                 self._events.pop(arm.session.name).close()
@@ -259,7 +259,8 @@ class Launch:
             self._progress.say(f"TensorBoard's events of {arm.session.name} cannot be written: {error.strerror or error}")
 
     def _note_epoch(self, arm: ArmLaunch, epoch: EpochRecord, block: BlockRecord) -> None:
-        self._tensorboard_log(arm).epoch(epoch, block)
+        if self.plan.writes_events:
+            self._tensorboard_log(arm).epoch(epoch, block)
         self._keep()
 
     def _tensorboard_log(self, arm: ArmLaunch) -> TensorboardLog:

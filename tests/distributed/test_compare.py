@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -47,7 +48,6 @@ def test_horovod_and_ddp_agree_with_the_reference_and_are_compared(tmp_path, mon
         backend = records[0, arm].ranks[0].backend
         assert (backend["version"], backend["controller"], backend["transport"]) == ("0.28.1", controller, controller)
     assert all(arm in done.stdout for arm in HOROVOD)
-    assert max(map(len, done.stdout.splitlines())) > 80
     assert not [line for line in done.stdout.splitlines() if len(line.strip()) == 1], "no column is squeezed to letters"
     found = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert {arm["name"] for arm in found["arms"]} == {"ddp", *HOROVOD}
@@ -181,7 +181,7 @@ def test_some_of_eight_launches_run_one_arm_at_a_time(tmp_path):
         assert max(early) < min(late)
     found = json.loads((out / "comparison.json").read_text())
     assert {arm["launches"] for arm in found["arms"]} == {6}
-    assert "one arm at a time" in found["cross_checks"][0] and "one arm at a time" in done.stdout
+    assert "one arm at a time" in found["cross_checks"][0] and re.search(r"interleaved:\s+(agrees|contradicts)", done.stdout)
     assert "every launch is measured already" in ringside_here("compare", plan, "-o", out, "--set", "measurement.launches=8").stderr
 
 

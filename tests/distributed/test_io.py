@@ -73,7 +73,7 @@ def test_a_loader_that_is_slow_on_purpose_is_named_as_the_limit(tmp_path):
     found = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert all(arm["step_shares"]["data_wait"] >= LIMIT for arm in found["arms"])
     assert found["limit"].startswith("The input is the limit: ")
-    assert "more loader workers (loader_workers) or a faster data set will help" in " ".join(done.stdout.split())
+    assert "more loader workers (loader_workers) or a faster data set will help" in found["limit"]
     needed = run("python", "-m", "runners.io", "--workload", SLOW, "--data-dir", tmp_path / "data", *SHORT, "--workers", "0", "-o",
                  tmp_path / "io", "--against", tmp_path / "out")  # fmt: skip
     assert "too few" in needed.stdout, needed.stdout + needed.stderr

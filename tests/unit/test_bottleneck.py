@@ -6,11 +6,9 @@ import json
 
 import pandas as pd
 import pytest
-from rich.console import Console
 
 from reports import write_reports
 from reports.conclusions.step_terms import LIMIT, bottleneck_of, data_wait_share, step_shares
-from reports.formats.terminal import comparison_table
 from reports.schema import Comparison, Estimate, StepShares, StepTerms
 from reports.wording.causes import limit_sentence
 from tests.kit import results_factory
@@ -111,9 +109,6 @@ def test_every_report_tells_the_limit(network_bound):
     assert stored["arms"][0]["step_shares"] == own.model_dump()
     assert "Exchange between ranks of one host is the limit: 36 to 44%" in (network_bound.root / "report.md").read_text()
     assert "<li>Exchange between ranks of one host is the limit: 36 to 44%" in (network_bound.root / "report.html").read_text()
-    console = Console(record=True, width=100)
-    console.print(comparison_table(comparison))
-    assert "Exchange between ranks of one host is the limit: 36 to 44%" in " ".join(console.export_text().split())
 
 
 @pytest.mark.slow

@@ -100,7 +100,7 @@ def test_they_stand_beside_the_interleaved_ratio_and_are_no_part_of_it(tmp_path)
     (line,) = found.cross_checks
     assert line.startswith(f"horovod-gloo, one arm at a time: {result.alone.ratio.value:.3f} (")
     assert f"interleaved {result.throughput_ratio:.3f}" in line and "apart" in line
-    assert line in found.beside_headline
+    assert line in found.sentences
     assert any(text.startswith("One arm at a time: 2 launches") for text in method(found))
 
 

@@ -101,7 +101,7 @@ LINE, ALSO_HTML = f"{__file__}:Line", f"{__file__}:AlsoHtml"
 
 @pytest.mark.slow
 def test_a_plans_reports_are_written_and_comparison_json_always(tmp_path):
-    plan = make_plan().model_copy(update={"reports": ["junit", LINE]})
+    plan = make_plan().model_copy(update={"reports": ["junit", "tensorboard", LINE]})
     folder = write_results(tmp_path, plan=plan)
     comparison = write_reports(folder)
     assert {path.name for path in tmp_path.glob("*.*")} == {
@@ -112,6 +112,8 @@ def test_a_plans_reports_are_written_and_comparison_json_always(tmp_path):
         "line.txt",
     }
     assert (tmp_path / "line.txt").read_text() == comparison.headline
+    assert plan.writes_events and make_plan().writes_events
+    assert not plan.model_copy(update={"reports": ["junit"]}).writes_events, "no folder of TensorBoard's where others are named"
 
 
 @pytest.mark.parametrize(

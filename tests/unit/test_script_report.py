@@ -10,11 +10,11 @@ from rich.console import Console
 
 from reports import REGISTRY, conclude, make_report, write_reports
 from reports.charts.comparison_charts import charts
-from reports.formats.terminal import comparison_table
+from reports.formats.terminal import comparison_lines
 from reports.schema import Comparison
-from reports.scripts.first_screen import first_lines
 from reports.tables.sections import sections
 from reports.wording.method import method
+from reports.wording.script_sentences import first_lines
 from tests.kit.results_factory import Truth
 from tests.kit.script_factory import HOROVOD, Script, script_plan, script_records, write_script_results
 
@@ -73,13 +73,13 @@ def test_every_format_renders_scripts(folder, comparison):
             assert report.render(comparison) == report.render(comparison)
     assert ",start,gradients,parameters,first_difference_step,loss," in (folder.root / "report.csv").read_text().splitlines()[0]
     text = (folder.root / "report.md").read_text()
-    assert text.index(comparison.headline.split(" (")[0]) < text.index("starts equal to old") < text.index("## Arms")
-    assert text.index("## Arms") < text.index("## Do they train alike?") < text.index("## What the scripts do differently")
+    assert text.index(comparison.headline.split(" (")[0]) < text.index("starts equal to old") < text.index("### Arms")
+    assert text.index("### Arms") < text.index("### Do they train alike?") < text.index("### What the scripts do differently")
     page = (folder.root / "report.html").read_text()
     body = page[: page.index('<script type="application/json"')]
-    assert body.index("starts equal to old") < body.index("<h2>Verdicts</h2>") < body.index("What the scripts do differently")
+    assert body.index("starts equal to old") < body.index("<h2>How sure?</h2>") < body.index("What the scripts do differently")
     assert "<h3>Parity</h3>" not in body and "What this report cannot see" in body
-    assert body.count("<h2>Do they train alike?</h2>") == 1
+    assert body.count("<h3>Do they train alike?</h3>") == 1
     assert 'id="chart-losses"' in body
 
 
@@ -92,10 +92,11 @@ def test_charts_and_sections_are_those_of_scripts(comparison):
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_terminal_shows_it_in_its_width(comparison, width):
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
-    console.print(comparison_table(comparison))
+    console.print(comparison_lines(comparison))
     text = console.file.getvalue()
     assert max(map(len, text.splitlines())) <= width
-    assert text.index("new starts equal to old") < text.index("verdict") < text.index("backward")
+    assert text.index("new is 9") < text.index("new starts equal to old") < text.index("same work: not the same")
+    assert len(text.splitlines()) <= 14
 
 
 def test_scripts_have_phases_and_a_phase_is_named_as_the_cause(comparison):
@@ -104,7 +105,7 @@ def test_scripts_have_phases_and_a_phase_is_named_as_the_cause(comparison):
     assert sum(one.value for one in arm.step_phases_s.values()) == pytest.approx(0.02 / 1.1, rel=0.2)
     assert result.because.term == "backward"
     assert result.because.difference_s == result.phase_differences_s["backward"].value < 0
-    assert "less of each step in backward with its exchange" in comparison.headline
+    assert "less of each step in backward with its exchange" in comparison.findings[0]
 
 
 @pytest.mark.slow
@@ -124,8 +125,9 @@ def test_unlike_work_has_a_ratio_and_no_verdict_unless_it_is_allowed(tmp_path):
     result = found.result("new")
     assert (result.verdict, result.verdict_alone, result.withheld_by) == ("undecided", "faster", "work")
     assert result.throughput_ratio > 1 and result.ci_low > 1
-    assert found.headline.startswith("No verdict on new against old (ratio 1.09")
-    assert "the two do different work (accumulation)" in found.headline
+    assert found.headline == "No verdict on new against old: they do different work"
+    assert found.findings[0].startswith("No verdict on new against old (ratio 1.09")
+    assert "the two do different work (accumulation)" in found.findings[0]
     assert found.undecided == [] and result.because is None
     allowed = conclude(folder_of(tmp_path / "allowed", {"new": new}, plan=script_plan(scripts={"allow": ["accumulation"]})))
     assert allowed.result("new").verdict == "faster"

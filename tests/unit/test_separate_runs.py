@@ -69,7 +69,7 @@ def test_alternating_runs_are_paired_and_decided(tmp_path):
     assert (found.baseline, result.run_order, result.launches, result.verdict) == ("ddp", "alternating", 5, "slower")
     assert result.ci_low <= 0.8 <= result.ci_high
     assert found.runs["horovod"] == [str(tmp_path / f"hvd-{n}") for n in range(5)]
-    assert found.headline.startswith("horovod is ") and "5 runs of each" in found.headline
+    assert found.headline.endswith("slower than DDP") and "5 runs of each" in found.findings[0]
     assert any("the smallest difference from ddp that these runs could have shown is" in line for line in found.warnings)
     assert found.arm("ddp").exposed_exchange_s is not None
     assert [figures.rank for figures in found.arm("ddp").by_rank.ranks] == [0, 1]
@@ -91,7 +91,7 @@ def test_one_run_of_each_gives_a_ratio_and_no_verdict(tmp_path):
     result = found.result("horovod")
     assert result.throughput_ratio == pytest.approx(0.8, rel=0.1)
     assert (result.verdict, result.ci_low, result.caution) == ("undecided", None, "one run")
-    assert "repeat each at least five times, alternating, or let 'ringside compare' interleave them" in found.headline
+    assert "repeat each at least five times, alternating, or let 'ringside compare' interleave them" in found.findings[0]
 
 
 @pytest.mark.slow

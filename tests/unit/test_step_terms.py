@@ -117,8 +117,8 @@ def test_the_floor_is_no_arm(tmp_path):
 def test_the_cause_is_named(tmp_path, truth, term, words):
     found = conclude_truth(tmp_path, **truth)
     assert found.result("horovod-gloo").because.term == term
-    assert words in found.headline
-    assert ("less" if truth["overhead_s"]["horovod-gloo"] < 0 else "more") in found.headline
+    assert words in found.findings[0]
+    assert ("less" if truth["overhead_s"]["horovod-gloo"] < 0 else "more") in found.findings[0]
 
 
 @pytest.mark.slow
@@ -135,7 +135,7 @@ def test_two_causes_alike_are_no_single_cause(tmp_path):
     found = conclude_truth(tmp_path, overhead_s=overhead, more_exchange_s={"horovod-gloo": 0.0038})
     result = found.result("horovod-gloo")
     assert (result.verdict, result.because) == ("slower", None)
-    assert "; no single cause stands out" in found.headline
+    assert "; no single cause stands out" in found.findings[0]
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def test_without_a_floor_overhead_is_in_computing(tmp_path):
     assert terms.library_overhead is None
     assert result.because.term == "compute"
     assert "library_overhead" not in result.term_differences_s
-    assert "computes 4.7" in found.headline
+    assert "computes 4.7" in found.findings[0]
 
 
 @pytest.mark.slow

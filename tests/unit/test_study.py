@@ -19,10 +19,11 @@ from measurement.records.results import ResultsFolder
 from reports.charts.study_charts import study_charts
 from reports.compose_study import conclude_study, write_study
 from reports.conclusions.study_conclusions import quotient
-from reports.formats.terminal import study_table
+from reports.formats.terminal import study_lines
 from reports.schema import Estimate
 from reports.study_schema import Study
 from reports.tables.study_tables import results_table
+from reports.wording.first_screen import first_screen
 from runners.driver.run_study import StudyRun, point_plans
 from runners.planning.plan_reading import read_plan
 from tests.conftest import REPOSITORY, TINY
@@ -187,9 +188,9 @@ def test_errors_of_a_quotient_add_as_squares():
 @pytest.mark.slow
 def test_where_the_verdict_flips(by_rate):
     found = conclude_study(by_rate)
-    assert found.headline == (
-        "horovod-gloo is fastest at unshaped and 1gbit; no arm is shown to be faster than ddp-gloo at 300mbit and 100mbit: "
-        "the winner changes between 1gbit and 100mbit"
+    assert (
+        found.headline
+        == "horovod-gloo is fastest at 2 of 4 points; no arm beats ddp-gloo at 2; it changes between 1gbit and 100mbit"
     )
     assert found.findings[0].startswith("horovod-gloo against ddp-gloo: faster at unshaped and 1gbit; ")
     assert "slower at 100mbit" in found.findings[0]
@@ -239,5 +240,6 @@ def test_the_reports_of_a_study_are_the_same_twice_and_hold_every_point(by_rate)
     assert before == {name: (by_rate.root / name).read_bytes() for name in names}
     assert all(point.encode() in before[name] for name in names for point in RATES)
     assert all((by_rate.point(point).root / "report.html").is_file() for point in RATES)
-    assert study_table(found).row_count == 8
+    assert {row.point: row.verdict for row in first_screen(found).candidates}["1gbit"] == "faster"
+    assert study_lines(found)
     assert "speed_up" not in [column.name for column in results_table(found).columns], "all points have as many ranks"

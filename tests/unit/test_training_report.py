@@ -140,15 +140,16 @@ def test_time_to_accuracy_counts_training_alone_and_is_held_against_the_baseline
     assert (ratio.value, ratio.ci_low, ratio.ci_high) == pytest.approx((1.5, 1.5, 1.5))
     assert ddp.time_ratio is None
     assert horovod.epoch_share == pytest.approx(1 / 3)
-    assert "(resolution: one epoch, 33% of that time)" in alike.findings[1]
+    assert "(resolution: one epoch, 33% of that time)" in alike.findings[3]
 
 
 def test_the_headline_says_accuracy_then_time(alike):
-    assert alike.headline == (
+    assert alike.headline == "All arms reach the same accuracy as single (98.5%); ddp, single reach 97% first, in 6.00 s"
+    assert "; ".join(alike.findings[:2]) == (
         "All arms reach the same accuracy as single (98.5% of held-out samples, 3 seeds); "
         "ddp reaches 97% in 6.00 s, single in 6.00 s, horovod in 9.00 s"
     )
-    assert alike.findings[1].startswith(
+    assert alike.findings[3].startswith(
         "horovod ends with 98.0%, -0.50 ± 0.00 percentage points from single, 3 seeds: the same accuracy; its time to 97% is 1.500"
     )
     assert alike.control.startswith("Training has no control")
@@ -171,9 +172,10 @@ def test_another_accuracy_is_said_first():
         {"single": ending_with(198, 196, 197), "ddp": ending_with(198, 196, 197), "horovod": ending_with(180, 181, 177)},
     )
     assert found.training.arm("horovod").convergence == "differs"
-    assert found.headline.startswith(
+    assert found.headline == "horovod (-8.83 ± 3.13 percentage points) reaches another accuracy than single (98.5%); 2 more below"
+    assert found.findings[0].startswith(
         "horovod (-8.83 ± 3.13 percentage points) reaches another accuracy than single (98.5% of held-out samples, 3 seeds); "
-        "ddp reaches the same accuracy as single; "
+        "ddp reaches the same accuracy as single"
     )
 
 
@@ -194,12 +196,12 @@ def test_seeds_that_miss_the_target_are_later_than_all_others():
     assert (horovod.times_to_accuracy_s, horovod.time_to_accuracy_s) == ([None, 6.0, 6.0], 6.0)
     assert (horovod.seeds_reached, horovod.time_pairs, horovod.time_unpaired) == (2, 2, 1)
     assert horovod.time_ratio == Estimate(value=1.0), "the seed that is left out is the slow one"
-    assert "with the 2 seeds with which both reached it; with 1 one of them did not, so there is no interval" in found.findings[1]
+    assert "with the 2 seeds with which both reached it; with 1 one of them did not, so there is no interval" in found.findings[3]
     none = conclude_from(make_plan(launches=1), {name: [epochs(RIGHT[:2])] for name in ("single", "ddp")})
-    assert none.headline.startswith("It is undecided whether ddp, horovod reach the same accuracy as single (no accuracy)")
+    assert none.findings[0].startswith("It is undecided whether ddp, horovod reach the same accuracy as single (no accuracy)")
     assert "97%" not in none.headline
     never = conclude_from(make_plan(launches=1), {name: [epochs([1, 2, 3, 4])] for name in ARMS})
-    assert "97% is not reached with most seeds by ddp (0 of 1), single (0 of 1), horovod (0 of 1)" in never.headline
+    assert "97% is not reached with most seeds by ddp (0 of 1), single (0 of 1), horovod (0 of 1)" in never.findings[1]
     assert never.training.arm("horovod").time_ratio is None
 
 
@@ -219,7 +221,7 @@ def test_what_is_cut_short_failed_or_wrong_does_not_count_but_is_told():
 def test_an_arm_may_train_alone():
     plan = make_plan(arms={"ddp": ARMS["ddp"]})
     found = conclude_from(plan, {"ddp": ending_with(198, 196, 197)})
-    assert found.headline == "ddp trained alone (98.5% of held-out samples, 3 seeds); ddp reaches 97% in 6.00 s"
+    assert found.headline == "ddp trained alone (98.5%); ddp reaches 97% first, in 6.00 s"
     assert (found.results, found.training.arm("ddp").convergence) == ([], None)
 
 
@@ -297,7 +299,7 @@ def test_reports_of_a_training(tmp_path):
     assert (table["horovod"]["convergence"], table["horovod"]["time_to_accuracy_s"]) == ("same", "6.0")
     markdown, page = (tmp_path / "report.md").read_text(), (tmp_path / "report.html").read_text()
     assert markdown.index("All arms reach the same accuracy") < markdown.index("## Convergence") < markdown.index("## Arms")
-    assert page.index("<h2>Convergence</h2>") < page.index("<h2>Learning curves</h2>") < page.index("<h2>Speed</h2>")
+    assert page.index("<h2>Do they converge alike?</h2>") < page.index("Lines are means over seeds") < page.index("<h2>Why?</h2>")
     assert all(f'id="chart-curve_{q}_{a}"' in page for q in ("held_out_top1", "train_loss") for a in ("epochs", "time"))
 
 

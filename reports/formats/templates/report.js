@@ -15,17 +15,34 @@
     return value;
   }
 
-  function draw() {
+  function withLegendAbove(layout, data) {  // on a phone its entries need several rows
+    const names = data.filter((trace) => trace.name && trace.showlegend !== false).map((trace) => trace.name.length);
+    const rows = Math.ceil(names.length / (Math.max(...names) > 16 ? 1 : 2));
+    layout.margin.t += 20 * rows;
+    layout.height += 20 * rows;
+  }
+
+  function draw(again) {
+    if (!window.Plotly) return;  // not unpacked yet
     const style = getComputedStyle(document.documentElement);
     for (const element of document.querySelectorAll("[data-chart]")) {
+      if (element.offsetParent === null || (element.firstElementChild && !again)) continue;  // folded, or there already
       const figure = coloured(figures[element.dataset.chart], style);
-      if (narrow.matches) {  // what stands beside the marks is in the table, too
-        figure.layout.annotations = (figure.layout.annotations || []).filter((note) => note.xref !== "paper");
-        figure.layout.margin.r = Math.min(figure.layout.margin.r, 16);
-      }
+      if (narrow.matches && figure.layout.showlegend) withLegendAbove(figure.layout, figure.data);
       Plotly.react(element, figure.data, figure.layout, { displayModeBar: false, responsive: true, displaylogo: false });
     }
     document.documentElement.dataset.drawn = "yes";
+  }
+
+  function unfold(elements) {
+    for (const folded of elements) folded.open = true;
+    draw();
+  }
+
+  function followHash() {  // such as #why; #all unfolds everything
+    const target = document.getElementById(location.hash.slice(1));
+    if (location.hash === "#all") unfold(document.querySelectorAll("details"));
+    else if (target && target.tagName === "DETAILS") unfold([target]);
   }
 
   function number(text) {
@@ -80,14 +97,25 @@
     table.parentElement.append(save);
   }
 
-  draw();
-  narrow.addEventListener("change", draw);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  async function start() {
+    const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), (letter) => letter.charCodeAt(0));
+    const script = document.createElement("script");
+    script.textContent = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+    document.head.append(script);
+    draw();
+  }
+
+  followHash();
+  start();
+  window.addEventListener("hashchange", followHash);
+  document.addEventListener("toggle", () => draw(), true);
+  narrow.addEventListener("change", () => draw(true));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw(true));
   window.addEventListener("beforeprint", () => {
-    for (const folded of document.querySelectorAll("details")) folded.open = true;
-    for (const element of document.querySelectorAll("[data-chart]")) Plotly.relayout(element, { width: printWidth });
+    unfold(document.querySelectorAll("details"));
+    for (const element of document.querySelectorAll(".js-plotly-plot")) Plotly.relayout(element, { width: printWidth });
   });
   window.addEventListener("afterprint", () => {
-    for (const element of document.querySelectorAll("[data-chart]")) Plotly.relayout(element, { width: null, autosize: true });
+    for (const element of document.querySelectorAll(".js-plotly-plot")) Plotly.relayout(element, { width: null, autosize: true });
   });
 })();

@@ -1,0 +1,345 @@
+"""What a reader sees first, as data: who wins, whether to trust it, why, what was compared, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reports.conclusions.cases import VERDICTS, count_verdicts
+from reports.conclusions.disturbances import is_quiet
+from reports.conclusions.step_terms import bottleneck_of
+from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary, Withheld
+from reports.study_schema import Study, StudyPoint
+from reports.wording.causes import short_cause
+from reports.wording.comparison_sentences import (
+    WIDE,
+    control_sentence,
+    count,
+    counts_words,
+    cross_check_lines,
+    first_line,
+    in_order,
+    more_words,
+)
+from reports.wording.disturbances import load_lines, load_sentence
+from reports.wording.formatting import percent_apart, ratio
+from reports.wording.headlines import BAD, WITHHELD
+from reports.wording.script_sentences import culprit_lines, first_lines
+
+MOST_CAUSE = 12
+"""The most words that a cause has."""
+MOST_LINES = 8
+"""Candidates that a format shows; it says how many more there are."""
+QUIET = "quiet machine"
+WRONG = "failed the check of its values before it was timed"
+CONVERGES = {"same": "same accuracy as", "differs": "another accuracy than", "undecided": "accuracy undecided beside"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One line of the first screen."""
+
+    arm: str
+    point: str = ""
+    """A study's; empty elsewhere."""
+    verdict: str
+    """faster, slower, equivalent, undecided, no verdict, or why there is no timing: failed, wrong, timeout, no timing. Of a
+    micro-benchmark also mixed."""
+    percent: str = ""
+    """How far its throughput is from the baseline's, such as ``-7.2%``; empty without a ratio."""
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    """The interval; null where the data cannot carry one."""
+    cause: str = ""
+    """At most ``MOST_CAUSE`` words; empty where none is known."""
+
+    @property
+    def interval(self) -> str:
+        """Both bounds, such as ``0.921 to 0.937``; empty without them."""
+        return "" if self.low is None or self.high is None else f"{ratio(self.low)} to {ratio(self.high)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """One reason to trust the answer, or not to."""
+
+    name: str
+    word: str
+    ok: bool
+    """Green, else amber."""
+    explanation: str
+    """What a click opens, without a full stop at the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstScreen:
+    """The answer. No text ends with a full stop, and all of it is plain text that a format has to escape."""
+
+    headline: str
+    """At most 20 words."""
+    candidates: Sequence[Candidate]
+    marks: Sequence[Mark]
+    """Control, quiet machine, same work, alone ≈ interleaved."""
+    compared: str
+    alike: Sequence[str] = ()
+    """Whether scripts train the same, and the first thing that they do differently; empty of workloads."""
+    next_step: str | None = None
+
+
+def first_screen(shown: Comparison | Study) -> FirstScreen:
+    """The first screen of a comparison of any kind, or of a study."""
+    return _of_study(shown) if isinstance(shown, Study) else _of_comparison(shown)
+
+
+def _of_comparison(comparison: Comparison) -> FirstScreen:
+    results = {result.candidate: result for result in comparison.results if result.case is None}
+    arms = {arm.name: arm for arm in comparison.arms if arm.role == "candidate"}
+    ordered = [result.candidate for result in in_order(comparison.candidates, comparison.question)]
+    names = dict.fromkeys([*ordered, *arms])
+    if comparison.cases:
+        candidates = [_by_case(arms[name], comparison) for name in names]
+    else:
+        candidates = [_candidate(arms[name], results.get(name), cause=_convergence(name, comparison)) for name in names]
+    return FirstScreen(
+        headline=comparison.headline,
+        candidates=candidates,
+        marks=_marks(comparison.arms, comparison.results, control=comparison.control, of=comparison),
+        compared=_compared(comparison),
+        alike=[comparison.equality.sentence, *_first_culprit(comparison)] if comparison.equality else [],
+        next_step=_next_step(comparison),
+    )
+
+
+def _first_culprit(comparison: Comparison) -> list[str]:
+    """The most important difference of scripts; none where all come with their libraries."""
+    return culprit_lines(comparison)[:1] if any(one.severity != "note" for one in comparison.configuration_differences) else []
+
+
+def _candidate(arm: ArmSummary, result: RatioSummary | None, *, point: str = "", cause: str = "") -> Candidate:
+    if result is None or result.throughput_ratio is None:
+        verdict = arm.status if arm.status != "ok" else "no timing"
+        message = first_line(arm.errors[0].message) if arm.errors and arm.status != "wrong" else ""
+        return Candidate(arm=arm.name, point=point, verdict=verdict, cause=cause or cut(message or WRONG * (verdict == "wrong")))
+    return Candidate(
+        arm=arm.name,
+        point=point,
+        verdict="no verdict" if result.withheld_by == "work" else result.verdict,
+        percent=percent_apart(result.throughput_ratio),
+        ratio=result.throughput_ratio,
+        low=result.ci_low,
+        high=result.ci_high,
+        cause=cut(cause or _cause(result)),
+    )
+
+
+def _cause(result: RatioSummary) -> str:
+    """Why the verdict is what it is."""
+    if result.withheld_by == "work":
+        return "other work"
+    if result.withheld_by:
+        return WITHHELD[result.withheld_by]
+    if result.verdict == "undecided" and result.caution:
+        return f"{result.caution} cannot tell"
+    if result.verdict == "undecided" and result.more_range:
+        return "the interval is too wide yet"
+    return short_cause(result)
+
+
+def cut(text: str, words: int = MOST_CAUSE) -> str:
+    """The text, ended where it has more words."""
+    found = text.split()
+    return text if len(found) <= words else " ".join(found[:words]) + " …"
+
+
+def _convergence(name: str, comparison: Comparison) -> str:
+    """How an arm that trained to the end converged; empty of others."""
+    training = comparison.training
+    if training is None or not any(arm.name == name for arm in training.arms):
+        return ""
+    verdict = training.arm(name).convergence
+    return f"{CONVERGES[verdict]} {training.reference}" if verdict else "the others' accuracy is compared with its"
+
+
+def _by_case(arm: ArmSummary, comparison: Comparison) -> Candidate:
+    """The verdict that all cases of a micro-benchmark share, and how many have which."""
+    counts = count_verdicts(arm, comparison.results)
+    verdicts = [verdict for verdict in VERDICTS if counts[verdict]]
+    if not verdicts:
+        return _candidate(arm, None)
+    return Candidate(
+        arm=arm.name, verdict=verdicts[0] if len(verdicts) == 1 else "mixed", cause=counts_words(counts).partition(";")[0]
+    )
+
+
+def _marks(
+    arms: Sequence[ArmSummary], results: Sequence[RatioSummary], *, control: str, of: Comparison | None = None
+) -> list[Mark]:
+    """The four marks.
+
+    Args:
+        arms: all of them.
+        results: their ratios.
+        control: what the control says.
+        of: the comparison that they are of; None: a study's point, of which less is kept.
+    """
+    return [
+        _control(results, control, by_seed=bool(of and of.training)),
+        _quiet(arms),
+        _same_work(arms, results, of),
+        _alone(results),
+    ]
+
+
+def _control(results: Sequence[RatioSummary], said: str, *, by_seed: bool) -> Mark:
+    controls = [result for result in results if result.role == "control"]
+    known = [control for control in controls if control.ci_low is not None]
+    wide = any(control.case is None and (control.ci_high or 0) > WIDE * (control.ci_low or 0) for control in known)
+    words = {
+        "seeds instead": by_seed,
+        "none": not controls,
+        "failed": any(control.control_failed for control in controls),
+        "no interval": not known,
+        "too wide": wide,
+    }
+    word = next((word for word, holds in words.items() if holds), "equal")
+    return Mark(name="control", word=word, ok=word in ("equal", "seeds instead"), explanation=said)
+
+
+def _quiet(arms: Sequence[ArmSummary]) -> Mark:
+    """Over the blocks of all arms."""
+    known = [arm.load for arm in arms if arm.load and arm.load.blocks]
+    if not known:
+        return Mark(name=QUIET, word="not known", ok=False, explanation="Nothing is known of what else ran on the machine")
+    blocks = sum(load.blocks for load in known)
+    names = ("foreign_share", "steal_share", "disturbed_share")
+    load = LoadFigures(blocks=blocks, **{name: sum(getattr(one, name) * one.blocks for one in known) / blocks for name in names})
+    said = [load_sentence(load) or f"Others disturbed {load.disturbed_share:.0%} of the blocks", *load_lines(arms)]
+    word = "quiet" if is_quiet(load) else f"{load.disturbed_share:.0%} disturbed"
+    return Mark(name=QUIET, word=word, ok=is_quiet(load), explanation=". ".join(said))
+
+
+def _same_work(arms: Sequence[ArmSummary], results: Sequence[RatioSummary], of: Comparison | None) -> Mark:
+    """Whether all arms train the same: gradients or, of scripts, all that was seen of them. What is worst has the word."""
+    equality, fairness = (of.equality, of.fairness) if of else (None, [])
+    wrong = [arm.name for arm in arms if arm.status == "wrong" or (arm.parity and not arm.parity.passed)]
+    unlike = [result.candidate for result in results if result.withheld_by == "work"]
+    timed = [arm for arm in arms if arm.launches] or arms
+    unchecked = [arm.name for arm in timed if arm.parity is None] if equality is None else []
+    unasked = [str(entry.get("field")) for entry in fairness if not entry.get("asked")]
+    differ = f"{count(len(unasked), 'setting')} differ{'s' if len(unasked) == 1 else ''}"
+    found = [
+        ("wrong", wrong, "The check of gradients failed in"),
+        ("other work", unlike, "Other work than the baseline's is done by"),
+        ("not the same", equality.unequal if equality else [], "Not shown to train alike"),
+        ("not checked", unchecked, "Gradients were not checked of"),
+        (differ, unasked, "Different, though the plan did not ask for it"),
+    ]
+    word = next((word for word, names, _ in found if names), "same")
+    said = [f"{lead}: {', '.join(dict.fromkeys(names))}" for _, names, lead in found if names]
+    if equality is None and not said:
+        said = ["The same samples gave the same gradients in all arms, before they were timed"]
+    return Mark(name="same work", word=word, ok=word == "same", explanation=". ".join([*(first_lines(of) if of else []), *said]))
+
+
+def _alone(results: Sequence[RatioSummary]) -> Mark:
+    """Whether one arm at a time comes out as interleaved arms do."""
+    found = [result.alone for result in results if result.alone and result.role == "candidate"]
+    said = cross_check_lines(results) or ["No launch ran its arms one at a time: nothing checks what taking turns does to them"]
+    word = "not checked" if not found else "contradicts" if any(alone.contradicts for alone in found) else "agrees"
+    return Mark(name="alone ≈ interleaved", word=word, ok=word == "agrees", explanation=". ".join(said))
+
+
+def _compared(comparison: Comparison) -> str:
+    """Workload, ranks, hosts, batch and what was measured."""
+    unit, hosts = comparison.sample_unit, len(comparison.hosts)
+    launches = max((result.launches for result in comparison.results), default=0)
+    training = comparison.training
+    parts = ["scripts" if comparison.are_scripts else comparison.workload, _ranks(comparison.world_size, hosts, comparison.device)]
+    if comparison.cases:
+        parts.append(count(len(comparison.cases), "case"))
+    elif comparison.local_batch_size and not comparison.figures_of:
+        parts.append(f"{comparison.local_batch_size:,} {unit} per rank")
+    if training:
+        parts += [count(training.settings.epochs, "epoch"), count(max(arm.seeds for arm in training.arms), "seed")]
+    elif launches:
+        parts.append(count(launches, "run of each", "runs of each") if comparison.runs else count(launches, "launch", "launches"))
+    parts += [f"{comparison.measured_minutes:.2g} min measured"] if comparison.measured_minutes else []
+    return ", ".join(parts)
+
+
+def _ranks(ranks: int, hosts: int, device: str) -> str:
+    kind = "GPU" if device.startswith("cuda") else "CPU"
+    return f"{count(ranks, 'rank')} on {count(hosts, 'host')} ({kind})" if hosts else count(ranks, "rank")
+
+
+STEPS: dict[Withheld, str] = {
+    "work": "Make both do the same work, or allow the difference: see 'What differed?'",
+    "control": "Measure more launches: equal arms differ by as much here",
+    "alone": "Compare what one long run of each arm takes: taking turns changes the answer",
+    "stalls": "Measure longer: fewer than ten stalls decide",
+    "load": "Measure again on a quiet machine",
+}
+"""What to do about a verdict that is withheld."""
+
+
+def _next_step(comparison: Comparison) -> str | None:
+    """What to do about what is worst; None where there is nothing."""
+    bad = [arm for arm in comparison.arms if arm.status in BAD and arm.role != "control"]
+    if bad:
+        return f"Mend {bad[0].name} and run again: it {BAD[bad[0].status]}, see 'What failed?'"
+    candidates = comparison.candidates
+    step = next((STEPS[result.withheld_by] for result in candidates if result.withheld_by), None)
+    undecided = [result for result in comparison.undecided if result.case is None]
+    more = next((f"{more_words(result)} should decide {result.candidate}" for result in undecided if result.more_range), None)
+    few = next((result.caution for result in candidates if result.caution), None)
+    least = (
+        "five or more runs of each, alternating"
+        if few in ("one run", "two runs")
+        else "three or more launches (measurement.launches)"
+    )
+    shares = [arm.step_shares for arm in comparison.arms if arm.step_shares and arm.role != "control"]
+    starved = bool(shares) and all(bottleneck_of(own) == "input" for own in shares)
+    return (
+        step
+        or (f"Measure {least}" if few else None)
+        or (more and more[0].upper() + more[1:])
+        or ("Give the loaders more workers: the input limits every arm" if starved else None)
+    )
+
+
+def _of_study(study: Study) -> FirstScreen:
+    """A line for each candidate at each point."""
+    names = [arm.name for arm in study.points[0].arms if arm.role == "candidate"]
+    candidates = [
+        _candidate(arm, point.result(name), point=point.name)
+        for name in names
+        for point in study.points
+        if (arm := point.arm(name)).status != "not at this point"
+    ]
+    ranks = sorted({point.world_size for point in study.points})
+    span = f"{ranks[0]}" if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]}"
+    parts = [study.workload, count(len(study.points), "point"), f"{span} ranks, {study.scaling} scaling"]
+    bad = [(point, arm) for point in study.points for arm in point.arms if arm.status in BAD and arm.role != "control"]
+    return FirstScreen(
+        headline=study.headline,
+        candidates=candidates,
+        marks=_study_marks(study.points),
+        compared=", ".join(parts),
+        next_step=f"Mend {bad[0][1].name} at {bad[0][0].name}: it {BAD[bad[0][1].status]}" if bad else None,
+    )
+
+
+def _study_marks(points: Sequence[StudyPoint]) -> list[Mark]:
+    """Each as it is at the worst point."""
+    measured = [point for point in points if point.results]
+    by_point = [_marks(point.arms, point.results, control=control_sentence(point.results)) for point in measured]
+    return [_worst(marks, [point.name for point in measured]) for marks in zip(*by_point, strict=True)]
+
+
+def _worst(marks: Sequence[Mark], points: Sequence[str]) -> Mark:
+    worst = next((mark for mark in marks if not mark.ok), marks[0])
+    bad = sum(not mark.ok for mark in marks)
+    word = f"{worst.word} at {bad} of {count(len(marks), 'point')}" if 0 < bad < len(marks) else worst.word
+    said = ". ".join(f"{point}: {mark.explanation}" for point, mark in zip(points, marks, strict=True))
+    return Mark(name=worst.name, word=word, ok=worst.ok, explanation=said)

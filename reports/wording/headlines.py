@@ -1,0 +1,155 @@
+"""The answer in at most twenty words: who is faster than whom, whatever the arms are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from reports.conclusions.cases import VERDICTS, count_verdicts
+from reports.schema import ArmSummary, Comparison, RatioSummary
+from reports.wording.comparison_sentences import counts_words, in_order
+from reports.wording.formatting import about, percent
+from reports.wording.training_sentences import training_clauses
+
+MOST_WORDS = 20
+"""The most that a headline has."""
+BAD = {"failed": "failed", "wrong": "computes wrongly", "timeout": "ran out of time"}
+WRITTEN = {"ddp": "DDP", "fsdp2": "FSDP2", "horovod": "Horovod", "gloo": "Gloo", "mpi": "MPI", "nccl": "NCCL"}
+"""Libraries and transports as they are written; others as they call themselves."""
+WITHHELD = {
+    "control": "the control deviates by as much",
+    "alone": "one arm at a time says otherwise",
+    "stalls": "it rests on a few stalls",
+    "load": "the machine was not quiet",
+}
+"""Why there is no verdict."""
+
+
+def headline(comparison: Comparison) -> str:
+    """The answer, without a full stop."""
+    if comparison.training:
+        return fitting(training_clauses(comparison.training))
+    clauses = _case_clauses(comparison) if comparison.cases else _clauses(comparison)
+    return fitting(["By another tool's clock: " + clauses[0], *clauses[1:]] if comparison.figures_of else clauses)
+
+
+def fitting(clauses: Sequence[str]) -> str:
+    """As many clauses as ``MOST_WORDS`` hold, and how many more there are; the first always."""
+    for last in range(len(clauses), 0, -1):
+        left = len(clauses) - last
+        said = "".join(clause if clause.startswith(",") else f"; {clause}" for clause in clauses[1:last])
+        text = clauses[0] + said + (f"; {left} more below" if left else "")
+        if len(text.split()) <= MOST_WORDS:
+            return text
+    return clauses[0]
+
+
+def _clauses(comparison: Comparison) -> list[str]:
+    """What is decided first, then what is equivalent, undecided or failed."""
+    arms = [arm for arm in comparison.arms if arm.role != "control"]
+    bad = [arm for arm in arms if arm.status in BAD]
+    timed = [result for result in in_order(comparison.candidates, comparison.question) if result.throughput_ratio is not None]
+    if not timed:
+        alike = {arm.status for arm in bad}
+        if len(bad) == len(arms):
+            return [f"No comparison: all arms are {bad[0].status if len(alike) == 1 else 'failed or wrong'}"]
+        said = [f"{arm.name} {BAD[arm.status]}" for arm in bad] or [
+            f"nothing was timed that {comparison.baseline} could be compared with"
+        ]
+        return [f"No comparison: {said[0]}", *said[1:]]
+    names = labels(arms)
+    base = names[comparison.baseline]
+    groups: dict[str, list[RatioSummary]] = {}
+    for result in timed:
+        groups.setdefault(_group(result), []).append(result)
+    said = _decided(groups.get("decided", []), names, base)
+    against = "" if said else f" against {base}"
+    leads = {
+        "equivalent": f"within {percent(comparison.measurement['noise_threshold'])} of {base}",
+        "undecided": f"undecided{against}",
+        "work": f"no verdict{against}, since they do other work",
+    }
+    said += [f"{lead}: {_listed(groups[group], names)}" for group, lead in leads.items() if group in groups]
+    if len(timed) == 1 and not groups.get("decided"):
+        said = [_alone(timed[0], names, base, comparison)]
+    first = said[0] if groups.get("decided") else said[0][0].upper() + said[0][1:]
+    return [first, *said[1:], *(f"{names[arm.name]} {BAD[arm.status]}" for arm in bad)]
+
+
+def _group(result: RatioSummary) -> str:
+    if result.withheld_by == "work":
+        return "work"
+    return "decided" if result.verdict in ("faster", "slower") else result.verdict
+
+
+def labels(arms: Sequence[ArmSummary]) -> dict[str, str]:
+    """What each arm is called: ``DDP``, ``Horovod over MPI``; as the plan calls them, where a name says anything else."""
+    if not all(arm.name in (arm.backend, f"{arm.backend}-{arm.transport}") for arm in arms):
+        return {arm.name: arm.name for arm in arms}
+    backends = [arm.backend for arm in arms]
+    over = {arm.name: f" over {_written(arm.transport)}" for arm in arms if arm.transport and backends.count(arm.backend) > 1}
+    return {arm.name: _written(arm.backend) + over.get(arm.name, "") for arm in arms}
+
+
+def _written(word: str) -> str:
+    return WRITTEN.get(word, word)
+
+
+def _decided(results: Sequence[RatioSummary], names: Mapping[str, str], base: str) -> list[str]:
+    """The first in full; of those that follow what is new."""
+    said: list[str] = []
+    verdict = before = ""
+    for result in results:
+        assert result.throughput_ratio is not None
+        name, size = names[result.candidate], about(result.throughput_ratio)
+        if said:
+            said.append(f", {_after(before, name)} {size}" + ("" if result.verdict == verdict else f" {result.verdict}"))
+        else:
+            said.append(f"{name} is {size} {result.verdict} than {base}")
+        verdict, before = result.verdict, name
+    return said
+
+
+def _after(before: str, name: str) -> str:
+    """A name beside another: of the same library, ``over MPI`` alone."""
+    library, over, transport = name.partition(" over ")
+    return f"over {transport}" if over and before.startswith(f"{library} over ") else name
+
+
+def _alone(result: RatioSummary, names: Mapping[str, str], base: str, comparison: Comparison) -> str:
+    """What is said of a single candidate without a decision."""
+    name = names[result.candidate]
+    if result.withheld_by == "work":
+        return f"No verdict on {name} against {base}: they do different work"
+    if result.verdict == "equivalent":
+        return f"{name} and {base} are equivalent within {percent(comparison.measurement['noise_threshold'])}"
+    why = (
+        WITHHELD.get(result.withheld_by or "")
+        or lies_between(result)
+        or (f"{result.caution} cannot tell" if result.caution else "")
+    )
+    return f"Undecided whether {name} or {base} is faster" + (f": {why}" if why else "")
+
+
+def lies_between(result: RatioSummary) -> str:
+    """Where a ratio lies, such as ``between 1.7% slower and 3.0% faster``; empty without an interval."""
+    if result.ci_low is None or result.ci_high is None:
+        return ""
+    ends = [f"{about(bound)} {'slower' if bound < 1 else 'faster'}" for bound in (result.ci_low, result.ci_high)]
+    return f"between {ends[0]} and {ends[1]}"
+
+
+def _case_clauses(comparison: Comparison) -> list[str]:
+    """In how many cases of a micro-benchmark each candidate is faster."""
+    counts = {arm.name: count_verdicts(arm, comparison.results) for arm in comparison.arms if arm.role == "candidate"}
+    timed = [name for name, found in counts.items() if any(found[verdict] for verdict in VERDICTS)]
+    timed.sort(key=lambda name: counts[name]["slower"] - counts[name]["faster"])
+    bad = [f"{arm.name} {BAD[arm.status]}" for arm in comparison.arms if arm.status in BAD and arm.role != "control"]
+    said = [f"{name} against {comparison.baseline}: {counts_words(counts[name]).partition(';')[0]}" for name in timed]
+    return [*said, *bad] or [f"No comparison: nothing was timed that {comparison.baseline} could be compared with"]
+
+
+def _listed(results: Sequence[RatioSummary], names: Mapping[str, str]) -> str:
+    called = [names[result.candidate] for result in results]
+    said = [called[0], *(_after(before, name) for before, name in pairwise(called))]
+    return said[0] if len(said) == 1 else f"{', '.join(said[:-1])} and {said[-1]}"

@@ -1,0 +1,138 @@
+"""The first screen: few words, whatever came out, and each thing that was once wrong on a page."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from reports import conclude
+from reports.charts.comparison_charts import charts
+from reports.charts.interval_axis import interval_axis
+from reports.compose_study import conclude_study
+from reports.conclusions.verdict import is_atypical
+from reports.formats.html import HtmlReport
+from reports.schema import MachineFigures, NetworkFigures
+from reports.tables.machine_table import machine_table
+from reports.wording.first_screen import MOST_CAUSE, first_screen
+from reports.wording.headlines import MOST_WORDS
+from tests.kit.results_factory import Truth, make_plan, write_results
+from tests.unit.test_study import study_of, write_points
+
+MOST_IN_ALL = 150
+"""Words of a first screen with two candidates, all that is not behind a click."""
+LONG = "gradients differ from the float64 reference (relative L2 0.5, tolerance 1e-05) in weight of conv1 and in 44 others"
+KINDS = {
+    "decided": Truth(ratios={"horovod-gloo": 0.93, "horovod-mpi": 0.92}, noise=0.005, drift=0.0),
+    "undecided": Truth(ratios={"horovod-gloo": 1.01, "horovod-mpi": 1.0}, noise=0.1),
+    "wrong": Truth(statuses={("horovod-mpi", n): "wrong" for n in range(3)}, message=LONG),
+    "failed": Truth(statuses={("horovod-mpi", n): "failed" for n in range(3)}, message=LONG),
+    "not quiet": Truth(ratios={"horovod-gloo": 0.8, "horovod-mpi": 0.7}, loaded_rounds=range(3), noise=0.01, drift=0.0),
+}
+HEADLINES = {
+    "decided": "Horovod over Gloo is 7.1% slower than DDP, over MPI 8.0%",
+    "undecided": "Undecided against DDP: Horovod over MPI and over Gloo",
+    "wrong": "Horovod over Gloo is 9.2% faster than DDP; Horovod over MPI computes wrongly",
+    "failed": "Horovod over Gloo is 9.2% faster than DDP; Horovod over MPI failed",
+    "not quiet": "Horovod over Gloo is 20% slower than DDP, over MPI 30%",
+}
+
+
+def words(text):
+    return len(text.split())
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """By kind, the comparison or study and its first screen."""
+    root = tmp_path_factory.mktemp("screens")
+    found = {kind: conclude(write_results(root / kind.replace(" ", "-"), truth=truth)) for kind, truth in KINDS.items()}
+    plan = study_of({"one": {"world_size": 1}, "two": {"world_size": 2}})
+    truths = {"one": Truth(ratios={"horovod-gloo": 0.9}), "two": Truth(ratios={"horovod-gloo": 1.1})}
+    found["study"] = conclude_study(write_points(root / "study", plan, truths))
+    return {kind: (one, first_screen(one)) for kind, one in found.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [*KINDS, "study"])
+def test_headline_and_first_screen_have_few_words(shown, kind):
+    found, screen = shown[kind]
+    assert words(screen.headline) <= MOST_WORDS and screen.headline == found.headline
+    assert all(words(one.cause) <= MOST_CAUSE + 1 for one in screen.candidates), "and the dots where it is cut"
+    rows = [f"{one.arm} {one.point} {one.verdict} {one.percent} {one.cause}" for one in screen.candidates]
+    marks = [f"{mark.name} {mark.word}" for mark in screen.marks]
+    assert words(" ".join([screen.headline, *rows, *marks, screen.compared, screen.next_step or ""])) <= MOST_IN_ALL
+    assert [mark.name for mark in screen.marks] == ["control", "quiet machine", "same work", "alone ≈ interleaved"]
+    assert all(mark.explanation for mark in screen.marks)
+
+
+@pytest.mark.slow
+def test_the_answer_comes_first_and_the_marks_say_what_weakens_it(shown):
+    assert {kind: shown[kind][0].headline for kind in HEADLINES} == HEADLINES
+    quiet = {kind: (screen.marks[1].word, screen.marks[1].ok) for kind, (_, screen) in shown.items()}
+    assert re.fullmatch(r"2\d% disturbed", quiet["not quiet"][0]) and not quiet["not quiet"][1]
+    assert quiet["decided"] == ("quiet", True)
+    assert [one.verdict for one in shown["wrong"][1].candidates] == ["faster", "wrong"]
+    assert shown["wrong"][1].candidates[1].cause == "failed the check of its values before it was timed"
+    assert shown["failed"][1].candidates[1].cause.startswith("gradients differ from the float64 reference")
+    assert shown["failed"][1].next_step == "Mend horovod-mpi and run again: it failed, see 'What failed?'"
+    assert re.search("should decide horovod-(gloo|mpi)$", shown["undecided"][1].next_step)
+    assert shown["decided"][1].next_step is None
+
+
+@pytest.mark.slow
+def test_all_intervals_lie_on_one_axis(shown):
+    axis = interval_axis(shown["decided"][1].candidates, baseline="ddp-gloo", confidence=0.95, threshold=0.02)
+    gloo, mpi = axis.bars
+    assert mpi.dot < gloo.dot < axis.band[0] < axis.one
+    assert all(0 <= bar.left <= bar.dot <= bar.left + bar.width <= 100 for bar in axis.bars)
+    assert (axis.one, "same") in axis.ticks
+    assert interval_axis(shown["wrong"][1].candidates, baseline="ddp-gloo", confidence=0.95).bars[1] is None
+
+
+@pytest.mark.slow
+def test_a_control_that_tells_nothing_is_no_green_mark(shown):
+    found, _ = shown["decided"]
+    wide = [one.model_copy(update={"ci_low": 0.29, "ci_high": 3.103} if one.role == "control" else {}) for one in found.results]
+    mark = first_screen(found.model_copy(update={"results": wide})).marks[0]
+    assert (mark.word, mark.ok) == ("too wide", False)
+
+
+@pytest.mark.slow
+def test_the_machine_meanwhile_stays_in_its_launch_and_memory_stands_once(shown):
+    """Blocks that are in no pair were drawn in the panel of the next launch."""
+    found, _ = shown["decided"]
+    length = 1 + max(found.results[0].pair_table["turn"])
+    column = {"launch": [0, 1], "turn": [length + 5, 0], "others": [0.5, 0.1]}
+    drawn = charts(found.model_copy(update={"machine_table": column}))["machine"]
+    first, second = drawn["data"][0]["x"]
+    assert first < second
+    assert HtmlReport().render(found).decode().count(">GiB at peak<") == 1
+    assert b"peak memory" not in HtmlReport().render(found)
+
+
+@pytest.mark.slow
+def test_an_idle_interface_has_no_figures(shown):
+    found, _ = shown["decided"]
+    rates = {"lo": NetworkFigures(sent_bytes_per_s=2e6, received_bytes_per_s=2e6, packets_per_s=10.0)}
+    rates["eth0"] = NetworkFigures(sent_bytes_per_s=8.97, received_bytes_per_s=8.97, packets_per_s=0.1)
+    host = MachineFigures(host="a", busy_cores=1, core_shares=[1.0], memory_used_bytes=1, memory_bytes=2, network=rates)
+    arms = [arm.model_copy(update={"machine": [host]}) for arm in found.arms]
+    rows = machine_table(found.model_copy(update={"arms": arms})).rows
+    assert {row.entries["network"].text for row in rows} == {"lo 2.00 (10)"}
+
+
+@pytest.mark.slow
+def test_far_out_blocks_are_told_where_they_matter(shown):
+    found, _ = shown["decided"]
+    result = found.result("horovod-gloo")
+    pairs = {(0.056, 0.055): False, (0.90, 0.95): True, (0.93, 0.93): False}
+    for (total, typical), told in pairs.items():
+        changed = result.model_copy(update={"throughput_ratio": total, "typical_ratio": typical})
+        assert is_atypical(changed, threshold=0.01) == told, (total, typical)
+
+
+def test_arms_that_are_called_otherwise_keep_their_names(tmp_path):
+    truth = Truth(ratios={"new": 0.5, "fp16": 0.5, "old": 0.5}, noise=0.01, drift=0.0)
+    found = conclude(write_results(tmp_path, truth=truth, plan=make_plan(truth.ratios, launches=2, rounds=4, local_every=0)))
+    assert re.match(r"(new|fp16|old) is 50% slower than ddp-gloo, (new|fp16|old) 50%, ", found.headline)
