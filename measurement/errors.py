@@ -55,6 +55,10 @@ class RecordError(RingsideError):
     """A results folder is missing, damaged, or of another plan or version."""
 
 
+class ReportError(RingsideError):
+    """A report could not be sent to where it is to be seen; what was measured is on disk, and so are the other reports."""
+
+
 def shortened(names: Sequence[str]) -> str:
     """Names for a message: the first three, quoted, and how many more."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""

@@ -25,6 +25,10 @@ REGISTRY = Registry(
         "json": "reports.formats.csv_report:JsonReport",
         "html": "reports.formats.html:HtmlReport",
         "junit": "reports.formats.junit:JunitReport",
+        "mlflow": "reports.formats.mlflow_report:MlflowReport",
+        "openmetrics": "reports.formats.openmetrics:OpenmetricsReport",
+        "pull-request": "reports.formats.pull_request:PullRequestReport",
+        "wandb": "reports.formats.wandb_report:WandbReport",
     },
 )
 
@@ -80,13 +84,13 @@ def make_report(reference: str) -> Report:
 
 
 def make_reports(references: Sequence[str] | None) -> list[Report]:
-    """The reports to write, each to a file of its own. ``json`` is always among them: other programs read it.
+    """The reports to write, each to a file of its own, those last that are sent. ``json`` is always there: programs read it.
 
     Args:
         references: of a plan; None: all that are customary, installed plug-ins included.
 
     Raises:
-        PlanError: one cannot be loaded, or two write the same file.
+        PlanError: one cannot be loaded or lacks what it needs, or two write the same file.
     """
     if references is None:
         return [report for name in sorted(REGISTRY.names()) if (report := make_report(name)).is_customary]
@@ -97,8 +101,10 @@ def make_reports(references: Sequence[str] | None) -> list[Report]:
         other = by_file.setdefault(report.file_name, reference)
         if other != reference:
             raise PlanError(f"reports '{other}' and '{reference}' both write {report.file_name}; leave one of them out")
+        if lack := report.lack():
+            raise PlanError(lack)
         made.append(report)
-    return made
+    return sorted(made, key=lambda report: report.is_sent)
 
 
 def _manifest(folder: ResultsFolder) -> Manifest | None:

@@ -16,12 +16,19 @@ class Report(ABC):
 
     A plan may name it under ``reports``, by ``module:Class`` or ``path/to/file.py:Class``; an entry point of the group
     ``ringside.reports`` gives it a name. The same input must give the same bytes: no clock, no randomness, no reading of files.
+    One that goes to a tracker derives from ``reports.formats.tracker.Tracker``.
     """
 
     file_name: ClassVar[str]
     """The file that it is written to, inside the results folder."""
     is_customary: ClassVar[bool] = True
     """Whether it is written where a plan names no reports."""
+    is_sent: ClassVar[bool] = False
+    """Whether rendering also tells another program, which may fail: it comes after those that are only written."""
+
+    def lack(self) -> str | None:
+        """What the report needs and is not here, with what to do; asked before anything is measured."""
+        return None
 
     def has_content(self, comparison: Comparison) -> bool:
         """Whether there is anything of this comparison to write."""

@@ -175,6 +175,7 @@ def _asked(plan: Plan, records: Sequence[LaunchRecord], unit: str) -> dict[str, 
         "local_batch_size": batch if plan.are_scripts else plan.local_batch_size,
         "global_batch_size": batch * plan.world_size,
         "seed": plan.seed,
+        "link": plan.link,
         "measurement": plan.measurement.model_dump(mode="json"),
     }
 

@@ -73,6 +73,7 @@ def study_of(
         target_accuracy=plan.training.target_accuracy if plan.training else None,
         scaling=plan.scaling,
         confidence=plan.measurement.confidence,
+        link=plan.link,
         points=found,
     )
 

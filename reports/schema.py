@@ -521,6 +521,8 @@ class Comparison(Stored):
     elsewhere: list[str] = []
     """A sentence on the launches of each other environment (``--resume-elsewhere``); among the warnings, too."""
     driver: dict[str, Any] = {}
+    link: str | None = None
+    """Where the whole report will be found, as the plan says."""
     runs: dict[str, list[str]] = {}
     """The folders of standalone runs by arm, in the order of their start; of another tool's figures, its names of runs."""
     figures_of: str | None = None

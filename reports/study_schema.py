@@ -67,6 +67,8 @@ class Study(Stored):
     """That points train to; null: they train to the end of their epochs, or do not train."""
     scaling: Literal["weak", "strong"]
     confidence: float
+    link: str | None = None
+    """See ``Comparison``."""
     points: list[StudyPoint]
 
     @property

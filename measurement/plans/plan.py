@@ -366,8 +366,10 @@ class Plan(Section):
     points: dict[str, Point] = {}
     """Makes a study: the comparison is repeated at each of these points, one after another."""
     reports: list[str] | None = Field(default=None, min_length=1)
-    """Reports to write: markdown, csv, curves, html, junit, tensorboard, or your own by ``module:Class`` or
-    ``path/to/file.py:Class``. None: all but junit. comparison.json is always written."""
+    """Reports to write: markdown, csv, curves, html, tensorboard, pull-request, junit, openmetrics, mlflow, wandb, or your own by
+    ``module:Class`` or ``path/to/file.py:Class``. None: the first five. comparison.json is always written."""
+    link: str | None = Field(default=None, pattern=r"^https?://[^\s<>]+$")
+    """URL at which the whole report will be found, for reports that point to it. None: in CI, the page of the job."""
     price_per_hour: float | None = Field(default=None, gt=0)
     """What one host costs in an hour, in any currency. Reports then say what a million samples cost."""
     peak_tflops: float | None = Field(default=None, gt=0)

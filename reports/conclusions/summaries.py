@@ -25,7 +25,7 @@ from reports.conclusions.machine import (
 )
 from reports.conclusions.ranks import summarise_ranks
 from reports.conclusions.step_terms import means, step_shares, step_terms, thread_figures
-from reports.schema import ArmError, ArmSummary, Estimate, ResourceFigures, Status
+from reports.schema import PLANS_PEAK, ArmError, ArmSummary, Estimate, ResourceFigures, Status
 from reports.statistics.student import log_interval, t_interval
 
 SEVERITY: tuple[Status, ...] = ("not measured", "ok", "timeout", "failed", "wrong")

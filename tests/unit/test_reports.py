@@ -61,7 +61,7 @@ def test_every_registered_report_is_written(folder, comparison):
     assert sorted(map(comparison_file, customary)) == sorted([*FILES, "curves.csv"])
 
 
-@pytest.mark.parametrize("name", sorted(REGISTRY.names()))
+@pytest.mark.parametrize("name", sorted(name for name in REGISTRY.names() if not REGISTRY.resolve(name).is_sent))
 def test_a_report_keeps_its_contract(name, comparison):
     """Held by every registered report: a file name, bytes, the same twice, and the arms in it (in junit.xml the candidates)."""
     report = REGISTRY.resolve(name)()

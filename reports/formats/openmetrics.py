@@ -1,0 +1,129 @@
+"""comparison.prom: the figures as OpenMetrics text, for a scrape. Trackers take their figures from here, too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from measurement.errors import in_report
+from reports.base import Report
+from reports.conclusions.step_terms import TERMS
+from reports.schema import Comparison, Term
+from reports.study_schema import Study
+
+Labels = dict[str, str]
+
+
+class Gauge(NamedTuple):
+    """One figure, of every arm, case, ratio or change alike."""
+
+    name: str
+    """Ends with the unit, if there is one."""
+    unit: str
+    meaning: str
+    of: Callable[[Any], float | None]
+    """Reads the figure; None: there is none."""
+
+
+def _value(field: str) -> Callable[[Any], float | None]:
+    """Read the estimate that a field holds."""
+    return lambda of: None if (estimate := getattr(of, field)) is None else estimate.value
+
+
+def _term(term: Term) -> Gauge:
+    def read(arm: Any) -> float | None:
+        estimate = arm.step_terms_s.of(term) if arm.step_terms_s else None
+        return estimate.value if estimate else None
+
+    return Gauge(f"{term}_seconds", "seconds", f"What a step takes for {term.replace('_', ' ')}.", read)
+
+
+def _since_1970(summary: Comparison | Study) -> float | None:
+    return datetime.fromisoformat(summary.created_at).timestamp() if summary.created_at else None
+
+
+def _is_ok(arm: Any) -> float | None:
+    return None if arm.status == "not at this point" else float(arm.status == "ok")
+
+
+RATE = "samples_per_second"
+CREATED = Gauge("created_timestamp_seconds", "seconds", "When measuring began, since 1970.", _since_1970)
+ARM_OK = Gauge("arm_ok", "", "1 where the arm ran and computes as it must, else 0.", _is_ok)
+OF_ARMS = (
+    ARM_OK,
+    Gauge(f"throughput_{RATE}", RATE, "All samples over all seconds, stalls included.", _value("throughput_per_s")),
+    Gauge("step_time_seconds", "seconds", "The median step of the slowest rank.", lambda arm: arm.step_time_s.get("p50")),
+    *map(_term, TERMS),
+    Gauge("peak_memory_bytes", "bytes", "The most memory of a rank.", lambda arm: arm.peak_memory_bytes),
+    Gauge("energy_per_sample_joules", "joules", "Energy of all hosts for one sample.", lambda arm: arm.energy_per_sample_j),
+    Gauge("scaling_efficiency_ratio", "ratio", "Speed-up over that of the compute units.", _value("scaling_efficiency")),
+)
+OF_CASES = (
+    Gauge("latency_seconds", "seconds", "The median time of one message.", _value("latency_s")),
+    Gauge("busbw_bytes_per_second", "bytes_per_second", "Bus bandwidth as in nccl-tests.", _value("busbw_bytes_per_s")),
+)
+OF_RATIOS = (
+    Gauge("throughput_ratio", "ratio", "The throughput over the baseline's.", lambda result: result.throughput_ratio),
+    Gauge("throughput_low_ratio", "ratio", "The lower end of that ratio's interval.", lambda result: result.ci_low),
+    Gauge("throughput_high_ratio", "ratio", "The upper end of that ratio's interval.", lambda result: result.ci_high),
+)
+VERDICT = Gauge("verdict", "", "1 where the label verdict says what came out.", lambda result: result.throughput_ratio and 1.0)
+OF_CHANGES = (
+    Gauge("change_ratio", "ratio", "The figure over that of the earlier result.", lambda change: change.change.value),
+    Gauge("regressed", "", "1 where the figure lost more than was allowed, else 0.", lambda change: change.is_beyond),
+)
+
+
+class OpenmetricsReport(Report):
+    """Gauges alone, which node_exporter's textfile collector reads, too."""
+
+    file_name = "comparison.prom"
+    is_customary = False
+
+    def render(self, comparison: Comparison) -> bytes:
+        return _text(comparison)
+
+    def render_study(self, study: Study) -> bytes:
+        return _text(study)
+
+
+def figures(summary: Comparison | Study) -> Iterator[tuple[Gauge, Labels, float]]:
+    """Every figure that there is, with what tells it from others: the point, the arm, the case."""
+    found: list[tuple[Sequence[Gauge], Any, Labels]] = [((CREATED,), summary, {})]
+    for point in summary.points if isinstance(summary, Study) else [summary]:
+        place = {"point": point.name} if isinstance(summary, Study) else {}
+        for arm in point.arms:
+            found.append((OF_ARMS, arm, {**place, "arm": arm.name}))
+            found += [(OF_CASES, case, {**place, "arm": arm.name, "case": case.case}) for case in arm.cases]
+        for result in point.results:
+            labels = {**place, "arm": result.candidate, **({"case": result.case} if result.case else {})}
+            found += [(OF_RATIOS, result, labels), ((VERDICT,), result, {**labels, "verdict": result.verdict})]
+    for change in summary.against.changes if isinstance(summary, Comparison) and summary.against else []:
+        labels = {"arm": change.arm, **({"case": change.case} if change.case else {})}
+        found.append((OF_CHANGES, change, {**labels, "figure": "ratio" if change.baseline else "throughput"}))
+    for gauges, of, labels in found:
+        for gauge in gauges:
+            value = gauge.of(of)
+            if value is not None and math.isfinite(value):
+                yield gauge, labels, float(value)
+
+
+def _text(summary: Comparison | Study) -> bytes:
+    """The families one after another; all samples of one stand together."""
+    families: dict[Gauge, list[str]] = {}
+    for gauge, labels, value in figures(summary):
+        shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in {"plan": summary.name, **labels}.items())
+        families.setdefault(gauge, []).append(f"ringside_{gauge.name}{{{shown}}} {value!r}")
+    lines = [line for gauge, samples in families.items() for line in (*_described(gauge), *samples)]
+    return "\n".join([*lines, "# EOF\n"]).encode()
+
+
+def _described(gauge: Gauge) -> list[str]:
+    unit = [f"# UNIT ringside_{gauge.name} {gauge.unit}"] if gauge.unit else []
+    return [f"# TYPE ringside_{gauge.name} gauge", *unit, f"# HELP ringside_{gauge.name} {gauge.meaning}"]
+
+
+def _escaped(text: str) -> str:
+    return in_report(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

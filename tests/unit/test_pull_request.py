@@ -1,0 +1,91 @@
+"""The comment of a pull request: short, found again by its marker, with a link; and regressions as failed tests."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from reports import conclude, make_report
+from reports.against_schema import Against, Change
+from reports.estimate import Estimate
+from tests.kit.results_factory import make_plan, write_results
+
+CI = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID", "CI_JOB_URL")
+
+
+def held_against(comparison):
+    """The comparison after a change that cost one arm a tenth of its speed."""
+
+    def change(arm, factor, *, baseline=None, verdict="no regression", beyond=False):
+        estimate = Estimate(value=factor, ci_low=factor - 0.01, ci_high=factor + 0.01)
+        return Change(arm=arm, baseline=baseline, before=100, after=100 * factor, change=estimate, launches_before=3,
+                      launches_after=3, verdict=verdict, is_beyond=beyond)  # fmt: skip
+
+    changes = [
+        change("ddp-gloo", 1.002),
+        change("horovod-gloo", 0.9, verdict="regressed", beyond=True),
+        change("horovod-gloo", 0.97, baseline="ddp-gloo", verdict="undecided"),
+    ]
+    against = Against(
+        comparison_id="before", folder="results/before", created_at="2026-01-01T12:00:00+00:00", baseline="ddp-gloo",
+        allow_slower=0.05, confidence=0.95, verdict="regressed", changes=changes,
+        headline="Two dates, not two arms: horovod-gloo is 10% slower than on 1 January", remedy="Measure both in turn: --commit-a",
+    )  # fmt: skip
+    return comparison.model_copy(update={"against": against})
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    return conclude(write_results(tmp_path_factory.mktemp("results"), plan=make_plan(launches=2, rounds=4)))
+
+
+@pytest.fixture
+def text(monkeypatch):
+    """Renders outside of CI."""
+    for name in CI:
+        monkeypatch.delenv(name, raising=False)
+    return lambda comparison: make_report("pull-request").render(comparison).decode()
+
+
+def test_the_comment_has_verdict_table_cause_and_marker(comparison, text):
+    lines = text(comparison).splitlines()
+    assert lines[0] == "<!-- ringside: synthetic -->"
+    assert lines[1].startswith("### Horovod")
+    row = next(line for line in lines if line.startswith("| horovod-gloo"))
+    assert "**faster**" in row and "%" in row
+    assert any(line.startswith("- ✓ control: equal") for line in lines)
+    assert not any("whole report" in line for line in lines)
+
+
+def test_the_comment_of_many_arms_held_against_an_earlier_result_is_short(comparison, text):
+    names = ["horovod-gloo", *(f"horovod-{number}" for number in range(11))]
+    one, first = comparison.arm("horovod-gloo"), comparison.result("horovod-gloo")
+    arms = [comparison.arm("ddp-gloo"), *(one.model_copy(update={"name": name}) for name in names)]
+    results = [first.model_copy(update={"candidate": name}) for name in names]
+    found = held_against(comparison.model_copy(update={"arms": arms, "results": results, "question": names}))
+    lines = text(found.model_copy(update={"link": "https://ci.example/7"})).splitlines()
+    assert len(lines) <= 20
+    assert lines[1] == "### Two dates, not two arms: horovod-gloo is 10% slower than on 1 January"
+    assert any("| regressed: -10%" in line for line in lines)
+    assert "- and 5 more in the report" in lines
+
+
+def test_the_link_is_the_plans_or_the_jobs(comparison, text, monkeypatch):
+    monkeypatch.setenv("CI_JOB_URL", "https://gitlab.example/jobs/7")
+    assert "[The whole report](<https://gitlab.example/jobs/7/artifacts/browse>)" in text(comparison)
+    for name, value in zip(CI, ("https://github.com", "team/model", "42"), strict=False):
+        monkeypatch.setenv(name, value)
+    assert "(<https://github.com/team/model/actions/runs/42>)" in text(comparison)
+    assert "(<https://pages.example/r/>)" in text(comparison.model_copy(update={"link": "https://pages.example/r/"}))
+
+
+def test_junit_has_a_failure_for_what_regressed_beyond_what_is_allowed(comparison):
+    _, suite = ElementTree.fromstring(make_report("junit").render(held_against(comparison)))
+    assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == ("synthetic.against", "3", "1")
+    cases = {case.get("name"): case for case in suite}
+    failure = cases["horovod-gloo throughput"].find("failure")
+    assert (failure.get("type"), failure.text[:9]) == ("regressed", "Two dates")
+    assert failure.get("message") == "horovod-gloo lost 10.0% since 2026-01-01T12:00:00+00:00; 5.0% is allowed"
+    properties = {item.get("name"): item.get("value") for item in cases["horovod-gloo ratio"].iter("property")}
+    assert (properties["verdict"], properties["change_ci_low"]) == ("undecided", "0.96")

@@ -1,0 +1,213 @@
+"""Reports for where teams look: MLflow, W&B and one of a user's own (the real ones), and gauges for a scrape."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import ClassVar
+
+import pytest
+
+from measurement.errors import PlanError, ReportError
+from measurement.plans.plan import Point
+from measurement.records.results import ResultsFolder
+from reports import conclude, make_report, make_reports, write_reports
+from reports.compose_study import study_of
+from reports.formats.tracker import Tracker
+from tests.conftest import REPOSITORY
+from tests.kit.results_factory import Truth, make_plan, write_results
+from tests.unit.test_pull_request import held_against
+
+FIGURE = "horovod-gloo/throughput_ratio"
+SERVER = ("flask", "flask_cors", "sqlalchemy", "alembic", "aiohttp", "huey", "graphene")
+"""What mlflow's server needs beside mlflow-skinny."""
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """Two launches of two arms, and one that failed."""
+    truth = Truth(statuses={("horovod-mpi", launch): "failed" for launch in range(2)})
+    return write_results(tmp_path_factory.mktemp("results") / "nightly", truth=truth, plan=make_plan(launches=2, rounds=4))
+
+
+@pytest.fixture
+def folder(measured, monkeypatch, tmp_path):
+    """The same, with nothing in force of whoever runs the tests."""
+    for name in ("MLFLOW_EXPERIMENT_NAME", "WANDB_PROJECT", "WANDB_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.chdir(tmp_path)
+    return measured
+
+
+def written(folder: ResultsFolder, *references: str):
+    """The plan's reports as they are written where it names these."""
+    folder.write_plan(folder.read_plan().model_copy(update={"reports": list(references)}))
+    return write_reports(folder)
+
+
+def test_gauges_are_read_by_prometheus_own_parsers(folder):
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+    from prometheus_client.parser import text_string_to_metric_families as textfile
+
+    comparison = held_against(conclude(folder)).model_copy(update={"name": 'a "name" \\ of\ntwo lines'})
+    text = make_report("openmetrics").render(comparison).decode()
+    families = {family.name: family for family in openmetrics(text)}
+    assert {family.name for family in textfile(text)} == set(families), "node_exporter's older format has them, too"
+    assert {family.type for family in families.values()} == {"gauge"}
+    assert all(family.documentation and name.endswith(family.unit) for name, family in families.items())
+    ratios = {sample.labels["arm"]: sample.value for sample in families["ringside_throughput_ratio"].samples}
+    assert ratios["horovod-gloo"] == comparison.result("horovod-gloo").throughput_ratio
+    assert {s.labels["arm"]: s.value for s in families["ringside_arm_ok"].samples}["horovod-mpi"] == 0
+    regressed = {(s.labels["arm"], s.labels["figure"]): s.value for s in families["ringside_regressed"].samples}
+    assert regressed == {("ddp-gloo", "throughput"): 0, ("horovod-gloo", "throughput"): 1, ("horovod-gloo", "ratio"): 0}
+    assert families["ringside_verdict"].samples[-1].labels["plan"] == comparison.name
+    plan = folder.read_plan().model_copy(update={"points": {"two": Point(), "four": Point(world_size=4)}})
+    study = study_of(plan, {"two": comparison, "four": None}, comparison_id="study")
+    points = [
+        sample.labels["point"]
+        for family in openmetrics(make_report("openmetrics").render_study(study).decode())
+        for sample in family.samples
+        if "arm" in sample.labels
+    ]
+    assert set(points) == {"two", "four"}
+
+
+def test_a_tracker_that_is_not_installed_is_refused_before_anything_is_measured(folder, tmp_path, monkeypatch):
+    (tmp_path / "no_such_tracker").mkdir()  # as W&B leaves one where it was used
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "from reports.formats.tracker import Tracker\n"
+        "class Mine(Tracker):\n    file_name, package = 'mine.json', 'no_such_tracker'\n    def send(self, run): ...\n"
+    )
+    with pytest.raises(PlanError, match=r"mine.json needs .* no_such_tracker, .* run: pip install 'no_such_tracker', or leave"):
+        make_reports([f"{tmp_path / 'mine.py'}:Mine", "html"])
+    assert "mlflow.json" not in [report.file_name for report in make_reports(None)]
+    assert [make_report(name).requirement for name in ("mlflow", "wandb")] == ["ringside[mlflow]", "ringside[wandb]"]
+
+
+class Runs(BaseHTTPRequestHandler):
+    """A tracker of somebody's: keeps what is put, by path."""
+
+    kept: ClassVar[dict[str, dict]] = {}
+
+    def do_PUT(self):
+        self.kept[self.path] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.mark.slow
+def test_the_documents_tracker_brings_one_run_up_to_date(folder, tmp_path, monkeypatch):
+    text = (REPOSITORY / "docs" / "extending.md").read_text()
+    (tmp_path / "team_runs.py").write_text(re.search(r"```python\n(# team_runs.py\n.*?)```", text, re.S)[1])
+    with HTTPServer(("127.0.0.1", 0), Runs) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("TEAM_RUNS", f"http://127.0.0.1:{server.server_port}/runs")
+        for _ in range(2):
+            comparison = written(folder, f"{tmp_path / 'team_runs.py'}:TeamRuns")
+        server.shutdown()
+    ((path, run),) = Runs.kept.items()
+    assert run["figures"][FIGURE] == comparison.result("horovod-gloo").throughput_ratio
+    assert path.endswith(json.loads((folder.root / "team-runs.json").read_text())["run"])
+
+
+@pytest.mark.slow
+def test_mlflow_has_one_run_of_a_comparison_in_a_local_store(folder, tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow", reason="pip install 'ringside[mlflow]'")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    comparison = written(folder, "mlflow")
+    first = (folder.root / "mlflow.json").read_bytes()
+    write_reports(folder)
+    assert (folder.root / "mlflow.json").read_bytes() == first
+    check_run(mlflow, comparison, json.loads(first))
+
+
+def check_run(mlflow, comparison, told) -> None:
+    """One run, with everything."""
+    client = mlflow.MlflowClient()
+    (run,) = client.search_runs([client.get_experiment_by_name("ringside").experiment_id])
+    assert (run.info.run_id, run.info.status) == (told["run_id"], "FAILED"), "an arm failed"
+    assert run.data.metrics[FIGURE] == comparison.result("horovod-gloo").throughput_ratio
+    assert run.data.params["workload"] == "digits"
+    assert run.data.tags["horovod-gloo/verdict"] == comparison.result("horovod-gloo").verdict
+    assert client.download_artifacts(run.info.run_id, "report.html")
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_mlflow_on_a_server_that_comes_up_late(folder, tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow", reason="pip install 'ringside[mlflow]'")
+    for package in SERVER:
+        pytest.importorskip(package, reason=f"mlflow's server needs: pip install {' '.join(SERVER)}")
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://user:secret@127.0.0.1:{port}")
+    with pytest.raises(ReportError, match=r"mlflow.json could not be made: .* 'ringside report' with the folder") as refused:
+        written(folder, "mlflow", "junit")
+    assert "secret" not in str(refused.value)
+    assert {path.name for path in folder.root.glob("*.[jx]*")} >= {"comparison.json", "junit.xml"}
+    argv = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    argv += ["--backend-store-uri", f"sqlite:///{tmp_path / 'runs.db'}", "--artifacts-destination", str(tmp_path / "files")]
+    server = subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        await_answer(f"http://127.0.0.1:{port}/health", server)
+        comparison = written(folder, "mlflow")
+        told = json.loads((folder.root / "mlflow.json").read_text())
+        assert told["url"] == f"http://127.0.0.1:{port}/#/experiments/1/runs/{told['run_id']}"
+        check_run(mlflow, comparison, told)
+    finally:
+        server.terminate()
+        server.wait(timeout=60)
+
+
+def await_answer(url: str, server: subprocess.Popen) -> None:
+    for _ in range(600):
+        assert server.poll() is None, "the server has ended"
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail("the server does not answer")
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_wandb_writes_a_run_to_be_synchronised_and_nothing_of_the_process(folder, tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="pip install 'ringside[wandb]'")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    written(folder, "wandb")
+    told = json.loads((folder.root / "wandb.json").read_text())
+    (run,) = (tmp_path / "wandb").glob(f"offline-run-*-{told['id']}")
+    kept = (run / f"run-{told['id']}.wandb").read_bytes()
+    assert FIGURE.encode() in kept and b"horovod-gloo/verdict" in kept
+    assert {path.suffix for path in (run / "files").rglob("*") if path.is_file()} == {".html"}
+    assert sys.executable.encode() not in kept and str(REPOSITORY).encode() not in kept
+
+
+@pytest.mark.slow
+def test_wandb_without_a_key_says_what_to_do(folder, tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="pip install 'ringside[wandb]'")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WANDB_MODE", "online")
+    with pytest.raises(ReportError, match=r"wandb.json could not be made: .*wandb login"):
+        written(folder, "wandb")
+
+
+def test_a_tracker_sends_last(folder):
+    assert [isinstance(report, Tracker) for report in make_reports(["mlflow", "html"])] == [False, False, True]
