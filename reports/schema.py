@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from measurement.records.record import Case, Failure, LengthChoice, ParityResult
+from reports.against_schema import Against
 from reports.estimate import Caution, Estimate, RunOrder, Stored
 from reports.script_schema import ConfigurationDifference, Equality
 from reports.training_schema import TrainingSummary
@@ -483,6 +484,8 @@ class Comparison(Stored):
     """What scripts do differently, most important first; empty of workloads."""
     equality: Equality | None = None
     """Whether scripts train alike; null of workloads."""
+    against: Against | None = None
+    """What changed since an earlier result (``--against``); null where none was named."""
     fairness: list[dict[str, Any]] = []
     environment: list[dict[str, Any]] = []
     """One fingerprint per host that ranks ran on."""
