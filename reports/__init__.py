@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from measurement.records.record import Manifest
     from measurement.records.results import ResultsFolder
     from reports.base import Report
+    from reports.regressions.against import Earlier
     from reports.schema import Comparison
 
 REGISTRY = Registry(
@@ -53,13 +54,40 @@ def write_reports(folder: ResultsFolder) -> Comparison:
         RecordError: the folder is missing or damaged, or holds no record.
         PlanError: a report that the plan names cannot be loaded.
     """
+    comparison = conclude(folder)
+    _render(folder, comparison)
+    return comparison
+
+
+def write_against(folder: ResultsFolder, earlier: Earlier, comparison: Comparison | None = None) -> Comparison:
+    """Write the reports of a comparison with what changed since an earlier result.
+
+    Args:
+        folder: of the comparison.
+        earlier: the result that it is held against.
+        comparison: what came out of it; None: it is concluded from the records.
+
+    Raises:
+        PlanError: they were measured under unlike conditions.
+    """
+    from reports.regressions.against import hold_against
+    from reports.regressions.measured import Measured
+
+    now = Measured.read(folder)
+    notes = earlier.require_like(now)
+    concluded = comparison or conclude(folder)
+    found = hold_against(earlier, conclude(earlier.result.folder), now, concluded, notes=notes)
+    made = concluded.model_copy(update={"against": found})
+    _render(folder, made)
+    return made
+
+
+def _render(folder: ResultsFolder, comparison: Comparison) -> None:
     from measurement.records.results import write_result
 
-    comparison = conclude(folder)
     for report in make_reports(folder.read_plan().reports):
         if report.has_content(comparison):
             write_result(folder.root / report.file_name, report.render(comparison))
-    return comparison
 
 
 def make_report(reference: str) -> Report:

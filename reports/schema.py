@@ -504,7 +504,8 @@ class Comparison(Stored):
     choices: list[LengthChoice] = []
     """How long each launch was chosen to be, and from what; empty without a budget of minutes."""
     block_table: dict[str, list[Any]] = Field(default={}, repr=False)
-    """The blocks, column by column: launch, turn, round, arm, kind, case (null where the workload is trained), throughput_per_s."""
+    """The blocks, column by column: launch, turn, round, arm, kind, case (null where the workload is trained), throughput_per_s,
+    samples (of all ranks), block_s (of the slowest)."""
 
     machine_table: dict[str, list[Any]] = Field(default={}, repr=False)
     """What the machine did, block by block, columns ``reports.conclusions.machine.MACHINE_COLUMNS``."""

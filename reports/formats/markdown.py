@@ -28,8 +28,10 @@ class MarkdownReport(Report):
     file_name = "report.md"
 
     def render(self, comparison: Comparison) -> bytes:
-        """The first line is the headline."""
+        """The first line is the headline; against an earlier result, what changed."""
+        against = comparison.against
         parts = [
+            *([f"**{escape(against.headline)}.**", ""] if against else []),
             f"**{escape(comparison.headline)}.**",
             *(f"- {escape(line)}" for line in first_lines(comparison)),
             *(f"- {escape(line)}" for line in comparison.beside_headline),

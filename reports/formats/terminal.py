@@ -16,6 +16,7 @@ from reports.schema import Comparison
 from reports.script_schema import ConfigurationDifference
 from reports.scripts.first_screen import first_lines
 from reports.study_schema import Study
+from reports.tables.against_table import against_table
 from reports.tables.case_tables import case_table, outcome_table
 from reports.tables.loader_table import loader_table
 from reports.tables.script_tables import differences_table as script_differences_table
@@ -61,6 +62,13 @@ def comparison_table(comparison: Comparison) -> RichTable | Group:
     if comparison.training is None:
         return speeds
     return Group(rich_table(training_table(comparison.training)), Text(), speeds)
+
+
+def against_group(comparison: Comparison) -> Group:
+    """What changed since an earlier result: a table, how to measure both states in turn, and what differs between the two."""
+    against = comparison.against
+    lines = [against.remedy, *against.notes] if against else []
+    return Group(rich_table(against_table(comparison)), *map(shown, lines), Text())
 
 
 def _verdicts(comparison: Comparison) -> RichTable | Group:

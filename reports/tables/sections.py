@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from reports.schema import Comparison
+from reports.tables.against_table import against_table
 from reports.tables.machine_table import machine_caption, machine_table
 from reports.tables.rank_tables import link_caption, link_table, rank_caption, rank_table
 from reports.tables.script_tables import differences_table, equality_table, phases_table
@@ -37,6 +38,8 @@ PHASES = (
 def sections(comparison: Comparison) -> list[Section]:
     """Those that have rows, after the tables of the answer itself. Of a micro-benchmark only what the machine did."""
     arms = comparison.arms
+    against = comparison.against
+    said = ". ".join([against.remedy, *against.notes]) if against else ""
     made = [Section("machine", "The machine beside the ranks", machine_table(comparison), machine_caption(arms))]
     if not comparison.cases:
         made = [
@@ -60,4 +63,5 @@ def sections(comparison: Comparison) -> list[Section]:
             Section("phases", "Why", phases_table(comparison), PHASES),
             *(section for section in made if section.name != "steps"),
         ]
+    made.insert(0, Section("against", f"Against {against.comparison_id}" if against else "", against_table(comparison), said))
     return [section for section in made if section.table.rows]
