@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from measurement.errors import PlanError, printable, unknown_name
 from measurement.registry import search_beside
+from runners.history_command import history
 from runners.lab.lab_commands import app as lab
 from runners.processes.process_exit import begin_in_utf8, interrupted_code, run_command
 from runners.project_command import project
@@ -42,6 +43,7 @@ app.add_typer(lab, name="lab")
 app.command()(submit)
 app.command()(status)
 app.command()(project)
+app.command()(history)
 
 EXIT_FAILED, EXIT_REGRESSED = 1, 3
 SLOWER = "With --against: the share of its speed that a figure may lose. A regression beyond it ends with code 3. [5%]"

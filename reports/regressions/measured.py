@@ -13,9 +13,12 @@ from measurement.records.record import LaunchRecord, Manifest
 from measurement.records.results import ResultsFolder
 from reports.run_conditions import by_field, is_allowed, of_ranks
 from reports.run_folders import Run
+from reports.scripts.configuration import configuration_differences
 
 OF_NO_ARM = ("name", "left_out", "arms")
 """Fields of a plan that need not be equal, and its arms, which are compared by their names."""
+OF_SCRIPTS = ("backend.", "optimizer.", "model.")
+"""What ranks of a script report of its libraries: it may change from step to step. Other work is known by its configuration."""
 VERSIONS = frozenset(condition.field for condition in CONDITIONS if condition.source == "host") | {"ringside"}
 
 
@@ -118,11 +121,17 @@ def _unlike_ranks(then: Measured, now: Measured) -> Iterator[tuple[str, Change]]
     """In what the ranks of each arm report something else; sources are known by the environments."""
     for arm in (arm for arm in now.plan.roles() if arm != FLOOR):
         first, second = then.run(arm), now.run(arm)
-        if first is None or second is None or first.name == second.name:
+        if first is None or second is None:
             continue
+        skipped = ("source.", *OF_SCRIPTS) if second.record.scripts else ("source.",)
         for field, values in of_ranks([first, second], is_one_arm=True).items():
-            if not field.startswith("source."):
+            if not field.startswith(skipped):
                 yield field, (values[first.name], values[second.name])
+        roles = {"then": (first.record, "baseline"), "now": (second.record, "candidate")}
+        records = [record.model_copy(update={"arm": name, "role": role}) for name, (record, role) in roles.items()]
+        for one in configuration_differences(records):
+            if one.changes_work:
+                yield one.field, (one.values.get("then"), one.values.get("now"))
 
 
 def _pairs(field: str, then: object, now: object) -> Mapping[str, Change]:

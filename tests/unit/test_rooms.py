@@ -47,7 +47,7 @@ INNER_ROOMS = {
     "reports/charts": {"conclusions", "statistics", "wording", "tables"},
     "reports/formats": {"conclusions", "statistics", "wording", "scripts", "tables", "charts"},
     "reports/projection": {"wording", "tables", "formats"},
-    "reports/regressions": {"conclusions", "statistics", "wording", "tables", "charts", "formats"},
+    "reports/regressions": {"conclusions", "statistics", "wording", "scripts", "tables", "charts", "formats"},
 }
 """What each room of a room may import of the others beside it: driver and rank know each other only through the protocol."""
 COMPOSING = {"cli", "compose_comparison", "compose_study", "conclude", "write_reports"}
