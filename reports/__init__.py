@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from measurement.records.record import Manifest
     from measurement.records.results import ResultsFolder
     from reports.base import Report
-    from reports.regressions.against import Earlier
+    from reports.regressions.measured import Earlier
     from reports.schema import Comparison
 
 REGISTRY = Registry(
@@ -70,14 +70,14 @@ def write_against(folder: ResultsFolder, earlier: Earlier, comparison: Compariso
     Raises:
         PlanError: they were measured under unlike conditions.
     """
-    from reports.regressions.against import hold_against
-    from reports.regressions.measured import Measured
+    from reports.regressions.changes import hold_against
+    from reports.regressions.measured import Dated, Measured
 
-    now = Measured.read(folder)
-    notes = earlier.require_like(now)
-    concluded = comparison or conclude(folder)
-    found = hold_against(earlier, conclude(earlier.result.folder), now, concluded, notes=notes)
-    made = concluded.model_copy(update={"against": found})
+    measured = Measured.read(folder)
+    notes = earlier.require_like(measured)
+    then = Dated(measured=earlier.result, found=conclude(earlier.result.folder))
+    now = Dated(measured=measured, found=comparison or conclude(folder))
+    made = now.found.model_copy(update={"against": hold_against(earlier, then, now, notes=notes)})
     _render(folder, made)
     return made
 

@@ -23,7 +23,7 @@ from runners.submission.submit_command import status, submit
 if TYPE_CHECKING:
     from measurement.plans.plan import Plan
     from measurement.records.results import ResultsFolder
-    from reports.regressions.against import Earlier
+    from reports.regressions.measured import Earlier
     from reports.schema import Comparison
     from reports.study_schema import Study
     from runners.driver.run_comparison import ComparisonRun
@@ -105,6 +105,7 @@ def compare(
 ) -> None:
     """Run a plan: measure its arms interleaved, print the verdicts, write the reports."""
     from measurement.records.results import ResultsFolder, default_folder
+    from reports.regressions.measured import Measured
     from runners.planning.available import arms_to_compare, left_out_line
     from runners.planning.plan_reading import DEFAULT, PLANS, find_plan, read_plan, require_named
 
@@ -121,16 +122,20 @@ def compare(
     chosen = read_plan(plan, overrides=overrides)
     folder = ResultsFolder(output or default_folder(chosen.name))
     earlier = read_earlier(against, allow_slower)
-    if earlier is not None:
-        require_like_plan(earlier, chosen, folder)
+    if earlier is not None and not chosen.points:
+        earlier.require_like(Measured(folder=folder, plan=chosen))
     has_next = find_plan(plan).resolve() == PLANS / f"{DEFAULT}.yaml"
     chosen = arms_to_compare(chosen, folder, only_available=available, has_next=has_next)
     if chosen.left_out:
         print(f"ringside: {left_out_line(chosen.left_out)}; compared: {', '.join(chosen.arms)}", file=sys.stderr)
     again = ["ringside", "compare", str(plan), "-o", str(folder.root), *(word for one in overrides for word in ("--set", one))]
     again += ["--resume-elsewhere"] if resume_elsewhere else []
-    again += [word for flag, value in (("--against", against), ("--allow-slower", allow_slower)) if value for word in (flag, str(value))]
+    again += [
+        word for flag, value in (("--against", against), ("--allow-slower", allow_slower)) if value for word in (flag, str(value))
+    ]
     if chosen.points:
+        if earlier is not None:
+            raise PlanError("--against is for one comparison, and this plan has points; hold those against each other afterwards")
         if not run_study(chosen, folder, again=again, resume_elsewhere=resume_elsewhere):
             raise typer.Exit(EXIT_FAILED)
         return
@@ -140,8 +145,7 @@ def compare(
 def read_earlier(folder: Path | None, allow_slower: str | None, *, allowed: Sequence[str] = ()) -> Earlier | None:
     """Read the result that a new one is held against; None where there is no ``--against``."""
     from measurement.records.results import ResultsFolder
-    from reports.regressions.against import Earlier
-    from reports.regressions.measured import Measured
+    from reports.regressions.measured import Earlier, Measured
     from runners.scripts.ab_command import percent_of
 
     if folder is None:
@@ -150,15 +154,6 @@ def read_earlier(folder: Path | None, allow_slower: str | None, *, allowed: Sequ
         return None
     share = percent_of(allow_slower or "5%", flag="--allow-slower") / 100
     return Earlier(result=Measured.read(ResultsFolder(folder)), allow_slower=share, allowed=allowed)
-
-
-def require_like_plan(earlier: Earlier, chosen: Plan, folder: ResultsFolder) -> None:
-    """Refuse a plan that asks for something else than the earlier result, or a study."""
-    from reports.regressions.measured import Measured
-
-    if chosen.points:
-        raise PlanError("--against is for one comparison, and this plan has points; hold their folders against each other afterwards")
-    earlier.require_like(Measured(folder=folder, plan=chosen))
 
 
 def end_with(comparison: Comparison) -> None:
@@ -179,19 +174,19 @@ def measure(
     with LaunchProgress(seconds_per_launch=chosen.measurement.expected_launch_s) as progress:
         run: ComparisonRun | None = None
         try:
-            run = comparison_of(chosen)(
-                chosen, folder, progress=progress, resume_elsewhere=resume_elsewhere, earlier=earlier
-            )
+            run = comparison_of(chosen)(chosen, folder, progress=progress, resume_elsewhere=resume_elsewhere, earlier=earlier)
             run.prepare()
             comparison = run.run()
-            comparison = comparison if earlier is None else write_against(folder, earlier, comparison)
         except KeyboardInterrupt:
             interrupted = getattr(run, "comparison", None)
             progress.__exit__(None, None, None)
             if interrupted is not None:
                 show(interrupted, folder.root)
             raise interrupted_by_user(again) from None
-    show(comparison, folder.root)
+    try:
+        comparison = comparison if earlier is None else write_against(folder, earlier, comparison)
+    finally:  # refused or not: it is measured
+        show(comparison, folder.root)
     return comparison
 
 
@@ -275,10 +270,13 @@ def report(
     earlier = read_earlier(against, allow_slower, allowed=allow or [])
     if earlier is not None:
         if len(folders) > 1 or baseline or output:
-            raise PlanError("--against holds the folder of one comparison against an earlier one; leave other folders and flags out")
+            raise PlanError(
+                "--against holds the folder of one comparison against an earlier one; leave other folders and flags out"
+            )
         comparison = write_against(results, earlier)
         show(comparison, results.root)
-        return end_with(comparison)
+        end_with(comparison)
+        return
     if any(is_figures(Path(folder)) for folder in folders):
         is_ok = report_figures(folders, baseline=baseline, output=output, allow=allow or [])
     elif len(folders) > 1 or not results.plan_path.is_file() or is_separate(results):

@@ -20,9 +20,9 @@ def history(
     from reports import conclude
     from reports.formats.console import new_console
     from reports.formats.terminal import rich_table, shown
-    from reports.regressions.history import Dated, history_of
+    from reports.regressions.history import history_of
     from reports.regressions.history_page import headline, history_page, history_table
-    from reports.regressions.measured import Measured
+    from reports.regressions.measured import Dated, Measured
 
     measured = [Measured.read(ResultsFolder(folder)) for folder in _results(folders)]
     found = history_of([Dated(measured=one, found=conclude(one.folder)) for one in measured])

@@ -8,47 +8,116 @@ all throughputs regress. Ratios are free of that, since both arms ran on the sam
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
-from measurement.plans.plan import Plan
-from reports.against_schema import Change, ChangeVerdict, ChangeWithheld
+from measurement.errors import PlanError
+from reports.against_schema import Against, Change, ChangeVerdict, ChangeWithheld
 from reports.conclusions.blocks import copies_of_baseline, log_levels, total_tables
 from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.verdict import farthest, reach_of_load
 from reports.estimate import Estimate
-from reports.schema import ArmSummary, Comparison
+from reports.regressions.measured import Dated, Earlier
 from reports.statistics.intervals import RatioEstimate, launch_ratios
 from reports.statistics.separate import Runs, separate_ratio
 from reports.statistics.student import Array
+from reports.wording.against_sentences import headline, remedy, together_line
+
+WORST: Sequence[ChangeVerdict] = ("regressed", "undecided", "no regression", "improved")
+Doubt = tuple[float, ChangeWithheld]
+"""How far off a figure may be for a reason that its launches do not show, as a logarithm; and the reason."""
+Figure = tuple[Array, Doubt]
+"""Logarithms of a figure by launch, and the doubt about them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Doubt:
-    """How far off the two figures may be for a reason that their launches do not show, as logarithms."""
+def hold_against(earlier: Earlier, then: Dated, now: Dated, *, notes: Sequence[str]) -> Against:
+    """What changed since an earlier result; ``notes``: of ``Earlier.require_like``.
 
-    by: ChangeWithheld
-    before: float = math.inf
-    """By how much the earlier figure may be too low."""
-    after: float = math.inf
+    Raises:
+        PlanError: they have no figure in common.
+    """
+    changes = find_changes(then, now, allow_slower=earlier.allow_slower)
+    if not changes:
+        raise PlanError(
+            f"'{then.found.comparison_id}' and '{now.found.comparison_id}' have no timing of the same arm; see the errors in their "
+            "reports, and compare results with arms of the same names"
+        )
+    found = Against(
+        comparison_id=then.found.comparison_id,
+        folder=str(then.measured.folder.root),
+        created_at=then.found.created_at,
+        baseline=now.found.baseline,
+        allow_slower=earlier.allow_slower,
+        confidence=now.measured.plan.measurement.confidence,
+        verdict=min((change.verdict for change in changes), key=WORST.index),
+        headline="",
+        remedy=remedy(then.measured.plan, then.measured.manifest, has_changed=bool(notes)),
+        changes=changes,
+    )
+    every = dict.fromkeys(arm.name for one in (now, then) for arm in one.found.arms if arm.role != "control")
+    missing = [name for name in every if name not in {change.arm for change in changes}]
+    unmatched = [f"Not compared, since one of the two results has no timing: {', '.join(missing)}"] if missing else []
+    said = [*together_line(found), *unmatched, *notes]
+    return found.model_copy(update={"headline": headline(found, now=now.found.created_at), "notes": said})
 
 
-NO_DOUBT = Doubt(by="load", before=0.0, after=0.0)
+def find_changes(then: Dated, now: Dated, *, allow_slower: float) -> list[Change]:
+    """The changes of all figures that both results have: throughputs, then ratios."""
+    cases: list[str | None] = [case.name for case in now.found.cases]
+    arms = [arm for arm in now.found.arms if arm.role != "control" and arm.name in {one.name for one in then.found.arms}]
+    candidates = [arm for arm in arms if arm.role == "candidate"]
+    found = []
+    for timed, read in ((arms, _throughput), (candidates, _ratio)):
+        family = len(timed) * max(len(cases), 1)
+        for case in cases or [None]:
+            for arm in timed:
+                before, after = (read(one, arm.name, case) for one in (then, now))
+                baseline = now.found.baseline if read is _ratio else None
+                place = {"arm": arm.name, "baseline": baseline, "case": case}
+                confidence = now.measured.plan.measurement.confidence
+                found += change_of(before, after, confidence=confidence, family=family, allow_slower=allow_slower, place=place)
+    return found
 
 
-def judge(change: RatioEstimate, *, allow_slower: float, doubt: Doubt = NO_DOUBT) -> tuple[ChangeVerdict, bool]:
+def change_of(
+    before: Figure, after: Figure, *, confidence: float, family: int, allow_slower: float, place: dict[str, str | None]
+) -> list[Change]:
+    """One change; none where one of the two has no timing. ``place``: which figure it is of."""
+    ours, theirs = (Runs(logs=logs, usual=logs, started=()) for logs, _ in (after, before))
+    found = separate_ratio(ours, theirs, confidence=confidence, family=family)
+    if found is None:
+        return []
+    reach, why = max(before[1], after[1])
+    verdict, is_beyond = judge(found, allow_slower=allow_slower, reach=reach)
+    moved = verdict != judge(found, allow_slower=allow_slower)[0]
+    return [
+        Change(
+            **place,
+            before=float(np.exp(before[0].mean())),
+            after=float(np.exp(after[0].mean())),
+            change=Estimate(value=found.value, ci_low=found.ci_low, ci_high=found.ci_high),
+            at_least=found.equivalence_low,
+            launches_before=len(before[0]),
+            launches_after=len(after[0]),
+            verdict=verdict,
+            is_beyond=is_beyond,
+            withheld_by="launches" if found.bounds is None else why if moved else None,
+        )
+    ]
+
+
+def judge(change: RatioEstimate, *, allow_slower: float, reach: float = 0.0) -> tuple[ChangeVerdict, bool]:
     """The verdict, and whether it is a regression beyond what is allowed.
 
     Improved: the interval is above 1. No regression: the one-sided bound is at least 1 - ``allow_slower``. Regressed: neither, and
-    the interval is below 1; beyond what is allowed where it is below 1 - ``allow_slower``.
+    the interval is below 1; beyond what is allowed where it is below 1 - ``allow_slower``. All bounds first give way by ``reach``.
     """
     if change.bounds is None or change.one_sided is None:
         return "undecided", False
-    too_high, too_low = math.exp(-doubt.before), math.exp(doubt.after)
-    low, least, high = change.bounds[0] * too_high, change.one_sided[0] * too_high, change.bounds[1] * too_low
+    low, least = (bound * math.exp(-reach) for bound in (change.bounds[0], change.one_sided[0]))
+    high = change.bounds[1] * math.exp(reach)
     if low > 1:
         return "improved", False
     if least >= 1 - allow_slower:
@@ -56,123 +125,28 @@ def judge(change: RatioEstimate, *, allow_slower: float, doubt: Doubt = NO_DOUBT
     return ("regressed", high < 1 - allow_slower) if high < 1 else ("undecided", False)
 
 
-def find_changes(then: Comparison, now: Comparison, plans: tuple[Plan, Plan], *, allow_slower: float) -> list[Change]:
-    """The changes of all figures that both results have: throughputs, then ratios.
-
-    Args:
-        then: the earlier result.
-        now: the new one.
-        plans: theirs.
-        allow_slower: the share that a figure may lose.
-    """
-    cases = [case.name for case in now.cases] or [None]
-    blocks = tuple({case: _blocks(one, case) for case in cases} for one in (then, now))
-    confidence = plans[1].measurement.confidence
-    arms = [arm for arm in now.arms if arm.role != "control" and _arm(then, arm.name)]
-    throughputs = [_Figure.throughput(arm, then, case, blocks) for case in cases for arm in arms]
-    names = [arm.name for arm in arms if arm.role == "candidate"]
-    ratios = [_Figure.ratio(name, then, now, case, blocks, plans) for case in cases for name in names]
-    return [
-        change
-        for figures in (throughputs, ratios)
-        for figure in figures
-        if (change := figure.change(confidence=confidence, family=len(figures), allow_slower=allow_slower))
-    ]
+def _throughput(one: Dated, arm: str, case: str | None) -> Figure:
+    """An arm's own; others' load may have made it slower."""
+    levels = log_levels(_blocks(one, case), [arm])[:, 0]
+    load = one.found.arm(arm).load
+    reach = 0.0 if load is None or is_quiet(load) else reach_of_load(load.foreign_share + load.steal_share, None)
+    return levels[np.isfinite(levels)], (reach, "load")
 
 
-Blocks = tuple[Mapping[str | None, pd.DataFrame], ...]
-"""Of the earlier result and of the new one: blocks by case."""
+def _ratio(one: Dated, arm: str, case: str | None) -> Figure:
+    """A candidate's; what withholds its own verdict withholds that on its change, and the control's deviation is its doubt."""
+    plan = one.measured.plan
+    found = launch_ratios(total_tables(plan, _blocks(one, case), [[arm, *copies_of_baseline(plan, arm)]])[0])
+    result = one.found.result(arm, case)
+    doubt: Doubt = (0.0, "control")
+    failed = [control for control in one.found.results if control.case == case and control.control_failed]
+    if result is not None and result.withheld_by not in (None, "control"):
+        doubt = (math.inf, result.withheld_by)
+    elif failed:
+        doubt = (farthest(Estimate(value=1.0, ci_low=failed[0].ci_low, ci_high=failed[0].ci_high)), "control")
+    return np.array([]) if found is None else found.logs, doubt
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Figure:
-    """One figure in both results: a logarithm for each launch."""
-
-    arm: str
-    baseline: str | None
-    case: str | None
-    before: Array
-    after: Array
-    doubt: Doubt
-
-    @classmethod
-    def throughput(cls, arm: ArmSummary, then: Comparison, case: str | None, blocks: Blocks) -> _Figure:
-        """Others' load makes an arm slower, so it may have been faster than it seems."""
-        before, after = (_known(log_levels(tables[case], [arm.name])[:, 0]) for tables in blocks)
-        reach = [_reach(one) for one in (then.arm(arm.name), arm)]
-        doubt = Doubt(by="load", before=reach[0], after=reach[1])
-        return cls(arm=arm.name, baseline=None, case=case, before=before, after=after, doubt=doubt)
-
-    @classmethod
-    def ratio(
-        cls, name: str, then: Comparison, now: Comparison, case: str | None, blocks: Blocks, plans: tuple[Plan, Plan]
-    ) -> _Figure:
-        """What withholds a ratio's own verdict withholds that on its change; a control that deviates from 1 tells how far."""
-        before, after = (_ratio_logs(plan, tables[case], name) for plan, tables in zip(plans, blocks, strict=True))
-        doubt = next((found for one in (now, then) if (found := _ratio_doubt(one, name, case)).after), NO_DOUBT)
-        return cls(arm=name, baseline=now.baseline, case=case, before=before, after=after, doubt=doubt)
-
-    def change(self, *, confidence: float, family: int, allow_slower: float) -> Change | None:
-        """None where one of the two has no timing."""
-        ours, theirs = (Runs(logs=logs, usual=logs, started=()) for logs in (self.after, self.before))
-        found = separate_ratio(ours, theirs, confidence=confidence, family=family)
-        if found is None:
-            return None
-        verdict, is_beyond = judge(found, allow_slower=allow_slower, doubt=self.doubt)
-        alone, _ = judge(found, allow_slower=allow_slower)
-        withheld: ChangeWithheld | None = "launches" if found.bounds is None else self.doubt.by if verdict != alone else None
-        return Change(
-            arm=self.arm,
-            baseline=self.baseline,
-            case=self.case,
-            before=float(np.exp(self.before.mean())),
-            after=float(np.exp(self.after.mean())),
-            change=Estimate(value=found.value, ci_low=found.ci_low, ci_high=found.ci_high),
-            at_least=found.equivalence_low,
-            launches_before=len(self.before),
-            launches_after=len(self.after),
-            verdict=verdict,
-            is_beyond=is_beyond,
-            withheld_by=withheld,
-        )
-
-
-def _blocks(comparison: Comparison, case: str | None) -> pd.DataFrame:
-    found = pd.DataFrame(comparison.block_table)
+def _blocks(one: Dated, case: str | None) -> pd.DataFrame:
+    found = pd.DataFrame(one.found.block_table)
     return found if case is None else found[found["case"] == case]
-
-
-def _arm(comparison: Comparison, name: str) -> ArmSummary | None:
-    return next((arm for arm in comparison.arms if arm.name == name), None)
-
-
-def _known(logs: Array) -> Array:
-    return logs[np.isfinite(logs)]
-
-
-def _ratio_logs(plan: Plan, blocks: pd.DataFrame, name: str) -> Array:
-    (table,) = total_tables(plan, blocks, [[name, *copies_of_baseline(plan, name)]])
-    found = launch_ratios(table)
-    return np.array([]) if found is None else found.logs
-
-
-def _reach(arm: ArmSummary) -> float:
-    """How much load may have slowed an arm, where the machine was not quiet."""
-    load = arm.load
-    return 0.0 if load is None or is_quiet(load) else reach_of_load(load.foreign_share + load.steal_share, None)
-
-
-def _ratio_doubt(comparison: Comparison, name: str, case: str | None) -> Doubt:
-    result = comparison.result(name, case)
-    if result is None:
-        return NO_DOUBT
-    if result.withheld_by and result.withheld_by != "control":
-        return Doubt(by=result.withheld_by)
-    failed = next((one for one in _controls(comparison, case) if one.excludes(1.0)), None)
-    return NO_DOUBT if failed is None else Doubt(by="control", before=farthest(failed), after=farthest(failed))
-
-
-def _controls(comparison: Comparison, case: str | None) -> Iterator[Estimate]:
-    for one in comparison.results:
-        if one.role == "control" and one.case == case and one.throughput_ratio is not None:
-            yield Estimate(value=one.throughput_ratio, ci_low=one.ci_low, ci_high=one.ci_high)

@@ -4,102 +4,91 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from reports.charts.frame import Figure, arm_style, curve_layout, error_bars, line, rule
-from reports.estimate import Estimate
 from reports.formats.html import headline_parts, render_page
-from reports.regressions.history import History
-from reports.schema import Comparison
-from reports.tables.table import Entry, Row, Table, columns, row
-from reports.wording.formatting import NONE, percent, rate, ratio
+from reports.regressions.history import OVER, History
+from reports.tables.table import Entry, Table, columns, row
+from reports.wording.formatting import percent, rate, ratio
 
 HEIGHT_PX = 340
 
 
 def headline(history: History) -> str:
     """How many results there are, and the latest change of a level."""
-    first, last = history.results[0], history.results[-1]
-    found = f"{len(history.results)} results of {last.found.name} from {first.date[:10]} to {last.date[:10]}"
-    places = [one.at for one in history.change_points]
-    if not places:
+    dates = history.dates
+    found = f"{len(dates)} results of {history.last.found.name} from {dates[0][:10]} to {dates[-1][:10]}"
+    at = max((at for at, levels in enumerate(history.levels) if levels), default=None)
+    if at is None:
         return f"{found}: no level changed beyond chance"
-    return f"{found}: the last change of a level came on {history.results[max(places)].date}: {', '.join(history.marks(max(places)))}"
+    return f"{found}: the last change of a level came on {dates[at]}: {', '.join(history.levels[at].values())}"
 
 
 def method(history: History) -> list[str]:
     """How it is made, a sentence an entry."""
-    last = history.results[-1].measured.plan.measurement
+    measure = history.last.measured.plan.measurement
     return [
-        f"A level changes where the means of the results before and after differ by more than chance, with {percent(last.confidence)} "
-        "for all figures and places together (Worsley's test, then again on either side).",
+        "A level changes where the means of the results before and after differ by more than chance (Worsley's test, then again on "
+        f"either side), with {percent(measure.confidence)} for all figures and places together.",
         "What varies between results counts as chance, the machine's drift from day to day included. Four results are the fewest.",
-        f"Changes below {percent(last.noise_threshold)} are not marked.",
-        "Bars are the intervals of single results, from their launches. To hold two of them against each other: "
-        "ringside report NEW --against OLD.",
+        f"Changes below {percent(measure.noise_threshold)} are not marked.",
+        "Bars are the intervals of single results. To hold two against each other: ringside report NEW --against OLD.",
     ]
 
 
 def history_table(history: History) -> Table:
     """A row for each result, the earliest first."""
-    unit = history.last.sample_unit
-    titles = {name: f"{name}, {unit}/s" for name in history.arms} | {name: name for name in history.ratios}
+    unit = history.last.found.sample_unit
+    titles = {name: name if OVER in name else f"{name}, {unit}/s" for name in history.figures}
     made = columns({"date": "date", **titles, "changed": "changed"}, numeric=titles, wraps=["changed"])
-    return Table(columns=made, rows=[_row(history, index) for index in range(len(history.results))])
-
-
-def _row(history: History, index: int) -> Row:
-    marks = [f"level: {mark}" for mark in history.marks(index)]
-    told = [text for text in (*marks, history.environments[index]) if text]
-    figures = {name: rate(series[index]) for name, series in history.arms.items()}
-    figures |= {name: ratio(one.value if (one := series[index]) else None) for name, series in history.ratios.items()}
-    changed = Entry(text="; ".join(told), kind="undecided" if marks else "plain")
-    return row({"date": history.results[index].date, **figures, "changed": changed})
+    rows = []
+    for at, date in enumerate(history.dates):
+        known = {name: series[at] for name, series in history.figures.items()}
+        shown = {name: ratio(one.value if one else None) if OVER in name else rate(one) for name, one in known.items()}
+        told = [*(f"level: {words}" for words in history.levels[at].values()), history.environments[at]]
+        changed = Entry(text="; ".join(filter(None, told)), kind="undecided" if history.levels[at] else "plain")
+        rows.append(row({"date": date, **shown, "changed": changed}))
+    return Table(columns=made, rows=rows)
 
 
 def history_page(history: History, place: Path) -> bytes:
     """UTF-8 HTML of about 1.3 MB, nearly all of it Plotly; ``place``: where it will lie, for its links."""
-    figures = {"throughput": _chart(history, history.arms, f"{html.escape(history.last.sample_unit)}/s")}
-    if history.ratios:
-        figures["ratios"] = _chart(history, history.ratios, f"ratio to {history.last.baseline}")
-        rule(figures["ratios"]["layout"], y=1)
+    found = history.last.found
+    figures = {"throughput": _chart(history, f"{html.escape(found.sample_unit)}/s", are_ratios=False)}
+    if found.results:
+        figures["ratios"] = _chart(history, f"ratio to {html.escape(found.baseline)}", are_ratios=True)
+    reports = [os.path.relpath(one.measured.folder.root / "report.html", place.parent) for one in history.results]
     return render_page(
         "history.html.j2",
         figures=figures,
-        name=history.last.name,
+        name=found.name,
         headline=headline_parts(headline(history)),
         table=history_table(history),
-        links=[(one.date, _link(one.measured.folder.root, place)) for one in history.results],
+        links=list(zip(history.dates, (Path(path).as_posix() for path in reports), strict=True)),
         method=method(history),
     )
 
 
-def _link(folder: Path, place: Path) -> str:
-    return Path(os.path.relpath(folder / "report.html", place.parent)).as_posix()
-
-
-def _chart(history: History, figures: dict[str, list[Estimate | None]], title: str) -> Figure:
+def _chart(history: History, title: str, *, are_ratios: bool) -> Figure:
     """A line with intervals for each figure; an upright rule before each result with which a level changes."""
-    layout = curve_layout(HEIGHT_PX, "", title)
+    layout, dates, traces = curve_layout(HEIGHT_PX, "", title), history.dates, []
     layout["margin"]["t"] = 40
-    dates = [one.date for one in history.results]
     layout["xaxis"] |= {"tickvals": list(range(len(dates))), "ticktext": dates}
-    for at in sorted({one.at for one in history.change_points if one.figure in figures}):
-        rule(layout, x=at - 0.5, colour="@muted", dash="dash")
-    traces = [_trace(history.last, name, series, dates) for name, series in figures.items()]
+    for name in (name for name in history.figures if (OVER in name) == are_ratios):
+        known = [(at, one) for at, one in enumerate(history.figures[name]) if one is not None]
+        for at in (at for at, levels in enumerate(history.levels) if name in levels):
+            rule(layout, x=at - 0.5, colour="@muted", dash="dash")
+        traces.append(
+            line(
+                name=name,
+                x=[at for at, _ in known],
+                y=[one.value for _, one in known],
+                error_y=error_bars([one for _, one in known], thickness=1.2, width=4),
+                customdata=[dates[at] for at, _ in known],
+                style=arm_style(history.last.found, name.partition(OVER)[0]),
+                marker={"size": 7},
+                hover=f"{name}, %{{customdata}}: %{{y:.4~g}}",
+            )
+        )
     return {"data": traces, "layout": layout}
-
-
-def _trace(last: Comparison, name: str, series: Sequence[Estimate | None], dates: Sequence[str]) -> Figure:
-    known = [(index, one) for index, one in enumerate(series) if one is not None]
-    return line(
-        name=name,
-        x=[index for index, _ in known],
-        y=[one.value for _, one in known],
-        error_y=error_bars([one for _, one in known], thickness=1.2, width=4),
-        customdata=[dates[index] for index, _ in known],
-        style=arm_style(last, name.partition(" over ")[0]),
-        marker={"size": 7},
-        hover=f"{name}, %{{customdata}}: %{{y:.4~g}}",
-    )

@@ -23,8 +23,7 @@ from measurement.records.record import LaunchRecord, LengthChoice
 from measurement.records.results import ResultsFolder
 from reports import conclude, make_reports, write_reports
 from reports.launch_budget import choose_length
-from reports.regressions.against import Earlier
-from reports.regressions.measured import Measured
+from reports.regressions.measured import Earlier, Measured
 from reports.schema import Comparison
 from reports.statistics.budget import wanted_alone
 from reports.statistics.interim_analyses import next_analysis
@@ -65,7 +64,15 @@ from runners.processes.host_counters import BUSY_REMEDY, busy_warning
 class ComparisonRun:
     """Runs a plan into a folder."""
 
-    def __init__(self, plan: Plan, folder: ResultsFolder, *, progress: LaunchProgress, resume_elsewhere: bool = False, earlier: Earlier | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        folder: ResultsFolder,
+        *,
+        progress: LaunchProgress,
+        resume_elsewhere: bool = False,
+        earlier: Earlier | None = None,
+    ) -> None:
         self.plan = plan
         self.folder = folder
         self.resume_elsewhere = resume_elsewhere
