@@ -1,11 +1,11 @@
 """Simulates what ``--against`` says of a repeat and of a planted regression, and where history marks a level. Nothing is timed.
 
-    python benchmarks/regressions.py [--replications 400] [--minutes 10] [--planted 0.05] [--results FOLDER]
+    python benchmarks/regressions.py [--replications 400] [--minutes 10] [--planted 0.05] [--only REGIME] [--results FOLDER]
 
-Every comparison spends its minutes as the driver does, in the regimes of ``tests/kit/budgets.py`` (launch costs and variances that
-were measured), or in that of a stored result. Two are held against each other by ``reports.statistics.separate`` and judged by
-``reports.regressions.changes.judge``, as reports do, with two arms and 5% allowed. The machine's speed drifts by 3% from launch to
-launch. Printed for the ratio, then for all three figures together:
+Every comparison spends its minutes on the best number of rounds (``reports.statistics.budget``), in the regimes of
+``tests/kit/budgets.py`` (launch costs and variances that were measured), or in that of a stored result. Two are held against each other by
+``reports.statistics.separate`` and judged by ``reports.regressions.changes.judge``, as reports do, with two arms and 5% allowed. The
+machine's speed drifts by 3% from launch to launch. Printed for the ratio, then for all three figures together:
 
 - ``repeat``: of two equal ones, how often "no regression beyond 5%", how often "regressed", how often code 3;
 - ``planted``: how often "regressed" where the candidate has lost 5%, and how often code 3 with ``--allow-slower 0%``;
@@ -27,11 +27,11 @@ import numpy as np
 from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.regressions.changes import judge
+from reports.statistics.budget import FEWEST_ROUNDS, MOST_ROUNDS
 from reports.statistics.change_points import change_points
-from reports.statistics.intervals import launch_ratios
 from reports.statistics.separate import Runs, separate_ratio
 from reports.statistics.student import Array
-from tests.kit.budgets import REGIMES, Regime, on_a_budget, tables
+from tests.kit.budgets import REGIMES, Regime, launch
 
 CONFIDENCE, ALLOWED, DRIFT = 0.95, 0.05, 0.03
 
@@ -45,14 +45,13 @@ class Result:
     @classmethod
     def draw(cls, regime: Regime, budget_s: float, random: np.random.Generator, *, lost: float = 0.0, day: float = 0.0) -> Result:
         """Draw one; the candidate has ``lost`` a share of its speed, and days differ by ``day``."""
-        launches = on_a_budget(regime, budget_s, random)
-        drift = day * random.standard_normal() + DRIFT * random.standard_normal(len(launches))
-        slower = np.array([1 / (1 - lost), 1.0, 1.0])[:, None]
-        timed = [one * slower * math.exp(level) for one, level in zip(launches, drift, strict=True)]
-        levels = np.log([[one.shape[1] / one[arm].sum() for one in timed] for arm in (0, 1)])
-        ratio = launch_ratios(tables(timed)[0])
-        assert ratio is not None
-        return cls(figures=(levels[0], levels[1], ratio.logs))
+        best = math.sqrt(regime.start_s / regime.round_s) * regime.of_rounds / max(regime.of_launches, 1e-9)
+        rounds = int(min(max(best, FEWEST_ROUNDS), MOST_ROUNDS))
+        number = max(int(budget_s / (regime.start_s + rounds * regime.round_s)), 2)
+        totals = np.log([rounds / launch(regime, rounds, random).sum(axis=1) for _ in range(number)])
+        drift = day * random.standard_normal() + DRIFT * random.standard_normal(number)
+        candidate, baseline, control = totals.T + drift + np.array([math.log1p(-lost), 0.0, 0.0])[:, None]
+        return cls(figures=(candidate, baseline, candidate - (baseline + control) / 2))
 
 
 def verdicts(then: Result, now: Result, *, allowed: float = ALLOWED) -> list[tuple[str, bool]]:
@@ -140,13 +139,15 @@ def main() -> None:
     parser.add_argument("--replications", type=int, default=400)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--planted", type=float, default=0.05)
+    parser.add_argument("--only", default="")
     parser.add_argument("--results", type=Path)
     given = parser.parse_args()
     print(
         f"{given.minutes:g} minutes each; launches | ratio of a repeat: no regression, regressed, code 3 | all figures: the same | "
         f"planted {given.planted:.0%}, ratio: regressed, code 3 at 0% | days differ by 2%, 5%: code 3"
     )
-    for regime in [stored_regime(given.results)] if given.results else REGIMES:
+    chosen = [regime for regime in REGIMES if regime.name.startswith(given.only)]
+    for regime in [stored_regime(given.results)] if given.results else chosen:
         show_regime(regime, 60 * given.minutes, given.planted, given.replications)
     show_history(10 * given.replications)
 

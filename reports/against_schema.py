@@ -40,7 +40,7 @@ class Against(Stored):
     """A comparison held against an earlier result: two dates, not two arms that took turns."""
 
     comparison_id: str
-    """Of the earlier result."""
+    """The earlier result's."""
     folder: str
     """Where it lies, as it was given."""
     created_at: str
