@@ -3,9 +3,10 @@
     python benchmarks/regressions.py [--replications 400] [--minutes 10] [--planted 0.05] [--only REGIME] [--results FOLDER]
 
 Every comparison spends its minutes on the best number of rounds (``reports.statistics.budget``), in the regimes of
-``tests/kit/budgets.py`` (launch costs and variances that were measured), or in that of a stored result. Two are held against each other by
-``reports.statistics.separate`` and judged by ``reports.regressions.changes.judge``, as reports do, with two arms and 5% allowed. The
-machine's speed drifts by 3% from launch to launch. Printed for the ratio, then for all three figures together:
+``tests/kit/budgets.py`` (launch costs and variances that were measured), or in that of a stored result. Two of them are held
+against each other by ``reports.statistics.separate`` and judged by ``reports.regressions.changes.judge``, as reports do, with two
+arms and 5% allowed. The machine's speed drifts by 3% from launch to launch. Printed for the ratio, then for all three
+figures together:
 
 - ``repeat``: of two equal ones, how often "no regression beyond 5%", how often "regressed", how often code 3;
 - ``planted``: how often "regressed" where the candidate has lost 5%, and how often code 3 with ``--allow-slower 0%``;
