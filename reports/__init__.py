@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from measurement.records.record import Manifest
     from measurement.records.results import ResultsFolder
     from reports.base import Report
+    from reports.regressions.measured import Earlier
     from reports.schema import Comparison
 
 REGISTRY = Registry(
@@ -58,13 +59,40 @@ def write_reports(folder: ResultsFolder) -> Comparison:
         RecordError: the folder is missing or damaged, or holds no record.
         PlanError: a report that the plan names cannot be loaded.
     """
+    comparison = conclude(folder)
+    _render(folder, comparison)
+    return comparison
+
+
+def write_against(folder: ResultsFolder, earlier: Earlier, comparison: Comparison | None = None) -> Comparison:
+    """Write the reports of a comparison with what changed since an earlier result.
+
+    Args:
+        folder: of the comparison.
+        earlier: the result that it is held against.
+        comparison: what came out of it; None: it is concluded from the records.
+
+    Raises:
+        PlanError: they were measured under unlike conditions.
+    """
+    from reports.regressions.changes import hold_against
+    from reports.regressions.measured import Dated, Measured
+
+    measured = Measured.read(folder)
+    notes = earlier.require_like(measured)
+    then = Dated(measured=earlier.result, found=conclude(earlier.result.folder))
+    now = Dated(measured=measured, found=comparison or conclude(folder))
+    made = now.found.model_copy(update={"against": hold_against(earlier, then, now, notes=notes)})
+    _render(folder, made)
+    return made
+
+
+def _render(folder: ResultsFolder, comparison: Comparison) -> None:
     from measurement.records.results import write_result
 
-    comparison = conclude(folder)
     for report in make_reports(folder.read_plan().reports):
         if report.has_content(comparison):
             write_result(folder.root / report.file_name, report.render(comparison))
-    return comparison
 
 
 def make_report(reference: str) -> Report:

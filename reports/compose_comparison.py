@@ -14,7 +14,7 @@ from measurement.conditions.same_environment import plan_digest
 from measurement.errors import RecordError
 from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord, Manifest
-from reports.conclusions.blocks import columns
+from reports.conclusions.blocks import THROUGHPUT, columns
 from reports.conclusions.disturbances import summarise_load
 from reports.conclusions.evidence import Evidence
 from reports.conclusions.machine import MACHINE_COLUMNS, machine_by_block
@@ -43,6 +43,8 @@ from reports.wording.comparison_sentences import (
 from reports.wording.disturbances import floor_lines, load_sentence, oversubscription_warning, page_fault_lines
 from reports.wording.headlines import headline
 from reports.wording.training_sentences import NO_CONTROL, training_findings, training_note, training_warnings
+
+BLOCK_COLUMNS = ["launch", "turn", "round", "arm", "kind", "case", "throughput_per_s", *THROUGHPUT]
 
 
 def compare(
@@ -112,7 +114,7 @@ def compare(
         configuration_differences=differences,
         equality=judge_equality(plan, ordered, losses=losses) if plan.are_scripts else None,
         machine_table=columns(machine_by_block(evidence.host_use, evidence.readings), MACHINE_COLUMNS),
-        block_table=columns(evidence.blocks, ["launch", "turn", "round", "arm", "kind", "case", "throughput_per_s"]),
+        block_table=columns(evidence.blocks, BLOCK_COLUMNS),
         **_asked(plan, evidence.records, unit),
         **_manifest_fields(manifest, evidence.records),
     )

@@ -42,10 +42,10 @@ def require_equal_conditions(runs: Sequence[Run], arms: Mapping[ArmKey, str], al
     differing, between = dict(_of_question(runs)), dict[str, dict[str, Any]]()
     for by_arm in by_size.values():
         for same in by_arm.values():  # whose launches must agree in all that they report
-            differing |= _of_ranks(same, is_one_arm=True)
-        between |= _of_ranks([same[0] for same in by_arm.values()], is_one_arm=False)
+            differing |= of_ranks(same, is_one_arm=True)
+        between |= of_ranks([same[0] for same in by_arm.values()], is_one_arm=False)
     sizes = [next(iter(by_arm.values()))[0] for by_arm in by_size.values()]
-    of_sizes = _of_ranks(sizes, is_one_arm=False)
+    of_sizes = of_ranks(sizes, is_one_arm=False)
     between |= {field: values for field, values in of_sizes.items() if field not in FOLLOWS_FROM_SIZE}
     named = between.keys() - differing.keys() if runs[0].arm is not None else set()
     brought = _brought_by_versions(between, runs)
@@ -79,20 +79,21 @@ def _by_arm(values: Mapping[str, Any], by_name: Mapping[str, str]) -> dict[str, 
 
 def _of_question(runs: Sequence[Run]) -> Iterator[tuple[str, dict[str, Any]]]:
     for field in QUESTION:
-        yield from _by_field(field, {run.name: getattr(run.plan, field) for run in runs})
+        yield from by_field(field, {run.name: getattr(run.plan, field) for run in runs})
 
 
-def _by_field(field: str, values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What differs, one level down where the values have fields."""
+def by_field(field: str, values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What differs by field and name, one level down where the values have fields."""
     dumped = {name: value.model_dump() if hasattr(value, "model_dump") else value for name, value in values.items()}
     if all(isinstance(value, dict) for value in dumped.values()):
         for inner in dict.fromkeys(key for value in dumped.values() for key in value):
-            yield from _by_field(f"{field}.{inner}", {name: value.get(inner) for name, value in dumped.items()})
+            yield from by_field(f"{field}.{inner}", {name: value.get(inner) for name, value in dumped.items()})
     elif any(value != next(iter(dumped.values())) for value in dumped.values()):
         yield field, dict(dumped)
 
 
-def _of_ranks(runs: Sequence[Run], *, is_one_arm: bool) -> dict[str, dict[str, Any]]:
+def of_ranks(runs: Sequence[Run], *, is_one_arm: bool) -> dict[str, dict[str, Any]]:
+    """What the ranks of runs report differently, by field and run; ``is_one_arm``: what defines an arm may not differ, either."""
     trains = runs[0].plan.training is not None
     records = [_as_condition(run, role="baseline" if is_one_arm else "candidate") for run in runs]
     unimportant = (*MAY_DIFFER_BETWEEN_RUNS, *(("seed", *BATCH) if trains else ()))

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from measurement.records.record import Case, Failure, LengthChoice, ParityResult
+from reports.against_schema import Against
 from reports.estimate import Caution, Estimate, RunOrder, Stored
 from reports.script_schema import ConfigurationDifference, Equality
 from reports.training_schema import TrainingSummary
@@ -515,6 +516,8 @@ class Comparison(Stored):
     """What scripts do differently, most important first; empty of workloads."""
     equality: Equality | None = None
     """Whether scripts train alike; null of workloads."""
+    against: Against | None = None
+    """What changed since an earlier result (``--against``); null where none was named."""
     fairness: list[dict[str, Any]] = []
     environment: list[dict[str, Any]] = []
     """One fingerprint per host that ranks ran on."""
@@ -535,7 +538,8 @@ class Comparison(Stored):
     choices: list[LengthChoice] = []
     """How long each launch was chosen to be, and from what; empty without a budget of minutes."""
     block_table: dict[str, list[Any]] = Field(default={}, repr=False)
-    """The blocks, column by column: launch, turn, round, arm, kind, case (null where the workload is trained), throughput_per_s."""
+    """The blocks, column by column: launch, turn, round, arm, kind, case (null where the workload is trained), throughput_per_s,
+    samples (of all ranks), block_s (of the slowest)."""
 
     machine_table: dict[str, list[Any]] = Field(default={}, repr=False)
     """What the machine did, block by block, columns ``reports.conclusions.machine.MACHINE_COLUMNS``."""

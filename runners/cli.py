@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from measurement.errors import PlanError, printable, unknown_name
 from measurement.registry import search_beside
+from runners.history_command import history
 from runners.lab.lab_commands import app as lab
 from runners.processes.process_exit import begin_in_utf8, interrupted_code, run_command
 from runners.project_command import project
@@ -22,6 +23,7 @@ from runners.submission.submit_command import status, submit
 if TYPE_CHECKING:
     from measurement.plans.plan import Plan
     from measurement.records.results import ResultsFolder
+    from reports.regressions.measured import Earlier
     from reports.schema import Comparison
     from reports.study_schema import Study
     from runners.driver.run_comparison import ComparisonRun
@@ -41,8 +43,10 @@ app.add_typer(lab, name="lab")
 app.command()(submit)
 app.command()(status)
 app.command()(project)
+app.command()(history)
 
-EXIT_FAILED = 1
+EXIT_FAILED, EXIT_REGRESSED = 1, 3
+SLOWER = "With --against: the share of its speed that a figure may lose. A regression beyond it ends with code 3. [5%]"
 
 
 def print_version(wanted: bool) -> None:
@@ -94,9 +98,14 @@ def compare(
     resume_elsewhere: Annotated[
         bool, typer.Option("--resume-elsewhere", help="Resume even if versions, machine or sources changed.")
     ] = False,
+    against: Annotated[
+        Path | None, typer.Option(metavar="OLD", help="Results of this plan at an earlier date: say what changed since.")
+    ] = None,
+    allow_slower: Annotated[str | None, typer.Option(metavar="PERCENT", help=SLOWER)] = None,
 ) -> None:
     """Run a plan: measure its arms interleaved, print the verdicts, write the reports."""
     from measurement.records.results import ResultsFolder, default_folder
+    from reports.regressions.measured import Measured
     from runners.planning.available import arms_to_compare, left_out_line
     from runners.planning.plan_reading import DEFAULT, PLANS, find_plan, read_plan, require_named
 
@@ -112,30 +121,60 @@ def compare(
         overrides.append(f"measurement.minutes={minutes}")
     chosen = read_plan(plan, overrides=overrides)
     folder = ResultsFolder(output or default_folder(chosen.name))
+    earlier = read_earlier(against, allow_slower)
+    if earlier is not None and not chosen.points:
+        earlier.require_like(Measured(folder=folder, plan=chosen))
     has_next = find_plan(plan).resolve() == PLANS / f"{DEFAULT}.yaml"
     chosen = arms_to_compare(chosen, folder, only_available=available, has_next=has_next)
     if chosen.left_out:
         print(f"ringside: {left_out_line(chosen.left_out)}; compared: {', '.join(chosen.arms)}", file=sys.stderr)
     again = ["ringside", "compare", str(plan), "-o", str(folder.root), *(word for one in overrides for word in ("--set", one))]
     again += ["--resume-elsewhere"] if resume_elsewhere else []
-    run = run_study if chosen.points else run_comparison
-    if not run(chosen, folder, again=again, resume_elsewhere=resume_elsewhere):
+    again += [
+        word for flag, value in (("--against", against), ("--allow-slower", allow_slower)) if value for word in (flag, str(value))
+    ]
+    if chosen.points:
+        if earlier is not None:
+            raise PlanError("--against is for one comparison, and this plan has points; hold those against each other afterwards")
+        if not run_study(chosen, folder, again=again, resume_elsewhere=resume_elsewhere):
+            raise typer.Exit(EXIT_FAILED)
+        return
+    end_with(measure(chosen, folder, again=again, resume_elsewhere=resume_elsewhere, earlier=earlier))
+
+
+def read_earlier(folder: Path | None, allow_slower: str | None, *, allowed: Sequence[str] = ()) -> Earlier | None:
+    """Read the result that a new one is held against; None where there is no ``--against``."""
+    from measurement.records.results import ResultsFolder
+    from reports.regressions.measured import Earlier, Measured
+    from runners.scripts.ab_command import percent_of
+
+    if folder is None:
+        if allow_slower is not None:
+            raise PlanError("--allow-slower says what may be lost since an earlier result; name that with --against OLD")
+        return None
+    share = percent_of(allow_slower or "5%", flag="--allow-slower") / 100
+    return Earlier(result=Measured.read(ResultsFolder(folder)), allow_slower=share, allowed=allowed)
+
+
+def end_with(comparison: Comparison) -> None:
+    """End with the code that says what came out: an arm that is not ok, or a regression beyond what is allowed."""
+    if not is_ok(comparison):
         raise typer.Exit(EXIT_FAILED)
+    if comparison.against is not None and comparison.against.beyond:
+        raise typer.Exit(EXIT_REGRESSED)
 
 
-def run_comparison(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str], resume_elsewhere: bool = False) -> bool:
-    """Measure and show; returns whether every arm is ok. See ``measure``."""
-    return is_ok(measure(chosen, folder, again=again, resume_elsewhere=resume_elsewhere))
-
-
-def measure(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str], resume_elsewhere: bool = False) -> Comparison:
+def measure(
+    chosen: Plan, folder: ResultsFolder, *, again: Sequence[str], resume_elsewhere: bool = False, earlier: Earlier | None = None
+) -> Comparison:
     """Measure and show. On Ctrl-C what was measured is shown, and how to go on (``again``)."""
+    from reports import write_against
     from runners.driver.progress import LaunchProgress
 
     with LaunchProgress(seconds_per_launch=chosen.measurement.expected_launch_s) as progress:
         run: ComparisonRun | None = None
         try:
-            run = comparison_of(chosen)(chosen, folder, progress=progress, resume_elsewhere=resume_elsewhere)
+            run = comparison_of(chosen)(chosen, folder, progress=progress, resume_elsewhere=resume_elsewhere, earlier=earlier)
             run.prepare()
             comparison = run.run()
         except KeyboardInterrupt:
@@ -144,7 +183,10 @@ def measure(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str], resume
             if interrupted is not None:
                 show(interrupted, folder.root)
             raise interrupted_by_user(again) from None
-    show(comparison, folder.root)
+    try:
+        comparison = comparison if earlier is None else write_against(folder, earlier, comparison)
+    finally:  # refused or not: it is measured
+        show(comparison, folder.root)
     return comparison
 
 
@@ -209,17 +251,32 @@ def report(
         Path | None, typer.Option("-o", "--output", help="For your runs, or a CSV: folder to write. [results/report-TIME]")
     ] = None,
     allow: Annotated[
-        list[str] | None, typer.Option(metavar="FIELD", help="For your runs: compare although this differs; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="FIELD", help="For your runs, and --against: compare although this differs; may be repeated."),
     ] = None,
+    against: Annotated[
+        Path | None, typer.Option(metavar="OLD", help="For a comparison: its results at an earlier date; say what changed since.")
+    ] = None,
+    allow_slower: Annotated[str | None, typer.Option(metavar="PERCENT", help=SLOWER)] = None,
 ) -> None:
     """Rebuild the reports of a comparison, or make one of runs that you started yourself, such as python -m runners.hvd."""
     from measurement.records.results import ResultsFolder
-    from reports import write_reports
+    from reports import write_against, write_reports
     from reports.compose_study import write_study
     from reports.other_figures import is_figures
     from reports.run_folders import is_separate
 
     results = ResultsFolder(Path(folders[0]))
+    earlier = read_earlier(against, allow_slower, allowed=allow or [])
+    if earlier is not None:
+        if len(folders) > 1 or baseline or output:
+            raise PlanError(
+                "--against holds the folder of one comparison against an earlier one; leave other folders and flags out"
+            )
+        comparison = write_against(results, earlier)
+        show(comparison, results.root)
+        end_with(comparison)
+        return
     if any(is_figures(Path(folder)) for folder in folders):
         is_ok = report_figures(folders, baseline=baseline, output=output, allow=allow or [])
     elif len(folders) > 1 or not results.plan_path.is_file() or is_separate(results):
@@ -344,9 +401,12 @@ def hosts(
 
 
 def show(comparison: Comparison, folder: Path) -> bool:
-    """The first screen on stdout, and where the reports are. Returns whether every arm is ok."""
-    from reports.formats.terminal import comparison_lines
+    """The first screen on stdout, below what changed since an earlier result, and where the reports are. Returns ``is_ok``."""
+    from reports.formats.console import new_console
+    from reports.formats.terminal import against_group, comparison_lines, shown
 
+    if comparison.against is not None:
+        new_console().print(shown(comparison.against.headline), against_group(comparison), soft_wrap=True)
     _show(comparison_lines(comparison), folder)
     return is_ok(comparison)
 

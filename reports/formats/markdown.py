@@ -41,11 +41,15 @@ class MarkdownReport(Report):
             *_shown(found, ("machine",)),
         ]
         why = [*_listed([comparison.limit] if comparison.limit else []), *_shown(found, WHY)]
+        against = [f"**{escape(comparison.against.headline)}.**", ""] if comparison.against else []
         parts = [
+            *against,
             *screen_lines(first_screen(comparison), comparison.baseline, comparison.measurement["confidence"]),
+            *_fold("What changed?", _shown(found, ("against",))),
             *_fold("What failed?", _errors(comparison.arms)),
             *_fold("Why?", why),
             *_fold("How sure?", sure),
+            *_fold("What does it take?", _shown(found, ("resources",))),
             *_fold("What differed?", differed),
             *_fold("How was it measured?", _listed(method(comparison))),
         ]

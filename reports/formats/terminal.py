@@ -15,6 +15,7 @@ from reports.conclusions.loaders import LoaderDemand
 from reports.schema import Comparison
 from reports.script_schema import ConfigurationDifference
 from reports.study_schema import Study
+from reports.tables.against_table import against_table
 from reports.tables.case_tables import case_table
 from reports.tables.loader_table import loader_table
 from reports.tables.resource_table import asked_resources
@@ -41,6 +42,13 @@ STYLES: dict[Kind, str] = {
 """Kinds that are not named look as usual."""
 MOST_DIFFERENCES = 15
 """Rows of settings that are shown before scripts are timed."""
+
+
+def against_group(comparison: Comparison) -> Group:
+    """What changed since an earlier result: a table, how to measure both states in turn, and what differs between the two."""
+    against = comparison.against
+    lines = [against.remedy, *against.notes] if against else []
+    return Group(rich_table(against_table(comparison)), *map(shown, lines), Text())
 
 
 def comparison_lines(comparison: Comparison) -> Group:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from reports.schema import Comparison
+from reports.tables.against_table import against_table
 from reports.tables.machine_table import machine_caption, machine_table
 from reports.tables.rank_tables import link_caption, link_table, rank_caption, rank_table
 from reports.tables.resource_table import resource_caption, resource_table
@@ -42,6 +43,8 @@ PHASES = (
 def sections(comparison: Comparison) -> list[Section]:
     """Those that have rows, after the tables of the answer itself. Of a micro-benchmark what it took, and the machine."""
     arms = comparison.arms
+    against = comparison.against
+    said = ". ".join([against.remedy, *against.notes]) if against else ""
     resources = resource_table(comparison), resource_caption(comparison)
     made = [
         Section("resources", "Per device, memory, energy, cost", *resources),
@@ -69,4 +72,5 @@ def sections(comparison: Comparison) -> list[Section]:
             Section("phases", "Why", phases_table(comparison), PHASES),
             *(section for section in made if section.name != "steps"),
         ]
+    made.insert(0, Section("against", f"Against {against.comparison_id}" if against else "", against_table(comparison), said))
     return [section for section in made if section.table.rows]

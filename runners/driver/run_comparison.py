@@ -23,6 +23,7 @@ from measurement.records.record import LaunchRecord, LengthChoice
 from measurement.records.results import ResultsFolder
 from reports import conclude, make_reports, write_reports
 from reports.launch_budget import choose_length
+from reports.regressions.measured import Earlier, Measured
 from reports.schema import Comparison
 from reports.statistics.budget import wanted_alone
 from reports.statistics.interim_analyses import next_analysis
@@ -63,10 +64,19 @@ from runners.processes.host_counters import BUSY_REMEDY, busy_warning
 class ComparisonRun:
     """Runs a plan into a folder."""
 
-    def __init__(self, plan: Plan, folder: ResultsFolder, *, progress: LaunchProgress, resume_elsewhere: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        folder: ResultsFolder,
+        *,
+        progress: LaunchProgress,
+        resume_elsewhere: bool = False,
+        earlier: Earlier | None = None,
+    ) -> None:
         self.plan = plan
         self.folder = folder
         self.resume_elsewhere = resume_elsewhere
+        self.earlier = earlier
         self.progress = progress
         self._resolve()
         make_reports(plan.reports)  # refused before anything is measured
@@ -109,6 +119,8 @@ class ComparisonRun:
         if not self.is_measured:
             self.check_hosts()
             refuse_another_environment(self.folder, self.changes())
+            if self.earlier is not None:
+                self.earlier.require_like(Measured(folder=self.folder, plan=self.plan, manifest=self.history.manifest))
             self.require_data()
             self.check_workload()
         open_folder(self.folder, self.plan)

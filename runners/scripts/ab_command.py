@@ -109,7 +109,7 @@ def run_given(run: Run, given: Given) -> None:
     from measurement.records.results import ResultsFolder, default_folder
 
     asked = AbOptions(**values_of(given, AbOptions))
-    most = percent_of(asked.assert_not_slower) if asked.assert_not_slower is not None else None
+    most = percent_of(asked.assert_not_slower, flag="--assert-not-slower") if asked.assert_not_slower is not None else None
     plan = plan_of(given)
     folder = ResultsFolder(asked.output or default_folder(plan.name))
     comparison = run(plan, folder, again=words_of(given, folder), resume_elsewhere=asked.resume_elsewhere)
@@ -173,7 +173,7 @@ def names_of(asked: AbOptions) -> tuple[str, str]:
     return names
 
 
-def percent_of(text: str) -> float:
+def percent_of(text: str, *, flag: str) -> float:
     """Read ``5%`` or ``5``.
 
     Raises:
@@ -181,7 +181,7 @@ def percent_of(text: str) -> float:
     """
     read = re.fullmatch(r"\s*([0-9]{1,2}(?:\.[0-9]{1,6})?)\s*%?\s*", text)
     if read is None:
-        raise PlanError(f"--assert-not-slower {quoted(text)} is no share; give one from 0% to below 100%, such as 5%")
+        raise PlanError(f"{flag} {quoted(text)} is no share; give one from 0% to below 100%, such as 5%")
     return float(read[1])
 
 

@@ -186,7 +186,10 @@ def test_some_of_eight_launches_run_one_arm_at_a_time(tmp_path):
 
 
 def test_a_finished_comparison_is_not_measured_again_and_its_reports_are_rebuilt(tmp_path):
-    """In sequential mode, which a second launch must alternate in, too; DDP has rebuilt one arm's buckets when the other starts."""
+    """In sequential mode, which a second launch must alternate in, too; DDP has rebuilt one arm's buckets when the other starts.
+
+    The second launch is held against the first.
+    """
     arms = {"ddp": {"backend": "ddp", "launcher": "spawn", "options": {"bucket_cap_mb": 0.05}}}
     plan = write_plan(tmp_path, arms=arms, measurement={"mode": "sequential", "rounds": 2})
     first = ringside_here("compare", plan, "-o", tmp_path / "out")
@@ -198,8 +201,18 @@ def test_a_finished_comparison_is_not_measured_again_and_its_reports_are_rebuilt
     rebuilt = ringside_here("report", tmp_path / "out")
     assert rebuilt.returncode == 0, rebuilt.stderr
     assert all((tmp_path / "out" / name).read_bytes() == before[tmp_path / "out" / name] for name in names)
-    longer = ringside_here("compare", plan, "-o", tmp_path / "out", "--set", "measurement.launches=2")
+    old = shutil.copytree(tmp_path / "out", tmp_path / "old")
+    longer = ringside_here("compare", plan, "-o", tmp_path / "out", "--set", "measurement.launches=2", "--against", old)
     assert longer.returncode == 0, longer.stderr
+    assert longer.stdout.startswith("Two dates compared, not two arms (") and "a single launch tells nothing" in longer.stdout
+    unlike = ringside_here("compare", plan, "-o", tmp_path / "unlike", "--set", "local_batch_size=3", "--against", old)
+    assert unlike.returncode == 2 and "local_batch_size: " in unlike.stderr
+    assert not (tmp_path / "unlike").exists(), "refused before anything is measured"
+    manifest = ResultsFolder(old).read_manifest()
+    ResultsFolder(old).write_manifest(manifest.model_copy(update={"driver": {**manifest.driver, "torch": "1.0"}}))
+    unlike = ringside_here("compare", plan, "-o", tmp_path / "unlike", "--against", old)
+    assert unlike.returncode == 2 and "  torch: 1.0 -> " in unlike.stderr
+    assert not (tmp_path / "unlike").exists(), "refused before anything is measured"
     records = records_of(tmp_path / "out")
     assert set(records) == {(launch, arm) for launch in (0, 1) for arm in ("ddp", "ddp-control")}
     assert all(len(record.ranks[0].backend["bucket_sizes_bytes"]) > 1 for record in records.values())

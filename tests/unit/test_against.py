@@ -1,0 +1,178 @@
+"""A result held against an earlier one: like conditions or a refusal, verdicts, exit codes; and a plan's history."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from measurement.conditions.same_environment import plan_digest
+from measurement.errors import PlanError
+from measurement.records.results import ResultsFolder
+from reports.regressions.changes import judge
+from reports.regressions.measured import Earlier, Measured
+from reports.schema import Comparison
+from reports.statistics.change_points import change_points
+from reports.statistics.intervals import HalfWidths, ratio_estimate
+from tests.conftest import ringside_here
+from tests.kit.results_factory import Truth, make_manifest, make_plan, write_results
+
+CALM = {"noise": 0.01, "launch_noise": 0.01, "drift": 0.02}
+FEWER = {"launches": 6, "rounds": 4}
+
+
+def change(percent, half=0.02):
+    width = HalfWidths(interval=half, equivalence=0.8 * half)
+    return ratio_estimate(math.log1p(percent / 100), width, launches=8, pairs=0, caution=None)
+
+
+@pytest.mark.parametrize(
+    ("percent", "expected"),
+    [
+        (0, ("no regression", False)),
+        (-3, ("no regression", False)),  # lost, and shown to be less than what may be
+        (-5, ("regressed", False)),
+        (-8, ("regressed", True)),
+        (5, ("improved", False)),
+    ],
+)
+def test_the_verdict_follows_from_the_interval_and_from_what_may_be_lost(percent, expected):
+    assert judge(change(percent), allow_slower=0.05) == expected
+
+
+def test_a_wide_interval_and_one_that_load_may_have_moved_are_undecided():
+    assert judge(change(-3, half=0.1), allow_slower=0.05) == ("undecided", False)
+    assert judge(change(-8), allow_slower=0.05, reach=0.1) == ("undecided", False)
+    assert judge(change(-8), allow_slower=0.05, reach=0.01) == ("regressed", True)
+    assert judge(change(5), allow_slower=0.05, reach=math.inf) == ("undecided", False)
+
+
+@pytest.fixture(scope="module")
+def dates(tmp_path_factory):
+    """Three results of one plan; in ``slow`` horovod-gloo has lost 8% of its speed."""
+    root = tmp_path_factory.mktemp("dates")
+    for seed, (name, speed) in enumerate({"old": 1.1, "new": 1.1, "slow": 1.1 * 0.92}.items()):
+        truth = Truth(**CALM, ratios={"horovod-gloo": speed})
+        folder = write_results(root / name, plan=make_plan(truth.ratios, **FEWER), truth=truth, seed=seed + 1)
+        manifest = folder.read_manifest()
+        folder.write_manifest(manifest.model_copy(update={"created_at": f"2026-01-0{seed + 1}T12:00:00+00:00"}))
+    return root
+
+
+def test_a_repeat_shows_no_regression_and_a_lost_8_percent_ends_with_code_3(dates):
+    done = ringside_here("report", dates / "new", "--against", dates / "old")
+    assert done.returncode == 0, done.stderr
+    first = done.stdout.splitlines()[0]
+    assert first.startswith(
+        "Two dates compared, not two arms (2026-01-01 and 2026-01-02): no regression beyond 5%; meanwhile the bas"
+    )
+    found = Comparison.model_validate_json((dates / "new" / "comparison.json").read_text()).against
+    assert {(one.arm, one.baseline): one.verdict for one in found.changes} == {
+        ("ddp-gloo", None): "no regression",
+        ("horovod-gloo", None): "no regression",
+        ("horovod-gloo", "ddp-gloo"): "no regression",
+    }
+    assert (found.verdict, found.beyond, found.notes, found.of_baseline.launches_before) == ("no regression", [], [], 6)
+    assert "measure once more" in found.remedy
+    markdown, page = ((dates / "new" / name).read_text() for name in ("report.md", "report.html"))
+    assert markdown.startswith("**Two dates compared") and "## Against synthetic" in markdown and "Two dates compared" in page
+    slow = ringside_here("report", dates / "slow", "--against", dates / "old", "--allow-slower", "2%")
+    assert slow.returncode == 3, slow.stderr
+    assert "regressed (beyond 2%): horovod-gloo 7.1% slower, horovod-gloo over ddp-gloo 7" in slow.stdout.splitlines()[0]
+    ratio = Comparison.model_validate_json((dates / "slow" / "comparison.json").read_text()).against.changes[-1]
+    assert ratio.change.ci_low < 0.92 < ratio.change.ci_high and ratio.is_beyond
+    assert ringside_here("report", dates / "slow", "--against", dates / "old", "--allow-slower", "20%").returncode == 0
+
+
+def measured(root, **changed):
+    """A result of which only the conditions matter, as it was or ``changed``."""
+    plan = make_plan(("horovod-gloo",))
+    manifest = make_manifest(plan)
+    return Measured(folder=ResultsFolder(root), **{"plan": plan, "manifest": manifest, **changed})
+
+
+PLAN, DRIVER = make_plan(("horovod-gloo",)), make_manifest(make_plan()).driver | {"torch": "2.14.0"}
+UNLIKE = {
+    "cpu: 'Synthetic CPU' -> Other": {"manifest": make_manifest(PLAN).model_copy(update={"driver": DRIVER | {"cpu": "Other"}})},
+    "host: host1 -> host2": {"manifest": make_manifest(PLAN).model_copy(update={"driver": DRIVER | {"host": "host2"}})},
+    "torch: 2.14.0 -> 2.15.0": {"manifest": make_manifest(PLAN).model_copy(update={"driver": DRIVER | {"torch": "2.15.0"}})},
+    "ringside: 0.1.0 -> 0.2.0": {"manifest": make_manifest(PLAN).model_copy(update={"ringside_version": "0.2.0"})},
+    "local_batch_size: 32 -> 64": {"plan": PLAN.model_copy(update={"local_batch_size": 64})},
+    "workload: digits -> mnist": {"plan": PLAN.model_copy(update={"workload": "mnist"})},
+    "world_size: 2 -> 4": {"plan": PLAN.model_copy(update={"world_size": 4})},
+    "hosts: none -> a:1,b:1": {"plan": PLAN.model_copy(update={"hosts": "a:1,b:1"})},
+    "arms.horovod-gloo.options.compression: none -> fp16": {
+        "plan": PLAN.model_copy(
+            update={
+                "arms": PLAN.arms
+                | {"horovod-gloo": PLAN.arms["horovod-gloo"].model_copy(update={"options": {"compression": "fp16"}})}
+            }
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("line", UNLIKE)
+def test_other_conditions_are_refused_field_by_field(tmp_path, line):
+    then = measured(tmp_path / "old", manifest=make_manifest(PLAN).model_copy(update={"driver": DRIVER}))
+    with pytest.raises(PlanError, match="other conditions") as refused:
+        Earlier(result=then).require_like(measured(tmp_path / "new", **{"manifest": then.manifest, **UNLIKE[line]}))
+    lines = [one.strip() for one in str(refused.value).splitlines()]
+    assert line.replace("'Synthetic CPU'", "Synthetic CPU") in lines, lines
+    assert len(lines) == 3, "nothing else differs"
+    field = line.partition(":")[0]
+    said = Earlier(result=then, allowed=[field]).require_like(
+        measured(tmp_path / "new", **{"manifest": then.manifest, **UNLIKE[line]})
+    )
+    assert said[0].startswith(f"Compared although it differs (--allow): {field}: ")
+
+
+def test_longer_measuring_other_arms_and_other_sources_are_no_other_conditions(tmp_path):
+    longer = make_plan(("horovod-gloo", "horovod-mpi"), launches=9).model_copy(update={"name": "renamed", "reports": ["html"]})
+    sources = [make_manifest(PLAN).model_copy(update={"sources": {"train.py": digest}}) for digest in ("a" * 16, "b" * 16)]
+    then, now = measured(tmp_path / "old", manifest=sources[0]), measured(tmp_path / "new", plan=longer, manifest=sources[1])
+    assert Earlier(result=then).require_like(now) == ["Sources differ: train.py: aaaaaaaa -> bbbbbbbb"]
+
+
+def test_what_ranks_report_otherwise_is_refused_as_one_message_with_code_2(dates, tmp_path):
+    plan = make_plan({"horovod-gloo": 1.1}, launches=1, rounds=2)
+    folder = write_results(tmp_path / "threads", plan=plan)
+    for path in folder.root.glob("launch-*/ddp-gloo/record.json"):
+        record = json.loads(path.read_text())
+        path.write_text(json.dumps(record | {"ranks": [rank | {"threads": 4} for rank in record["ranks"]]}))
+    done = ringside_here("report", folder.root, "--against", dates / "old")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "threads: 1 -> 4" in done.stderr and "Traceback" not in done.stderr
+    for words, said in (
+        ([dates / "new", "--against", dates / "new"], "the same folder"),
+        ([dates / "new", "--against", dates / "old", "--allow-slower", "much"], "--allow-slower 'much' is no share"),
+        ([dates / "new", "--allow-slower", "5%"], "name that with --against OLD"),
+        ([dates / "new", dates / "slow", "--against", dates / "old"], "one comparison"),
+    ):
+        done = ringside_here("report", *words)
+        assert done.returncode == 2 and said in done.stderr, done.stderr
+
+
+def test_levels_that_change_are_found_and_noise_is_not():
+    random = np.random.default_rng(3)
+    equal = [change_points(0.02 * random.standard_normal(10), confidence=0.95) for _ in range(400)]
+    assert sum(map(bool, equal)) / 400 < 0.06
+    steps = [change_points(0.02 * random.standard_normal(10) - 0.1 * (np.arange(10) >= 6), confidence=0.95) for _ in range(100)]
+    assert sum(places == [6] for places in steps) > 85
+    assert change_points(np.zeros(8), confidence=0.95) == []
+    assert change_points(np.array([1.0, 2.0, 3.0]), confidence=0.95) == []
+
+
+def test_the_history_of_a_plan_is_a_page_that_links_each_result(dates, tmp_path):
+    done = ringside_here("history", dates / "old", dates / "slow", dates / "new", "-o", tmp_path / "history.html")
+    assert done.returncode == 0, done.stderr
+    assert "3 results of synthetic from 2026-01-01 to 2026-01-03: no level changed beyond chance" in done.stdout
+    page = (tmp_path / "history.html").read_text()
+    places = [page.index(f"{name}/report.html") for name in ("old", "new", "slow")]
+    assert places == sorted(places), "by date"
+    other = write_results(tmp_path / "other", plan=make_plan({"horovod-gloo": 1}, launches=1, rounds=2, block_steps=2))
+    assert plan_digest(other.read_plan()) != plan_digest(ResultsFolder(dates / "old").read_plan())
+    refused = ringside_here("history", other.root, dates / "new")
+    assert refused.returncode == 2 and "(measurement.block_steps: 2 -> 5)" in refused.stderr
