@@ -83,10 +83,10 @@ def compared(tmp_path_factory):
     arms = {
         "trunk": {"backend": "ddp", "launcher": "spawn", "commit": "trunk"},
         "narrow": {"backend": "ddp", "launcher": "spawn", "commit": "narrow"},
-        "env": {"backend": "ddp", "launcher": "torchrun", "python": str(python)},
+        "env": {"backend": "ddp", "launcher": "spawn", "python": str(python)},
     }
     measurement = {**TINY["measurement"], "control": False, "local_every": 0}
-    plan = {**TINY, "workload": "train.py:Net", "baseline": "trunk", "arms": arms, "measurement": measurement}
+    plan = {**TINY, "world_size": 1, "workload": "train.py:Net", "baseline": "trunk", "arms": arms, "measurement": measurement}
     (root / "own" / "plan.yaml").write_text(yaml.safe_dump(plan, sort_keys=False))
     command = [sys.executable, "-m", "runners.cli", "compare", "plan.yaml", "-o", "out"]
     with no_process_stays():

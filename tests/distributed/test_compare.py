@@ -80,7 +80,9 @@ def test_horovods_options_reach_the_library_and_pass_the_gate(tmp_path):
     assert records[0, "adasum"].parity.gradient_error is None
 
 
-def test_ddps_options_reach_the_library_and_pass_the_gate(tmp_path):
+def test_ddps_options_reach_the_library_and_one_process_may_take_the_place_of_all_ranks(tmp_path):
+    """As ``dp`` does on GPUs: it trains on the batches of all of them, and its throughput counts all."""
+
     def arm(**options):
         return {"backend": "ddp", "launcher": "spawn", "options": options}
 
@@ -89,8 +91,10 @@ def test_ddps_options_reach_the_library_and_pass_the_gate(tmp_path):
         "buckets": arm(comm_hook="bf16", bucket_cap_mb=0.05, gradient_as_bucket_view=True, broadcast_buffers=False),
         "fp16": arm(comm_hook="fp16", static_graph=True),
         "powersgd": arm(comm_hook="powersgd", bucket_cap_mb=100),
+        "all": {"backend": f"{ALL_BATCHES}:OneForAll", "launcher": "spawn"},
     }
-    plan = write_plan(tmp_path, arms=arms, baseline="plain", freed_memory="keep", measurement={"control": False, "rounds": 1})
+    measurement = {"control": False, "rounds": 1, "local_every": 1}
+    plan = write_plan(tmp_path, arms=arms, baseline="plain", freed_memory="keep", measurement=measurement)
     done = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr + done.stdout
     records = records_of(tmp_path / "out")
@@ -100,6 +104,12 @@ def test_ddps_options_reach_the_library_and_pass_the_gate(tmp_path):
     assert records[0, "plain"].parity.gradient_error < 1e-5
     assert 1e-6 < records[0, "fp16"].parity.gradient_error < 2e-3
     assert records[0, "powersgd"].parity.gradient_error is None
+    plain, one = records[0, "plain"], records[0, "all"]
+    assert [(record.status, record.world_size) for record in (plain, one)] == [("ok", 2), ("ok", 1)], done.stdout
+    assert {place.local_batch_size for place in one.ranks} == {2 * plain.ranks[0].local_batch_size}
+    steps = [ResultsFolder(tmp_path / "out").steps(record) for record in (plain, one)]
+    a_step, of_one = (table.groupby(["turn", "step"])["samples"].sum().unique().tolist() for table in steps)
+    assert a_step == of_one
 
 
 def test_single_spawned_and_synthetic(tmp_path):
@@ -124,24 +134,10 @@ def test_single_spawned_and_synthetic(tmp_path):
     assert all(arm["resources"]["flops_per_s"]["value"] > 0 for arm in found["arms"])
 
 
-def test_one_process_may_take_the_place_of_all_ranks(tmp_path):
-    """As ``dp`` does on GPUs: it trains on the batches of all of them, and its throughput counts all."""
-    arms = {"ddp": {"backend": "ddp", "launcher": "spawn"}, "all": {"backend": f"{ALL_BATCHES}:OneForAll", "launcher": "spawn"}}
-    plan = write_plan(tmp_path, arms=arms, measurement={"control": False, "rounds": 2, "local_every": 1})
-    done = ringside_here("compare", plan, "-o", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
-    records = {arm: record for (_, arm), record in records_of(tmp_path / "out").items()}
-    assert [(records[arm].status, records[arm].world_size) for arm in arms] == [("ok", 2), ("ok", 1)], done.stdout
-    assert {place.local_batch_size for place in records["all"].ranks} == {2 * records["ddp"].ranks[0].local_batch_size}
-    steps = {arm: ResultsFolder(tmp_path / "out").steps(records[arm]) for arm in arms}
-    a_step = {arm: table.groupby(["turn", "step"])["samples"].sum().unique().tolist() for arm, table in steps.items()}
-    assert a_step["ddp"] == a_step["all"]
-
-
 def test_a_budget_of_minutes_makes_three_launches_at_least_and_is_spent_once(tmp_path):
     lengths = {"launches": None, "rounds": None, "control": False, "local_every": 0}
     arms = {"ddp": {"backend": "ddp"}, "other": {"backend": "ddp", "options": {"bucket_cap_mb": 1}}}
-    plan = write_plan(tmp_path, arms=arms, measurement={**lengths, "minutes": 0.02})
+    plan = write_plan(tmp_path, arms=arms, world_size=1, measurement={**lengths, "minutes": 0.02})
     done = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     records = records_of(tmp_path / "out")
@@ -159,26 +155,29 @@ def test_a_budget_of_minutes_makes_three_launches_at_least_and_is_spent_once(tmp
 
 
 def test_some_of_eight_launches_run_one_arm_at_a_time(tmp_path):
-    """Six of the eight are copies of the first, since only the two others are about this."""
+    """Seven of the eight are copies of the first, of which one is called measured so, since only the other is about this."""
     arms = {"ddp": {"backend": "ddp"}, "other": {"backend": "ddp", "options": {"bucket_cap_mb": 1}}}
     measurement, out = {"control": True, "floor": True, "local_every": 1, "alone_every": 5}, tmp_path / "out"
-    plan = write_plan(tmp_path, arms=arms, measurement=measurement)
+    plan = write_plan(tmp_path, arms=arms, world_size=1, measurement=measurement)
     first = ringside_here("compare", plan, "-o", out)
     assert first.returncode == 0, first.stderr
-    for launch in (1, 3, 4, 5, 7):
+    for launch in (1, 3, 4, 5, 6, 7):
+        unlike = {"launch": launch, **({"alone": True, "parity": None} if launch == 6 else {})}
         shutil.copytree(out / "launch-000", out / f"launch-{launch:03d}")
         for path in (out / f"launch-{launch:03d}").glob("*/record.json"):
-            path.write_text(json.dumps({**json.loads(path.read_text()), "launch": launch}))
+            path.write_text(json.dumps({**json.loads(path.read_text()), **unlike}))
+    for arm in ("ddp-control", "floor"):
+        shutil.rmtree(out / "launch-006" / arm)
     done = ringside_here("compare", plan, "-o", out, "--set", "measurement.launches=8")
     assert done.returncode == 0, done.stderr
-    alone = {place: record for place, record in records_of(out).items() if record.alone}
-    assert set(alone) == {(launch, arm) for launch in (2, 6) for arm in arms}
-    for record in alone.values():
-        assert (record.status, record.parity) == ("ok", None)
+    records = records_of(out)
+    assert {place for place in records if place[0] == 2} == {(2, arm) for arm in arms}, "neither control nor floor"
+    alone = [records[2, arm] for arm in arms]
+    for record in alone:
+        assert (record.alone, record.status, record.parity) == (True, "ok", None)
         assert [block.kind for block in record.blocks] == ["sync"] * 3
-    for launch in (2, 6):
-        early, late = sorted(sorted(block.turn for block in alone[launch, arm].blocks) for arm in arms)
-        assert max(early) < min(late)
+    early, late = sorted(sorted(block.turn for block in record.blocks) for record in alone)
+    assert max(early) < min(late)
     found = json.loads((out / "comparison.json").read_text())
     assert {arm["launches"] for arm in found["arms"]} == {6}
     assert "one arm at a time" in found["cross_checks"][0] and re.search(r"interleaved:\s+(agrees|contradicts)", done.stdout)
@@ -191,7 +190,7 @@ def test_a_finished_comparison_is_not_measured_again_and_its_reports_are_rebuilt
     The second launch is held against the first.
     """
     arms = {"ddp": {"backend": "ddp", "launcher": "spawn", "options": {"bucket_cap_mb": 0.05}}}
-    plan = write_plan(tmp_path, arms=arms, measurement={"mode": "sequential", "rounds": 2})
+    plan = write_plan(tmp_path, arms=arms, world_size=1, measurement={"mode": "sequential", "rounds": 2})
     first = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert first.returncode == 0, first.stderr
     before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}

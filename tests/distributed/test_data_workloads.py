@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-import sys
 
 import pytest
 import torch
@@ -12,7 +10,6 @@ import torch
 from measurement.records.results import ResultsFolder
 from runners.planning.workload import resolve_workload
 from tests.conftest import HAS_HOROVOD, ringside_here, write_plan
-from tests.kit.commands import run
 from tests.kit.dataset_files import write_data
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
@@ -21,13 +18,6 @@ CPU = torch.device("cpu")
 ARMS = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"}}
 if HAS_HOROVOD:
     ARMS["horovod"] = {"backend": "horovod", "transport": "gloo"}
-SIX_BATCHES = """
-import itertools, json, sys, torch
-from runners.planning.workload import resolve_workload
-made = resolve_workload("imagenet", json.loads(sys.argv[1])).build(local_batch_size=4, seed=3)
-list(itertools.islice(made.batches(rank=0, world_size=1, device=torch.device("cpu")), 6))
-"""
-"""In a process of its own: a loader that is forked from this one may not survive the native threads of earlier tests."""
 
 
 def test_all_backends_train_mnist_from_files_on_the_same_samples(tmp_path):
@@ -63,13 +53,3 @@ def test_batches_are_the_same_however_many_processes_load(tmp_path, name):
     alone, two = batches(), batches(loader_workers=2, prefetch_factor=1)
     assert len(alone) == len(two) == 5 + 3
     assert all(torch.equal(a, b) for one, other in zip(alone, two, strict=True) for a, b in zip(one, other, strict=True))
-
-
-def test_a_damaged_jpeg_is_named_by_loader_processes_too(tmp_path):
-    options = write_data("imagenet", tmp_path / "data")
-    path = tmp_path / "data" / "train" / "cat" / "3.jpg"
-    path.write_bytes(path.read_bytes()[:500])
-    done = run(sys.executable, "-c", SIX_BATCHES, json.dumps({**options, "loader_workers": 2}), timeout=100)
-    *_, told = done.stderr.strip().splitlines()
-    assert told.startswith(f"measurement.errors.PlanError: image '{path}' cannot be read: ")
-    assert told.endswith("; replace it, or remove it")

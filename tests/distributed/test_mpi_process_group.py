@@ -57,9 +57,15 @@ def mpirun(ranks, script, *arguments, options=(), timeout=280):
 
 
 @pytest.fixture(scope="module")
-def quick_cases():
+def tables(tmp_path_factory):
+    """A file for what is found of all operations and dtypes."""
+    return tmp_path_factory.mktemp("tables") / "tables.json"
+
+
+@pytest.fixture(scope="module")
+def quick_cases(tables):
     """One launch for all, since most of a launch is importing torch."""
-    return mpirun(4, "cases.py", *QUICK)
+    return mpirun(4, "cases.py", *QUICK, f"operations:{tables}")
 
 
 @pytest.mark.parametrize("case", QUICK)
@@ -81,10 +87,9 @@ def test_pytorchs_own_tests(tmp_path):
         assert found[essential][0] == "passed", found[essential]
 
 
-def test_operations_and_dtypes(tmp_path):
-    done = mpirun(3, "operations_table.py", tmp_path / "tables.json")
-    assert done.returncode == 0, done.stderr[-3000:]
-    whole, broken_up = json.loads((tmp_path / "tables.json").read_text())
+def test_operations_and_dtypes(quick_cases, tables):
+    assert quick_cases.returncode == 0, quick_cases.stderr[-3000:]
+    whole, broken_up = json.loads(tables.read_text())
     wrong = {(label, dtype): cell for label, row in whole.items() for dtype, cell in row.items() if cell.startswith("wrong")}
     assert not wrong
     assert broken_up == whole

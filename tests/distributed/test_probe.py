@@ -120,22 +120,15 @@ def alone(folder, name, *, blocks=2, **settings):
         return replies, arm
 
 
-def test_a_script_that_ends_early_says_so(tmp_path):
-    replies, arm = alone(tmp_path, "exits", blocks=4)
-    assert replies[-1] == EndedReply(steps=50, exit_code=7)
-    assert [type(reply) for reply in replies[:-1]] == [StartedReply, BlockReply, BlockReply]
-    assert arm.exit_code == 7
-
-
-def test_a_script_is_started_anew(tmp_path):
+def test_a_script_that_ends_early_says_so_and_is_started_anew(tmp_path):
     with driver(tmp_path, ranks=1) as arm:
         for start in range(2):
             arm.start(sys.executable, "probe_cases.py", "exits", start=start)
             assert isinstance(arm.receive()[0], StartedReply)
             own = arm.block(10, block=start)[0].block.ranks[0]
             assert (own.start, own.first_step) == (start, 5)
-            assert isinstance(arm.block(10**6)[0], EndedReply)
-            arm.process.wait(timeout=60)
+            assert arm.block(10**6) == [EndedReply(steps=50, exit_code=7)]
+            assert arm.process.wait(timeout=60) == 7
             assert arm.server.restart(arm.arm, 0) == start + 1
             arm.supervisors.release(arm.arm, 0)
 
@@ -213,12 +206,16 @@ def test_parameters_without_optimizer_and_batches_without_loader_are_told(tmp_pa
     assert (script.samples_from, script.steps[0].samples, script.steps[0].batch) == (None, None, None)
 
 
-def test_one_script_begins_with_the_parameters_of_another(tmp_path):
+def test_one_script_begins_with_the_parameters_of_another_and_ends_without_its_driver(tmp_path):
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
     state = str(tmp_path / "state.pt")
     saved = alone(tmp_path / "one", "plain", blocks=0, state_file=state, state="save")[0][0].script
-    loaded = alone(tmp_path / "other", "seeded_otherwise", blocks=0, state_file=state, state="load")[0][0].script
+    with driver(tmp_path / "other", ranks=1, state_file=state, state="load") as arm:
+        arm.start(sys.executable, "probe_cases.py", "seeded_otherwise")
+        loaded = arm.receive()[0].script
+        arm.server.close()
+        assert arm.process.wait(timeout=60) != 0
     assert loaded.started == saved.started
     assert loaded.notes == []
 
@@ -230,14 +227,6 @@ def test_ranks_that_a_script_starts_itself_are_ranks(tmp_path):
         replies = arm.block(10**6)
         assert [type(reply) for reply in replies] == [ErrorReply, EndedReply]
         assert "KeyError: 'rank 0'" in replies[0].message
-
-
-def test_a_rank_without_driver_ends(tmp_path):
-    with driver(tmp_path, ranks=1) as arm:
-        arm.start(sys.executable, "probe_cases.py", "plain")
-        arm.receive()
-        arm.server.close()
-        assert arm.process.wait(timeout=60) != 0
 
 
 def test_a_share_of_the_parameters_is_not_compared(tmp_path):

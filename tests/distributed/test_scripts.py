@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import signal
@@ -12,28 +13,35 @@ import pytest
 import yaml
 
 from measurement.records.results import ResultsFolder
+from runners.cli import app
 from runners.driver.arm_processes import LAUNCHER_LOG
-from tests.conftest import REPOSITORY, needs_horovod, no_process_stays, ringside, wait_until
+from tests.conftest import REPOSITORY, needs_horovod, no_process_stays, ringside_here, run_here, wait_until
 from tests.kit.commands import environment
 
 SCRIPTS = REPOSITORY / "tests" / "outside" / "scripts"
 HOROVODRUN = "horovodrun --gloo -np 2 -H localhost:2 python either.py --by horovod"
 TORCHRUN = "torchrun --nproc-per-node 2 either.py --by ddp"
 ALONE = "python either.py"
-SHORT = ("--set", "measurement.block_steps=4", "--set", "measurement.control=false", "--set", "measurement.start_timeout_s=120")
+SHORT = ("--set", "measurement.block_steps=4", "--set", "measurement.control=false")
 LONGEST_S = 600
 """For a comparison on a machine that others use."""
 
 
-def ab(*arguments, cwd=SCRIPTS, **options):
-    return ringside_in(cwd, "ab", *arguments, *SHORT, **options)
+def ab(*arguments, cwd=SCRIPTS, start_timeout_s=120, **options):
+    return ringside_in(cwd, "ab", *arguments, *SHORT, "--set", f"measurement.start_timeout_s={start_timeout_s}", **options)
 
 
 def ringside_in(folder, *arguments, **options):
-    """As a user runs it in a folder of their own, in an environment that is activated."""
-    command = [sys.executable, "-m", "runners.cli", *map(str, arguments)]
-    own = environment() | {"PYTHONPATH": str(REPOSITORY)} | options
-    return subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, cwd=folder, env=own, check=False)
+    """As a user runs it in a folder of their own, in an environment that is activated; in this process, which has imported it."""
+
+    def command():
+        with contextlib.chdir(folder):
+            app(list(map(str, arguments)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (environment() | {"PYTHONPATH": str(REPOSITORY)} | options).items():
+            patch.setenv(name, value)
+        return run_here(command)
 
 
 def records_of(folder):
@@ -104,30 +112,14 @@ def test_the_same_command_goes_on_and_its_code_says_what_was_asked(compared, ask
     assert (out / "launch-000" / "ddp" / "record.json").read_bytes() == before
 
 
-def test_minutes_give_scripts_three_launches_at_least_which_are_padded_alike(tmp_path):
-    telling = 'import os\n\nprint(len(os.environ["RINGSIDE_PADDING"]), "bytes of padding", flush=True)\n'
-    (tmp_path / "either.py").write_text(telling + (SCRIPTS / "either.py").read_text())
-    with no_process_stays():
-        done = ab(f"{ALONE} --steps 26", f"{ALONE} --no-loader", "--minutes", "0.02", "-o", "out", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    records, out = records_of(tmp_path / "out"), ResultsFolder(tmp_path / "out")
-    assert set(records) == {(launch, arm) for launch in range(3) for arm in "ab"}
-    assert {(record.status, record.alone, len(record.blocks)) for record in records.values()} == {("ok", False, 4)}
-    assert [choice.rounds for choice in out.read_manifest().choices] == [None, 4, 4]
-    for (launch, arm), record in records.items():
-        assert record.padding_bytes == records[launch, "a"].padding_bytes
-        log = out.launch_folder(launch, arm) / LAUNCHER_LOG
-        assert log.read_text().splitlines()[0] == f"{record.padding_bytes} bytes of padding"
-        assert "RINGSIDE_PADDING" not in record.commands[0]["environment"], "records have its length alone"
-    assert "0.02 minutes were given" in (tmp_path / "out" / "report.md").read_text()
-
-
 def test_a_changed_script_or_another_command_is_not_mixed_in(tmp_path):
+    """All arms of a launch are padded alike, and told so."""
     script = tmp_path / "either.py"
-    script.write_text((SCRIPTS / "either.py").read_text())
+    telling = 'import os\n\nprint(len(os.environ["RINGSIDE_PADDING"]), "bytes of padding", flush=True)\n'
+    script.write_text(telling + (SCRIPTS / "either.py").read_text())
     typed = (ALONE, f"{ALONE} --seed 2", "--launches", "2", "--steps", "4", "-o", "out")
     with no_process_stays():
-        command = [sys.executable, "-m", "runners.cli", "ab", *typed, *SHORT]
+        command = [sys.executable, "-m", "runners.cli", "ab", *typed, *SHORT, "--set", "measurement.start_timeout_s=120"]
         own = environment() | {"PYTHONPATH": str(REPOSITORY)}
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=own) as process:
             try:
@@ -145,7 +137,13 @@ def test_a_changed_script_or_another_command_is_not_mixed_in(tmp_path):
         assert "was measured in another environment (a/either.py: " in refused.stderr
         done = ab(*typed, "--resume-elsewhere", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert {launch for launch, _ in records_of(tmp_path / "out")} == {0, 1}
+    records, out = records_of(tmp_path / "out"), ResultsFolder(tmp_path / "out")
+    assert set(records) == {(launch, arm) for launch in (0, 1) for arm in "ab"}
+    for (launch, arm), record in records.items():
+        assert record.padding_bytes == records[launch, "a"].padding_bytes
+        log = out.launch_folder(launch, arm) / LAUNCHER_LOG
+        assert log.read_text().splitlines()[0] == f"{record.padding_bytes} bytes of padding"
+        assert "RINGSIDE_PADDING" not in record.commands[0]["environment"], "records have its length alone"
 
 
 def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
@@ -153,14 +151,13 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
     commands = {
         "well": {"command": f"{ALONE} --no-loader"},
         "crashes": {"command": f"{ALONE} --crash-at 7"},
-        "never": {"command": f"{ALONE} --never-step"},
         "short": {"command": f"{ALONE} --steps 8"},
         "shorter": {"command": f"{ALONE} --steps 3"},
         "counts": {"command": ALONE, "ranks": 2},
         "unstarted": {"command": "env -i sh -c 'exit 3'", "ranks": 1},
     }
     arms = {name: {"directory": str(SCRIPTS), **arm} for name, arm in commands.items()}
-    measurement = {"launches": 2, "rounds": 1, "block_steps": 4, "control": False, "start_timeout_s": 75}
+    measurement = {"launches": 2, "rounds": 1, "block_steps": 4, "control": False, "start_timeout_s": 120}
     plan = tmp_path / "plan.yaml"
     plan.write_text(yaml.safe_dump({"name": "wrong", "baseline": "well", "arms": arms, "measurement": measurement}))
     with no_process_stays():
@@ -172,13 +169,21 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
     assert messages.keys() == commands.keys() - {"well"}
     assert "ValueError: the disk of the user is full" in messages["crashes"]
     assert any(">" in line and "raise ValueError" in line for line in records["crashes"].error.excerpt)
-    assert "no step of a torch.optim optimizer came" in messages["never"]
-    assert records["never"].status == "timeout"
     assert "the script ends after 8 steps; a block needs 6 behind those that are compared" in messages["short"]
     assert "ends after 3 steps, within the first steps, which are compared" in messages["shorter"]
     assert "takes itself for rank 0 of 1, and 2 ranks were expected" in messages["counts"]
     assert "the launcher ended with code 3" in messages["unstarted"]
     assert "no further launches: nothing is left to compare" in done.stderr
+
+
+def test_scripts_that_never_step_are_told_so(tmp_path):
+    typed = (f"{ALONE} --never-step", f"{ALONE} --never-step --seed 2", "--launches", "1", "--steps", "4")
+    with no_process_stays():
+        done = ab(*typed, "-o", tmp_path / "out", start_timeout_s=30)
+    assert done.returncode == 1, done.stderr
+    for record in records_of(tmp_path / "out").values():
+        assert record.status == "timeout"
+        assert "no step of a torch.optim optimizer came" in record.error.message
 
 
 def test_two_commits_start_alike_where_they_are_asked_to(tmp_path):
@@ -223,6 +228,6 @@ def test_check_tells_what_a_plan_of_commands_starts(tmp_path):
     plan = tmp_path / "plan.yaml"
     arm = {"command": TORCHRUN, "directory": str(SCRIPTS)}
     plan.write_text(yaml.safe_dump({"name": "n", "baseline": "a", "arms": {"a": arm}}))
-    done = ringside("check", plan)
+    done = ringside_here("check", plan)
     assert done.returncode == 0, done.stderr
     assert f"  arm        a: 2 ranks by torchrun, in {SCRIPTS}\nnothing to mend" in done.stdout

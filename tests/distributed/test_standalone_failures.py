@@ -12,7 +12,7 @@ import pytest
 
 from measurement.addresses import free_port
 from measurement.records.results import ResultsFolder
-from tests.conftest import REPOSITORY, needs_horovod, ringside_here, wait_until, write_plan
+from tests.conftest import REPOSITORY, drawn, needs_horovod, ringside_here, wait_until, write_plan
 from tests.kit.commands import environment
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
@@ -40,8 +40,7 @@ SHORT_MPI = [
 ]
 ENDS_S = 150
 CELLS = [
-    ("torchrun", "KilledDDP"),
-    pytest.param("horovodrun", "KilledHorovod", marks=needs_horovod),
+    *drawn([("torchrun", "KilledDDP"), pytest.param("horovodrun", "KilledHorovod", marks=needs_horovod)], number=1),
     ("spawn", "RaisingDDP"),
     ("spawn", "HangingDDP"),
 ]
@@ -81,7 +80,7 @@ def test_a_run_whose_peer_fails_ends_and_keeps_its_blocks(tmp_path, launcher, ba
     assert "failed" in (tmp_path / "report" / "report.md").read_text()
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
+@pytest.mark.parametrize("launcher", drawn(["torchrun", "mpirun"], number=1))
 def test_an_interrupted_run_ends_and_keeps_its_blocks(tmp_path, launcher):
     """Not under horovodrun (0.28.1), which may wait for ever in its own threads after its ranks have ended."""
     process = start(launcher, None, tmp_path / "run")

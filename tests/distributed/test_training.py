@@ -12,7 +12,7 @@ import torch
 
 from measurement.records.results import ResultsFolder
 from measurement.world import World
-from tests.conftest import HAS_HOROVOD
+from tests.conftest import HAS_HOROVOD, drawn
 from tests.distributed.ranks import training
 from tests.distributed.ranks.interrupted import DIES_AT
 from tests.kit.commands import MPIRUN, forked, run
@@ -50,31 +50,39 @@ def epochs_of(folder):
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    """Without checkpoints. Halving is exact, so two ranks of DDP and of Horovod have the same losses to the last bit."""
-    folder = tmp_path_factory.mktemp("uninterrupted")
-    done = train("ddp", folder, "--tensorboard", folder / "events")
+def told(tmp_path_factory):
+    """Where a run nobody interrupts wrote, which prints as it goes, and what it printed."""
+    folder = tmp_path_factory.mktemp("told")
+    more = ("--print-every", "5", "--checkpoint", folder / "kept.pt", "--tensorboard", folder / "events")
+    done = train("ddp", folder / "out", *more)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("held out: loss") == 3
-    assert len(list((folder / "events").glob("events.out.tfevents.*"))) == 1, "rank 0's"
-    return epochs_of(folder)
+    return folder, done.stdout
 
 
-KILLED = [
-    ("ddp", "1:8", "epoch 2, step 6 of 13"),
-    ("fsdp2", "1:12", "epoch 2, step 11 of 13"),
-    ("zero", "2:8", "epoch 3, step 6 of 13"),
-    *([("hvd", "2:12", "epoch 3, step 11 of 13")] if HAS_HOROVOD else []),
+@pytest.fixture(scope="module")
+def uninterrupted(told):
+    """Its epochs. Halving is exact, so two ranks of DDP and of Horovod have the same losses to the last bit."""
+    return epochs_of(told[0] / "out")
+
+
+KILLED = drawn(["ddp", "fsdp2", "zero", *["hvd"] * HAS_HOROVOD], number=2)
+"""Who goes on from the checkpoint of the one before, until it dies itself."""
+DEATHS = [
+    ("1:8", "epoch 2, step 6 of 13"),
+    ("1:12", "epoch 2, step 11 of 13"),
+    ("2:8", "epoch 3, step 6 of 13"),
+    ("2:12", "epoch 3, step 11 of 13"),
 ]
-"""Who goes on from the checkpoint of the one before, before which batch it dies, and where the next one begins."""
+"""Before which batch each dies, and where the next one begins; the last is always the last."""
 
 
-@pytest.mark.timeout(600)  # five runs, one after another
+@pytest.mark.timeout(600)  # several runs, one after another
 def test_a_training_that_is_killed_again_and_again_goes_on_under_any_backend_as_if_nothing_had_happened(
     tmp_path, monkeypatch, uninterrupted
 ):
     keep, begins = ["--checkpoint", tmp_path / "kept.pt", "--checkpoint-steps", "5"], None
-    for runner, dies_at, next_begins in KILLED:
+    deaths = [*DEATHS[: len(KILLED) - 1], DEATHS[-1]]
+    for runner, (dies_at, next_begins) in zip(KILLED, deaths, strict=True):
         monkeypatch.setenv(DIES_AT, dies_at)
         killed = train(runner, tmp_path / runner, *keep, *["--resume"] * bool(begins))
         assert killed.returncode != 0
@@ -91,22 +99,21 @@ def test_a_training_that_is_killed_again_and_again_goes_on_under_any_backend_as_
     assert len(ResultsFolder(tmp_path / "resumed").steps(record)) == 2 * 13
 
 
-def test_a_training_is_told_as_it_goes_and_its_best_is_kept_and_evaluated(tmp_path, uninterrupted):
-    events, kept = tmp_path / "events", tmp_path / "kept.pt"
-    done = train("ddp", tmp_path / "out", "--print-every", "5", "--checkpoint", kept, "--tensorboard", events)
-    assert done.returncode == 0, done.stderr
-    assert epochs_of(tmp_path / "out") == uninterrupted
-    told = re.findall(
-        r"^epoch (\d)/3  step (\d+)/13  loss ([\d.]+)  [\d,.]+ images/s  data wait \d+%  \d:\d\d:\d\d left$", done.stdout, re.M
+def test_a_training_is_told_as_it_goes_and_its_best_is_kept_and_evaluated(tmp_path, told, uninterrupted):
+    folder, printed = told
+    assert printed.count("held out: loss") == 3
+    assert len(list((folder / "events").glob("events.out.tfevents.*"))) == 1, "rank 0's"
+    lines = re.findall(
+        r"^epoch (\d)/3  step (\d+)/13  loss ([\d.]+)  [\d,.]+ images/s  data wait \d+%  \d:\d\d:\d\d left$", printed, re.M
     )
-    assert [(epoch, step) for epoch, step, _ in told] == [(epoch, step) for epoch in "123" for step in ("5", "10")]
-    assert float(told[1][2]) == pytest.approx(statistics.fmean(uninterrupted[0]["step_losses"][5:10]), abs=1e-3)
-    assert list(written(events, "loss/step")) == list(range(39)), "each step once"
+    assert [(epoch, step) for epoch, step, _ in lines] == [(epoch, step) for epoch in "123" for step in ("5", "10")]
+    assert float(lines[1][2]) == pytest.approx(statistics.fmean(uninterrupted[0]["step_losses"][5:10]), abs=1e-3)
+    assert list(written(folder / "events", "loss/step")) == list(range(39)), "each step once"
     top1 = [epoch["held_out_top1"] for epoch in uninterrupted]
-    best = torch.load(tmp_path / "kept.best.pt", weights_only=True)
+    best = torch.load(folder / "kept.best.pt", weights_only=True)
     assert len(best["finished"]) == 1 + top1.index(max(top1))
     evaluate = ["--workload", training.WORKLOAD, "--evaluate", "--parity-steps", "0"]
-    done = run(*SPAWN, "runners.ddp", *evaluate, "--checkpoint", tmp_path / "kept.best.pt", "-o", tmp_path / "evaluated")
+    done = run(*SPAWN, "runners.ddp", *evaluate, "--checkpoint", folder / "kept.best.pt", "-o", tmp_path / "evaluated")
     assert done.returncode == 0, done.stderr
     right = max(top1) / uninterrupted[0]["held_out_count"]
     assert f"top1_accuracy {right:.2%}" in done.stdout

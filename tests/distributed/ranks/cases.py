@@ -323,6 +323,15 @@ def refusals():
 
 
 @case
+def operations(file):
+    """Every operation on every dtype."""
+    import operations_table
+
+    start()
+    operations_table.write_tables(file)
+
+
+@case
 def absent(folder):
     """Rank 0 stays away: the others' errors say in what, who and out of how many; by wait, future and the call itself.
 

@@ -1,10 +1,9 @@
 """Every operation on every dtype over the group, checked against what torch computes itself.
 
-``mpirun -np N python operations_table.py FILE``: FILE gets two tables as JSON, of tensors as they are and of tensors broken up as
+``mpirun -np N python cases.py operations:FILE``: FILE gets two tables as JSON, of tensors as they are and of tensors broken up as
 those beyond 32-bit counts are; a readable one is printed.
 """
 
-import argparse
 import json
 from pathlib import Path
 
@@ -202,18 +201,15 @@ def show(table):
         print(f"{label:<22}" + " ".join(f"{mark:>{len(name)}}" for mark, name in zip(cells, names, strict=True)), flush=True)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path)
-    given = parser.parse_args()
-    dist.init_process_group("mpi4py", init_method="mpi4py://")
-    whole = make_table()
+def write_tables(file):
+    """Over the default group."""
+    whole, limit = make_table(), mpi_operations.LIMIT_BYTES
     mpi_operations.LIMIT_BYTES = SMALL_LIMIT_BYTES
-    tables = [whole, make_table()]
+    broken_up = make_table()
+    mpi_operations.LIMIT_BYTES = limit
     if dist.get_rank() == 0:
         show(whole)
-        given.file.write_text(json.dumps(tables))
-    dist.destroy_process_group()
+        Path(file).write_text(json.dumps([whole, broken_up]))
 
 
 def make_table():
@@ -222,7 +218,3 @@ def make_table():
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
     return {label: {name: max(rank[label][name] for rank in everyone) for name in row} for label, row in mine.items()}
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,7 @@
 """A small script of a user's, under Horovod, DDP or alone, that may end, crash or never step; it knows nothing of Ringside."""
 
 import argparse
+import time
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -41,7 +42,9 @@ while steps < given.steps:
     for inputs, targets in loader:
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(inputs), targets).backward()
-        if not given.never_step:
+        if given.never_step:
+            time.sleep(0.1)
+        else:
             optimizer.step()
         steps += 1
         if steps == given.crash_at:
