@@ -156,10 +156,10 @@ def test_arms_carry_what_they_are(sound):
 def test_same_against_same_is_not_called_different(tmp_path):
     calls = []
     truth, plan = Truth(ratios={"horovod-gloo": 1.0}), make_plan(["horovod-gloo"], rounds=8, block_steps=1, floor=False)
-    for seed in range(8):
+    for seed in range(4):
         folder = write_results(tmp_path / str(seed), truth=truth, plan=plan, seed=seed)
         calls += [result.verdict for result in conclude(folder).results]
-    assert sum(call in ("faster", "slower") for call in calls) <= 2
+    assert sum(call in ("faster", "slower") for call in calls) <= 1
 
 
 @pytest.mark.slow
