@@ -1,4 +1,4 @@
-"""A study over two rates of a lab's links: the slow one is felt, bytes are what a ring needs, and the lab is as it was before."""
+"""A comparison over a lab's links at another rate: it is felt, bytes are what a ring needs, and the lab is as it was before."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 import yaml
 
 from measurement.records.results import ResultsFolder
-from reports.compose_study import conclude_study
-from runners.lab.links import INTERFACE, SWITCH
+from reports import conclude
+from runners.lab.links import INTERFACE, SWITCH, reshape
 from runners.lab.namespaces import run_in_network
+from runners.lab.state import load_settings
 from tests.cluster.conftest import enter
 from tests.conftest import TINY, ringside
 
@@ -31,9 +32,8 @@ def queues():
 
 def write_plan(folder, **changes):
     measurement = {**TINY["measurement"], "rounds": 2, "block_steps": 2, "warmup_steps": 1, "local_every": 1, "control": False}
-    points = {"100mbit": {"link_rate": "100mbit"}, "unshaped": {"link_rate": "unshaped"}}
-    content = {**TINY, "workload": f"{LARGE}:Large", "local_batch_size": 2}
-    content |= {"hosts": "host1:1,host2:1", "network_interface": "eth0", "arms": ARMS, "measurement": measurement, "points": points}
+    content = {**TINY, "workload": f"{LARGE}:Large", "local_batch_size": 2, "link_rate": "100mbit"}
+    content |= {"hosts": "host1:1,host2:1", "network_interface": "eth0", "arms": ARMS, "measurement": measurement}
     (folder / "plan.yaml").write_text(yaml.safe_dump({**content, **changes}))
     return folder / "plan.yaml"
 
@@ -44,22 +44,28 @@ def test_a_slow_link_is_felt_and_its_bytes_are_a_rings(lab, tmp_path):
     done = enter("host1", "ringside", "compare", write_plan(tmp_path), "-o", tmp_path / "out")
     assert done.returncode == 0, done.stdout + done.stderr
     assert queues() == before
-    found = conclude_study(ResultsFolder(tmp_path / "out"))
-    slow, free = found.points
-    for arm in ARMS:
-        needed = slow.arm(arm).links[0].needed_bytes
+    found = conclude(ResultsFolder(tmp_path / "out"))
+    for arm in map(found.arm, ARMS):
+        needed = arm.links[0].needed_bytes
         assert needed > 2.8e6
         seconds = needed * 8 / SLOW_BITS_PER_S
-        assert slow.arm(arm).exposed_exchange_s.value > 0.5 * seconds > 0.1, "such a link needs a fifth of a second for it"
-        assert slow.arm(arm).exposed_exchange_s.value > free.arm(arm).exposed_exchange_s.value
-        for point in (slow, free):
-            links = point.arm(arm).links
-            assert [link.host for link in links] == ["host1", "host2"]
-            for link in links:
-                assert link.sent_bytes == pytest.approx(link.needed_bytes, rel=0.2)
-                assert link.received_bytes == pytest.approx(link.needed_bytes, rel=0.2)
-    assert any(line.startswith("Exposed exchange of ddp, per step: ") for line in found.findings)
+        assert arm.exposed_exchange_s.value > 0.5 * seconds > 0.1, "such a link needs a fifth of a second for it"
+        assert [link.host for link in arm.links] == ["host1", "host2"]
+        for link in arm.links:
+            assert link.sent_bytes == pytest.approx(link.needed_bytes, rel=0.2)
+            assert link.received_bytes == pytest.approx(link.needed_bytes, rel=0.2)
     assert "## Bytes per link" in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_links_can_be_left_unshaped_and_shaped_again(lab):
+    """As at the points of a study."""
+    before, settings = queues(), load_settings()
+    reshape(settings, None)
+    try:
+        assert not any(kind == "tbf" for kind, _ in queues())
+    finally:
+        reshape(settings, settings.rate_bits_per_s)
+    assert queues() == before
 
 
 def test_outside_of_the_lab_it_is_refused(lab, tmp_path):

@@ -145,7 +145,6 @@ def test_a_job_that_is_stopped_keeps_what_it_measured_and_is_gone_on_with(tmp_pa
     wait_until(
         lambda: any(record.launch == 0 and record.complete for record in ResultsFolder(out).records()), seconds=ENDS_S, every_s=0.2
     )
-    time.sleep(3)
     assert "RUNNING" in enter("host1", "ringside", "status", out).stdout
     enter("host1", "scancel", "--batch", "--signal=TERM", job_id)
     wait_for(job_id)

@@ -215,12 +215,3 @@ class Crashes(Plain):
         import signal
 
         os.kill(os.getpid(), signal.SIGSEGV)
-
-
-class Prints(Plain):
-    def build_model(self):
-        import atexit
-
-        print("building", end="")
-        atexit.register(print, "after all")
-        return super().build_model()

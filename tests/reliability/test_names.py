@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from measurement.records.results import ResultsFolder
-from tests.conftest import HAS_HOROVOD, TINY, needs_horovod
+from tests.conftest import HAS_HOROVOD, TINY
 from tests.kit.commands import run
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
@@ -68,24 +68,17 @@ def test_a_comparison_in_a_folder_with_all_six(folder):
     }
     arms = {name: arm for name, arm in arms.items() if HAS_HOROVOD or name == "ddp"}
     measurement = {**TINY["measurement"], "rounds": 2, "control": not HAS_HOROVOD}
-    plan = {**TINY, "workload": "workloads.py:Own", "local_batch_size": 4, "arms": arms}
+    plan = {**TINY, "workload": "workloads.py:Own", "world_size": 1, "local_batch_size": 4, "arms": arms}
     (folder / "plan.yaml").write_text(yaml.safe_dump({**plan, "measurement": measurement}))
     done = run("ringside", "compare", "plan.yaml", "-o", "out", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {record.status for record in ResultsFolder(folder / "out").records()} == {"ok"}
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("torchrun", "--standalone", "--nproc-per-node", "1", "-m", "runners.ddp"),
-        pytest.param(("horovodrun", "--gloo", "-np", "1", "-H", "localhost:1", "python", "-m", "runners.hvd"), marks=needs_horovod),
-    ],
-    ids=["torchrun", "horovodrun"],
-)
-def test_a_standalone_run_in_a_folder_with_the_other_five(folder, command):
+def test_a_standalone_run_in_a_folder_with_the_other_five(folder):
     """In the current folder and on PYTHONPATH. Of runners.py Python itself makes the module that ``-m runners.ddp`` asks for."""
     (folder / "runners.py").unlink()
+    command = ("torchrun", "--standalone", "--nproc-per-node", "1", "-m", "runners.ddp")
     done = run(*command, *STANDALONE, cwd=folder, PYTHONPATH=str(folder))
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(ResultsFolder(folder / "out").records()) == 1 and "images/s" in done.stdout

@@ -10,7 +10,7 @@ import pytest
 from measurement.records.results import ResultsFolder
 from runners.driver.run_study import point_plans
 from runners.planning.plan_reading import read_plan
-from tests.conftest import ringside, write_plan
+from tests.conftest import ringside, ringside_here, write_plan
 from tests.kit.results_factory import write_results
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
@@ -171,7 +171,7 @@ def test_a_study_is_refused_at_each_point(tmp_path):
         rewritten(out / "points" / name / "manifest.json", lambda manifest, told=told: manifest.update(driver=told))
         for path in (out / "points" / name).glob("launch-*/*/record.json"):
             rewritten(path, silent)
-    refused = compared(plan, out, launches=2)
+    refused = ringside_here("compare", plan, "-o", out, "--set", "measurement.launches=2")
     assert refused.returncode == 2
     assert "(torch: 2.0.1 -> " in refused.stderr and " at two), and launches of both would be mixed" in refused.stderr
     assert launches_of(out / "points" / "one") == [0]

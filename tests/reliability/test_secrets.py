@@ -38,7 +38,8 @@ ARMS = {
 def test_no_process_shows_or_has_a_secret_of_the_drivers_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("SITE_API_KEY", SECRET)
     monkeypatch.setenv("SITE_FOLDER", "/site/data")
-    plan = write_plan(tmp_path, arms=ARMS, forward_environment=["SITE_*"], measurement={"control": False, "rounds": 1})
+    short = {"control": False, "rounds": 1, "local_every": 0}
+    plan = write_plan(tmp_path, world_size=1, arms=ARMS, forward_environment=["SITE_*"], measurement=short)
     command = [sys.executable, "-m", "runners.cli", "compare", str(plan), "-o", str(tmp_path / "out")]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     seen, with_folder, keys, tried, read_by_others = set(), set(), {}, set(), set()
@@ -115,7 +116,7 @@ def test_who_overwrites_a_job_in_the_drivers_store_has_nothing_imported(tmp_path
     """The port stands in the ranks' command lines, and they read their job seconds after they were started."""
     (tmp_path / "evil.py").write_text(EVIL.format(mark=str(tmp_path / "imported")))
     arms = {name: {"backend": name, "transport": "gloo", "launcher": "spawn"} for name in ("ddp", "naive")}
-    plan = write_plan(tmp_path, arms=arms, measurement={"control": False, "rounds": 1})
+    plan = write_plan(tmp_path, arms=arms, measurement={"control": False, "rounds": 1, "local_every": 0})
     command = [sys.executable, "-m", "runners.cli", "compare", str(plan), "-o", str(tmp_path / "out")]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_until(lambda: drivers_port() or process.poll() is not None, seconds=60)

@@ -50,6 +50,7 @@ def test_a_comparison_without_a_name_a_home_and_a_locale(tmp_path, nameless):
     folder.mkdir()
     plan = write_plan(
         tmp_path,
+        world_size=1,
         arms=ARMS,
         workload="mnist",
         workload_options={"data_dir": str(tmp_path / "données"), "loader_workers": 1},

@@ -102,7 +102,7 @@ def test_identical_launches_and_a_ratio_of_exactly_1(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("true", [1e-6, 1e-3, 1 / 18, 1e3, 1e6])
+@pytest.mark.parametrize("true", [1e-6, 1 / 18, 1e3])
 def test_huge_ratios_are_told_in_words_that_can_be_read(tmp_path, true):
     found = sound(tmp_path, Truth(ratios={ONE: true}, noise=0.01, drift=0.0, exposed_s=0.0))
     assert found.result(ONE).verdict == ("faster" if true > 1 else "slower")
@@ -111,12 +111,12 @@ def test_huge_ratios_are_told_in_words_that_can_be_read(tmp_path, true):
     assert charts(found)["pairs"]["layout"]["yaxis"]["type"] == "log"
 
 
-EVERY_ROUND = range(40)
+EVERY_ROUND = range(12)
 
 
 @pytest.mark.slow
 def test_far_beyond_what_load_does_there_is_a_verdict_on_a_machine_that_was_never_quiet(tmp_path):
-    found = sound(tmp_path, Truth(ratios={ONE: 1 / 18}, loaded_rounds=EVERY_ROUND, noise=0.1), rounds=40, launches=5)
+    found = sound(tmp_path, Truth(ratios={ONE: 1 / 18}, loaded_rounds=EVERY_ROUND, noise=0.1))
     result = found.result(ONE)
     assert (result.verdict, result.withheld_by, result.quiet_ratio) == ("slower", None, None)
     assert result.load_reach == pytest.approx(4.0, rel=0.1), "half of the cores were others'"
@@ -128,7 +128,7 @@ def test_far_beyond_what_load_does_there_is_a_verdict_on_a_machine_that_was_neve
 @pytest.mark.slow
 def test_what_load_may_have_made_is_no_verdict_where_no_round_was_quiet(tmp_path):
     truth = Truth(ratios={ONE: 1.0}, loaded_rounds=EVERY_ROUND, slowed_by_load={ONE: 3.0}, noise=0.01, drift=0.0)
-    found = sound(tmp_path, truth, rounds=40, launches=5)
+    found = sound(tmp_path, truth)
     assert (found.result(ONE).verdict, found.result(ONE).withheld_by) == ("undecided", "load")
     assert "no round was undisturbed; load alone may cause a factor of 4.0" in found.findings[0]
 

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from measurement.plans.plan import FLOOR
+from measurement.records.step_tables import steps_of
 from reports import conclude, write_reports
-from reports.conclusions.ranks import lateness
+from reports.conclusions.ranks import find_stragglers, lateness
 from reports.conclusions.step_terms import TERMS, terms_by_launch
 from reports.conclusions.steps import Steps
-from tests.kit.results_factory import SHARES, Truth, make_plan, write_results
+from tests.kit.results_factory import SHARES, Truth, make_launch, make_plan, write_results
 
 QUIET = {"noise": 0.002, "drift": 0.05}
 MEASURED = {"launches": 5, "rounds": 24}
+
+
+@pytest.fixture(scope="module")
+def burdened(tmp_path_factory):
+    """A folder and its comparison: the candidate's library takes 5 ms more of every step."""
+    plan = make_plan(["horovod-gloo"], **MEASURED)
+    truth = Truth(ratios={"horovod-gloo": 1.0}, overhead_s={"horovod-gloo": 0.005}, **QUIET)
+    folder = write_results(tmp_path_factory.mktemp("burdened"), truth=truth, plan=plan)
+    return folder, write_reports(folder)
 
 
 def conclude_truth(tmp_path, *, ratios=("horovod-gloo",), measurement=None, **truth):
@@ -70,8 +81,8 @@ def test_what_one_rank_takes_longer_is_imbalance_and_what_all_take_is_overhead()
 
 
 @pytest.mark.slow
-def test_terms_recover_the_truth_and_add_up(tmp_path):
-    found = conclude_truth(tmp_path, overhead_s={"horovod-gloo": 0.005})
+def test_terms_recover_the_truth_and_add_up(burdened):
+    _, found = burdened
     wait = SHARES["horovod"][0]
     local_s = 0.02 - 0.004
     terms = found.arm("horovod-gloo").step_terms_s
@@ -87,38 +98,25 @@ def test_terms_recover_the_truth_and_add_up(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_floor_is_no_arm(tmp_path):
-    found = conclude_truth(tmp_path)
+def test_the_floor_is_no_arm(burdened):
+    _, found = burdened
     assert FLOOR not in [arm.name for arm in found.arms]
     assert FLOOR not in [result.candidate for result in found.results]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("truth", "term", "words"),
-    [
-        (
-            {"overhead_s": {"horovod-gloo": 0.005}},
-            "library_overhead",
-            "because it takes 4.7",
-        ),
-        (
-            {"overhead_s": {"horovod-gloo": 0.005}, "held_up_s": {"horovod-gloo": 0.0045}},
-            "library_overhead",
-            "because its threads take the training thread's core for 4.7",
-        ),
-        (
-            {"overhead_s": {"horovod-gloo": -0.005}},
-            "library_overhead",
-            "because it takes 4.7",
-        ),
-    ],
-)
-def test_the_cause_is_named(tmp_path, truth, term, words):
-    found = conclude_truth(tmp_path, **truth)
-    assert found.result("horovod-gloo").because.term == term
-    assert words in found.findings[0]
-    assert ("less" if truth["overhead_s"]["horovod-gloo"] < 0 else "more") in found.findings[0]
+def test_the_cause_is_named(burdened, tmp_path):
+    _, more = burdened
+    overhead = {"horovod-gloo": 0.005}
+    held_up = conclude_truth(tmp_path / "held-up", overhead_s=overhead, held_up_s={"horovod-gloo": 0.0045})
+    less = conclude_truth(tmp_path / "less", overhead_s={"horovod-gloo": -0.005})
+    for found, words, word in (
+        (more, "because it takes 4.7", "more"),
+        (held_up, "because its threads take the training thread's core for 4.7", "more"),
+        (less, "because it takes 4.7", "less"),
+    ):
+        assert found.result("horovod-gloo").because.term == "library_overhead"
+        assert words in found.findings[0] and word in found.findings[0]
 
 
 @pytest.mark.slow
@@ -179,9 +177,15 @@ def test_a_rank_that_is_late_in_all_arms_is_named_in_all(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
-def test_no_rank_is_named_where_all_are_alike(tmp_path, seed):
-    folder = write_results(tmp_path, truth=Truth(noise=0.03), plan=make_plan(rounds=24), seed=seed)
-    assert [arm.by_rank.straggler for arm in conclude(folder).arms] == [None] * 4
+def test_no_rank_is_named_where_all_are_alike(seed):
+    """From records alone: the rest of a comparison, and its files, take most of the time."""
+    plan, truth = make_plan(rounds=24), Truth(noise=0.03)
+    launches = [make_launch(plan, truth, launch, random=np.random.default_rng([seed, launch])) for launch in range(3)]
+    records = [record for launch in launches for record in launch]
+    raw = pd.concat([steps_of(record).assign(launch=record.launch, arm=record.arm) for record in records])
+    local = Steps.of(raw[raw["kind"] == "local"]).rank_blocks
+    assert set(local["arm"]) == {*plan.compared_arms(), FLOOR}
+    assert find_stragglers(records, local) == {}
 
 
 def test_lateness_is_against_the_mean_of_the_others():
@@ -190,11 +194,8 @@ def test_lateness_is_against_the_mean_of_the_others():
 
 
 @pytest.mark.slow
-def test_every_report_shows_the_terms(tmp_path):
-    plan = make_plan(("horovod-gloo",), **MEASURED)
-    truth = Truth(ratios={"horovod-gloo": 1.0}, overhead_s={"horovod-gloo": 0.005}, **QUIET)
-    folder = write_results(tmp_path, truth=truth, plan=plan)
-    write_reports(folder)
+def test_every_report_shows_the_terms(burdened):
+    folder, _ = burdened
     markdown = (folder.root / "report.md").read_text()
     assert "| ms per step | step | computing | data wait | library overhead | straggler wait | exposed exchange |" in markdown
     assert "| ms per step | blocks | training thread runs | waits for a core | library's threads run |" in markdown

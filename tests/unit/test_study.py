@@ -69,6 +69,12 @@ def by_rate(tmp_path_factory):
     return write_points(tmp_path_factory.mktemp("by-rate"), study, truths)
 
 
+@pytest.fixture(scope="module")
+def reported(by_rate):
+    """What was concluded, once every report is written."""
+    return write_study(by_rate, points=True)
+
+
 def test_points_become_plans(tmp_path):
     points = {
         "one": {"world_size": 1},
@@ -186,8 +192,8 @@ def test_errors_of_a_quotient_add_as_squares():
 
 
 @pytest.mark.slow
-def test_where_the_verdict_flips(by_rate):
-    found = conclude_study(by_rate)
+def test_where_the_verdict_flips(reported):
+    found = reported
     assert (
         found.headline
         == "horovod-gloo is fastest at 2 of 4 points; no arm beats ddp-gloo at 2; it changes between 1gbit and 100mbit"
@@ -231,15 +237,14 @@ def test_failed_points_and_arms_are_told_with_their_cause(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_reports_of_a_study_are_the_same_twice_and_hold_every_point(by_rate):
-    found = write_study(by_rate, points=True)
+def test_the_reports_of_a_study_are_the_same_twice_and_hold_every_point(by_rate, reported):
     names = ("comparison.json", "report.md", "report.csv", "report.html")
     before = {name: (by_rate.root / name).read_bytes() for name in names}
-    assert Study.model_validate(json.loads(before["comparison.json"])) == found
+    assert Study.model_validate(json.loads(before["comparison.json"])) == reported
     write_study(by_rate)
     assert before == {name: (by_rate.root / name).read_bytes() for name in names}
     assert all(point.encode() in before[name] for name in names for point in RATES)
     assert all((by_rate.point(point).root / "report.html").is_file() for point in RATES)
-    assert {row.point: row.verdict for row in first_screen(found).candidates}["1gbit"] == "faster"
-    assert study_lines(found)
-    assert "speed_up" not in [column.name for column in results_table(found).columns], "all points have as many ranks"
+    assert {row.point: row.verdict for row in first_screen(reported).candidates}["1gbit"] == "faster"
+    assert study_lines(reported)
+    assert "speed_up" not in [column.name for column in results_table(reported).columns], "all points have as many ranks"

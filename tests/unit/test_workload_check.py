@@ -331,13 +331,6 @@ def test_a_process_that_dies_in_the_trial_is_told_with_the_users_line(tmp_path):
 
 
 @pytest.mark.process
-def test_what_a_workload_prints_is_not_its_answer():
-    done = ringside_here("check", f"{MISTAKES}:Prints")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith("nothing to mend\n")
-
-
-@pytest.mark.process
 def test_a_plans_arms_are_asked_too(tmp_path):
     path = tmp_path / "plan.yaml"
     path.write_text(PLAN.format(workload=f"{IDIOMS}:Unused"))
