@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from measurement.records.results import ResultsFolder
-from tests.conftest import REPOSITORY, needs_horovod, no_process_stays, ringside, started_processes, wait_until, write_plan
+from tests.conftest import HAS_HOROVOD, REPOSITORY, needs_horovod, no_process_stays, ringside_here, wait_until, write_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 WRONG = Path(__file__).parent / "plugins" / "wrong.py"
+KILLED = WRONG.with_name("fails_later.py")
 ROUNDS = 8
 
 
@@ -35,10 +36,12 @@ def failures(tmp_path_factory):
     arms = {
         name.lower(): {"backend": f"{WRONG}:{name}", "transport": "gloo", "launcher": launchers.get(name, "spawn")} for name in BAD
     }
+    if HAS_HOROVOD:
+        arms["horovod"] = {"backend": f"{KILLED}:KilledHorovod", "transport": "gloo", "launcher": "horovodrun"}
     measurement = {"control": False, "rounds": ROUNDS, "local_every": 0, "block_timeout_s": 8}
     plan = write_plan(folder, arms={"ddp": {"backend": "ddp"}, **arms}, measurement=measurement)
     with no_process_stays():
-        done = ringside("compare", plan, "-o", folder / "out")
+        done = ringside_here("compare", plan, "-o", folder / "out")
     return folder / "out", done, {record.arm: record for record in ResultsFolder(folder / "out").records()}
 
 
@@ -49,6 +52,7 @@ def test_arms_fail_and_the_other_finishes(failures):
     assert len(records["ddp"].blocks) == ROUNDS
     found = json.loads((folder / "comparison.json").read_text())
     expected = {"ddp": "ok"} | {name.lower(): status for name, (status, _, _) in BAD.items()}
+    expected |= {"horovod": "failed"} if HAS_HOROVOD else {}
     assert {arm["name"]: arm["status"] for arm in found["arms"]} == expected
 
 
@@ -69,6 +73,16 @@ def test_a_failed_arm_is_told_with_the_rank_that_did_it_and_its_log(failures, na
     if name == "Hangs":
         assert "misbehave" in bad.error.log_tail["rank-1.log"]  # the traceback of where it hangs
     assert message in (folder / "report.md").read_text()
+
+
+@needs_horovod
+def test_a_killed_horovod_rank_is_told_with_its_launcher(failures):
+    _, done, records = failures
+    assert records["horovod"].status == "failed"
+    assert records["horovod"].launcher == "horovodrun"
+    assert "died" in records["horovod"].error.message
+    assert 0 < len(records["horovod"].blocks) < ROUNDS
+    assert any("horovod failed" in line and "died" in line for line in done.stderr.splitlines())
 
 
 SAYS_EACH_BLOCK = {"backend": f"{WRONG}:SaysEachBlock", "transport": "gloo"}
@@ -95,14 +109,6 @@ def blocks_begun(folder, arm):
     return max(0, log.read_text().count("block\n") - TRIALS) if log.is_file() else 0
 
 
-def wait_for_line(process, *words):
-    """Until the comparison says so on stderr."""
-    for line in process.stderr:
-        if all(word in line for word in words):
-            return
-    pytest.fail(f"it never said {words}")
-
-
 def test_an_interrupted_comparison_keeps_its_blocks_and_resumes(tmp_path):
     """Also the rounds since the last half minute's write: nothing but the interruption writes so soon."""
     process = begin(tmp_path, arms={"ddp": {**SAYS_EACH_BLOCK, "launcher": "spawn"}})
@@ -121,25 +127,3 @@ def test_an_interrupted_comparison_keeps_its_blocks_and_resumes(tmp_path):
         assert record.status == "ok"
         assert record.blocks
     assert (tmp_path / "out" / "report.html").is_file()
-
-
-@needs_horovod
-def test_a_killed_horovod_rank_is_told_with_its_launcher(tmp_path):
-    horovod = {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"}
-    process = begin(tmp_path, baseline="says", arms={"says": {**SAYS_EACH_BLOCK, "launcher": "spawn"}, "horovod": horovod})
-    try:
-        wait_for_blocks(tmp_path, "says")
-        ranks = [p for p in started_processes() if p.cmdline()[1:3] == ["-m", "runners.rank.worker"] and "horovod" in p.cmdline()]
-        assert len(ranks) == 2
-        ranks[0].kill()
-        wait_for_line(process, "horovod failed", "died")
-        wait_for_blocks(tmp_path, "says")
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-    finally:
-        process.kill()
-    records = {record.arm: record for record in ResultsFolder(tmp_path / "out").records()}
-    assert records["horovod"].status == "failed"
-    assert "died" in records["horovod"].error.message
-    assert records["says"].status == "ok"
-    assert len(records["says"].blocks) > len(records["horovod"].blocks)

@@ -70,6 +70,7 @@ def test_time_to_train_by_ranks(tmp_path):
         points=points,
         scaling="strong",
         threads=1,
+        local_batch_size=128,
         training={"epochs": 2},
         measurement={"control": False, "local_every": 0},
     )
