@@ -107,7 +107,7 @@ def test_the_machine_meanwhile_stays_in_its_launch_and_memory_stands_once(shown)
     drawn = charts(found.model_copy(update={"machine_table": column}))["machine"]
     first, second = drawn["data"][0]["x"]
     assert first < second
-    assert HtmlReport().render(found).decode().count(">GiB at peak<") == 1
+    assert HtmlReport().render(found).decode().count(">peak GiB<") == 1
     assert b"peak memory" not in HtmlReport().render(found)
 
 

@@ -67,7 +67,7 @@ def test_json_holds_what_the_issue_names(folder, comparison):
 
 
 def test_every_format_renders_scripts(folder, comparison):
-    for name in REGISTRY.names():
+    for name in (name for name in REGISTRY.names() if not REGISTRY.resolve(name).is_sent):
         report = make_report(name)
         if report.has_content(comparison):
             assert report.render(comparison) == report.render(comparison)
