@@ -175,7 +175,7 @@ def _by_case(arm: ArmSummary, comparison: Comparison) -> Candidate:
 def _marks(
     arms: Sequence[ArmSummary], results: Sequence[RatioSummary], *, control: str, of: Comparison | None = None
 ) -> list[Mark]:
-    """The four marks.
+    """The four marks; the last one only where arms can be checked one at a time (``measurement.alone_every``).
 
     Args:
         arms: all of them.
@@ -183,11 +183,12 @@ def _marks(
         control: what the control says.
         of: the comparison that they are of; None: a study's point, of which less is kept.
     """
+    never_alone = of is not None and (of.are_scripts or of.training is not None or bool(of.cases))
     return [
         _control(results, control, by_seed=bool(of and of.training)),
         _quiet(arms),
         _same_work(arms, results, of),
-        _alone(results),
+        *([] if never_alone else [_alone(results)]),
     ]
 
 

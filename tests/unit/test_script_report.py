@@ -13,6 +13,7 @@ from reports.charts.comparison_charts import charts
 from reports.formats.terminal import comparison_lines
 from reports.schema import Comparison
 from reports.tables.sections import sections
+from reports.wording.first_screen import first_screen
 from reports.wording.method import method
 from reports.wording.script_sentences import first_lines
 from tests.kit.results_factory import Truth
@@ -64,6 +65,10 @@ def test_json_holds_what_the_issue_names(folder, comparison):
     assert stored["equality"]["first_difference_step"] == 1
     assert set(stored["equality"]["start"]) == {"old-control", "new"}
     assert Comparison.model_validate(stored) == comparison
+
+
+def test_scripts_are_not_told_of_a_check_that_they_cannot_have(comparison):
+    assert [mark.name for mark in first_screen(comparison).marks] == ["control", "quiet machine", "same work"]
 
 
 def test_every_format_renders_scripts(folder, comparison):
