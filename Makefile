@@ -8,6 +8,8 @@ PYTHON ?= python3
 HOROVOD_OPERATIONS ?= auto
 # Tests wait for processes as long as they compute, so one more than two cores; those that make a lab share a worker.
 WORKERS ?= 3
+# commit: a third of the costly tests, another third for each commit. all: every test and every case.
+DRAW ?= commit
 # More arguments for pytest, such as PYTEST_ARGS="tests/unit -x".
 PYTEST_ARGS ?=
 # Of `make versions`.
@@ -51,8 +53,8 @@ compare: setup ## compare Horovod and DDP on this machine (PLAN=plans/local.yaml
 quick: check ## run the checks and the unit tests that start no process and take no time
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) -m 'not process and not browser and not slow' tests/unit $(PYTEST_ARGS)
 
-test: check ## run the checks and every test; skipped tests are listed with the reason
-	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --no-loadscope-reorder $(PYTEST_ARGS)
+test: check ## run the checks and the tests; skipped tests are listed with the reason
+	@RINGSIDE_DRAW=$(DRAW) $(BIN)/python -m pytest --numprocesses $(WORKERS) --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: setup ## lint, formatting, types
 	@$(BIN)/ruff check .

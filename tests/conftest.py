@@ -77,13 +77,19 @@ START_PROCESSES = ("distributed", "cluster", "gpu")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark each test by its folder, and as one that starts processes."""
+    """Mark each test by its folder, and as one that starts processes. In ``make test`` a third of the costly ones is drawn."""
     for item in items:
         folder = item.path.relative_to(REPOSITORY / "tests").parts[0]
         if folder in FOLDERS:
             item.add_marker(folder)
         if folder in START_PROCESSES or "no_processes_left" in item.fixturenames:
             item.add_marker("process")
+    if os.environ.get("RINGSIDE_DRAW") == "commit":
+        costly = [item for item in items if item.get_closest_marker("costly")]
+        kept = drawn(range(len(costly)), number=len(costly) // 3)
+        for number, item in enumerate(costly):
+            if number not in kept:
+                item.add_marker(pytest.mark.skip(reason="costly, and not drawn for this commit: make test DRAW=all runs it"))
 
 
 def pytest_sessionfinish(session, exitstatus):
@@ -145,7 +151,7 @@ def cheap_launcher(arm):
 def drawn(cases, *, number):
     """So many of the cases, by the commit: other ones with each change, and the same ones again for who looks at a failure.
 
-    All of them where ``RINGSIDE_DRAW=all`` is set.
+    All of them where ``RINGSIDE_DRAW=all`` is set, as ``make test DRAW=all`` does.
     """
     if os.environ.get("RINGSIDE_DRAW") == "all":
         return list(cases)

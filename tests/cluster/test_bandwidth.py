@@ -38,6 +38,7 @@ def write_plan(folder, **changes):
     return folder / "plan.yaml"
 
 
+@pytest.mark.costly
 def test_a_slow_link_is_felt_and_its_bytes_are_a_rings(lab, tmp_path):
     before = queues()
     assert all(kind == "tbf" and "1Gbit" in rest for kind, rest in before)

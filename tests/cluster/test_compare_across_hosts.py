@@ -112,6 +112,7 @@ def test_every_arm_of_the_plan_for_two_hosts(nothing_left, tmp_path):
     assert manifest.warnings == []
 
 
+@pytest.mark.costly
 def test_a_block_counts_whose_reply_was_lost_and_a_rank_far_away_leaves_its_last_words(nothing_left, tmp_path):
     arms = {"naive": PAIR["naive"], "mute": {"backend": f"{MUTE}:Mute", "transport": "gloo", "launcher": "torchrun-c10d"}}
     done = compare(write_plan(tmp_path, arms=arms, baseline="naive"), tmp_path / "out")
@@ -155,6 +156,7 @@ def driver_of(process):
     return next(psutil.Process(pid) for pid in found if "compare" in psutil.Process(pid).cmdline()[:4])
 
 
+@pytest.mark.costly
 def test_a_killed_driver_leaves_nothing_on_either_host(nothing_left, tmp_path):
     """Not even frozen ranks, nor a torchrun on the other host. The fixture looks."""
     kept = spools()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from measurement.records.results import ResultsFolder
@@ -18,6 +19,7 @@ ROUNDS = 8
 ARMS = {name: {"backend": name, "transport": "gloo", "launcher": "spawn"} for name in ("ddp", "naive")}
 
 
+@pytest.mark.costly
 def test_a_neighbour_who_scans_and_talks_garbage_changes_nothing(lab, tmp_path):
     measurement = {
         "rehearsal": "never",

@@ -60,6 +60,7 @@ def test_each_launcher_reaches_both_hosts(nothing_left, tmp_path):
     assert {arm: found["verdict"] for arm, found in start.items()} == {"horovodrun": "equal", "mpirun": "equal"}
 
 
+@pytest.mark.costly
 def test_hosts_are_those_of_the_commands_and_a_script_that_fails_there_is_told(nothing_left, tmp_path):
     typed = (HOROVODRUN, f"{HOROVODRUN} --crash-at 3", "--name-a", "well", "--name-b", "crashes", "-o", tmp_path / "out")
     settings = [word for name, value in MEASUREMENT.items() for word in ("--set", f"measurement.{name}={value}".lower())]
@@ -72,6 +73,7 @@ def test_hosts_are_those_of_the_commands_and_a_script_that_fails_there_is_told(n
     assert ResultsFolder(tmp_path / "out").read_plan().hosts == "host1:1,host2:1"
 
 
+@pytest.mark.costly
 def test_a_host_that_lacks_the_variables_is_told(nothing_left, tmp_path):
     """The environment is dropped on the way, as by a wrapper around ssh. Both arms are silent, so nothing is measured."""
     lacks = ("-u RINGSIDE_PROBE -u PYTHONPATH", "-u PYTHONPATH -u RINGSIDE_PROBE")

@@ -137,6 +137,7 @@ def test_a_comparison_is_submitted_and_measured_without_ssh(tmp_path):
     assert f"job {job_id}: not in the queue: it has ended" in told and "1 of 1 launches are measured" in told
 
 
+@pytest.mark.costly
 def test_a_job_that_is_stopped_keeps_what_it_measured_and_is_gone_on_with(tmp_path):
     """As at its time limit, before which Slurm sends the same signal; the nodes have unlike numbers of ranks."""
     arms, hosts = {name: ARMS[name] for name in ("spawn", "srun")}, "host1:2,host2:1"
@@ -179,6 +180,7 @@ def test_scripts_are_compared_in_a_job(tmp_path):
     assert records["hvd"].ranks[0].backend["library"] == "horovod"
 
 
+@pytest.mark.costly
 def test_a_lost_node_is_named_and_what_was_measured_kept(tmp_path):
     """The last test here: the node does not come back."""
     arms = {name: ARMS[name] for name in ("spawn", "srun")}

@@ -41,6 +41,7 @@ def hidden(lab):
     assert enter("host2", "umount", "/etc/hosts").returncode == 0
 
 
+@pytest.mark.costly
 def test_a_greeting_is_passed_over(greeting, tmp_path):
     done = enter("host1", "ringside", "hosts", "-H", "host1:1,host2:1")
     assert done.returncode == 0, done.stdout + done.stderr

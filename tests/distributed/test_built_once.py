@@ -10,6 +10,8 @@ import subprocess
 import sys
 from collections import defaultdict
 
+import pytest
+
 from measurement.records.results import ResultsFolder
 from tests.conftest import REPOSITORY, ringside_here, write_plan
 from tests.distributed.plugins.told_builds import FILE
@@ -37,6 +39,7 @@ def require_built_once(told, *, ranks, steps):
     assert [sum(before < steps for before in builds) for builds in trained] == [1] * ranks
 
 
+@pytest.mark.costly
 def test_under_a_driver(tmp_path):
     told = tmp_path / "builds"
     measurement = {"control": True}
@@ -54,6 +57,7 @@ def test_under_a_driver(tmp_path):
     assert began == ["ddp-control", "ddp"], "the baseline is not always the first"
 
 
+@pytest.mark.costly
 def test_without_a_driver(tmp_path):
     told = tmp_path / "builds"
     ranks = [sys.executable, "-m", "runners.spawn", "--nproc-per-node", "1", "-m", "runners.ddp", "--workload", WORKLOAD]

@@ -75,6 +75,7 @@ def lacks(library, case):
 
 
 @needs_horovod
+@pytest.mark.costly
 def test_all_that_the_libraries_document_works_and_nothing_else_is_left_out(tmp_path):
     arms = {
         "ddp-mpi": {"backend": "ddp", "transport": "mpi", "launcher": "mpirun"},
@@ -96,6 +97,7 @@ def test_all_that_the_libraries_document_works_and_nothing_else_is_left_out(tmp_
     assert {case.busbw_factor for case in records["ddp"].cases if case.operation.startswith("group_all_reduce")} == {1.0}
 
 
+@pytest.mark.costly
 def test_a_wrong_value_makes_the_arm_wrong_before_its_time_counts(tmp_path):
     arms = {
         name.lower(): {"backend": f"{WRONG}:{name}", "transport": "gloo", "launcher": "spawn"} for name in ("Wrong", "WrongLater")
@@ -115,6 +117,7 @@ def test_a_wrong_value_makes_the_arm_wrong_before_its_time_counts(tmp_path):
 
 
 @needs_horovod
+@pytest.mark.costly
 def test_standing_alone_it_prints_latencies_and_what_is_not_offered(tmp_path):
     options = ["--workload-option", "operations=[all_reduce, send_recv]", "--workload-option", "sizes=[1KiB]"]
     arguments = ["--workload", "collectives", *options, "--blocks", "2", "--block-steps", "5", "-o", tmp_path]

@@ -55,6 +55,7 @@ def test_horovod_and_ddp_agree_with_the_reference_and_are_compared(tmp_path, mon
 
 
 @needs_horovod
+@pytest.mark.costly
 def test_horovods_options_reach_the_library_and_pass_the_gate(tmp_path):
     def arm(transport="mpi", **options):
         return {"backend": "horovod", "transport": transport, "options": options}
@@ -112,6 +113,7 @@ def test_ddps_options_reach_the_library_and_one_process_may_take_the_place_of_al
     assert a_step == of_one
 
 
+@pytest.mark.costly
 def test_single_spawned_and_synthetic(tmp_path):
     plan = write_plan(
         tmp_path,
@@ -134,6 +136,7 @@ def test_single_spawned_and_synthetic(tmp_path):
     assert all(arm["resources"]["flops_per_s"]["value"] > 0 for arm in found["arms"])
 
 
+@pytest.mark.costly
 def test_a_budget_of_minutes_makes_three_launches_at_least_and_is_spent_once(tmp_path):
     lengths = {"launches": None, "rounds": None, "control": False, "local_every": 0}
     arms = {"ddp": {"backend": "ddp"}, "other": {"backend": "ddp", "options": {"bucket_cap_mb": 1}}}
@@ -154,6 +157,7 @@ def test_a_budget_of_minutes_makes_three_launches_at_least_and_is_spent_once(tmp
     assert "every launch is measured already" in again.stderr
 
 
+@pytest.mark.costly
 def test_some_of_eight_launches_run_one_arm_at_a_time(tmp_path):
     """Seven of the eight are copies of the first, of which one is called measured so, since only the other is about this."""
     arms = {"ddp": {"backend": "ddp"}, "other": {"backend": "ddp", "options": {"bucket_cap_mb": 1}}}

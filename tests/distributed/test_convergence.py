@@ -34,6 +34,7 @@ def events(folder, arm, seed):
 
 
 @needs_horovod
+@pytest.mark.costly
 def test_trainings_are_compared_by_seed_and_told_in_every_report(tmp_path):
     changes = {"local_batch_size": LOCAL_BATCH_SIZE, "seed": SEED, "baseline": "ddp", "training": TRAINING}
     plan = write_plan(tmp_path, arms=ARMS, **changes, measurement={"launches": SEEDS, "local_every": 0})

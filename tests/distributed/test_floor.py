@@ -56,6 +56,7 @@ def test_the_floor_has_no_library_and_no_exchange(tmp_path):
     assert set(found["results"][0]["term_differences_s"]) > {"library_overhead", "exposed_exchange"}
 
 
+@pytest.mark.costly
 def test_a_floor_that_fails_is_told_and_harms_nobody(tmp_path):
     (tmp_path / "fails.py").write_text(FAILS_AS_FLOOR)
     arms = {"ddp": {"backend": "ddp", "launcher": "spawn"}, "naive": {"backend": "naive", "launcher": "spawn"}}

@@ -56,6 +56,7 @@ def test_a_workload_without_a_loader_is_refused_in_one_line(tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.costly
 def test_a_loader_that_is_slow_on_purpose_is_named_as_the_limit(tmp_path):
     options = write_data("mnist", tmp_path / "data")
     arms = {name: {"backend": name, "transport": "gloo", "launcher": "spawn"} for name in ("ddp", "naive")}

@@ -77,6 +77,7 @@ def test_all_cases_end_well(quick_cases):
     assert quick_cases.returncode == 0, quick_cases.stderr[-4000:]
 
 
+@pytest.mark.costly
 def test_pytorchs_own_tests(tmp_path):
     done = mpirun(3, "torch_suite.py", tmp_path / "found.json")
     found = json.loads((tmp_path / "found.json").read_text())
@@ -133,6 +134,7 @@ def test_a_rank_that_fails_ends_the_job():
     assert "this rank failed with ValueError, and the others may wait for it" in done.stderr
 
 
+@pytest.mark.costly
 def test_tensors_of_more_than_2_gib_and_a_group_that_nobody_destroyed_which_does_not_spoil_the_exit():
     cases = ["large"] * (psutil.virtual_memory().available > 16 * 2**30) + ["forgetful"]
     done = mpirun(2, "cases.py", *cases, timeout=260)

@@ -110,6 +110,7 @@ def test_it_is_not_gone_on_with_after_its_workload_was_changed(readme):
     assert f"was measured in another environment (regression.py: {manifest.sources['regression.py'][:8]} -> " in done.stderr
 
 
+@pytest.mark.costly
 def test_a_backend_by_path_stands_alone_with_readmes_model(readme):
     ranks = ("torchrun", "--standalone", "--nproc-per-node", "2", "-m", "runners.ddp", "--backend", "flat.py:Flat")
     ranks += ("--workload", "spirals.py:Spirals", "--workload-option", "loader_workers=1")
@@ -121,6 +122,7 @@ def test_a_backend_by_path_stands_alone_with_readmes_model(readme):
     assert (record.arm, record.backend, record.world_size) == ("Flat", "flat.py:Flat", 2)
 
 
+@pytest.mark.costly
 def test_all_four_kinds_are_found_by_their_entry_points(tmp_path):
     source, site = tmp_path / "source", tmp_path / "site"
     source.mkdir()

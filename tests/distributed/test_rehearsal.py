@@ -62,6 +62,7 @@ def test_another_plan_or_another_environment_is_rehearsed_anew():
     assert [Memory(*one, conditions=now).knows() for *one, now in others] == [False, False]
 
 
+@pytest.mark.costly
 def test_an_arm_that_fails_there_is_a_row_and_the_others_are_measured(tmp_path):
     plan = plan_of(tmp_path, {"ddp": "ddp", "naive": "naive", "raises": f"{WRONG}:RaisesAtSetup"})
     done = ringside_here("compare", plan, "-o", tmp_path / "out")

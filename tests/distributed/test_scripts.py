@@ -112,6 +112,7 @@ def test_the_same_command_goes_on_and_its_code_says_what_was_asked(compared, ask
     assert (out / "launch-000" / "ddp" / "record.json").read_bytes() == before
 
 
+@pytest.mark.costly
 def test_a_changed_script_or_another_command_is_not_mixed_in(tmp_path):
     """All arms of a launch are padded alike, and told so."""
     script = tmp_path / "either.py"

@@ -84,6 +84,7 @@ def test_two_runs_that_a_user_started_make_a_report(run_once, tmp_path):
     assert again.stderr == "ringside: --baseline 'horovod' is none of these runs' arms; use ddp\n"
 
 
+@pytest.mark.costly
 def test_one_rank_has_the_same_share_of_the_host_under_every_launcher(tmp_path):
     """torchrun sets OMP_NUM_THREADS=1, and mpirun binds a rank to one core."""
     asked = ["-m", "runners.ddp", *SHORT, "--parity-steps", "0", "--no-local", "--freed-memory", "keep"]
@@ -153,6 +154,7 @@ def test_tutorials_ways_to_start(tmp_path):
         assert len(record.ranks) == (2 if name == "file" else 1)
 
 
+@pytest.mark.costly
 def test_uneven_ranks_on_two_hosts(tmp_path):
     """Both are this one: 1 rank, and 2."""
     where = ["--ranks-per-node", "1,2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]

@@ -61,6 +61,7 @@ def test_one_and_two_ranks(tmp_path):
     assert "results of another plan" in other.stderr
 
 
+@pytest.mark.costly
 def test_time_to_train_by_ranks(tmp_path):
     """The process without wrapper is the reference at every point, with the point's global batch."""
     points = {"one": {"world_size": 1}, "two": {"world_size": 2}}

@@ -77,6 +77,7 @@ DEATHS = [
 
 
 @pytest.mark.timeout(600)  # several runs, one after another
+@pytest.mark.costly
 def test_a_training_that_is_killed_again_and_again_goes_on_under_any_backend_as_if_nothing_had_happened(
     tmp_path, monkeypatch, uninterrupted
 ):
@@ -120,6 +121,7 @@ def test_a_training_is_told_as_it_goes_and_its_best_is_kept_and_evaluated(tmp_pa
     assert not (tmp_path / "evaluated").exists()
 
 
+@pytest.mark.costly
 def test_a_training_may_begin_at_a_later_epoch_and_be_gone_on_with(tmp_path, monkeypatch):
     keep = ["--lr", "0.02", "--checkpoint", tmp_path / "kept.pt"]
     monkeypatch.setenv(DIES_AT, "2:8")
@@ -142,6 +144,7 @@ def written(folder, tag):
     return {one.step: one.value for one in found.Scalars(tag)}
 
 
+@pytest.mark.costly
 def test_a_damaged_checkpoint_is_told_once_by_all_ranks_together(tmp_path):
     (tmp_path / "kept.pt").write_bytes(b"PK\x03\x04 and no more")
     done = train("fsdp2", tmp_path, "--checkpoint", tmp_path / "kept.pt", "--resume")  # spawn tells how a rank ended

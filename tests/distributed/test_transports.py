@@ -15,6 +15,7 @@ pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 
 @needs_horovod
+@pytest.mark.costly
 def test_all_transports_under_one_launcher_pass_the_gate(tmp_path):
     arms = {
         "ddp": {"backend": "ddp", "transport": "mpi", "launcher": "mpirun"},

@@ -60,6 +60,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.costly
 def test_a_comparison_in_a_folder_with_all_six(folder):
     """The driver, the check of the workload, ranks of two launchers and the reports."""
     arms = {
@@ -84,6 +85,7 @@ def test_a_standalone_run_in_a_folder_with_the_other_five(folder):
     assert len(ResultsFolder(folder / "out").records()) == 1 and "images/s" in done.stdout
 
 
+@pytest.mark.costly
 def test_the_command_of_its_own_name_and_loaders_by_spawn_in_a_folder_with_all_six(folder):
     """Processes by spawn import the script that was started, and then a class in a file whose name is taken."""
     spawn = ("--workers", "1", "--workload-option", "loader_start_method=spawn", "--parity-steps", "0")

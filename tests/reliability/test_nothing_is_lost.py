@@ -45,6 +45,7 @@ def measured(folder):
     return {record.arm: len(record.blocks) for record in ResultsFolder(folder).records()}
 
 
+@pytest.mark.costly
 def test_what_was_measured_is_on_disk_when_the_driver_is_killed(tmp_path):
     """And nothing of it lives: neither frozen ranks, whose supervisors see the driver go, nor a torchrun."""
     out, arms = tmp_path / "out", {"ddp": {"backend": "ddp", "launcher": "torchrun"}, "naive": {"backend": "naive"}}
@@ -99,6 +100,7 @@ def test_steps_are_never_read_with_the_record_of_an_earlier_attempt(tmp_path, mo
     assert record.arm not in {one.arm for one in folder.records()}
 
 
+@pytest.mark.costly
 def test_the_epochs_of_an_interrupted_training_are_kept_and_drawn_and_do_not_count(tmp_path):
     out, arms = tmp_path / "out", {"ddp": {"backend": "ddp"}, "naive": {"backend": "naive"}}
     measurement = {"control": False, "local_every": 0}
@@ -143,6 +145,7 @@ def test_a_disk_that_is_almost_full_is_told_before_anything_is_measured(tmp_path
         assert not list((disk / "out").glob("launch-*"))
 
 
+@pytest.mark.costly
 def test_a_disk_that_is_full_is_one_line_and_ends_every_arm(tmp_path):
     with small_disk(tmp_path / "disk", "96k") as disk:
         with started(WITHOUT_A_LOOK, two_arms(tmp_path, rounds=40), disk / "out") as process:

@@ -139,6 +139,7 @@ def test_it_is_refused_with_every_difference_and_goes_on_if_asked(small):
     assert any(line.startswith("Launches 1, 2 (counted") for line in json.loads((out / "comparison.json").read_text())["warnings"])
 
 
+@pytest.mark.costly
 def test_records_tell_where_there_is_no_manifest_and_what_tells_nothing_goes_on_as_before(small):
     plan, out = small
     (out / "manifest.json").unlink()

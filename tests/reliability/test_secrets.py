@@ -35,6 +35,7 @@ ARMS = {
 
 
 @needs_horovod
+@pytest.mark.costly
 def test_no_process_shows_or_has_a_secret_of_the_drivers_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("SITE_API_KEY", SECRET)
     monkeypatch.setenv("SITE_FOLDER", "/site/data")
@@ -112,6 +113,7 @@ class C(Digits): pass
 """
 
 
+@pytest.mark.costly
 def test_who_overwrites_a_job_in_the_drivers_store_has_nothing_imported(tmp_path):
     """The port stands in the ranks' command lines, and they read their job seconds after they were started."""
     (tmp_path / "evil.py").write_text(EVIL.format(mark=str(tmp_path / "imported")))

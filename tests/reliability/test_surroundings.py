@@ -44,6 +44,7 @@ def nameless():
 
 
 @needs_horovod
+@pytest.mark.costly
 def test_a_comparison_without_a_name_a_home_and_a_locale(tmp_path, nameless):
     write_mnist(tmp_path / "données")
     folder = tmp_path / ("long" * 25)
