@@ -65,7 +65,7 @@ def test_a_comparison_without_a_name_a_home_and_a_locale(tmp_path, nameless):
     assert done.returncode == 0, done.stdout + done.stderr
     results = ResultsFolder(tmp_path / "out")
     assert {record.arm: record.status for record in results.records()} == dict.fromkeys(ARMS, "ok")
-    assert "ddp" in done.stdout
+    assert "DDP" in done.stdout
     written = {name: (results.root / name).read_bytes() for name in ("report.html", "report.md", "report.csv", "comparison.json")}
     assert "übung – 数据".encode() in (results.root / "plan.yaml").read_bytes()
     again = ringside("report", str(results.root), more={"LC_ALL": "C.UTF-8"}, cwd=REPOSITORY)
