@@ -476,9 +476,6 @@ class Comparison(Stored):
     ringside_version: str | None = None
     headline: str = ""
     """The answer in at most 20 words."""
-    headline_holds: list[str] = []
-    headline_findings: int = 0
-    """This and the key before: nothing, since the headline repeats no sentence below it."""
     question: list[str] = []
     """The candidates that the plan's question is about."""
     findings: list[str]

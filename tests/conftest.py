@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import random
@@ -155,8 +156,13 @@ def drawn(cases, *, number):
     """
     if os.environ.get("RINGSIDE_DRAW") == "all":
         return list(cases)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout
-    return random.Random(commit).sample(cases, k=number)
+    return random.Random(commit()).sample(cases, k=number)
+
+
+@functools.cache
+def commit():
+    """The name of the commit that is tested; empty outside of git."""
+    return subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout
 
 
 def documented_files() -> dict[str, str]:

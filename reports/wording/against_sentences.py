@@ -6,18 +6,17 @@ import shlex
 
 from measurement.plans.plan import Plan
 from measurement.records.record import Manifest
-from reports.against_schema import Against, Change, ChangeWithheld
+from reports.against_schema import Against, Change
+from reports.wording import headlines
 from reports.wording.formatting import apart, percent
 
 MAX_NAMED = 3
-WITHHELD: dict[ChangeWithheld, str] = {
+WITHHELD: dict[str, str] = {
+    **headlines.WITHHELD,
     "launches": "a single launch tells nothing of how launches differ",
-    "load": "the machine was not quiet",
     "work": "other work",
-    "control": "the control deviates as much",
-    "alone": "one arm at a time says otherwise",
-    "stalls": "it hangs on few stalls",
 }
+"""Why a change has no verdict, by ``ChangeWithheld``."""
 
 
 def headline(found: Against, *, now: str) -> str:

@@ -100,6 +100,7 @@ def test_what_ranks_report_of_their_first_steps_can_be_held_against_each_other(l
         "DistributedSampler",
         1,
     )
+    assert (configuration["model.training"], configuration["sampler.epoch"]) == (True, 0)
     assert (configuration["optimizer.0.class"], configuration["optimizer.0.0.lr"]) == ("SGD", 0.1)
     assert configuration["ddp.bucket_cap_mb" if launcher == "torchrun" else "horovod.op"] == (
         25 if launcher == "torchrun" else "Average"

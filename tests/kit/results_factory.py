@@ -24,6 +24,7 @@ from measurement.records.record import (
     ThreadTimes,
 )
 from measurement.records.results import ResultsFolder
+from reports import REGISTRY
 
 STARTED = "2026-01-01T12:00:00+00:00"
 COMPARISON_ID = "synthetic-20260101"
@@ -40,6 +41,8 @@ SHARES = {
     "script": (0.05, 0.3, 0.6, 0.05),
 }
 """Of a step's time: data wait, forward, backward, optimizer."""
+FORMATS = sorted(name for name in REGISTRY.names() if not REGISTRY.resolve(name).is_sent)
+"""Reports that are files alone: trackers need a server."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from measurement.plans.plan_file import check_plan
 from measurement.records.record import Case
-from reports import REGISTRY, conclude, make_report
+from reports import conclude, make_report
 from reports.charts.comparison_charts import charts
 from reports.charts.interval_axis import interval_axis
 from reports.charts.study_charts import study_charts
@@ -22,14 +22,12 @@ from reports.formats.terminal import comparison_lines
 from reports.statistics.student import around
 from reports.wording.first_screen import first_screen
 from reports.wording.formatting import apart, ratio
-from tests.kit.results_factory import Truth, make_launch, make_plan, write_results
+from tests.kit.results_factory import FORMATS, Truth, make_launch, make_plan, write_results
 from tests.unit.test_separate_runs import compared, write_alternating
 from tests.unit.test_study import write_points
 from tests.unit.test_verdict import interval
 
 ONE = "horovod-gloo"
-FORMATS = [name for name in REGISTRY.names() if not REGISTRY.resolve(name).is_sent]
-"""Without trackers, which need a server."""
 NONSENSE = re.compile(r"\d{6,}\.\d|\bnan\b|\binf\b|e\+\d\d|0\.000 to|ratio –")
 """What no sentence of a report says."""
 
