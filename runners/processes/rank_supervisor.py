@@ -39,8 +39,8 @@ STOPPED = ("T", "t", "Z", "X")
 GONE = "gone"
 FAILED = "failed"
 COUNTERS = "counters"
-STOP_TIMEOUT_S = 5.0
-"""Within which a process tree must be seen stopped. Longer than a process usually waits for a disk."""
+STOP_TIMEOUT_S = 30.0
+"""Within which a process tree must be seen stopped. A process stops when it next has a core, or its disk has answered."""
 PR_SET_CHILD_SUBREAPER = 36
 THIS_FILE = str(Path(__file__).resolve())
 GREETING_S = 60

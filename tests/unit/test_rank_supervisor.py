@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -215,6 +216,22 @@ def test_a_process_that_does_not_stop_is_named(tmp_path, monkeypatch):
             said = tree.obey("stop")
             assert said.startswith(f"failed stop process {process.pid} (")
             assert said.endswith(", state D) did not stop within 0.2 s")
+        finally:
+            tree.kill()
+
+
+def test_a_process_is_given_the_time_that_a_crowded_host_takes(tmp_path):
+    """On two cores with a dozen ranks one got no core for five seconds, and its arm's launch was lost."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen([sys.executable, "-c", WAITS_FOR_ITS_CHILD, pipe]) as process:
+        tree = ProcessTree(process.pid)
+        try:
+            wait_until(lambda: children_from_tasks(process.pid) and rank_supervisor.state(process.pid) == "D")
+            late = threading.Timer(6, pipe.write_text, [""])
+            late.start()
+            assert tree.obey("stop") == "stop"
+            late.join()
         finally:
             tree.kill()
 
