@@ -53,6 +53,7 @@ NAMED_BY = {
     "no-buffer-broadcast": r"buffer|batch.?norm",
     "schedule-per-epoch": r"schedule|learning rate.*(epoch|step)",
     "optimizer-before-move": r"optimizer.*(made|moved|model|parameter)|without an optimizer",
+    "no-zero-grad": r"zero",
 }
 """What a sentence must say to name a planted mistake."""
 OF_HOROVOD = ("op-sum", "ranks-start-apart", "fp16-compression")

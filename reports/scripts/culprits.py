@@ -105,6 +105,16 @@ def _summed(pair: Pair) -> Culprit | None:
     return Culprit(field="gradients.scale", sentence=sentence, values={pair.theirs.name: 1.0, pair.ours.name: factor})
 
 
+def _not_zeroed(pair: Pair) -> Culprit | None:
+    field = "optimizer.keeps_gradients"
+    apart = pair.one_of(*(arm.fields.get(field) for arm in (pair.ours, pair.theirs)))
+    if apart is None:
+        return None
+    arm, other = apart
+    sentence = f"{arm.name} never zeroes its gradients: each step adds to those of the steps before; {other.name} has zero_grad()"
+    return Culprit(field=field, sentence=sentence, values=pair.values(field))
+
+
 def _left_out(arm: ScriptArm) -> list[str]:
     """Parameters that get a gradient and never move: no optimizer has them, or one has them that no longer are the model's."""
     without = dict.fromkeys(name for report in arm.reports for name in report.without_optimizer)
@@ -292,6 +302,7 @@ def _buffers(pair: Pair) -> Culprit | None:
 FINDERS: tuple[Callable[[Pair], Culprit | None], ...] = (
     _ranks_apart,
     _summed,
+    _not_zeroed,
     _not_optimized,
     _global_batch,
     _same_data,

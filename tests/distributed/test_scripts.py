@@ -69,6 +69,7 @@ def test_horovod_and_ddp_are_compared_as_they_are_typed(compared):
         assert [rank.world_size for rank in record.ranks] == [2, 2]
         assert sum(block.steps for block in record.blocks) == 12
         assert [len(script.steps) for script in record.scripts] == [5, 5]
+        assert [script.configuration["optimizer.keeps_gradients"] for script in record.scripts] == [False, False]
         assert set(ResultsFolder(out).losses(record)["samples"]) == {8}
         assert record.exit_codes == [0]
         (command,) = record.commands

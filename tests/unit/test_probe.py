@@ -21,6 +21,7 @@ from measurement import environment
 from measurement.conditions.conditions import fingerprint
 from runners.launchers import horovodrun, mpirun, torchrun
 from runners.probe.ringside_probe import batches, blocks, host, imports, loaders, models, place, settings, sketches
+from runners.probe.ringside_probe.first_steps import FirstSteps
 from runners.probe.ringside_probe.recorder import FOREIGN_STEPS, WITHOUT_BACKWARD, Recorder
 from tests.conftest import REPOSITORY
 
@@ -426,3 +427,24 @@ def test_a_gap_is_found_in_a_block_of_one_step():
     known = deque([0.01] * 5)
     assert blocks.gaps_in([0.2], known) == [(0, 0.2)]
     assert blocks.gaps_in([0.011], known) == []
+
+
+@pytest.mark.parametrize(("zeroes_every", "kept"), [(1, False), (3, True)])
+def test_gradients_that_no_step_zeroes_are_seen_before_the_next_backward_pass(zeroes_every, kept):
+    """With two backward passes a step, of which the second finds the first one's, as accumulation wants."""
+    recorder = Recorder()
+    first = FirstSteps(settings.decode(told()), recorder)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        if step % zeroes_every == 0:
+            optimizer.zero_grad()
+        for _ in range(2):
+            first.before_backward()
+            loss = model(torch.ones(1, 2)).sum()
+            loss.backward()
+            recorder.note_backward(loss)
+        recorder.backwards_then = recorder.backwards
+        optimizer.step()
+        first.after_step(optimizer, ends=True)
+    assert first.keeps_gradients is kept

@@ -93,6 +93,11 @@ MISTAKES = {
         Script(left_out=["conv.weight", "conv.bias", "fc.weight", "fc.bias"]),
         ("optimizer.left_out", "no step of new changes conv.weight, conv.bias, fc.weight and 1 more", "before the model was moved"),
     ),
+    "gradients never zeroed": (
+        Script(configuration={"optimizer.keeps_gradients": False}),
+        Script(configuration={"optimizer.keeps_gradients": True}),
+        ("optimizer.keeps_gradients", "new never zeroes its gradients", "zero_grad()"),
+    ),
     "a parameter that never moves": (
         SOUND,
         Script(never_moved=["fc.bias"]),

@@ -46,6 +46,7 @@ def read(first: FirstSteps) -> dict[str, Any]:
 def of_optimizers(first: FirstSteps) -> dict[str, Any]:
     """Class, hyper-parameters by group, and number of parameters of each."""
     found: dict[str, Any] = {"optimizer.count": len(first.optimizers), "accumulation": first.accumulation}
+    found["optimizer.keeps_gradients"] = first.keeps_gradients
     for index, optimizer in enumerate(first.optimizers):
         found[f"optimizer.{index}.class"] = type(optimizer).__name__
         found[f"optimizer.{index}.parameters"] = sum(len(group["params"]) for group in optimizer.param_groups)

@@ -35,6 +35,8 @@ class FirstSteps:
         self.autocast: dict[str, Any] = {}
         self.rates: list[float] = []
         """Learning rate of the first group, by step."""
+        self.keeps_gradients: bool | None = None
+        """Whether a step's gradients are still there when the next backward pass begins; None until one does."""
         self._optimizers: list[Any] = []
         self._yielded = batches.Yielded()
         self._started: dict[str, list[float]] = NO_STATE
@@ -95,6 +97,12 @@ class FirstSteps:
         self._prepare(optimizer, is_unchanged=True)
         if is_nested or not libraries.is_horovods(optimizer):
             self._read_gradients(optimizer)
+
+    def before_backward(self) -> None:
+        """A backward pass is about to begin. Several optimizers may well leave each other's gradients."""
+        if self._steps and self._recorder.backwards == self._seen and len(self.optimizers) == 1:
+            left = (one.grad for _, one in self.named_parameters() if one.grad is not None and not one.grad.is_sparse)
+            self.keeps_gradients = bool(self.keeps_gradients) or any(bool(grad.any()) for grad in left)
 
     def after_step(self, optimizer: Any, ends: bool) -> None:
         """An optimizer has stepped, or GradScaler has left its step out."""

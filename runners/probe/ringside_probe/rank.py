@@ -36,6 +36,7 @@ class Rank:
         """What is neither wait, backward nor optimizer, in the last timed steps."""
         self._block: blocks.Block | None = None
         recorder.on_batch = self.first.on_batch
+        recorder.before_backward = self._before_backward
         recorder.before_step, recorder.after_step, recorder.failed = self._before_step, self._after_step, self.fail
 
     def forget_after_fork(self) -> None:
@@ -48,6 +49,9 @@ class Rank:
         if self.channel is None:
             self._claim()
         self.first.noted(self.first.before_step, optimizer, is_nested)
+
+    def _before_backward(self) -> None:
+        self.first.noted(self.first.before_backward)
 
     def _after_step(self, optimizer: Any) -> None:
         if self.channel is None:
@@ -82,7 +86,7 @@ class Rank:
     def _start(self) -> None:
         """Report after the compared steps, and go on as the driver says."""
         recorder = self.recorder
-        recorder.before_step = recorder.after_step = recorder.on_batch = None
+        recorder.before_step = recorder.after_step = recorder.before_backward = recorder.on_batch = None
         self.first.stop_autocast()
         report = reports.rank_report(self)
         self._obey({"kind": "started", "report": report, "script": self.first.report(self.place.rank)})

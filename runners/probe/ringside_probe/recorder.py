@@ -32,6 +32,8 @@ class Recorder:
         self.at_boundary: Callable[[], None] = lambda: None
         self.before_step: Callable[[Any, bool], None] | None = None
         """Called with the optimizer, and whether this step lies within one of the same optimizer; until the blocks begin."""
+        self.before_backward: Callable[[], None] | None = None
+        """Called before each outermost backward pass; until the blocks begin."""
         self.after_step: Callable[[Any], None] | None = None
         self.on_batch: Callable[[Any, Any], None] | None = None
         """Called with a loader's iterator and what it yielded; until the blocks begin."""

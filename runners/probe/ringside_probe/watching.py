@@ -46,6 +46,8 @@ def watch_backward(autograd: Any, recorder: Recorder) -> None:
     def backward(*args: Any, **kwargs: Any) -> Any:
         if recorder.off or recorder.in_backward:
             return original(*args, **kwargs)
+        if recorder.before_backward is not None:
+            recorder.before_backward()
         recorder.in_backward = True
         began = perf_counter_ns()
         try:

@@ -30,6 +30,7 @@ MISTAKES = [
     "no-buffer-broadcast",
     "schedule-per-epoch",
     "optimizer-before-move",
+    "no-zero-grad",
 ]
 
 
@@ -117,6 +118,8 @@ def build(args, device):
     optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=args.momentum)
     if args.mistake == "optimizer-before-move":
         net = copy.deepcopy(net)  # as where a model is made anew on its device: the optimizer has the old one's parameters
+    if args.mistake == "no-zero-grad":
+        optimizer.zero_grad = lambda: None
     return net, optimizer
 
 
