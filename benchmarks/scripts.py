@@ -250,7 +250,7 @@ def workload(setting: Setting) -> None:
 
 
 def workload_plan(setting: Setting, repetition: int) -> dict[str, Any]:
-    """The same question about the same training, written as a workload."""
+    """The same question about the same training, written as a workload. Its ranks are pinned no more than the scripts' are."""
     wanted = dict(zip(setting.measured[::2], setting.measured[1::2], strict=True))
     return {
         "name": "workload",
@@ -258,6 +258,7 @@ def workload_plan(setting: Setting, repetition: int) -> dict[str, Any]:
         "workload_options": {"samples": 40960, "epochs": 1000},
         "world_size": 2,
         "threads": 1,
+        "affinity": "none",
         "seed": 1 + repetition,
         "baseline": "a",
         "arms": {
