@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from measurement.errors import PlanError, RecordError
+from measurement.errors import PlanError, RecordError, ReportError
 from measurement.plans.plan import EVENTS
 from measurement.registry import Registry
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from reports.base import Report
     from reports.regressions.measured import Earlier
     from reports.schema import Comparison
+    from reports.study_schema import Study
 
 REGISTRY = Registry(
     kind="report",
@@ -52,47 +53,74 @@ def conclude(folder: ResultsFolder) -> Comparison:
     return compare(plan, records, steps, host_use=host_use, manifest=_manifest(folder), losses=losses)
 
 
-def write_reports(folder: ResultsFolder) -> Comparison:
+def write_reports(folder: ResultsFolder, *, earlier: Earlier | None = None) -> Comparison:
     """Rebuild from the records the reports that the plan names, if they have content. The same records give the same bytes.
 
-    Raises:
-        RecordError: the folder is missing or damaged, or holds no record.
-        PlanError: a report that the plan names cannot be loaded.
-    """
-    comparison = conclude(folder)
-    _render(folder, comparison)
-    return comparison
-
-
-def write_against(folder: ResultsFolder, earlier: Earlier, comparison: Comparison | None = None) -> Comparison:
-    """Write the reports of a comparison with what changed since an earlier result.
+    Trackers are told afterwards, by ``send_reports``.
 
     Args:
         folder: of the comparison.
-        earlier: the result that it is held against.
-        comparison: what came out of it; None: it is concluded from the records.
+        earlier: the result that it is held against; None: none.
 
     Raises:
-        PlanError: they were measured under unlike conditions.
+        RecordError: the folder is missing or damaged, or holds no record.
+        PlanError: a report that the plan names cannot be loaded, or the earlier result was measured under unlike conditions.
     """
+    comparison = conclude(folder) if earlier is None else _held_against(folder, earlier)
+    write_files(folder, comparison, folder.read_plan().reports)
+    return comparison
+
+
+def _held_against(folder: ResultsFolder, earlier: Earlier) -> Comparison:
+    """The comparison, with what changed since an earlier result."""
     from reports.regressions.changes import hold_against
     from reports.regressions.measured import Dated, Measured
 
     measured = Measured.read(folder)
     notes = earlier.require_like(measured)
     then = Dated(measured=earlier.result, found=conclude(earlier.result.folder))
-    now = Dated(measured=measured, found=comparison or conclude(folder))
-    made = now.found.model_copy(update={"against": hold_against(earlier, then, now, notes=notes)})
-    _render(folder, made)
-    return made
+    now = Dated(measured=measured, found=conclude(folder))
+    return now.found.model_copy(update={"against": hold_against(earlier, then, now, notes=notes)})
 
 
-def _render(folder: ResultsFolder, comparison: Comparison) -> None:
+def write_files(folder: ResultsFolder, summary: Comparison | Study, references: Sequence[str] | None) -> None:
+    """Write the reports that have content; ``references`` as ``make_reports`` has them."""
     from measurement.records.results import write_result
+    from reports.formats.tracker import Tracker
 
-    for report in make_reports(folder.read_plan().reports):
-        if report.has_content(comparison):
-            write_result(folder.root / report.file_name, report.render(comparison))
+    for report in make_reports(references):
+        content = None if isinstance(report, Tracker) else report.content_of(summary)
+        if content is not None:
+            write_result(folder.root / report.file_name, content)
+
+
+def send_reports(folder: ResultsFolder, summary: Comparison | Study) -> list[str]:
+    """Tell the trackers that the plan names what is written; of a study its points, too.
+
+    Returns:
+        For each tracker that could not be told, why, and what to do.
+    """
+    from measurement.records.results import write_result
+    from reports.formats.html import HtmlReport
+    from reports.formats.tracker import Tracker, tracked_run
+    from reports.schema import Comparison
+    from reports.study_schema import Study
+
+    made = make_reports(folder.read_plan().reports)
+    trackers, failed = [report for report in made if isinstance(report, Tracker)], dict[str, str]()
+    points = [folder.point(point.name) for point in summary.points] if isinstance(summary, Study) and trackers else []
+    stored = [(place, place.root / "comparison.json") for place in points]
+    known = [(place, Comparison.model_validate_json(path.read_bytes())) for place, path in stored if path.is_file()]
+    for place, found in [*known, (folder, summary)] if trackers else []:
+        page = place.root / HtmlReport.file_name
+        is_written = any(isinstance(report, HtmlReport) for report in made) and page.is_file()
+        run = tracked_run(found, page.read_bytes() if is_written else HtmlReport().content_of(found) or b"")
+        for tracker in (tracker for tracker in trackers if tracker.file_name not in failed):
+            try:
+                write_result(place.root / tracker.file_name, tracker.told(run))
+            except ReportError as error:
+                failed[tracker.file_name] = str(error)
+    return list(failed.values())
 
 
 def make_report(reference: str) -> Report:
@@ -112,7 +140,7 @@ def make_report(reference: str) -> Report:
 
 
 def make_reports(references: Sequence[str] | None) -> list[Report]:
-    """The reports to write, each to a file of its own, those last that are sent. ``json`` is always there: programs read it.
+    """The reports to make, each a file of its own. ``json`` is always there: programs read it.
 
     Args:
         references: of a plan; None: all that are customary, installed plug-ins included.
@@ -132,7 +160,7 @@ def make_reports(references: Sequence[str] | None) -> list[Report]:
         if lack := report.lack():
             raise PlanError(lack)
         made.append(report)
-    return sorted(made, key=lambda report: report.is_sent)
+    return made
 
 
 def _manifest(folder: ResultsFolder) -> Manifest | None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from reports.schema import Comparison
-
-if TYPE_CHECKING:
-    from reports.study_schema import Study
+from reports.study_schema import Study
 
 
 class Report(ABC):
@@ -23,8 +21,6 @@ class Report(ABC):
     """The file that it is written to, inside the results folder."""
     is_customary: ClassVar[bool] = True
     """Whether it is written where a plan names no reports."""
-    is_sent: ClassVar[bool] = False
-    """Whether rendering also tells another program, which may fail: it comes after those that are only written."""
 
     def lack(self) -> str | None:
         """What the report needs and is not here, with what to do; asked before anything is measured."""
@@ -33,6 +29,12 @@ class Report(ABC):
     def has_content(self, comparison: Comparison) -> bool:
         """Whether there is anything of this comparison to write."""
         return True
+
+    def content_of(self, summary: Comparison | Study) -> bytes | None:
+        """The whole file of either; None: there is none."""
+        if isinstance(summary, Study):
+            return self.render_study(summary)
+        return self.render(summary) if self.has_content(summary) else None
 
     @abstractmethod
     def render(self, comparison: Comparison) -> bytes:

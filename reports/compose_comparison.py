@@ -22,7 +22,7 @@ from reports.conclusions.ratios import fastest, summarise_ratios
 from reports.conclusions.steps import Steps
 from reports.conclusions.summaries import summarise_arms
 from reports.conclusions.training_results import summarise_training
-from reports.launch_budget import summarise_spread
+from reports.launch_budget import summarise_spread, summarise_timings
 from reports.schema import ArmSummary, Comparison, RatioSummary
 from reports.script_schema import ConfigurationDifference
 from reports.scripts.configuration import configuration_of, own_work_differences, unlike_work, work_note
@@ -108,6 +108,7 @@ def compare(
         results=results,
         fastest=leaders,
         cross_checks=cross_check_lines(results),
+        timings=summarise_timings(plan, ordered, steps, total_s=manifest.seconds.get("total") if manifest else None),
         spread=None if evidence.are_runs or training else summarise_spread(evidence),
         arms=arms,
         cases=evidence.cases,
@@ -174,6 +175,7 @@ def _asked(plan: Plan, records: Sequence[LaunchRecord], unit: str) -> dict[str, 
         "device": next((rank.device for rank in ranks), plan.device),
         "world_size": plan.world_size,
         "hosts": list(hosts),
+        "drawn_hosts": max(len(record.hosts) for record in records) if plan.nodes == "draw" else None,
         "local_batch_size": batch if plan.are_scripts else plan.local_batch_size,
         "global_batch_size": batch * plan.world_size,
         "seed": plan.seed,

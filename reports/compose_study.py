@@ -8,8 +8,8 @@ from measurement.errors import RecordError
 from measurement.plans.plan import Plan
 from measurement.plans.points import plan_at, world_size_at
 from measurement.records.record import Manifest
-from measurement.records.results import ResultsFolder, write_result
-from reports import conclude, make_reports, write_reports
+from measurement.records.results import ResultsFolder
+from reports import conclude, write_files, write_reports
 from reports.conclusions.study_conclusions import WITHOUT_WRAPPER, scaling_base, with_scaling
 from reports.schema import ArmError, ArmSummary, Comparison, Status
 from reports.study_schema import Study, StudyPoint
@@ -27,10 +27,7 @@ def write_study(folder: ResultsFolder, *, points: bool = False) -> Study:
         RecordError: a folder is damaged, or no study's.
     """
     study = conclude_study(folder, points=points)
-    for report in make_reports(folder.read_plan().reports):
-        content = report.render_study(study)
-        if content is not None:
-            write_result(folder.root / report.file_name, content)
+    write_files(folder, study, folder.read_plan().reports)
     return study
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -19,8 +20,8 @@ from reports.conclusions.blocks import tabulate_blocks
 from reports.conclusions.cases import cases_of
 from reports.conclusions.evidence import Evidence, measuring_seconds
 from reports.conclusions.ratios import find_spread
-from reports.conclusions.steps import read_steps
-from reports.schema import SpreadFigures
+from reports.conclusions.steps import Steps, read_steps
+from reports.schema import LaunchTiming, SpreadFigures
 from reports.statistics.budget import (
     ALONE_SHARE,
     FEWEST_ALONE,
@@ -144,6 +145,50 @@ def summarise_spread(evidence: Evidence) -> SpreadFigures | None:
         launch_deviation=math.sqrt(spread.launch_variance),
         between_share=spread.between_share(statistics.harmonic_mean(timed)),
     )
+
+
+def summarise_timings(plan: Plan, records: Sequence[LaunchRecord], steps: Steps, *, total_s: float | None) -> list[LaunchTiming]:
+    """Where the seconds of launches went.
+
+    Args:
+        plan: of the records.
+        records: of all arms, the floor's among them.
+        steps: theirs.
+        total_s: of all sessions; None: not known.
+    """
+    launches: dict[int, list[LaunchRecord]] = {}
+    for record in records:
+        if plan.measurement.mode == "interleaved" and not record.alone and record.launch_s is not None:
+            launches.setdefault(record.launch, []).append(record)
+    timed = steps.slowest.groupby(["launch", "kind"])["step_s"].sum()
+    by_part: dict[tuple[Any, str], float] = {}
+    for launch, own in launches.items():
+        in_steps = {kind: float(timed.get((launch, kind), 0.0)) for kind in ("sync", "local")}
+        for place, seconds in _parts(own, in_steps).items():
+            by_part[place] = by_part.get(place, 0.0) + seconds / len(launches)
+    every = _launch_seconds(records)
+    if launches and total_s is not None:
+        by_part["between", "records, lengths, checks before the first"] = max(total_s - sum(every.values()), 0.0) / len(every)
+    return [LaunchTiming(stage=stage, part=part, seconds=seconds) for (stage, part), seconds in by_part.items()]
+
+
+def _parts(own: Sequence[LaunchRecord], in_steps: Mapping[str, float]) -> dict[tuple[str, str], float]:
+    """The seconds of one launch by stage and part; the start's as the arm tells that was ready last, by its slowest rank."""
+    last = max(own, key=lambda record: record.start_s or 0.0)
+    stages = last.stages_s
+    start_s, blocks_s = stages.get("start", last.start_s or 0.0), max(record.measuring_s or 0.0 for record in own)
+    blocks_s = stages.get("blocks", blocks_s)
+    ranks = max(last.rank_start_s, key=lambda one: sum(one.values()), default={})
+    untimed_s = sum(block.untimed_s for record in own for block in record.blocks)
+    found = {("start", "launcher" if ranks else "launchers, imports, rendezvous, models"): start_s - sum(ranks.values())}
+    found |= {("start", part): seconds for part, seconds in ranks.items()}
+    found["blocks", "timed steps with exchange"] = in_steps["sync"]
+    found["blocks", "timed steps without exchange"] = in_steps["local"]
+    found["blocks", "untimed steps"] = untimed_s
+    found["blocks", "taking turns, block sizes"] = blocks_s - untimed_s - sum(in_steps.values())
+    rest: dict[str, float] = {name: stages[name] for name in ("gate", "end") if name in stages}
+    rest = rest or {"gate and end": (last.launch_s or 0.0) - start_s - blocks_s}
+    return found | {(name, ""): seconds for name, seconds in rest.items()}
 
 
 def _blocks(folder: ResultsFolder, records: Sequence[LaunchRecord], known: dict[int, pd.DataFrame]) -> pd.DataFrame:

@@ -466,6 +466,15 @@ class SpreadFigures(Stored):
     """The share of the variance of a launch's ratio that is between launches."""
 
 
+class LaunchTiming(Stored):
+    """What a part of a launch takes."""
+
+    stage: Literal["start", "blocks", "gate", "end", "gate and end", "between"]
+    part: str
+    seconds: float
+    """Mean over launches that ran all arms at once."""
+
+
 class Comparison(Stored):
     """All that the reports show."""
 
@@ -493,6 +502,8 @@ class Comparison(Stored):
     device: str
     world_size: int
     hosts: list[str]
+    drawn_hosts: int | None = None
+    """How many of them each launch drew; null: all launches ran on all of them."""
     local_batch_size: int
     global_batch_size: int
     """Samples per optimizer step, over all ranks and micro-steps."""
@@ -528,6 +539,8 @@ class Comparison(Stored):
     figures_of: str | None = None
     """The file that another tool's figures came from; null where Ringside timed."""
     seconds: dict[str, float] = {}
+    timings: list[LaunchTiming] = []
+    """Where the seconds of launches went, in their order; empty where launches do not tell, or arms ran one at a time."""
     cross_checks: list[str] = []
     """A sentence for each candidate on how it comes out one arm at a time."""
     spread: SpreadFigures | None = None
@@ -545,6 +558,11 @@ class Comparison(Stored):
     def are_scripts(self) -> bool:
         """Whether the arms are commands of the user's."""
         return self.equality is not None
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether every arm is ok."""
+        return all(arm.status == "ok" for arm in self.arms)
 
     def arm(self, name: str) -> ArmSummary:
         """The arm of this name."""

@@ -15,9 +15,8 @@ from measurement.conditions.same_environment import plan_digest
 from measurement.errors import PlanError
 from measurement.plans.plan import Arm, Plan, Point
 from measurement.records.record import LaunchRecord
-from measurement.records.results import ResultsFolder, write_result
-from reports import make_reports
-from reports.base import Report
+from measurement.records.results import ResultsFolder
+from reports import write_files
 from reports.compose_comparison import compare
 from reports.compose_study import study_of
 from reports.conclusions.steps import Steps, read_steps
@@ -63,19 +62,9 @@ def conclude_runs(runs: Sequence[Run], *, name: str, baseline: str | None = None
 
 def write_runs(found: ConcludedRuns, folder: ResultsFolder) -> None:
     """Write every customary report into a folder, those of a study's points into folders of their own."""
-    for report in make_reports(None):
-        for place, comparison in [(folder.point(name), comparison) for name, comparison in found.points.items()]:
-            _write(report, comparison, place)
-        _write(report, found.summary, folder)
-
-
-def _write(report: Report, found: Comparison | Study, folder: ResultsFolder) -> None:
-    if isinstance(found, Study):
-        content = report.render_study(found)
-    else:
-        content = report.render(found) if report.has_content(found) else None
-    if content is not None:
-        write_result(folder.root / report.file_name, content)
+    for name, comparison in found.points.items():
+        write_files(folder.point(name), comparison, None)
+    write_files(folder, found.summary, None)
 
 
 def _comparison(

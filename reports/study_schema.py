@@ -72,6 +72,11 @@ class Study(Stored):
     points: list[StudyPoint]
 
     @property
+    def is_ok(self) -> bool:
+        """Whether every arm is ok wherever it runs, and every point could be measured."""
+        return all(arm.status in ("ok", "not at this point") and not point.cause for point in self.points for arm in point.arms)
+
+    @property
     def arm_names(self) -> list[str]:
         """In the plan's order."""
         return [arm.name for arm in self.points[0].arms]

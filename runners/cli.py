@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from measurement.errors import PlanError, printable, unknown_name
+from measurement.errors import PlanError, RingsideError, printable, unknown_name
 from measurement.registry import search_beside
 from runners.history_command import history
 from runners.lab.lab_commands import app as lab
@@ -47,6 +47,8 @@ app.command()(history)
 
 EXIT_FAILED, EXIT_REGRESSED = 1, 3
 SLOWER = "With --against: the share of its speed that a figure may lose. A regression beyond it ends with code 3. [5%]"
+
+TIMINGS = "Show where the seconds of launches go, too."
 
 
 def print_version(wanted: bool) -> None:
@@ -102,6 +104,7 @@ def compare(
         Path | None, typer.Option(metavar="OLD", help="Results of this plan at an earlier date: say what changed since.")
     ] = None,
     allow_slower: Annotated[str | None, typer.Option(metavar="PERCENT", help=SLOWER)] = None,
+    timings: Annotated[bool, typer.Option("--timings", help=TIMINGS)] = False,
 ) -> None:
     """Run a plan: measure its arms interleaved, print the verdicts, write the reports."""
     from measurement.records.results import ResultsFolder, default_folder
@@ -134,12 +137,17 @@ def compare(
         word for flag, value in (("--against", against), ("--allow-slower", allow_slower)) if value for word in (flag, str(value))
     ]
     if chosen.points:
-        if earlier is not None:
-            raise PlanError("--against is for one comparison, and this plan has points; hold those against each other afterwards")
+        refuse_for_points({"--against": earlier, "--timings": timings})
         if not run_study(chosen, folder, again=again, resume_elsewhere=resume_elsewhere):
             raise typer.Exit(EXIT_FAILED)
         return
-    end_with(measure(chosen, folder, again=again, resume_elsewhere=resume_elsewhere, earlier=earlier))
+    end_with(measure(chosen, folder, again=again, resume_elsewhere=resume_elsewhere, earlier=earlier, timings=timings))
+
+
+def refuse_for_points(given: Mapping[str, object]) -> None:
+    """Refuse flags that a study has no answer to; by their names, what was given."""
+    for flag in (flag for flag, value in given.items() if value):
+        raise PlanError(f"{flag} is for one comparison, and this plan has points; give 'ringside report' one of them")
 
 
 def read_earlier(folder: Path | None, allow_slower: str | None, *, allowed: Sequence[str] = ()) -> Earlier | None:
@@ -158,35 +166,37 @@ def read_earlier(folder: Path | None, allow_slower: str | None, *, allowed: Sequ
 
 def end_with(comparison: Comparison) -> None:
     """End with the code that says what came out: an arm that is not ok, or a regression beyond what is allowed."""
-    if not is_ok(comparison):
+    if not comparison.is_ok:
         raise typer.Exit(EXIT_FAILED)
     if comparison.against is not None and comparison.against.beyond:
         raise typer.Exit(EXIT_REGRESSED)
 
 
 def measure(
-    chosen: Plan, folder: ResultsFolder, *, again: Sequence[str], resume_elsewhere: bool = False, earlier: Earlier | None = None
+    chosen: Plan,
+    folder: ResultsFolder,
+    *,
+    again: Sequence[str],
+    resume_elsewhere: bool = False,
+    earlier: Earlier | None = None,
+    timings: bool = False,
 ) -> Comparison:
-    """Measure and show. On Ctrl-C what was measured is shown, and how to go on (``again``)."""
-    from reports import write_against
+    """Measure and show, then tell the trackers. On Ctrl-C what was measured is shown, and how to go on (``again``)."""
     from runners.driver.progress import LaunchProgress
 
-    with LaunchProgress(seconds_per_launch=chosen.measurement.expected_launch_s) as progress:
-        run: ComparisonRun | None = None
-        try:
+    run: ComparisonRun | None = None
+    try:
+        with LaunchProgress(seconds_per_launch=chosen.measurement.expected_launch_s) as progress:
             run = comparison_of(chosen)(chosen, folder, progress=progress, resume_elsewhere=resume_elsewhere, earlier=earlier)
             run.prepare()
             comparison = run.run()
-        except KeyboardInterrupt:
-            interrupted = getattr(run, "comparison", None)
-            progress.__exit__(None, None, None)
-            if interrupted is not None:
-                show(interrupted, folder.root)
+    except (KeyboardInterrupt, RingsideError) as error:
+        if run is not None and run.comparison is not None:  # it is measured, as far as it came
+            show(run.comparison, folder)
+        if isinstance(error, KeyboardInterrupt):
             raise interrupted_by_user(again) from None
-    try:
-        comparison = comparison if earlier is None else write_against(folder, earlier, comparison)
-    finally:  # refused or not: it is measured
-        show(comparison, folder.root)
+        raise
+    show(comparison, folder, tells=True, timings=timings)
     return comparison
 
 
@@ -209,9 +219,9 @@ def run_study(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str], resu
         study = run.run()
     except KeyboardInterrupt:
         if run is not None and run.report is not None:
-            show_study(run.report, folder.root)
+            show(run.report, folder)
         raise interrupted_by_user(again) from None
-    return show_study(study, folder.root)
+    return show(study, folder, tells=True)
 
 
 def interrupted_by_user(again: Sequence[str]) -> typer.Exit:
@@ -258,10 +268,11 @@ def report(
         Path | None, typer.Option(metavar="OLD", help="For a comparison: its results at an earlier date; say what changed since.")
     ] = None,
     allow_slower: Annotated[str | None, typer.Option(metavar="PERCENT", help=SLOWER)] = None,
+    timings: Annotated[bool, typer.Option("--timings", help=TIMINGS)] = False,
 ) -> None:
     """Rebuild the reports of a comparison, or make one of runs that you started yourself, such as python -m runners.hvd."""
     from measurement.records.results import ResultsFolder
-    from reports import write_against, write_reports
+    from reports import write_reports
     from reports.compose_study import write_study
     from reports.other_figures import is_figures
     from reports.run_folders import is_separate
@@ -273,8 +284,8 @@ def report(
             raise PlanError(
                 "--against holds the folder of one comparison against an earlier one; leave other folders and flags out"
             )
-        comparison = write_against(results, earlier)
-        show(comparison, results.root)
+        comparison = write_reports(results, earlier=earlier)
+        show(comparison, results, tells=True, timings=timings)
         end_with(comparison)
         return
     if any(is_figures(Path(folder)) for folder in folders):
@@ -285,10 +296,10 @@ def report(
         for flag, value in (("--baseline", baseline), ("-o", output), ("--allow", allow)):
             if value:
                 raise PlanError(f"{flag} is for runs that you started yourself; '{results.root}' is a comparison: leave it out")
-        if results.read_plan().points:
-            is_ok = show_study(write_study(results, points=True), results.root)
-        else:
-            is_ok = show(write_reports(results), results.root)
+        points = results.read_plan().points
+        if points and timings:
+            raise PlanError(f"--timings is for one comparison; give it a point, such as '{results.point(next(iter(points))).root}'")
+        is_ok = show(write_study(results, points=True) if points else write_reports(results), results, tells=True, timings=timings)
     if not is_ok:
         raise typer.Exit(EXIT_FAILED)
 
@@ -306,7 +317,7 @@ def report_figures(files: list[str], *, baseline: str | None, output: Path | Non
         raise PlanError(f"'{where.root}' holds measurements; give another folder for the report with -o")
     found = conclude_figures(Path(files[0]), name=where.root.name, baseline=baseline)
     write_runs(ConcludedRuns(summary=found), where)
-    return show(found, where.root)
+    return show(found, where)
 
 
 def report_runs(folders: list[str], *, baseline: str | None, output: Path | None, allow: list[str]) -> bool:
@@ -314,16 +325,13 @@ def report_runs(folders: list[str], *, baseline: str | None, output: Path | None
     from measurement.records.results import ResultsFolder, default_folder
     from reports.run_folders import read_runs
     from reports.separate_runs import conclude_runs, write_runs
-    from reports.study_schema import Study
 
     where = ResultsFolder(output or default_folder("report"))
     if where.plan_path.exists():
         raise PlanError(f"'{where.root}' holds measurements; give another folder for the report with -o")
     found = conclude_runs(read_runs(folders), name=where.root.name, baseline=baseline, allowed=allow)
     write_runs(found, where)
-    if isinstance(found.summary, Study):
-        return show_study(found.summary, where.root)
-    return show(found.summary, where.root)
+    return show(found.summary, where)
 
 
 @app.command()
@@ -400,36 +408,29 @@ def hosts(
         raise typer.Exit(EXIT_FAILED)
 
 
-def show(comparison: Comparison, folder: Path) -> bool:
-    """The first screen on stdout, below what changed since an earlier result, and where the reports are. Returns ``is_ok``."""
+def show(summary: Comparison | Study, folder: ResultsFolder, *, tells: bool = False, timings: bool = False) -> bool:
+    """The first screen on stdout, below what changed since an earlier result, and where the reports are. Returns ``is_ok``.
+
+    With ``timings``, where the seconds of launches went comes after it. With ``tells``, trackers that the plan names are told then:
+    one that cannot be is a line on stderr, and no other exit code.
+    """
+    from reports import send_reports
     from reports.formats.console import new_console
-    from reports.formats.terminal import against_group, comparison_lines, shown
-
-    if comparison.against is not None:
-        new_console().print(shown(comparison.against.headline), against_group(comparison), soft_wrap=True)
-    _show(comparison_lines(comparison), folder)
-    return is_ok(comparison)
-
-
-def is_ok(comparison: Comparison) -> bool:
-    """Whether every arm is ok."""
-    return all(arm.status == "ok" for arm in comparison.arms)
-
-
-def show_study(study: Study, folder: Path) -> bool:
-    """Print a study's first screen; returns whether all went well."""
-    from reports.formats.terminal import study_lines
-
-    _show(study_lines(study), folder)
-    return all(arm.status in ("ok", "not at this point") and not point.cause for point in study.points for arm in point.arms)
-
-
-def _show(lines: Any, folder: Path) -> None:
-    from reports.formats.console import new_console
+    from reports.formats.terminal import against_group, comparison_lines, shown, study_lines
+    from reports.study_schema import Study
 
     console = new_console()
-    console.print(lines)
-    console.print(f"report: {folder / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
+    if isinstance(summary, Study):
+        console.print(study_lines(summary))
+    else:
+        if summary.against is not None:
+            console.print(shown(summary.against.headline), against_group(summary), soft_wrap=True)
+        console.print(comparison_lines(summary, timings=timings))
+    console.print(f"report: {folder.root / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
+    sys.stdout.flush()
+    for failure in send_reports(folder, summary) if tells else []:
+        print(f"ringside: {printable(failure)}", file=sys.stderr)
+    return summary.is_ok
 
 
 def main() -> None:

@@ -287,7 +287,7 @@ class Point(Section):
 
 FOR_HOSTS = ("network_interface", "driver_address", "link_rate")
 """Fields that a plan for one machine may not have."""
-ONLY_ACROSS_HOSTS = ("hosts", "host_differences", *FOR_HOSTS)
+ONLY_ACROSS_HOSTS = ("hosts", "nodes", "host_differences", *FOR_HOSTS)
 """Fields that say nothing in a plan for one machine."""
 
 
@@ -318,6 +318,9 @@ class Plan(Section):
     hosts: Hosts | None = None
     """Where the ranks run, such as ``host1:2,host2:2``; the first ranks on the first host. None: on this machine. In a file,
     ``hostfile: PATH`` may stand in its place."""
+    nodes: Literal["first", "draw"] = "first"
+    """Which of more hosts than the ranks need take them. ``first``: those that are named first. ``draw``: each launch draws others,
+    so that the interval holds for hosts like these. All must have as many slots."""
     network_interface: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,14}$")
     """Network interface that every host and library shall use, such as eth0. None: each library chooses."""
     driver_address: str | None = None
@@ -484,6 +487,8 @@ class Plan(Section):
         for field in FOR_HOSTS:
             if not any(somewhere) and getattr(self, field) is not None:
                 raise ValueError(f"{field} is for several machines; name them under hosts, such as host1:2,host2:2")
+        if self.nodes == "draw" and (not any(somewhere) or self.are_scripts):
+            raise ValueError("nodes: draw is for plans that name several hosts; arms by command choose by their launchers' flags")
         if self.scaling == "strong" and any(point.local_batch_size for point in list(self.points.values())[1:]):
             raise ValueError("scaling: strong shares out the first point's batch; let no other point name a local_batch_size")
         return self

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from measurement.errors import PlanError, cut, joined, quoted, unknown_name
+from measurement.errors import PlanError, cut, quoted
 from measurement.files import read_text
+from measurement.plans.options import OptionsElsewhere, checked, fields_at
 from measurement.plans.plan import FIXED_LENGTH, Plan
-
-Model = TypeVar("Model", bound=BaseModel)
 
 
 def read_content(path: Path, *, overrides: Iterable[str] = ()) -> dict[str, Any]:
@@ -111,52 +110,14 @@ def _of_bounded_size(root: yaml.Node) -> yaml.Node:
     return root
 
 
-OptionsElsewhere = Callable[[], Mapping[str, str]]
-"""Gives names that are options in another place, with the place; asked only where something is unknown."""
-
-
 def check_plan(content: Mapping[str, Any], *, source: str, elsewhere: OptionsElsewhere = dict) -> Plan:
     """Validate plain values as a plan; one PlanError names every value that is not accepted."""
     return checked(Plan, content, source=f"plan '{source}'", elsewhere=lambda: {**_inside(Plan), **elsewhere()})
 
 
-def checked(model: type[Model], content: Mapping[str, Any], *, source: str, elsewhere: OptionsElsewhere = dict) -> Model:
-    """``model`` made from ``content``, or one PlanError that tells every unknown key (with the closest known) and bad value."""
-    try:
-        return model.model_validate(content)
-    except UnicodeError as error:
-        raise PlanError(f"{source}: a text holds half of a character (\\ud800 to \\udfff), which is none; write it out") from error
-    except ValidationError as error:
-        places = elsewhere()
-        raise PlanError(f"{source}: {joined([_explain(model, issue, places) for issue in error.errors()])}") from error
-
-
 def _inside(model: type[BaseModel]) -> dict[str, str]:
     """The options of a model's sections."""
-    return {name: f"under '{section}'" for section in model.model_fields for name in _fields_at(model, [section])}
-
-
-def _explain(model: type[BaseModel], issue: Any, elsewhere: Mapping[str, str]) -> str:
-    place = cut(".".join(str(part) for part in issue["loc"]))
-    if issue["type"] == "extra_forbidden":
-        *section, name = issue["loc"]
-        where = f" in '{cut('.'.join(map(str, section)))}'" if section else ""
-        return unknown_name("option", str(name), _fields_at(model, section), elsewhere=elsewhere) + where
-    if issue["type"] == "missing":
-        return f"'{place}' is missing"
-    message = issue["msg"].removeprefix("Value error, ")
-    return f"{place} = {quoted(issue['input'])}: {cut(message)}" if place else cut(message)
-
-
-def _fields_at(model: type[BaseModel], path: Iterable[str | int]) -> list[str]:
-    """The field names of the section that ``path`` leads to."""
-    section: Any = model
-    for part in path:
-        if isinstance(section, type) and issubclass(section, BaseModel) and part in section.model_fields:
-            section = section.model_fields[str(part)].annotation
-        arguments = getattr(section, "__args__", ())
-        section = next((a for a in arguments if isinstance(a, type) and issubclass(a, BaseModel)), section)
-    return list(section.model_fields) if isinstance(section, type) and issubclass(section, BaseModel) else []
+    return {name: f"under '{section}'" for section in model.model_fields for name in fields_at(model, [section])}
 
 
 def _override(content: dict[str, Any], override: str) -> None:

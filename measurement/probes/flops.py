@@ -53,6 +53,8 @@ class Peak:
     """What one device can do at most, in TFLOP/s of dense matrices. Sparse ones, which data sheets like to show, are twice that."""
 
     source: str
+    sheet: str
+    """Where the maker says so."""
     tflops: Mapping[str, float]
     """By ``fp32``, ``tf32``, ``fp16``, ``bf16``."""
 
@@ -68,27 +70,52 @@ class Peak:
         return self.tflops.get(usual.get(count.dtype, "") if precision == "fp32" else precision.removeprefix("amp-"))
 
 
-def _peak(source: str, **tflops: float) -> Peak:
-    return Peak(source=f"data sheet of {source}", tflops=tflops)
+def _peak(device: str, sheet: str, **tflops: float) -> Peak:
+    return Peak(source=f"data sheet of {device}", sheet=sheet, tflops=tflops)
 
 
+NVIDIA, WIDEN = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center", "https://nvdam.widen.net/s"
+BLACKWELL = f"{WIDEN}/wwnsxrhm2w/blackwell-datasheet-3384703"
+HOPPER = "https://resources.nvidia.com/en-us-gpu-resources/h100-datasheet-24306"
+H200 = f"{WIDEN}/nb5zzzsjdf/hpc-datasheet-sc23-h200-datasheet-3002446"
+ADA = "https://images.nvidia.com/aem-dam/Solutions/Data-Center/l4/nvidia-ada-gpu-architecture-whitepaper-v2.1.pdf"
+VOLTA = "https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf"
+INSTINCT = "https://www.amd.com/en/products/accelerators/instinct"
 PEAKS = {
-    r"GB200": _peak("NVIDIA GB200 NVL72", bf16=2500, fp16=2500, tf32=1250, fp32=80),
-    r"B200": _peak("NVIDIA HGX B200", bf16=2250, fp16=2250, tf32=1100, fp32=75),
-    r"H[12]00 NVL": _peak("NVIDIA H100 NVL and H200 NVL", bf16=835.5, fp16=835.5, tf32=417.5, fp32=60),
-    r"H100 PCIe": _peak("NVIDIA H100 PCIe", bf16=756.5, fp16=756.5, tf32=378, fp32=51),
-    r"(H100|G?H200)": _peak("NVIDIA H100 SXM, H200 SXM and GH200", bf16=989.5, fp16=989.5, tf32=494.5, fp32=67),
-    r"A100": _peak("NVIDIA A100", bf16=312, fp16=312, tf32=156, fp32=19.5),
-    r"L40S": _peak("NVIDIA L40S", bf16=362, fp16=362, tf32=183, fp32=91.6),
-    r"L4": _peak("NVIDIA L4", bf16=121, fp16=121, tf32=60, fp32=30.3),
-    r"A10": _peak("NVIDIA A10", bf16=125, fp16=125, tf32=62.5, fp32=31.2),
-    r"V100-PCIE": _peak("NVIDIA V100 PCIe", fp16=112, fp32=14),
-    r"V100": _peak("NVIDIA V100 SXM2", fp16=125, fp32=15.7),
-    r"T4": _peak("NVIDIA T4", fp16=65, fp32=8.1),
-    r"MI3(00|25)X": _peak("AMD Instinct MI300X and MI325X", bf16=1307.4, fp16=1307.4, tf32=653.7, fp32=163.4),
-    r"MI250X": _peak("AMD Instinct MI250X, half of it for each of its two devices", bf16=191.5, fp16=191.5, fp32=47.9),
+    r"GB200": _peak("NVIDIA GB200 NVL72", BLACKWELL, bf16=2500, fp16=2500, tf32=1250, fp32=80),
+    r"B200": _peak("NVIDIA HGX B200", BLACKWELL, bf16=2250, fp16=2250, tf32=1100, fp32=75),
+    r"H100 NVL": _peak("NVIDIA H100 NVL", HOPPER, bf16=835.5, fp16=835.5, tf32=417.5, fp32=60),
+    r"H100 PCIe": _peak("NVIDIA H100 PCIe", HOPPER, bf16=756.5, fp16=756.5, tf32=378, fp32=51),
+    r"H100": _peak("NVIDIA H100 SXM", HOPPER, bf16=989.5, fp16=989.5, tf32=494.5, fp32=67),
+    r"H200(?! NVL)": _peak("NVIDIA H200 SXM", H200, bf16=989.5, fp16=989.5, tf32=494.5, fp32=67),
+    r"A100": _peak(
+        "NVIDIA A100",
+        f"{NVIDIA}/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf",
+        bf16=312,
+        fp16=312,
+        tf32=156,
+        fp32=19.5,
+    ),
+    r"L40S": _peak(
+        "NVIDIA L40S", "https://resources.nvidia.com/en-us-l40s/l40s-datasheet-28413", bf16=362, fp16=362, tf32=183, fp32=91.6
+    ),
+    r"L4": _peak("NVIDIA L4", ADA, bf16=121, fp16=121, tf32=60, fp32=30.3),
+    r"A10": _peak("NVIDIA A10", f"{NVIDIA}/a10/pdf/a10-datasheet.pdf", bf16=125, fp16=125, tf32=62.5, fp32=31.2),
+    r"V100-PCIE": _peak("NVIDIA V100 PCIe", VOLTA, fp16=112, fp32=14),
+    r"V100": _peak("NVIDIA V100 SXM2", VOLTA, fp16=125, fp32=15.7),
+    r"T4": _peak("NVIDIA T4", f"{NVIDIA}/tesla-t4/t4-tensor-core-datasheet-951643.pdf", fp16=65, fp32=8.1),
+    r"MI300X": _peak("AMD Instinct MI300X", f"{INSTINCT}/mi300/mi300x.html", bf16=1307.4, fp16=1307.4, tf32=653.7, fp32=163.4),
+    r"MI325X": _peak("AMD Instinct MI325X", f"{INSTINCT}/mi300/mi325x.html", bf16=1307.4, fp16=1307.4, tf32=653.7, fp32=163.4),
+    r"MI250X": _peak(
+        "AMD Instinct MI250X, half of it for each of its two devices",
+        f"{INSTINCT}/mi200/mi250x.html",
+        bf16=191.5,
+        fp16=191.5,
+        fp32=47.9,
+    ),
 }
-"""By what a device's name holds; the first that fits."""
+"""By what a device's name holds; the first that fits. A figure stands here if somebody else quotes it of the same sheet: tables of
+Lightning and torchtitan, and pages that copy the sheet's own table. Of GH200 and H200 NVL quotations differ or lack."""
 
 
 def peak_of(device: str) -> Peak | None:

@@ -361,6 +361,11 @@ class LaunchRecord(Written):
     started_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     start_s: float | None = None
     """From the launcher's start until the slowest rank was ready for its first command."""
+    rank_start_s: list[dict[str, float]] = []
+    """By rank, what its own part of the start took since the kernel made its process: ``interpreter``, ``imports``, ``rendezvous``
+    with other ranks, ``model``. Empty where ranks do not tell."""
+    stages_s: dict[str, float] = {}
+    """Wall time of the launch by stage, all arms together: ``start``, ``blocks``, ``gate`` and ``end``."""
     measuring_s: float | None = None
     """Wall time of this launch's blocks, all arms together."""
     padding_bytes: int | None = None

@@ -13,6 +13,8 @@ from reports.wording.formatting import bandwidth, duration, size_text
 
 PANEL_PX = 250
 COLUMNS = 2
+GAP = 0.07
+"""Left of a panel and right of it: room for the ticks of the next, on a phone, too."""
 Read = Callable[[CaseFigures], Estimate | None]
 
 
@@ -53,12 +55,12 @@ def _add_axes(layout: Figure, frames: dict[str, Figure], cases: list[Case], *, n
     """Add one operation's axes; returns the upper left corner of its panel."""
     row, column = divmod(number, COLUMNS)
     suffix = str(number + 1) if number else ""
-    left, right = column / COLUMNS + 0.05 * column, (column + 1) / COLUMNS - 0.05 * (COLUMNS - 1 - column)
+    left, right = column / COLUMNS + GAP * column, (column + 1) / COLUMNS - GAP * (COLUMNS - 1 - column)
     top, bottom = 1 - row / rows - 0.16 / rows, 1 - (row + 1) / rows + 0.08 / rows
     ticks = {"tickvals": [case.message_bytes for case in cases], "ticktext": [html.escape(size_text(case)) for case in cases]}
     log = {"type": "log", "zeroline": False}
     horizontal = {"domain": [left, right], "anchor": f"y{suffix}", "tickangle": 0}
-    vertical = {"domain": [bottom, top], "anchor": f"x{suffix}", "nticks": 4, "tickformat": ".3~g", "automargin": True}
+    vertical = {"domain": [bottom, top], "anchor": f"x{suffix}", "nticks": 4, "tickformat": ",.4~r", "automargin": True}
     layout[f"xaxis{suffix}"] = frames["x"] | log | ticks | horizontal
     layout[f"yaxis{suffix}"] = frames["y"] | log | vertical
     return left, top

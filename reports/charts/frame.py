@@ -59,7 +59,7 @@ def curve_layout(height: int, x: str, y: str) -> Figure:
     """A frame with both axes titled and a legend in one row over it."""
     layout = base_layout(height, x)
     legend_above(layout)
-    layout["yaxis"] |= {"title": {"text": y, "font": {"size": 12}}, "automargin": True}
+    layout["yaxis"] |= {"title": {"text": y, "font": {"size": 12}, "standoff": 10}, "automargin": True}
     return layout
 
 

@@ -47,7 +47,7 @@ def _row(comparison: Comparison, arm: ArmSummary) -> dict[str, Any]:
         **ratio_columns(comparison.result(arm.name)),
         **estimate_columns(f"throughput_{comparison.sample_unit}_per_s", arm.throughput_per_s),
         **{f"step_time_{p}_s": arm.step_time_s.get(p) for p in ("p5", "p25", "p50", "p75", "p95")},
-        **{f"{phase}_s": arm.phases_s.get(phase) for phase in PHASES},
+        **{f"phase_{phase}_s": arm.phases_s.get(phase) for phase in PHASES},
         **term_columns(arm),
         "peak_memory_bytes": arm.peak_memory_bytes,
         **resource_columns(arm, comparison.result(arm.name)),
@@ -182,6 +182,8 @@ def _study_row(study: Study, point: StudyPoint, arm: ArmSummary) -> dict[str, An
         "scaling_efficiency": arm.scaling_efficiency.value if arm.scaling_efficiency else None,
         "scaling_baseline": arm.scaling_baseline,
         **term_columns(arm),
+        "peak_memory_bytes": arm.peak_memory_bytes,
+        **resource_columns(arm, point.result(arm.name)),
         **{f"link_{way}_bytes_per_step": _most(arm, way) for way in ("sent", "needed")},
         "error": " | ".join(error.message for error in arm.errors),
     }

@@ -28,6 +28,7 @@ from reports.conclusions.study_conclusions import has_own_units
 from reports.schema import ArmSummary, Comparison
 from reports.study_schema import Study
 from reports.tables.case_tables import case_table, outcome_table
+from reports.tables.resource_table import resource_caption, resource_table
 from reports.tables.sections import DIVIDE, sections
 from reports.tables.study_tables import points_table, results_table, study_link_caption, study_link_table
 from reports.tables.table import Table
@@ -90,6 +91,8 @@ class HtmlReport(Report):
             points=points_table(study),
             links=study_link_table(study),
             links_caption=study_link_caption(study),
+            resources=resource_table(study),
+            resources_caption=resource_caption(study),
             bases=bases(study),
             method=study_method(study.points),
             trained_to=trained_to(study.target_accuracy),

@@ -11,6 +11,7 @@ from reports.base import Report
 from reports.schema import ArmSummary, Comparison
 from reports.study_schema import Study
 from reports.tables.case_tables import case_table, outcome_table
+from reports.tables.resource_table import resource_caption, resource_table
 from reports.tables.sections import DIVIDE, Section, sections
 from reports.tables.study_tables import points_table, results_table, study_link_caption, study_link_table
 from reports.tables.table import Table
@@ -51,12 +52,12 @@ class MarkdownReport(Report):
             *_fold("How sure?", sure),
             *_fold("What does it take?", _shown(found, ("resources",))),
             *_fold("What differed?", differed),
-            *_fold("How was it measured?", _listed(method(comparison))),
+            *_fold("How was it measured?", [*_listed(method(comparison)), *_shown(found, ("timings",))]),
         ]
         return "\n".join([*parts, ""]).encode()
 
     def render_study(self, study: Study) -> bytes:
-        links = study_link_table(study)
+        links, resources = study_link_table(study), resource_table(study)
         where = [*_listed(study.findings), "", *markdown_table(results_table(study)), "", *_listed(bases(study))]
         sure = [*_listed(f"Note: {line}" for line in study.warnings), "", *markdown_table(points_table(study))]
         parts = [
@@ -64,6 +65,7 @@ class MarkdownReport(Report):
             *_fold("Who is faster where?", where),
             *_fold("Why?", _section("Bytes per link", links, study_link_caption(study)) if links.rows else []),
             *_fold("How sure?", sure),
+            *_fold("What does it take?", _section("", resources, resource_caption(study)) if resources.rows else []),
             *_fold("How was it measured?", _listed(study_method(study.points))),
         ]
         return "\n".join([*parts, ""]).encode()
@@ -76,12 +78,16 @@ def screen_lines(screen: FirstScreen, baseline: str, confidence: float) -> list[
         [f"{one.arm} {one.point}".strip(), one.verdict, one.percent, one.interval, one.cause]
         for one in screen.candidates[:MOST_LINES]
     ]
-    marks = [f"{'✓' if mark.ok else '⚠'} {escape(mark.name)}: **{escape(mark.word)}**" for mark in screen.marks]
-    below = [escape(screen.compared), " · ".join(marks)]
+    below = [escape(screen.compared), marks_line(screen)]
     below += [f"{escape(line)}." for line in screen.alike]
     below += [f"**Next:** {escape(screen.next_step)}"] if screen.next_step else []
     table = _lines([escape(title) for title in header], [[escape(text) for text in row] for row in rows]) if rows else []
     return [f"**{escape(screen.headline)}.**", "", *table, *([""] if table else []), "<br>\n".join(below)]
+
+
+def marks_line(screen: FirstScreen) -> str:
+    """The marks, each with its word."""
+    return " · ".join(f"{'✓' if mark.ok else '⚠'} {escape(mark.name)}: **{escape(mark.word)}**" for mark in screen.marks)
 
 
 def _fold(question: str, lines: Sequence[str]) -> list[str]:

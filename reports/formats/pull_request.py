@@ -6,14 +6,12 @@ import os
 import re
 
 from reports.base import Report
-from reports.formats.markdown import escape
+from reports.formats.markdown import escape, marks_line
 from reports.schema import Comparison
 from reports.study_schema import Study
-from reports.wording.first_screen import Candidate, first_screen
+from reports.wording.first_screen import MOST_LINES, Candidate, first_screen
 from reports.wording.formatting import percent_apart
 
-MOST_ROWS = 7
-"""Candidates of the table; the report has the others."""
 JOBS = ("{GITHUB_SERVER_URL}/{GITHUB_REPOSITORY}/actions/runs/{GITHUB_RUN_ID}", "{CI_JOB_URL}/artifacts/browse")
 """Where the files of a job are seen, by the variables of GitHub Actions and of GitLab."""
 NOT_IN_MARKERS = re.compile(r"[^\w.+-]")
@@ -36,13 +34,12 @@ def _text(shown: Comparison | Study) -> bytes:
     screen = first_screen(shown)
     against = shown.against if isinstance(shown, Comparison) else None
     changes = {one.arm: one for one in against.changes if one.baseline is None and one.case is None} if against else {}
-    rows = [_row(one) for one in screen.candidates[:MOST_ROWS]]
+    rows = [_row(one) for one in screen.candidates[:MOST_LINES]]
     header = ["arm", "verdict", f"against {escape(shown.baseline)}", "interval", "cause", *(["since then"] if changes else [])]
     for row, candidate in zip(rows if changes else [], screen.candidates, strict=False):
         change = changes.get(candidate.arm)
         row.append(escape(f"{change.verdict}: {percent_apart(change.change.value)}") if change else "")
     left, link = len(screen.candidates) - len(rows), shown.link or _job()
-    marks = " · ".join(f"{'✓' if mark.ok else '⚠'} {escape(mark.name)}: {escape(mark.word)}" for mark in screen.marks)
     lines = [
         f"<!-- ringside: {NOT_IN_MARKERS.sub('_', shown.name)} -->",
         f"### {escape(against.headline if against else screen.headline)}\n",
@@ -50,7 +47,7 @@ def _text(shown: Comparison | Study) -> bytes:
         "",
         *([f"- and {left} more in the report"] if left > 0 else []),
         *([f"- Now: {escape(screen.headline)}", f"- {escape(against.remedy)}"] if against else []),
-        *([f"- {marks}"] if marks else []),
+        *([f"- {marks_line(screen)}"] if screen.marks else []),
         f"- {escape(screen.compared)}",
         *([f"- Next: {escape(screen.next_step)}"] if screen.next_step else []),
         *([f"- [The whole report](<{link}>)"] if link else []),

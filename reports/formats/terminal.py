@@ -21,6 +21,7 @@ from reports.tables.loader_table import loader_table
 from reports.tables.resource_table import asked_resources
 from reports.tables.script_tables import differences_table as script_differences_table
 from reports.tables.table import Entry, Kind, Row, Table
+from reports.tables.timing_table import timing_table
 from reports.wording.first_screen import MOST_LINES, FirstScreen, first_screen
 
 STYLES: dict[Kind, str] = {
@@ -51,12 +52,15 @@ def against_group(comparison: Comparison) -> Group:
     return Group(rich_table(against_table(comparison)), *map(shown, lines), Text())
 
 
-def comparison_lines(comparison: Comparison) -> Group:
-    """The first screen, and what a plan asks of cost and MFU; of a micro-benchmark latency in every case, without the control."""
-    shown_first = screen_lines(first_screen(comparison))
-    resources = asked_resources(comparison)
-    if resources:
-        shown_first = Group(shown_first, Text(), rich_table(resources))
+def comparison_lines(comparison: Comparison, *, timings: bool = False) -> Group:
+    """The first screen, and what a plan asks of cost and MFU; of a micro-benchmark latency in every case, without the control.
+
+    With ``timings`` also where the seconds of launches went.
+    """
+    tables = [asked_resources(comparison), timing_table(comparison) if timings else None]
+    below = [part for table in tables if table for part in (Text(), rich_table(table, once_per_group="stage"))]
+    screen = screen_lines(first_screen(comparison))
+    shown_first = Group(screen, *below) if below else screen
     if not comparison.cases:
         return shown_first
     controls = [arm.name for arm in comparison.arms if arm.role == "control"]

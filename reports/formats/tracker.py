@@ -49,7 +49,6 @@ class Tracker(Report):
     """A report that goes to another program. Its file is JSON and says where the run is found there."""
 
     is_customary = False
-    is_sent = True
     package: ClassVar[str | None] = None
     """What is imported; None: nothing but Python's own."""
     requirement: ClassVar[str | None] = None
@@ -76,14 +75,15 @@ class Tracker(Report):
         )
 
     def render(self, comparison: Comparison) -> bytes:
-        return self._send(comparison, HtmlReport().render(comparison))
+        return self.told(tracked_run(comparison, HtmlReport().render(comparison)))
 
     def render_study(self, study: Study) -> bytes:
-        return self._send(study, HtmlReport().render_study(study))
+        return self.told(tracked_run(study, HtmlReport().render_study(study)))
 
-    def _send(self, summary: Comparison | Study, page: bytes) -> bytes:
+    def told(self, run: TrackedRun) -> bytes:
+        """Tell the program; returns the file. A failure is a ``ReportError`` that says what to do."""
         try:
-            return json.dumps(self.send(_run(summary, page)), indent=2).encode() + b"\n"
+            return json.dumps(self.send(run), indent=2).encode() + b"\n"
         except self.errors() as error:
             raise ReportError(
                 f"{self.file_name} could not be made: {CREDENTIALS.sub('', cut(str(error)))}; what was measured and the other "
@@ -91,7 +91,8 @@ class Tracker(Report):
             ) from error
 
 
-def _run(summary: Comparison | Study, page: bytes) -> TrackedRun:
+def tracked_run(summary: Comparison | Study, page: bytes) -> TrackedRun:
+    """What trackers are told; ``page`` is report.html."""
     known, found = f"{summary.comparison_id} {summary.created_at}", list(figures(summary))
     verdicts = [labels for gauge, labels, _ in found if gauge == VERDICT]
     return TrackedRun(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from reports.schema import PLANS_PEAK, ArmSummary, Comparison, Estimate, ResourceFigures
+from reports.study_schema import Study, StudyPoint
 from reports.tables.table import Entry, Row, Table, columns, row
 from reports.wording.formatting import NONE, gibibytes, rate, ratio, significant, with_interval
 
@@ -12,13 +13,22 @@ FLOP_UNITS = {"GPU": ("TFLOP/s", 1e12), "core": ("GFLOP/s", 1e9)}
 """By device."""
 
 
-def resource_table(comparison: Comparison) -> Table:
-    """One row per arm; columns that nothing is known for are left out. No rows where no arm started."""
-    unit = comparison.sample_unit
-    found = [arm.resources for arm in comparison.arms if arm.resources]
-    device = " or ".join(dict.fromkeys(one.device for one in found))
-    flops, _ = FLOP_UNITS[found[0].device if found else "GPU"]
+Known = tuple[Comparison | StudyPoint, ArmSummary, ResourceFigures]
+"""An arm of which something is known, and where it ran."""
+
+
+def _known(shown: Comparison | Study) -> list[Known]:
+    points = shown.points if isinstance(shown, Study) else [shown]
+    return [(point, arm, arm.resources) for point in points for arm in point.arms if arm.resources]
+
+
+def resource_table(shown: Comparison | Study) -> Table:
+    """One row per arm, of a study at each point; columns that nothing is known for are left out. No rows where no arm started."""
+    unit, known = shown.sample_unit, _known(shown)
+    device = " or ".join(dict.fromkeys(one.device for _, _, one in known))
+    flops, _ = FLOP_UNITS[known[0][2].device if known else "GPU"]
     titles = {
+        **({"point": "point"} if isinstance(shown, Study) else {}),
         "arm": "arm",
         "rate": f"{unit}/s per {device}",
         "flops": f"{flops} per {device}",
@@ -30,17 +40,18 @@ def resource_table(comparison: Comparison) -> Table:
         "ratio": "speed ratio",
         "cost": f"cost per million {unit}",
     }
-    rows = [_row(comparison, arm, arm.resources) for arm in comparison.arms if arm.resources]
+    rows = [_row(*one, baseline=shown.baseline) for one in known]
     empty = [name for name in titles if all(one.entries[name].text in ("1", NONE) for one in rows)]
     empty += ["ratio"] if "cost" in empty and "ratio" not in empty else []
-    return Table(columns=columns(titles, numeric=titles.keys() - {"arm"}), rows=rows).without(*empty)
+    return Table(columns=columns(titles, numeric=titles.keys() - {"point", "arm"}), rows=rows).without(*empty)
 
 
-def _row(comparison: Comparison, arm: ArmSummary, own: ResourceFigures) -> Row:
-    result = comparison.result(arm.name)
-    first = "1" if arm.name == comparison.baseline else NONE
+def _row(point: Comparison | StudyPoint, arm: ArmSummary, own: ResourceFigures, *, baseline: str) -> Row:
+    result = point.result(arm.name)
+    first = "1" if arm.name == baseline else NONE
     return row(
         {
+            "point": point.name,
             "arm": arm.name,
             "rate": _entry(own.per_device_per_s, lambda value: rate(Estimate(value=value))),
             "flops": _entry(own.flops_per_s, lambda value: significant(value / FLOP_UNITS[own.device][1])),
@@ -51,7 +62,8 @@ def _row(comparison: Comparison, arm: ArmSummary, own: ResourceFigures) -> Row:
             "energy_ratio": _entry(result.energy_ratio, ratio) if result else first,
             "ratio": ratio(result.throughput_ratio) if result else first,
             "cost": _entry(own.cost_per_million, significant),
-        }
+        },
+        group=point.name,
     )
 
 
@@ -66,14 +78,14 @@ def asked_resources(comparison: Comparison) -> Table | None:
     return resource_table(comparison).without("rate", "flops", "ratio") if is_asked else None
 
 
-def resource_caption(comparison: Comparison) -> str:
+def resource_caption(shown: Comparison | Study) -> str:
     """What the figures mean, and where they come from."""
-    found = [arm.resources for arm in comparison.arms if arm.resources]
+    found = [own for _, _, own in _known(shown)]
     peaks = dict.fromkeys((one.peak_flops_per_s, one.peak_source) for one in found if one.peak_flops_per_s)
     notes = dict.fromkeys(one.flops_note for one in found if one.flops_note)
     said = [
         "Cores are those that the ranks' threads can use. Memory is that of the rank that takes most, mean over launches. Ratios "
-        f"of memory and energy are to {comparison.baseline}'s: above 1 is more of it, which says nothing of speed"
+        f"of memory and energy are to {shown.baseline}'s: above 1 is more of it, which says nothing of speed"
     ]
     if any(one.flops_per_s for one in found):
         said.append(

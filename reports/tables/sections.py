@@ -12,6 +12,7 @@ from reports.tables.resource_table import resource_caption, resource_table
 from reports.tables.script_tables import differences_table, equality_table, phases_table
 from reports.tables.table import Table
 from reports.tables.terms_table import steps_table, terms_table, threads_table
+from reports.tables.timing_table import TIMINGS, timing_table
 from reports.tables.verdict_table import conditions_table
 
 
@@ -72,5 +73,6 @@ def sections(comparison: Comparison) -> list[Section]:
             Section("phases", "Why", phases_table(comparison), PHASES),
             *(section for section in made if section.name != "steps"),
         ]
+    made.append(Section("timings", "Where the seconds of a launch go", timing_table(comparison), TIMINGS))
     made.insert(0, Section("against", f"Against {against.comparison_id}" if against else "", against_table(comparison), said))
     return [section for section in made if section.table.rows]

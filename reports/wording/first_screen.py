@@ -256,7 +256,9 @@ def _compared(comparison: Comparison) -> str:
     unit, hosts = comparison.sample_unit, len(comparison.hosts)
     launches = max((result.launches for result in comparison.results), default=0)
     training = comparison.training
-    parts = ["scripts" if comparison.are_scripts else comparison.workload, _ranks(comparison.world_size, hosts, comparison.device)]
+    drawn = f"{comparison.drawn_hosts} of " if comparison.drawn_hosts else ""
+    ranks = _ranks(comparison.world_size, hosts, comparison.device, drawn=drawn)
+    parts = ["scripts" if comparison.are_scripts else comparison.workload, ranks]
     if comparison.cases:
         parts.append(count(len(comparison.cases), "case"))
     elif comparison.local_batch_size and not comparison.figures_of:
@@ -269,9 +271,9 @@ def _compared(comparison: Comparison) -> str:
     return ", ".join(parts)
 
 
-def _ranks(ranks: int, hosts: int, device: str) -> str:
+def _ranks(ranks: int, hosts: int, device: str, *, drawn: str) -> str:
     kind = "GPU" if device.startswith("cuda") else "CPU"
-    return f"{count(ranks, 'rank')} on {count(hosts, 'host')} ({kind})" if hosts else count(ranks, "rank")
+    return f"{count(ranks, 'rank')} on {drawn}{count(hosts, 'host')} ({kind})" if hosts else count(ranks, "rank")
 
 
 STEPS: dict[Withheld, str] = {
@@ -342,5 +344,8 @@ def _worst(marks: Sequence[Mark], points: Sequence[str]) -> Mark:
     worst = next((mark for mark in marks if not mark.ok), marks[0])
     bad = sum(not mark.ok for mark in marks)
     word = f"{worst.word} at {bad} of {count(len(marks), 'point')}" if 0 < bad < len(marks) else worst.word
-    said = ". ".join(f"{point}: {mark.explanation}" for point, mark in zip(points, marks, strict=True))
+    where: dict[str, list[str]] = {}
+    for point, mark in zip(points, marks, strict=True):
+        where.setdefault(mark.explanation, []).append(point)
+    said = ". ".join(f"{', '.join(at)}: {text}" if len(where) > 1 else text for text, at in where.items())
     return Mark(name=worst.name, word=word, ok=worst.ok, explanation=said)

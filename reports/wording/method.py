@@ -89,10 +89,14 @@ def _alone(comparison: Comparison) -> list[str]:
 
 def _luck(comparison: Comparison) -> str:
     """What launches draw anew, and what they do not."""
-    hosts = "this host" if len(comparison.hosts) < 2 else f"these {len(comparison.hosts)} hosts"
+    number = len(comparison.hosts)
+    hosts = "this host" if number < 2 else f"these {number} hosts"
+    nodes = f"All launches ran on {hosts}: the interval does not say how others differ"
+    if comparison.drawn_hosts is not None:
+        nodes = f"Each launch drew {comparison.drawn_hosts} hosts, {number} in all, so the interval holds for hosts like these"
     return (
         "Each launch lengthened the environment of all its arms by as many random bytes, since its size moves memory and speed "
-        f"with it (padding_bytes in the records). All launches ran on {hosts}: the interval does not say how others differ."
+        f"with it (padding_bytes in the records). {nodes}."
     )
 
 

@@ -73,7 +73,7 @@ def open_endpoint(placement: Placement) -> Iterator[DriverEndpoint]:
     from torch.distributed import TCPStore
 
     address = placement.driver_address
-    with shared_key(placement.remote) as key_file:
+    with shared_key(placement.everywhere) as key_file:
         supervisors = SupervisorServer(address=address, key=key_file.key)
         listening = listen(address)
         port = listening.getsockname()[1]

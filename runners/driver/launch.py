@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -81,6 +82,7 @@ class Launch:
         self._limit, self._wanted_rounds = limit, limit.rounds if limit else None
         self._rounds = self._new_rounds(seconds=self.measure.seconds_per_launch / (1 if self._is_interleaved else len(arms)))
         self._events: dict[str, TensorboardLog] = {}
+        self._stages_s: dict[str, float] = {}
         self._kept_at_s = time.monotonic()
         self.arms = [self._arm(setup, endpoint) for setup in arms]
         for arm in self.arms:
@@ -161,11 +163,13 @@ class Launch:
 
     def _end_all(self) -> None:
         """End every arm, then write every record, whatever goes wrong with one of them."""
-        for arm in self.arms:
-            arm.session.end()
+        with self._timed("end"):
+            for arm in self.arms:
+                arm.session.end()
         self.ended_s = time.monotonic()
         for arm in self.arms:
             arm.record.launch_s = self.ended_s - self._began
+            arm.record.stages_s = {name: round(seconds, 3) for name, seconds in self._stages_s.items()}
         errors = []
         for arm in self.arms:
             try:
@@ -187,14 +191,25 @@ class Launch:
     def _run(self, arms: Sequence[ArmLaunch], *, known: Sequence[ArmLaunch]) -> None:
         """Start these arms together, measure them and end them; ``known``: those they are held against, themselves too."""
         self._progress.say(self._starting(arms))
-        self._start(arms)
-        self._compare(known)
+        with self._timed("start"):
+            self._start(arms)
+            self._compare(known)
         for stage in self._stages(arms, known):
             stage()
-        for arm in arms:  # all at the same time: it takes seconds and is not measured
-            arm.run_unless_failed(lambda arm: arm.session.ask_to_finish())
-        for arm in arms:
-            arm.run_unless_failed(self._finish)
+        with self._timed("end"):
+            for arm in arms:  # all at the same time: it takes seconds and is not measured
+                arm.run_unless_failed(lambda arm: arm.session.ask_to_finish())
+            for arm in arms:
+                arm.run_unless_failed(self._finish)
+
+    @contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
+        """A context whose seconds count as this stage's."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._stages_s[stage] = self._stages_s.get(stage, 0.0) + time.monotonic() - began
 
     def _start(self, arms: Sequence[ArmLaunch]) -> None:
         """Start these arms together, and wait until they are ready."""
@@ -223,12 +238,14 @@ class Launch:
 
     def _run_rounds(self, arms: Sequence[ArmLaunch]) -> None:
         self.starting_s = time.monotonic() - self._began - self.measuring_s
-        self._rounds.run(arms)
+        with self._timed("blocks"):
+            self._rounds.run(arms)
 
     def _run_gates(self, arms: Sequence[ArmLaunch], known: Sequence[ArmLaunch]) -> None:
         compared, held = ([arm for arm in some if not arm.is_floor] for some in (arms, known))
         after_blocks, say = not self._gate_comes_first, self._progress.say
-        run_gates(compared, known=held, measurement=self.measure, after_blocks=after_blocks, say=say)
+        with self._timed("gate"):
+            run_gates(compared, known=held, measurement=self.measure, after_blocks=after_blocks, say=say)
 
     def _await_ready(self, arm: ArmLaunch) -> None:
         self._note_ready(arm, arm.session.await_ready())
@@ -237,6 +254,7 @@ class Launch:
         arm.record.ranks = arm.ready = [reply.report for reply in replies]
         arm.record.hosts = sorted({rank.host for rank in arm.record.ranks})
         arm.record.start_s = time.monotonic() - arm.session.started_s
+        arm.record.rank_start_s = [reply.start_s for reply in replies if reply.start_s]
         arm.session.freeze()
 
     def _finish(self, arm: ArmLaunch) -> None:

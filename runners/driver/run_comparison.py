@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
+import random
 import statistics
 import time
 from collections.abc import Iterable, Iterator
@@ -16,6 +18,7 @@ import pandas as pd
 from measurement.conditions.fairness import fairness_table
 from measurement.conditions.sources import digests, sources_of_all
 from measurement.environment import steering_environment
+from measurement.errors import PlanError
 from measurement.plans.plan import Plan
 from measurement.probes.core_use import crowded_warning
 from measurement.probes.fingerprint import usable_cores
@@ -98,6 +101,8 @@ class ComparisonRun:
         """By name, the rehearsal's records of arms that failed there."""
         self._left: list[str] = []
         """Warnings of variables in the shell."""
+        self.comparison: Comparison | None = None
+        """What came out, once reports are written."""
 
     def _resolve(self) -> None:
         """Resolve the names in the plan."""
@@ -200,7 +205,7 @@ class ComparisonRun:
             made.require_data()
             self._note(made.data_notes())
         placement = self.inspection.placement
-        require_data_on([entry.host for entry in placement.hosts if entry.host not in placement.here], self.plan, self.workload)
+        require_data_on(placement.everywhere, self.plan, self.workload)
 
     def check_workload(self) -> None:
         """Try the workload out on one rank, unless it is one of ours; raises a ``PlanError`` where an arm cannot train it."""
@@ -224,9 +229,8 @@ class ComparisonRun:
     def run(self) -> Comparison:
         """Run the launches that have no records yet, then write the reports; on Ctrl-C, too, which is then raised again."""
         if self.is_measured:
-            self.progress.say("every launch is measured already; writing reports")
-            self.comparison = write_reports(self.folder)
-            return self.comparison
+            self.progress.say("every launch is measured already")
+            return self._write(self.earlier)
         busy = busy_warning(usable_cores()) if self.has_ranks_here else None
         self.history.begin(left=self._left, notes=self._notes)
         for warning in (*self._left, *self.inspection.warnings, *self._crowded(), *([f"{busy}; {BUSY_REMEDY}"] if busy else [])):
@@ -240,11 +244,22 @@ class ComparisonRun:
                     self._launch(number, endpoint)
                     if self._must_stop(number):
                         break
-        finally:
+        except BaseException:
             self._note_look()
             if self.folder.records():
-                self.progress.say("writing reports")
-                self.comparison = write_reports(self.folder)
+                self._write(None)
+            raise
+        self._note_look()
+        return self._write(self.earlier)
+
+    def _write(self, earlier: Earlier | None) -> Comparison:
+        """Write the reports; where the earlier result turns out to be of other conditions, those without it first."""
+        self.progress.say("writing reports")
+        try:
+            self.comparison = write_reports(self.folder, earlier=earlier)
+        except PlanError:
+            self.comparison = write_reports(self.folder)
+            raise
         return self.comparison
 
     def _endpoint(self) -> AbstractContextManager[DriverEndpoint]:
@@ -332,7 +347,7 @@ class ComparisonRun:
 
     def _must_stop(self, number: int) -> bool:
         """Whether a launch after this one would fail: a host no longer answers, or no arm passed the gate."""
-        reasons = [str(found) for found in probe_hosts(self.inspection.placement.remote) if found.status != "ok"]
+        reasons = [str(found) for found in probe_hosts(self.inspection.placement.everywhere) if found.status != "ok"]
         if not reasons and none_can_pass([record for record in self.folder.records() if record.launch == number]):
             reasons = ["no arm passed the gate, and none would in another"]
         for reason in reasons:
@@ -377,6 +392,9 @@ class ComparisonRun:
     def _new_launch(self, number: int, endpoint: DriverEndpoint, *, limit: RoundLimit | None, alone: bool) -> Launch:
         """Make a launch; ``limit`` and ``alone`` as ``Launch`` has them."""
         others = [setup for setup in self.arms.values() if not alone or self.plan.role(setup.name) != "control"]
+        if endpoint.placement.spare:
+            drawn = endpoint.placement.drawn(random.Random(f"{self.plan.seed}/{number}/nodes"))
+            endpoint = dataclasses.replace(endpoint, placement=drawn)
         return Launch(
             self.plan,
             [*others, *([self.floor] if self.floor and not alone else [])],

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ class Placement:
     """Names of the machine that the driver runs on."""
     driver_address: str = LOOPBACK
     """Where all ranks reach the driver."""
+    spare: tuple[HostSlots, ...] = ()
+    """Hosts of which launches draw theirs, besides; empty unless the plan says ``nodes: draw``."""
 
     @property
     def is_local(self) -> bool:
@@ -40,6 +43,18 @@ class Placement:
     def remote(self) -> list[str]:
         """The hosts that are reached by ssh."""
         return [entry.host for entry in self.hosts if entry.host not in self.here]
+
+    @property
+    def everywhere(self) -> list[str]:
+        """The hosts that are reached by ssh in any launch."""
+        return [entry.host for entry in (*self.hosts, *self.spare) if entry.host not in self.here]
+
+    def drawn(self, rng: random.Random) -> Placement:
+        """Draw the hosts of one launch. They stay in their order, and have the threads of the host with the fewest cores."""
+        known = (*self.hosts, *self.spare)
+        chosen = sorted(rng.sample(range(len(known)), k=len(self.hosts)))
+        hosts = tuple(HostSlots(host=known[place].host, slots=own.slots) for place, own in zip(chosen, self.hosts, strict=True))
+        return replace(self, hosts=hosts, spare=(), cores=dict.fromkeys(self.cores, min(self.cores.values())))
 
     @property
     def world_size(self) -> int:
@@ -122,3 +137,20 @@ def planned_hosts(plan: Plan) -> tuple[HostSlots, ...]:
     if local and len(hosts) > 1:
         raise PlanError(f"hosts names '{local[0]}' beside others, which do not find this machine by that; give its name or address")
     return (HostSlots(host=HERE, slots=plan.world_size),) if local else hosts
+
+
+def spare_hosts(plan: Plan, taken: Sequence[HostSlots]) -> tuple[HostSlots, ...]:
+    """Return the hosts that are not ``taken`` by the first launch, where launches draw theirs (``nodes: draw``); else none.
+
+    Raises:
+        PlanError: there is nothing to draw, or launches would be unlike.
+    """
+    if plan.nodes == "first" or plan.hosts is None:
+        return ()
+    listed, names = named_hosts(plan.hosts), {entry.host for entry in taken}
+    if len({entry.slots for entry in listed}) > 1:
+        raise PlanError(f"nodes: draw, but hosts have unlike numbers of slots ({', '.join(map(str, listed))}); give all as many")
+    spare = tuple(entry for entry in listed if entry.host not in names)
+    if not spare:
+        raise PlanError(f"nodes: draw, but {plan.world_size} ranks need all of {len(listed)} hosts; name more, or leave it out")
+    return spare

@@ -24,7 +24,7 @@ from runners.hosts.batch_jobs import unused_nodes
 from runners.hosts.host_differences import CLOCK_FIELD, host_differences
 from runners.hosts.host_facts import NAMES
 from runners.hosts.names import doubts, hidden, lost, twice
-from runners.hosts.placement import Placement, planned_hosts
+from runners.hosts.placement import Placement, planned_hosts, spare_hosts
 from runners.hosts.ssh_probe import HostStatus, is_here, probe_hosts, require_reachable
 from runners.launchers.base import HERE
 from runners.processes import remote
@@ -57,11 +57,13 @@ def inspect(plan: Plan) -> Preflight:
         unused = unused_nodes(os.environ) if plan.hosts is None else None
         placement = Placement(hosts=hosts, cores={HERE: core_count()})
         return Preflight(placement=placement, warnings=[unused] if unused else [])
-    found = probe_hosts([entry.host for entry in hosts])
+    spare = spare_hosts(plan, hosts)
+    names = [entry.host for entry in (*hosts, *spare)]
+    found = probe_hosts(names)
     require_reachable(found)
     here = frozenset({HERE, *(reach.host for reach in found if is_here(reach.address))})
     address = driver_address(plan, found, here=here)
-    facts = gather_facts([entry.host for entry in hosts], here=here, address=address)
+    facts = gather_facts(names, here=here, address=address)
     _require(_unusable(facts, plan, address=address))
     views = {host: found.pop(NAMES) for host, found in facts.items()}
     views = views if len(views) > 1 else {}  # one host's ranks find each other
@@ -71,9 +73,8 @@ def inspect(plan: Plan) -> Preflight:
         remedy = "install the same on every host (make setup), or set host_differences: report"
         _require([f"{error}; {remedy}" for error in errors])
         errors = []
-    placement = Placement(
-        hosts=hosts, cores={host: found["usable_cores"] for host, found in facts.items()}, here=here, driver_address=address
-    )
+    cores = {host: found["usable_cores"] for host, found in facts.items()}
+    placement = Placement(hosts=hosts, cores=cores, here=here, driver_address=address, spare=spare)
     return Preflight(
         placement=placement,
         facts=facts,

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
 from backends import Backend
 from measurement.errors import PlanError
-from measurement.plans.plan import Plan
-from measurement.plans.plan_file import checked
+from measurement.plans.options import checked
 from measurement.plans.settings import TrainingSettings
 from measurement.records.record import Case
-from runners.planning.arms import ArmSetup
 from workloads import MicroBenchmark, Workload, workload_class
 from workloads.optimizers import seed_generators
+
+if TYPE_CHECKING:  # ranks resolve their workload here, and need no plan
+    from measurement.plans.plan import Plan
+    from runners.planning.arms import ArmSetup
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from measurement.conditions.same_environment import plan_digest
-from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, LossScale, Precision, SpeedSettings, TrainingSettings
 from measurement.records.record import BlockKind, BlockRecord, FlopCount, LaunchRecord, RankReport, RankSteps
 from measurement.records.script_report import ScriptReport
+
+if TYPE_CHECKING:
+    from measurement.plans.plan import Plan
 
 
 class Message(BaseModel):
@@ -48,6 +49,8 @@ class Job(Message):
     def new_record(self, plan: Plan, *, comparison_id: str, launch: int, **found: Any) -> LaunchRecord:
         """The record of this arm in a launch of a plan, to be filled; ``found``: fields that only the caller knows."""
         own = self.model_dump(include={"arm", "backend", "options", "workload", "workload_options", "world_size"})
+        from measurement.conditions.same_environment import plan_digest  # for the driver: ranks need no plan
+
         place = {"comparison_id": comparison_id, "plan_digest": plan_digest(plan), "launch": launch, "role": plan.role(self.arm)}
         return LaunchRecord(**{**own, **place, "status": "ok", **found})
 
@@ -222,6 +225,8 @@ class StartedReply(Message):
     report: RankReport
     script: ScriptReport | None = None
     """What a script reports, once it has taken the steps that are compared."""
+    start_s: dict[str, float] = {}
+    """Seconds of its start by stage (``measurement.probes.start_clock``); empty of a script."""
 
 
 class GateReply(Message):

@@ -24,6 +24,7 @@ from measurement.errors import PlanError, WorldSizeMismatchError
 from measurement.plans.settings import SpeedSettings
 from measurement.probes.core_use import read_core_use
 from measurement.probes.fingerprint import usable_cores
+from measurement.probes.start_clock import StartClock
 from measurement.probes.thread_times import ThreadClock
 from measurement.records.record import BlockRecord, Case, RankReport
 from measurement.world import World
@@ -143,10 +144,13 @@ class Engine:
         return peak if sys.platform == "darwin" else peak * 1024
 
 
-def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelta | None = None) -> Engine:
+def start_engine(
+    job: Job, world: World, *, store: Any = None, timeout: timedelta | None = None, clock: StartClock | None = None
+) -> Engine:
     """Connect this rank and build its first model, where it has one. Collective.
 
-    ``store``: where the ranks meet, unless the backend knows; ``timeout``: how long they wait for each other, unless it says.
+    ``store``: where the ranks meet, unless the backend knows; ``timeout``: how long they wait for each other, unless it says;
+    ``clock``: is told when they have met.
 
     Raises:
         WorldSizeMismatchError: the library counts other ranks than the job asks for.
@@ -163,6 +167,8 @@ def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelt
     threads = ThreadClock()  # before the library has threads of its own
     backend.groups = benchmark.groups(job.world_size) if benchmark else ()
     counted = _connect(job, world, backend, device, store=store)
+    if clock is not None:
+        clock.mark("rendezvous")
     runner: Trainer | MicroBenchmarkRunner
     epochs = None
     if benchmark:

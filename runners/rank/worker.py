@@ -22,6 +22,7 @@ from typing import Literal, NoReturn
 from measurement.addresses import split_port
 from measurement.environment import steering_environment
 from measurement.errors import LaunchError, PlanError
+from measurement.probes.start_clock import StartClock
 from measurement.registry import search_beside
 from measurement.world import World
 from runners.launchers import make_launcher
@@ -59,6 +60,8 @@ FOREVER = timedelta(days=30)
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Answer the driver's commands. An exception is reported to the driver and ends the rank."""
+    clock = StartClock()
+    clock.mark("interpreter")
     gc.disable()  # until the engine stands: importing torch leaves no garbage, and looking for it takes long
     given = _arguments().parse_args(argv)
     search_beside(Path(given.beside) if given.beside else Path.cwd())
@@ -75,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     host, port = split_port(given.driver)
     bare = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=FOREVER)
     store = SealedStore(bare, key=Path(given.key_file).read_text(encoding="utf-8"))
-    RankServer(store=store, arm=given.arm, launch=given.launch, world=world, kept_in=None if given.log_folder else folder).serve()
+    kept_in = None if given.log_folder else folder
+    RankServer(store=store, arm=given.arm, launch=given.launch, world=world, kept_in=kept_in, clock=clock).serve()
     leave(0)  # torn down in order; Gloo in torch 2.15 may still abort when the interpreter takes the rest apart
 
 
@@ -118,8 +122,8 @@ def error_reply(error: Exception) -> ErrorReply:
 class RankServer:
     """Answers the driver's commands, one after another."""
 
-    def __init__(self, *, store: SealedStore, arm: str, launch: int, world: World, kept_in: Path | None) -> None:
-        self._store = store
+    def __init__(self, *, store: SealedStore, arm: str, launch: int, world: World, kept_in: Path | None, clock: StartClock) -> None:
+        self._store, self._clock = store, clock
         self._kept_in = kept_in
         self._arm, self._launch = arm, launch
         self._world = world
@@ -188,8 +192,11 @@ class RankServer:
 
         job = Job.model_validate_json(self._store.get(job_key(self._arm, self._launch)))
         rendezvous = PrefixStore(f"{self._launch}/{self._arm}/rendezvous", self._store.bare)
-        self._engine = start_engine(job, self._world, store=rendezvous)
-        return StartedReply(report=self._engine.report(steering_environment(os.environ)))
+        self._clock.mark("imports")
+        self._engine = start_engine(job, self._world, store=rendezvous, clock=self._clock)
+        report = self._engine.report(steering_environment(os.environ))
+        self._clock.mark("model")
+        return StartedReply(report=report, start_s=self._clock.stages_s)
 
 
 if __name__ == "__main__":

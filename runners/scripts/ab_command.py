@@ -113,7 +113,7 @@ def run_given(run: Run, given: Given) -> None:
     plan = plan_of(given)
     folder = ResultsFolder(asked.output or default_folder(plan.name))
     comparison = run(plan, folder, again=words_of(given, folder), resume_elsewhere=asked.resume_elsewhere)
-    if any(arm.status != "ok" for arm in comparison.arms):
+    if not comparison.is_ok:
         raise typer.Exit(EXIT_FAILED)
     unmet = not_shown(comparison, equal=asked.assert_equal, most_slower=most)
     for line in unmet:

@@ -64,6 +64,16 @@ def compare(plan, folder, *settings):
     return enter("host1", "ringside", "compare", plan, "-o", folder, *(part for one in settings for part in ("--set", one)))
 
 
+def test_launches_draw_their_hosts(nothing_left, tmp_path):
+    """One rank and two hosts. The seed is one by which the first two launches have different ones."""
+    plan = write_plan(tmp_path, world_size=1, nodes="draw", seed=5, measurement={"launches": 2, "rounds": 2})
+    done = compare(plan, tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "1 rank on 1 of 2 hosts (CPU)" in done.stdout
+    records = ResultsFolder(tmp_path / "out").records()
+    assert [record.hosts for record in records if record.arm == "ddp"] == [["host1"], ["host2"]]
+
+
 def test_data_that_one_host_lacks_is_refused_before_anything_starts(nothing_left, tmp_path):
     write_data("mnist", tmp_path / "data")
     only_here = f"/dev/shm/{tmp_path.name}"  # which each host has for itself

@@ -25,6 +25,7 @@ from measurement.records.record import (
 )
 from measurement.records.results import ResultsFolder
 from reports import REGISTRY
+from reports.formats.tracker import Tracker
 
 STARTED = "2026-01-01T12:00:00+00:00"
 COMPARISON_ID = "synthetic-20260101"
@@ -41,7 +42,7 @@ SHARES = {
     "script": (0.05, 0.3, 0.6, 0.05),
 }
 """Of a step's time: data wait, forward, backward, optimizer."""
-FORMATS = sorted(name for name in REGISTRY.names() if not REGISTRY.resolve(name).is_sent)
+FORMATS = sorted(name for name in REGISTRY.names() if not issubclass(REGISTRY.resolve(name), Tracker))
 """Reports that are files alone: trackers need a server."""
 
 

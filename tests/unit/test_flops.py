@@ -97,7 +97,8 @@ def test_rank_0_counts_in_the_gate_and_what_breaks_then_fails_nothing(tmp_path):
         ("NVIDIA H100 80GB HBM3", 989.5),
         ("NVIDIA H100 PCIe", 756.5),
         ("NVIDIA H200", 989.5),
-        ("NVIDIA GH200 480GB", 989.5),
+        ("NVIDIA H200 NVL", None),
+        ("NVIDIA GH200 480GB", None),
         ("NVIDIA A100-SXM4-80GB", 312),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
         ("NVIDIA RTX A1000", None),
@@ -112,7 +113,7 @@ def test_rank_0_counts_in_the_gate_and_what_breaks_then_fails_nothing(tmp_path):
 def test_a_devices_peak_is_found_by_its_name(device, tflops):
     peak = peak_of(device)
     assert (peak.tflops["fp16"] if peak else None) == tflops
-    assert all("data sheet of " in one.source for one in PEAKS.values())
+    assert all("data sheet of " in one.source and one.sheet.startswith("https://") for one in PEAKS.values())
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shlex
 import subprocess
 
@@ -14,7 +15,7 @@ from measurement.errors import HostfileError, PlanError, RingsideError
 from measurement.plans.plan_file import check_plan, read_content
 from runners.hosts import preflight as inspection
 from runners.hosts.host_differences import host_differences
-from runners.hosts.placement import Placement, planned_hosts
+from runners.hosts.placement import Placement, planned_hosts, spare_hosts
 from runners.hosts.ssh_probe import HostStatus
 from runners.launchers import HERE, HostSlots
 from runners.planning.arms import resolve_arms
@@ -102,6 +103,23 @@ def test_a_placement_knows_its_threads_and_ranks():
 
 
 @pytest.mark.process
+def test_launches_draw_as_many_hosts_as_the_ranks_need(tmp_path):
+    plan = placed(tmp_path, hosts="a:2,b:2,c:2", world_size=3, nodes="draw")
+    hosts = planned_hosts(plan)
+    spare = spare_hosts(plan, hosts)
+    assert (as_text(hosts), as_text(spare)) == ("a:2,b:1", "c:2")
+    known = Placement(hosts=hosts, spare=spare, cores={"a": 8, "b": 4, "c": 8}, here=frozenset({"a"}))
+    assert known.everywhere == ["b", "c"]
+    drawn = [known.drawn(random.Random(launch)) for launch in range(40)]
+    assert {as_text(one.hosts) for one in drawn} == {"a:2,b:1", "a:2,c:1", "b:2,c:1"}
+    assert {(one.threads_per_rank, one.spare) for one in drawn} == {(2, ())}, "all launches alike"
+    assert spare_hosts(placed(tmp_path, hosts="a:2,b:2,c:2", world_size=3), hosts) == ()
+    for hosts, message in (("a:2,b:1", "unlike numbers of slots"), ("a:1,b:1", "2 ranks need all of 2 hosts")):
+        refused = placed(tmp_path, hosts=hosts, world_size=2, nodes="draw")
+        with pytest.raises(PlanError, match=message):
+            spare_hosts(refused, planned_hosts(refused))
+
+
 def test_nothing_escapes_the_quotes(tmp_path):
     """Through a shell, as sshd passes a command to the user's: words arrive as they were."""
     folder = tmp_path / "it's a; folder $(touch x)"

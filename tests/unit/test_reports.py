@@ -96,6 +96,9 @@ def test_json_holds_what_the_contract_names(folder, comparison):
 
 def test_csv_has_a_row_per_arm_and_units_in_its_columns(folder, comparison):
     rows = list(csv.DictReader(io.StringIO((folder.root / "report.csv").read_text())))
+    arm, row = comparison.arm("ddp-gloo"), next(row for row in rows if row["arm"] == "ddp-gloo")
+    assert float(row["phase_data_wait_s"]) == arm.phases_s["data_wait"], "which the term of that name was written over"
+    assert float(row["data_wait_s"]) == arm.step_terms_s.data_wait.value
     assert [row["arm"] for row in rows] == [arm.name for arm in comparison.arms]
     faster = next(row for row in rows if row["arm"] == "horovod-gloo")
     assert float(faster["throughput_ratio"]) == comparison.result("horovod-gloo").throughput_ratio

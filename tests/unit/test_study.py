@@ -248,3 +248,8 @@ def test_the_reports_of_a_study_are_the_same_twice_and_hold_every_point(by_rate,
     assert {row.point: row.verdict for row in first_screen(reported).candidates}["1gbit"] == "faster"
     assert study_lines(reported)
     assert "speed_up" not in [column.name for column in results_table(reported).columns], "all points have as many ranks"
+    rows = list(csv.DictReader(io.StringIO(before["report.csv"].decode())))
+    assert {(row["memory_bytes"], row["peak_memory_bytes"]) for row in rows} == {(str(401 * 2**20 + 0.0), str(401 * 2**20))}
+    assert all(float(row["per_device_per_s"]) > 0 for row in rows)
+    taken = before["report.md"].decode().partition("What does it take?")[2].partition("</details>")[0]
+    assert sum(taken.count(f"| {point} | ") for point in RATES) == len(rows) == 2 * len(RATES)

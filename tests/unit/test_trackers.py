@@ -15,13 +15,12 @@ from typing import ClassVar
 
 import pytest
 
-from measurement.errors import PlanError, ReportError
+from measurement.errors import PlanError
 from measurement.plans.plan import Point
 from measurement.records.results import ResultsFolder
-from reports import conclude, make_report, make_reports, write_reports
-from reports.compose_study import study_of
-from reports.formats.tracker import Tracker
-from tests.conftest import REPOSITORY
+from reports import conclude, make_report, make_reports, send_reports, write_reports
+from reports.compose_study import study_of, write_study
+from tests.conftest import REPOSITORY, ringside_here
 from tests.kit.results_factory import Truth, make_plan, write_results
 from tests.unit.test_pull_request import held_against
 
@@ -48,9 +47,18 @@ def folder(measured, monkeypatch, tmp_path):
 
 
 def written(folder: ResultsFolder, *references: str):
-    """The plan's reports as they are written where it names these."""
+    """The plan's reports as they are written and sent where it names these."""
     folder.write_plan(folder.read_plan().model_copy(update={"reports": list(references)}))
-    return write_reports(folder)
+    comparison = write_reports(folder)
+    assert send_reports(folder, comparison) == []
+    return comparison
+
+
+def refused(folder: ResultsFolder, *references: str) -> str:
+    """Why the tracker could not be told."""
+    folder.write_plan(folder.read_plan().model_copy(update={"reports": list(references)}))
+    (said,) = send_reports(folder, write_reports(folder))
+    return said
 
 
 def test_gauges_are_read_by_prometheus_own_parsers(folder):
@@ -129,7 +137,7 @@ def test_mlflow_has_one_run_of_a_comparison_in_a_local_store(folder, tmp_path, m
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     comparison = written(folder, "mlflow")
     first = (folder.root / "mlflow.json").read_bytes()
-    write_reports(folder)
+    written(folder, "mlflow")
     assert (folder.root / "mlflow.json").read_bytes() == first
     check_run(mlflow, comparison, json.loads(first))
 
@@ -155,9 +163,8 @@ def test_mlflow_on_a_server_that_comes_up_late(folder, tmp_path, monkeypatch):
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://user:secret@127.0.0.1:{port}")
-    with pytest.raises(ReportError, match=r"mlflow.json could not be made: .* 'ringside report' with the folder") as refused:
-        written(folder, "mlflow", "junit")
-    assert "secret" not in str(refused.value)
+    said = refused(folder, "mlflow", "junit")
+    assert re.match(r"mlflow.json could not be made: .* 'ringside report' with the folder", said) and "secret" not in said
     assert {path.name for path in folder.root.glob("*.[jx]*")} >= {"comparison.json", "junit.xml"}
     argv = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     argv += ["--backend-store-uri", f"sqlite:///{tmp_path / 'runs.db'}", "--artifacts-destination", str(tmp_path / "files")]
@@ -205,9 +212,39 @@ def test_wandb_without_a_key_says_what_to_do(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("WANDB_MODE", "online")
-    with pytest.raises(ReportError, match=r"wandb.json could not be made: .*wandb login"):
-        written(folder, "wandb")
+    assert re.match(r"wandb.json could not be made: .*wandb login", refused(folder, "wandb"))
 
 
-def test_a_tracker_sends_last(folder):
-    assert [isinstance(report, Tracker) for report in make_reports(["mlflow", "html"])] == [False, False, True]
+FAILS = """
+from pathlib import Path
+from reports.formats.tracker import Tracker
+
+class Fails(Tracker):
+    file_name = "fails.json"
+
+    def send(self, run):
+        with Path(__file__).with_name("told").open("a") as told:
+            print(run.name, len(run.page) > 1000, file=told)
+        raise OSError("no route to http://user:secret@runs.example")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["compare", "report"])
+def test_a_tracker_that_fails_hides_no_verdict_and_leaves_the_exit_code(tmp_path, monkeypatch, command):
+    (tmp_path / "fails.py").write_text(FAILS)
+    plan = make_plan(launches=2, rounds=4).model_copy(update={"reports": ["html", f"{tmp_path / 'fails.py'}:Fails"]})
+    folder = write_results(tmp_path / "now", plan=plan)
+    earlier = write_results(tmp_path / "before", plan=plan, seed=2)
+    folder.write_manifest(folder.read_manifest().model_copy(update={"looks": [2]}))  # as all launches are measured
+    asked = [folder.plan_path, "-o", folder.root] if command == "compare" else [folder.root]
+    done = ringside_here(command, *asked, "--against", earlier.root, "--allow-slower", "50%")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Two dates compared") and "report: " in done.stdout
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
+    assert "fails.json could not be made: no route to http://runs.example" in said
+    assert (tmp_path / "told").read_text().splitlines() == ["synthetic-20260101 True"], "once"
+    point = folder.read_plan().model_copy(update={"points": {"two": Point()}})
+    study = write_results(tmp_path / "study" / "points" / "two", plan=plan) and ResultsFolder(tmp_path / "study")
+    study.write_plan(point)
+    assert len(send_reports(study, write_study(study, points=True))) == 1, "told once, though it fails for the point, too"
