@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from measurement.errors import PlanError
-from measurement.plans.plan import Arm, Measurement, Plan, Section
 from measurement.plans.options import checked
+from measurement.plans.plan import Arm, Measurement, Plan, Section
 from measurement.plans.plan_file import parse_yaml
 from measurement.plans.settings import LossScale, SpeedSettings, TrainingSettings
 from measurement.world import World
