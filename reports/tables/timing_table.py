@@ -7,7 +7,8 @@ from reports.tables.table import Row, Table, columns, row
 
 TIMINGS = (
     "Mean of launches that ran all arms at once, in wall time of all arms together. The start is split as the arm tells that was "
-    "ready last: launcher is what its ranks' own stages leave, imports hold torch's, rendezvous the wait for its other ranks"
+    "ready last, by its slowest rank: launcher is what the rank's own stages leave, imports hold torch's, rendezvous the wait for "
+    "other ranks, and model what the first optimizer imports (torch._dynamo)"
 )
 
 

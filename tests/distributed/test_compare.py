@@ -41,6 +41,9 @@ def test_horovod_and_ddp_agree_with_the_reference_and_are_compared(tmp_path, mon
         assert record.parity.samples_digest == records[0, "ddp"].parity.samples_digest
         assert [block.kind for block in record.blocks].count("sync") == 3
         assert [block.kind for block in record.blocks].count("local") == 1
+        assert [[*own] for own in record.rank_start_s] == [["interpreter", "imports", "rendezvous", "model"]] * 2
+        assert [*record.stages_s] == ["start", "blocks", "gate", "end"]
+        assert sum(record.stages_s.values()) <= record.launch_s + 0.01
         assert record.exit_codes == [0]
         assert [rank.world_size for rank in record.ranks] == [2, 2]
         assert not any(rank.environment.keys() & KEEP_FREED_MEMORY for rank in record.ranks), "a user's own run has none of them"

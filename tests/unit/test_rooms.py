@@ -126,7 +126,13 @@ def test_ranks_import_nothing_that_only_reports_need():
 @pytest.mark.slow
 def test_a_rank_of_a_comparison_imports_what_it_uses():
     """Ten ranks start at once, on two cores: what each of them imports is paid five times over."""
-    own = {"measurement.plans.plan", "runners.planning.arms", "runners.hosts.placement", "runners.launchers.command_lines", "reports"}
+    own = {
+        "measurement.plans.plan",
+        "runners.planning.arms",
+        "runners.hosts.placement",
+        "runners.launchers.command_lines",
+        "reports",
+    }
     others = {"pandas", "pyarrow", "scipy", "yaml", "typer", "rich", "jinja2", "torchvision", "tensorboard", "torch._inductor"}
     script = "import sys, runners.rank.worker, runners.rank.engine, workloads.digits, backends.ddp\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, timeout=60, check=True, capture_output=True, text=True)
