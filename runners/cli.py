@@ -47,7 +47,6 @@ app.command()(history)
 
 EXIT_FAILED, EXIT_REGRESSED = 1, 3
 SLOWER = "With --against: the share of its speed that a figure may lose. A regression beyond it ends with code 3. [5%]"
-
 TIMINGS = "Show where the seconds of launches go, too."
 
 

@@ -229,8 +229,7 @@ class ComparisonRun:
     def run(self) -> Comparison:
         """Run the launches that have no records yet, then write the reports; on Ctrl-C, too, which is then raised again."""
         if self.is_measured:
-            self.progress.say("every launch is measured already")
-            return self._write(self.earlier)
+            return self._write(self.earlier, why="every launch is measured already; ")
         busy = busy_warning(usable_cores()) if self.has_ranks_here else None
         self.history.begin(left=self._left, notes=self._notes)
         for warning in (*self._left, *self.inspection.warnings, *self._crowded(), *([f"{busy}; {BUSY_REMEDY}"] if busy else [])):
@@ -252,9 +251,9 @@ class ComparisonRun:
         self._note_look()
         return self._write(self.earlier)
 
-    def _write(self, earlier: Earlier | None) -> Comparison:
+    def _write(self, earlier: Earlier | None, *, why: str = "") -> Comparison:
         """Write the reports; where the earlier result turns out to be of other conditions, those without it first."""
-        self.progress.say("writing reports")
+        self.progress.say(f"{why}writing reports")
         try:
             self.comparison = write_reports(self.folder, earlier=earlier)
         except PlanError:
