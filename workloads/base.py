@@ -209,15 +209,10 @@ def count_hits(logits: Tensor, labels: Tensor) -> Tensor:
 
 @torch.no_grad()
 def shard_sums(workload: Workload, model: nn.Module, *, rank: int, world_size: int, device: torch.device) -> EvaluationSums:
-    """Evaluate a model on one rank's share of the held-out data. Not collective.
+    """Evaluate the bare model, the same on every rank, on one rank's share of the held-out data. Not collective.
 
-    Args:
-        workload: The workload whose data is held out.
-        model: The bare model, with the same parameters and buffers on every rank. It must not be wrapped: a wrapper's
-            forward pass may be collective (DDP broadcasts buffers), and ranks may have different numbers of batches.
-        rank: This rank.
-        world_size: The number of shares.
-        device: The model's device.
+    It must not be wrapped: a wrapper's forward pass may be collective (DDP broadcasts buffers), and ranks may have different
+    numbers of batches.
     """
     was_training = model.training
     model.eval()

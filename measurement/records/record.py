@@ -247,12 +247,7 @@ class BlockRecord(Written):
 
     @classmethod
     def joined(cls, blocks: Sequence[BlockRecord], **measured: Any) -> BlockRecord:
-        """Make one of a block as every rank made it, with the steps of all.
-
-        Args:
-            blocks: one from each rank, by rank; at least one.
-            measured: fields that only the caller knows, such as ``wall_s``.
-        """
+        """Make one of a block as every rank made it, at least one, by rank. ``measured``: fields that only the caller knows."""
         ranks = [steps for block in blocks for steps in block.ranks]
         load = load_of([steps.core_use for steps in ranks if steps.core_use])
         longest = {name: max(getattr(steps, name) for steps in ranks) for name in ("untimed_s", "skipped_steps", "restarts")}

@@ -107,12 +107,7 @@ def shape(settings: LabSettings, *, network: str, interface: str, delay_us: int 
 
 
 def reshape(settings: LabSettings, rate_bits_per_s: int | None) -> None:
-    """Give every link of the lab that is up another rate, each way; delays stay.
-
-    Args:
-        settings: of the lab.
-        rate_bits_per_s: None: not shaped.
-    """
+    """Give every link of the lab that is up another rate, each way, or none (None: not shaped); delays stay."""
     wished = replace(settings, rate_bits_per_s=rate_bits_per_s)
     for name in settings.names:
         for network, interface, delay_us in ((name, INTERFACE, settings.delay_us), (SWITCH, name, None)):

@@ -19,11 +19,8 @@ PORT_VARIABLE = re.compile(r"\bMASTER_PORT=[0-9]+")
 def carrying(line: CommandLine, variables: Mapping[str, str], *, port: int, is_open_mpi: bool = True) -> tuple[str, ...]:
     """Return the words of a command that hands variables on to its ranks.
 
-    Args:
-        line: the command.
-        variables: by name, which its environment has; PYTHONPATH goes before one that the command sets itself.
-        port: at which its ranks may meet, in the place of one that the command names or has by default.
-        is_open_mpi: whether its ``mpirun`` is Open MPI's, not MPICH's.
+    PYTHONPATH goes before one that the command sets itself. ``port``: at which its ranks may meet, in the place of one that the
+    command names or has by default. ``is_open_mpi``: whether its ``mpirun`` is Open MPI's, not MPICH's.
     """
     ahead, names = f"{PATH}={variables.get(PATH, '')}".partition(":")[0], list(variables)
     words = [PORT_VARIABLE.sub(f"MASTER_PORT={port}", word) for word in line.words]
@@ -42,12 +39,7 @@ def carrying(line: CommandLine, variables: Mapping[str, str], *, port: int, is_o
 
 
 def on_hosts(line: CommandLine, hosts: Sequence[str]) -> list[tuple[str, CommandLine]]:
-    """Return the command of each host, for a torchrun that several hosts start: each is given its number. Others start once.
-
-    Args:
-        line: the command.
-        hosts: the names of all, the first of which all meet at.
-    """
+    """Return the command of each host, for a torchrun that several hosts start: each has its number, and meets at the first."""
     one = line.launchers[0]
     is_static = one.value("rdzv-backend") in (None, "static")
     found = []

@@ -220,13 +220,9 @@ def usable_launchers(backend: Backend) -> list[str]:
 
 
 def require_given(gives: AbstractSet[str], backend: Backend, *, launcher: str, reference: str) -> None:
-    """Refuse a launcher that does not give what a backend needs.
+    """Refuse a launcher that does not give what a backend needs, over the transport that it will use.
 
-    Args:
-        gives: what the launcher gives or, in a running rank, what the variables it found stand for.
-        backend: over the transport that it will use.
-        launcher: its name for the message.
-        reference: of the backend, for the message.
+    ``gives``: what the launcher gives or, in a running rank, what the variables it found stand for.
 
     Raises:
         PlanError: what is missing, and which launchers give it.
@@ -329,15 +325,10 @@ def computes_on_gpu(device: str) -> bool:
 
 
 def job_of(plan: Plan, name: str, arm: Arm, *, transport: str | None, launch: int = 0, global_plan: Plan | None = None) -> Job:
-    """Make the job of an arm, the same for all its ranks.
+    """Make the job of an arm, the same for all its ranks, from the plan as the arm runs it (``plan_of_arm``).
 
-    Args:
-        plan: as the arm runs it (``planning.arms.plan_of_arm``).
-        name: of the arm.
-        arm: what it is.
-        transport: None: the backend's own default.
-        launch: number of the launch. Launches that train to the end differ by their seed; others must not differ at all.
-        global_plan: the plan of the arms with many ranks, if ``plan`` is that of a single process beside them.
+    Launches that train to the end differ by their seed; others must not differ at all. ``global_plan``: that of the arms with many
+    ranks, if ``plan`` is that of a single process beside them.
     """
     scaled_by = global_plan or plan
     return Job(

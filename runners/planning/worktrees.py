@@ -64,10 +64,6 @@ def worktree(repository: Path, revision: str) -> Iterator[Path]:
     What git does not have is not there: data, build outputs, changes that were not committed, submodules. The folder is in the
     cache of the user's home, which hosts share; in a temporary one where that cannot be written.
 
-    Args:
-        repository: as ``repository_of`` gives it.
-        revision: whatever ``commit_of`` takes.
-
     Raises:
         PlanError: there is no such revision, or it cannot be checked out.
     """

@@ -170,10 +170,7 @@ class Trainer:
     def step(self, timer: StepTimer, *, batches: Iterator[Any] | None = None, outputs: StepOutputs | None = None) -> int:
         """Take one optimizer step under the clock; returns this rank's samples. Collective unless local.
 
-        Args:
-            timer: marks the end of each phase.
-            batches: to train on; None: the trainer's own.
-            outputs: keeps losses and right answers; None: they are not kept.
+        ``batches``: None: the trainer's own. ``outputs`` keeps losses and right answers; None: they are not kept.
         """
         joined, samples = self.joined, 0
         batches = map(self.laid_out, self.batches if batches is None else batches)
