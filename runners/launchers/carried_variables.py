@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from measurement.addresses import with_port
-from runners.launchers.command_lines import MPIRUN, SRUN, TORCHRUN, CommandLine, Launched
+from runners.launchers.command_lines import MPIRUN, SRUN, TORCHRUN, CommandLine, Launched, command_of
 
 PATH = "PYTHONPATH"
 PORT_VARIABLE = re.compile(r"\bMASTER_PORT=[0-9]+")
@@ -47,22 +47,8 @@ def on_hosts(line: CommandLine, hosts: Sequence[str]) -> list[tuple[str, Command
         wanted = {"nnodes": str(len(hosts))}
         wanted |= {"node-rank": str(node), "master-addr": hosts[0]} if is_static else {}
         added = [word for name, value in wanted.items() if name not in one.flags for word in (f"--{name}", value)]
-        words = [*line.words[: one.at], *added, *line.words[one.at :]]
-        found.append((host, _moved(line, words, by=len(added))))
+        found.append((host, command_of([*line.words[: one.at], *added, *line.words[one.at :]])))
     return found
-
-
-def _moved(line: CommandLine, words: Sequence[str], *, by: int) -> CommandLine:
-    """Return the line with words that were added where its first launcher's flags begin."""
-    first, *others = line.launchers
-    launchers = [Launched(kind=first.kind, at=first.at, program=first.program + by, flags=_shifted(first, by))]
-    launchers += [Launched(kind=o.kind, at=o.at + by, program=o.program + by, flags=_shifted(o, by)) for o in others]
-    python = None if line.python is None else line.python + by
-    return CommandLine(words=tuple(words), launchers=tuple(launchers), python=python)
-
-
-def _shifted(one: Launched, by: int) -> dict[str, tuple[int, str]]:
-    return {name: (index + by, value) for name, (index, value) in one.flags.items()}
 
 
 def seeded(line: CommandLine, flag: str, seed: int) -> CommandLine:
@@ -78,7 +64,7 @@ def seeded(line: CommandLine, flag: str, seed: int) -> CommandLine:
             break
     else:
         words += [flag, str(seed)]
-    return CommandLine(words=tuple(words), launchers=line.launchers, python=line.python)
+    return command_of(words)
 
 
 def _meet(words: list[str], one: Launched, *, port: int) -> None:
