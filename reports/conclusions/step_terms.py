@@ -81,33 +81,29 @@ class Terms:
 
     def explained(self, arm: str, copies: Sequence[str], verdict: Verdict, *, confidence: float) -> dict[str, Any]:
         """Fields of ``RatioSummary``: what a candidate's and the baseline's steps differ by, and why the verdict is so."""
-        if arm in self.phases:
-            return self._phases_explained(arm, copies, verdict, confidence=confidence)
-        known = [copy for copy in copies if copy in self.by_launch]
-        if arm not in self.by_launch or not known:
+        is_script = arm in self.phases
+        tables = self.phases if is_script else self.by_launch
+        known = [copy for copy in copies if copy in tables]
+        if arm not in tables or not known:
             return {}
-        differences = term_differences(self.by_launch[arm], [self.by_launch[copy] for copy in known])
+        ours, theirs = tables[arm], [tables[copy] for copy in known]
+        differences = (ours - _mean_of(theirs)).dropna() if is_script else term_differences(ours, theirs)
         if not len(differences):
             return {}
         is_decided = verdict in ("faster", "slower")
-        threads = [self.threads[copy] for copy in known]
-        return {
-            "term_differences_s": means(differences, confidence=confidence),
-            "cpu_contention_s": cpu_contention(self.threads[arm], threads, confidence=confidence),
+        found: dict[str, Any] = {
+            "phase_differences_s" if is_script else "term_differences_s": means(differences, confidence=confidence),
             "because": because(differences, slower=verdict == "slower", confidence=confidence) if is_decided else None,
         }
+        if not is_script:
+            threads = [self.threads[copy] for copy in known]
+            found["cpu_contention_s"] = cpu_contention(self.threads[arm], threads, confidence=confidence)
+        return found
 
-    def _phases_explained(self, arm: str, copies: Sequence[str], verdict: Verdict, *, confidence: float) -> dict[str, Any]:
-        """Fields of ``RatioSummary``: by how much the phases of two scripts differ, and which of them makes the verdict."""
-        known = [self.phases[copy] for copy in copies if copy in self.phases]
-        if not known:
-            return {}
-        differences = (self.phases[arm] - pd.concat(known).groupby(level=0).mean()).dropna()
-        is_decided = verdict in ("faster", "slower")
-        return {
-            "phase_differences_s": means(differences, confidence=confidence) if len(differences) else {},
-            "because": because(differences, slower=verdict == "slower", confidence=confidence) if is_decided else None,
-        }
+
+def _mean_of(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The mean of an arm and its copies, launch by launch."""
+    return pd.concat(tables).groupby(level=0).mean()
 
 
 def phases_by_launch(sync: Steps) -> pd.DataFrame:
@@ -192,8 +188,7 @@ def term_differences(ours: pd.DataFrame, theirs: Sequence[pd.DataFrame]) -> pd.D
     if any(table["library_overhead"].isna().all() for table in tables):
         names.remove("library_overhead")
         tables = [table.assign(compute=table["compute"] + table["library_overhead"].fillna(0.0)) for table in tables]
-    baseline = pd.concat([table[names] for table in tables[1:]]).groupby(level=0).mean()
-    return (tables[0][names] - baseline).dropna()
+    return (tables[0][names] - _mean_of([table[names] for table in tables[1:]])).dropna()
 
 
 def because(differences: pd.DataFrame, *, slower: bool, confidence: float) -> Because | None:
