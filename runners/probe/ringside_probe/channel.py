@@ -23,7 +23,6 @@ class Channel:
         """Number of the command that has no reply yet."""
         self._key, self._rank = key, tuple(rank)
         self._lines = connection.makefile("rb")
-        self._ahead: dict[str, Any] | None = None
 
     def receive(self, *, timeout_s: float | None = None) -> dict[str, Any] | None:
         """Wait for the next command; None where the driver has gone, or sent none in time."""
