@@ -27,10 +27,10 @@ def core_count() -> int:
 
 def git_state(folder: Path) -> dict[str, Any]:
     """Commit and whether it was changed since, of the checkout ``folder`` lies in; empty outside one."""
-    commit = _output(["git", "-C", str(folder), "rev-parse", "HEAD"])
+    commit = output_of(["git", "-C", str(folder), "rev-parse", "HEAD"])
     if commit is None:
         return {}
-    status = _output(["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"])
+    status = output_of(["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"])
     return {"git_commit": commit, "git_dirty": bool(status)}
 
 
@@ -81,7 +81,8 @@ def cuda_version() -> str | None:
     return found
 
 
-def _output(argv: list[str]) -> str | None:
+def output_of(argv: list[str]) -> str | None:
+    """What a program says; None where it is not there, fails, or takes its time."""
     try:
         done = subprocess.run(argv, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
