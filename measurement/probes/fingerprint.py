@@ -25,6 +25,16 @@ def core_count() -> int:
     return len(usable_cores()) or os.cpu_count() or 1
 
 
+def crowded_warning(ranks: int, cores: int | None) -> str | None:
+    """A sentence where ranks that compute on the CPU share cores; ``cores``: that they may use together, None where not known."""
+    if cores is None or ranks <= cores:
+        return None
+    return (
+        f"{ranks} ranks share {cores} core{'' if cores == 1 else 's'}: each also waits for its turn on a core, most of all in "
+        f"exchange, as it would not where every rank has its own; use at most {cores} to ask about the libraries"
+    )
+
+
 def git_state(folder: Path) -> dict[str, Any]:
     """Commit and whether it was changed since, of the checkout ``folder`` lies in; empty outside one."""
     commit = output_of(["git", "-C", str(folder), "rev-parse", "HEAD"])

@@ -133,7 +133,7 @@ BlockKind = Literal["sync", "local"]
 
 
 class CoreUse(Written):
-    """What one rank's cores were used for while a block ran, untimed steps included (``measurement.probes.core_use``)."""
+    """What one rank's cores were used for while a block ran, untimed steps included (``ringside_probe.core_use``)."""
 
     host: str
     cores: list[int]
@@ -149,7 +149,7 @@ class CoreUse(Written):
 
 
 class ThreadTimes(Written):
-    """What the threads of a rank did during a block's timed steps (``measurement.probes.thread_times``), in seconds.
+    """What the threads of a rank did during a block's timed steps (``ringside_probe.core_use``), in seconds.
 
     The training thread's time that is neither running nor runnable it waited for others: peers, a loader, a disk, a device.
     """

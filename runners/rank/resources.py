@@ -17,8 +17,8 @@ from collections.abc import Mapping
 import psutil
 
 from measurement.probes.fingerprint import usable_cores
-from measurement.probes.thread_times import own_threads
 from measurement.world import World
+from runners.probe.ringside_probe.library_threads import own_threads
 from runners.processes.rank_supervisor import state
 
 BINDING_LAUNCHERS = ("mpirun", "mpiexec", "orte", "prte")
