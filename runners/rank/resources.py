@@ -19,7 +19,7 @@ import psutil
 from measurement.probes.fingerprint import usable_cores
 from measurement.world import World
 from runners.probe.ringside_probe.library_threads import own_threads
-from runners.processes.rank_supervisor import state
+from runners.probe.ringside_probe.rank_supervisor import state
 
 BINDING_LAUNCHERS = ("mpirun", "mpiexec", "orte", "prte")
 """Beginnings of the names of processes that bind the ranks they start to cores, and are not bound themselves."""

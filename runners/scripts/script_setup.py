@@ -36,7 +36,7 @@ from runners.launchers.command_lines import (
 )
 from runners.launchers.slurm_job import slurm_job
 from runners.planning.arms import LaunchedArm, require_no_secrets, seed_of
-from runners.processes import rank_supervisor, remote
+from runners.processes import remote
 from runners.processes.local import OUR_PYTHON
 from runners.processes.run_processes import RUN_ID
 
@@ -142,7 +142,6 @@ class ScriptSetup(LaunchedArm):
             "arm": self.name,
             "launch": start.launch,
             "start": start.start,
-            "supervisor_file": rank_supervisor.THIS_FILE,
             "python": sys.executable,
             "ranks": self.plan.world_size,
             "compared_steps": self.plan.scripts.compared_steps,
@@ -163,7 +162,7 @@ class ScriptSetup(LaunchedArm):
         """An image sees the home folder, /tmp and the current folder; the probe may lie elsewhere."""
         if not self.is_in_container:
             return {}
-        needed = [str(PROBE_FOLDER), str(Path(rank_supervisor.THIS_FILE).parent), str(start.endpoint.key_file.parent)]
+        needed = [str(PROBE_FOLDER), str(start.endpoint.key_file.parent)]
         return {
             name: ",".join([*([self.inherited[name]] if name in self.inherited else []), *needed])
             for name in ("APPTAINER_BIND", "SINGULARITY_BIND")

@@ -37,7 +37,7 @@ INNER_ROOMS = {
     "runners/driver": {"hosts", "lab", "launchers", "planning", "processes", "protocol"},
     "runners/standalone": {"hosts", "launchers", "planning", "processes", "protocol", "rank"},
     "runners/doctor": {"launchers", "processes"},
-    "runners/scripts": {"driver", "hosts", "launchers", "planning", "processes", "protocol"},
+    "runners/scripts": {"driver", "hosts", "launchers", "planning", "probe", "processes", "protocol"},
     "runners/submission": {"planning"},
     "reports/statistics": set(),
     "reports/conclusions": {"statistics"},

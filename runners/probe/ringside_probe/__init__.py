@@ -1,7 +1,7 @@
 """Ringside's probe: in a user's script, unmodified, it counts and times optimizer steps and tells the driver.
 
-Standard library only, Python 3.8 or later, any torch from 2.0. It imports nothing of Ringside's but the file of the rank's
-supervisor, which the driver names. It may not break the script: what goes wrong in it ends it, and the driver hears of that.
+Standard library only, Python 3.8 or later, any torch from 2.0. It imports nothing else of Ringside's, whose own
+ranks take from it what they need alike. It may not break the script: what goes wrong in it ends it, and the driver hears of that.
 """
 
 from __future__ import annotations

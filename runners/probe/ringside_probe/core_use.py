@@ -14,7 +14,9 @@ import threading
 import time
 from typing import Any, Callable, Dict, Iterator, Sequence, Tuple
 
-from .library_threads import is_library, own_threads
+from .library_threads import is_library, own_threads, thread_name
+from .rank_supervisor import children_from_tasks, stat
+from .rank_supervisor import read as read_file
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 AUTOGRAD = "pt_autograd"
@@ -61,7 +63,7 @@ def read_threads() -> ThreadReading | None:
     """Read the threads of this process; None where the kernel does not keep the counters. Takes some 10 microseconds for each."""
     found = {}
     for thread in own_threads():
-        words = read_text(f"/proc/self/task/{thread}/schedstat").split()
+        words = read_file(f"/proc/self/task/{thread}/schedstat").split()
         if len(words) == 3:
             found[thread] = (int(words[0]), int(words[1]))
     return found if threading.get_native_id() in found else None
@@ -78,7 +80,7 @@ def threads_between(
         for thread, (running, waiting) in after.items()
     }
     running, waiting = spent.pop(threading.get_native_id())
-    library = [thread for thread in spent if is_library(thread) and not _name(thread).startswith(AUTOGRAD)]
+    library = [thread for thread in spent if is_library(thread) and not thread_name(thread).startswith(AUTOGRAD)]
     return {
         "running_s": running / 1e9,
         "runnable_s": waiting / 1e9,
@@ -87,19 +89,10 @@ def threads_between(
     }
 
 
-def read_text(path: str) -> str:
-    """The text of a file in /proc; empty where it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
 def _core_seconds(cores: Sequence[int]) -> tuple[float, float] | None:
     """Seconds that these cores were busy, and that a hypervisor gave to others."""
     names = {f"cpu{core}" for core in cores}
-    rows = [line.split() for line in read_text("/proc/stat").splitlines() if line.startswith("cpu")]
+    rows = [line.split() for line in read_file("/proc/stat").splitlines() if line.startswith("cpu")]
     ticks = [[int(word) for word in row[1:]] for row in rows if row[0] in names]
     if not names or len(ticks) != len(names):
         return None
@@ -109,21 +102,11 @@ def _core_seconds(cores: Sequence[int]) -> tuple[float, float] | None:
 
 def _descendants(pid: int) -> Iterator[int]:
     """Children of a process and theirs, of those that live."""
-    try:
-        tasks = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return
-    for task in tasks:
-        for child in map(int, read_text(f"/proc/{pid}/task/{task}/children").split()):
-            yield child
-            yield from _descendants(child)
+    for child in children_from_tasks(pid):
+        yield child
+        yield from _descendants(child)
 
 
 def _process_seconds(pid: int) -> float:
     """User and system time of a process and of its children that have ended; 0 if it has ended itself."""
-    fields = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) * TICK_S if len(fields) > 14 else 0.0
-
-
-def _name(thread: int) -> str:
-    return read_text(f"/proc/self/task/{thread}/comm").strip()
+    return sum(map(int, stat(pid)[11:15])) * TICK_S
