@@ -122,14 +122,9 @@ def build_environment(operations: str, work: Path) -> dict[str, str]:
         **inherited,
         **CPU_ENVIRONMENT,
         "PATH": f"{tools}{os.pathsep}{inherited.get('PATH', os.defpath)}",
-        "MAKEFLAGS": f"-j{available_cores()}",
+        "MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}",
     }
     return environment | (gpu_environment(environment["PATH"], work) if operations == "nccl" else {})
-
-
-def available_cores() -> int:
-    """Count the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def gpu_environment(path: str, work: Path) -> dict[str, str]:

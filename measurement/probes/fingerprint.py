@@ -16,13 +16,13 @@ from measurement.probes.nvml import nvml
 
 
 def usable_cores() -> list[int]:
-    """The cores this process may run on; empty where the platform does not tell."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    """The cores this process may run on."""
+    return sorted(os.sched_getaffinity(0))
 
 
 def core_count() -> int:
     """How many cores this process may use."""
-    return len(usable_cores()) or os.cpu_count() or 1
+    return len(usable_cores())
 
 
 def crowded_warning(ranks: int, cores: int | None) -> str | None:

@@ -9,7 +9,6 @@ import gc
 import os
 import resource
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -138,8 +137,7 @@ class Engine:
         """Peak resident memory of the process on CPU, peak allocated device memory on GPU."""
         if self.runner.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.runner.device)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def start_engine(job: Job, world: World, *, store: Any = None, timeout: timedelta | None = None) -> Engine:

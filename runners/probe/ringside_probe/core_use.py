@@ -27,8 +27,8 @@ ThreadReading = Dict[int, Tuple[int, int]]
 
 
 def usable_cores() -> list[int]:
-    """The cores this process may run on; empty where the platform does not tell."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    """The cores this process may run on."""
+    return sorted(os.sched_getaffinity(0))
 
 
 def read(cores: Sequence[int]) -> dict[str, Any] | None:

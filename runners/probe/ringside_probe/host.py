@@ -31,7 +31,7 @@ def fingerprint() -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
-        "usable_cores": len(usable_cores()) or os.cpu_count(),
+        "usable_cores": len(usable_cores()),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "python": platform.python_version(),
     }

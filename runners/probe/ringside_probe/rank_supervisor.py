@@ -70,19 +70,17 @@ def start(driver: str, key_file: str, arm: str, launch: int, rank: int, *, pytho
 
 
 def die_when_closed(end: int) -> None:
-    """Have the kernel kill this process, stopped or not, when nobody holds the other end of a pipe any more (Linux)."""
-    if sys.platform == "linux":
-        fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | fcntl.FASYNC)
+    """Have the kernel kill this process, stopped or not, when nobody holds the other end of a pipe any more."""
+    fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | fcntl.FASYNC)
 
 
 def keep_orphans() -> None:
     """Make this process the parent of its orphaned descendants, so that daemons, too, are found in its process tree."""
-    if sys.platform == "linux":
-        import ctypes  # only here: a supervisor starts without it
+    import ctypes  # only here: a supervisor starts without it
 
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def watch(driver: str, key_file: str, arm: str, launch: str, rank: str, host: str, pid: str) -> None:
