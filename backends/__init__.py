@@ -45,14 +45,7 @@ def backend_class(reference: str) -> type[Backend]:
 def make_backend(
     reference: str, *, transport: str | None, options: Mapping[str, Any], micro_steps: int = 1, arm: str | None = None
 ) -> Backend:
-    """Make a backend with options that are checked; it is not connected.
-
-    Args:
-        reference: see ``backend_class``.
-        transport: None: its own choice.
-        options: as in a plan.
-        micro_steps: backward passes in a step.
-        arm: whose options they are, for messages.
+    """Make a backend with options as in a plan, which are checked; it is not connected. Messages name ``arm``.
 
     Raises:
         PlanError: with the options that are accepted; one of another backend's is said to be its.

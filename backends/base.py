@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from measurement.communicator import Communicator
 from measurement.conditions.disturbing_variables import Library, refusal
 from measurement.errors import PlanError
-from measurement.plans.settings import NoOptions
+from measurement.plans.settings import PlanOptions
 from measurement.world import World
 
 INTERFACE = 1
@@ -154,7 +154,7 @@ class Backend(ABC):
     """The version of this interface that the backend is written for: ``interface_version = 1``."""
     takes_all_ranks_batches: ClassVar[bool] = False
     """Whether it is one process in the place of all ranks of a plan, with their global batch as its local one."""
-    Options: ClassVar[type[BaseModel]] = NoOptions
+    Options: ClassVar[type[BaseModel]] = PlanOptions
     """What a plan may set under ``options``; names as in the library."""
     steered_by: ClassVar[frozenset[Library]] = frozenset()
     """The libraries of ``measurement.conditions.disturbing_variables`` whose variables reach its ranks."""

@@ -33,12 +33,7 @@ def trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def require_sent(tensors: Named, *, library: str, dtypes: Collection[torch.dtype] | None) -> None:
-    """Refuse parameters and buffers that rank 0 cannot send to the other ranks.
-
-    Args:
-        tensors: by name.
-        library: for the message.
-        dtypes: that can be sent; None: any.
+    """Refuse parameters and buffers that rank 0 cannot send to the other ranks. ``dtypes``: that can be sent; None: any.
 
     Raises:
         PlanError: the first, with what to do.

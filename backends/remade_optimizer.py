@@ -59,10 +59,7 @@ def without_constructor(optimizer: Optimizer) -> Any:
 def require_remade(optimizer: Optimizer, library: str, make: Callable[[list[dict[str, Any]]], object]) -> None:
     """Refuse an optimizer that a library cannot stand for, by trying it: another one has the methods of its class only.
 
-    Args:
-        optimizer: the workload's.
-        library: for messages.
-        make: makes another optimizer from parameter groups, as the library does.
+    ``make`` makes another optimizer from parameter groups, as the library does.
 
     Raises:
         PlanError: a method that was replaced on the object; or its class, and why no other can be made.
@@ -93,12 +90,7 @@ def constructor_needs(optimizer: Optimizer) -> str | None:
 
 
 def require_no_hooks(optimizer: Optimizer, tables: tuple[str, ...], *, reason: str) -> None:
-    """Refuse an optimizer that has hooks of these kinds.
-
-    Args:
-        optimizer: the workload's.
-        tables: of ``STEP_HOOKS`` and ``STATE_HOOKS``.
-        reason: why they cannot run as without the library, and what to do.
+    """Refuse an optimizer that has hooks in ``tables``. ``reason``: why they cannot run as without the library, and what to do.
 
     Raises:
         PlanError: with the kind of hook.

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from backends.base import Backend, Store, bytes_of, tensor_of
@@ -20,13 +19,12 @@ from backends.carried_tensors import GLOO, require_sent
 from backends.communicator import TorchCommunicator, new_groups
 from measurement.communicator import Communicator
 from measurement.errors import PlanError
+from measurement.plans.settings import PlanOptions
 from measurement.world import MPI, RENDEZVOUS, World
 
 
-class ProcessGroupOptions(BaseModel):
+class ProcessGroupOptions(PlanOptions):
     """What a plan may set of the process group itself."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     mpi_library: Literal["auto", "torch", "mpi4py"] = "auto"
     """Which MPI carries ``transport: mpi``. ``auto``: PyTorch's own where it was built with one, else mpi4py's."""

@@ -90,7 +90,7 @@ def main() -> None:
     torch.set_num_threads(1)
     bare = state()
 
-    nobody = settings.Settings(driver="", supervisors="", key_file="", arm="", launch=0, supervisor_file="")
+    nobody = settings.Settings(driver="", supervisors="", key_file="", arm="", launch=0)
     recorder = watching.watch_torch(nobody).recorder
     recorder.before_step = recorder.after_step = recorder.on_batch = None  # as in blocks
     step = make_step(horovod=given.horovod)

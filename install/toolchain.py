@@ -36,16 +36,7 @@ class CudaToolkit:
 
 
 def output_of(argv: Sequence[str], *, stdin: str | None = None, timeout_s: float = 20.0) -> str | None:
-    """Run a short command and return its output.
-
-    Args:
-        argv: Command and arguments.
-        stdin: Text for its standard input.
-        timeout_s: How long it may take, in seconds.
-
-    Returns:
-        Standard output and error together, or None if the command is missing, fails or takes too long.
-    """
+    """Run a short command and return its output and errors together; None if it is missing, fails or takes too long."""
     try:
         done = subprocess.run(
             argv,
@@ -75,14 +66,7 @@ def compiler_version(compiler: str | None) -> str:
 
 
 def compiler_problem(compiler: str | None) -> str | None:
-    """Say what is wrong with a C++ compiler.
-
-    Args:
-        compiler: Path of the compiler; None if none was found.
-
-    Returns:
-        One sentence, or None if it compiles C++20.
-    """
+    """Say in a sentence what is wrong with a C++ compiler; None if it compiles C++20."""
     if compiler is None:
         return "no C++ compiler (looked for $CXX, c++, g++ and clang++ on PATH)"
     if output_of([compiler, "-std=c++20", "-x", "c++", "-fsyntax-only", "-"], stdin=CPP20_PROBE) is None:
@@ -91,16 +75,7 @@ def compiler_problem(compiler: str | None) -> str | None:
 
 
 def missing_prerequisites(compiler: str | None, include_dir: Path, make: str | None) -> list[str]:
-    """List what a build needs and this machine lacks.
-
-    Args:
-        compiler: Path of the C++ compiler, if any.
-        include_dir: Where this Python's headers should be.
-        make: Path of make, if any.
-
-    Returns:
-        One sentence for each missing thing; empty if the build can start.
-    """
+    """List what a build needs and this machine lacks, a sentence for each; empty if the build can start."""
     header = include_dir / "Python.h"
     problems = [
         compiler_problem(compiler),
@@ -147,16 +122,7 @@ def nccl_home() -> Path | None:
 
 
 def choose_operations(asked: str, *, has_toolkit: bool, has_gpu: bool, has_nccl: bool) -> str:
-    """Choose between a CPU build and one whose GPU operations run over NCCL.
-
-    Args:
-        asked: "auto", "cpu" or "nccl".
-        has_toolkit: A CUDA toolkit (nvcc) is installed.
-        has_gpu: The driver shows a GPU.
-        has_nccl: torch's wheel brought NCCL.
-
-    Returns:
-        "cpu" or "nccl".
+    """Choose between a CPU build and one whose GPU operations run over NCCL: returns "cpu" or "nccl".
 
     Raises:
         ToolchainError: "nccl" was asked for and cannot be built here.
@@ -171,13 +137,6 @@ def choose_operations(asked: str, *, has_toolkit: bool, has_gpu: bool, has_nccl:
 
 
 def cpu_class(cpuinfo: str) -> str:
-    """Name the vector instructions that Horovod's build compiles in when it finds them.
-
-    Args:
-        cpuinfo: Text of /proc/cpuinfo.
-
-    Returns:
-        Such as "avx-f16c-fma", or "baseline".
-    """
+    """Name the vector instructions that Horovod's build compiles in when /proc/cpuinfo lists them: "avx-f16c-fma" or "baseline"."""
     flags = set(cpuinfo.split())
     return "-".join(flag for flag in ("avx", "f16c", "fma") if flag in flags) or "baseline"

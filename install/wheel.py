@@ -48,14 +48,7 @@ class PrerequisiteError(Exception):
 
 
 def build_wheel(directory: Path, operations: str) -> Path:
-    """Build a wheel into a directory of the cache, next to its build log. The sources are removed.
-
-    Args:
-        directory: The key's directory in the cache.
-        operations: "cpu" or "nccl".
-
-    Returns:
-        The wheel.
+    """Build a wheel into a directory of the cache, next to its build log, and return it. The sources are removed.
 
     Raises:
         PrerequisiteError: The machine lacks a compiler, a header or make.
@@ -80,14 +73,7 @@ def build_wheel(directory: Path, operations: str) -> Path:
 
 
 def keep_wheel(built: Path, directory: Path) -> Path:
-    """Check a built wheel and move it into the cache atomically.
-
-    Args:
-        built: Directory that pip wrote the wheel to.
-        directory: The key's directory in the cache.
-
-    Returns:
-        The wheel in the cache.
+    """Check the wheel that pip built and move it into the cache atomically; returns where it is then.
 
     Raises:
         BuildError: There is no wheel, or it lacks the compiled torch extension.
@@ -128,9 +114,7 @@ def unpack(archive: Path, work: Path) -> Path:
 def build_environment(operations: str, work: Path) -> dict[str, str]:
     """Return the build's environment: the caller's without HOROVOD_* variables, with this environment's tools first on PATH.
 
-    Args:
-        operations: "cpu" or "nccl".
-        work: Scratch directory, for the layout of NCCL that CMake can find.
+    ``work``: scratch directory, for the layout of NCCL that CMake can find.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
     tools = str(Path(sys.executable).parent)
@@ -138,22 +122,13 @@ def build_environment(operations: str, work: Path) -> dict[str, str]:
         **inherited,
         **CPU_ENVIRONMENT,
         "PATH": f"{tools}{os.pathsep}{inherited.get('PATH', os.defpath)}",
-        "MAKEFLAGS": f"-j{available_cores()}",
+        "MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}",
     }
     return environment | (gpu_environment(environment["PATH"], work) if operations == "nccl" else {})
 
 
-def available_cores() -> int:
-    """Count the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def gpu_environment(path: str, work: Path) -> dict[str, str]:
     """Return what an NCCL build adds to the environment: the toolkit, torch's NCCL wheel, the GPUs to compile for.
-
-    Args:
-        path: PATH of the build so far.
-        work: Scratch directory.
 
     Raises:
         PrerequisiteError: The toolkit or NCCL is not there.
@@ -178,12 +153,8 @@ def gpu_environment(path: str, work: Path) -> dict[str, str]:
 def linkable_nccl(nccl: Path, work: Path) -> Path:
     """Link NCCL's files to where a linker finds them: the wheel has only libnccl.so.2, and `-lnccl` looks for libnccl.so.
 
-    Args:
-        nccl: The wheel's directory, with include/ and lib/.
-        work: Scratch directory.
-
     Returns:
-        A directory with links to the wheel's include/ and, as lib/libnccl.so, to its library.
+        A directory below ``work`` with links to the wheel's include/ and, as lib/libnccl.so, to its library.
     """
     home = work / "nccl"
     (home / "lib").mkdir(parents=True)
@@ -193,14 +164,7 @@ def linkable_nccl(nccl: Path, work: Path) -> Path:
 
 
 def compile_wheel(sources: Path, target: Path, log: Path, environment: Mapping[str, str], progress: BuildProgress) -> None:
-    """Compile the edited sources into a wheel, and write all output to the log.
-
-    Args:
-        sources: Root of the sources.
-        target: Directory for the wheel.
-        log: File for the whole output.
-        environment: Environment of the build.
-        progress: Shows the progress.
+    """Compile the edited sources into a wheel in ``target``, and write all output to the log.
 
     Raises:
         BuildError: The compiler or CMake failed.
@@ -233,14 +197,7 @@ def stream_output(argv: Sequence[str], environment: Mapping[str, str], log: Text
 
 
 def explain(log: str) -> str:
-    """Find the cause of a failed build in its output.
-
-    Args:
-        log: The whole output.
-
-    Returns:
-        One sentence: the missing header or program, the compiler's first error, or that it is unknown.
-    """
+    """Find the cause of a failed build in its output: the missing header or program, or the compiler's first error."""
     causes = (
         (r"fatal error: (\S+): No such file or directory", "the header {} is missing"),
         (r"Could NOT find (\w+)", "CMake did not find {}"),

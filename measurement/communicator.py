@@ -36,12 +36,9 @@ class Communicator(ABC):
         self.ranks = tuple(ranks)
 
     def unsupported_reason(self, operation: str, *, op: ReduceOp | None = None, dtype: str = "float32") -> str | None:
-        """Why an operation cannot be had; None where it can. Not collective, and the same on every rank.
+        """Why an operation, named as its method here, cannot be had; None where it can. Not collective, the same on every rank.
 
-        Args:
-            operation: named as its method here.
-            op: that it reduces by; None: it reduces nothing.
-            dtype: such as ``bfloat16``.
+        ``op``: that it reduces by; None: it reduces nothing.
         """
         if getattr(type(self), operation) is getattr(Communicator, operation):
             return f"not offered by {self.library}"

@@ -167,12 +167,7 @@ def unknown_name(
 ) -> str:
     """The message for a name that is not on a list: the closest one first, then all of them.
 
-    Args:
-        kind: what is named.
-        name: the unknown one.
-        known: those on the list.
-        remedy: what else can be done.
-        elsewhere: names that are known in another place, with the place, such as ``under 'measurement'``.
+    ``elsewhere``: names that are known in another place, with the place, such as ``under 'measurement'``.
     """
     names, places = sorted(known), elsewhere or {}
     name = cut(name if len(name) <= MOST_QUOTED else f"{name[:MOST_QUOTED]}...")

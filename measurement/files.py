@@ -17,11 +17,7 @@ MOST_BYTES = 4 << 20
 
 
 def read_text(path: Path, *, most: int = MOST_BYTES) -> str:
-    """A text file in UTF-8, with or without a byte order mark.
-
-    Args:
-        path: of the file.
-        most: bytes that it may have.
+    """A text file in UTF-8 of at most ``most`` bytes, with or without a byte order mark.
 
     Raises:
         OSError: it cannot be read, or is larger.

@@ -74,7 +74,7 @@ class StepTerms(Stored):
 
 
 class ThreadFigures(Stored):
-    """Who had the core, seconds per step: the mean over ranks and launches (``measurement.probes.thread_times``)."""
+    """Who had the core, seconds per step: the mean over ranks and launches (``ringside_probe.core_use``)."""
 
     running_s: Estimate
     """The training thread, on a core."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from measurement.plans.settings import NoOptions
+from measurement.plans.settings import PlanOptions
 
 Batch = Any
 """Whatever ``batches`` yields. Only the workload that made it looks inside."""
@@ -30,7 +30,7 @@ class Workload(ABC):
     Equal draws must give equal losses: draw from these generators, or from one that the constructor makes from ``seed``.
     """
 
-    Options: ClassVar[type[BaseModel]] = NoOptions
+    Options: ClassVar[type[BaseModel]] = PlanOptions
     """What a plan may set under ``workload_options``."""
     sample_unit: ClassVar[str] = "samples"
     """The unit of throughput: "images", "tokens"."""
@@ -178,12 +178,7 @@ class EvaluationSums:
     count: int = 0
 
     def __add__(self, other: EvaluationSums) -> EvaluationSums:
-        return EvaluationSums(
-            loss_sum=self.loss_sum + other.loss_sum,
-            top1=self.top1 + other.top1,
-            top5=self.top5 + other.top5,
-            count=self.count + other.count,
-        )
+        return EvaluationSums(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
 
     def metrics(self) -> dict[str, float]:
         """Return mean loss and accuracies by name. Empty if nothing was counted."""
@@ -209,15 +204,10 @@ def count_hits(logits: Tensor, labels: Tensor) -> Tensor:
 
 @torch.no_grad()
 def shard_sums(workload: Workload, model: nn.Module, *, rank: int, world_size: int, device: torch.device) -> EvaluationSums:
-    """Evaluate a model on one rank's share of the held-out data. Not collective.
+    """Evaluate the bare model, the same on every rank, on one rank's share of the held-out data. Not collective.
 
-    Args:
-        workload: The workload whose data is held out.
-        model: The bare model, with the same parameters and buffers on every rank. It must not be wrapped: a wrapper's
-            forward pass may be collective (DDP broadcasts buffers), and ranks may have different numbers of batches.
-        rank: This rank.
-        world_size: The number of shares.
-        device: The model's device.
+    It must not be wrapped: a wrapper's forward pass may be collective (DDP broadcasts buffers), and ranks may have different
+    numbers of batches.
     """
     was_training = model.training
     model.eval()

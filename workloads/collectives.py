@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
 from measurement.communicator import Communicator, ReduceOp
 from measurement.errors import PlanError, unknown_name
+from measurement.plans.settings import PlanOptions
 from measurement.records.record import Case
 from workloads.micro_benchmark import MicroBenchmark, Repetition
 from workloads.operations import BY_DEFAULT, OPERATIONS, Idle, Operation
@@ -48,10 +49,8 @@ DType = Literal["float16", "bfloat16", "float32", "float64", "int8", "uint8", "i
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=64, le=UNITS["GiB"])]
 
 
-class CollectivesOptions(BaseModel):
+class CollectivesOptions(PlanOptions):
     """What a plan may set under ``workload_options``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     operations: tuple[str, ...] | Literal["all"] | None = Field(default=None, min_length=1)
     """Operations to time, by name. None: the common ones. ``all``: all that the number of ranks allows."""

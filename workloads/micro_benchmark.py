@@ -10,7 +10,7 @@ import torch
 from pydantic import BaseModel
 
 from measurement.communicator import Communicator
-from measurement.plans.settings import NoOptions
+from measurement.plans.settings import PlanOptions
 from measurement.records.record import Case
 
 
@@ -40,7 +40,7 @@ class Repetition(ABC):
 class MicroBenchmark(ABC):
     """Operations by name and message size. Every rank makes its own, and communicates through a ``Communicator`` only."""
 
-    Options: ClassVar[type[BaseModel]] = NoOptions
+    Options: ClassVar[type[BaseModel]] = PlanOptions
     """What a plan may set under ``workload_options``."""
     sample_unit: ClassVar[str] = "bytes"
 

@@ -23,12 +23,9 @@ UNREADABLE = (*DAMAGED_PICKLE, AssertionError)
 
 
 def with_weights(model: Model, path: Path | None, *, new_head: bool = False) -> Model:
-    """Load the weights of ``path`` into ``model`` and return it. Without a path, return it unchanged.
+    """Load the state dict of ``path`` into ``model`` and return it. Without a path, return it unchanged.
 
-    Args:
-        model: as it was initialised.
-        path: of the state dict.
-        new_head: tensors that differ in their first dimension only, which is the number of classes, stay as they were initialised.
+    ``new_head``: tensors that differ in their first dimension only, which is the number of classes, stay as they were initialised.
 
     Raises:
         PlanError: the file is missing, holds no state dict, or holds that of another model.

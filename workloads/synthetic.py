@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD, Optimizer
 
+from measurement.plans.settings import PlanOptions
 from workloads.base import Workload
 from workloads.pretrained import ClassifierName, build_classifier
 
 
-class SyntheticOptions(BaseModel):
+class SyntheticOptions(PlanOptions):
     """What a plan may set under ``workload_options``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(validate_default=True)
 
     model: ClassifierName = "resnet50"
     """Any classifier of ``torchvision.models``."""

@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from measurement.plans.settings import PlanOptions
 
 MIB = 1024 * 1024
 DEFAULTS = {
@@ -20,10 +22,8 @@ WHILE_STOPPED_S = 7 * 24 * 3600
 wait that is over its 30 s when the arm goes on has failed, whatever has arrived. That ranks are gone is seen by other means."""
 
 
-class HorovodOptions(BaseModel):
+class HorovodOptions(PlanOptions):
     """Named as in ``hvd.DistributedOptimizer`` and ``horovodrun``; None leaves Horovod's default."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     compression: Literal["none", "fp16"] = "none"
     """Whether gradients are exchanged as fp16."""

@@ -24,11 +24,7 @@ def is_without_rendezvous(environment: Mapping[str, str]) -> bool:
 
 
 def rendezvous_over_gloo(world: World, store: Store) -> Any:
-    """Set Horovod's variables for this rank, before ``hvd.init()``. Collective.
-
-    Args:
-        world: this rank's place, by the variables of MPI's launcher.
-        store: by which the others learn where rank 0 serves.
+    """Set Horovod's variables for this rank, before ``hvd.init()``. By the store the others learn where rank 0 serves. Collective.
 
     Returns:
         The server, to be kept until Horovod has shut down and then stopped; None on other ranks.

@@ -80,14 +80,9 @@ def scatter(comm: Any, block: torch.Tensor, blocks: torch.Tensor | None, root: i
 
 
 def all_to_all(comm: Any, output: torch.Tensor, received: Sequence[int], source: torch.Tensor, sent: Sequence[int]) -> None:
-    """Send blocks of any length from every rank to every rank.
+    """Send blocks of any length from every rank to every rank; they lie one after another in ``source`` and ``output``.
 
-    Args:
-        comm: the communicator.
-        output: where the blocks go, one after another.
-        received: elements from each rank.
-        source: the blocks to send, one after another.
-        sent: elements to each rank.
+    ``received`` and ``sent``: elements from and to each rank.
     """
     sizes_in, sizes_out = ([count * source.element_size() for count in counts] for counts in (received, sent))
     step = LIMIT_BYTES // comm.size

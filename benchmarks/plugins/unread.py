@@ -11,11 +11,11 @@ from typing import Any
 
 from torch import nn
 
-import runners.rank.engine
+import runners.rank.trainer
 from backends.base import BuildOptimizer, Prepared
 from backends.ddp import DDP
 from benchmarks.plugins.slow import RUN_ID
-from measurement.probes.thread_times import ThreadClock
+from runners.probe.ringside_probe import core_use
 
 
 def coin(run: str, number: int) -> bool:
@@ -33,12 +33,12 @@ class SometimesReadDDP(DDP):
         """Prepare as DDP does. Collective."""
         is_read = coin(os.environ.get(RUN_ID, ""), self._built)
         self._built += 1
-        ThreadClock.read = READ_THREADS if is_read else _nothing  # type: ignore[method-assign]
-        runners.rank.engine.read_core_use = READ_CORES if is_read else _nothing
+        runners.rank.trainer.read_threads = READ_THREADS if is_read else _nothing
+        core_use.read = READ_CORES if is_read else _nothing
         return super().prepare(model, build_optimizer)
 
 
-READ_THREADS, READ_CORES = ThreadClock.read, runners.rank.engine.read_core_use
+READ_THREADS, READ_CORES = core_use.read_threads, core_use.read
 
 
 def _nothing(*_: Any, **__: Any) -> None:

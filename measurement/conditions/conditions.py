@@ -14,7 +14,7 @@ from dataclasses import field as attribute
 from functools import partial
 from typing import Any, Literal
 
-from measurement.probes.fingerprint import cpu_model, cuda_version, driver_version, gpu_names, memory_bytes, usable_cores, version
+from measurement.probes.fingerprint import core_count, cpu_model, cuda_version, driver_version, gpu_names, memory_bytes, version
 
 Source = Literal["plan", "training", "rank", "host"]
 """Where a value stands: a plan's field (a job has it, too), its ``training``, a rank's report, the fingerprint of a host."""
@@ -102,7 +102,7 @@ CONDITIONS = (
     ),
     _host("cpu", cpu_model, arms="equal", sessions="ranks", hosts="report"),
     _host("cores", os.cpu_count, sessions="ranks"),
-    _host("usable_cores", lambda: len(usable_cores()) or os.cpu_count(), sessions="driver", hosts="report"),
+    _host("usable_cores", core_count, sessions="driver", hosts="report"),
     _host("memory_bytes", memory_bytes),
     _host("python", platform.python_version, arms="equal", sessions="ranks", hosts="refuse", follows=PYTHON),
     _package("torch", arms="equal"),

@@ -63,10 +63,8 @@ def environment_of(manifest: Manifest) -> Environment:
 def changes_since(manifest: Manifest | None, records: Iterable[LaunchRecord], now: Manifest) -> dict[str, Change]:
     """What is not as it was when a comparison began: each field with what it was and what it is.
 
-    Args:
-        manifest: of the folder; None where a driver was killed before it was written.
-        records: of the folder.
-        now: the manifest that this session would begin with.
+    ``manifest`` and ``records`` are the folder's; no manifest where a driver was killed before it was written. ``now`` is the one
+    that this session would begin with.
     """
     present = environment_of(now)
     found = _changes(environment_of(manifest), present) if manifest else {}

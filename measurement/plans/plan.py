@@ -10,19 +10,10 @@ import re
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from measurement.errors import quoted, unknown_name
-from measurement.plans.settings import LossScale, Precision, SpeedSettings, TrainingSettings, parse_plan_rate
+from measurement.plans.settings import LossScale, Precision, Section, SpeedSettings, TrainingSettings, parse_plan_rate
 
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 MOST_RANKS, MOST_RANKS_HERE = 1 << 16, 1 << 10
@@ -82,12 +73,6 @@ Hosts = Annotated[str, BeforeValidator(_as_list)]
 LinkRate = Annotated[str, AfterValidator(_is_link_rate)]
 Variables = Annotated[dict[str, Annotated[str, BeforeValidator(_as_text)]], AfterValidator(_are_variables)]
 """Environment variables; YAML's numbers and booleans are written as the text a shell would have."""
-
-
-class Section(BaseModel):
-    """A frozen part of a plan that refuses keys it does not know."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 SCRIPT = "script"

@@ -16,11 +16,7 @@ from measurement.plans.plan import FIXED_LENGTH, Plan
 
 
 def read_content(path: Path, *, overrides: Iterable[str] = ()) -> dict[str, Any]:
-    """What a plan's file says, unchecked.
-
-    Args:
-        path: a YAML file.
-        overrides: ``key.subkey=value`` settings that replace what the file says; values are read as YAML.
+    """What a plan's YAML file says, unchecked, with ``overridden``.
 
     Raises:
         PlanError: the file is missing, or not YAML (with line and column).

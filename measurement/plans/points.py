@@ -10,12 +10,7 @@ from measurement.plans.plan_file import check_plan
 
 
 def plan_at(study: Plan, name: str, *, without: Collection[str] = ()) -> Plan:
-    """The comparison at one point.
-
-    Args:
-        study: a plan with points.
-        name: one of them.
-        without: arms that cannot run there.
+    """The comparison at one point of a study, without the arms that cannot run there.
 
     Raises:
         PlanError: what the point says makes no plan.

@@ -13,14 +13,10 @@ KINDS = ("workload", "backend", "launcher")
 
 
 def placed_beside(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """A plan's plain values with its files as they are found: beside the plan first, then in the working directory.
+    """A plan's plain values with its files as they are found: beside the plan, in ``folder``, then in the working directory.
 
     A plan in the working directory stays as it is. Otherwise a file beside the plan is named by its absolute path, which ranks on
     other hosts find, too, where they find the working directory.
-
-    Args:
-        content: of the plan, not checked yet.
-        folder: the plan's.
 
     Raises:
         PlanError: a file is in neither folder.

@@ -17,16 +17,20 @@ Quantity = Literal["train_loss", "train_top1", "train_top5", "held_out_loss", "h
 """Means over an epoch's samples; top1 and top5 are shares of right answers."""
 
 
-class NoOptions(BaseModel):
-    """Options of a backend or workload that has none. Like all options, they refuse unknown names."""
+class PlanOptions(BaseModel):
+    """Options of a backend or workload, which refuse unknown names; these have none."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class LossScale(BaseModel):
+class Section(PlanOptions):
+    """A frozen part of a plan that refuses keys it does not know."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+class LossScale(Section):
     """How ``amp-fp16`` scales its loss: as ``torch.amp.GradScaler`` does, with its names and defaults."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     initial: float = Field(default=2.0**16, gt=0)
     """Scale at the start. If gradients overflow, first steps are skipped until the scale is low enough."""
@@ -38,7 +42,7 @@ class LossScale(BaseModel):
     """Optimizer steps without overflow until the scale grows."""
 
 
-class TrainingSettings(BaseModel):
+class TrainingSettings(Section):
     """A plan's section: every arm trains for so many epochs, under the same rules, once for each launch's seed.
 
     The learning rate of an optimizer step is the workload's × scale × warm-up × decay, the same in every arm:
@@ -48,8 +52,6 @@ class TrainingSettings(BaseModel):
     - warm-up: rises linearly from 1/scale to 1 over ``warmup_epochs``, step by step (Goyal et al. 2017, arXiv:1706.02677);
     - decay: ``decay_factor`` for every full ``decay_epochs`` epochs.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     epochs: int = Field(ge=1)
     """Epochs that every arm trains."""
@@ -130,10 +132,8 @@ class EpochRecord(BaseModel):
         return found
 
 
-class SpeedSettings(BaseModel):
+class SpeedSettings(Section):
     """A plan's section. What is left out is as PyTorch has it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     compile: bool = False
     """Use ``torch.compile`` on the model as the backend wrapped it. Compiling is not timed."""

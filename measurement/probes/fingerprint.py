@@ -16,21 +16,31 @@ from measurement.probes.nvml import nvml
 
 
 def usable_cores() -> list[int]:
-    """The cores this process may run on; empty where the platform does not tell."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    """The cores this process may run on."""
+    return sorted(os.sched_getaffinity(0))
 
 
 def core_count() -> int:
     """How many cores this process may use."""
-    return len(usable_cores()) or os.cpu_count() or 1
+    return len(usable_cores())
+
+
+def crowded_warning(ranks: int, cores: int | None) -> str | None:
+    """A sentence where ranks that compute on the CPU share cores; ``cores``: that they may use together, None where not known."""
+    if cores is None or ranks <= cores:
+        return None
+    return (
+        f"{ranks} ranks share {cores} core{'' if cores == 1 else 's'}: each also waits for its turn on a core, most of all in "
+        f"exchange, as it would not where every rank has its own; use at most {cores} to ask about the libraries"
+    )
 
 
 def git_state(folder: Path) -> dict[str, Any]:
     """Commit and whether it was changed since, of the checkout ``folder`` lies in; empty outside one."""
-    commit = _output(["git", "-C", str(folder), "rev-parse", "HEAD"])
+    commit = output_of(["git", "-C", str(folder), "rev-parse", "HEAD"])
     if commit is None:
         return {}
-    status = _output(["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"])
+    status = output_of(["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"])
     return {"git_commit": commit, "git_dirty": bool(status)}
 
 
@@ -81,7 +91,8 @@ def cuda_version() -> str | None:
     return found
 
 
-def _output(argv: list[str]) -> str | None:
+def output_of(argv: list[str]) -> str | None:
+    """What a program says; None where it is not there, fails, or takes its time."""
     try:
         done = subprocess.run(argv, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -133,7 +133,7 @@ BlockKind = Literal["sync", "local"]
 
 
 class CoreUse(Written):
-    """What one rank's cores were used for while a block ran, untimed steps included (``measurement.probes.core_use``)."""
+    """What one rank's cores were used for while a block ran, untimed steps included (``ringside_probe.core_use``)."""
 
     host: str
     cores: list[int]
@@ -149,7 +149,7 @@ class CoreUse(Written):
 
 
 class ThreadTimes(Written):
-    """What the threads of a rank did during a block's timed steps (``measurement.probes.thread_times``), in seconds.
+    """What the threads of a rank did during a block's timed steps (``ringside_probe.core_use``), in seconds.
 
     The training thread's time that is neither running nor runnable it waited for others: peers, a loader, a disk, a device.
     """
@@ -247,12 +247,7 @@ class BlockRecord(Written):
 
     @classmethod
     def joined(cls, blocks: Sequence[BlockRecord], **measured: Any) -> BlockRecord:
-        """Make one of a block as every rank made it, with the steps of all.
-
-        Args:
-            blocks: one from each rank, by rank; at least one.
-            measured: fields that only the caller knows, such as ``wall_s``.
-        """
+        """Make one of a block as every rank made it, at least one, by rank. ``measured``: fields that only the caller knows."""
         ranks = [steps for block in blocks for steps in block.ranks]
         load = load_of([steps.core_use for steps in ranks if steps.core_use])
         longest = {name: max(getattr(steps, name) for steps in ranks) for name in ("untimed_s", "skipped_steps", "restarts")}

@@ -113,9 +113,7 @@ def with_record(record: LaunchRecord, table: pd.DataFrame) -> pd.DataFrame:
 def require_steps_of(record: LaunchRecord, table: pd.DataFrame) -> None:
     """Raise a ``ValueError`` where steps are not those of a record's blocks, or no times at all.
 
-    Args:
-        record: the blocks that there are.
-        table: columns ``STEP_COLUMNS``; of each block its first row is looked at, and of all rows the numbers.
+    Of each block its first row is looked at, and of all rows the numbers. ``table``: columns ``STEP_COLUMNS``.
     """
     blocks = {(block.turn, block.round, block.block, block.kind, block.case) for block in record.blocks}
     first = table.drop_duplicates("turn")[["turn", "round", "block", "kind", "case"]].astype(object)

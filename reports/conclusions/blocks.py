@@ -24,10 +24,7 @@ PAIR_COLUMNS = ["launch", "turn", "round", "log_ratio"]
 
 
 def tabulate_blocks(steps: Steps) -> pd.DataFrame:
-    """One row per launch, arm and block.
-
-    Args:
-        steps: that count (``Steps.valid``).
+    """One row per launch, arm and block of the steps that count (``Steps.valid``).
 
     Returns:
         ``launch, arm, turn, round, block, kind, case, steps, samples`` (of all ranks), ``block_s`` (the slowest rank's)
@@ -51,12 +48,7 @@ def pair_blocks(plan: Plan, blocks: pd.DataFrame, candidate: str) -> pd.DataFram
     """Pair a candidate's blocks with the baseline's of the same launch and round; of the same launch, where arms took no turns.
 
     A candidate is paired with both copies of the baseline, where both have a block: that leaves less error in the same measuring
-    time.
-
-    Args:
-        plan: for the mode and the baseline.
-        blocks: of one case, where there are several.
-        candidate: the arm's name.
+    time. ``blocks``: of one case, where there are several.
 
     Returns:
         ``launch, turn`` (the candidate's), ``round, log_ratio``: ln of candidate's over baseline's throughput (of two copies:

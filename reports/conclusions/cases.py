@@ -29,13 +29,7 @@ def cases_of(records: Sequence[LaunchRecord]) -> list[Case]:
 
 
 def summarise_cases(records: Sequence[LaunchRecord], blocks: pd.DataFrame, *, confidence: float) -> list[CaseFigures]:
-    """One arm's figures, case by case: medians over blocks, with Student's interval of the launches' medians.
-
-    Args:
-        records: of this arm.
-        blocks: of this arm (``reports.conclusions.blocks.tabulate_blocks``); throughput is in bytes per second.
-        confidence: of the descriptive intervals.
-    """
+    """One arm's figures, case by case: medians over blocks, with Student's interval of the launches' medians."""
     not_offered = {name: why for record in reversed(records) for name, why in record.not_offered.items()}
     return [
         _figures(case, blocks[blocks["case"] == case.name], not_offered.get(case.name), confidence) for case in cases_of(records)

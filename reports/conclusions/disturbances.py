@@ -93,10 +93,7 @@ def undisturbed(blocks: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFrame:
 
 
 def find_stalls(slowest: pd.DataFrame) -> pd.DataFrame:
-    """The stalls among synchronised steps.
-
-    Args:
-        slowest: each step's slowest rank (``reports.conclusions.steps.Steps.slowest``).
+    """The stalls among synchronised steps, from each step's slowest rank (``Steps.slowest``).
 
     Returns:
         ``launch, arm, turn, step_s`` and ``stall_s``, the time beyond the launch's median step.

@@ -42,12 +42,7 @@ FAR_OFF = 0.2
 
 
 def summarise_machine(records: Sequence[LaunchRecord], host_use: pd.DataFrame) -> list[MachineFigures]:
-    """Every host of an arm, in the order of their names; empty where nothing was read.
-
-    Args:
-        records: of the arm.
-        host_use: that arm's (``measurement.records.results.ResultsFolder.host_use``).
-    """
+    """Every host of an arm, by its records and its ``host_use``, in the order of their names; empty where nothing was read."""
     good = [record for record in records if record.status == "ok"]
     sync = [(record.launch, block.turn) for record in good for block in record.blocks if block.kind == "sync"]
     counted = host_use.merge(pd.DataFrame(sync, columns=PLACE).astype({"launch": "int64", "turn": "Int32"}), on=PLACE)
@@ -129,11 +124,7 @@ def energy_per_sample_j(machine: Sequence[MachineFigures], throughput: Estimate 
 
 
 def machine_by_block(host_use: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFrame:
-    """What the machine did block by block, over all hosts: for the strips under the pairs.
-
-    Args:
-        host_use: of all arms.
-        readings: of ``reports.conclusions.disturbances.tabulate_readings``.
+    """What the machine did block by block, over all hosts and arms: for the strips under the pairs.
 
     Returns:
         ``MACHINE_COLUMNS``, by launch and turn: ``others``, the share of the ranks' cores that others and other guests took;
@@ -153,12 +144,7 @@ def machine_by_block(host_use: pd.DataFrame, readings: pd.DataFrame) -> pd.DataF
 def summarise_links(plan: Plan, records: Sequence[LaunchRecord]) -> list[LinkFigures]:
     """An arm's bytes per step and host, averaged over all blocks that count.
 
-    Args:
-        plan: for the untimed steps of a block.
-        records: of the arm.
-
-    Returns:
-        Empty where no bytes were counted, or no block was without exchange.
+    Empty where no bytes were counted, or no block was without exchange.
     """
     good = [record for record in records if record.status == "ok" and record.ranks]
     blocks = [block for record in good for block in record.blocks if block.link_bytes]
@@ -176,12 +162,7 @@ def summarise_links(plan: Plan, records: Sequence[LaunchRecord]) -> list[LinkFig
 
 
 def ring_bytes(hosts: Sequence[str], size: float) -> dict[str, float]:
-    """What each host must send to others in a ring all_reduce.
-
-    Args:
-        hosts: of each rank, by rank.
-        size: bytes that every rank contributes.
-    """
+    """What each host must send to others in a ring all_reduce of ``size`` bytes. ``hosts``: of each rank, by rank."""
     number = len(hosts)
     crossings = dict.fromkeys(hosts, 0)
     for rank, host in enumerate(hosts):

@@ -31,15 +31,9 @@ WORTH_NAMING = 0.02
 
 
 def summarise_ranks(records: Sequence[LaunchRecord], timed: pd.DataFrame, straggler: Straggler | None = None) -> ByRank | None:
-    """Figures of an arm's ranks and hosts.
+    """Figures of an arm's ranks and hosts; None without synchronised steps, or with a single rank.
 
-    Args:
-        records: of the arm.
-        timed: its blocks that count, by rank (``reports.conclusions.steps.Steps.rank_blocks``).
-        straggler: of ``find_stragglers``.
-
-    Returns:
-        None without synchronised steps, or with a single rank.
+    ``timed``: its blocks that count, by rank (``Steps.rank_blocks``).
     """
     sync, local = timed[timed["kind"] == "sync"], timed[timed["kind"] == "local"]
     hosts = {place.rank: place.host for record in records for place in record.ranks}
@@ -117,10 +111,8 @@ class _Lateness:
 def find_stragglers(records: Sequence[LaunchRecord], local: pd.DataFrame) -> dict[str, Straggler]:
     """By arm, of those that have one.
 
-    Args:
-        records: of all arms, the floor among them.
-        local: their blocks without exchange that count, by rank (``reports.conclusions.steps.Steps.rank_blocks``); of scripts
-            ``before_exchange``.
+    ``local``: blocks without exchange that count, by rank (``Steps.rank_blocks``), the floor's among them; of scripts
+    ``before_exchange``.
     """
     tables = {str(arm): lateness(own, TIMES) for arm, own in local.groupby("arm") if own["rank"].nunique() > 1}
     launches = set.intersection(*(set(table.index) for table in tables.values())) if tables else set()
@@ -152,12 +144,7 @@ def find_stragglers(records: Sequence[LaunchRecord], local: pd.DataFrame) -> dic
 def lateness(local: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     """Seconds that each rank's mean of these times is longer than that of the others.
 
-    Args:
-        local: blocks of one arm, by rank.
-        names: of the times.
-
-    Returns:
-        Launches down; columns by time and rank.
+    ``local``: blocks of one arm, by rank. Returns launches down; columns by time and rank.
     """
     means = pd.DataFrame(means_by_rank(local, names).unstack("rank")).dropna()
     ranks = local["rank"].nunique()

@@ -83,10 +83,7 @@ def find_spread(plan: Plan, blocks: pd.DataFrame, *, cases: Sequence[str | None]
 def _samples(evidence: Evidence, blocks: pd.DataFrame, groups: Sequence[Sequence[str]]) -> list[Sample]:
     """What ratios are made of in these blocks, which are of one case where there are several.
 
-    Args:
-        evidence: for the mode, and when runs began.
-        blocks: as of ``tabulate_blocks``.
-        groups: per ratio the arm, then those that it is held against, which are copies of one arm.
+    ``groups``: per ratio the arm, then those that it is held against, which are copies of one arm.
     """
     if not evidence.are_runs:
         return list(total_tables(evidence.plan, blocks, groups))
@@ -102,13 +99,9 @@ def _runs(evidence: Evidence, blocks: pd.DataFrame, arm: str) -> Runs:
 
 
 def _intervals(evidence: Evidence, samples: Sequence[Sample], *, copies: Sequence[int], family: int) -> list[RatioEstimate | None]:
-    """Ratios with their intervals.
+    """Ratios with their intervals, those that claim something first; ``family`` is how many do.
 
-    Args:
-        evidence: for the confidence.
-        samples: of ``_samples``, those that claim something first.
-        copies: for each, of how many copies the arm is that it is held against.
-        family: how many claim something.
+    ``copies``: for each, of how many copies the arm is that it is held against.
     """
     runs = [sample for sample in samples if isinstance(sample, tuple)]
     if runs:

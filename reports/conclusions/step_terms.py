@@ -80,49 +80,34 @@ class Terms:
         )
 
     def explained(self, arm: str, copies: Sequence[str], verdict: Verdict, *, confidence: float) -> dict[str, Any]:
-        """Fields of ``RatioSummary``: what the steps of a ratio's two arms differ by, and why the verdict is what it is.
-
-        Args:
-            arm: the candidate.
-            copies: the arms that the candidate is held against.
-            verdict: on their ratio.
-            confidence: of the intervals.
-        """
-        if arm in self.phases:
-            return self._phases_explained(arm, copies, verdict, confidence=confidence)
-        known = [copy for copy in copies if copy in self.by_launch]
-        if arm not in self.by_launch or not known:
+        """Fields of ``RatioSummary``: what a candidate's and the baseline's steps differ by, and why the verdict is so."""
+        is_script = arm in self.phases
+        tables = self.phases if is_script else self.by_launch
+        known = [copy for copy in copies if copy in tables]
+        if arm not in tables or not known:
             return {}
-        differences = term_differences(self.by_launch[arm], [self.by_launch[copy] for copy in known])
+        ours, theirs = tables[arm], [tables[copy] for copy in known]
+        differences = (ours - _mean_of(theirs)).dropna() if is_script else term_differences(ours, theirs)
         if not len(differences):
             return {}
         is_decided = verdict in ("faster", "slower")
-        threads = [self.threads[copy] for copy in known]
-        return {
-            "term_differences_s": means(differences, confidence=confidence),
-            "cpu_contention_s": cpu_contention(self.threads[arm], threads, confidence=confidence),
+        found: dict[str, Any] = {
+            "phase_differences_s" if is_script else "term_differences_s": means(differences, confidence=confidence),
             "because": because(differences, slower=verdict == "slower", confidence=confidence) if is_decided else None,
         }
+        if not is_script:
+            threads = [self.threads[copy] for copy in known]
+            found["cpu_contention_s"] = cpu_contention(self.threads[arm], threads, confidence=confidence)
+        return found
 
-    def _phases_explained(self, arm: str, copies: Sequence[str], verdict: Verdict, *, confidence: float) -> dict[str, Any]:
-        """Fields of ``RatioSummary``: by how much the phases of two scripts differ, and which of them makes the verdict."""
-        known = [self.phases[copy] for copy in copies if copy in self.phases]
-        if not known:
-            return {}
-        differences = (self.phases[arm] - pd.concat(known).groupby(level=0).mean()).dropna()
-        is_decided = verdict in ("faster", "slower")
-        return {
-            "phase_differences_s": means(differences, confidence=confidence) if len(differences) else {},
-            "because": because(differences, slower=verdict == "slower", confidence=confidence) if is_decided else None,
-        }
+
+def _mean_of(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The mean of an arm and its copies, launch by launch."""
+    return pd.concat(tables).groupby(level=0).mean()
 
 
 def phases_by_launch(sync: Steps) -> pd.DataFrame:
-    """Mean seconds of each phase in every launch, of each step's slowest rank: columns ``SCRIPT_PHASES``, which add up to the step.
-
-    Args:
-        sync: an arm's steps that count.
-    """
+    """Mean seconds of each phase in every launch, of each step's slowest rank: ``SCRIPT_PHASES``, which add up to the step."""
     names = {f"{phase}_s": phase for phase in SCRIPT_PHASES}
     return sync.slowest.groupby("launch")[list(names)].mean().rename(columns=names)
 
@@ -130,9 +115,7 @@ def phases_by_launch(sync: Steps) -> pd.DataFrame:
 def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
     """The terms of an arm in every launch that has blocks of both kinds (and of the floor), and what they are made of.
 
-    Args:
-        steps: the arm's that count.
-        floor: those of the floor; None: there is none, or it cannot be held against this arm.
+    No ``floor``: there is none, or it cannot be held against this arm.
 
     Returns:
         By launch, seconds: ``TERMS`` (``library_overhead`` NaN without a floor) and ``step``; of the imbalance ``persistent``, what
@@ -196,11 +179,7 @@ def step_terms(by_launch: pd.DataFrame, *, confidence: float) -> StepTerms | Non
 
 
 def term_differences(ours: pd.DataFrame, theirs: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """How much longer each term is in one arm than in another, by launch.
-
-    Args:
-        ours: of ``terms_by_launch``.
-        theirs: of the arm that it is held against, and of its copies: their mean counts.
+    """How much longer each term is in one arm than in another and its copies, whose mean counts, by launch.
 
     Returns:
         Columns ``TERMS`` without those that are not known of both: then the library's overhead is in ``compute`` of both.
@@ -209,19 +188,13 @@ def term_differences(ours: pd.DataFrame, theirs: Sequence[pd.DataFrame]) -> pd.D
     if any(table["library_overhead"].isna().all() for table in tables):
         names.remove("library_overhead")
         tables = [table.assign(compute=table["compute"] + table["library_overhead"].fillna(0.0)) for table in tables]
-    baseline = pd.concat([table[names] for table in tables[1:]]).groupby(level=0).mean()
-    return (tables[0][names] - baseline).dropna()
+    return (tables[0][names] - _mean_of([table[names] for table in tables[1:]])).dropna()
 
 
 def because(differences: pd.DataFrame, *, slower: bool, confidence: float) -> Because | None:
     """The term that makes an arm slower, or faster; None where none does by itself.
 
     Its interval excludes 0, and it exceeds the second one, of those that point the same way, with ``EXCEEDS`` confidence.
-
-    Args:
-        differences: of ``term_differences``.
-        slower: which way the arm differs.
-        confidence: of the first's interval.
     """
     sign = 1 if slower else -1
     means = (sign * differences.mean()).sort_values(ascending=False)
@@ -240,8 +213,7 @@ def because(differences: pd.DataFrame, *, slower: bool, confidence: float) -> Be
 def threads_by_launch(readings: pd.DataFrame) -> pd.DataFrame:
     """What the threads of an arm's ranks did, seconds per step: by kind of block and launch, columns ``THREADS``.
 
-    Args:
-        readings: of one arm (``reports.conclusions.disturbances``). Blocks of which nothing is known are left out.
+    Blocks of which nothing is known are left out.
     """
     known = readings[readings["is_ok"] & readings["running_s"].notna()]
     sums = known.groupby(["kind", "launch"])[[*THREADS, "steps"]].sum()
@@ -257,13 +229,8 @@ def thread_figures(by_launch: pd.DataFrame, *, confidence: float) -> dict[str, T
 def cpu_contention(ours: pd.DataFrame, theirs: Sequence[pd.DataFrame], *, confidence: float) -> Estimate | None:
     """How much longer an arm's training threads wait for a core than another arm's, seconds per step without exchange.
 
-    Args:
-        ours: of ``threads_by_launch``.
-        theirs: of the arm that it is held against, and of its copies.
-        confidence: of the interval.
-
-    Returns:
-        None where the kernel does not tell, and where the arm's own threads do not run for half as long: then it waits for others.
+    None where the kernel does not tell, and where the arm's own threads do not run for half as long: then it waits for others.
+    ``theirs``: of the arm that it is held against, and of its copies.
     """
     baseline = pd.concat(theirs).groupby(level=["kind", "launch"]).mean()
     apart = (ours - baseline).dropna().query("kind == 'local'")
@@ -275,10 +242,8 @@ def cpu_contention(ours: pd.DataFrame, theirs: Sequence[pd.DataFrame], *, confid
 def data_wait_share(sync: pd.DataFrame) -> float:
     """The share of its synchronised steps that a rank waits for data, of the rank that waits most; 0 to 1.
 
-    The other ranks wait for that rank in the exchange. Without loader workers, all of the loading is such a wait.
-
-    Args:
-        sync: the synchronised steps of one arm that count, at least one, columns ``rank``, ``data_wait_s`` and ``step_s``.
+    The other ranks wait for that rank in the exchange. Without loader workers, all of the loading is such a wait. ``sync``: the
+    steps of one arm that count, at least one, columns ``rank``, ``data_wait_s`` and ``step_s``.
     """
     sums = sync.groupby("rank")[["data_wait_s", "step_s"]].sum()
     return float((sums["data_wait_s"] / sums["step_s"]).max())
@@ -287,9 +252,7 @@ def data_wait_share(sync: pd.DataFrame) -> float:
 def step_shares(sync: pd.DataFrame, terms: StepTerms | None) -> StepShares:
     """The shares of an arm's step; none is below 0, where noise, or exchange that saves time, would put it.
 
-    Args:
-        sync: as of ``data_wait_share``.
-        terms: None: only the data wait is known.
+    Without ``terms`` only the data wait is known.
     """
     waiting = data_wait_share(sync)
     if terms is None:

@@ -94,9 +94,7 @@ def sorted_points(points: Sequence[StudyPoint]) -> list[StudyPoint]:
 def leaders(point: StudyPoint, *, without: Collection[str] = ()) -> tuple[str, ...]:
     """The arms than which none is shown to be faster at a point: one, or several that are tied; none where nothing was compared.
 
-    Args:
-        point: of a study.
-        without: arms that do not run at every point; they only show what the others scale from.
+    ``without``: arms that do not run at every point; they only show what the others scale from.
     """
     timed = [one for one in point.results if one.role == "candidate" and one.throughput_ratio is not None]
     if all(one.candidate in without for one in timed):

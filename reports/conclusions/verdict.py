@@ -23,14 +23,10 @@ MOST_LOAD = 0.99
 
 
 def decide(interval: Estimate | None, *, threshold: float, control: Estimate | None = None) -> Verdict:
-    """The verdict on a candidate relative to its baseline.
+    """The verdict on a candidate relative to its baseline, by the interval of their ratio; None: there is no timing.
 
-    Faster and slower take the two-sided interval. Equivalence is two one-sided tests against the threshold.
-
-    Args:
-        interval: of the ratio of their throughputs; None where there is no timing.
-        threshold: a ratio within ±this of 1 is of no practical interest.
-        control: the interval of the baseline against itself; where it excludes 1, no smaller claim is made.
+    Faster and slower take the two-sided interval. Equivalence is two one-sided tests against the threshold: a ratio within ±this
+    of 1 is of no practical interest. Where the control's interval excludes 1, no smaller claim is made.
     """
     if interval is None or interval.bounds is None:
         return "undecided"
@@ -60,9 +56,7 @@ def farthest(interval: Estimate | None) -> float:
 def reach_of_load(share: float, control: Estimate | None) -> float:
     """How large a log-ratio load alone may make between arms that are alike.
 
-    Args:
-        share: of the cores, that others took in the disturbed blocks.
-        control: its interval may reach farther from 1 than ``share`` accounts for.
+    ``share``: of the cores, that others took in the disturbed blocks. The control may reach farther from 1 than it accounts for.
     """
     return LOAD_POWER * max(-math.log1p(-min(share, MOST_LOAD)), farthest(control))
 
@@ -98,16 +92,10 @@ class More:
 
 
 def to_decide(interval: Estimate | None, *, threshold: float, measured: float, launches: int) -> More | None:
-    """How much to add to what was measured until there should be a verdict, if the estimate stays.
+    """How much to add to what was measured, minutes or runs of each arm, until there should be a verdict, if the estimate stays.
 
     The half-width goes as one over the square root of what is measured. It follows from the spread of a few launches, which is
     known by a factor only: the range holds it at 80%, by the chi-squared distribution of a variance.
-
-    Args:
-        interval: None: there is no timing.
-        threshold: a ratio within ±this of 1 is of no practical interest.
-        measured: minutes, or runs of each arm.
-        launches: from which the interval is.
 
     Returns:
         None where nothing can be said: no interval yet, fewer than ``FEWEST`` launches, or an estimate so near the threshold that
@@ -139,17 +127,9 @@ class Instead:
 def by_launches_or_rounds(
     interval: Estimate | None, *, threshold: float, launches: int, rounds: float, between_share: float
 ) -> Instead | None:
-    """What it would take in launches, or in rounds.
+    """What it would take in launches, or in rounds; None where ``to_decide`` has none.
 
-    Args:
-        interval: None: there is no timing.
-        threshold: a ratio within ±this of 1 is of no practical interest.
-        launches: from which the interval is.
-        rounds: of a launch.
-        between_share: the share of the variance of a launch's ratio that is between launches, which rounds do not reduce.
-
-    Returns:
-        None where ``to_decide`` has none.
+    ``between_share``: the share of the variance of a launch's ratio that is between launches, which rounds do not reduce.
     """
     times = _times_as_much(interval, threshold=threshold) if launches >= FEWEST else None
     if not times:

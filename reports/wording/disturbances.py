@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from measurement.probes.core_use import crowded_warning
+from measurement.probes.fingerprint import crowded_warning
 from measurement.records.record import LaunchRecord, RankReport
 from reports.conclusions.disturbances import DISTURBED, FEW, is_quiet
 from reports.schema import ArmSummary, LoadFigures, PageFaults, StallFigures

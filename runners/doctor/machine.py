@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 from install import cache, toolchain
-from measurement.probes.fingerprint import usable_cores
+from measurement.probes.fingerprint import core_count, usable_cores
 from measurement.world import ALLOW_ROOT
 from runners.doctor.software import SETUP, Finding, finding, installed_version, program_finding
 from runners.processes.host_counters import BUSY_REMEDY, busy_warning
@@ -49,7 +49,7 @@ def gpu_findings() -> list[Finding]:
 def host_findings() -> list[Finding]:
     """Cores, memory and shared memory that ranks on this host may use, and ssh for other hosts."""
     total = os.cpu_count() or 1
-    usable = len(usable_cores()) or total
+    usable = core_count()
     cores = f"{usable} usable of {total}: up to {usable} rank{'' if usable == 1 else 's'} with a core each"
     busy = busy_warning(usable_cores())
     shared = Path("/dev/shm")

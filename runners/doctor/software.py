@@ -21,7 +21,6 @@ from runners.processes.remote import last_line
 Status = Literal["ok", "missing", "warning"]
 
 SETUP = "make setup"
-MIN_PYTHON = (3, 11)
 PROBE_TIMEOUT_S = 120.0
 
 TORCH_PROBE = """
@@ -80,8 +79,7 @@ def finding(topic: str, name: str, detail: str, remedy: str = "", *, status: Sta
 
 def python_findings() -> list[Finding]:
     """The interpreter, modules that would hide ours from it, and the packages that ringside itself computes with."""
-    remedy = "" if sys.version_info >= MIN_PYTHON else f"make clean setup PYTHON=python{MIN_PYTHON[0]}.{MIN_PYTHON[1]}"
-    python = finding("python", "python", f"{sys.version.split()[0]} ({sys.executable})", remedy, status="missing")
+    python = finding("python", "python", f"{sys.version.split()[0]} ({sys.executable})")
     clash = next(iter({**clashes(Path.cwd()), **on_python_path(os.environ)}.values()), None)
     where = f"'{clash}' has the name of a package of ringside's" if clash else "no module here has that of a package of ringside's"
     names = finding("python", "names", where, "rename it, or start from another folder" if clash else "")

@@ -20,8 +20,7 @@ from measurement.conditions.sources import digests, sources_of_all
 from measurement.environment import steering_environment
 from measurement.errors import PlanError
 from measurement.plans.plan import Plan
-from measurement.probes.core_use import crowded_warning
-from measurement.probes.fingerprint import usable_cores
+from measurement.probes.fingerprint import crowded_warning, usable_cores
 from measurement.records.record import LaunchRecord, LengthChoice
 from measurement.records.results import ResultsFolder
 from reports import conclude, make_reports, write_reports

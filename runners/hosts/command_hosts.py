@@ -19,11 +19,7 @@ def has_commands(content: Mapping[str, Any]) -> bool:
 
 
 def with_ranks(content: Mapping[str, Any], *, hosts: Sequence[HostSlots]) -> dict[str, Any]:
-    """Return a plan's content with the ranks of each command, and the largest number of them as its ``world_size``.
-
-    Args:
-        content: of the plan, not checked yet.
-        hosts: that it names.
+    """Return a plan's unchecked content with the ranks of each command, and the largest number of them as its ``world_size``.
 
     Raises:
         PlanError: a command does not say how many ranks it starts, and nobody else does.

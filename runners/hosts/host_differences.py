@@ -15,8 +15,7 @@ CLOCK_TOLERANCE_S = 0.1
 def host_differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[str]]:
     """Compare hosts with the first one: returns differences that make ranks unequal, and others that are worth knowing. Pure.
 
-    Args:
-        facts: by host, ``conditions.fingerprint`` and, under ``CLOCK_FIELD``, how far its clock is ahead of the driver's.
+    ``facts``: by host, ``conditions.fingerprint`` and, under ``CLOCK_FIELD``, how far its clock is ahead of the driver's.
     """
     first, *others = facts
     unlike = [line for other in others for line in _unlike(facts, first, other, "refuse")]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ import psutil
 
 from measurement.addresses import free_port, split_port
 from measurement.conditions.conditions import fingerprint
+from measurement.probes.fingerprint import output_of
 from runners.hosts.names import look
 from runners.processes.answers import give
 
@@ -46,22 +46,11 @@ def facts(driver: str, hosts: Sequence[str]) -> dict[str, Any]:
     """
     return {
         **fingerprint(),
-        "mpirun": mpirun_version(),
+        "mpirun": (output_of(["mpirun", "--version"]) or "").partition("\n")[0] or None,
         "interfaces": sorted(psutil.net_if_addrs()),
         "driver_error": reach(driver),
         NAMES: look(hosts),
     }
-
-
-def mpirun_version() -> str | None:
-    """The first line of ``mpirun --version``; None where there is none."""
-    try:
-        done = subprocess.run(
-            ["mpirun", "--version"], capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return (done.stdout.strip().splitlines() or [""])[0] or None
 
 
 def reach(driver: str) -> str | None:

@@ -50,11 +50,7 @@ def read_hostfile(path: Path) -> tuple[HostSlots, ...]:
 
 
 def parse_hostfile(text: str, *, source: str) -> tuple[HostSlots, ...]:
-    """Read the hosts in a hostfile's text, in its order; at least one.
-
-    Args:
-        text: the file's content.
-        source: what a message calls it.
+    """Read the hosts in a hostfile's text, in its order; at least one. ``source``: what a message calls it.
 
     Raises:
         HostfileError: a line is not accepted.

@@ -23,11 +23,7 @@ View = Mapping[str, Any]
 
 
 def look(hosts: Sequence[str]) -> dict[str, Any]:
-    """Return what this host makes of its own name and of the others'; values are JSON's.
-
-    Args:
-        hosts: names by which ranks are placed.
-    """
+    """Return what this host makes of its own name and of the others', by which ranks are placed; values are JSON's."""
     name = socket.gethostname()
     with ThreadPoolExecutor(max_workers=64) as pool:  # a name server may take seconds for each
         own_addresses, *found = pool.map(_addresses_of, [name, *hosts])

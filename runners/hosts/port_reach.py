@@ -37,12 +37,7 @@ class Reach:
 
 
 def try_ports(hosts: Sequence[str], *, here: Collection[str]) -> Reach:
-    """Try every pair of hosts, both ways. Each must answer over ssh.
-
-    Args:
-        hosts: by the names that ranks connect by.
-        here: those that are this machine.
-    """
+    """Try every pair of hosts, both ways. Each must answer over ssh. ``here``: those that are this machine."""
     argv = remote.python("runners.hosts.port_reach", *hosts)
     talks = {host: remote.Conversation(None if host in here else host, argv) for host in hosts}
     limit = threading.Timer(ANSWER_TIMEOUT_S, _kill, args=[list(talks.values())])

@@ -155,11 +155,7 @@ class Probe:
 
 
 def probe_hosts(hosts: Sequence[str], *, probe: Probe | None = None) -> list[HostStatus]:
-    """Check every host, all at the same time.
-
-    Args:
-        hosts: names or addresses, as ``runners.hosts.hostfile`` gives them.
-        probe: what they are asked for; by default this folder and this Python.
+    """Check every host, all at the same time; by default they are asked for this folder and this Python.
 
     Returns:
         One finding per host, in the order given, after at most about ``ANSWER_TIMEOUT_S``.

@@ -52,8 +52,9 @@ def parse_delay(text: str) -> int:
     Raises:
         LabError: it is not of that form, or too long.
     """
-    delay = _quantity(text, DELAY_UNITS)
-    if delay is None or not 1 <= delay <= LONGEST_DELAY_US:
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(us|ms|s)", text.strip().lower())
+    delay = round(float(found[1]) * DELAY_UNITS[found[2]]) if found else 0
+    if not 1 <= delay <= LONGEST_DELAY_US:
         raise LabError(f"--delay {text!r} is not accepted; give 1us to 10s, or leave it out")
     return delay
 
@@ -107,12 +108,7 @@ def shape(settings: LabSettings, *, network: str, interface: str, delay_us: int 
 
 
 def reshape(settings: LabSettings, rate_bits_per_s: int | None) -> None:
-    """Give every link of the lab that is up another rate, each way; delays stay.
-
-    Args:
-        settings: of the lab.
-        rate_bits_per_s: None: not shaped.
-    """
+    """Give every link of the lab that is up another rate, each way, or none (None: not shaped); delays stay."""
     wished = replace(settings, rate_bits_per_s=rate_bits_per_s)
     for name in settings.names:
         for network, interface, delay_us in ((name, INTERFACE, settings.delay_us), (SWITCH, name, None)):
@@ -149,11 +145,6 @@ def _rate(bits_per_s: int) -> list[str]:
 
 def _delay(microseconds: int) -> list[str]:
     return ["netem", "delay", f"{microseconds}us", "limit", "10000"]
-
-
-def _quantity(text: str, units: dict[str, int]) -> int | None:
-    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([a-z]+)", text.strip().lower())
-    return round(float(found[1]) * units[found[2]]) if found and found[2] in units else None
 
 
 def require_lab(plan: Plan) -> None:

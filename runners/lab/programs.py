@@ -42,10 +42,7 @@ def require_root() -> None:
 
 
 def require_programs(more: Mapping[str, str] | None = None) -> None:
-    """Refuse to go on where a program, or the right to make namespaces, is missing.
-
-    Args:
-        more: programs that are needed besides, to their packages.
+    """Refuse to go on where a program, or the right to make namespaces, is missing. ``more``: programs besides, to their packages.
 
     Raises:
         LabError: with all that is missing, and the packages that bring it.

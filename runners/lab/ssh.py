@@ -56,12 +56,7 @@ def host_key(name: str) -> Path:
 
 
 def write_files(settings: LabSettings, *, environment: Mapping[str, str]) -> None:
-    """Make the keys and write all files.
-
-    Args:
-        settings: names and addresses.
-        environment: what every command run over ssh finds in its environment.
-    """
+    """Make the keys and write all files. ``environment``: what every command run over ssh finds in its environment."""
     for folder in (SSH, ETC / "ssh"):
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     known, hosts = [], ["127.0.0.1 localhost", "::1 localhost"]

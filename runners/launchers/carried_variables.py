@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from measurement.addresses import with_port
-from runners.launchers.command_lines import MPIRUN, SRUN, TORCHRUN, CommandLine, Launched
+from runners.launchers.command_lines import MPIRUN, SRUN, TORCHRUN, CommandLine, Launched, command_of
 
 PATH = "PYTHONPATH"
 PORT_VARIABLE = re.compile(r"\bMASTER_PORT=[0-9]+")
@@ -19,11 +19,8 @@ PORT_VARIABLE = re.compile(r"\bMASTER_PORT=[0-9]+")
 def carrying(line: CommandLine, variables: Mapping[str, str], *, port: int, is_open_mpi: bool = True) -> tuple[str, ...]:
     """Return the words of a command that hands variables on to its ranks.
 
-    Args:
-        line: the command.
-        variables: by name, which its environment has; PYTHONPATH goes before one that the command sets itself.
-        port: at which its ranks may meet, in the place of one that the command names or has by default.
-        is_open_mpi: whether its ``mpirun`` is Open MPI's, not MPICH's.
+    PYTHONPATH goes before one that the command sets itself. ``port``: at which its ranks may meet, in the place of one that the
+    command names or has by default. ``is_open_mpi``: whether its ``mpirun`` is Open MPI's, not MPICH's.
     """
     ahead, names = f"{PATH}={variables.get(PATH, '')}".partition(":")[0], list(variables)
     words = [PORT_VARIABLE.sub(f"MASTER_PORT={port}", word) for word in line.words]
@@ -42,12 +39,7 @@ def carrying(line: CommandLine, variables: Mapping[str, str], *, port: int, is_o
 
 
 def on_hosts(line: CommandLine, hosts: Sequence[str]) -> list[tuple[str, CommandLine]]:
-    """Return the command of each host, for a torchrun that several hosts start: each is given its number. Others start once.
-
-    Args:
-        line: the command.
-        hosts: the names of all, the first of which all meet at.
-    """
+    """Return the command of each host, for a torchrun that several hosts start: each has its number, and meets at the first."""
     one = line.launchers[0]
     is_static = one.value("rdzv-backend") in (None, "static")
     found = []
@@ -55,22 +47,8 @@ def on_hosts(line: CommandLine, hosts: Sequence[str]) -> list[tuple[str, Command
         wanted = {"nnodes": str(len(hosts))}
         wanted |= {"node-rank": str(node), "master-addr": hosts[0]} if is_static else {}
         added = [word for name, value in wanted.items() if name not in one.flags for word in (f"--{name}", value)]
-        words = [*line.words[: one.at], *added, *line.words[one.at :]]
-        found.append((host, _moved(line, words, by=len(added))))
+        found.append((host, command_of([*line.words[: one.at], *added, *line.words[one.at :]])))
     return found
-
-
-def _moved(line: CommandLine, words: Sequence[str], *, by: int) -> CommandLine:
-    """Return the line with words that were added where its first launcher's flags begin."""
-    first, *others = line.launchers
-    launchers = [Launched(kind=first.kind, at=first.at, program=first.program + by, flags=_shifted(first, by))]
-    launchers += [Launched(kind=o.kind, at=o.at + by, program=o.program + by, flags=_shifted(o, by)) for o in others]
-    python = None if line.python is None else line.python + by
-    return CommandLine(words=tuple(words), launchers=tuple(launchers), python=python)
-
-
-def _shifted(one: Launched, by: int) -> dict[str, tuple[int, str]]:
-    return {name: (index + by, value) for name, (index, value) in one.flags.items()}
 
 
 def seeded(line: CommandLine, flag: str, seed: int) -> CommandLine:
@@ -86,7 +64,7 @@ def seeded(line: CommandLine, flag: str, seed: int) -> CommandLine:
             break
     else:
         words += [flag, str(seed)]
-    return CommandLine(words=tuple(words), launchers=line.launchers, python=line.python)
+    return command_of(words)
 
 
 def _meet(words: list[str], one: Launched, *, port: int) -> None:

@@ -142,6 +142,11 @@ def read_command(text: str) -> CommandLine:
         raise PlanError(f"command {quoted(text)} has '{needs_shell}', and no shell runs it; put it into a file, or bash -c '...'")
     if "=" in words[0] and re.match(r"[A-Za-z_]\w*=", words[0]):
         words = ["env", *words]
+    return command_of(words)
+
+
+def command_of(words: list[str]) -> CommandLine:
+    """Find the launchers in the words of a command."""
     launchers: list[Launched] = []
     start, python = 0, None
     while (found := _next(words, start)) is not None:

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from backends import Backend, backend_class, make_backend
 from backends.single import Single
@@ -31,51 +31,43 @@ WITHOUT = {
 """Why a launcher that does not give one of these cannot start a backend."""
 
 
-class LaunchedArm(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class LaunchedArm:
     """What a launch knows of an arm: one of a backend, or a command of the user's."""
 
-    @property
-    def name(self) -> str:
-        """As the plan has it."""
-
-    @property
-    def arm(self) -> Arm:
-        """What the plan says of it."""
-
-    @property
-    def plan(self) -> Plan:
-        """The plan as this arm runs it."""
+    name: str
+    """As the plan has it."""
+    arm: Arm
+    """What the plan says of it."""
+    plan: Plan
+    """The plan as this arm runs it, with its own number of ranks, batch and workload."""
+    launcher_reference: str
+    """The launcher's name, for the record."""
 
     @property
     def transport(self) -> str | None:
         """What carries the bytes, where that is known beforehand."""
-
-    @property
-    def launcher_reference(self) -> str:
-        """The launcher's name, for the record."""
+        return None
 
     @property
     def has_local_steps(self) -> bool:
         """Whether it has steps without exchange."""
+        return False
 
     @property
     def recorded(self) -> Mapping[str, Any]:
-        """Fields of its record that are its own: workload, Python, commit."""
+        """Fields of its record that are its own."""
+        return {"python": self.arm.python, "commit": self.arm.commit}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArmSetup:
+class ArmSetup(LaunchedArm):
     """An arm with its names resolved: backend, options, transport, launcher."""
 
-    name: str
-    arm: Arm
-    plan: Plan
-    """The plan as this arm runs it, see ``plan_of_arm``; its workload is the arm's own."""
     own: OwnWork
     backend: Backend
     """Over the transport and with the options that the arm will use."""
     launcher: Launcher
-    launcher_reference: str
     sample_unit: str | None = None
     """What the arm's own workload counts; None: as the plan's."""
 
@@ -86,17 +78,14 @@ class ArmSetup:
 
     @property
     def recorded(self) -> Mapping[str, Any]:
-        """See ``LaunchedArm``."""
         return self.own.recorded() | ({"sample_unit": self.sample_unit} if self.sample_unit else {})
 
     @property
     def transport(self) -> str | None:
-        """See ``LaunchedArm``."""
         return self.backend.transport
 
     @property
     def has_local_steps(self) -> bool:
-        """See ``LaunchedArm``."""
         return self.backend.has_local_steps and not self.plan.speed.sync_batchnorm
 
 
@@ -220,13 +209,9 @@ def usable_launchers(backend: Backend) -> list[str]:
 
 
 def require_given(gives: AbstractSet[str], backend: Backend, *, launcher: str, reference: str) -> None:
-    """Refuse a launcher that does not give what a backend needs.
+    """Refuse a launcher that does not give what a backend needs, over the transport that it will use.
 
-    Args:
-        gives: what the launcher gives or, in a running rank, what the variables it found stand for.
-        backend: over the transport that it will use.
-        launcher: its name for the message.
-        reference: of the backend, for the message.
+    ``gives``: what the launcher gives or, in a running rank, what the variables it found stand for.
 
     Raises:
         PlanError: what is missing, and which launchers give it.
@@ -329,36 +314,22 @@ def computes_on_gpu(device: str) -> bool:
 
 
 def job_of(plan: Plan, name: str, arm: Arm, *, transport: str | None, launch: int = 0, global_plan: Plan | None = None) -> Job:
-    """Make the job of an arm, the same for all its ranks.
+    """Make the job of an arm, the same for all its ranks, from the plan as the arm runs it (``plan_of_arm``).
 
-    Args:
-        plan: as the arm runs it (``planning.arms.plan_of_arm``).
-        name: of the arm.
-        arm: what it is.
-        transport: None: the backend's own default.
-        launch: number of the launch. Launches that train to the end differ by their seed; others must not differ at all.
-        global_plan: the plan of the arms with many ranks, if ``plan`` is that of a single process beside them.
+    Launches that train to the end differ by their seed; others must not differ at all. ``global_plan``: that of the arms with many
+    ranks, if ``plan`` is that of a single process beside them.
     """
     scaled_by = global_plan or plan
-    return Job(
-        arm=name,
-        backend=arm.backend,
-        transport=transport,
-        options=arm.options,
-        workload=plan.workload,
-        workload_options=plan.workload_options,
-        local_batch_size=plan.local_batch_size,
-        micro_steps=plan.micro_steps,
-        world_size=plan.world_size,
-        seed=seed_of(plan, launch),
-        device=plan.device,
-        precision=plan.precision,
-        loss_scale=plan.loss_scale,
-        max_gradient_norm=plan.max_gradient_norm,
-        speed=plan.speed,
-        training=plan.training,
-        learning_rate_scale=scaled_by.world_size * scaled_by.micro_steps if plan.training else None,
-    )
+    of_plan = {field: getattr(plan, field) for field in Job.model_fields.keys() & Plan.model_fields.keys()}
+    own: dict[str, Any] = {
+        "arm": name,
+        "backend": arm.backend,
+        "transport": transport,
+        "options": arm.options,
+        "seed": seed_of(plan, launch),
+        "learning_rate_scale": scaled_by.world_size * scaled_by.micro_steps if plan.training else None,
+    }
+    return Job(**of_plan | own)
 
 
 def seed_of(plan: Plan, launch: int) -> int:

@@ -20,11 +20,7 @@ NATIVE = {
 def arms_to_compare(plan: Plan, folder: ResultsFolder, *, only_available: bool, has_next: bool) -> Plan:
     """Return the plan with the arms to compare: those that its folder began with; in a new one, if asked, those that can run.
 
-    Args:
-        plan: as it is written.
-        folder: where its results are, or will be.
-        only_available: leave out what this machine cannot run.
-        has_next: where one arm is left, compare it with one of ``NATIVE``.
+    ``has_next``: where one arm is left, compare it with one of ``NATIVE``.
 
     Raises:
         PlanError: too few arms are left.

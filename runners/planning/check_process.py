@@ -125,15 +125,7 @@ def is_to_check(setup: WorkloadSetup) -> bool:
 
 
 def require_workable(plan: Plan, arms: Iterable[ArmSetup], *, host: str | None) -> list[str]:
-    """Try the plan's workload out on one rank of a host.
-
-    Args:
-        plan: names the workload.
-        arms: those that will train it.
-        host: None: this one.
-
-    Returns:
-        What should be known, a sentence each.
+    """Try the plan's workload out on one rank of a host (None: this one); returns what should be known, a sentence each.
 
     Raises:
         PlanError: it cannot work, or an arm cannot train it; a finding to a line.

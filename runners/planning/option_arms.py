@@ -20,10 +20,6 @@ def with_option_arms(content: Mapping[str, Any], *, source: str) -> dict[str, An
 
     The arm ``hvd`` becomes ``hvd-cycle_time_ms-1``, ``hvd-cycle_time_ms-5``. An option that is itself a list stays as it is.
 
-    Args:
-        content: of the plan, not checked yet.
-        source: names the plan in messages.
-
     Raises:
         PlanError: a list is empty or names a value twice; there would be too many arms; or another key names the arm that became
             several.

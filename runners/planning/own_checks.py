@@ -46,12 +46,9 @@ class OwnFindings:
 
 
 def require_own_work(arms: Iterable[ArmSetup], *, host: str | None, micro_benchmark: bool = False) -> OwnFindings:
-    """Try out each arm that has work of its own, in a process of its own under its Python.
+    """Try out each arm that has work of its own, on a host (None: here), in a process of its own under its Python.
 
-    Args:
-        arms: all of a plan's.
-        host: where; None: here.
-        micro_benchmark: whether the plan's workload is one, which only a Python may be an arm's own for.
+    Of a ``micro_benchmark``, only a Python may be an arm's own.
 
     Raises:
         PlanError: an arm's Python has no Ringside, or another one, or its work cannot be run.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,16 +109,9 @@ def _at_commit(found: OwnWork, revision: str) -> OwnWork:
         if not place.is_file():
             raise PlanError(f"commit {quoted(revision)} has no file '{place.relative_to(worktree)}', of which the workload is")
         workload = f"{place}:{name}"
-    return OwnWork(
-        reference=found.reference,
-        workload=workload,
-        options=found.options,
-        python=found.python,
-        commit=commit,
-        repository=repository,
-        worktree=worktree,
-        beside=beside if beside is not None and beside.is_dir() else worktree if beside is not None else None,
-    )
+    if beside is not None and not beside.is_dir():
+        beside = worktree
+    return replace(found, workload=workload, commit=commit, repository=repository, worktree=worktree, beside=beside)
 
 
 def _existing(folder: Path) -> Path:

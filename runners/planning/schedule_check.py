@@ -33,14 +33,8 @@ class ScheduleEndedError(Exception):
 def run_schedule(workload: Workload, model: nn.Module, optimizer: Optimizer, *, first: int, needed: int | None) -> None:
     """Call ``after_step`` and the optimizer's step hooks as so many steps would, from step ``first`` on.
 
-    Model, optimizer and workload must not be used afterwards.
-
-    Args:
-        workload: that built them.
-        model: after ``first - 1`` steps.
-        optimizer: the model's.
-        first: the next step.
-        needed: steps that will be taken; None: as many as ``MOST_STEPS``. No more than ``MOST_SECONDS`` are spent on it.
+    Model, optimizer and workload must not be used afterwards. ``needed``: steps that will be taken; None: as many as
+    ``MOST_STEPS``. No more than ``MOST_SECONDS`` are spent on it.
 
     Raises:
         ScheduleEndedError: from what was raised.

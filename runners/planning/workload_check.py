@@ -52,15 +52,8 @@ def check_workload(
 ) -> WorkloadFacts:
     """Try a workload out on this process alone. Not collective; nothing of it stays but what the workload itself keeps.
 
-    Args:
-        setup: a workload that is trained, its options checked.
-        local_batch_size: the run's; a smaller one is tried.
-        seed: the run's.
-        world_size: the run's; rank 0 is tried, and of rank 1 the first batch.
-        device: where to.
-        channels_last: ``speed.channels_last``.
-        steps_of: how many steps a model will take, if that is known.
-        arms: whose backends are asked what they make of model and optimizer.
+    What is given is the run's: a smaller batch is tried, on rank 0, and of rank 1 the first batch. ``steps_of``: how many steps a
+    model will take, if that is known. ``arms``: whose backends are asked what they make of model and optimizer.
     """
     assert issubclass(setup.workload, Workload)
     trial = _Trial(setup, min(local_batch_size, LOCAL_BATCH_SIZE), seed, world_size, device)

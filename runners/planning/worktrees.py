@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -64,10 +65,6 @@ def worktree(repository: Path, revision: str) -> Iterator[Path]:
     What git does not have is not there: data, build outputs, changes that were not committed, submodules. The folder is in the
     cache of the user's home, which hosts share; in a temporary one where that cannot be written.
 
-    Args:
-        repository: as ``repository_of`` gives it.
-        revision: whatever ``commit_of`` takes.
-
     Raises:
         PlanError: there is no such revision, or it cannot be checked out.
     """
@@ -92,6 +89,33 @@ def kept_worktree(repository: Path, commit: str) -> Path:
     folder = stack.enter_context(worktree(repository, commit))
     atexit.register(stack.close)
     return folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Revision:
+    """A revision of the repository that a folder lies in."""
+
+    repository: Path
+    commit: str
+    """Its whole number."""
+    below: Path
+    """Where the folder lies in the repository."""
+
+    @contextmanager
+    def checked_out(self) -> Iterator[Path]:
+        """A context in which it is, see ``worktree``; yields what stands for the folder there."""
+        with worktree(self.repository, self.commit) as root:
+            yield root / self.below
+
+
+def find_revision(name: str, folder: Path) -> Revision:
+    """Find a revision in the repository that a folder lies in.
+
+    Raises:
+        PlanError: the folder lies in none, or the repository has no such revision.
+    """
+    repository = repository_of(folder)
+    return Revision(repository=repository, commit=commit_of(repository, name), below=folder.resolve().relative_to(repository))
 
 
 def _new_folder() -> Path:

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from measurement.probes.nvml import nvml as load_nvml
+from runners.probe.ringside_probe import core_use
 
 WATCHED_S = 0.5
 BUSY = 0.10
@@ -27,12 +28,13 @@ IDLE = ("idle", "iowait", "steal", "guest", "guest_nice")
 
 def busy_warning(cores: Sequence[int]) -> str | None:
     """A sentence where others use so much of these cores that a comparison would be disturbed; watches them for ``WATCHED_S``."""
-    from measurement.probes.core_use import foreign_share  # only here: supervisors import this module, and no pydantic
-
-    share = foreign_share(cores, seconds=WATCHED_S)
-    if share is None or share < BUSY:
+    before = core_use.read(cores)
+    time.sleep(WATCHED_S)
+    use = core_use.between(before, core_use.read(cores))
+    if use is None:
         return None
-    return f"other processes use {share:.0%} of the {len(cores)} cores"
+    share = (use["busy_s"] - use["own_s"]) / (use["wall_s"] * len(cores))
+    return None if share < BUSY else f"other processes use {share:.0%} of the {len(cores)} cores"
 
 
 def read_counters() -> dict[str, Any]:

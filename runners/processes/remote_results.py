@@ -85,13 +85,7 @@ def append(folder: Path, rank: int, number: int, reply: str) -> None:
 
 
 def kept_replies(files: Mapping[str, bytes], *, number: int, world_size: int) -> list[bytes] | None:
-    """Return every rank's reply (JSON) to a command, by rank; None unless all ranks had replied. Pure.
-
-    Args:
-        files: of all hosts, by name.
-        number: which command of the arm.
-        world_size: ranks of the arm.
-    """
+    """Return every rank's reply (JSON) to a command by its number, by rank; None unless all had replied. Pure."""
     found = [_reply_to(files.get(timings_name(rank), b""), number) for rank in range(world_size)]
     return None if None in found else [reply for reply in found if reply is not None]
 

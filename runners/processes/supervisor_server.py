@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from measurement.errors import LaunchError
 from measurement.records.host_use import HostCounters
+from runners.probe.ringside_probe.rank_supervisor import COUNTERS, FAILED, GONE, STOP_TIMEOUT_S
 from runners.processes.greeting_server import GreetingServer
-from runners.processes.rank_supervisor import COUNTERS, FAILED, GONE, STOP_TIMEOUT_S
 
 ACKNOWLEDGE_TIMEOUT_S = STOP_TIMEOUT_S + 10
 

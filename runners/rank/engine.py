@@ -9,7 +9,6 @@ import gc
 import os
 import resource
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,13 +21,13 @@ from measurement.conditions.conditions import fingerprint
 from measurement.conditions.sources import digests, sources_of
 from measurement.errors import PlanError, WorldSizeMismatchError
 from measurement.plans.settings import SpeedSettings
-from measurement.probes.core_use import read_core_use
 from measurement.probes.fingerprint import usable_cores
 from measurement.probes.start_clock import StartClock
-from measurement.probes.thread_times import ThreadClock
-from measurement.records.record import BlockRecord, Case, RankReport
+from measurement.records.record import BlockRecord, Case, CoreUse, RankReport
 from measurement.world import World
 from runners.planning.workload import WorkloadSetup, resolve_workload
+from runners.probe.ringside_probe import core_use
+from runners.probe.ringside_probe.library_threads import own_threads
 from runners.protocol.messages import BlockCommand, CheckReport, DriftReport, EpochCommand, EpochReport, Job, ParityReport
 from runners.rank.epochs import EpochRunner
 from runners.rank.micro_benchmark_runner import MicroBenchmarkRunner
@@ -108,15 +107,14 @@ class Engine:
         """Run and time one block; the record holds this rank's steps. Collective."""
         asked = {"steps": command.steps, "warmup_steps": command.warmup_steps}
         cores = usable_cores()
-        before = read_core_use(cores)
+        before = core_use.read(cores)
         if isinstance(self.runner, MicroBenchmarkRunner):
             assert command.case is not None
             steps = self.runner.run_block(case=command.case, repetitions=command.repetitions, rebuild=command.rebuild, **asked)
         else:
             steps = self.runner.run_block(local=command.kind == "local", **asked)
-        after = read_core_use(cores)
-        if before and after:
-            steps.core_use = after.since(before)
+        use = core_use.between(before, core_use.read(cores))
+        steps.core_use = CoreUse(**use) if use else None
         return command.record(steps)
 
     def run_gate(self, *, steps: int, counts_flops: bool = False) -> ParityReport | CheckReport:
@@ -140,8 +138,7 @@ class Engine:
         """Peak resident memory of the process on CPU, peak allocated device memory on GPU."""
         if self.runner.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.runner.device)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def start_engine(
@@ -164,7 +161,7 @@ def start_engine(
     _apply_speed(job.speed)
     benchmark = setup.build_micro_benchmark(seed=job.seed)
     make_forks_safe()
-    threads = ThreadClock()  # before the library has threads of its own
+    threads_before = frozenset(own_threads())  # the library has none yet
     backend.groups = benchmark.groups(job.world_size) if benchmark else ()
     counted = _connect(job, world, backend, device, store=store)
     if clock is not None:
@@ -174,7 +171,7 @@ def start_engine(
     if benchmark:
         runner = MicroBenchmarkRunner(benchmark=benchmark, backend=backend, world=counted, device=device)
     else:
-        runner = trainer = _build(job, setup, backend, counted, device, threads)
+        runner = trainer = _build(job, setup, backend, counted, device, threads_before)
         if job.training:
             epochs = EpochRunner(trainer, job.training, reference=job.workload, scale=job.learning_rate_scale)
         trainer.build()
@@ -207,7 +204,9 @@ def _connect(job: Job, world: World, backend: Backend, device: torch.device, *, 
     return counted
 
 
-def _build(job: Job, setup: WorkloadSetup, backend: Backend, world: World, device: torch.device, threads: ThreadClock) -> Trainer:
+def _build(
+    job: Job, setup: WorkloadSetup, backend: Backend, world: World, device: torch.device, threads_before: frozenset[int]
+) -> Trainer:
     """Make the workload and its trainer. Not collective."""
     step_precision = StepPrecision(
         precision=job.precision, max_gradient_norm=job.max_gradient_norm, device=device, loss_scale=job.loss_scale
@@ -220,7 +219,7 @@ def _build(job: Job, setup: WorkloadSetup, backend: Backend, world: World, devic
         seed=job.seed,
         step_precision=step_precision,
         speed=job.speed,
-        threads=threads,
+        threads_before=threads_before,
     )
 
 

@@ -17,9 +17,9 @@ from collections.abc import Mapping
 import psutil
 
 from measurement.probes.fingerprint import usable_cores
-from measurement.probes.thread_times import own_threads
 from measurement.world import World
-from runners.processes.rank_supervisor import state
+from runners.probe.ringside_probe.library_threads import own_threads
+from runners.probe.ringside_probe.rank_supervisor import state
 
 BINDING_LAUNCHERS = ("mpirun", "mpiexec", "orte", "prte")
 """Beginnings of the names of processes that bind the ranks they start to cores, and are not bound themselves."""
@@ -55,9 +55,7 @@ def spread(world: World) -> None:
 
 
 def pin(cores: list[int]) -> None:
-    """Let every thread of this process run on these cores only. Does nothing where the platform cannot."""
-    if not cores or not hasattr(os, "sched_setaffinity"):
-        return
+    """Let every thread of this process run on these cores only."""
     for thread in own_threads() or [0]:
         with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
             os.sched_setaffinity(thread, cores)
@@ -67,7 +65,7 @@ def launcher_cores() -> list[int]:
     """The cores of the process that bound this one; empty where no such process is among its parents."""
     with contextlib.suppress(OSError, psutil.Error):
         for parent in psutil.Process().parents():
-            if parent.name().startswith(BINDING_LAUNCHERS) and hasattr(os, "sched_getaffinity"):
+            if parent.name().startswith(BINDING_LAUNCHERS):
                 return sorted(os.sched_getaffinity(parent.pid))
     return []
 
@@ -93,11 +91,10 @@ def keep_freed_memory() -> None:
     if os.environ.keys() & KEEP_FREED_MEMORY:
         return
     os.environ |= KEEP_FREED_MEMORY
-    if sys.platform == "linux":
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-        if mallopt is not None:
-            mallopt(M_MMAP_MAX, 0)
-            mallopt(M_TRIM_THRESHOLD, NEVER)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_MMAP_MAX, 0)
+        mallopt(M_TRIM_THRESHOLD, NEVER)
 
 
 FORKS_SAFELY = (3, 11, 10)
@@ -115,7 +112,7 @@ def make_forks_safe() -> None:
     (https://github.com/python/cpython/issues/112275). Gloo's threads enter Python when they drop the last reference to a tensor,
     just after a collective has returned: when the loader of a new epoch forks its workers.
     """
-    if sys.version_info < FORKS_SAFELY and sys.platform == "linux":
+    if sys.version_info < FORKS_SAFELY:
         os.register_at_fork(before=wait_for_native_threads)
 
 

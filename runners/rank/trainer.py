@@ -20,9 +20,10 @@ from backends.base import BuildOptimizer, Prepared
 from backends.rank_state import hyperparameters, sampled
 from measurement.plans.settings import SpeedSettings
 from measurement.probes.step_timer import StepTimer
-from measurement.probes.thread_times import ThreadClock
-from measurement.records.record import PHASES, RankSteps
+from measurement.records.record import PHASES, RankSteps, ThreadTimes
 from measurement.world import World
+from runners.probe.ringside_probe.core_use import read_threads, threads_between
+from runners.probe.ringside_probe.library_threads import own_threads
 from runners.protocol.drift import LEARNING_RATE
 from runners.protocol.messages import DriftReport
 from runners.rank.batches import Batches
@@ -75,9 +76,9 @@ class Trainer:
         seed: int,
         step_precision: StepPrecision,
         speed: SpeedSettings | None = None,
-        threads: ThreadClock | None = None,
+        threads_before: frozenset[int] | None = None,
     ) -> None:
-        """``threads``: made before the backend was set up, so that it knows the library's; None: all are taken for torch's."""
+        """``threads_before``: there before the backend was set up, so not the library's; None: those that are there now."""
         self.workload = workload
         self.step_precision = step_precision
         self.speed = speed or SpeedSettings()
@@ -86,7 +87,7 @@ class Trainer:
         self.device = device
         self.seed = seed
         self.micro_steps = backend.micro_steps
-        self.threads = threads or ThreadClock()
+        self.threads_before = frozenset(own_threads()) if threads_before is None else threads_before
         self.prepared: Prepared | None = None
         self.batches = Batches(workload, world, device)
         self._has_begun = False
@@ -170,10 +171,7 @@ class Trainer:
     def step(self, timer: StepTimer, *, batches: Iterator[Any] | None = None, outputs: StepOutputs | None = None) -> int:
         """Take one optimizer step under the clock; returns this rank's samples. Collective unless local.
 
-        Args:
-            timer: marks the end of each phase.
-            batches: to train on; None: the trainer's own.
-            outputs: keeps losses and right answers; None: they are not kept.
+        ``batches``: None: the trainer's own. ``outputs`` keeps losses and right answers; None: they are not kept.
         """
         joined, samples = self.joined, 0
         batches = map(self.laid_out, self.batches if batches is None else batches)
@@ -233,7 +231,7 @@ class Trainer:
             timer.start()
             for _ in range(warmup_steps):
                 self.step(timer)
-            before = self.threads.read()
+            before = read_threads()
             synchronize_ranks(self.backend, self.device)
             scale = self.step_precision.scaler.get_scale()
             untimed_s = time.perf_counter() - began
@@ -242,7 +240,7 @@ class Trainer:
             samples = [self.step(timer) for _ in range(steps)]
             phases_s = timer.read().tolist()
             faults = _page_faults() - faults
-            threads = self.threads.between(before, self.threads.read())
+            threads = threads_between(before, read_threads(), is_library=lambda thread: thread not in self.threads_before)
             skipped = self.step_precision.skipped_since(scale)
         self._rates += hyperparameters(self.joined.optimizer).get(LEARNING_RATE, [])
         return RankSteps(
@@ -252,7 +250,7 @@ class Trainer:
             phases_s=phases_s,
             skipped_steps=skipped,
             restarts=self.batches.restarts - restarts,
-            threads=threads,
+            threads=ThreadTimes(**threads) if threads else None,
             page_faults=faults,
         )
 

@@ -27,7 +27,8 @@ from measurement.registry import search_beside
 from measurement.world import World
 from runners.launchers import make_launcher
 from runners.launchers.rank_variables import read_world
-from runners.processes import rank_supervisor, remote_results
+from runners.probe.ringside_probe import rank_supervisor
+from runners.processes import remote_results
 from runners.processes.process_exit import leave
 from runners.processes.run_processes import RUN_ID
 from runners.protocol.lost_peers import CAUSE_FIRST_S, mentions_lost_peer

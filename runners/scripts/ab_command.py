@@ -13,7 +13,8 @@ import typer
 from pydantic import BaseModel
 
 from measurement.errors import PlanError, quoted
-from measurement.plans.plan import Arm, Measurement, Plan, ScriptSettings, Section
+from measurement.plans.plan import Arm, Measurement, Plan, ScriptSettings
+from measurement.plans.settings import Section
 from runners.flags import Flag, Given, command, values_of
 
 if TYPE_CHECKING:

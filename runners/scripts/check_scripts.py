@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from measurement.plans.plan import Plan
+from runners.planning.worktrees import find_revision
 from runners.scripts.script_setup import resolve_scripts
-from runners.scripts.worktrees import find_revision
 
 
 def print_scripts(plan: Plan) -> None:

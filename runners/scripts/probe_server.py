@@ -18,8 +18,8 @@ from datetime import timedelta
 from typing import BinaryIO
 
 from measurement.errors import LaunchError
+from runners.probe.ringside_probe.rank_supervisor import prove
 from runners.processes.greeting_server import GreetingServer
-from runners.processes.rank_supervisor import prove
 from runners.protocol.messages import command_key, reply_key
 
 LONGEST_REPLY = 1 << 28

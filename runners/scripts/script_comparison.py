@@ -17,6 +17,7 @@ from runners.driver.launch import Launch
 from runners.driver.rounds import RoundLimit
 from runners.driver.run_comparison import ComparisonRun
 from runners.hosts.preflight import inspect
+from runners.planning.worktrees import Revision, find_revision, has_changes
 from runners.processes.key_file import shared_key
 from runners.processes.supervisor_server import SupervisorServer
 from runners.scripts.first_state import FirstState
@@ -24,7 +25,6 @@ from runners.scripts.probe_server import ProbeServer
 from runners.scripts.script_launch import ScriptLaunch, is_comparable
 from runners.scripts.script_session import ScriptEndpoint
 from runners.scripts.script_setup import ScriptSetup, in_worktree, resolve_scripts
-from runners.scripts.worktrees import Revision, find_revision, worktrees
 
 SOURCES = (".py", ".sh", ".yaml", ".yml", ".toml", ".json", ".cfg")
 MOST_SOURCE_BYTES = 1 << 20
@@ -54,7 +54,8 @@ class ScriptComparison(ComparisonRun):
 
     def _check_arms(self) -> None:
         self.inspection = inspect(self.plan)
-        changed = [name for name, one in self._commits.items() if one.has_changes and self.plan.role(name) != "control"]
+        revisions = {name: one for name, one in self._commits.items() if self.plan.role(name) != "control"}
+        changed = [name for name, one in revisions.items() if has_changes(one.repository)]
         self._note(f"{name} runs {self.plan.arms[name].commit}, without the changes that are not committed" for name in changed)
 
     def _sources(self) -> dict[str, Path]:
@@ -81,9 +82,8 @@ class ScriptComparison(ComparisonRun):
     def run(self) -> Comparison:
         """Check revisions out while the launches run; see ``ComparisonRun.run``."""
         with ExitStack() as stack:
-            if not self.is_measured:
-                folders = stack.enter_context(worktrees(self._commits))
-                self.scripts |= {name: in_worktree(self.scripts[name], folder) for name, folder in folders.items()}
+            for name, one in () if self.is_measured else self._commits.items():
+                self.scripts[name] = in_worktree(self.scripts[name], stack.enter_context(one.checked_out()))
             return super().run()
 
     @contextmanager

@@ -35,8 +35,8 @@ from runners.launchers.command_lines import (
     read_command,
 )
 from runners.launchers.slurm_job import slurm_job
-from runners.planning.arms import require_no_secrets, seed_of
-from runners.processes import rank_supervisor, remote
+from runners.planning.arms import LaunchedArm, require_no_secrets, seed_of
+from runners.processes import remote
 from runners.processes.local import OUR_PYTHON
 from runners.processes.run_processes import RUN_ID
 
@@ -67,30 +67,14 @@ class ScriptStart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScriptSetup:
-    """An arm by command with its programs and folders found."""
+class ScriptSetup(LaunchedArm):
+    """An arm by command with its programs and folders found. Its launcher is the outermost, or the program in its place."""
 
-    name: str
-    arm: Arm
-    plan: Plan
-    """With the arm's own number of ranks as its world size."""
     line: CommandLine
     folder: Path
     """Where the command starts."""
     inherited: Mapping[str, str]
     """The user's environment, with the right programs first on PATH."""
-    transport: str | None = None
-    has_local_steps: bool = False
-
-    @property
-    def launcher_reference(self) -> str:
-        """The outermost launcher, or the program that stands in its place."""
-        return self.line.kind or Path(self.line.words[0]).name
-
-    @property
-    def recorded(self) -> Mapping[str, Any]:
-        """See ``LaunchedArm``."""
-        return {"python": self.arm.python, "commit": self.arm.commit}
 
     @cached_property
     def is_open_mpi(self) -> bool:
@@ -158,7 +142,6 @@ class ScriptSetup:
             "arm": self.name,
             "launch": start.launch,
             "start": start.start,
-            "supervisor_file": rank_supervisor.THIS_FILE,
             "python": sys.executable,
             "ranks": self.plan.world_size,
             "compared_steps": self.plan.scripts.compared_steps,
@@ -179,7 +162,7 @@ class ScriptSetup:
         """An image sees the home folder, /tmp and the current folder; the probe may lie elsewhere."""
         if not self.is_in_container:
             return {}
-        needed = [str(PROBE_FOLDER), str(Path(rank_supervisor.THIS_FILE).parent), str(start.endpoint.key_file.parent)]
+        needed = [str(PROBE_FOLDER), str(start.endpoint.key_file.parent)]
         return {
             name: ",".join([*([self.inherited[name]] if name in self.inherited else []), *needed])
             for name in ("APPTAINER_BIND", "SINGULARITY_BIND")
@@ -220,6 +203,7 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> ScriptSetup:
             name=name,
             arm=arm,
             plan=plan.model_copy(update={"world_size": arm.ranks or plan.world_size}),
+            launcher_reference=line.kind or Path(line.words[0]).name,
             line=line,
             folder=folder,
             inherited=_inherited(arm, line),

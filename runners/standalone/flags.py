@@ -11,9 +11,9 @@ from pydantic import BaseModel, Field
 
 from measurement.errors import PlanError
 from measurement.plans.options import checked
-from measurement.plans.plan import Arm, Measurement, Plan, Section
+from measurement.plans.plan import Arm, Measurement, Plan
 from measurement.plans.plan_file import parse_yaml
-from measurement.plans.settings import LossScale, SpeedSettings, TrainingSettings
+from measurement.plans.settings import LossScale, Section, SpeedSettings, TrainingSettings
 from measurement.world import World
 from runners.flags import Flag, Given, values_of
 from workloads import workload_class

@@ -17,7 +17,8 @@ from pydantic import Field
 
 from backends import make_backend
 from measurement.errors import PlanError, WorldSizeMismatchError
-from measurement.plans.plan import Plan, Section
+from measurement.plans.plan import Plan
+from measurement.plans.settings import Section
 from measurement.probes.fingerprint import usable_cores
 from measurement.records.loader_record import LoaderRecord, LoaderTurn, StorageReads
 from measurement.records.results import default_folder, folder_name

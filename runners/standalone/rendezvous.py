@@ -32,15 +32,7 @@ TRY_S = 0.2
 
 
 def rendezvous_store(job: Job, world: World, *, timeout: timedelta = Backend.timeout) -> Store | None:
-    """Open a store for ranks to meet, and wait until all have come. Collective.
-
-    Args:
-        job: of these ranks.
-        world: this rank's place.
-        timeout: how long to wait for the others.
-
-    Returns:
-        None where the backend meets in a way of its own.
+    """Open a store for ranks to meet, and wait until all have come; None where the backend meets in a way of its own. Collective.
 
     Raises:
         LaunchError: with the ranks that came, or why there is no store.

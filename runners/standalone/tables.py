@@ -19,11 +19,9 @@ CONFIDENCE = 0.95
 
 
 def throughput_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
-    """One row per rank, then all ranks together as in the reports. Below: what limits the speed.
+    """One row per rank of a run that is ok, then all ranks together as in the reports. Below: what limits the speed.
 
-    Args:
-        record: of a run that is ok.
-        steps: its raw steps, at least one block of them finished by every rank.
+    ``steps``: at least one block of them finished by every rank.
     """
     table = _table(record, "host", "rank", f"{record.sample_unit}/s", "step ms (median)", "step ms (95%)", "waiting for data")
     both = Steps.of(steps.assign(launch=record.launch, arm=record.arm)).valid([record])

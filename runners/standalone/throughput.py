@@ -17,11 +17,7 @@ from runners.rank.engine import Engine
 def measure(engine: Engine, record: LaunchRecord, measurement: Measurement, *, keep: Callable[[BlockRecord], None]) -> None:
     """Time the blocks; on every rank the record gets those of all ranks. Collective.
 
-    Args:
-        engine: this rank's.
-        record: to be filled.
-        measurement: of the plan, which says how many rounds and steps.
-        keep: called with each of this rank's blocks when it is over.
+    ``keep`` is called with each of this rank's blocks when it is over.
 
     Raises:
         ParityError: on every rank, where a micro-benchmark's result was wrong.

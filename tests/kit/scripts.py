@@ -12,7 +12,6 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-from runners.processes import rank_supervisor
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import REPLIES, BlockCommand, FinishCommand, StartCommand, command_key, reply_key
 from runners.scripts.probe_server import ProbeServer
@@ -40,7 +39,6 @@ class ScriptDriver:
             "key_file": str(key_file),
             "arm": self.arm,
             "launch": 0,
-            "supervisor_file": rank_supervisor.THIS_FILE,
             "python": sys.executable,
             "ranks": ranks,
             **settings,

@@ -9,20 +9,20 @@ import time
 
 import pytest
 
-from measurement.probes.core_use import crowded_warning, read_core_use
-from measurement.probes.fingerprint import usable_cores
+from measurement.probes.fingerprint import crowded_warning, usable_cores
 from measurement.records.record import BlockRecord, CoreUse, RankSteps, load_of
+from runners.probe.ringside_probe import core_use
 from runners.processes.host_counters import busy_warning
 
 SPIN = "import time\nuntil = time.perf_counter() + {}\nwhile time.perf_counter() < until: pass"
 
-pytestmark = pytest.mark.skipif(read_core_use(usable_cores()) is None, reason="the kernel has no /proc/stat")
+pytestmark = pytest.mark.skipif(core_use.read(usable_cores()) is None, reason="the kernel has no /proc/stat")
 
 
 def use_of(act):
-    before = read_core_use(usable_cores())
+    before = core_use.read(usable_cores())
     act()
-    return read_core_use(usable_cores()).since(before)
+    return CoreUse(**core_use.between(before, core_use.read(usable_cores())))
 
 
 def spin_here(seconds=1.0):

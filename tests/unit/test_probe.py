@@ -26,7 +26,7 @@ from runners.probe.ringside_probe.recorder import FOREIGN_STEPS, WITHOUT_BACKWAR
 from tests.conftest import REPOSITORY
 
 PROBE = REPOSITORY / "runners" / "probe"
-SOURCES = [*sorted(PROBE.rglob("*.py")), REPOSITORY / "runners" / "processes" / "rank_supervisor.py"]
+SOURCES = sorted(PROBE.rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
@@ -75,7 +75,7 @@ def test_a_process_without_a_library_is_known_by_its_launchers_variables(variabl
 
 
 def told(**changes):
-    whole = {"driver": "d:1", "supervisors": "s:2", "key_file": "k", "arm": "a", "launch": 0, "supervisor_file": "f", **changes}
+    whole = {"driver": "d:1", "supervisors": "s:2", "key_file": "k", "arm": "a", "launch": 0, **changes}
     return base64.urlsafe_b64encode(json.dumps(whole).encode()).decode()
 
 

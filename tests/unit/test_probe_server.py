@@ -10,8 +10,8 @@ import pytest
 
 from measurement.errors import LaunchError
 from runners.probe.ringside_probe.channel import Channel
+from runners.probe.ringside_probe.rank_supervisor import greet
 from runners.processes import greeting_server
-from runners.processes.rank_supervisor import greet
 from runners.protocol.messages import command_key, reply_key
 from runners.scripts.probe_server import ProbeServer
 from tests.conftest import wait_until

@@ -19,8 +19,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runners.processes import rank_supervisor
-from runners.processes.rank_supervisor import ProcessTree, children_from_all_processes, children_from_tasks
+from runners.probe.ringside_probe import rank_supervisor
+from runners.probe.ringside_probe.rank_supervisor import ProcessTree, children_from_all_processes, children_from_tasks
 from runners.processes.supervisor_server import SupervisorServer
 from tests.conftest import REPOSITORY, started_processes, wait_until
 
@@ -82,7 +82,7 @@ def supervisors():
 @contextmanager
 def supervised(supervisors, program, *, rank=0):
     """A process that starts its supervisor as a rank does, and then runs a program."""
-    begin = f"from runners.processes import rank_supervisor; rank_supervisor.start(*{[supervisors.address, str(KEY_FILE)]}"
+    begin = f"from runners.probe.ringside_probe.rank_supervisor import start; start(*{[supervisors.address, str(KEY_FILE)]}"
     with subprocess.Popen([sys.executable, "-c", f"{begin}, 'arm', 0, {rank}){program}"], cwd=REPOSITORY) as process:
         try:
             wait_until(lambda: rank in supervisors.of("arm", 0))
@@ -182,7 +182,7 @@ import errno, os
 def pidfd_open(*_):
     raise OSError(errno.ENOSYS, "Function not implemented")
 os.pidfd_open = pidfd_open
-from runners.processes import rank_supervisor
+from runners.probe.ringside_probe import rank_supervisor
 rank_supervisor.watch({address!r}, {key_file!r}, "arm", "0", "0", "vm", str(os.getppid()))
 """
 

@@ -1,4 +1,4 @@
-"""What the driver hears from supervisors: real sockets, spoken to as ``runners/processes/rank_supervisor.py`` does."""
+"""What the driver hears from supervisors: real sockets, spoken to as ``rank_supervisor.py`` does."""
 
 import math
 import socket
@@ -8,9 +8,9 @@ from contextlib import suppress
 import pytest
 
 from measurement.errors import LaunchError
+from runners.probe.ringside_probe.rank_supervisor import greet, prove, receive_line
 from runners.processes import greeting_server
 from runners.processes.greeting_server import MOST_GREETINGS
-from runners.processes.rank_supervisor import greet, prove, receive_line
 from runners.processes.supervisor_server import SupervisorServer
 from tests.conftest import wait_until
 

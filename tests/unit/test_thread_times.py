@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from measurement.probes.thread_times import ThreadClock
 from measurement.records.record import BlockRecord, RankSteps, ThreadTimes
+from runners.probe.ringside_probe.core_use import read_threads, threads_between
 from tests.conftest import REPOSITORY
 
 SHARED_CORE = """
 import hashlib, json, os, sys, threading, time
-from measurement.probes.thread_times import ThreadClock
+from runners.probe.ringside_probe.core_use import read_threads, threads_between
+from runners.probe.ringside_probe.library_threads import own_threads
 
 def compute(seconds):  # without the interpreter's lock
     until = time.monotonic() + seconds
@@ -25,12 +26,12 @@ def compute(seconds):  # without the interpreter's lock
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 own = threading.Thread(target=compute, args=(3.0,))
 own.start()
-clock = ThreadClock()
+known = own_threads()
 library = threading.Thread(target=compute, args=(1.0,))
 library.start()
-before = clock.read()
+before = read_threads()
 compute(0.5)
-print(clock.between(before, clock.read()).model_dump_json())
+print(json.dumps(threads_between(before, read_threads(), is_library=lambda thread: thread not in known)))
 os._exit(0)
 """
 
@@ -46,8 +47,7 @@ def test_threads_that_come_later_are_the_librarys_and_take_the_core():
 
 
 def test_without_counters_nothing_is_known():
-    clock = ThreadClock()
-    assert clock.between(None, clock.read()) is None
+    assert threads_between(None, read_threads()) is None
 
 
 def test_a_block_has_the_mean_over_ranks_or_nothing():

@@ -33,10 +33,7 @@ def compression_of(path: Path) -> str | None:
 def read_whole(path: Path, *, most: int, member: str = "") -> bytearray:
     """Read a file, decompressed: at most ``most`` bytes and one more, by which a caller sees that there are more.
 
-    Args:
-        path: the file, or an archive that holds it.
-        most: bytes to read.
-        member: its name, by which it is found in an archive of several files.
+    ``member``: its name, by which it is found in an archive of several files.
 
     Raises:
         PlanError: the file is damaged or cannot be read, or the archive holds no such file.

@@ -14,21 +14,20 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from measurement.errors import PlanError, RingsideError
+from measurement.plans.settings import PlanOptions
 
 Sample = tuple[Any, Any]
 """A sample and its label. When it is batched, the sample is a tensor."""
 Transform = Callable[[Any], Any]
 
 
-class InputOptions(BaseModel):
+class InputOptions(PlanOptions):
     """Options of every workload with real data: how batches are loaded."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     loader_workers: int = Field(default=0, ge=0)
     """Loader processes per rank. 0: the rank loads its batches itself."""

@@ -1,7 +1,10 @@
 """Ringside's probe: in a user's script, unmodified, it counts and times optimizer steps and tells the driver.
 
-Standard library only, Python 3.8 or later, any torch from 2.0. It imports nothing of Ringside's but the file of the rank's
-supervisor, which the driver names. It may not break the script: what goes wrong in it ends it, and the driver hears of that.
+Standard library only, Python 3.8 or later, any torch from 2.0. It imports nothing else of Ringside's, whose own
+ranks take from it what they need alike. It may not break the script: what goes wrong in it ends it, and the driver hears of that.
+
+``watching`` puts hooks into torch, and ``recorder`` counts and times what they see. ``rank`` talks to the driver: ``first_steps``
+are compared, then come ``blocks``. What a rank is and does is read by ``reports``, ``configuration``, ``models``, ``libraries``.
 """
 
 from __future__ import annotations

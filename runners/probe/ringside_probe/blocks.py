@@ -47,7 +47,7 @@ class Block:
         recorder = self._recorder
         synchronize(self._rank.first.device)
         self._warm = (recorder.rows, losses_of(recorder))
-        self._before = core_use.read()
+        self._before = core_use.read(core_use.usable_cores())
         self._threads = core_use.read_threads()
         self._faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         self._untimed_s = (perf_counter_ns() - self._received) / 1e9
@@ -62,7 +62,7 @@ class Block:
         rows[-1] = (rows[-1][0] + perf_counter_ns() - began, *rows[-1][1:])
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self._faults
         threads = core_use.threads_between(self._threads, core_use.read_threads())
-        use = core_use.between(self._before, core_use.read())
+        use = core_use.between(self._before, core_use.read(core_use.usable_cores()))
         warm, warm_losses = self._warm
         phases = [phases_of(row) for row in rows]
         samples = self._rank.first.samples_of

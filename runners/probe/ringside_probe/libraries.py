@@ -10,8 +10,6 @@ from .values import plain
 if TYPE_CHECKING:
     from .first_steps import FirstSteps
 
-SHARDED = ("FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
-
 
 def describe(first: FirstSteps) -> dict[str, Any]:
     """``RankReport.backend``: library, transport, settings, and the library's own counters."""

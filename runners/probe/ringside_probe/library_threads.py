@@ -6,6 +6,8 @@ import functools
 import os
 from typing import Any
 
+from .rank_supervisor import read
+
 NAMES = ("pt_gloo", "pt_nccl", "nccl", "pt_tcpstore", "gloo")
 """Beginnings of names that torch and NCCL give to theirs."""
 _found: set[int] = set()
@@ -21,13 +23,12 @@ def own_threads() -> list[int]:
 
 def is_library(thread: int) -> bool:
     """Whether a thread is the library's."""
-    if thread in _found:
-        return True
-    try:
-        with open(f"/proc/self/task/{thread}/comm", encoding="utf-8", errors="replace") as file:
-            return file.read().startswith(NAMES)
-    except OSError:
-        return False
+    return thread in _found or thread_name(thread).startswith(NAMES)
+
+
+def thread_name(thread: int) -> str:
+    """The name of a thread of this process; empty if it has ended."""
+    return read(f"/proc/self/task/{thread}/comm").strip()
 
 
 def watch_horovod(basics: Any) -> None:

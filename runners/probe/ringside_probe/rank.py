@@ -5,14 +5,13 @@ Commands are read at an iteration's end only, inside the optimizer's hook, where
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import socket
 import sys
 from collections import deque
 from typing import Any
 
-from . import blocks, compiling, endings, reports
+from . import blocks, compiling, endings, rank_supervisor, reports
 from .channel import Channel
 from .compiling import uncompiled
 from .first_steps import FirstSteps
@@ -65,20 +64,15 @@ class Rank:
         settings, place = self.settings, find_place()
         self.place, self.first.world_size = place, place.world_size
         os.environ[RANK_VARIABLE] = str(os.getpid())
-        spec = importlib.util.spec_from_file_location("ringside_rank_supervisor", settings.supervisor_file)
-        assert spec is not None
-        assert spec.loader is not None
-        supervisor: Any = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(supervisor)
         python = settings.python if os.access(settings.python, os.X_OK) else sys.executable
-        supervisor.start(settings.supervisors, settings.key_file, settings.arm, settings.launch, place.rank, python=python)
+        rank_supervisor.start(settings.supervisors, settings.key_file, settings.arm, settings.launch, place.rank, python=python)
         with open(settings.key_file, encoding="utf-8") as file:
             key = file.read()
         host, _, port = settings.driver.rpartition(":")
         words = [settings.arm, str(settings.launch), str(settings.start), str(place.rank)]
         who = [*words, socket.gethostname(), str(os.getpid()), str(place.world_size)]
-        connection = supervisor.greet((host.strip("[]"), int(port)), key, who)
-        supervisor.keep_alive(connection)
+        connection = rank_supervisor.greet((host.strip("[]"), int(port)), key, who)
+        rank_supervisor.keep_alive(connection)
         self.channel = Channel(connection, key=key, rank=words)
         endings.watch(self)
         self.recorder.left, self.recorder.at_boundary = settings.compared_steps, uncompiled(self._start)

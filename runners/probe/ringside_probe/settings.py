@@ -20,7 +20,6 @@ class Settings(NamedTuple):
     key_file: str
     arm: str
     launch: int
-    supervisor_file: str
     start: int = 0
     python: str = ""
     ranks: int = 0

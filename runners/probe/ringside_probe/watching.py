@@ -33,8 +33,7 @@ def watch_torch(settings: Settings) -> rank.Rank:
         library_threads.watch_torch(torch.distributed)
     if settings.untimed == "evaluation":
         watch_evaluation(torch.nn.Module, recorder)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=own.forget_after_fork)
+    os.register_at_fork(after_in_child=own.forget_after_fork)
     return own
 
 

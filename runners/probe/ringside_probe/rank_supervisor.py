@@ -8,7 +8,7 @@ kernel kills the rank (Linux), which may be frozen and could do nothing about it
 It stops, continues and kills the rank's whole process tree: loader workers too, and what they started.
 
 Standard library only, Python 3.8 or later, run as a file with ``python -I -S``: it must start in milliseconds and never compete
-for the CPU. The probe in a user's script loads it from this file, too.
+for the CPU. Ringside's own ranks start theirs from this file, too.
 Each line from the driver is a word (``stop``, ``continue``, ``trace``, ``kill``), answered by the same word when it is done.
 If a process does not stop in time, the answer is ``failed stop`` and a sentence that says which.
 ``counters`` is answered by the word and the host's counters in JSON; one supervisor of each host is asked, between blocks.
@@ -70,19 +70,17 @@ def start(driver: str, key_file: str, arm: str, launch: int, rank: int, *, pytho
 
 
 def die_when_closed(end: int) -> None:
-    """Have the kernel kill this process, stopped or not, when nobody holds the other end of a pipe any more (Linux)."""
-    if sys.platform == "linux":
-        fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | fcntl.FASYNC)
+    """Have the kernel kill this process, stopped or not, when nobody holds the other end of a pipe any more."""
+    fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | fcntl.FASYNC)
 
 
 def keep_orphans() -> None:
     """Make this process the parent of its orphaned descendants, so that daemons, too, are found in its process tree."""
-    if sys.platform == "linux":
-        import ctypes  # only here: a supervisor starts without it
+    import ctypes  # only here: a supervisor starts without it
 
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def watch(driver: str, key_file: str, arm: str, launch: str, rank: str, host: str, pid: str) -> None:
@@ -217,7 +215,7 @@ def _counters() -> dict[str, Any]:
         import site
 
         site.main()
-        sys.path.append(str(Path(THIS_FILE).parents[2]))
+        sys.path.append(str(Path(THIS_FILE).parents[3]))
     from runners.processes.host_counters import read_counters as read_all
 
     return read_all()
