@@ -13,6 +13,7 @@ from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, LossScale, Precision, SpeedSettings, TrainingSettings
 from measurement.records.record import BlockKind, BlockRecord, FlopCount, LaunchRecord, RankReport, RankSteps
 from measurement.records.script_report import ScriptReport
+from measurement.records.trace import Span
 
 
 class Message(BaseModel):
@@ -100,6 +101,13 @@ class GateCommand(Message):
     """Whether rank 0 counts its FLOPs afterwards."""
 
 
+class TraceCommand(Message):
+    """Take some steps under torch's profiler and the library's own timeline. Nothing of them is timed."""
+
+    do: Literal["trace"] = "trace"
+    steps: int
+
+
 class StartCommand(Message):
     """Connect, and build the first model."""
 
@@ -112,7 +120,7 @@ class FinishCommand(Message):
     do: Literal["finish"] = "finish"
 
 
-Command = StartCommand | GateCommand | BlockCommand | EpochCommand | FinishCommand
+Command = StartCommand | GateCommand | BlockCommand | EpochCommand | TraceCommand | FinishCommand
 """From the driver to every rank of an arm."""
 
 
@@ -247,6 +255,16 @@ class EpochReply(Message):
     report: EpochReport
 
 
+class TraceReply(Message):
+    """The traced steps of this rank."""
+
+    kind: Literal["trace"] = "trace"
+    spans: list[Span]
+    """By its host's clock."""
+    events: str
+    """All that a viewer shows besides, see ``runners.traces.rank_trace``: JSON, compressed by gzip, in base64."""
+
+
 class FinishedReply(Message):
     """The rank's last report, of what was measured: it ends now."""
 
@@ -280,7 +298,7 @@ class EndedReply(Message):
     """None: not known to the rank."""
 
 
-Answer = StartedReply | GateReply | BlockReply | EpochReply | EndedReply | FinishedReply
+Answer = StartedReply | GateReply | BlockReply | EpochReply | EndedReply | TraceReply | FinishedReply
 """From one rank to the driver, for one command that it has carried out."""
 Reply = Answer | ErrorReply
 
