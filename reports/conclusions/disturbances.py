@@ -54,7 +54,7 @@ READINGS: dict[str, Any] = {
 
 
 def left_in_shell(plan: Plan, records: Sequence[LaunchRecord]) -> dict[str, list[Disturbance]]:
-    """By arm, variables that its ranks had and that disturb; without what the plan sets. The floor is left out."""
+    """By arm, variables that its ranks had and that disturb; of what the plan sets only what is refused elsewhere."""
     found: dict[str, dict[str, Disturbance]] = {}
     kept = {name for name in KEEPS_MEMORY if plan.freed_memory == "keep"}
     for record in (one for one in records if one.role != "floor"):
@@ -64,7 +64,8 @@ def left_in_shell(plan: Plan, records: Sequence[LaunchRecord]) -> dict[str, list
             named = rank.backend.get("library", record.backend)
             libraries: set[Library] = {"horovod" if named == "horovod" else "torch.distributed"}
             libraries |= set() if rank.device == "cpu" else {"cuda"}
-            own |= {one.name: one for one in disturbances(rank.environment, libraries) if one.name not in chosen}
+            known = disturbances(rank.environment, libraries)
+            own |= {one.name: one for one in known if one.name not in chosen or one.variable.is_refused}
     return {arm: list(own.values()) for arm, own in found.items()}
 
 

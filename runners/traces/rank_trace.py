@@ -190,7 +190,13 @@ def _events(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for event, begin_ns, length_ns in _slices(document):
         if _row_of(event) != "exchange":
             kept = {key: value for key, value in event.get("args", {}).items() if key in ("stream", "correlation", "device")}
-            found: dict[str, Any] = {"name": event["name"], "cat": event["cat"], "row": place(event), "begin_ns": begin_ns, "length_ns": length_ns}
+            found: dict[str, Any] = {
+                "name": event["name"],
+                "cat": event["cat"],
+                "row": place(event),
+                "begin_ns": begin_ns,
+                "length_ns": length_ns,
+            }
             yield found | ({"args": kept} if kept else {})
     arrows = [one for one in document["traceEvents"] if one.get("ph") in ("s", "f") and one.get("cat") in FLOWS]
     ends = {(one["cat"], one["id"], one["ph"]) for one in arrows}

@@ -74,9 +74,7 @@ def _own(operations: Iterable[Span], submitted: Mapping[str, list[Span]], rank: 
         if parts:
             begin_ns = min(max(part.begin_ns for part in parts), one.begin_ns)
             size = sum(part.num_bytes or 0 for part in parts)
-            yield one.model_copy(
-                update={"rank": rank, "begin_ns": begin_ns, "length_ns": one.end_ns - begin_ns, "num_bytes": size}
-            )
+            yield one.model_copy(update={"rank": rank, "begin_ns": begin_ns, "length_ns": one.end_ns - begin_ns, "num_bytes": size})
 
 
 def viewers_file(arms: Mapping[str, Sequence[TracedRank]]) -> bytes:
