@@ -36,8 +36,8 @@ REMEDY = "look for a rank that failed, waits elsewhere or issued another operati
 class Work(dist._Work):
     """One collective. ``wait`` raises the error with which it failed."""
 
-    finished: ClassVar[Callable[[Work], None] | None] = None
-    """Is told of each, while steps are traced."""
+    observers: ClassVar[list[Callable[[Work], None]]] = []
+    """They are told of each that is done, while steps are traced."""
 
     def __init__(
         self, label: str, run: Callable[[], None], *, queue: Queue, outputs: Sequence[torch.Tensor], timeout_s: float | None
@@ -70,8 +70,8 @@ class Work(dist._Work):
 
     def finish(self, error: Exception | None) -> None:
         """Note the end of the operation. Called once, by the thread that ran it."""
-        if self.finished is not None:
-            self.finished(self)
+        for tell in self.observers:
+            tell(self)
         self.error, self._run = error, _nothing
         if self._finished is None:
             self._is_finished = True
@@ -158,11 +158,11 @@ def traced() -> Iterator[list[Span]]:
         times: dict[str, Any] = {"begin_ns": begin_ns, "length_ns": end_ns - begin_ns, "entered_ns": entered_ns}
         spans.append(Span(row="exchange", name="mpi:" + work.name.partition(" of ")[0], num_bytes=size, **times))
 
-    Work.finished = staticmethod(note)
+    Work.observers.append(note)
     try:
         yield spans
     finally:
-        Work.finished = None
+        Work.observers.remove(note)
 
 
 class PointWork(dist._Work):
