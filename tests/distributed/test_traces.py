@@ -51,7 +51,8 @@ def test_every_steps_exchange_has_the_bytes_of_its_gradients(traced, arm):
     for step in steps:
         sizes = [one.ranks[0].num_bytes for one in step.collectives]
         assert all(size is not None for size in sizes) and sum(sizes) >= gradients
-        assert all(step.begin_ns <= one.arrived_ns <= one.done_ns <= step.begin_ns + step.length_ns for one in step.collectives)
+        end_ns = step.begin_ns + step.length_ns  # a collective may be noted as done later: Gloo's thread wakes the training first
+        assert all(step.begin_ns <= one.arrived_ns <= min(one.done_ns, end_ns) for one in step.collectives)
     if arm == "ddp":
         assert {one.name for one in trace.spans if one.row == "library"} >= {
             "torch.distributed.ddp.reducer::search_unused_parameters",
