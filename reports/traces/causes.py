@@ -9,7 +9,8 @@ gradient copies        what DDP's reducer takes on the training thread to copy g
 unused-parameter       what the reducer takes to walk the graph
 search
 small collectives      of the time in which collectives move data, the share of all but one: that many fewer would be needed
-cycle waits            from when the last rank submitted a step's last tensor until Horovod began to move it
+cycle waits            from when the last rank submitted a step's last tensor until Horovod began to move it, a cycle at most:
+                       what it takes longer is negotiation, or threads without a core
 =====================  =====================================================================================================
 """
 
@@ -62,7 +63,8 @@ def with_causes(
         apart = [step.busy_s * (1 - 1 / count) for step in steps]
         found.append(("small collectives", apart, {"num_bytes": _exchanged(steps), "count": count, "setting": setting}))
     if arm.backend == "horovod":
-        waits = [_cycle_s(step) for step in steps if step.collectives]
+        most_s = float(arm.described.get("cycle_time_ms", "inf")) / 1e3
+        waits = [min(_cycle_s(step), most_s) for step in steps if step.collectives]
         found.append(("cycle waits", waits, {"setting": "a smaller cycle_time_ms"}))
     causes = [_cause(name, values, told, arm, confidence) for name, values, told in found]
     return arm.model_copy(update={"causes": [one for one in causes if one is not None]})

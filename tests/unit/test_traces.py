@@ -6,12 +6,16 @@ import base64
 import gzip
 import json
 
+import pandas as pd
 import pytest
 
 from backends.horovod.timeline import read_timeline
 from measurement.records.trace import ArmTrace, Span, Traces
 from reports import conclude
+from reports.schema import ArmSummary
 from reports.tables.sections import sections
+from reports.traces.causes import with_causes
+from reports.traces.exchange import traced_steps
 from runners.protocol.messages import TraceReply
 from runners.traces.trace_file import on_one_clock, viewers_file
 from tests.kit import trace_format
@@ -137,6 +141,19 @@ def test_a_cause_is_named_where_it_explains_half_of_the_term(tmp_path, ours, the
         assert f"of that is {name}" in found.findings[0]
     assert ("gradient copies" in causes) == bool(theirs)
     assert {section.name for section in sections(found)} >= {"exchanges"}
+
+
+def test_no_cycle_is_waited_for_longer_than_it_lasts():
+    """On a crowded host 9 ms passed where a cycle lasts 5."""
+    term = {"value": 0.001}
+    terms = dict.fromkeys(
+        ("compute", "data_wait", "imbalance", "exposed_exchange", "persistent", "sync_data_wait", "in_forward"), term
+    )
+    what = {"name": "hvd", "role": "candidate", "status": "ok", "backend": "horovod", "transport": "gloo", "launcher": None}
+    told = {"described": {"cycle_time_ms": 5.0}, "step_terms_s": {**terms, "step": term}, "world_size": 2}
+    steps = traced_steps(traced_arm("hvd", waits_ms=9.0))
+    found = with_causes(ArmSummary.model_validate(what | told), pd.DataFrame(), steps, buffer_bytes=0, confidence=0.95)
+    assert [(one.name, one.per_step_s.value) for one in found.causes] == [("cycle waits", pytest.approx(0.005))]
 
 
 def test_equal_arms_name_nothing_and_skew_is_told_apart_from_transfer(tmp_path):
