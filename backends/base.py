@@ -21,6 +21,7 @@ from measurement.communicator import Communicator
 from measurement.conditions.disturbing_variables import Library, refusal
 from measurement.errors import PlanError
 from measurement.plans.settings import PlanOptions
+from measurement.records.trace import Span
 from measurement.world import World
 
 INTERFACE = 1
@@ -253,6 +254,10 @@ class Backend(ABC):
             build_optimizer: makes the workload's optimizer. Call it when the parameters are those that it shall step: after
                 sharding, if the library shards.
         """
+
+    def traced(self, prepared: Prepared) -> AbstractContextManager[list[Span]]:
+        """A context of traced steps; its list holds, at the end, exchanges that torch's profiler does not see. Collective."""
+        return nullcontext([])
 
     def synchronize_batch_norm(self, model: nn.Module) -> nn.Module:
         """Put the library's own synchronised batch norm in the place of each batch norm, with the same parameters and buffers.

@@ -7,6 +7,7 @@ mpi4py (``backends.mpi.process_group``), which stock wheels can use.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -14,12 +15,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from backends.base import Backend, Store, bytes_of, tensor_of
+from backends.base import Backend, Prepared, Store, bytes_of, tensor_of
 from backends.carried_tensors import GLOO, require_sent
 from backends.communicator import TorchCommunicator, new_groups
 from measurement.communicator import Communicator
 from measurement.errors import PlanError
 from measurement.plans.settings import PlanOptions
+from measurement.records.trace import Span
 from measurement.world import MPI, RENDEZVOUS, World
 
 
@@ -81,6 +83,14 @@ class TorchDistributed(Backend):
         import backends.mpi.process_group  # noqa: F401 - the import registers it, and only this transport needs mpi4py
 
         return "mpi4py"
+
+    def traced(self, prepared: Prepared) -> AbstractContextManager[list[Span]]:
+        """The profiler sees all but the process group over mpi4py, which is asked."""
+        if dist.get_backend() != "mpi4py":
+            return super().traced(prepared)
+        from backends.mpi.works import traced
+
+        return traced()
 
     def synchronize_batch_norm(self, model: nn.Module) -> nn.Module:
         """``torch.nn.SyncBatchNorm``."""

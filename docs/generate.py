@@ -1,4 +1,4 @@
-"""Write the pages that are made from the code: docs/plan-reference.md, docs/cli.md and docs/plan.schema.json.
+"""Write the pages that are made from the code: docs/plan-reference.md, docs/cli.md, docs/variables.md and docs/plan.schema.json.
 
 python docs/generate.py
 """
@@ -19,6 +19,7 @@ from typer.main import get_command
 
 from backends import REGISTRY as BACKENDS
 from backends import backend_class
+from measurement.conditions.disturbing_variables import TABLE
 from measurement.plans.plan import Arm, Measurement, Plan, Point, ScriptSettings
 from measurement.plans.settings import LossScale, SpeedSettings, TrainingSettings
 from runners.cli import app as ringside
@@ -39,6 +40,16 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "`speed`": SpeedSettings,
     "`loss_scale`": LossScale,
 }
+REACHES = {"horovod": "Horovod", "torch.distributed": "DDP, FSDP2, naive", "cuda": "ranks on GPUs", "any": "all ranks"}
+VARIABLES = """# Variables left in the shell
+
+This page is made from the code by `python docs/generate.py`. These variables change what is measured.
+
+- Ringside refuses what makes a library measure something else, or die. Nothing is timed then.
+- It names the others in the headline and among the warnings, with the arms that they reach.
+- Runs that you start yourself are not compared where they differ in one, unless `--allow environment` says so.
+- Scripts keep what their shell or their command sets. The headline names it.
+- What a plan sets in `environment` is its own choice, and is not named."""
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 FROM_HOSTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}], "default": None}
 VALUES_OF_VARIABLES = {"type": ["string", "number", "boolean"]}
@@ -46,7 +57,23 @@ VALUES_OF_VARIABLES = {"type": ["string", "number", "boolean"]}
 
 def pages() -> dict[str, str]:
     """Return every generated file's text by its name in docs/."""
-    return {"plan-reference.md": plan_reference(), "cli.md": command_reference(), "plan.schema.json": plan_schema()}
+    return {
+        "plan-reference.md": plan_reference(),
+        "cli.md": command_reference(),
+        "variables.md": variables(),
+        "plan.schema.json": plan_schema(),
+    }
+
+
+def variables() -> str:
+    """Return the table of variables that change what is measured."""
+    rows = ["| variable | values | reaches | what it does | Ringside |", "|---|---|---|---|---|"]
+    for one in TABLE:
+        unless = ", ".join(f"`{value}`" for value in one.unless if value)
+        values = ", ".join(f"`{value}`" for value in one.only) or (f"all but {unless}" if unless else "all")
+        does = "refuses it" if one.is_refused else "names it"
+        rows.append(f"| `{one.name}` | {values} | {REACHES[one.library]} | {one.does} | {does} |")
+    return "\n\n".join([VARIABLES, "\n".join(rows)]) + "\n"
 
 
 def plan_reference() -> str:

@@ -15,6 +15,13 @@ STEERING = (
     *("HOROVOD_", "NCCL_", "GLOO_", "OMPI_MCA_", "UCX_", "FI_"),
 )
 """Variables that begin so change how fast a rank is: they go to every host, and into records."""
+DISTURBING = (
+    *("PYTHONDEVMODE", "PYTHONMALLOC", "PYTHONOPTIMIZE", "PYTHONPERFSUPPORT", "PYTHONPROFILEIMPORTTIME", "PYTHONTRACEMALLOC"),
+    *("PYTHONVERBOSE", "PYTHONWARNINGS", "PYTORCH_NO_CUDA_MEMORY_CACHING", "TORCHDYNAMO_DISABLE", "NVIDIA_TF32_OVERRIDE"),
+    *("LD_PRELOAD", "LD_AUDIT", "LD_DEBUG", "GLOG_v", "GOMP_CPU_AFFINITY", "ONEDNN_VERBOSE", "DNNL_VERBOSE", "NVTX_INJECTION"),
+    *("KINETO_USE_DAEMON", "COVERAGE_PROCESS_START"),
+)
+"""Others of ``conditions.disturbing_variables``: they go into records, but to no other host."""
 BESIDES = (
     *("HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "LANG", "LANGUAGE", "LC_"),
     *("TMPDIR", "TEMP", "TMP", "XDG_", "HOSTNAME", "PWD"),
@@ -79,6 +86,13 @@ def steering_environment(environment: Mapping[str, str]) -> dict[str, str]:
         name: value
         for name, value in sorted(environment.items())
         if name.startswith(STEERING) and not name.startswith(PER_RANK) and not looks_secret(name)
+    }
+
+
+def recorded_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a rank reports of its environment: ``steering_environment``, and what may disturb."""
+    return steering_environment(environment) | {
+        name: value for name, value in sorted(environment.items()) if name.startswith(DISTURBING)
     }
 
 

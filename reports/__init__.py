@@ -50,7 +50,8 @@ def conclude(folder: ResultsFolder) -> Comparison:
         raise RecordError(f"'{folder.root}' holds no launch record yet; run 'ringside compare' with this folder first")
     steps, host_use = read_steps(folder, records), folder.host_use(records)
     losses = {(record.launch, record.arm): folder.losses(record) for record in records if record.scripts and record.status == "ok"}
-    return compare(plan, records, steps, host_use=host_use, manifest=_manifest(folder), losses=losses)
+    traces = folder.traces()
+    return compare(plan, records, steps, host_use=host_use, manifest=_manifest(folder), losses=losses, traces=traces)
 
 
 def write_reports(folder: ResultsFolder, *, earlier: Earlier | None = None) -> Comparison:

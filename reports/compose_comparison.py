@@ -10,12 +10,14 @@ from typing import Any
 
 import pandas as pd
 
+from measurement.conditions.disturbing_variables import told
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import RecordError
 from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord, Manifest
+from measurement.records.trace import Traces
 from reports.conclusions.blocks import THROUGHPUT, columns
-from reports.conclusions.disturbances import summarise_load
+from reports.conclusions.disturbances import left_in_shell, summarise_load
 from reports.conclusions.evidence import Evidence
 from reports.conclusions.machine import MACHINE_COLUMNS, machine_by_block
 from reports.conclusions.ratios import fastest, summarise_ratios
@@ -29,6 +31,8 @@ from reports.scripts.configuration import configuration_of, own_work_differences
 from reports.scripts.equality import judge_equality
 from reports.scripts.samples import ITERATIONS, sample_unit, samples_of_a_step, script_notes
 from reports.statistics.interim_analyses import error_share
+from reports.traces.causes import with_causes, with_named
+from reports.traces.exchange import TracedStep, summarise_traces, traced_steps
 from reports.training_schema import TrainingSummary
 from reports.wording.causes import limit_sentence
 from reports.wording.cautions import elsewhere_lines
@@ -55,6 +59,7 @@ def compare(
     host_use: pd.DataFrame | None = None,
     manifest: Manifest | None = None,
     losses: Mapping[tuple[int, str], pd.DataFrame] | None = None,
+    traces: Traces | None = None,
 ) -> Comparison:
     """All that the reports show of a comparison.
 
@@ -65,6 +70,7 @@ def compare(
         host_use: what the hosts did meanwhile (``measurement.records.results.ResultsFolder.host_use``); None: not known.
         manifest: of the comparison, for the fairness table and where the time went; the figures do not depend on it.
         losses: of scripts, by launch and arm (``measurement.records.results.ResultsFolder.losses``).
+        traces: of the arms; None: there are none.
 
     Raises:
         RecordError: there is no record, or one of another plan.
@@ -79,16 +85,20 @@ def compare(
     unit = sample_unit(records)
     counted = steps.by_iteration() if unit == ITERATIONS else steps
     evidence = Evidence.gather(plan, records, counted, host_use=host_use, error_share=share, unlike_work=unlike)
-    arms = summarise_arms(evidence)
+    traced = {trace.arm: traced_steps(trace) for trace in traces.arms} if traces else {}
+    arms = [_with_causes(arm, evidence, traced.get(arm.name, [])) for arm in summarise_arms(evidence)]
     allow = "scripts.allow, --allow" if plan.are_scripts else "allow, in the plan"
-    results = [_noted(result, arms, unlike, allow=allow) for result in summarise_ratios(evidence, arms)]
+    by_name = {arm.name: arm for arm in arms}
+    named = [with_named(result, by_name) for result in summarise_ratios(evidence, arms)]
+    results = [_noted(result, arms, unlike, allow=allow) for result in named]
     leaders = fastest(evidence, results)
     training = summarise_training(plan, evidence.records)
     said = [*findings(results, arms, plan), *fastest_sentence(leaders, plan)]
-    elsewhere = elsewhere_lines(manifest) if manifest else []
+    elsewhere, left = elsewhere_lines(manifest) if manifest else [], left_in_shell(plan, ordered)
     crowded = oversubscription_warning(max((record.ranks for record in evidence.records), key=len, default=[]))
     load = load_sentence(summarise_load(evidence.readings))
     noted = [
+        *told(left),
         *([load] if load else []),
         *elsewhere,
         *floor_lines(ordered),
@@ -104,6 +114,7 @@ def compare(
         remedies=remedies,
         limit=_limit(evidence, arms),
         elsewhere=elsewhere,
+        left_in_shell=list(dict.fromkeys(one.name for own in left.values() for one in own)),
         measured_minutes=evidence.minutes,
         results=results,
         fastest=leaders,
@@ -112,6 +123,7 @@ def compare(
         spread=None if evidence.are_runs or training else summarise_spread(evidence),
         arms=arms,
         cases=evidence.cases,
+        traces=summarise_traces(traces, traced) if traces else None,
         configuration_differences=differences,
         equality=judge_equality(plan, ordered, losses=losses) if plan.are_scripts else None,
         machine_table=columns(machine_by_block(evidence.host_use, evidence.readings), MACHINE_COLUMNS),
@@ -131,6 +143,13 @@ def _training_answer(training: TrainingSummary, said: Sequence[str]) -> dict[str
         "control": NO_CONTROL,
         "training": training,
     }
+
+
+def _with_causes(arm: ArmSummary, evidence: Evidence, steps: Sequence[TracedStep]) -> ArmSummary:
+    ranks = next((record.ranks for record in evidence.records if record.arm == arm.name and record.ranks), [])
+    size = int(ranks[0].model.get("buffer_bytes", 0)) if ranks else 0
+    terms = evidence.terms.by_launch.get(arm.name)
+    return with_causes(arm, terms, steps, buffer_bytes=size, confidence=evidence.confidence)
 
 
 def _limit(evidence: Evidence, arms: Sequence[ArmSummary]) -> str | None:

@@ -13,6 +13,7 @@ from reports import conclude, write_files, write_reports
 from reports.conclusions.study_conclusions import WITHOUT_WRAPPER, scaling_base, with_scaling
 from reports.schema import ArmError, ArmSummary, Comparison, Status
 from reports.study_schema import Study, StudyPoint
+from reports.wording.headlines import left_clause
 from reports.wording.study_sentences import base_words, findings, headline, warnings
 
 
@@ -56,12 +57,13 @@ def study_of(
     for point in found:
         point.arms = [_scaled(found, point, arm) for arm in point.arms]
     some = next((comparison for comparison in compared.values() if comparison), None)
+    left = [name for comparison in compared.values() if comparison for name in comparison.left_in_shell]
     return Study(
         comparison_id=comparison_id,
         name=plan.name,
         created_at=manifest.created_at if manifest else (some.created_at if some else ""),
         ringside_version=manifest.ringside_version if manifest else None,
-        headline=headline(found, plan),
+        headline=left_clause(list(dict.fromkeys(left))) + headline(found, plan),
         findings=findings(found, plan),
         warnings=warnings(found, plan),
         baseline=plan.baseline,

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from measurement.records.record import Case, Failure, LengthChoice, ParityResult
+from measurement.records.trace import Span
 from reports.against_schema import Against
 from reports.estimate import Caution, Estimate, RunOrder, Stored
 from reports.script_schema import ConfigurationDifference, Equality
@@ -92,6 +93,66 @@ class Because(Stored):
     difference_s: float
     ci_low: float
     ci_high: float
+    named: str | None = None
+    """The specific cause that explains at least half of it (``NamedCause.name``); null where none does."""
+    named_s: float | None = None
+    """By how much that takes longer in the arm that has more of it, seconds per step."""
+    remedy: str | None = None
+    """The setting that changes it, and the arm."""
+
+
+class NamedCause(Stored):
+    """Something specific that takes time within a term, see ``reports.traces.causes``."""
+
+    name: str
+    term: Term
+    per_step_s: Estimate
+    num_bytes: int | None = None
+    """Bytes of a step."""
+    count: float | None = None
+    """How many in a step."""
+    setting: str
+    """What changes it."""
+
+
+class ExchangeFigures(Stored):
+    """One collective of a traced step, medians over steps."""
+
+    name: str
+    num_bytes: int | None = None
+    num_tensors: int | None = None
+    """How many were fused; null where that is not known."""
+    arrived_s: float
+    """When the last rank had come to it, from the step's begin."""
+    skew_s: float
+    """From when the first rank had come to the last."""
+    transfer_s: float
+    """From then until every rank had the result."""
+    last_rank: int
+    """The rank that came last most often, and in what share of the steps."""
+    last_share: float
+
+
+class TracedArm(Stored):
+    """What a trace shows of an arm."""
+
+    arm: str
+    file: str | None = None
+    """In ``traces/``, for Perfetto or chrome://tracing."""
+    error: str | None = None
+    steps: int = 0
+    typical_step: list[Span] = Field(default=[], repr=False)
+    """A step of median length; times from its begin."""
+    exchanges: list[ExchangeFigures] = []
+    """In order."""
+
+
+class TraceFigures(Stored):
+    """What traces show (``--trace``). They were taken under a profiler: no other figure rests on their times."""
+
+    arms: list[TracedArm]
+    merged: str | None = None
+    """The file of two arms together."""
 
 
 class Straggler(Stored):
@@ -278,6 +339,8 @@ class ArmSummary(Stored):
     transport: str | None
     launcher: str | None
     options: dict[str, Any] = {}
+    causes: list[NamedCause] = []
+    """Specific causes within its terms, those that are shown to take a hundredth of its step."""
     described: dict[str, Any] = {}
     """What the library says is in force: versions, transport, bucket or fusion sizes; rank 0's."""
     world_size: int
@@ -520,6 +583,8 @@ class Comparison(Stored):
     training: TrainingSummary | None = None
     """How arms converge, where the plan trains."""
     arms: list[ArmSummary]
+    traces: TraceFigures | None = None
+    """Null without ``--trace``."""
     configuration_differences: list[ConfigurationDifference] = []
     """What scripts do differently, most important first; empty of workloads."""
     equality: Equality | None = None
@@ -529,6 +594,8 @@ class Comparison(Stored):
     fairness: list[dict[str, Any]] = []
     environment: list[dict[str, Any]] = []
     """One fingerprint per host that ranks ran on."""
+    left_in_shell: list[str] = []
+    """Variables of the ranks that disturb and that the plan did not set; the headline names them."""
     elsewhere: list[str] = []
     """A sentence on the launches of each other environment (``--resume-elsewhere``); among the warnings, too."""
     driver: dict[str, Any] = {}

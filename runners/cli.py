@@ -104,6 +104,7 @@ def compare(
     ] = None,
     allow_slower: Annotated[str | None, typer.Option(metavar="PERCENT", help=SLOWER)] = None,
     timings: Annotated[bool, typer.Option("--timings", help=TIMINGS)] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Afterwards trace a few steps of every arm, for Perfetto.")] = False,
 ) -> None:
     """Run a plan: measure its arms interleaved, print the verdicts, write the reports."""
     from measurement.records.results import ResultsFolder, default_folder
@@ -112,7 +113,7 @@ def compare(
     from runners.planning.plan_reading import DEFAULT, PLANS, find_plan, read_plan, require_named
 
     plan = require_named(plan)
-    overrides = list(settings or [])
+    overrides = [*(settings or []), *(["trace=true"] if trace else [])]
     if until_decided:
         overrides.append("measurement.until_decided=true")
     if rehearsal is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -19,10 +20,12 @@ from backends.horovod.optimizer import HorovodPrepared, carry_over, require_wrap
 from backends.horovod.options import HorovodOptions, knobs_asked_for, knobs_in_force
 from backends.horovod.rendezvous import is_without_rendezvous, rendezvous_over_gloo
 from backends.horovod.tensors import REDUCED, LayoutKept, broadcast_state, of_another_layout
+from backends.horovod.timeline import traced
 from backends.mpi.library import find_wheel
 from backends.remade_optimizer import constructor_needs, without_constructor
 from measurement.communicator import Communicator
 from measurement.errors import LaunchError, PlanError, shortened
+from measurement.records.trace import Span
 from measurement.world import HOROVOD, MPI, RENDEZVOUS, World
 
 
@@ -154,6 +157,10 @@ class Horovod(Backend):
         if optimizer.state:
             hvd.broadcast_optimizer_state(wrapped, root_rank=0)
         return HorovodPrepared(model, wrapped, original=optimizer, micro_steps=self.micro_steps, op=self.options.op)
+
+    def traced(self, prepared: Prepared) -> AbstractContextManager[list[Span]]:
+        """Horovod's own timeline, which rank 0 writes, and when each rank submitted its tensors."""
+        return traced(self._hvd, prepared.optimizer)
 
     def synchronize_batch_norm(self, model: nn.Module) -> nn.Module:
         """``hvd.SyncBatchNorm``, module by module: Horovod has no conversion of its own."""

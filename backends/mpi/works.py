@@ -13,14 +13,16 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 
 from backends.mpi.library import abort, close_at_exit, complete, declare_unusable, load_mpi
+from measurement.records.trace import Span
 
 POLLS_BEFORE_SLEEP = 20_000
 """How often a caller's thread tests a request, for about 10 ms, before it sleeps in between."""
@@ -34,6 +36,9 @@ REMEDY = "look for a rank that failed, waits elsewhere or issued another operati
 class Work(dist._Work):
     """One collective. ``wait`` raises the error with which it failed."""
 
+    observers: ClassVar[list[Callable[[Work], None]]] = []
+    """They are told of each that is done, while steps are traced."""
+
     def __init__(
         self, label: str, run: Callable[[], None], *, queue: Queue, outputs: Sequence[torch.Tensor], timeout_s: float | None
     ) -> None:
@@ -41,7 +46,7 @@ class Work(dist._Work):
         self.outputs = list(outputs)
         self.timeout_s = timeout_s if timeout_s is not None else queue.timeout_s
         self.error: Exception | None = None
-        self.entered_at_s = 0.0
+        self.made_at_s, self.entered_at_s = time.monotonic(), 0.0
         self._label, self._run, self._queue = label, run, queue
         self._is_finished = False
         self._finished: threading.Condition | None = None
@@ -65,6 +70,8 @@ class Work(dist._Work):
 
     def finish(self, error: Exception | None) -> None:
         """Note the end of the operation. Called once, by the thread that ran it."""
+        for tell in self.observers:
+            tell(self)
         self.error, self._run = error, _nothing
         if self._finished is None:
             self._is_finished = True
@@ -135,6 +142,27 @@ class Work(dist._Work):
         if self.error is not None:
             raise self.error
         return self.outputs
+
+
+@contextmanager
+def traced() -> Iterator[list[Span]]:
+    """A context whose list gets every collective that ends in it."""
+    spans: list[Span] = []
+    offset_s = time.time() - time.monotonic()
+
+    def note(work: Work) -> None:
+        begin_ns, entered_ns, end_ns = (
+            int(1e9 * (at_s + offset_s)) for at_s in (work.made_at_s, work.entered_at_s, time.monotonic())
+        )
+        size = sum(tensor.numel() * tensor.element_size() for tensor in work.outputs)
+        times: dict[str, Any] = {"begin_ns": begin_ns, "length_ns": end_ns - begin_ns, "entered_ns": entered_ns}
+        spans.append(Span(row="exchange", name="mpi:" + work.name.partition(" of ")[0], num_bytes=size, **times))
+
+    Work.observers.append(note)
+    try:
+        yield spans
+    finally:
+        Work.observers.remove(note)
 
 
 class PointWork(dist._Work):

@@ -1,7 +1,7 @@
 """Variables that people leave in their shell and that change what is measured: one table, of what each does and to which libraries.
 
-What makes a library measure something else, or die, is refused; of the others the progress and the report tell. Variables that
-the plan sets in ``environment`` are its own choice: they are refused as well, but not told of.
+What makes a library measure something else, or die, is refused; of the others the progress and the headline tell. Variables that
+the plan sets in ``environment`` are its own choice: refused as well, but not told of. ``docs/variables.md`` shows the table.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class Disturbance:
 MALLOC = "changes when malloc gives memory back; 'freed_memory' in the plan does so for all arms"
 BINDS = "binds threads to cores, beside what 'affinity' in the plan says"
 LOGS = "has lines logged while steps are timed"
+WAITS = "has the CPU wait for every collective, so that nothing overlaps"
+PROFILES = "loads a profiler, which takes time in every step"
 TABLE = (
     DisturbingVariable(
         name="HOROVOD_AUTOTUNE",
@@ -86,11 +88,24 @@ TABLE = (
         name="CUDA_LAUNCH_BLOCKING", does="has the CPU wait for every kernel, so that nothing overlaps", library="cuda"
     ),
     DisturbingVariable(name="NCCL_DEBUG", does=LOGS, library="cuda", only=("INFO", "TRACE")),
+    DisturbingVariable(name="NCCL_PROFILER_PLUGIN", does=PROFILES, library="cuda"),
+    DisturbingVariable(name="TORCH_NCCL_BLOCKING_WAIT", does=WAITS, library="torch.distributed"),
+    DisturbingVariable(name="NCCL_BLOCKING_WAIT", does=WAITS, library="torch.distributed"),
+    DisturbingVariable(
+        name="TORCH_NCCL_DESYNC_DEBUG", does="notes every collective in the store, for each rank", library="torch.distributed"
+    ),
+    DisturbingVariable(name="TORCH_NCCL_NAN_CHECK", does="looks for NaN before every collective", library="torch.distributed"),
+    DisturbingVariable(name="CUDA_INJECTION64_PATH", does=PROFILES, library="cuda"),
+    DisturbingVariable(name="NVTX_INJECTION64_PATH", does=PROFILES, library="cuda"),
     DisturbingVariable(name="PYTORCH_NO_CUDA_MEMORY_CACHING", does="allocates on the GPU anew for every tensor", library="cuda"),
     DisturbingVariable(name="NVIDIA_TF32_OVERRIDE", does="decides on TF32 in the place of the plan", library="cuda", unless=("",)),
     DisturbingVariable(name="TORCH_LOGS", does=LOGS),
     DisturbingVariable(name="TORCH_CPP_LOG_LEVEL", does=LOGS, only=("INFO",)),
     DisturbingVariable(name="GLOG_v", does=LOGS),
+    DisturbingVariable(name="KINETO_USE_DAEMON", does="lets a daemon trace the ranks while steps are timed"),
+    DisturbingVariable(name="ONEDNN_VERBOSE", does=LOGS, unless=("", "0", "NONE")),
+    DisturbingVariable(name="DNNL_VERBOSE", does=LOGS, unless=("", "0", "NONE")),
+    DisturbingVariable(name="MKL_VERBOSE", does=LOGS),
     DisturbingVariable(name="TORCH_SHOW_CPP_STACKTRACES", does="collects a stack for every error in C++"),
     DisturbingVariable(name="TORCH_COMPILE_DEBUG", does="writes what is compiled to files"),
     DisturbingVariable(name="TORCH_COMPILE_DISABLE", does="leaves models uncompiled, whatever 'speed' in the plan says"),
@@ -103,6 +118,7 @@ TABLE = (
     DisturbingVariable(name="PYTHONPROFILEIMPORTTIME", does="logs every import, so that ranks start later"),
     DisturbingVariable(name="PYTHONVERBOSE", does="logs every import, so that ranks start later"),
     DisturbingVariable(name="PYTHONWARNINGS", does="makes warnings errors, also those of the libraries", only=("ERROR",)),
+    DisturbingVariable(name="COVERAGE_PROCESS_START", does="notes every line of Python that runs, which slows it"),
     DisturbingVariable(name="LD_PRELOAD", does="loads its library before all others"),
     DisturbingVariable(name="LD_AUDIT", does="has its library see every call of another"),
     DisturbingVariable(name="LD_DEBUG", does="logs what the dynamic linker does"),
@@ -135,10 +151,10 @@ def refusal(environment: Mapping[str, str], libraries: Collection[Library]) -> s
 
 
 def told(found: Mapping[str, Iterable[Disturbance]]) -> list[str]:
-    """A sentence for each variable that is not refused, with its arms where it spares others. ``found``: by arm."""
+    """A sentence for each variable, refused ones too, with its arms where it spares others. ``found``: by arm."""
     by_text: dict[str, list[str]] = {}
     for arm, several in found.items():
-        for one in (one for one in several if not one.variable.is_refused):
+        for one in several:
             by_text.setdefault(str(one), []).append(arm)
     return [
         text if len(arms) == len(found) else f"{text}; it reaches {', '.join(arms)} alone, which makes the comparison uneven"

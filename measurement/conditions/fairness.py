@@ -8,9 +8,10 @@ where it makes the arm do unlike work, that is told by itself (``work_difference
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from measurement.conditions.conditions import CONDITIONS, OWN_WORK, arm_rule, condition_of
+from measurement.conditions.disturbing_variables import Library, disturbances
 from measurement.records.record import LaunchRecord, RankReport
 
 OWN_VARIABLES = ("HOROVOD_", "OMPI_", "TORCHELASTIC_", "TORCH_", "NCCL_", "UCX_", "FI_", "KMP_INIT")
@@ -70,16 +71,17 @@ def _differences(records: Sequence[LaunchRecord]) -> Iterable[tuple[str, bool, d
         if field.startswith("source."):  # an arm's plug-in may import more of what lies beside the workload
             values = {arm: value for arm, value in values.items() if value is not None}
         if any(value != next(iter(values.values())) for value in values.values()):
-            yield field, _is_asked(field, records) or _follows_from_ranks(field, records, values), values
+            yield field, _is_asked(field, records, values) or _follows_from_ranks(field, records, values), values
 
 
-def _is_asked(field: str, records: Sequence[LaunchRecord]) -> bool:
+def _is_asked(field: str, records: Sequence[LaunchRecord], values: Mapping[str, Any]) -> bool:
     """Whether the plan asked for the difference, or the field defines an arm. A control must equal its baseline."""
     rule = arm_rule(field)
     if rule == "result":
         return True
     kind, _, variable = field.partition(".")
-    is_librarys = kind == "environment" and variable.startswith(OWN_VARIABLES)
+    disturbs = any(disturbances({variable: str(value)}, get_args(Library)) for value in values.values() if value is not None)
+    is_librarys = kind == "environment" and variable.startswith(OWN_VARIABLES) and not disturbs
     if is_librarys or all(record.role in ("baseline", "control") for record in records):
         return is_librarys
     condition = condition_of(field)

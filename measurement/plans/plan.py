@@ -353,6 +353,8 @@ class Plan(Section):
     a single process trains with the global batch of the others."""
     points: dict[str, Point] = {}
     """Makes a study: the comparison is repeated at each of these points, one after another."""
+    trace: bool = False
+    """After the launches, trace a few steps of every arm in one launch more, which no figure counts. See docs/traces.md."""
     reports: list[str] | None = Field(default=None, min_length=1)
     """Reports to write: markdown, csv, curves, html, tensorboard, pull-request, junit, openmetrics, mlflow, wandb, or your own by
     ``module:Class`` or ``path/to/file.py:Class``. None: the first five. comparison.json is always written."""
@@ -416,8 +418,10 @@ class Plan(Section):
         if not self.workload:
             raise ValueError("workload is missing: name one, such as digits, or give every arm a command")
         if self.are_scripts:
-            if self.workload != SCRIPT or self.workload_options or self.training or self.points:
-                raise ValueError("arms by command bring their own work; leave workload, workload_options, training and points out")
+            if self.workload != SCRIPT or self.workload_options or self.training or self.points or self.trace:
+                raise ValueError(
+                    "arms by command bring their own work; leave workload, workload_options, training, points and trace out"
+                )
             for setting, only in NOT_OF_SCRIPTS.items():
                 if getattr(self.measurement, setting) != only:
                     raise ValueError(f"measurement.{setting} means nothing for arms by command; leave it out")

@@ -24,6 +24,7 @@ from measurement.plans.plan import ARM_NAME, Plan
 from measurement.plans.plan_file import check_plan, parse_yaml
 from measurement.records.record import LOSS_COLUMNS, SCHEMA_VERSION, STEP_COLUMNS, LaunchRecord, Manifest
 from measurement.records.script_report import ScriptReport
+from measurement.records.trace import Traces
 
 if TYPE_CHECKING:
     import pandas as pd  # imported where tables are: it takes half a second of a core, and most ranks write none
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 MOST_RECORD_BYTES = 1 << 30
 LEAST_ROOM_BYTES = 32 << 20
 HOSTS_FILE, LOSSES_FILE, SCRIPT_FILE = "hosts.parquet", "losses.parquet", "script.json.gz"
+TRACES_FILE = "traces.json"
 SCRIPTS: TypeAdapter[list[ScriptReport]] = TypeAdapter(list[ScriptReport])
 """What the ranks of a script report, in ``script.json.gz``."""
 
@@ -73,6 +75,24 @@ class ResultsFolder:
     def launch_folder(self, launch: int, arm: str) -> Path:
         """Where one launch of one arm is written."""
         return self.root / f"launch-{launch:03d}" / arm
+
+    @property
+    def traces_folder(self) -> Path:
+        """Where traces lie, if there are any."""
+        return self.root / "traces"
+
+    def traces(self) -> Traces | None:
+        """The traces of the arms; None: there are none.
+
+        Raises:
+            RecordError: they are damaged.
+        """
+        path = self.traces_folder / TRACES_FILE
+        try:
+            return Traces.model_validate(_read_json(path)) if path.is_file() else None
+        except ValidationError as error:
+            faults = f"{error.error_count()} faults"
+            raise RecordError(f"'{path}' is damaged ({faults}); remove it, and run with --trace again") from error
 
     def events_folder(self, arm: str, run: str) -> Path:
         """Where TensorBoard's event files of one run of an arm are written."""

@@ -15,6 +15,7 @@ from reports.charts.frame import (
 from reports.charts.script_charts import losses_chart
 from reports.charts.terms import difference_charts, terms_chart
 from reports.charts.timeline import machine_chart, pairs_chart
+from reports.charts.trace_chart import trace_chart
 from reports.charts.training_charts import curve_charts
 from reports.schema import Comparison
 
@@ -27,6 +28,7 @@ def charts(comparison: Comparison) -> dict[str, Figure]:
         "distribution": distribution_chart,
         "terms": terms_chart,
         "losses": losses_chart,
+        "traces": trace_chart,
     }
     if comparison.cases:
         makers = {"latency": latency_chart, "busbw": busbw_chart}

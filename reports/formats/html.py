@@ -76,6 +76,7 @@ class HtmlReport(Report):
             described=described_rows(comparison.arms),
             environment=environment_rows(comparison),
             files=raw_files(comparison),
+            trace_files=trace_files(comparison),
         )
 
     def render_study(self, study: Study) -> bytes:
@@ -102,7 +103,15 @@ class HtmlReport(Report):
 
 def raw_files(comparison: Comparison) -> list[tuple[str, str]]:
     """Where the records lie, beside the page; of another tool's figures and standalone runs only what was concluded."""
-    return FILES[:2] if comparison.runs else FILES
+    return FILES[:2] if comparison.runs else [*FILES, *((name, f"the trace of {told}") for name, told in trace_files(comparison))]
+
+
+def trace_files(comparison: Comparison) -> list[tuple[str, str]]:
+    """Files for Perfetto beside the page, and what each shows."""
+    if comparison.traces is None:
+        return []
+    found = [(arm.file, arm.arm) for arm in comparison.traces.arms] + [(comparison.traces.merged, "two arms together")]
+    return [(f"traces/{file}", told) for file, told in found if file]
 
 
 def _answer(comparison: Comparison) -> dict[str, Table]:

@@ -11,7 +11,7 @@ from reports.tables.rank_tables import link_caption, link_table, rank_caption, r
 from reports.tables.resource_table import resource_caption, resource_table
 from reports.tables.script_tables import differences_table, equality_table, phases_table
 from reports.tables.table import Table
-from reports.tables.terms_table import steps_table, terms_table, threads_table
+from reports.tables.terms_table import causes_table, exchange_table, steps_table, terms_table, threads_table
 from reports.tables.timing_table import TIMINGS, timing_table
 from reports.tables.verdict_table import conditions_table
 
@@ -35,6 +35,11 @@ EQUALITY = (
     "of losses over the later half. The control shows how far the baseline is from itself"
 )
 DIFFERENCES = "Read in the scripts' first steps, on all ranks of one launch; the most important come first"
+CAUSES = "Parts of the terms that a setting changes. Buffers are from timed steps; all others from the trace, under a profiler"
+EXCHANGES = (
+    "Medians over the traced steps. Skew is from when the first rank had come to a collective to the last, transfer from then "
+    "until every rank had its result, Horovod's cycle and negotiation included"
+)
 PHASES = (
     "Mean over launches, on the slowest rank of each step. Phases are what torch's hooks see: the wait for the exchange is part of "
     "backward, in Horovod's scripts too; forward is everything that is in no other phase"
@@ -56,6 +61,8 @@ def sections(comparison: Comparison) -> list[Section]:
             Section("conditions", "What each rank ran on, and defaults that differ", conditions_table(comparison)),
             Section("steps", "Why", steps_table(comparison)),
             Section("terms", "", terms_table(comparison)),
+            Section("causes", "Specific causes", causes_table(comparison), CAUSES),
+            Section("exchanges", "Waiting apart from transfer", exchange_table(comparison), EXCHANGES),
             Section("threads", "", threads_table(comparison)),
             Section("ranks", "Ranks and hosts", rank_table(comparison), rank_caption(arms, comparison.sample_unit)),
             Section("links", "Bytes per link", link_table(arms), link_caption(arms)),

@@ -10,6 +10,8 @@ from reports.tables.table import Entry, Table, columns, row
 from reports.wording.causes import TERM_NAMES
 from reports.wording.formatting import NONE, milliseconds, step_shares, with_interval
 
+MOST_EXCHANGES = 24
+"""How many an arm shows; comparison.json has all."""
 KINDS = {"sync": "with exchange", "local": "without"}
 
 
@@ -59,6 +61,47 @@ def threads_table(comparison: Comparison) -> Table:
 
 def _threads(found: ThreadFigures, names: Iterable[str]) -> dict[str, str | Entry]:
     return {name: milliseconds_entry(getattr(found, f"{name}_s")) for name in names}
+
+
+def causes_table(comparison: Comparison) -> Table:
+    """One row for each specific cause of an arm: its milliseconds, what it moves, and the setting that changes it."""
+    titles = {"arm": "arm", "cause": "cause", "time": "ms per step", "term": "within", "moved": "bytes", "setting": "changed by"}
+    rows = [
+        row(
+            {
+                "arm": arm.name,
+                "cause": one.name if one.count is None else f"{one.name} ({one.count:.0f} a step)",
+                "time": milliseconds_entry(one.per_step_s),
+                "term": TERM_NAMES[one.term],
+                "moved": NONE if one.num_bytes is None else f"{one.num_bytes:,}",
+                "setting": one.setting,
+            }
+        )
+        for arm in comparison.arms
+        for one in arm.causes
+    ]
+    return Table(columns=columns(titles, numeric=("time", "moved"), wraps=("setting",)), rows=rows)
+
+
+def exchange_table(comparison: Comparison) -> Table:
+    """One row for each collective of an arm's traced step, with waiting apart from transfer."""
+    figures = {"arrived": "last rank came at ms", "skew": "skew ms", "transfer": "transfer ms"}
+    titles = {"arm": "arm", "name": "collective", "size": "bytes", **figures, "last": "last rank"}
+    rows = [
+        row(
+            {
+                "arm": arm.arm,
+                "name": one.name if one.num_tensors is None else f"{one.name}, {one.num_tensors} fused",
+                "size": NONE if one.num_bytes is None else f"{one.num_bytes:,}",
+                **{name: milliseconds(getattr(one, f"{name}_s")) for name in figures},
+                "last": f"rank {one.last_rank} ({one.last_share:.0%} of {arm.steps} steps)",
+            },
+            group=arm.arm,
+        )
+        for arm in (comparison.traces.arms if comparison.traces else [])
+        for one in arm.exchanges[:MOST_EXCHANGES]
+    ]
+    return Table(columns=columns(titles, numeric=("size", *figures)), rows=rows)
 
 
 def milliseconds_entry(estimate: Estimate | None) -> Entry:

@@ -44,7 +44,8 @@ def cause_clause(result: RatioSummary) -> str:
     rest = {name: one for name, one in known.items() if name != cause.term and one.excludes(0.0)}
     second = max(rest, key=lambda name: abs(rest[name].value), default=None)
     besides = f"; it {_verb(result, second, rest[second], interval=False)}" if second is not None else ""
-    return f", because {_subject(result, cause.term)} {_verb(result, cause.term, first, interval=True)}{besides}"
+    named = f"; {milliseconds(cause.named_s)} ms of that is {cause.named} ({cause.remedy} changes it)" if cause.named else ""
+    return f", because {_subject(result, cause.term)} {_verb(result, cause.term, first, interval=True)}{named}{besides}"
 
 
 def short_cause(result: RatioSummary) -> str:
@@ -54,6 +55,8 @@ def short_cause(result: RatioSummary) -> str:
         return cause_clause(result).removeprefix("; ")
     size = f"{milliseconds(abs(cause.difference_s))} ms {'more' if cause.difference_s > 0 else 'less'}"
     names = dict[str, str]([*TERM_NAMES.items(), *SCRIPT_PHASE_NAMES.items()])
+    if cause.named:
+        return f"{size} {names[cause.term]} per step, most by {cause.named}"
     held_up = _threads_hold_up(result, cause.term)
     return f"its threads take the core {size} per step" if held_up else f"{size} {names[cause.term]} per step"
 

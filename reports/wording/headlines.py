@@ -28,9 +28,16 @@ WITHHELD = {
 def headline(comparison: Comparison) -> str:
     """The answer, without a full stop."""
     if comparison.training:
-        return fitting(training_clauses(comparison.training))
-    clauses = _case_clauses(comparison) if comparison.cases else _clauses(comparison)
-    return fitting(["By another tool's clock: " + clauses[0], *clauses[1:]] if comparison.figures_of else clauses)
+        clauses = training_clauses(comparison.training)
+    else:
+        clauses = _case_clauses(comparison) if comparison.cases else _clauses(comparison)
+    before = "By another tool's clock: " if comparison.figures_of else left_clause(comparison.left_in_shell)
+    return fitting([before + clauses[0], *clauses[1:]])
+
+
+def left_clause(names: Sequence[str]) -> str:
+    """What the shell had while arms were timed, such as ``With TORCH_LOGS set: ``; empty where that is nothing."""
+    return f"With {', '.join(names)} set: " if names else ""
 
 
 def fitting(clauses: Sequence[str]) -> str:

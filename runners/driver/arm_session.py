@@ -140,6 +140,10 @@ class ArmSession:
         with self._failing_alone():
             return self._supervisors.counters(self.name, self._launch)
 
+    def clock_behind_s(self, rank: int) -> float:
+        """What the driver's clock shows more than that of a rank's host."""
+        return self._supervisors.driver_time(self.name, self._launch, rank, 0.0)
+
     def freeze(self) -> None:
         """Stop every rank; returns when all have stopped."""
         if self._measure.freeze and not self._frozen and self._channel.failure is None:

@@ -67,11 +67,11 @@ class ComparisonHistory:
         """Keep how long a launch was chosen to be; the manifest is written before the launch begins."""
         self.manifest.choices = [one for one in self.manifest.choices if one.launch != choice.launch] + [choice]
 
-    def begin(self, *, left: Sequence[str], notes: Sequence[str]) -> None:
-        """Begin to measure; ``left``: variables in the shell that readers should know, ``notes``: of a new comparison."""
+    def begin(self, *, notes: Sequence[str]) -> None:
+        """Begin to measure; ``notes``: of a new comparison."""
         if self._is_new:
             self._keep_sources("sources")
-        self.manifest.notes = list(dict.fromkeys([*left, *(notes if self._is_new else self.manifest.notes)]))
+        self.manifest.notes = list(notes) if self._is_new else self.manifest.notes
 
     def note_launch(self, number: int) -> None:
         """Write down in which environment a launch is measured, before it is."""

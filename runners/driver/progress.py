@@ -49,11 +49,11 @@ class LaunchProgress:
         """Expect so many launches in all, those of earlier sessions included."""
         self._launches = launches - self._before
 
-    def start(self, *, is_rehearsal: bool = False) -> None:
-        """Begin a launch, or the rehearsal, which does not count as one."""
+    def start(self, *, uncounted: str | None = None) -> None:
+        """Begin a launch; ``uncounted``: what one is called that does not count, such as the rehearsal."""
         self._started_at, self._training_at = time.monotonic(), None
         counted = f"launch {self._before + self._done + 1} of {self._before + self._launches}"
-        self._title = f"{self._point}{'rehearsal' if is_rehearsal else counted}"
+        self._title = f"{self._point}{uncounted or counted}"
 
     def launch_done(self) -> None:
         """End a launch; its length is the estimate for the next ones."""

@@ -1,7 +1,10 @@
-"""The rehearsal: before anything is timed, every arm starts on its real hosts, runs a few samples, passes the gate and ends.
+"""Launches of which nothing is timed: the rehearsal before the others, and the trace after them.
 
-What a library refuses then costs seconds, not a launch. A rehearsal that every arm passed is remembered by a digest of the plan,
-the versions, the machines and the user's sources, so it is not held again.
+The rehearsal starts every arm on its real hosts, runs a few samples, takes the gate and ends. What a library refuses then costs
+seconds, not a launch. A rehearsal that every arm passed is remembered by a digest of the plan, the versions, the machines and the
+user's sources, so it is not held again.
+
+The trace has every arm take a few steps under torch's profiler and Horovod's timeline, one arm after another.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +24,9 @@ from install.cache import cache_root
 from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
-from measurement.records.results import ResultsFolder
+from measurement.records.results import TRACES_FILE, ResultsFolder, write_result
+from measurement.records.trace import ArmTrace, Traces
+from runners.driver.arm_launch import ArmLaunch
 from runners.driver.endpoint import open_endpoint
 from runners.driver.launch import Launch
 from runners.driver.progress import LaunchProgress
@@ -28,6 +34,8 @@ from runners.hosts.placement import Placement
 from runners.hosts.preflight import inspect
 from runners.planning.arms import require_executables, resolve_arm, resolve_arms
 from runners.planning.workload import WorkloadSetup, resolve_workload
+from runners.protocol.messages import TraceCommand, TraceReply
+from runners.traces.trace_file import TracedRank, on_one_clock, viewers_file
 
 SAMPLES = 4
 """A rank's in a micro-step, where the plan has more; a batch norm over two samples has no gradient but rounding."""
@@ -35,9 +43,10 @@ SHORT = {"minutes": None, "rounds": 1, "block_steps": 1, "warmup_steps": 1, "lau
 """Changes of ``measurement``: one block with exchange, one without where the plan has such blocks, then the gate."""
 NOT_REHEARSED = {
     *("name", "measurement", "reports", "question", "baseline", "points", "scaling", "link_rate", "training", "left_out"),
-    *("price_per_hour", "peak_tflops"),
+    *("price_per_hour", "peak_tflops", "trace"),
 }
 """Fields of a plan that change nothing of what a rehearsal shows."""
+TRACED_STEPS = 6
 RANK = re.compile(r"^ranks? [0-9, ]+: ")
 """Stands before a message; which rank it was may be chance."""
 
@@ -53,7 +62,7 @@ def rehearse(
     measurement = plan.measurement.model_copy(update={**SHORT, "local_every": min(plan.measurement.local_every, 1)})
     changes = {"local_batch_size": min(plan.local_batch_size, SAMPLES), "link_rate": None, "training": None}
     small = plan.model_copy(update={**changes, "measurement": measurement})
-    progress.start(is_rehearsal=True)
+    progress.start(uncounted="rehearsal")
     shutil.rmtree(folder, ignore_errors=True)
     with open_endpoint(placement) as endpoint:
         arms = list(resolve_arms(small).values())
@@ -63,6 +72,61 @@ def rehearse(
     if not failed:
         shutil.rmtree(folder, ignore_errors=True)
     return failed
+
+
+class TraceLaunch(Launch):
+    """A launch in which every arm is traced, and nothing else is done."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.traced: dict[str, list[TracedRank]] = {}
+        """By arm, those that could be traced."""
+
+    def _stages(self, arms: Sequence[ArmLaunch], known: Sequence[ArmLaunch]) -> list[Callable[[], None]]:
+        return [partial(arm.run_unless_failed, self._trace) for arm in arms]
+
+    def _trace(self, arm: ArmLaunch) -> None:
+        self._progress.say(f"tracing {arm.session.name}")
+        done = arm.session.exchange(TraceCommand(steps=TRACED_STEPS), TraceReply, timeout_s=3 * self.measure.block_timeout_s)
+        behind_s = [arm.session.clock_behind_s(rank) for rank in range(len(done.replies))]
+        self.traced[arm.session.name] = on_one_clock(done.replies, behind_s)
+
+
+def trace_arms(
+    plan: Plan,
+    workload: WorkloadSetup,
+    *,
+    placement: Placement,
+    folder: Path,
+    progress: LaunchProgress,
+    refused: Mapping[str, LaunchRecord],
+) -> None:
+    """Trace every arm of a plan but those ``refused``; what came of it is in ``folder``. Nothing is left running."""
+    short = plan.measurement.model_copy(update={**SHORT, "mode": "interleaved", "local_every": 0})
+    timeline = {"environment": plan.environment | {"HOROVOD_TIMELINE": "DYNAMIC"}}
+    small = plan.model_copy(update={"measurement": short, "training": None, **timeline})
+    shutil.rmtree(folder, ignore_errors=True)
+    progress.start(uncounted="trace")
+    with open_endpoint(placement) as endpoint:
+        arms = list(resolve_arms(small).values())
+        own: dict[str, Any] = {"folder": ResultsFolder(folder), "endpoint": endpoint, "progress": progress, "refused": refused}
+        launch = TraceLaunch(small, arms, workload, [], number=0, **own)
+        launch.run()
+    traced = {arm.name: launch.traced[arm.name] for arm in arms if arm.name in launch.traced}
+    traces = [ArmTrace(arm=name, **_written(folder, f"arm-{name}", {name: ranks})) for name, ranks in traced.items()]
+    failed = {arm.record.arm: arm.record for arm in launch.arms if arm.record.arm not in traced}
+    traces += [ArmTrace(arm=name, error=_reason(record)) for name, record in failed.items()]
+    shown = {name: traced[name] for name in [plan.baseline, *plan.asked_arms()] if name in traced}
+    merged = _written(folder, "merged", dict(list(shown.items())[:2]))["file"] if len(shown) > 1 else None
+    write_result(folder / TRACES_FILE, Traces(arms=traces, merged=merged).model_dump_json())
+    if not failed:
+        shutil.rmtree(folder / "launch-000", ignore_errors=True)
+
+
+def _written(folder: Path, name: str, arms: Mapping[str, Sequence[TracedRank]]) -> dict[str, Any]:
+    """Write a viewers' file; its name, and the spans that it shows."""
+    write_result(folder / f"{name}.json.gz", viewers_file(arms))
+    return {"file": f"{name}.json.gz", "spans": [span for ranks in arms.values() for rank in ranks for span in rank.spans]}
 
 
 def rehearse_here(plan: Plan, *, progress: LaunchProgress) -> tuple[dict[str, str], Path]:

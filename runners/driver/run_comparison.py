@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -40,7 +41,7 @@ from runners.driver.endpoint import DriverEndpoint, open_endpoint
 from runners.driver.gates import none_can_pass
 from runners.driver.launch import Launch
 from runners.driver.progress import LaunchProgress
-from runners.driver.rehearsal import Memory, rehearse, require_something_to_measure
+from runners.driver.rehearsal import Memory, rehearse, require_something_to_measure, trace_arms
 from runners.driver.rounds import RoundLimit
 from runners.hosts.batch_jobs import job_id
 from runners.hosts.preflight import inspect
@@ -112,6 +113,8 @@ class ComparisonRun:
         self.cases = resolve_cases(plan, self.workload, self.arms)
         self.floor = floor_beside(self.arms[plan.baseline]) if plan.has_floor and not self.cases else None
         require_epochs(plan, self.workload)
+        if plan.trace and self.cases:
+            raise PlanError("trace is for workloads that are trained, and this is a micro-benchmark; leave it out")
 
     def prepare(self) -> None:
         """Refuse what cannot work, before a process starts or a file is written.
@@ -134,7 +137,7 @@ class ComparisonRun:
         """Whether the folder has all launches that the plan asks for before this session measures, so that only reports are due."""
         done, measure = self._complete_launches(), self.plan.measurement
         manifest = self.folder.read_manifest() if self.folder.manifest_path.is_file() else None
-        if manifest is None or len(done) not in manifest.looks:
+        if manifest is None or len(done) not in manifest.looks or (self.plan.trace and self.folder.traces() is None):
             return False
         if measure.minutes is not None and self._choose(done, spent_s=manifest.seconds.get("total", 0.0)):
             return False
@@ -230,7 +233,7 @@ class ComparisonRun:
         if self.is_measured:
             return self._write(self.earlier, why="every launch is measured already; ")
         busy = busy_warning(usable_cores()) if self.has_ranks_here else None
-        self.history.begin(left=self._left, notes=self._notes)
+        self.history.begin(notes=self._notes)
         for warning in (*self._left, *self.inspection.warnings, *self._crowded(), *([f"{busy}; {BUSY_REMEDY}"] if busy else [])):
             self.progress.say(f"warning: {warning}")
         done = self._complete_launches()
@@ -242,6 +245,8 @@ class ComparisonRun:
                     self._launch(number, endpoint)
                     if self._must_stop(number):
                         break
+                else:
+                    self._trace_once()
         except BaseException:
             self._note_look()
             if self.folder.records():
@@ -277,6 +282,12 @@ class ComparisonRun:
         require_something_to_measure(self.plan, self._refused, folder=folder)
         if not self._refused:
             memory.add()
+
+    def _trace_once(self) -> None:
+        """Trace the arms after their launches, if the plan asks for it and the folder has no trace yet."""
+        where: dict[str, Any] = {"placement": self.inspection.placement, "folder": self.folder.traces_folder}
+        if self.plan.trace and self.folder.traces() is None:
+            trace_arms(self.plan, self.workload, **where, progress=self.progress, refused=self._refused)
 
     def _crowded(self) -> list[str]:
         """Say on which hosts ranks share cores, unless they compute on GPUs."""

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from measurement.plans.settings import EpochRecord, LossScale, Precision, SpeedSettings, TrainingSettings
 from measurement.records.record import BlockKind, BlockRecord, FlopCount, LaunchRecord, RankReport, RankSteps
 from measurement.records.script_report import ScriptReport
+from measurement.records.trace import Span
 
 if TYPE_CHECKING:
     from measurement.plans.plan import Plan
@@ -103,6 +104,13 @@ class GateCommand(Message):
     """Whether rank 0 counts its FLOPs afterwards."""
 
 
+class TraceCommand(Message):
+    """Take some steps under torch's profiler and the library's own timeline. Nothing of them is timed."""
+
+    do: Literal["trace"] = "trace"
+    steps: int
+
+
 class StartCommand(Message):
     """Connect, and build the first model."""
 
@@ -115,7 +123,7 @@ class FinishCommand(Message):
     do: Literal["finish"] = "finish"
 
 
-Command = StartCommand | GateCommand | BlockCommand | EpochCommand | FinishCommand
+Command = StartCommand | GateCommand | BlockCommand | EpochCommand | TraceCommand | FinishCommand
 """From the driver to every rank of an arm."""
 
 
@@ -252,6 +260,16 @@ class EpochReply(Message):
     report: EpochReport
 
 
+class TraceReply(Message):
+    """The traced steps of this rank."""
+
+    kind: Literal["trace"] = "trace"
+    spans: list[Span]
+    """By its host's clock."""
+    events: str
+    """All that a viewer shows besides, see ``runners.traces.rank_trace``: JSON, compressed by gzip, in base64."""
+
+
 class FinishedReply(Message):
     """The rank's last report, of what was measured: it ends now."""
 
@@ -285,7 +303,7 @@ class EndedReply(Message):
     """None: not known to the rank."""
 
 
-Answer = StartedReply | GateReply | BlockReply | EpochReply | EndedReply | FinishedReply
+Answer = StartedReply | GateReply | BlockReply | EpochReply | EndedReply | TraceReply | FinishedReply
 """From one rank to the driver, for one command that it has carried out."""
 Reply = Answer | ErrorReply
 

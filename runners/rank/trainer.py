@@ -288,6 +288,7 @@ class Trainer:
             "parameters": sum(p.numel() for p in bare.parameters()),
             "gradient_tensors": len(trained),
             "gradient_bytes": sum(p.numel() * p.element_size() for p in trained),
+            "buffer_bytes": sum(b.numel() * b.element_size() for b in bare.buffers()),
             "precision": precision.precision,
             "max_gradient_norm": precision.max_gradient_norm,
         }

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from measurement.addresses import split_port
-from measurement.environment import steering_environment
+from measurement.environment import recorded_environment
 from measurement.errors import LaunchError, PlanError
 from measurement.probes.start_clock import StartClock
 from measurement.registry import search_beside
@@ -48,6 +48,8 @@ from runners.protocol.messages import (
     Job,
     StartCommand,
     StartedReply,
+    TraceCommand,
+    TraceReply,
     command_key,
     job_key,
     reply_key,
@@ -176,14 +178,30 @@ class RankServer:
                 return BlockReply(block=engine.run_block(command))
             case EpochCommand():
                 return EpochReply(report=engine.run_epoch(command))
+            case TraceCommand():
+                return self._trace(command.steps)
             case FinishCommand():
                 reply = self._measured or self._report_finished()
                 engine.runner.release()
                 return reply
 
+    def _trace(self, steps: int) -> TraceReply:
+        from runners.traces.rank_trace import MOST_EVENTS, trace_steps
+
+        trainer = self._engine.trainer
+        trainer.run_block(steps=1, warmup_steps=2, local=False)  # DDP rebuilds its buckets in its second step
+        return trace_steps(
+            trainer.step,
+            backend=self._engine.backend,
+            prepared=trainer.joined,
+            device=trainer.device,
+            steps=steps,
+            most_events=MOST_EVENTS // trainer.world.world_size,
+        )
+
     def _report_finished(self) -> FinishedReply:
         engine = self._engine
-        report = engine.report(steering_environment(os.environ))
+        report = engine.report(recorded_environment(os.environ))
         return FinishedReply(report=report, peak_memory_bytes=engine.peak_memory_bytes(), drift=engine.drift())
 
     def _start(self) -> StartedReply:
@@ -195,7 +213,7 @@ class RankServer:
         rendezvous = PrefixStore(f"{self._launch}/{self._arm}/rendezvous", self._store.bare)
         self._clock.mark("imports")
         self._engine = start_engine(job, self._world, store=rendezvous, clock=self._clock)
-        report = self._engine.report(steering_environment(os.environ))
+        report = self._engine.report(recorded_environment(os.environ))
         self._clock.mark("model")
         return StartedReply(report=report, start_s=self._clock.stages_s)
 

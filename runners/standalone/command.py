@@ -98,7 +98,8 @@ def resolve_plan(backend: str, content: Mapping[str, Any], arm: Mapping[str, Any
     )
     require_gpu_here(plan.device, chosen.transport)
     if world.rank == 0:
-        for warning in told({name: disturbances(os.environ, chosen.steered_by | libraries_of(plan.device))}):
+        found = disturbances(os.environ, chosen.steered_by | libraries_of(plan.device))
+        for warning in told({name: [one for one in found if not one.variable.is_refused]}):
             print(f"warning: {warning}", file=sys.stderr, flush=True)
     chosen.check(world_size=plan.world_size)
     return plan

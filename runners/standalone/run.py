@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from measurement.environment import steering_environment
+from measurement.environment import recorded_environment
 from measurement.errors import ParityError, RingsideError
 from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord, RankReport
@@ -135,7 +135,7 @@ class StandaloneRun:
             cases=list(engine.cases.values()),
             commands=[{"host": socket.gethostname(), "argv": sys.orig_argv}],
         )
-        record.ranks = engine.backend.all_gather_object(engine.report(steering_environment(os.environ)), RankReport)
+        record.ranks = engine.backend.all_gather_object(engine.report(recorded_environment(os.environ)), RankReport)
         record.hosts = sorted({report.host for report in record.ranks})
         return record
 
@@ -159,7 +159,7 @@ class StandaloneRun:
 
     def _finish(self, engine: Engine, record: LaunchRecord, events: TensorboardLog | None) -> None:
         """Gather what ranks report in the end. Rank 0 writes the record before it prints anything."""
-        own = (engine.report(steering_environment(os.environ)), engine.peak_memory_bytes())
+        own = (engine.report(recorded_environment(os.environ)), engine.peak_memory_bytes())
         self._take_gate(engine, record, before=False)
         reports = engine.backend.all_gather_object(own, tuple[RankReport, int])
         record.ranks = [report for report, _ in reports]

@@ -9,11 +9,14 @@ import pytest
 
 from backends import make_backend
 from measurement.conditions.disturbing_variables import TABLE, disturbances, refusal, told
+from measurement.environment import recorded_environment
 from measurement.errors import PlanError
 from measurement.plans.plan_file import check_plan
+from reports import conclude
 from runners.planning.arms import resolve_arms
 from runners.planning.left_variables import require_undisturbed
 from tests.conftest import REPOSITORY
+from tests.kit.results_factory import make_plan, write_results
 
 ARMS = {
     "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"},
@@ -72,6 +75,27 @@ def test_others_are_told_with_the_arms_that_they_reach(monkeypatch):
         in lines
     )
     assert any(line.startswith("PYTHONMALLOC=debug replaces Python's allocator") for line in lines)
+
+
+def test_the_headline_and_the_warnings_name_what_ranks_had(tmp_path):
+    """Also of scripts, whose commands may set what is refused elsewhere; not what the plan sets, nor what reaches nobody."""
+    plan = make_plan(["horovod-gloo"], launches=2)
+    plan = plan.model_copy(update={"environment": {"LD_PRELOAD": "mine.so"}})
+    folder = write_results(tmp_path, plan=plan)
+    shell = {"HOROVOD_TIMELINE": "/tmp/t.json", "LD_PRELOAD": "mine.so", "NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "1"}
+    for record in folder.records():
+        record.ranks = [rank.model_copy(update={"environment": shell}) for rank in record.ranks]
+        folder.write_launch(record)
+    found = conclude(folder)
+    assert found.left_in_shell == ["HOROVOD_TIMELINE"]
+    assert found.headline.startswith("With HOROVOD_TIMELINE set: ")
+    assert found.warnings[0].startswith("HOROVOD_TIMELINE=/tmp/t.json has Horovod write each operation to a file")
+    assert "it reaches horovod-gloo alone" in found.warnings[0]
+
+
+def test_every_variable_of_the_table_is_recorded():
+    names = [variable.name.rstrip("*") for variable in TABLE]
+    assert [name for name in names if not recorded_environment({name: "1"})] == []
 
 
 def test_what_the_plan_chose_is_not_told(monkeypatch):

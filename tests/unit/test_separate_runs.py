@@ -154,6 +154,7 @@ def set_ranks(**changes):
         ({"change": set_ranks(threads=2)}, "threads is 1 in {ddp}; 2 in {hvd}"),
         ({"change": set_ranks(affinity=[0, 1])}, "cores is [1] in {ddp}; [2] in {hvd}"),
         ({"change": set_ranks(fingerprint={"cpu": "Another"})}, "host.cpu is Synthetic CPU in {ddp}; Another in {hvd}"),
+        ({"change": set_ranks(environment={"TORCH_LOGS": "+dynamo"})}, "environment.TORCH_LOGS is None in {ddp}; +dynamo in {hvd}"),
         ({"change": set_ranks(node_rank=1)}, "placement is host 0 in {ddp}; host 1 in {hvd}"),
     ],
 )
@@ -168,6 +169,7 @@ def test_runs_of_another_question_or_on_other_conditions_are_refused(tmp_path, c
     named = field.partition(" is ")[0].partition(".")[0]
     allowed = compared([ddp, hvd], allowed=[named])
     assert any(line.startswith(f"Compared although {named}") and line.endswith("(--allow)") for line in allowed.warnings)
+    assert allowed.headline.startswith("With TORCH_LOGS set: ") == (named == "environment")
 
 
 def test_launches_of_one_arm_must_agree_in_all_that_they_report(tmp_path):

@@ -17,6 +17,12 @@ STEERING = (
     *("OMP_", "MKL_", "KMP_", "MALLOC_", "GLIBC_", "TORCH_", "CUDA_"),
     *("HOROVOD_", "NCCL_", "GLOO_", "OMPI_MCA_", "UCX_", "FI_"),
 )
+DISTURBING = (
+    *("PYTHONDEVMODE", "PYTHONMALLOC", "PYTHONOPTIMIZE", "PYTHONPERFSUPPORT", "PYTHONPROFILEIMPORTTIME", "PYTHONTRACEMALLOC"),
+    *("PYTHONVERBOSE", "PYTHONWARNINGS", "PYTORCH_NO_CUDA_MEMORY_CACHING", "TORCHDYNAMO_DISABLE", "NVIDIA_TF32_OVERRIDE"),
+    *("LD_PRELOAD", "LD_AUDIT", "LD_DEBUG", "GLOG_v", "GOMP_CPU_AFFINITY", "ONEDNN_VERBOSE", "DNNL_VERBOSE", "NVTX_INJECTION"),
+    *("KINETO_USE_DAEMON", "COVERAGE_PROCESS_START"),
+)
 PER_RANK = (
     *("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_RANK", "HOROVOD_GLOO_RENDEZVOUS", "HOROVOD_HOSTNAME"),
     *("OMPI_MCA_ess", "OMPI_MCA_orte", "OMPI_MCA_pmix", "OMPI_MCA_initial", "OMPI_MCA_shmem"),
@@ -67,9 +73,9 @@ def gpu_facts() -> dict[str, Any]:
 
 
 def steering(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables that steer the frameworks, without secrets and without what differs from rank to rank anyway."""
+    """The variables that steer the frameworks or disturb, without secrets and what differs from rank to rank anyway."""
     return {
         name: value
         for name, value in sorted(environment.items())
-        if name.startswith(STEERING) and not name.startswith(PER_RANK) and not SECRET.search(name)
+        if name.startswith(STEERING + DISTURBING) and not name.startswith(PER_RANK) and not SECRET.search(name)
     }

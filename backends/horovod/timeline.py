@@ -1,0 +1,117 @@
+"""Horovod's exchange while steps are traced: its timeline, which rank 0 writes, and when this rank submitted its tensors.
+
+Written against Horovod 0.28.1, started with HOROVOD_TIMELINE=DYNAMIC.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from measurement.errors import LaunchError
+from measurement.records.trace import Span
+
+OPERATION = re.compile(r"^(ALLREDUCE|ALLGATHER|BROADCAST|REDUCESCATTER|ALLTOALL|ADASUM)$")
+"""What encloses an operation, from when all ranks are ready until it is done."""
+START = "start_time_since_epoch_in_micros"
+WRITTEN_S = 10.0
+"""Within which the thread that writes the timeline has written all of it."""
+SUBMITS = ("_allreduce_grad_async", "_grouped_allreduce_grad_async")
+
+
+@contextmanager
+def traced(hvd: Any, optimizer: Any) -> Iterator[list[Span]]:
+    """A context whose list gets, at its end, an exchange for each tensor that this rank submitted, and rank 0's operations.
+
+    Raises:
+        LaunchError: the timeline is not written.
+    """
+    spans: list[Span] = []
+    with tempfile.TemporaryDirectory(prefix="ringside-timeline-") as folder, _noting_submits(optimizer, spans):
+        path = Path(folder) / "timeline.json"
+        hvd.start_timeline(str(path), mark_cycles=True)
+        yield spans
+        time.sleep(0.05)  # some cycles, in which it is told of what was done
+        hvd.stop_timeline()
+        if hvd.rank() == 0:
+            spans += read_timeline(_when_written(path))
+
+
+@contextmanager
+def _noting_submits(optimizer: Any, spans: list[Span]) -> Iterator[None]:
+    """A context in which the optimizer notes each tensor that it hands to Horovod, as an exchange of no length."""
+
+    def noting(submit: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def note(given: Any) -> Any:
+            handle = submit(given)
+            parameters = given if isinstance(given, Sequence) else [given]
+            names = [str(optimizer._parameter_names.get(one)) for one in parameters]
+            size = sum(one.numel() * one.element_size() for one in parameters)
+            when: dict[str, Any] = {"begin_ns": time.time_ns(), "length_ns": 0}
+            spans.append(Span(row="exchange", name="submitted", num_bytes=size, tensors=names, **when))
+            return handle
+
+        return note
+
+    known = [name for name in SUBMITS if hasattr(optimizer, name)]
+    for name in known:
+        setattr(optimizer, name, noting(getattr(optimizer, name)))
+    try:
+        yield
+    finally:
+        for name in known:
+            delattr(optimizer, name)
+
+
+def _when_written(path: Path) -> Sequence[Mapping[str, Any]]:
+    """The timeline's events, once a thread of Horovod's has written them all."""
+    deadline = time.monotonic() + WRITTEN_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError, json.JSONDecodeError):
+            events: Sequence[Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+            return events
+        time.sleep(0.05)
+    raise LaunchError(f"Horovod has not written its timeline within {WRITTEN_S:.0f} s")
+
+
+def read_timeline(events: Sequence[Mapping[str, Any]]) -> list[Span]:
+    """The operations of a timeline: tensors that overlap in time were fused into one."""
+    start_us = next(event["args"][START] for event in events if START in event.get("args", {}))
+    named = [event for event in events if event.get("name") == "process_name" and "name" in event["args"]]
+    names = {event["pid"]: event["args"]["name"] for event in named}
+    single = sorted(_operations(events, names), key=lambda one: one.begin_ns)
+    fused: list[Span] = []
+    for one in single:
+        if fused and one.begin_ns < fused[-1].end_ns and one.name == fused[-1].name:
+            last = fused[-1]
+            last.length_ns = max(last.end_ns, one.end_ns) - last.begin_ns
+            last.tensors += one.tensors
+        else:
+            fused.append(one)
+    for one in fused:
+        one.begin_ns += 1000 * start_us
+        one.entered_ns = one.begin_ns
+    return fused
+
+
+def _operations(events: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -> Iterator[Span]:
+    """Each tensor's operations, in nanoseconds since the timeline began."""
+    open_: dict[int, list[tuple[str, float]]] = {}
+    for event in events:
+        own = open_.setdefault(event.get("pid", 0), [])
+        if event.get("ph") == "B":
+            own.append((event["name"], event["ts"]))
+        elif event.get("ph") == "E" and own:
+            name, begin_us = own.pop()
+            if OPERATION.match(name):
+                tensor = names.get(event["pid"], "").partition(".")[2]
+                length_ns = int(1e3 * (event["ts"] - begin_us))
+                times: dict[str, Any] = {"begin_ns": int(1e3 * begin_us), "length_ns": length_ns}
+                yield Span(row="exchange", name=f"horovod:{name.lower()}", tensors=[tensor], **times)

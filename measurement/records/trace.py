@@ -1,0 +1,56 @@
+"""A trace: what a few untimed steps of every rank consist of, on one clock. Viewers' files lie beside it.
+
+``traces/traces.json`` holds the spans that reports draw and count; ``traces/arm-NAME.json.gz`` every event, for Perfetto.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from measurement.records.written import Written
+
+Row = Literal["step", "phase", "exchange", "library"]
+"""A whole step; a phase of the training thread; a collective; the library's own work on the training thread."""
+
+
+class Span(Written):
+    """Something that took time on one rank."""
+
+    row: Row
+    name: str
+    """A step's number, one of ``PHASES``, or what the library calls it."""
+    rank: int = 0
+    begin_ns: int
+    """Since the epoch, by the rank's host; once it is stored, by the driver. A collective begins when its rank had come to it."""
+    length_ns: int
+    num_bytes: int | None = None
+    """Bytes of a collective's tensors on this rank; None: not known."""
+    entered_ns: int | None = None
+    """When a collective began to move data, all ranks being there; None: not known."""
+    tensors: list[str] = []
+    """What was fused into a collective, where that is known."""
+
+    @property
+    def end_ns(self) -> int:
+        """Where it ends, on the clock of ``begin_ns``."""
+        return self.begin_ns + self.length_ns
+
+
+class ArmTrace(Written):
+    """The trace of an arm."""
+
+    arm: str
+    file: str | None = None
+    """The viewers' file, in the folder of the traces; None: there is none."""
+    spans: list[Span] = []
+    error: str | None = None
+    """Why there is none."""
+
+
+class Traces(Written):
+    """The traces of a comparison."""
+
+    schema_version: int = 1
+    arms: list[ArmTrace]
+    merged: str | None = None
+    """A viewers' file of the baseline and the first candidate together."""

@@ -1,0 +1,123 @@
+"""From the spans of a trace to figures: a typical step, and each of its collectives with waiting apart from transfer.
+
+A collective's ranks come to it one after another: from the first to the last is its skew, from the last until every rank has the
+result its transfer. The n-th collective of a step is the same on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, median_low, mode
+
+from measurement.records.trace import ArmTrace, Span, Traces
+from reports.schema import ExchangeFigures, TracedArm, TraceFigures
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective:
+    """One collective of one step."""
+
+    ranks: Sequence[Span]
+    """By rank."""
+
+    @property
+    def arrived_ns(self) -> int:
+        """When the last rank had come."""
+        return max(one.begin_ns for one in self.ranks)
+
+    @property
+    def skew_ns(self) -> int:
+        """From the first rank to the last."""
+        return self.arrived_ns - min(one.begin_ns for one in self.ranks)
+
+    @property
+    def done_ns(self) -> int:
+        """When every rank had the result."""
+        return max(one.end_ns for one in self.ranks)
+
+    @property
+    def entered_ns(self) -> int | None:
+        """When it began to move data, if that is known."""
+        known = [one.entered_ns for one in self.ranks if one.entered_ns is not None]
+        return max(known) if known else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedStep:
+    """One step of all ranks."""
+
+    begin_ns: int
+    length_ns: int
+    spans: Sequence[Span]
+    collectives: Sequence[Collective]
+
+    def own_s(self, *beginnings: str) -> float:
+        """Mean over ranks of what the library did on the training thread, of names that begin so; seconds."""
+        ranks = {one.rank for one in self.spans if one.row == "step"}
+        own = [one for one in self.spans if one.row == "library" and one.name.startswith(beginnings)]
+        return sum(one.length_ns for one in own) / len(ranks) / 1e9
+
+    @property
+    def busy_s(self) -> float:
+        """For how long at least one collective was transferred, seconds."""
+        busy, until = 0, 0
+        for one in sorted(self.collectives, key=lambda one: one.arrived_ns):
+            busy += max(0, one.done_ns - max(one.arrived_ns, until))
+            until = max(until, one.done_ns)
+        return busy / 1e9
+
+
+def traced_steps(trace: ArmTrace) -> list[TracedStep]:
+    """The steps of an arm that every rank has, in order."""
+    by_step: dict[str, list[Span]] = {}
+    for one in trace.spans:
+        if one.row == "step":
+            by_step.setdefault(one.name, []).append(one)
+    ranks = {one.rank for one in trace.spans}
+    whole = [own for own in by_step.values() if {one.rank for one in own} == ranks]
+    return [_step(trace.spans, sorted(own, key=lambda one: one.rank)) for own in sorted(whole, key=lambda own: own[0].begin_ns)]
+
+
+def _step(spans: Sequence[Span], own: Sequence[Span]) -> TracedStep:
+    inside = [one for one in spans if own[one.rank].begin_ns <= one.begin_ns < own[one.rank].end_ns]
+    begin_ns = min(one.begin_ns for one in own)
+    length_ns = max(one.end_ns for one in own) - begin_ns
+    exchanges = sorted((one for one in inside if one.row == "exchange"), key=lambda one: one.entered_ns or one.begin_ns)
+    by_rank = [[one for one in exchanges if one.rank == rank.rank] for rank in own]
+    alike = len({len(one) for one in by_rank}) == 1
+    collectives = [Collective(ranks=ranks) for ranks in zip(*by_rank, strict=True)] if alike else []
+    return TracedStep(begin_ns=begin_ns, length_ns=length_ns, spans=inside, collectives=collectives)
+
+
+def summarise_traces(traces: Traces, steps: Mapping[str, Sequence[TracedStep]]) -> TraceFigures:
+    """What reports show of traces; ``steps``: by arm."""
+    return TraceFigures(arms=[_arm(trace, steps.get(trace.arm, [])) for trace in traces.arms], merged=traces.merged)
+
+
+def _arm(trace: ArmTrace, steps: Sequence[TracedStep]) -> TracedArm:
+    found = TracedArm(arm=trace.arm, file=trace.file, error=trace.error)
+    if not steps:
+        return found
+    typical = next(one for one in steps if one.length_ns == median_low(step.length_ns for step in steps))
+    shown = [one.model_copy(update={"begin_ns": one.begin_ns - typical.begin_ns, "entered_ns": None}) for one in typical.spans]
+    counts = [len(step.collectives) for step in steps]
+    exchanges = [_exchange([step for step in steps if len(step.collectives) > number], number) for number in range(max(counts))]
+    return found.model_copy(update={"typical_step": shown, "exchanges": exchanges, "steps": len(steps)})
+
+
+def _exchange(steps: Sequence[TracedStep], number: int) -> ExchangeFigures:
+    """The collective with this number, over steps."""
+    own = [step.collectives[number] for step in steps]
+    first = own[0].ranks[0]
+    last = [max(one.ranks, key=lambda span: span.begin_ns).rank for one in own]
+    return ExchangeFigures(
+        name=first.name,
+        num_bytes=first.num_bytes,
+        num_tensors=len(first.tensors) or None,
+        arrived_s=median(one.arrived_ns - step.begin_ns for one, step in zip(own, steps, strict=True)) / 1e9,
+        skew_s=median(one.skew_ns for one in own) / 1e9,
+        transfer_s=median(one.done_ns - one.arrived_ns for one in own) / 1e9,
+        last_rank=mode(last),
+        last_share=last.count(mode(last)) / len(last),
+    )

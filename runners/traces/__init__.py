@@ -1,0 +1,1 @@
+"""Traces: a few untimed steps of every rank, and the files that viewers open."""

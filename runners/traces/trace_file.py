@@ -1,0 +1,166 @@
+"""From what ranks traced to spans on the driver's clock, and to files that Perfetto and chrome://tracing open.
+
+The format: "Trace Event Format" (Google). Slices of a row nest, arrows have numbers of their own, every row has a name.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from measurement.records.trace import Span
+from runners.protocol.messages import TraceReply
+
+EXCHANGE = "exchange"
+NEXT_ARM = 10_000
+"""By so much the numbers of an arm's processes are above those of the arm before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedRank:
+    """One rank, on the driver's clock."""
+
+    rank: int
+    spans: list[Span]
+    events: list[dict[str, Any]]
+
+
+def on_one_clock(replies: Sequence[TraceReply], behind_s: Sequence[float]) -> list[TracedRank]:
+    """Put all ranks of an arm on the driver's clock. ``behind_s``: by rank, what it shows more than that of the rank's host."""
+    ranks = []
+    for rank, (reply, behind) in enumerate(zip(replies, behind_s, strict=True)):
+        shift = round(1e9 * behind)
+        events = json.loads(gzip.decompress(base64.b64decode(reply.events)))
+        for event in events:
+            event["begin_ns"] += shift
+        moved = [
+            one.model_copy(
+                update={
+                    "rank": rank,
+                    "begin_ns": one.begin_ns + shift,
+                    "entered_ns": None if one.entered_ns is None else one.entered_ns + shift,
+                }
+            )
+            for one in reply.spans
+        ]
+        ranks.append(TracedRank(rank=rank, spans=moved, events=events))
+    return _with_operations(ranks)
+
+
+def _with_operations(ranks: Sequence[TracedRank]) -> list[TracedRank]:
+    """Give every rank the operations that rank 0 alone noted, from when the rank itself had submitted the last of their tensors."""
+    operations = [one for rank in ranks for one in rank.spans if one.tensors and one.name != "submitted"]
+    if not operations:
+        return list(ranks)
+    found = []
+    for rank in ranks:
+        submitted: dict[str, list[Span]] = {}
+        for one in rank.spans:
+            if one.name == "submitted":
+                submitted.setdefault(one.tensors[0], []).append(one)
+        rest = [one for one in rank.spans if not one.tensors]
+        found.append(TracedRank(rank=rank.rank, spans=rest + list(_own(operations, submitted, rank.rank)), events=rank.events))
+    return found
+
+
+def _own(operations: Iterable[Span], submitted: Mapping[str, list[Span]], rank: int) -> Iterator[Span]:
+    for one in sorted(operations, key=lambda one: one.begin_ns):
+        parts = [submitted[name].pop(0) for name in dict.fromkeys(one.tensors) if submitted.get(name)]
+        if parts:
+            begin_ns = min(max(part.begin_ns for part in parts), one.begin_ns)
+            size = sum(part.num_bytes or 0 for part in parts)
+            yield one.model_copy(update={"rank": rank, "begin_ns": begin_ns, "length_ns": one.end_ns - begin_ns, "num_bytes": size})
+
+
+def viewers_file(arms: Mapping[str, Sequence[TracedRank]]) -> bytes:
+    """A file of one arm or of several, whose first steps then begin together; compressed JSON."""
+    firsts = {name: min(one.begin_ns for rank in ranks for one in rank.spans if one.row == "step") for name, ranks in arms.items()}
+    lead = max(firsts[name] - begin_ns for name, ranks in arms.items() for rank in ranks for begin_ns in _begins(rank))
+    events: list[dict[str, Any]] = []
+    numbers: dict[tuple[int, str, Any], int] = {}
+    for place, (name, ranks) in enumerate(arms.items()):
+        for rank in ranks:
+            pid = place * NEXT_ARM + rank.rank + 1
+            zero_ns = firsts[name] - lead
+            events += _named(pid, f"{name} rank {rank.rank}" if len(arms) > 1 else f"rank {rank.rank}")
+            events += _rows(rank, pid, zero_ns, numbers)
+    world = {"rank": 0, "world_size": max(map(len, arms.values())), "backend": "ringside"}
+    document = {"displayTimeUnit": "ms", "distributedInfo": world, "traceEvents": events}
+    return gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0)
+
+
+def _begins(rank: TracedRank) -> Iterator[int]:
+    yield from (one.begin_ns for one in rank.spans)
+    yield from (event["begin_ns"] for event in rank.events)
+
+
+def _named(pid: int, name: str, tid: int | None = None) -> list[dict[str, Any]]:
+    """What a viewer calls a process or a row, and where it stands."""
+    kind, place = ("process", {"pid": pid, "tid": 0}) if tid is None else ("thread", {"pid": pid, "tid": tid})
+    order = pid if tid is None else tid
+    return [
+        {"ph": "M", "name": f"{kind}_name", **place, "args": {"name": name}},
+        {"ph": "M", "name": f"{kind}_sort_index", **place, "args": {"sort_index": order}},
+    ]
+
+
+def _rows(rank: TracedRank, pid: int, zero_ns: int, numbers: dict[tuple[int, str, Any], int]) -> Iterator[dict[str, Any]]:
+    """The rows of a rank: its threads, the exchange, and arrows between their slices."""
+    by_row: dict[str, list[dict[str, Any]]] = {}
+    for event in sorted(rank.events, key=lambda one: one["row"] != "training thread"):
+        by_row.setdefault(event["row"], []).append(event)
+    by_row[EXCHANGE] = [_exchange(one) for one in rank.spans if one.row == "exchange"]
+    tids = itertools.count(1)
+    for name, events in by_row.items():
+        slices = [event for event in events if "flow" not in event]
+        first = 0
+        for number, lane in enumerate(lanes(slices)):
+            tid = next(tids)
+            first = first or tid
+            yield from _named(pid, name if number == 0 else f"{name} ({number + 1})", tid)
+            for one in lane:
+                times = {"ts": _us(one["begin_ns"] - zero_ns), "dur": _us(one["length_ns"])}
+                place = {"pid": pid, "tid": tid, "name": one["name"], "cat": one["cat"]}
+                yield {"ph": "X", **place, **times, "args": one.get("args", {})}
+        for one in (event for event in events if "flow" in event and first):
+            number = numbers.setdefault((pid, one["cat"], one["id"]), len(numbers) + 1)
+            place = {"pid": pid, "tid": first, "ts": _us(one["begin_ns"] - zero_ns), "id": number}
+            yield {"ph": one["flow"], "name": one["cat"], "cat": one["cat"], **place, **({"bp": "e"} if one["flow"] == "f" else {})}
+
+
+def _exchange(span: Span) -> dict[str, Any]:
+    told: dict[str, Any] = {"bytes": span.num_bytes, "tensors": span.tensors}
+    return {
+        "name": f"{span.name} {span.num_bytes or 0:,} bytes",
+        "cat": EXCHANGE,
+        "begin_ns": span.begin_ns,
+        "length_ns": span.length_ns,
+        "args": {key: value for key, value in told.items() if value},
+    }
+
+
+def lanes(slices: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Rows in each of which slices lie beside or within each other, as viewers need it."""
+    rows: list[list[dict[str, Any]]] = []
+    open_: list[list[int]] = []
+    for one in sorted(slices, key=lambda one: (one["begin_ns"], -one["length_ns"])):
+        end_ns = one["begin_ns"] + one["length_ns"]
+        for ends in open_:
+            while ends and ends[-1] <= one["begin_ns"]:
+                ends.pop()
+        place = next((number for number, ends in enumerate(open_) if not ends or end_ns <= ends[-1]), len(rows))
+        if place == len(rows):
+            rows.append([])
+            open_.append([])
+        rows[place].append(one)
+        open_[place].append(end_ns)
+    return rows
+
+
+def _us(nanoseconds: int) -> float:
+    return nanoseconds / 1000

@@ -1,0 +1,69 @@
+"""A comparison with ``--trace`` on real ranks: files that follow the format's rules, with every step and exchange in them."""
+
+from __future__ import annotations
+
+import pytest
+
+from measurement.records.results import ResultsFolder
+from reports.traces.exchange import traced_steps
+from runners.driver.rehearsal import TRACED_STEPS
+from tests.conftest import needs_horovod, no_process_stays, ringside_here, write_plan
+from tests.kit import trace_format
+
+pytestmark = [needs_horovod, pytest.mark.costly]
+
+ARMS = {
+    "ddp": {"backend": "ddp", "transport": "gloo", "options": {"bucket_cap_mb": 0.01, "find_unused_parameters": True}},
+    "ddp-mpi": {"backend": "ddp", "transport": "mpi", "launcher": "mpirun"},
+    "fsdp2": {"backend": "fsdp2", "transport": "gloo"},
+    "horovod": {"backend": "horovod", "transport": "gloo", "options": {"cycle_time_ms": 5}},
+}
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory):
+    root = tmp_path_factory.mktemp("traced")
+    with no_process_stays():
+        plan = write_plan(root, arms=ARMS, measurement={"control": False, "rounds": 1, "local_every": 1})
+        done = ringside_here("compare", plan, "--trace", "-o", root / "out")
+    assert done.returncode == 0, done.stderr + done.stdout
+    return ResultsFolder(root / "out")
+
+
+def test_every_file_follows_the_formats_rules(traced):
+    traces = traced.traces()
+    assert {trace.arm: trace.error for trace in traces.arms} == dict.fromkeys(ARMS)
+    assert traces.merged == "merged.json.gz"
+    for name in (*(trace.file for trace in traces.arms), traces.merged):
+        events = trace_format.read(traced.traces_folder / name)
+        assert trace_format.faults(events) == [], name
+        steps = [one for one in trace_format.slices(events, row="training") if one["name"].startswith("ProfilerStep#")]
+        assert len(steps) == 2 * TRACED_STEPS * (2 if name == traces.merged else 1)
+        assert trace_format.slices(events, row="exchange")
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_every_steps_exchange_has_the_bytes_of_its_gradients(traced, arm):
+    (trace,) = (one for one in traced.traces().arms if one.arm == arm)
+    (record,) = (one for one in traced.records() if one.arm == arm)
+    steps, gradients = traced_steps(trace), record.ranks[0].model["gradient_bytes"]
+    assert len(steps) == TRACED_STEPS
+    for step in steps:
+        sizes = [one.ranks[0].num_bytes for one in step.collectives]
+        assert all(size is not None for size in sizes) and sum(sizes) >= gradients
+        end_ns = step.begin_ns + step.length_ns  # a collective may be noted as done later: Gloo's thread wakes the training first
+        assert all(step.begin_ns <= one.arrived_ns <= min(one.done_ns, end_ns) for one in step.collectives)
+    if arm == "ddp":
+        assert {one.name for one in trace.spans if one.row == "library"} >= {
+            "torch.distributed.ddp.reducer::search_unused_parameters",
+            "torch.distributed.ddp.reducer::copy_bucket_to_grad",
+        }
+    if arm == "horovod":
+        assert {len(one.ranks[0].tensors) for step in steps for one in step.collectives} != {1}, "nothing was fused"
+
+
+def test_the_report_links_and_draws_it(traced):
+    page = (traced.root / "report.html").read_text()
+    assert 'data-chart="traces"' in page and 'href="traces/merged.json.gz"' in page
+    assert "Waiting apart from transfer" in (traced.root / "report.md").read_text()
+    assert len(traced.records()) == len(ARMS), "its launch is no record"
