@@ -220,7 +220,7 @@ class DDP(TorchDistributed):
         if self._device.type == "cuda":
             arguments["device_ids"] = [self._device.index]
         if self.options.first_bucket_mb is not None:
-            dist._DEFAULT_FIRST_BUCKET_BYTES = int(self.options.first_bucket_mb * MIB)  # type: ignore[attr-defined]
+            dist._DEFAULT_FIRST_BUCKET_BYTES = int(self.options.first_bucket_mb * MIB)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             wrapped = DistributedDataParallel(model, **arguments)

@@ -31,7 +31,7 @@ from backends import make_backend
 from measurement.plans.plan import Arm
 from reports.conclusions.verdict import decide
 from reports.statistics.intervals import ratio_intervals
-from reports.tuning.effects import fit_effects, normal
+from reports.tuning.effects import fit_effects, normal, option_sets
 from reports.tuning.tuning_schema import Asked, Options, SearchedSetting, Trial
 from runners.tuning.proposals import propose
 from runners.tuning.search import next_launch, open_settings
@@ -41,6 +41,8 @@ CLOSE = 0.02
 """What is found should be so close to the best."""
 THRESHOLD, LAUNCHES, ROUNDS, ROUND_NOISE = 0.01, 5, 20, 0.10
 """Of the simulated confirmation: what is of no interest, launches, their rounds, and the noise of a block."""
+OWN = 0.002
+"""Standard deviation of what an option set has of its own, beyond effects of settings and of one pair of them."""
 LAUNCH_S = 60.0
 TINY: dict[str, Any] = {
     "name": "planted",
@@ -70,13 +72,15 @@ class Truth:
 
     def __init__(self, settings: Sequence[SearchedSetting], random: np.random.Generator, *, size: float) -> None:
         """Draw it. Of a setting, one in two has an effect of about ``size``: straight over its values, or with a turn."""
-        self._logs: dict[str, float] = {}
+        self._logs = {key({}): 0.0}
         walks = {one.option: self._walk(one, random, size) for one in settings}
-        for places in itertools.product(*(range(len(one.values)) for one in settings)):
-            chosen = {one.option: one.values[place] for one, place in zip(settings, places, strict=True)}
-            options = normal(settings, chosen)
-            effect = sum(walks[one.option][place] for one, place in zip(settings, places, strict=True) if one.option in options)
-            self._logs.setdefault(key(options), effect + random.normal(0, size / 10) * bool(options))
+        pair, joint = random.choice([one.option for one in settings], 2, replace=False), random.normal(0, size / 4)
+        ends = {one.option: len(one.values) - 1 for one in settings}
+        for options in option_sets(settings):
+            places = {one.option: one.values.index(options[one.option]) for one in settings if one.option in options}
+            effect = sum(walks[option][place] for option, place in places.items())
+            together = joint * math.prod(places[option] / ends[option] if option in places else 0.0 for option in pair)
+            self._logs[key(options)] = effect + together + random.normal(0, OWN)
         self.best = max(self._logs.values())
 
     def of(self, options: Options) -> float:

@@ -350,8 +350,8 @@ class Plan(Section):
     baseline: str
     """The reference arm. A ratio is an arm's throughput divided by the baseline's."""
     question: str | None = None
-    """The backend or arm that the headline is about, or how arms' names end: ``tuned`` for ``hvd-tuned``. None: Horovod's arms; where
-    the baseline is Horovod's, all others; where there is no Horovod, every candidate."""
+    """The backend or arm that the headline is about, or how arms' names end, such as ``tuned`` for ``hvd-tuned``. None: Horovod's
+    arms; where the baseline is Horovod's, all others; where there is no Horovod, every candidate."""
     arms: dict[str, Arm] = Field(min_length=1)
     """What is compared, by names of your choice. In a file, an option whose value is a list makes an arm of each value."""
     allow: list[str] = []

@@ -8,7 +8,7 @@ from reports.charts.frame import Figure, base_layout, error_bars, rule
 from reports.formats.html import render_page
 from reports.tables.table import Entry, Table, columns, row
 from reports.tuning.compose_tuning import pair_words
-from reports.tuning.tuning_schema import SearchedSetting, SettingEffect, TunedArm, TunedPair, Tuning
+from reports.tuning.tuning_schema import TUNED, SearchedSetting, SettingEffect, TunedArm, TunedPair, Tuning
 from reports.wording.formatting import NONE, percent, ratio
 
 HEIGHT_PX = 360
@@ -104,10 +104,10 @@ def value_text(value: Any) -> str:
 
 def _gained(arm: TunedArm, pair: TunedPair | None) -> str:
     """What fresh launches say of an arm's tuning."""
-    if pair is None:
+    if not arm.best:
         return f"{arm.name}: no setting was found that beats its default"
     chosen = ", ".join(f"{name} {value_text(value)}" for name, value in arm.best.items())
-    return f"{pair_words(pair)} ({chosen})"
+    return f"{pair_words(pair) if pair else f'{arm.name}-{TUNED} was not timed in the confirmation'} ({chosen})"
 
 
 def _is_worth(arm: TunedArm, setting: SearchedSetting) -> bool:

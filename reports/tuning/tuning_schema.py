@@ -24,9 +24,9 @@ class Asked(Stored):
 
     plan_digest: str
     trials: int | None
-    """Of each arm; null: as many as the minutes hold."""
+    """How many for each arm; null: as many as the minutes hold."""
     minutes: float | None
-    """Of searching, all arms together; null: without limit."""
+    """To search, all arms together; null: without limit."""
     at_once: int
     """Trials of each arm in one launch, beside its own default."""
     seed: int
@@ -34,13 +34,11 @@ class Asked(Stored):
 
 
 class SearchedSetting(Stored):
-    """An option with the values that were tried."""
+    """An option with the values that may be tried, in order, and the arm's own among them."""
 
     option: str
     values: list[Any]
-    """In order."""
     default: Any
-    """The arm's own; one of them."""
     only_with: dict[str, Any] = {}
     """Values of other options without which it means nothing."""
     is_lossy: bool = False
@@ -53,16 +51,15 @@ class Trial(Stored):
     options: Options
     status: Status
     log_ratio: float | None
-    """Natural logarithm of its throughput over that of the arm's own default in the same launch; null unless it is ok."""
+    """Natural logarithm of its throughput over that of the arm's own default in the same launch; null where not timed."""
 
 
 class SettingEffect(Stored):
-    """What one value of one option changes."""
+    """What one value of one option changes by itself: throughput over the default's, with a 90% credible interval."""
 
     option: str
     value: Any
     ratio: Estimate
-    """Throughput over that of the default, by the model of all trials; a 90% credible interval."""
 
 
 class TunedArm(Stored):
@@ -104,7 +101,7 @@ class Tuning(Stored):
     search_minutes: float
     confirm_minutes: float
     confidence: float
-    """Of the pairs' intervals, all at once."""
+    """With which the intervals of all pairs hold at once."""
     pairs: list[TunedPair]
     headline: str
     warnings: list[str]

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from measurement.errors import PlanError
-from reports.tuning.effects import fit_effects, normal
+from reports.tuning.effects import fit_effects, normal, option_sets
 from reports.tuning.tuning_schema import Options, SearchedSetting, Trial
 
 MISSING = "'ringside tune' searches by Optuna, which is not installed; run: pip install 'ringside[tune]'"
 STARTUP_TRIALS = 8
 """Random ones, before the sampler has something to go by."""
+GUIDED = 1
+"""Proposals of a launch that the model of all trials makes, in the place of the sampler."""
 MOST_DRAWS = 60
 """In search of an option set that was not tried yet; where settings are few, there may be none left."""
 
@@ -45,10 +47,13 @@ def propose(settings: Sequence[SearchedSetting], trials: Sequence[Trial], number
         seed: of the whole search.
         repeat: measure the most promising again, in the place of new ones.
     """
-    fresh = [] if repeat else _explore(settings, trials, number, seed=seed)
     failed = [trial.options for trial in trials if trial.log_ratio is None]
-    again = fit_effects(settings, trials).worth_repeating(number + len(failed) + len(fresh)) if len(fresh) < number else []
-    return [*fresh, *(one for one in again if one not in fresh and one not in failed)][:number]
+    known = [one for one in option_sets(settings) if one not in failed]
+    guided = 0 if repeat or len(trials) < STARTUP_TRIALS else GUIDED
+    fresh = [] if repeat else _explore(settings, trials, number - guided, seed=seed)
+    tried = [trial.options for trial in trials]
+    among = [one for one in known if one not in fresh and (not repeat or one in tried)]
+    return [*fresh, *fit_effects(settings, trials).promising(number - len(fresh), among=among)]
 
 
 def _explore(settings: Sequence[SearchedSetting], trials: Sequence[Trial], number: int, *, seed: int) -> list[Options]:

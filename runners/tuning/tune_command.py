@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 EXIT_FAILED = 1
 TRIALS = 24
-"""Of each arm, unless minutes are given."""
+"""How many for each arm, unless minutes are given."""
 RESULT, PAGE, PLAN = "tuning.json", "tuning.html", "tuned.yaml"
 """Files of a results folder."""
 Run = Callable[..., "Comparison"]
@@ -102,7 +102,7 @@ def begin(root: Path, asked: Asked) -> None:
         if unlike:
             told = ", ".join(f"{name} {getattr(before, name)} -> {getattr(asked, name)}" for name in unlike)
             raise RecordError(f"'{root}' holds another search ({told}); go on with what it was asked for, or give another folder")
-    elif root.exists() and any(root.iterdir()):
+    elif root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise RecordError(f"'{root}' is not empty and holds no search; give another folder with -o")
     else:
         write_result(path, asked.model_dump_json(indent=1) + "\n")
@@ -171,7 +171,7 @@ def compose(search: Search, wanted: Confirmation, comparison: Comparison | None,
         confidence=search.plan.measurement.confidence,
         pairs=pairs,
         headline=headline(arms, pairs),
-        warnings=[*lossy_warnings(arms), *(comparison.warnings if comparison else [])],
+        warnings=lossy_warnings(arms),
     )
 
 
