@@ -87,7 +87,7 @@ class Effects:
         top = int(np.argmax(means))
         taken, least = sets[top], means[top] - max(margin, deviations[top] / 2)
         while taken:
-            fewer = [{name: value for name, value in taken.items() if name != left} for left in taken]
+            fewer = one_fewer(taken)
             means, _ = self.predict(fewer)
             if means.max() < least:
                 break
@@ -105,6 +105,11 @@ def option_sets(settings: Sequence[SearchedSetting]) -> list[Options]:
     grid = itertools.islice(itertools.product(*(one.values for one in settings)), MOST_SETS)
     sets = [normal(settings, dict(zip((one.option for one in settings), values, strict=True))) for values in grid]
     return [dict(key) for key in dict.fromkeys(tuple(one.items()) for one in sets) if key]
+
+
+def one_fewer(options: Options) -> list[Options]:
+    """An option set without each of its options in turn."""
+    return [{name: value for name, value in options.items() if name != left} for left in options]
 
 
 def fit_effects(settings: Sequence[SearchedSetting], trials: Sequence[Trial]) -> Effects:

@@ -34,7 +34,7 @@ def pair_table(tuning: Tuning) -> Table:
 
 
 def settings_table(tuning: Tuning) -> Table:
-    """Of each arm every setting: from its default to what tuning took, and what that does by itself."""
+    """Every setting of each arm: from its default to what tuning took, and what that does by itself."""
     titles = {name: name for name in ("arm", "setting", "default", "tuned", "effect", "interval")}
     rows = []
     for arm in tuning.arms:

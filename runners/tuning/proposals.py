@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from measurement.errors import PlanError
-from reports.tuning.effects import fit_effects, normal, option_sets
+from reports.tuning.effects import fit_effects, normal, one_fewer, option_sets
 from reports.tuning.tuning_schema import Options, SearchedSetting, Trial
 
 MISSING = "'ringside tune' searches by Optuna, which is not installed; run: pip install 'ringside[tune]'"
@@ -45,15 +45,16 @@ def propose(settings: Sequence[SearchedSetting], trials: Sequence[Trial], number
         trials: that were measured. The same ones bring the same proposals, so that a search can go on.
         number: wanted. Fewer are returned where there are not so many.
         seed: of the whole search.
-        repeat: measure the most promising again, in the place of new ones.
+        repeat: measure the most promising again, and the best without one of its options, in the place of new ones.
     """
     failed = [trial.options for trial in trials if trial.log_ratio is None]
     known = [one for one in option_sets(settings) if one not in failed]
     guided = 0 if repeat or len(trials) < STARTUP_TRIALS else GUIDED
     fresh = [] if repeat else _explore(settings, trials, number - guided, seed=seed)
-    tried = [trial.options for trial in trials]
-    among = [one for one in known if one not in fresh and (not repeat or one in tried)]
-    return [*fresh, *fit_effects(settings, trials).promising(number - len(fresh), among=among)]
+    effects = fit_effects(settings, trials)
+    old = [*effects.tried, *one_fewer(effects.best(margin=0.0))]
+    among = [one for one in known if one not in fresh and (not repeat or one in old)]
+    return [*fresh, *effects.promising(number - len(fresh), among=among)]
 
 
 def _explore(settings: Sequence[SearchedSetting], trials: Sequence[Trial], number: int, *, seed: int) -> list[Options]:

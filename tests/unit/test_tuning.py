@@ -123,11 +123,14 @@ def test_effects_are_found_and_what_does_nothing_is_left_alone():
     effects = fit_effects(settings, trials)
     best = effects.best(margin=0.005)
     assert best["cycle_time_ms"] == 10.0
-    assert effects.estimate(best).ci_low > 1.1
+    (mean, nothing), _ = effects.predict([best, {}])
+    assert nothing == 0.0
+    assert 0.2 < mean < 0.4
     by_value = {(one.option, one.value): one.ratio for one in effects.table()}
     assert by_value["cycle_time_ms", None].value == 1.0, "the default is what all are relative to"
     assert by_value["cache_capacity", 0].ci_low < 1 < by_value["cache_capacity", 0].ci_high
-    assert fit_effects(settings, noisy_trials(settings, lambda options: 0.0)).best(margin=0.005) == {}
+    idle = fit_effects(settings, noisy_trials(settings, lambda options: 0.0))
+    assert idle.predict([idle.best(margin=0.01)])[0][0] < 0.02, "the luckiest trial is not believed"
     assert fit_effects(settings, []).best(margin=0.005) == {}
 
 
@@ -181,7 +184,7 @@ def test_arms_take_turns_with_their_own_defaults_and_the_answer_is_a_plan_of_fre
     assert confirmation.baseline == "ddp-tuned"
     assert confirmation.asked_arms() == ["hvd-tuned"]
     assert set(confirmation.arms) >= {"ddp-tuned", "hvd-tuned", "hvd-default", "ddp-matched", "hvd-matched"}
-    assert confirmation.arms["hvd-tuned"].options == {"cycle_time_ms": confirmation.arms["hvd-tuned"].options["cycle_time_ms"]}
+    assert confirmation.arms["hvd-tuned"].options["cycle_time_ms"] in (5.0, 10.0)
     assert confirmation.arms["hvd-matched"].options == {"fusion_threshold_mb": 25.0}
     assert plan_text(confirmation) == (root / "tuned.yaml").read_text()
 
