@@ -49,7 +49,7 @@ def propose(settings: Sequence[SearchedSetting], trials: Sequence[Trial], number
     """
     failed = [trial.options for trial in trials if trial.log_ratio is None]
     known = [one for one in option_sets(settings) if one not in failed]
-    guided = 0 if repeat or len(trials) < STARTUP_TRIALS else GUIDED
+    guided = GUIDED if number > GUIDED and len(trials) >= STARTUP_TRIALS else 0
     fresh = [] if repeat else _explore(settings, trials, number - guided, seed=seed)
     effects = fit_effects(settings, trials)
     old = [*effects.tried, *one_fewer(effects.best(margin=0.0))]

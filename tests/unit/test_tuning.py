@@ -129,6 +129,8 @@ def test_effects_are_found_and_what_does_nothing_is_left_alone():
     by_value = {(one.option, one.value): one.ratio for one in effects.table()}
     assert by_value["cycle_time_ms", None].value == 1.0, "the default is what all are relative to"
     assert by_value["cache_capacity", 0].ci_low < 1 < by_value["cache_capacity", 0].ci_high
+    for number in (1, 3):
+        assert len(propose(settings, trials, number, seed=1, repeat=False)) == number
     idle = fit_effects(settings, noisy_trials(settings, lambda options: 0.0))
     assert idle.predict([idle.best(margin=0.01)])[0][0] < 0.02, "the luckiest trial is not believed"
     assert fit_effects(settings, []).best(margin=0.005) == {}
