@@ -128,7 +128,7 @@ def finish(search: Search, run: Run, *, sampler: str) -> bool:
     write_result(search.root / RESULT, tuning.model_dump_json(indent=1) + "\n")
     write_result(search.root / PAGE, tuning_page(tuning, link="confirm/report.html" if comparison else None))
     show(tuning, search.root)
-    return comparison is None or all(arm.status == "ok" for arm in comparison.arms)
+    return comparison is None or comparison.is_ok
 
 
 def plan_text(plan: Plan) -> str:
