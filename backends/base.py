@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from backends.search_space import Setting
 from measurement.communicator import Communicator
 from measurement.conditions.disturbing_variables import Library, refusal
 from measurement.errors import PlanError
@@ -229,6 +230,19 @@ class Backend(ABC):
     def environment(self) -> dict[str, str]:
         """Variables the library must find when a rank starts; the launcher sets them. Read nothing from the environment."""
         return {}
+
+    def search_space(self, *, has_buffers: bool, several_hosts: bool) -> Sequence[Setting]:
+        """Options that ``ringside tune`` may search, with this transport and these options; none: it cannot be tuned. No I/O.
+
+        Args:
+            has_buffers: whether the model has any, such as batch-norm statistics.
+            several_hosts: whether ranks run on more than one.
+        """
+        return ()
+
+    def users_code(self) -> list[str]:
+        """These options as lines of a user's own script and shell, without those at their defaults. No I/O."""
+        return []
 
     @abstractmethod
     def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:

@@ -18,14 +18,17 @@ from torch.optim import Optimizer
 from backends.base import BuildOptimizer, Prepared
 from backends.carried_tensors import named_tensors
 from backends.remade_optimizer import STATE_HOOKS, STEP_HOOKS, require_no_hooks, require_remade, share_attributes, share_hooks
+from backends.search_space import Setting
 from backends.torch_distributed import ProcessGroupOptions, TorchDistributed
 from measurement.errors import PlanError, shortened
 
+MIB = 1024 * 1024
 CommHook = Literal["none", "allreduce", "fp16", "bf16", "powersgd"]
 
 
 NOT_THE_CONSTRUCTORS = {
     *ProcessGroupOptions.model_fields,
+    "first_bucket_mb",
     "comm_hook",
     "powersgd_rank",
     "powersgd_start_step",
@@ -40,6 +43,9 @@ class DDPOptions(ProcessGroupOptions):
 
     bucket_cap_mb: float | None = Field(default=None, gt=0)
     """MiB of gradients exchanged at once. PyTorch's default is 25, after a first bucket of 1."""
+    first_bucket_mb: float | None = Field(default=None, gt=0)
+    """MiB of the first bucket (``torch.distributed._DEFAULT_FIRST_BUCKET_BYTES``), where ``bucket_cap_mb`` is left out: what is
+    given there holds for the first one, too."""
     gradient_as_bucket_view: bool = False
     """Let gradients be views of the buckets, which saves memory and a copy."""
     static_graph: bool = False
@@ -153,8 +159,39 @@ class DDP(TorchDistributed):
                 f"comm_hook 'powersgd' over gloo deadlocks with two or more buckets (bucket_cap_mb = "
                 f"{options.bucket_cap_mb or 25}); set bucket_cap_mb: 100 or more so that one bucket holds the model"
             )
+        if options.first_bucket_mb is not None and options.bucket_cap_mb is not None:
+            raise PlanError(
+                f"first_bucket_mb {options.first_bucket_mb:g} beside bucket_cap_mb {options.bucket_cap_mb:g}: DDP gives the first "
+                "bucket the size of the others as soon as that is set; leave one of them out"
+            )
         if options.static_graph and self.micro_steps > 1:
             raise PlanError("static_graph and micro_steps > 1 do not work together in PyTorch's DDP (no_sync); drop one")
+
+    def search_space(self, *, has_buffers: bool, several_hosts: bool) -> list[Setting]:
+        """Bucket sizes, views, a static graph where gradients are not accumulated, buffers where there are any; hooks lose bits."""
+        space = [
+            Setting(option="bucket_cap_mb", values=(1.0, 5.0, 10.0, None, 50.0, 100.0, 400.0), is_size=True),
+            Setting(option="first_bucket_mb", values=(0.25, None, 5.0), only_with={"bucket_cap_mb": None}),
+            Setting(option="gradient_as_bucket_view", values=(False, True)),
+        ]
+        if self.micro_steps == 1 and not self.options.find_unused_parameters:
+            space.append(Setting(option="static_graph", values=(False, True)))
+        if has_buffers:
+            space.append(Setting(option="broadcast_buffers", values=(False, True)))
+        return [*space, Setting(option="comm_hook", values=("none", "bf16", "fp16"), is_lossy=True)]
+
+    def users_code(self) -> list[str]:
+        """The wrapper's arguments, and what is set around it."""
+        options, given = self.options, self.options.model_dump(exclude_defaults=True)
+        names = [name for name in given if name == "broadcast_buffers" or name not in NOT_THE_CONSTRUCTORS]
+        arguments = ", ".join(["model", *(f"{name}={given[name]!r}" for name in names)])
+        first = options.first_bucket_mb
+        hook = f"model.register_comm_hook(None, default_hooks.{options.comm_hook}_compress_hook)"
+        return [
+            *([] if first is None else [f"torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = {int(first * MIB)}"]),
+            f"model = DistributedDataParallel({arguments})",
+            *([hook] if options.comm_hook in ("fp16", "bf16") else []),
+        ]
 
     def check_model(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
         """DDP waits for every gradient, unless an option has it look for those that do not come."""
@@ -182,6 +219,8 @@ class DDP(TorchDistributed):
         arguments |= _buffer_arguments(self.options.broadcast_buffers)
         if self._device.type == "cuda":
             arguments["device_ids"] = [self._device.index]
+        if self.options.first_bucket_mb is not None:
+            dist._DEFAULT_FIRST_BUCKET_BYTES = int(self.options.first_bucket_mb * MIB)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             wrapped = DistributedDataParallel(model, **arguments)

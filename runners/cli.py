@@ -19,6 +19,7 @@ from runners.processes.process_exit import begin_in_utf8, interrupted_code, run_
 from runners.project_command import project
 from runners.scripts.ab_command import ab_command
 from runners.submission.submit_command import status, submit
+from runners.tuning.tune_command import tune_command
 
 if TYPE_CHECKING:
     from measurement.plans.plan import Plan
@@ -180,8 +181,9 @@ def measure(
     resume_elsewhere: bool = False,
     earlier: Earlier | None = None,
     timings: bool = False,
+    is_shown: bool = True,
 ) -> Comparison:
-    """Measure and show, then tell the trackers. On Ctrl-C what was measured is shown, and how to go on (``again``)."""
+    """Measure and show, then tell the trackers; neither, where it is a part of something larger. On Ctrl-C, how to go on."""
     from runners.driver.progress import LaunchProgress
 
     run: ComparisonRun | None = None
@@ -191,12 +193,13 @@ def measure(
             run.prepare()
             comparison = run.run()
     except (KeyboardInterrupt, RingsideError) as error:
-        if run is not None and run.comparison is not None:  # it is measured, as far as it came
+        if run is not None and run.comparison is not None and is_shown:  # it is measured, as far as it came
             show(run.comparison, folder)
         if isinstance(error, KeyboardInterrupt):
             raise interrupted_by_user(again) from None
         raise
-    show(comparison, folder, tells=True, timings=timings)
+    if is_shown:
+        show(comparison, folder, tells=True, timings=timings)
     return comparison
 
 
@@ -231,6 +234,7 @@ def interrupted_by_user(again: Sequence[str]) -> typer.Exit:
 
 
 app.command()(ab_command(measure))
+app.command()(tune_command(measure))
 
 
 @app.command()

@@ -17,12 +17,13 @@ from backends.base import Backend, BuildOptimizer, Prepared, Store, bytes_of, te
 from backends.carried_tensors import require_reduced, require_sent, state_tensors
 from backends.horovod.communicator import HorovodCommunicator
 from backends.horovod.optimizer import HorovodPrepared, carry_over, require_wrappable
-from backends.horovod.options import HorovodOptions, knobs_asked_for, knobs_in_force
+from backends.horovod.options import HorovodOptions, knobs_asked_for, knobs_in_force, space_of, users_code
 from backends.horovod.rendezvous import is_without_rendezvous, rendezvous_over_gloo
 from backends.horovod.tensors import REDUCED, LayoutKept, broadcast_state, of_another_layout
 from backends.horovod.timeline import traced
 from backends.mpi.library import find_wheel
 from backends.remade_optimizer import constructor_needs, without_constructor
+from backends.search_space import Setting
 from measurement.communicator import Communicator
 from measurement.errors import LaunchError, PlanError, shortened
 from measurement.records.trace import Span
@@ -104,6 +105,13 @@ class Horovod(Backend):
     def environment(self) -> dict[str, str]:
         """The knobs Horovod reads once, when it starts."""
         return knobs_asked_for(self.options, transport=self.transport)
+
+    def search_space(self, *, has_buffers: bool, several_hosts: bool) -> list[Setting]:
+        """Fusion, cycle, cache, groups; hierarchical all_reduce where there are several hosts; compression loses bits."""
+        return space_of(transport=self.transport, several_hosts=several_hosts)
+
+    def users_code(self) -> list[str]:
+        return users_code(self.options)
 
     def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
         """``hvd.init()``. Collective. Horovod meets by its launcher's variables; ``store`` is used where there are none."""

@@ -10,6 +10,8 @@ from pydantic import Field
 
 from measurement.plans.settings import PlanOptions
 
+from backends.search_space import Setting
+
 MIB = 1024 * 1024
 DEFAULTS = {
     "fusion_threshold_bytes": ("HOROVOD_FUSION_THRESHOLD", 128 * MIB),
@@ -17,6 +19,10 @@ DEFAULTS = {
     "cache_capacity": ("HOROVOD_CACHE_CAPACITY", 1024),
 }
 """Variable and default of Horovod 0.28.1, by the setting's name in a record."""
+TUNED = {*(variable for variable, _ in DEFAULTS.values()), "HOROVOD_HIERARCHICAL_ALLREDUCE"}
+"""Variables that stand for options."""
+CONSTRUCTORS = {"compression", "gradient_predivide_factor", "num_groups", "sparse_as_dense"}
+"""Options that ``hvd.DistributedOptimizer`` takes by these names."""
 WHILE_STOPPED_S = 7 * 24 * 3600
 """How long Horovod shall wait for its peers over Gloo. Its threads talk all the time, so an arm is stopped amid a wait, and a
 wait that is over its 30 s when the arm goes on has failed, whatever has arrived. That ranks are gone is seen by other means."""
@@ -43,6 +49,8 @@ class HorovodOptions(PlanOptions):
     """HOROVOD_CYCLE_TIME in milliseconds. Horovod's default is 1."""
     cache_capacity: int | None = Field(default=None, ge=0)
     """HOROVOD_CACHE_CAPACITY. Horovod's default is 1024."""
+    hierarchical_allreduce: bool | None = None
+    """HOROVOD_HIERARCHICAL_ALLREDUCE: within each host first, then between hosts. NCCL under MPI only; not Horovod's default."""
 
 
 def knobs_asked_for(options: HorovodOptions, *, transport: str | None) -> dict[str, str]:
@@ -52,10 +60,39 @@ def knobs_asked_for(options: HorovodOptions, *, transport: str | None) -> dict[s
         "HOROVOD_FUSION_THRESHOLD": None if megabytes is None else int(megabytes * MIB),
         "HOROVOD_CYCLE_TIME": options.cycle_time_ms,
         "HOROVOD_CACHE_CAPACITY": options.cache_capacity,
+        "HOROVOD_HIERARCHICAL_ALLREDUCE": None if options.hierarchical_allreduce is None else int(options.hierarchical_allreduce),
         "HOROVOD_CPU_OPERATIONS": transport if transport in ("gloo", "mpi") else None,
         "HOROVOD_GLOO_TIMEOUT_SECONDS": None if transport == "mpi" else WHILE_STOPPED_S,
     }
     return {name: str(value) for name, value in knobs.items() if value is not None}
+
+
+def space_of(*, transport: str | None, several_hosts: bool) -> list[Setting]:
+    """What of Horovod may be searched; compression loses bits."""
+    space = [
+        Setting(
+            option="fusion_threshold_mb",
+            values=(0.0, 1.0, 4.0, 16.0, 64.0, None, 256.0),
+            variable="HOROVOD_FUSION_THRESHOLD",
+            is_size=True,
+        ),
+        Setting(option="cycle_time_ms", values=(0.1, 0.5, None, 2.5, 5.0, 10.0), variable="HOROVOD_CYCLE_TIME"),
+        Setting(option="cache_capacity", values=(0, None), variable="HOROVOD_CACHE_CAPACITY"),
+        Setting(option="num_groups", values=(0, 1, 4)),
+    ]
+    if several_hosts and transport == "nccl":
+        values = (None, True)
+        space.append(Setting(option="hierarchical_allreduce", values=values, variable="HOROVOD_HIERARCHICAL_ALLREDUCE"))
+    return [*space, Setting(option="compression", values=("none", "fp16"), is_lossy=True)]
+
+
+def users_code(options: HorovodOptions) -> list[str]:
+    """The variables for the shell, and the optimizer's arguments."""
+    variables = [f"export {name}={value}" for name, value in knobs_asked_for(options, transport="mpi").items() if name in TUNED]
+    given = options.model_dump(include=CONSTRUCTORS, exclude_defaults=True)
+    shown = {name: f"hvd.{name.title()}.{value}" if name == "compression" else repr(value) for name, value in given.items()}
+    arguments = ", ".join(["optimizer", "named_parameters=model.named_parameters()", *(f"{n}={v}" for n, v in shown.items())])
+    return [*variables, f"optimizer = hvd.DistributedOptimizer({arguments})"]
 
 
 def knobs_in_force(environment: Mapping[str, str]) -> dict[str, Any]:

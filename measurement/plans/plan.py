@@ -335,8 +335,8 @@ class Plan(Section):
     baseline: str
     """The reference arm. A ratio is an arm's throughput divided by the baseline's."""
     question: str | None = None
-    """The backend or arm that the headline is about. None: Horovod's arms; where the baseline is Horovod's, all others; where
-    there is no Horovod, every candidate."""
+    """The backend or arm that the headline is about, or how arms' names end, such as ``tuned`` for ``hvd-tuned``. None: Horovod's
+    arms; where the baseline is Horovod's, all others; where there is no Horovod, every candidate."""
     arms: dict[str, Arm] = Field(min_length=1)
     """What is compared, by names of your choice. In a file, an option whose value is a list makes an arm of each value."""
     allow: list[str] = []
@@ -532,7 +532,8 @@ class Plan(Section):
         """The candidates that the plan's question is about, see ``question``."""
         candidates = {name: self.arms[name] for name, role in self.roles().items() if role == "candidate"}
         if self.question is not None:
-            return [name for name, arm in candidates.items() if self.question in (name, arm.backend)]
+            ending = f"-{self.question}"
+            return [name for name, arm in candidates.items() if self.question in (name, arm.backend) or name.endswith(ending)]
         baseline = self.arms[self.baseline].backend
         unlike = [name for name, arm in candidates.items() if (arm.backend == HOROVOD) != (baseline == HOROVOD)]
         return unlike or list(candidates)

@@ -77,7 +77,7 @@ class RankReport(Written):
     model: dict[str, Any] = {}
     """Class, number of parameters and bytes of gradient of the model."""
     kept_bytes: dict[str, int] = {}
-    """Bytes of ``parameters`` and ``optimizer_state`` that this rank keeps: a share of them where the backend shards.
+    """Bytes of ``parameters``, ``buffers`` and ``optimizer_state`` that this rank keeps: a share where the backend shards.
 
     A result and not a condition: before the first step there is no state.
     """

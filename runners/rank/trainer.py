@@ -294,6 +294,7 @@ class Trainer:
         }
         kept = {
             "parameters": sum(map(local_bytes, bare.parameters())),
+            "buffers": sum(map(local_bytes, bare.buffers())),
             "optimizer_state": sum(map(local_bytes, self.prepared.kept_optimizer_state())),
         }
         group = {k: v for k, v in optimizer.param_groups[0].items() if isinstance(v, int | float | bool | str)}

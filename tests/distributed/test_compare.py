@@ -93,7 +93,7 @@ def test_ddps_options_reach_the_library_and_one_process_may_take_the_place_of_al
     arms = {
         "plain": arm(),
         "buckets": arm(comm_hook="bf16", bucket_cap_mb=0.05, gradient_as_bucket_view=True, broadcast_buffers=False),
-        "fp16": arm(comm_hook="fp16", static_graph=True),
+        "fp16": arm(comm_hook="fp16", static_graph=True, first_bucket_mb=0.05),
         "powersgd": arm(comm_hook="powersgd", bucket_cap_mb=100),
         "all": {"backend": f"{ALL_BATCHES}:OneForAll", "launcher": "spawn"},
     }
@@ -105,6 +105,7 @@ def test_ddps_options_reach_the_library_and_one_process_may_take_the_place_of_al
     assert records[0, "plain"].ranks[0].environment.items() >= KEEP_FREED_MEMORY.items()
     assert len(records[0, "buckets"].ranks[0].backend["bucket_sizes_bytes"]) > 1
     assert len(records[0, "plain"].ranks[0].backend["bucket_sizes_bytes"]) == 1
+    assert len(records[0, "fp16"].ranks[0].backend["bucket_sizes_bytes"]) == 2, "a first bucket of its own"
     assert records[0, "plain"].parity.gradient_error < 1e-5
     assert 1e-6 < records[0, "fp16"].parity.gradient_error < 2e-3
     assert records[0, "powersgd"].parity.gradient_error is None

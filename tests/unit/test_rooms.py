@@ -40,6 +40,7 @@ INNER_ROOMS = {
     "runners/doctor": {"launchers", "processes"},
     "runners/scripts": {"driver", "hosts", "launchers", "planning", "probe", "processes", "protocol"},
     "runners/submission": {"planning"},
+    "runners/tuning": {"hosts", "planning"},
     "reports/statistics": set(),
     "reports/conclusions": {"statistics"},
     "reports/wording": {"conclusions", "statistics"},
@@ -49,6 +50,7 @@ INNER_ROOMS = {
     "reports/charts": {"conclusions", "statistics", "wording", "tables"},
     "reports/formats": {"conclusions", "statistics", "wording", "scripts", "tables", "charts"},
     "reports/projection": {"wording", "tables", "formats"},
+    "reports/tuning": {"conclusions", "statistics", "wording", "tables", "charts", "formats"},
     "reports/regressions": {"conclusions", "statistics", "wording", "scripts", "tables", "charts", "formats"},
 }
 """What each room of a room may import of the others beside it: driver and rank know each other only through the protocol."""

@@ -1,0 +1,1 @@
+"""``ringside tune``: searches each arm's settings on one budget, and confirms what it found by fresh launches."""
