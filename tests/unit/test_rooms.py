@@ -46,7 +46,7 @@ INNER_ROOMS = {
     "reports/tables": {"conclusions", "wording", "scripts"},
     "reports/charts": {"conclusions", "statistics", "wording", "tables"},
     "reports/formats": {"conclusions", "statistics", "wording", "scripts", "tables", "charts"},
-    "reports/projection": {"wording", "tables", "formats"},
+    "reports/projection": {"conclusions", "statistics", "wording", "tables", "formats"},
     "reports/regressions": {"conclusions", "statistics", "wording", "scripts", "tables", "charts", "formats"},
 }
 """What each room of a room may import of the others beside it: driver and rank know each other only through the protocol."""
