@@ -122,7 +122,7 @@ def show_pairs(series: Sequence[Series], cases: Sequence[tuple[int, int]]) -> No
 
 
 FORMS = {
-    "all": Prior().shares,
+    "built in": Prior().shares,
     "all alike": (1.0,) * 7,
     "below 1": (1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0),
     "ring": (0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0),
@@ -134,9 +134,9 @@ PRIORS = {
         step=step, exchange=exchange, straggle=straggle, shares=shares
     )
     for name, shares in FORMS.items()
-    for step in (0.05, 0.15, 0.3)
-    for exchange in (0.05, 0.15, 0.3)
-    for straggle in (0.01, 0.04, 0.08)
+    for step in (0.1, 0.3, 1.0)
+    for exchange in (0.05, 0.1, 0.2)
+    for straggle in (0.02, 0.08)
 }
 
 
@@ -179,8 +179,10 @@ def show_leave_one_out(series: Sequence[Series], cases: Sequence[tuple[int, int]
     for name in dict.fromkeys(one.name for one, *_ in fitting):
         scores = {prior: sum(one.density for one in told if one.series != name) for prior, told in found.items()}
         best = max(scores, key=lambda prior: scores[prior])
-        left_out += [one for one in found[best] if one.series == name]
-        print(f"  {name[-60:]:<62}{left_out[-1].error:>+7.1%} at {left_out[-1].place:.2f} of its half: {best}")
+        own = [one for one in found[best] if one.series == name]
+        left_out += own
+        told = ", ".join(f"{one.error:+.1%} at {one.place:.2f} of its half" for one in own)
+        print(f"  {name[-60:]:<62}{told}: {best}")
     errors, places = (np.abs([getattr(one, name) for one in left_out]) for name in ("error", "place"))
     print(f"  error {errors.mean():.1%} (worst {errors.max():.1%}), {np.mean(places <= 1):.0%} inside, farthest {places.max():.2f}")
     means = [np.mean([abs(one.error) for one in told]) for told in found.values()]

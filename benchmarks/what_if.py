@@ -172,7 +172,7 @@ def simulate(number: int) -> None:
         step, rate = step_of(random), float(10 ** random.uniform(-1, 1.5))
         other = rate * float(10 ** random.uniform(-1, 1))
         _, told = step(rate)
-        scale = 10**6  # rates are whole bits
+        scale = 10**9  # rates are whole bits
         terms = pd.DataFrame({name: [told[name]] for name in ("step", "exposed_exchange")})
         one = Told(
             terms=terms,

@@ -44,10 +44,10 @@ BISECTIONS = 40
 class Prior:
     """How large the terms are taken to be before anything is measured."""
 
-    step: float = 0.15
+    step: float = 0.3
     """Width of its half-Cauchy prior, as a share of the level."""
-    exchange: float = 0.15
-    straggle: float = 0.04
+    exchange: float = 0.1
+    straggle: float = 0.08
     """Mean of its exponential prior."""
     shares: tuple[float, ...] = (2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0)
     """Weights of ``SHARES``."""

@@ -35,7 +35,7 @@ class Told:
     quiet_s: pd.Series
     """By launch, what a step takes besides backward: the link has nothing to carry then."""
     link_bits: float
-    """Of a step, over the busiest link and the busier way; 0 where none were counted."""
+    """What a step sends over the busiest link, the busier way; 0 where none were counted."""
     link_rate: int | None
     """Bits per second of the links while they were measured; None: not shaped."""
     throughput: float
@@ -108,7 +108,7 @@ def _positive(bounds: Bounds | str) -> Bounds | str:
 
 
 def _figures(name: str, told: Told, bounds: Bounds, *, confidence: float) -> WhatIfArm:
-    """Of the throughput measured, and how many times as much it would be."""
+    """Throughput, and how many times it is what was measured."""
     now, made = told.terms["step"], []
     for scale, logs in ((told.throughput, 0.0), (1.0, np.log(now))):
         fast, slow = (
@@ -166,7 +166,7 @@ def _with_spare_core(told: Told) -> Bounds | str:
 
 
 def _with_link(rate: int, told: Told) -> Bounds | str:
-    """The same bytes at another rate: at most nothing more of them is hidden, at least all of backward hides them."""
+    """Send the bytes at another rate: at most nothing more of them is hidden, at least all of backward hides them."""
     if not told.link_bits:
         return "no bytes of its exchange were counted between hosts"
     step, alone = told.terms["step"], told.terms["step"] - told.terms["exposed_exchange"]

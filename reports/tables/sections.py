@@ -47,6 +47,7 @@ def sections(comparison: Comparison) -> list[Section]:
     arms = comparison.arms
     against = comparison.against
     said = ". ".join([against.remedy, *against.notes]) if against else ""
+    what_if = what_if_table(comparison.what_if), what_if_caption(comparison.what_if)
     resources = resource_table(comparison), resource_caption(comparison)
     made = [
         Section("resources", "Per device, memory, energy, cost", *resources),
@@ -60,7 +61,7 @@ def sections(comparison: Comparison) -> list[Section]:
             Section("threads", "", threads_table(comparison)),
             Section("ranks", "Ranks and hosts", rank_table(comparison), rank_caption(arms, comparison.sample_unit)),
             Section("links", "Bytes per link", link_table(arms), link_caption(arms)),
-            Section("what_if", "What if", what_if_table(comparison.what_if), what_if_caption(comparison.what_if)),
+            Section("what_if", "Without one cause of lost time", *what_if),
             *made,
         ]
     if comparison.are_scripts:
