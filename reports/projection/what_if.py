@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import pandas as pd
 
 from measurement.plans.settings import parse_plan_rate
@@ -109,27 +108,43 @@ def _positive(bounds: Bounds | str) -> Bounds | str:
 
 def _figures(name: str, told: Told, bounds: Bounds, *, confidence: float) -> WhatIfArm:
     """Throughput, and how many times it is what was measured."""
-    now, made = told.terms["step"], []
-    for scale, logs in ((told.throughput, 0.0), (1.0, np.log(now))):
-        fast, slow = (
-            log_interval(scale * math.exp(np.log(now / step).mean()), logs - np.log(step), confidence=confidence) for step in bounds
-        )
-        made.append(Estimate(value=math.sqrt(fast.value * slow.value), ci_low=slow.ci_low, ci_high=fast.ci_high))
-    return WhatIfArm(arm=name, throughput_per_s=made[0], gain=made[1])
+    ends: list[tuple[Estimate, Estimate]] = []
+    for step in bounds:
+        gains = _log(told.terms["step"] / step)
+        gain = math.exp(gains.mean())
+        rate = log_interval(told.throughput * gain, _log(1 / step), confidence=confidence)
+        ends.append((rate, log_interval(gain, gains, confidence=confidence)))
+    throughput, times = (
+        Estimate(value=math.sqrt(fast.value * slow.value), ci_low=slow.ci_low, ci_high=fast.ci_high)
+        for fast, slow in zip(*ends, strict=True)
+    )
+    return WhatIfArm(arm=name, throughput_per_s=throughput, gain=times)
+
+
+def _log(values: pd.Series) -> pd.Series:
+    return values.map(math.log)
+
+
+def _longer(one: pd.Series, other: pd.Series) -> pd.Series:
+    return one.where(one > other, other)
+
+
+def _shorter(one: pd.Series, other: pd.Series) -> pd.Series:
+    return one.where(one < other, other)
 
 
 def _fastest(found: Mapping[str, Bounds], *, confidence: float) -> list[str]:
     """The arms than which none is shown to be faster, the leader's intervals against all others held at once; none of one arm."""
     if len(found) < 2:
         return []
-    leader = min(found, key=lambda name: float(sum(np.log(step).mean() for step in found[name])))
+    leader = min(found, key=lambda name: float(sum(_log(step).mean() for step in found[name])))
     each = 1 - (1 - confidence) / (len(found) - 1)
     return [leader, *(name for name in found if name != leader and not _beats(found[leader], found[name], confidence=each))]
 
 
 def _beats(ours: Bounds, theirs: Bounds, *, confidence: float) -> bool:
     """Whether our longest step is shorter than their shortest, beyond chance."""
-    found = t_interval((np.log(theirs[0]) - np.log(ours[1])).dropna(), confidence=confidence)
+    found = t_interval((_log(theirs[0]) - _log(ours[1])).dropna(), confidence=confidence)
     return found is not None and found.ci_low is not None and found.ci_low > 0
 
 
@@ -157,12 +172,12 @@ def _with_spare_core(told: Told) -> Bounds | str:
     waits = waits.reindex(terms.index)
     if waits.isna().any(axis=None):
         return "the kernel does not tell who had the core"
-    hidden = np.minimum(terms["exposed_exchange"].clip(lower=0), kinds["sync"]["library_s"].reindex(terms.index))
-    least = np.minimum(waits["sync"], waits["local"] + _given_back(told)).clip(lower=0)
+    hidden = _shorter(terms["exposed_exchange"].clip(lower=0), kinds["sync"]["library_s"].reindex(terms.index))
+    least = _shorter(waits["sync"], waits["local"] + _given_back(told)).clip(lower=0)
     longest = terms["step"] - least
-    most = np.maximum(waits["sync"], waits["local"] + hidden)
+    most = _longer(waits["sync"], waits["local"] + hidden)
     running = kinds["local"]["running_s"].reindex(terms.index)
-    return np.minimum(longest, np.maximum(terms["step"] - most, running)), longest
+    return _shorter(longest, _longer(terms["step"] - most, running)), longest
 
 
 def _with_link(rate: int, told: Told) -> Bounds | str:
@@ -174,10 +189,10 @@ def _with_link(rate: int, told: Told) -> Bounds | str:
     quiet_s = told.quiet_s.reindex(step.index)
     if told.link_rate and rate > told.link_rate:
         in_tail_s = (now_s - (alone - quiet_s)).clip(lower=0)  # what backward cannot have hidden
-        longest = np.maximum(step - in_tail_s * (1 - told.link_rate / rate), alone)
-        return np.minimum(np.maximum(step - (now_s - then_s), alone), longest), longest
-    shortest = np.maximum(step, quiet_s + then_s)
-    return shortest, np.maximum(step + then_s - now_s, shortest)
+        longest = _longer(step - in_tail_s * (1 - told.link_rate / rate), alone)
+        return _shorter(_longer(step - (now_s - then_s), alone), longest), longest
+    shortest = _longer(step, quiet_s + then_s)
+    return shortest, _longer(step + then_s - now_s, shortest)
 
 
 def links_of(rate: int, *, is_shaped: bool) -> Scenario:
