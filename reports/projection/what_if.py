@@ -210,7 +210,7 @@ def links_of(rate: int, *, is_shaped: bool) -> Scenario:
 SCENARIOS = (
     Scenario(
         name="a free network",
-        assumes="no exchange at all, neither on links nor on cores: steps as measured without exchange",
+        assumes="no exchange at all, neither on links nor on cores; steps as measured without it",
         steps=partial(_without, "exposed_exchange"),
     ),
     Scenario(
