@@ -1,9 +1,11 @@
 """How well ``ringside project`` foretells throughput: on published series, and on synthetic ones of which the truth is known.
 
-    python benchmarks/projection.py SERIES.csv [--cases 16:32,32:128] [--replications 40]
+    python benchmarks/projection.py SERIES.csv [--cases 16:32,32:128] [--without SERIES] [--replications 40]
 
 - Each case N:M projects every series that has both sizes from at most N ranks to M. Printed: the error of the projection and of
   the yardsticks, how wide the interval is, and whether it holds what was measured.
+- Leave one out: forms and widths of the priors are chosen anew for each series, by the other series alone (the largest sum of log
+  densities of what came), and that series is projected with them. Printed: errors, and where in the interval the figure came.
 - Pairs: the ratio of any two series of the file, from the same case, as a study projects the ratio of two arms.
 - Synthetic: step times of a ring or tree with latency, of overlapped exchange and of stragglers, with noise between 0.4% on one
   host and up to 9% at 32. The truth is the time without noise; an interval has to hold one more noisy figure.
@@ -21,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from reports.estimate import Estimate
+from reports.projection.growth_model import Prior, fit_growth
 from reports.projection.project import project
 from reports.projection.projection_schema import Prediction
 from reports.projection.series import Series, read_series
@@ -118,6 +121,74 @@ def show_pairs(series: Sequence[Series], cases: Sequence[tuple[int, int]]) -> No
             print(f"ratios of {len(errors)} pairs, {up_to}:{target}: error {np.mean(errors):.1%}, inside {np.mean(inside):.0%}")
 
 
+FORMS = {
+    "built in": Prior().shares,
+    "all alike": (1.0,) * 7,
+    "below 1": (1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0),
+    "ring": (0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+    "tree": (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0),
+}
+"""Weights of ``reports.projection.growth_model.SHARES``."""
+PRIORS = {
+    f"{name}, step {step}, exchange {exchange}, straggle {straggle}": Prior(
+        step=step, exchange=exchange, straggle=straggle, shares=shares
+    )
+    for name, shares in FORMS.items()
+    for step in (0.1, 0.3, 1.0)
+    for exchange in (0.05, 0.1, 0.2)
+    for straggle in (0.02, 0.08)
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Foretold:
+    """A figure under one prior."""
+
+    series: str
+    error: float
+    """Of throughput."""
+    density: float
+    """The logarithm of that of the figure which came."""
+    place: float
+    """How far from the prediction it came, in halves of the interval: above 1 is outside."""
+
+
+def foretell(one: Series, up_to: int, target: int, prior: Prior) -> Foretold:
+    """Project a series that has both sizes."""
+    series = one.up_to(up_to)
+    used = [ranks for ranks in series.samples_per_s if ranks >= one.ranks_per_host]
+    growth = fit_growth([one.hosts(ranks) for ranks in used], [one.time_s(ranks) for ranks in used], prior=prior)
+    came, hosts = math.log(one.time_s(target)), one.hosts(target)
+    means, spreads = growth.logs(hosts)
+    centre = growth.mean(hosts)
+    half = abs(growth.quantile(hosts, 0.95 if came > centre else 0.05) - centre)
+    return Foretold(
+        series=one.name,
+        error=math.exp(came - centre) - 1,
+        density=math.log(float((growth.weights * np.exp(-0.5 * ((came - means) / spreads) ** 2) / spreads).sum())),
+        place=abs(came - centre) / half,
+    )
+
+
+def show_leave_one_out(series: Sequence[Series], cases: Sequence[tuple[int, int]]) -> None:
+    """Print how well each series is met by the prior that the others choose."""
+    fitting = [(one, *case) for case in cases for one in series if {*case} <= set(one.samples_per_s)]
+    found = {name: [foretell(*given, prior) for given in fitting] for name, prior in PRIORS.items()}
+    left_out = []
+    print("\nleave one series out")
+    for name in dict.fromkeys(one.name for one, *_ in fitting):
+        scores = {prior: sum(one.density for one in told if one.series != name) for prior, told in found.items()}
+        best = max(scores, key=lambda prior: scores[prior])
+        own = [one for one in found[best] if one.series == name]
+        left_out += own
+        told = ", ".join(f"{one.error:+.1%} at {one.place:.2f} of its half" for one in own)
+        print(f"  {name[-60:]:<62}{told}: {best}")
+    errors, places = (np.abs([getattr(one, name) for one in left_out]) for name in ("error", "place"))
+    print(f"  error {errors.mean():.1%} (worst {errors.max():.1%}), {np.mean(places <= 1):.0%} inside, farthest {places.max():.2f}")
+    means = [np.mean([abs(one.error) for one in told]) for told in found.values()]
+    print(f"  each of the {len(found)} priors for all series: error {min(means):.1%} to {max(means):.1%}")
+
+
 Times = Callable[[np.ndarray], np.ndarray]
 """From hosts to a rank's time for a sample, without noise."""
 
@@ -197,11 +268,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("series", type=Path, nargs="?", help="CSV file of published series.")
     parser.add_argument("--cases", type=cases_of, default=[(16, 32), (32, 128)])
+    parser.add_argument("--without", help="Name of a series that is left out.")
     parser.add_argument("--replications", type=int, default=40)
     given = parser.parse_args()
     if given.series:
-        series = read_series(given.series)
+        series = [one for one in read_series(given.series) if one.name != given.without]
         show_published(series, given.cases)
+        show_leave_one_out(series, given.cases)
         show_pairs(series, given.cases)
     if given.replications:
         show_synthetic(given.replications)

@@ -35,8 +35,12 @@ REGISTRY = Registry(
 )
 
 
-def conclude(folder: ResultsFolder) -> Comparison:
+def conclude(folder: ResultsFolder, *, link_rates: Sequence[int] = ()) -> Comparison:
     """The comparison, from the records of a results folder; writes nothing.
+
+    Args:
+        folder: of the comparison.
+        link_rates: bits per second of links to answer "what if" for.
 
     Raises:
         RecordError: the folder is missing or damaged, or holds no record.
@@ -50,8 +54,16 @@ def conclude(folder: ResultsFolder) -> Comparison:
         raise RecordError(f"'{folder.root}' holds no launch record yet; run 'ringside compare' with this folder first")
     steps, host_use = read_steps(folder, records), folder.host_use(records)
     losses = {(record.launch, record.arm): folder.losses(record) for record in records if record.scripts and record.status == "ok"}
-    traces = folder.traces()
-    return compare(plan, records, steps, host_use=host_use, manifest=_manifest(folder), losses=losses, traces=traces)
+    return compare(
+        plan,
+        records,
+        steps,
+        host_use=host_use,
+        manifest=_manifest(folder),
+        losses=losses,
+        traces=folder.traces(),
+        link_rates=link_rates,
+    )
 
 
 def write_reports(folder: ResultsFolder, *, earlier: Earlier | None = None) -> Comparison:

@@ -513,6 +513,33 @@ class RatioSummary(Stored):
         return self.role == "control" and Estimate(value=1.0, ci_low=self.ci_low, ci_high=self.ci_high).excludes(1.0)
 
 
+class WhatIfArm(Stored):
+    """One arm in a scenario."""
+
+    arm: str
+    throughput_per_s: Estimate | None = None
+    """Bounds hold the spread of launches and, where the terms leave a step between two bounds, both of these."""
+    gain: Estimate | None = None
+    """How many times the throughput measured in the same launches."""
+    unknown: str | None = None
+    """Why nothing can be said."""
+
+
+class WhatIf(Stored):
+    """How fast the arms would be in one scenario (``reports.projection.what_if``)."""
+
+    scenario: str
+    assumes: str
+    arms: list[WhatIfArm]
+    fastest: list[str] = []
+    """The arms than which none is shown to be faster there; several are not told apart. None where fewer than two are known."""
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nothing can be said of any arm."""
+        return not any(arm.throughput_per_s for arm in self.arms)
+
+
 class SpreadFigures(Stored):
     """How much a comparison's log-ratios vary within and between launches, and what a launch costs: mean over the ratios."""
 
@@ -610,6 +637,8 @@ class Comparison(Stored):
     """Where the seconds of launches went, in their order; empty where launches do not tell, or arms ran one at a time."""
     cross_checks: list[str] = []
     """A sentence for each candidate on how it comes out one arm at a time."""
+    what_if: list[WhatIf] = []
+    """Without one cause of lost time, from the arms' terms; empty where no arm has terms."""
     spread: SpreadFigures | None = None
     """Null where nothing was timed, or a single launch."""
     choices: list[LengthChoice] = []

@@ -22,15 +22,36 @@ PROJECTION = "projection.json"
 
 def project(
     source: Annotated[
-        Path, typer.Argument(help="Results folder of a study with several sizes, or a CSV file: ranks,samples_per_s.")
+        Path,
+        typer.Argument(
+            help="Results folder of a study with several sizes, or with --what-if of a comparison; or a CSV: ranks,samples_per_s."
+        ),
     ],
-    to: Annotated[str, typer.Option("--to", metavar="N,N", help="Numbers of ranks to project to, such as 32,64.")],
+    to: Annotated[str | None, typer.Option("--to", metavar="N,N", help="Numbers of ranks to project to, such as 32,64.")] = None,
     fit_up_to: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Leave larger sizes out, to see how well they are met.")
     ] = None,
+    is_what_if: Annotated[
+        bool, typer.Option("--what-if", help="Each arm at the size measured, without one cause of lost time.")
+    ] = False,
+    links: Annotated[
+        str | None, typer.Option("--link", metavar="RATE,RATE", help="As --what-if, also with links of these rates, such as 1gbit.")
+    ] = None,
     form: Annotated[Literal["table", "csv"], typer.Option("--format", help="How the predictions are printed.")] = "table",
 ) -> None:
-    """Project throughput, efficiency and ratios of arms to sizes that were not measured, with 90% prediction intervals."""
+    """Project throughput, efficiency and ratios of arms to sizes that were not measured, with 90% prediction intervals.
+
+    With --what-if, say how fast the arms of a comparison would be without one cause of lost time, and which would be fastest.
+    """
+    if is_what_if or links is not None:
+        if to or fit_up_to:
+            raise PlanError(
+                "--to and --fit-up-to are for other sizes, --what-if and --link for the size measured; give one of both"
+            )
+        _answer_what_if(source, links, form=form)
+        return
+    if to is None:
+        raise PlanError("nothing says what to project to; give sizes, such as --to 32,64, or --what-if")
     from reports.projection.project import project as project_series
     from reports.projection.projection_tables import projection_csv, refusals
 
@@ -88,6 +109,41 @@ def _study(folder: Path) -> Study:
         raise RecordError(
             f"'{report}' is no report of runs of several sizes; make one with 'ringside report RUN RUN ...'"
         ) from error
+
+
+def _answer_what_if(source: Path, links: str | None, *, form: str) -> None:
+    from measurement.records.results import ResultsFolder
+    from reports import conclude
+    from reports.formats.console import new_console
+    from reports.formats.terminal import rich_table, shown
+    from reports.projection.projection_tables import what_if_csv
+    from reports.tables.what_if_table import what_if_caption, what_if_table
+
+    folder = ResultsFolder(source)
+    if points := folder.read_plan().points:
+        first = folder.point(next(iter(points))).root
+        raise PlanError(f"'{source}' is a study; name the folder of one of its points, such as '{first}'")
+    found = conclude(folder, link_rates=_rates(links)).what_if
+    unknown = [one for one in found if one.is_unknown]
+    for one in unknown:
+        print(f"ringside: {one.scenario}: not known: {one.arms[0].unknown}", file=sys.stderr)
+    if len(unknown) == len(found):
+        raise PlanError(f"'{source}' has no terms to answer from; they need steps without exchange (measurement: local_every)")
+    if form == "csv":
+        print(what_if_csv(found), end="")
+        return
+    console = new_console()
+    console.print(rich_table(what_if_table(found), once_per_group="scenario"))
+    console.print(shown(what_if_caption(found)), soft_wrap=True)
+
+
+def _rates(text: str | None) -> list[int]:
+    from measurement.plans.settings import parse_rate
+
+    try:
+        return [parse_rate(word) for word in text.split(",")] if text is not None else []
+    except ValueError as error:
+        raise PlanError(f"--link is {quoted(text or '')}; {error}, several divided by commas") from error
 
 
 def _write(found: Projection, folder: Path) -> None:

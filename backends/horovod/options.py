@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from measurement.plans.settings import PlanOptions
-
 from backends.search_space import Setting
+from measurement.plans.settings import PlanOptions
 
 MIB = 1024 * 1024
 DEFAULTS = {

@@ -49,6 +49,7 @@ class MarkdownReport(Report):
             *_fold("What changed?", _shown(found, ("against",))),
             *_fold("What failed?", _errors(comparison.arms)),
             *_fold("Why?", why),
+            *_fold("What if?", _shown(found, ("what_if",))),
             *_fold("How sure?", sure),
             *_fold("What does it take?", _shown(found, ("resources",))),
             *_fold("What differed?", differed),

@@ -28,19 +28,32 @@ Array = npt.NDArray[np.float64]
 STEPS = np.concatenate([[0.0], np.geomspace(0.003, 4, 24)])
 EXCHANGES = np.concatenate([[0.0], np.geomspace(0.003, 4, 36)])
 SHARES = np.array([0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0])
-SHARE_PRIOR = np.array([2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0])
 STRAGGLES = np.array([0.0, 0.005, 0.01, 0.02, 0.03, 0.045, 0.07])
 NOISES = (0.001, 0.004, 0.008, 0.016, 0.032)
 """Standard deviation of the logarithm of one figure, on one host."""
 NOISE_PRIOR = (0.1, 1.0, 1.0, 1.0, 1.0)
 """Published figures vary by 0.4% and more; less has to be seen in many sizes that fit exactly."""
-STEP_SCALE, EXCHANGE_SCALE, STRAGGLE_SCALE = 0.15, 0.15, 0.04
-"""Widths of half-Cauchy priors, and of an exponential one for stragglers."""
 NOISE_GROWTH = 0.3
 """How much of the noise of one host each doubling adds."""
 NEGLIGIBLE = 1e-4
 """Cells are left out whose weight is below this share of the largest."""
 BISECTIONS = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prior:
+    """How large the terms are taken to be before anything is measured."""
+
+    step: float = 0.3
+    """Width of its half-Cauchy prior, as a share of the level."""
+    exchange: float = 0.1
+    straggle: float = 0.08
+    """Mean of its exponential prior."""
+    shares: tuple[float, ...] = (2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0)
+    """Weights of ``SHARES``."""
+
+
+PRIOR = Prior()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,20 +95,23 @@ class Growth:
         return np.asarray(random.normal(means[chosen], spreads[chosen]))
 
 
-def fit_growth(hosts: Sequence[float], times_s: Sequence[float], errors: Sequence[float] | None = None) -> Growth:
+def fit_growth(
+    hosts: Sequence[float], times_s: Sequence[float], errors: Sequence[float] | None = None, *, prior: Prior = PRIOR
+) -> Growth:
     """Weigh the terms by measured sizes.
 
     Args:
         hosts: of each size; a single one leaves the priors as they are.
         times_s: seconds of a rank for a sample, above 0.
         errors: standard errors of the logarithms of these, beside the noise; none where not known.
+        prior: of the terms.
     """
     logs, own = np.log(times_s), np.square(np.zeros(len(times_s)) if errors is None else errors)
     terms = [_log_terms(count) for count in hosts]
     factors = np.array([_noise_factor(count) for count in hosts])
     fits = [_weigh(terms, logs, (noise * factors) ** 2 + own) for noise in NOISES]
     best = max(float(scores.max()) for scores, _, _ in fits)
-    weights = [np.exp(scores - best) * _prior() * share for (scores, _, _), share in zip(fits, NOISE_PRIOR, strict=True)]
+    weights = [np.exp(scores - best) * _weights(prior) * share for (scores, _, _), share in zip(fits, NOISE_PRIOR, strict=True)]
     least = NEGLIGIBLE * max(float(one.max()) for one in weights)
     kept = [np.flatnonzero(one > least) for one in weights]
     total = sum(float(one[cells].sum()) for one, cells in zip(weights, kept, strict=True))
@@ -132,12 +148,12 @@ def _log_terms(hosts: float) -> Array:
     return np.asarray(np.log1p(step + exchange + (STRAGGLES * doublings)[None, None, None, :])).ravel()
 
 
-@lru_cache(maxsize=1)
-def _prior() -> Array:
+@lru_cache(maxsize=8)
+def _weights(prior: Prior) -> Array:
     """Probability of each cell before anything is measured."""
-    step, exchange = (_half_cauchy(_edges(g) / s) for g, s in ((STEPS, STEP_SCALE), (EXCHANGES, EXCHANGE_SCALE)))
-    straggle = -np.expm1(-_edges(STRAGGLES) / STRAGGLE_SCALE)
-    parts = [np.diff(step), np.diff(exchange), SHARE_PRIOR, np.diff(straggle)]
+    step, exchange = (_half_cauchy(_edges(g) / s) for g, s in ((STEPS, prior.step), (EXCHANGES, prior.exchange)))
+    straggle = -np.expm1(-_edges(STRAGGLES) / prior.straggle)
+    parts = [np.diff(step), np.diff(exchange), np.array(prior.shares), np.diff(straggle)]
     one, two, three, four = (part / part.sum() for part in parts)
     return np.asarray(np.einsum("i,j,k,l->ijkl", one, two, three, four)).ravel()
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from reports.estimate import Estimate
 from reports.formats.csv_report import csv_bytes
 from reports.projection.projection_schema import BackCheck, Prediction, Projection, SeriesProjection
+from reports.schema import WhatIf
 from reports.tables.table import Row, Table, columns, row
 from reports.wording.formatting import NONE, rate, rate_interval, ratio
 
 CSV_COLUMNS = ("series", "ranks", "samples_per_s", "low", "high", "hold", "ring")
+WHAT_IF_COLUMNS = ("scenario", "arm", "samples_per_s", "low", "high", "gain", "fastest")
 TITLES = {
     "series": "series",
     "ranks": "ranks",
@@ -115,6 +118,19 @@ def _csv_row(series: str, prediction: Prediction) -> dict[str, str | int]:
     figures = {"samples_per_s": prediction.samples_per_s.value, "low": low, "high": high}
     figures |= {"hold": prediction.hold, "ring": prediction.ring}
     return {"series": series, "ranks": prediction.ranks, **{name: _plain(value) for name, value in figures.items()}}
+
+
+def what_if_csv(found: Sequence[WhatIf]) -> str:
+    """One line for each scenario and arm that something is known of, columns ``WHAT_IF_COLUMNS``, six digits."""
+    rows = []
+    for one in found:
+        for arm in one.arms:
+            if arm.throughput_per_s and arm.gain:
+                low, high = arm.throughput_per_s.bounds or (math.nan, math.nan)
+                figures = {"samples_per_s": arm.throughput_per_s.value, "low": low, "high": high, "gain": arm.gain.value}
+                place = {"scenario": one.scenario, "arm": arm.arm, "fastest": " ".join(one.fastest)}
+                rows.append(place | {name: _plain(value) for name, value in figures.items()})
+    return csv_bytes(WHAT_IF_COLUMNS, rows).decode()
 
 
 def _plain(value: float) -> str:

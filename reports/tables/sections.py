@@ -14,6 +14,7 @@ from reports.tables.table import Table
 from reports.tables.terms_table import causes_table, exchange_table, steps_table, terms_table, threads_table
 from reports.tables.timing_table import TIMINGS, timing_table
 from reports.tables.verdict_table import conditions_table
+from reports.tables.what_if_table import what_if_caption, what_if_table
 
 
 class Section(NamedTuple):
@@ -51,6 +52,7 @@ def sections(comparison: Comparison) -> list[Section]:
     arms = comparison.arms
     against = comparison.against
     said = ". ".join([against.remedy, *against.notes]) if against else ""
+    what_if = what_if_table(comparison.what_if), what_if_caption(comparison.what_if)
     resources = resource_table(comparison), resource_caption(comparison)
     made = [
         Section("resources", "Per device, memory, energy, cost", *resources),
@@ -66,6 +68,7 @@ def sections(comparison: Comparison) -> list[Section]:
             Section("threads", "", threads_table(comparison)),
             Section("ranks", "Ranks and hosts", rank_table(comparison), rank_caption(arms, comparison.sample_unit)),
             Section("links", "Bytes per link", link_table(arms), link_caption(arms)),
+            Section("what_if", "Without one cause of lost time", *what_if),
             *made,
         ]
     if comparison.are_scripts:

@@ -131,6 +131,7 @@ def test_the_page_answers_first_and_shows_everything(page, comparison):
     assert questions == [
         "What failed?",
         "Why?",
+        "What if?",
         "How sure?",
         "What does it take?",
         "What differed?",

@@ -49,7 +49,7 @@ INNER_ROOMS = {
     "reports/tables": {"conclusions", "wording", "scripts"},
     "reports/charts": {"conclusions", "statistics", "wording", "tables"},
     "reports/formats": {"conclusions", "statistics", "wording", "scripts", "tables", "charts"},
-    "reports/projection": {"wording", "tables", "formats"},
+    "reports/projection": {"conclusions", "statistics", "wording", "tables", "formats"},
     "reports/tuning": {"conclusions", "statistics", "wording", "tables", "charts", "formats"},
     "reports/regressions": {"conclusions", "statistics", "wording", "scripts", "tables", "charts", "formats"},
 }

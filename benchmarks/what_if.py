@@ -1,0 +1,222 @@
+"""Are the answers to "what if" true? Each is worked out from one comparison, and held against another that measured the other case.
+
+=====  =============================================  ========================================================  ==================
+check  measured                                       answered from it                                          held against
+=====  =============================================  ========================================================  ==================
+link   four arms over two hosts at each rate          links of each faster or slower rate                       the arm at that rate
+late   DDP, and DDP of which rank 1 is late           no stragglers, of the late one; of both, to be alike      plain DDP's ratio
+slow   DDP, and DDP whose steps compute a tenth more  no library overhead, likewise                             plain DDP's ratio
+core   two ranks on half of the cores                 a spare core per rank                                     all of the cores
+=====  =============================================  ========================================================  ==================
+
+    python benchmarks/what_if.py --output FOLDER [--only late slow core]
+    ringside lab up --hosts 2
+    ringside lab run -- python benchmarks/what_if.py --output FOLDER --only link
+    python benchmarks/what_if.py --simulate 2000
+
+Run it from the repository, on an otherwise idle machine. An existing FOLDER is continued. ``core`` on two cores has both ranks
+share one, and then has a core for each.
+
+``--simulate`` runs no ranks: buckets become ready during backward, and pass one link in order. It counts how often the bounds hold
+the step at another rate, without any noise; the rates are a tenth to ten times the one measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from measurement.plans.settings import parse_plan_rate, parse_rate
+from measurement.records.results import ResultsFolder
+from reports import conclude
+from reports.projection.what_if import Told, links_of
+from reports.schema import Comparison, Estimate, WhatIfArm
+
+DDP = {"backend": "ddp", "transport": "gloo", "launcher": "torchrun", "options": {"broadcast_buffers": False}}
+PLUGINS = Path(__file__).parent / "plugins"
+PLANTED: dict[str, dict[str, Any]] = {
+    "late": {"backend": f"{PLUGINS / 'planted.py'}:LateRankDDP", "options": {"broadcast_buffers": False, "late_by": 0.2}},
+    "slow": {"backend": f"{PLUGINS / 'slow.py'}:SlowDDP", "options": {"broadcast_buffers": False, "extra": 0.1}},
+}
+SCENARIOS = {"late": "no stragglers", "slow": "no library overhead"}
+MEASUREMENT = {"rehearsal": "never", "launches": 4, "seconds_per_launch": 16, "block_s": 0.3, "local_every": 1}
+RATES = ("unshaped", "1gbit", "300mbit")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """An answer and what came, both times as measured."""
+
+    name: str
+    answer: Estimate
+    came: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the answer's interval holds what came."""
+        return self.answer.bounds is not None and self.answer.bounds[0] <= self.came <= self.answer.bounds[1]
+
+
+def compare(name: str, plan: dict[str, Any], output: Path) -> ResultsFolder:
+    """Run a plan, or find what came of it."""
+    folder = output / name
+    if not (folder / "comparison.json").exists():
+        path = output / f"{name}.yaml"
+        path.write_text(yaml.safe_dump({"name": name, "seed": 1, **plan}, sort_keys=False))
+        command = [sys.executable, "-m", "runners.cli", "compare", str(path), "-o", str(folder)]
+        ended = subprocess.run(command, check=False, capture_output=True, text=True)
+        if not (folder / "comparison.json").exists():
+            sys.exit(f"{name}: no comparison, exit code {ended.returncode}\n{ended.stderr[-2000:]}")
+    return ResultsFolder(folder)
+
+
+def answer(found: Comparison, scenario: str, arm: str) -> WhatIfArm:
+    """Return what is said of an arm."""
+    (one,) = (one for one in found.what_if if one.scenario == scenario)
+    return next(told for told in one.arms if told.arm == arm)
+
+
+def throughput(found: Comparison, arm: str) -> float:
+    """Return what was measured."""
+    told = found.arm(arm).throughput_per_s
+    return told.value if told else float("nan")
+
+
+def planted(name: str, output: Path) -> Iterator[Check]:
+    """Take a planted cause away, and the same of the arm without it."""
+    arms = {"plain": DDP, "planted": DDP | PLANTED[name]}
+    plan = {"workload": "digits", "local_batch_size": 128, "world_size": 2, "baseline": "plain", "arms": arms}
+    found = conclude(compare(name, {**plan, "measurement": MEASUREMENT}, output))
+    ours, alike = (answer(found, SCENARIOS[name], arm).gain for arm in ("planted", "plain"))
+    assert ours is not None
+    assert alike is not None
+    yield Check(name=name, answer=ours.times(1 / alike.value), came=throughput(found, "plain") / throughput(found, "planted"))
+
+
+def core(output: Path) -> Iterator[Check]:
+    """Give ranks twice the cores."""
+    usable = sorted(os.sched_getaffinity(0))
+    arms = {"ddp": DDP, "horovod": {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"}}
+    plan = {"workload": "digits", "local_batch_size": 128, "world_size": 2, "baseline": "ddp", "arms": arms, "threads": 1}
+    found = []
+    for name, cores in (("core-half", usable[: len(usable) // 2]), ("core-all", usable)):
+        os.sched_setaffinity(0, cores)  # what is started inherits it
+        found.append(conclude(compare(name, {**plan, "affinity": "none", "measurement": MEASUREMENT}, output)))
+    half, whole = found
+    for arm in arms:
+        gain = answer(half, "a spare core per rank", arm).gain
+        if gain:
+            yield Check(name=f"core, {arm}", answer=gain, came=throughput(whole, arm) / throughput(half, arm))
+
+
+def link(output: Path) -> Iterator[Check]:
+    """Answer for each rate from each other one."""
+    plan = yaml.safe_load(Path("plans/bandwidth.yaml").read_text())
+    plan |= {"name": "link", "points": {rate: {"link_rate": rate} for rate in RATES}}
+    study = compare("link", plan | {"measurement": {**plan["measurement"], "launches": 4}}, output)
+    shaped = [parse_rate(rate) for rate in RATES if parse_plan_rate(rate)]
+    found = {rate: conclude(study.point(rate), link_rates=shaped) for rate in RATES}
+    for measured in RATES:
+        for other in RATES:
+            rate = parse_plan_rate(other)
+            if other == measured or rate is None:
+                continue
+            for arm in plan["arms"]:
+                gain = answer(found[measured], links_of(rate, is_shaped=True).name, arm).gain
+                if gain:
+                    came = throughput(found[other], arm) / throughput(found[measured], arm)
+                    yield Check(name=f"{measured} to {other}, {arm}", answer=gain, came=came)
+
+
+CHECKS: dict[str, Callable[[Path], Iterator[Check]]] = {
+    "late": lambda output: planted("late", output),
+    "slow": lambda output: planted("slow", output),
+    "core": core,
+    "link": link,
+}
+
+
+def step_of(random: np.random.Generator) -> Callable[[float], tuple[float, dict[str, float]]]:
+    """Draw a model; return what gives a step's seconds over a link of a number of bits a second, and what would be measured."""
+    count = int(random.integers(1, 9))
+    forward, backward, optimizer = random.uniform(0.2, 1), random.uniform(0.5, 2), random.uniform(0, 0.2)
+    bits, latency = random.dirichlet(np.ones(count)), random.exponential(0.02, count)
+    ready = forward + backward * np.sort(random.uniform(0, 1, count))
+    ready[-1] = forward + backward
+
+    def step(rate: float) -> tuple[float, dict[str, float]]:
+        free = 0.0
+        for at, size, late in zip(ready, bits, latency, strict=True):
+            free = max(free, at) + late + size / rate
+        whole, alone = max(free, forward + backward) + optimizer, forward + backward + optimizer
+        return whole, {"step": whole, "exposed_exchange": whole - alone, "quiet": forward + optimizer}
+
+    return step
+
+
+def simulate(number: int) -> None:
+    """Print how often the bounds hold the step at another rate, and how wide they are."""
+    inside, widths = [], []
+    for seed in range(number):
+        random = np.random.default_rng(seed)
+        step, rate = step_of(random), float(10 ** random.uniform(-1, 1.5))
+        other = rate * float(10 ** random.uniform(-1, 1))
+        _, told = step(rate)
+        scale = 10**9  # rates are whole bits
+        terms = pd.DataFrame({name: [told[name]] for name in ("step", "exposed_exchange")})
+        one = Told(
+            terms=terms,
+            threads=pd.DataFrame(),
+            quiet_s=pd.Series([told["quiet"]]),
+            link_bits=float(scale),
+            link_rate=round(rate * scale),
+            throughput=1.0,
+        )
+        bounds = links_of(round(other * scale), is_shaped=True).steps(one)
+        assert not isinstance(bounds, str)
+        low, high = (float(bound.iloc[0]) for bound in bounds)
+        came, _ = step(other)
+        inside.append(low * (1 - 1e-5) <= came <= high * (1 + 1e-5))
+        widths.append(high / low - 1)
+    print(f"simulated: {sum(inside)} of {number} within, bounds {np.mean(widths):.1%} apart (median {np.median(widths):.1%})")
+
+
+def run(names: Sequence[str], output: Path) -> None:
+    """Run the checks and count those that hold."""
+    output.mkdir(parents=True, exist_ok=True)
+    found = []
+    for name in names:
+        for one in CHECKS[name](output):
+            low, high = one.answer.bounds or (float("nan"), float("nan"))
+            print(f"{one.name:<40}{low:>8.3f} to {high:.3f}, came {one.came:.3f}{'' if one.holds else ' OUT'}", flush=True)
+            found.append(one.holds)
+    print(f"{sum(found)} of {len(found)} within")
+
+
+def main() -> None:
+    """Run the checks, or the simulation."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--only", nargs="+", choices=CHECKS, default=[name for name in CHECKS if name != "link"])
+    parser.add_argument("--simulate", type=int, metavar="N")
+    given = parser.parse_args()
+    if given.simulate:
+        simulate(given.simulate)
+    elif given.output:
+        run(given.only, given.output)
+    else:
+        parser.error("give --output FOLDER, or --simulate N")
+
+
+if __name__ == "__main__":
+    main()

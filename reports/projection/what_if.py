@@ -1,0 +1,232 @@
+"""What if one cause of lost time were gone, or the links were others: how fast each arm would be, and which would be fastest.
+
+Every answer is made of an arm's terms (``reports.conclusions.step_terms``), launch by launch. Where these leave a step between two
+bounds, as they do of what exchange hides behind computing, the interval holds both. What they cannot tell is not answered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pandas as pd
+
+from measurement.plans.settings import parse_plan_rate
+from reports.conclusions.evidence import Evidence
+from reports.conclusions.steps import means_by_rank
+from reports.schema import ArmSummary, Estimate, Term, WhatIf, WhatIfArm
+from reports.statistics.student import log_interval, t_interval
+
+Bounds = tuple[pd.Series, pd.Series]
+"""Seconds of a step by launch, at least and at most; the same where the terms tell it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What an arm's launches say of it."""
+
+    terms: pd.DataFrame
+    """``reports.conclusions.step_terms.terms_by_launch``."""
+    threads: pd.DataFrame
+    """``reports.conclusions.step_terms.threads_by_launch``."""
+    quiet_s: pd.Series
+    """By launch, what a step takes besides backward: the link has nothing to carry then."""
+    link_bits: float
+    """What a step sends over the busiest link, the busier way; 0 where none were counted."""
+    link_rate: int | None
+    """Bits per second of the links while they were measured; None: not shaped."""
+    throughput: float
+    """As measured, samples a second."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """What would be otherwise."""
+
+    name: str
+    assumes: str
+    steps: Callable[[Told], Bounds | str]
+    """A step's bounds, or why nothing can be said."""
+
+
+def what_if(evidence: Evidence, arms: Sequence[ArmSummary], *, link_rates: Sequence[int] = ()) -> list[WhatIf]:
+    """Answer for every arm that has terms, the control left out; nothing where none has.
+
+    Args:
+        evidence: of the comparison.
+        arms: of the comparison.
+        link_rates: bits per second of links to answer for, beside the scenarios that every report has.
+    """
+    told = {arm.name: found for arm in arms if arm.role != "control" and (found := _told(evidence, arm))}
+    links = [links_of(rate, is_shaped=_rate(evidence) is not None) for rate in link_rates]
+    return [_answer(scenario, told, confidence=evidence.confidence) for scenario in (*SCENARIOS, *links)] if told else []
+
+
+def _told(evidence: Evidence, arm: ArmSummary) -> Told | None:
+    terms = evidence.terms.by_launch.get(arm.name)
+    if terms is None or not len(terms) or arm.throughput_per_s is None:
+        return None
+    local = evidence.steps.where(arm=arm.name, kind="local").rank_blocks
+    besides = means_by_rank(local, ["data_wait_s", "forward_s", "optimizer_s"])
+    return Told(
+        terms=terms,
+        threads=evidence.terms.threads[arm.name],
+        quiet_s=besides.groupby("launch").mean().sum(axis="columns"),
+        link_bits=8 * max((max(link.sent_bytes, link.received_bytes) for link in arm.links), default=0.0),
+        link_rate=_rate(evidence),
+        throughput=arm.throughput_per_s.value,
+    )
+
+
+def _rate(evidence: Evidence) -> int | None:
+    return parse_plan_rate(evidence.plan.link_rate) if evidence.plan.link_rate else None
+
+
+def _answer(scenario: Scenario, told: Mapping[str, Told], *, confidence: float) -> WhatIf:
+    found = {name: _positive(scenario.steps(one)) for name, one in told.items()}
+    known = {name: bounds for name, bounds in found.items() if not isinstance(bounds, str)}
+    return WhatIf(
+        scenario=scenario.name,
+        assumes=scenario.assumes,
+        arms=[
+            WhatIfArm(arm=name, unknown=bounds)
+            if isinstance(bounds, str)
+            else _figures(name, told[name], bounds, confidence=confidence)
+            for name, bounds in found.items()
+        ],
+        fastest=_fastest(known, confidence=confidence),
+    )
+
+
+def _positive(bounds: Bounds | str) -> Bounds | str:
+    if not isinstance(bounds, str) and not (bounds[0] > 0).all():
+        return "its terms exceed its step in a launch"
+    return bounds
+
+
+def _figures(name: str, told: Told, bounds: Bounds, *, confidence: float) -> WhatIfArm:
+    """Throughput, and how many times it is what was measured."""
+    ends: list[tuple[Estimate, Estimate]] = []
+    for step in bounds:
+        gains = _log(told.terms["step"] / step)
+        gain = math.exp(gains.mean())
+        rate = log_interval(told.throughput * gain, _log(1 / step), confidence=confidence)
+        ends.append((rate, log_interval(gain, gains, confidence=confidence)))
+    throughput, times = (
+        Estimate(value=math.sqrt(fast.value * slow.value), ci_low=slow.ci_low, ci_high=fast.ci_high)
+        for fast, slow in zip(*ends, strict=True)
+    )
+    return WhatIfArm(arm=name, throughput_per_s=throughput, gain=times)
+
+
+def _log(values: pd.Series) -> pd.Series:
+    return values.map(math.log)
+
+
+def _longer(one: pd.Series, other: pd.Series) -> pd.Series:
+    return one.where(one > other, other)
+
+
+def _shorter(one: pd.Series, other: pd.Series) -> pd.Series:
+    return one.where(one < other, other)
+
+
+def _fastest(found: Mapping[str, Bounds], *, confidence: float) -> list[str]:
+    """The arms than which none is shown to be faster, the leader's intervals against all others held at once; none of one arm."""
+    if len(found) < 2:
+        return []
+    leader = min(found, key=lambda name: float(sum(_log(step).mean() for step in found[name])))
+    each = 1 - (1 - confidence) / (len(found) - 1)
+    return [leader, *(name for name in found if name != leader and not _beats(found[leader], found[name], confidence=each))]
+
+
+def _beats(ours: Bounds, theirs: Bounds, *, confidence: float) -> bool:
+    """Whether our longest step is shorter than their shortest, beyond chance."""
+    found = t_interval((_log(theirs[0]) - _log(ours[1])).dropna(), confidence=confidence)
+    return found is not None and found.ci_low is not None and found.ci_low > 0
+
+
+def _without(term: Term, told: Told) -> Bounds | str:
+    """The step less a term; one that is below 0 on average has nothing to give."""
+    lost = told.terms[term] + (_given_back(told) if term != "exposed_exchange" else 0.0)
+    if lost.isna().any():
+        return "there is no floor to tell it from computing"
+    step = told.terms["step"] - (lost if lost.mean() > 0 else 0.0)
+    return step, step
+
+
+def _given_back(told: Told) -> pd.Series:
+    """Exchange that seems to cost less than nothing: steps with it then have less of what is lost in those without."""
+    exposed = told.terms["exposed_exchange"]
+    return exposed if exposed.mean() < 0 else 0 * exposed
+
+
+def _with_spare_core(told: Told) -> Bounds | str:
+    """At most: training threads no longer wait for a core. At least: the exchange's work on a core is hidden, too."""
+    kinds = {str(kind): own.droplevel("kind") for kind, own in told.threads.groupby("kind")}
+    if set(kinds) != {"sync", "local"}:
+        return "the kernel does not tell who had the core"
+    terms, waits = told.terms, pd.DataFrame({kind: own["runnable_s"] for kind, own in kinds.items()})
+    waits = waits.reindex(terms.index)
+    if waits.isna().any(axis=None):
+        return "the kernel does not tell who had the core"
+    hidden = _shorter(terms["exposed_exchange"].clip(lower=0), kinds["sync"]["library_s"].reindex(terms.index))
+    least = _shorter(waits["sync"], waits["local"] + _given_back(told)).clip(lower=0)
+    longest = terms["step"] - least
+    most = _longer(waits["sync"], waits["local"] + hidden)
+    running = kinds["local"]["running_s"].reindex(terms.index)
+    return _shorter(longest, _longer(terms["step"] - most, running)), longest
+
+
+def _with_link(rate: int, told: Told) -> Bounds | str:
+    """Send the bytes at another rate: at most nothing more of them is hidden, at least all of backward hides them."""
+    if not told.link_bits:
+        return "no bytes of its exchange were counted between hosts"
+    step, alone = told.terms["step"], told.terms["step"] - told.terms["exposed_exchange"]
+    now_s, then_s = told.link_bits / told.link_rate if told.link_rate else 0.0, told.link_bits / rate
+    quiet_s = told.quiet_s.reindex(step.index)
+    if told.link_rate and rate > told.link_rate:
+        in_tail_s = (now_s - (alone - quiet_s)).clip(lower=0)  # what backward cannot have hidden
+        longest = _longer(step - in_tail_s * (1 - told.link_rate / rate), alone)
+        return _shorter(_longer(step - (now_s - then_s), alone), longest), longest
+    shortest = _longer(step, quiet_s + then_s)
+    return shortest, _longer(step + then_s - now_s, shortest)
+
+
+def links_of(rate: int, *, is_shaped: bool) -> Scenario:
+    """The scenario of links of another rate; ``is_shaped``: whether the rate of those measured is known."""
+    unit, words = next((unit, words) for unit, words in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")) if rate >= unit)
+    faster = "" if is_shaped else ", and the links measured are faster"
+    return Scenario(
+        name=f"links of {rate / unit:g} {words}",
+        assumes="the bytes of a step stay, both ways are used at once, latency stays" + faster + "; bounds: from no more of it "
+        "hidden to all of backward hiding it",
+        steps=partial(_with_link, rate),
+    )
+
+
+SCENARIOS = (
+    Scenario(
+        name="a free network",
+        assumes="no exchange at all, neither on links nor on cores; steps as measured without it",
+        steps=partial(_without, "exposed_exchange"),
+    ),
+    Scenario(
+        name="no stragglers",
+        assumes="in every step each rank takes as long as the typical one; exchange stays",
+        steps=partial(_without, "imbalance"),
+    ),
+    Scenario(
+        name="no library overhead",
+        assumes="wrapper, hooks and threads take nothing in steps without exchange; exchange stays",
+        steps=partial(_without, "library_overhead"),
+    ),
+    Scenario(
+        name="a spare core per rank",
+        assumes="training threads never wait for a core; bounds: from no more exchange hidden to all of its work on cores hidden",
+        steps=_with_spare_core,
+    ),
+)
+"""Those of every report."""

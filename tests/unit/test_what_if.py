@@ -1,0 +1,146 @@
+"""What if: bounds by hand, answers to records of known truth, and what the report and the command show of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from measurement.errors import PlanError
+from reports import conclude, write_reports
+from reports.projection.what_if import SCENARIOS, Told, links_of
+from runners.project_command import project as command
+from tests.kit.results_factory import Truth, make_plan, write_results
+
+STEP_S, EXPOSED_S, OVERHEAD_S, HELD_S, LATE_S = 0.02, 0.004, 0.005, 0.003, 0.002
+GRADIENTS = 1_000_000
+BY_NAME = {one.name: one for one in SCENARIOS}
+
+
+def told(*, link_rate=None, link_bits=8.0, waits=(2.0, 1.0), **terms):
+    """One launch: a step of 10 s, 4 of them exposed, 2 besides backward. ``waits``: with exchange, without."""
+    known = {"step": 10.0, "compute": 3.0, "data_wait": 0.5, "library_overhead": 1.5, "imbalance": 1.0, "exposed_exchange": 4.0}
+    rows = [
+        {"kind": kind, "launch": 0, "running_s": 4.0, "runnable_s": wait, "library_s": 3.0}
+        for kind, wait in zip(("sync", "local"), waits, strict=True)
+    ]
+    return Told(
+        terms=pd.DataFrame([known | terms]),
+        threads=pd.DataFrame(rows).set_index(["kind", "launch"]),
+        quiet_s=pd.Series([2.0]),
+        link_bits=link_bits,
+        link_rate=link_rate,
+        throughput=100.0,
+    )
+
+
+def bounds(found):
+    return found if isinstance(found, str) else tuple(float(one.iloc[0]) for one in found)
+
+
+@pytest.mark.parametrize(
+    ("measured", "rate", "expected"),
+    [
+        (4, 1, (10.0, 16.0)),  # 8 s on the link: as long as the step where all of backward hides it, else 6 s more than the 2 s now
+        (1, 8, (6.0, 6.5)),  # 4 of now 8 s cannot be hidden in the 4 s of backward, and become 0.5
+        (None, 1, (10.0, 18.0)),
+        (None, 10**9, (10.0, 10.0)),
+    ],
+)
+def test_a_link_of_another_rate_by_hand(measured, rate, expected):
+    one = links_of(rate * 10**9, is_shaped=measured is not None)
+    found = told(link_rate=measured and measured * 10**9, link_bits=8e9)
+    assert bounds(one.steps(found)) == pytest.approx(expected)
+    assert ("measured are faster" in one.assumes) == (measured is None)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "terms", "expected"),
+    [
+        ("a free network", {}, (6.0, 6.0)),
+        ("a free network", {"exposed_exchange": -1.0}, (10.0, 10.0)),
+        ("no stragglers", {}, (9.0, 9.0)),
+        ("no library overhead", {}, (8.5, 8.5)),
+        ("no library overhead", {"exposed_exchange": -1.0}, (9.5, 9.5)),  # never faster than without exchange
+        ("no library overhead", {"library_overhead": float("nan")}, "there is no floor to tell it from computing"),
+        ("a spare core per rank", {}, (6.0, 9.0)),  # 1 s of waiting at least; 3 s of work on cores may be hidden besides
+        ("a spare core per rank", {"waits": (9.0, 1.0)}, (4.0, 9.0)),  # never below what the training thread itself runs
+    ],
+)
+def test_scenarios_by_hand(scenario, terms, expected):
+    found = bounds(BY_NAME[scenario].steps(told(**terms)))
+    assert found == (expected if isinstance(expected, str) else pytest.approx(expected))
+
+
+def test_what_is_not_known_says_why():
+    assert "no bytes" in links_of(10**9, is_shaped=True).steps(told(link_bits=0.0))
+    nothing = replace(told(), threads=told().threads.iloc[:0])
+    assert "the kernel does not tell" in BY_NAME["a spare core per rank"].steps(nothing)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """Two hosts. Horovod's library takes 5 ms of a step, 3 of them by keeping the training thread from its core."""
+    plan = make_plan(["horovod-gloo"], launches=4, rounds=12, local_every=2)
+    truth = Truth(
+        ratios={"horovod-gloo": 1.0},
+        noise=0.002,
+        drift=0.0,
+        overhead_s={"horovod-gloo": OVERHEAD_S},
+        held_up_s={"horovod-gloo": HELD_S},
+        late_s={("ddp-gloo", 1): LATE_S},
+    )
+    folder = write_results(tmp_path_factory.mktemp("what-if"), plan=plan, truth=truth)
+    for record in folder.records():
+        for rank in record.ranks:
+            rank.host = f"host{rank.rank + 1}"
+        for block in record.blocks:
+            sent = (block.steps + 2) * GRADIENTS * (block.kind == "sync")
+            block.link_bytes = {"host1": (sent, sent // 2), "host2": (sent // 2, sent)}
+        folder.write_record(record)
+    return folder
+
+
+@pytest.mark.slow
+def test_answers_to_known_truth(measured):
+    found = conclude(measured, link_rates=[10**9])
+    batch = found.global_batch_size
+    ddp, horovod = STEP_S, STEP_S + OVERHEAD_S
+    sent_s = 8 * GRADIENTS / 1e9
+    truth = {
+        "a free network": (ddp - EXPOSED_S + LATE_S, horovod - EXPOSED_S),
+        "no stragglers": (ddp - LATE_S, horovod),
+        "no library overhead": (ddp, horovod - OVERHEAD_S * 0.95),
+        "a spare core per rank": (ddp, horovod - HELD_S),
+        "links of 1 Gbit/s": (ddp + sent_s / 2, horovod + sent_s / 2),
+    }
+    assert [one.scenario for one in found.what_if] == list(truth)
+    for one in found.what_if:
+        for arm, step_s in zip(one.arms, truth[one.scenario], strict=True):
+            low, high = arm.throughput_per_s.bounds
+            assert low * 0.99 < batch / step_s < high * 1.01, (one.scenario, arm.arm)
+            assert arm.gain.value == pytest.approx(arm.throughput_per_s.value / found.arm(arm.arm).throughput_per_s.value, rel=0.02)
+    assert [one.fastest for one in found.what_if][:2] == [["ddp-gloo"], ["ddp-gloo"]]
+
+
+@pytest.mark.slow
+def test_the_report_and_the_command_show_it(measured, capsys):
+    found = write_reports(measured)
+    page, text = ((measured.root / name).read_text() for name in ("report.html", "report.md"))
+    assert '<details class="fold" id="what-if">' in page and "### Without one cause of lost time" in text
+    assert "A free network: no exchange at all" in text
+    command(measured.root, links="1gbit,10gbit")
+    said = capsys.readouterr().out
+    assert "links of 10 Gbit/s" in said and "not measured" in said
+    command(measured.root, is_what_if=True, form="csv")
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header == "scenario,arm,samples_per_s,low,high,gain,fastest"
+    assert len(lines) == sum(len(one.arms) for one in found.what_if)
+    for given, message in (
+        ({"to": "32", "is_what_if": True}, "give one of both"),
+        ({"links": "fast"}, "--link is 'fast'; give 100kbit to 100gbit"),
+        ({}, "nothing says what to project to"),
+    ):
+        with pytest.raises(PlanError, match=message):
+            command(measured.root, **given)
