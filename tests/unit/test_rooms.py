@@ -38,7 +38,7 @@ INNER_ROOMS = {
     "runners/standalone": {"hosts", "launchers", "planning", "processes", "protocol", "rank"},
     "runners/doctor": {"launchers", "processes"},
     "runners/scripts": {"driver", "hosts", "launchers", "planning", "processes", "protocol"},
-    "runners/submission": {"planning"},
+    "runners/submission": {"hosts", "planning"},
     "reports/statistics": set(),
     "reports/conclusions": {"statistics"},
     "reports/wording": {"conclusions", "statistics"},
