@@ -26,7 +26,7 @@ IN_A_POD = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADD
 
 
 def command_in_pod(module: str, arguments: Sequence[str], environment: Mapping[str, str]) -> list[str] | None:
-    """Return the torchrun that a plain ``python -m module`` in a pod of a TrainJob stands for; None in no such pod, or in a rank."""
+    """Return the torchrun that ``python -m module`` in a pod of a TrainJob stands for; None in no such pod, or in a rank."""
     if VARIABLES.are_set(environment) or not all(environment.get(name) for name in IN_A_POD):
         return None
     return [sys.executable, "-m", "torch.distributed.run", "-m", module, *arguments]

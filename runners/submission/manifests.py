@@ -1,6 +1,6 @@
 """Kubernetes manifests of a comparison: all arms run in one job's pods, driven from the first of them over the operator's ssh.
 
-The names are those of kubeflow/mpi-operator 0.8, kubeflow/trainer 2.3 and kubernetes-sigs/jobset 0.9. Pure: plain values in and out.
+The names are those of kubeflow/mpi-operator 0.8, kubeflow/trainer 2.3 and kubernetes-sigs/jobset 0.9. Pure.
 """
 
 from __future__ import annotations

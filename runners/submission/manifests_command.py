@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from measurement.errors import PlanError, quoted
 from runners.flags import Flag, Given, command, values_of
-from runners.submission.manifests import RESULTS, SSH_FOLDER, PodRequest, as_yaml, job_name, manifests_of
+from runners.submission.manifests import RESULTS, PodRequest, as_yaml, job_name, manifests_of
 from runners.submission.script import TIME, JobRequest
 
 
@@ -88,7 +88,7 @@ def _comments(request: PodRequest, name: str) -> list[str]:
     keys = " ".join(f"--from-file={file}" for file in ("id_rsa", "id_rsa.pub", "authorized_keys=id_rsa.pub"))
     lines = []
     if request.flavour == "jobset":
-        lines += [f"First, once, keys for {SSH_FOLDER}: ssh-keygen -q -N '' -f id_rsa; kubectl create secret generic {name}-ssh {keys}"]
+        lines += [f"First, once: ssh-keygen -q -N '' -f id_rsa; kubectl create secret generic {name}-ssh {keys}"]
     if request.claim is None:
         lines += ["Results go with the pod: give --claim to keep them."]
     else:

@@ -92,7 +92,7 @@ def minutes_of(time: str) -> float | None:
 
 
 def script_of(request: JobRequest, plan: Path, *, name: str, folder: Path, arguments: Sequence[str]) -> str:
-    """Return the script. It becomes ``ringside compare``, which the signal before the limit reaches; submitted again it goes on. Pure.
+    """Return the script. It becomes ``ringside compare``, which the signal before the limit reaches; submitted again it goes on.
 
     Args:
         request: of the batch system.

@@ -1,6 +1,6 @@
 """The first process of a pod: makes its root and becomes its command. Standard library; run in new namespaces by ``pods.py``.
 
-The root is the machine's files, read-only in effect, since the user is not root, with a /etc, /home, /tmp and /run of the pod's own.
+The root is the machine's files, which the user cannot write, and an /etc, /home, /tmp and /run of the pod's own.
 In /etc and /home stands what kubeflow/mpi-operator's build/base/Dockerfile puts there.
 """
 
@@ -41,7 +41,7 @@ def show_machine(root: Path, holds: list) -> None:
     for entry in os.scandir("/"):
         there = root / entry.name
         if entry.is_symlink():
-            there.symlink_to(os.readlink(entry.path))
+            there.symlink_to(Path(entry.path).readlink())
         elif entry.name in OWN:
             there.mkdir(mode=0o1777 if entry.name == "tmp" else 0o755)
         elif entry.is_dir():

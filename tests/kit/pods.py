@@ -81,19 +81,18 @@ def job_of(manifests) -> Job:
 
 
 def mpi_job(job, objects, files):
-    name, spec = job["metadata"]["name"], job["spec"]
-    replicas, slots = spec["mpiReplicaSpecs"], spec["slotsPerWorker"]
+    name, wanted = job["metadata"]["name"], job["spec"]
+    replicas, slots = wanted["mpiReplicaSpecs"], wanted["slotsPerWorker"]
     drives = Pod(hostname=f"{name}-launcher", subdomain=name, spec=replicas["Launcher"]["template"]["spec"], drives=True)
-    workers = [
-        Pod(hostname=f"{name}-worker-{index}", subdomain=name, spec=copy.deepcopy(replicas["Worker"]["template"]["spec"]), drives=False)
-        for index in range(replicas["Worker"]["replicas"])
-    ]
+    own = [copy.deepcopy(replicas["Worker"]["template"]["spec"]) for _ in range(replicas["Worker"]["replicas"])]
+    names = (f"{name}-worker-{index}" for index in range(len(own)))
+    workers = [Pod(hostname=host, subdomain=name, spec=spec, drives=False) for host, spec in zip(names, own, strict=True)]
     for pod in (drives, *workers):
         pod.add_environment({"K_MPI_JOB_ROLE": "launcher" if pod.drives else "worker"})
-        pod.add_volume(spec["sshAuthMountPath"], {"name": "ssh-auth", "secret": {"secretName": f"{name}-ssh"}})
+        pod.add_volume(wanted["sshAuthMountPath"], {"name": "ssh-auth", "secret": {"secretName": f"{name}-ssh"}})
     drives.add_environment(OPEN_MPI | {"OMPI_MCA_orte_set_default_slots": str(slots)})
     drives.add_volume("/etc/mpi", {"name": "mpi-job-config", "configMap": {"name": f"{name}-config"}})
-    listed = [drives, *workers] if spec.get("runLauncherAsWorker") else workers
+    listed = [drives, *workers] if wanted.get("runLauncherAsWorker") else workers
     lines = (f"{pod.hostname}.{name}.{NAMESPACE}.svc slots={slots}\n" for pod in listed)
     return Job(pods=[drives, *workers], files={**files, f"{name}-config": {"hostfile": "".join(lines)}}, needs_key=f"{name}-ssh")
 
@@ -201,7 +200,8 @@ class Running:
 
     def signal(self, name, number):
         """Signal a pod's first process: SIGTERM as when it is deleted, SIGKILL as when its node is lost."""
-        for child in psutil.Process(self.processes[name].pid).children(recursive=True) if self.processes[name].poll() is None else []:
+        process = self.processes[name]
+        for child in psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []:
             with contextlib.suppress(OSError, psutil.Error):
                 status = Path(f"/proc/{child.pid}/status").read_text()
                 if next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[-1] == "1":

@@ -1,9 +1,10 @@
-"""``ringside manifests``: valid by the operators' own schemas, and what the operators make of them. They run in ``tests/cluster/test_pods.py``."""
+"""``ringside manifests``: valid by the operators' own schemas, and what those make of them; executed in ``test_pods.py``."""
 
 from __future__ import annotations
 
 import copy
 import json
+import shlex
 from functools import cache
 
 import pytest
@@ -15,8 +16,8 @@ from tests.conftest import REPOSITORY, ringside_here, write_plan
 from tests.kit.pods import job_of
 
 PLAN = "plans/two-hosts.yaml"
-FLAVOURS = ("mpijob", "trainjob", "jobset")
-ASKED = ("--image", "registry/ringside:1", "--gpus", "2", "--cpus", "8", "--queue", "team", "--claim", "results", "--time", "2:00:00")
+KINDS = {"mpijob": ["MPIJob"], "trainjob": ["TrainingRuntime", "TrainJob"], "jobset": ["JobSet"]}
+ASKED = shlex.split("--image registry/ringside:1 --gpus 2 --cpus 8 --queue team --claim results --time 2:00:00")
 SCHEMAS = REPOSITORY / "tests" / "data" / "kubernetes" / "schemas.json"
 
 
@@ -49,13 +50,13 @@ def faults(one):
     return [f"{error.json_path}: {error.message}" for error in OAS30Validator(schema).iter_errors(one)]
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("flavour", KINDS)
 def test_manifests_are_valid(flavour):
     found = manifests(PLAN, *ASKED, "--flavour", flavour)
     plan, *others = found
     assert plan["kind"] == "ConfigMap" and parse_yaml(plan["data"]["plan.yaml"], source="")["name"] == "two-hosts"
     jobs = [one for one in others if one["kind"] != "ConfigMap"]
-    assert [one["kind"] for one in jobs] == {"mpijob": ["MPIJob"], "jobset": ["JobSet"]}.get(flavour, ["TrainingRuntime", "TrainJob"])
+    assert [one["kind"] for one in jobs] == KINDS[flavour]
     for one in jobs:
         assert faults(one) == []
     assert jobs[-1]["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "team"}
@@ -64,7 +65,7 @@ def test_manifests_are_valid(flavour):
     assert faults(wrong), "unknown fields pass"
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("flavour", KINDS)
 def test_all_ranks_are_in_pods_that_are_alike(flavour):
     job = job_of(manifests(PLAN, *ASKED, "--flavour", flavour))
     assert len(job.pods) == 2
@@ -82,7 +83,7 @@ def test_all_ranks_are_in_pods_that_are_alike(flavour):
         assert pod.spec["terminationGracePeriodSeconds"] == 120
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("flavour", KINDS)
 def test_the_time_limit_is_the_drivers(flavour):
     text = ringside_here("manifests", PLAN, *ASKED, "--flavour", flavour).stdout
     assert text.count("activeDeadlineSeconds: 7200") == 1

@@ -140,7 +140,13 @@ def test_one_node_is_the_plans_own_machine(tmp_path):
 
 
 OPTIONS = {
-    "slurm": ["#SBATCH --account=lab", "#SBATCH --partition=gpu", "#SBATCH --time=1:30:00", "#SBATCH --nodes=2", "#SBATCH --exclusive"],
+    "slurm": [
+        "#SBATCH --account=lab",
+        "#SBATCH --partition=gpu",
+        "#SBATCH --time=1:30:00",
+        "#SBATCH --nodes=2",
+        "#SBATCH --exclusive",
+    ],
     "pbs": [
         "#PBS -l select=2:ncpus=4:mpiprocs=1:ngpus=2",
         "#PBS -l place=scatter",
@@ -184,7 +190,7 @@ def test_each_batch_system_is_asked_for_the_same(site, tmp_path):
     lines = (tmp_path / "out" / "submit.sh").read_text().splitlines()
     assert set(OPTIONS[site]) <= set(lines)
     assert lines[-1].startswith("exec timeout --foreground --signal=TERM 5340s " if site != "slurm" else "exec /")
-    assert lines[-1].endswith(f" --set hosts={site}" if site != "slurm" else f"/out")
+    assert lines[-1].endswith(f" --set hosts={site}" if site != "slurm" else "/out")
     assert "job 41: R" in ringside_here("status", tmp_path / "out").stdout
     assert ringside_here("submit", "--resume", tmp_path / "out").stdout.startswith("job 41; ")
 
