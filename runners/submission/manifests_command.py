@@ -9,10 +9,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from measurement.errors import PlanError, quoted
+from measurement.errors import PlanError
 from runners.flags import Flag, Given, command, values_of
 from runners.submission.manifests import RESULTS, PodRequest, as_yaml, job_name, manifests_of
-from runners.submission.script import TIME, JobRequest
+from runners.submission.script import JobRequest
 
 
 class ManifestOptions(BaseModel):
@@ -56,8 +56,7 @@ def print_manifests(given: Given) -> None:
     ranks = values.get("ranks_per_node") or -(-most_ranks(read_plan(asked.plan, overrides=_placed(asked, nodes, 1))) // nodes)
     chosen = read_plan(asked.plan, overrides=_placed(asked, nodes, ranks))
     job = JobRequest(nodes=nodes, tasks_per_node=ranks, gpus_per_node=values.get("gpus"), time=asked.time or "0")
-    if not TIME.fullmatch(job.time):
-        raise PlanError(f"--time {quoted(job.time)} is no time; give such as 2:00:00 or 1-12:00:00")
+    job.options(name=chosen.name, folder=Path())  # refuses what is no time
     require_fit(chosen, job, flags=("--ranks-per-node", "--gpus"))
     placed = next((name for name, point in chosen.points.items() if point.hosts), None)
     if placed is not None:

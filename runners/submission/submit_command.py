@@ -136,7 +136,7 @@ def _jobs(asked: SubmitOptions, request: JobRequest) -> tuple[Path, Plan | None,
     if whole.points or whole.hosts:
         raise PlanError(f"--nodes {asked.nodes} makes the points of a study, and the plan has points or hosts of its own")
     tasks = request.tasks_per_node if "tasks_per_node" in request.model_fields_set else -(-whole.world_size // counts[0])
-    points = {f"{nodes}-nodes": {"world_size": nodes * tasks} for nodes in counts}
+    points = {f"nodes-{nodes}": {"world_size": nodes * tasks} for nodes in counts}
     study = check_plan(whole.model_dump() | {"points": points}, source=str(asked.plan))
     root, jobs = (asked.output or default_folder(whole.name)).resolve(), []
     for nodes, name in zip(counts, points, strict=True):
@@ -195,18 +195,10 @@ def status(folder: Annotated[Path, typer.Argument(help="Results folder, of 'ring
     for one in _folders(folder, script.JOBS):
         of = f"{one.name}: " if one != folder else ""
         _print_jobs(one, of=of)
-        results = ResultsFolder(one)
-        if not results.plan_path.is_file():
+        if ResultsFolder(one).plan_path.is_file():
+            _print_measured(ResultsFolder(one), of=of)
+        else:
             print(f"{of}nothing is measured yet")
-            continue
-        plan = results.read_plan()
-        planned = f"{plan.measurement.launches}"
-        if plan.measurement.minutes is not None:
-            planned = f"the launches of {plan.measurement.minutes:g} minutes"
-        for point in plan.points:
-            _print_launches(results.point(point), planned, of=f"{point}: ")
-        if not plan.points:
-            _print_launches(results, planned, of=of)
         _print_log(one)
 
 
@@ -227,6 +219,16 @@ def _print_log(folder: Path) -> None:
     if log is not None and log.is_file():
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
         print(*(f"  {printable(line)}" for line in lines), sep="\n")
+
+
+def _print_measured(results: ResultsFolder, *, of: str) -> None:
+    plan = results.read_plan()
+    minutes = plan.measurement.minutes
+    planned = f"{plan.measurement.launches}" if minutes is None else f"the launches of {minutes:g} minutes"
+    for point in plan.points:
+        _print_launches(results.point(point), planned, of=f"{point}: ")
+    if not plan.points:
+        _print_launches(results, planned, of=of)
 
 
 def _print_launches(results: ResultsFolder, planned: str, *, of: str) -> None:

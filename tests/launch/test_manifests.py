@@ -106,7 +106,7 @@ def test_no_claim_is_told(tmp_path):
         ((PLAN, "--image", "i", "--nodes", "3"), "world_size 4 needs 4 tasks, and 3 nodes with 2 tasks each are asked for"),
         ((PLAN, "--image", "i", "--ranks-per-node", "1"), "does not fit into 2 nodes with 1 tasks each; give --ranks-per-node 2"),
         ((PLAN, "--image", "i", "--gpus", "1", "--set", "device=cuda"), "--gpus 1 has one for 1 of them; give --gpus 2"),
-        ((PLAN, "--image", "i", "--time", "soon"), "--time 'soon' is no time"),
+        ((PLAN, "--image", "i", "--time", "soon"), "--time 'soon' is no time that sbatch takes"),
         ((PLAN, "--image", "i", "--time", "1"), "--time 1 is shorter than one launch"),
         ((PLAN, "--image", "i", "--flavour", "pod"), "use mpijob, trainjob or jobset"),
         ((PLAN, "--image", "i\nj"), "cannot stand in a manifest"),

@@ -200,11 +200,11 @@ def test_a_series_is_a_job_for_each_number_of_nodes(site, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("jobs 41, 41, 41; ") and f"ringside report {tmp_path}/out" in done.stdout
     study = ResultsFolder(tmp_path / "out").read_plan()
-    assert {name: point.world_size for name, point in study.points.items()} == {"1-nodes": 2, "2-nodes": 4, "4-nodes": 8}
-    last = (tmp_path / "out" / "points" / "4-nodes" / "submit.sh").read_text().splitlines()[-1]
-    assert "--set name=slurm.4-nodes --set world_size=8" in last and f"-o {tmp_path}/out/points/4-nodes" in last
+    assert {name: point.world_size for name, point in study.points.items()} == {"nodes-1": 2, "nodes-2": 4, "nodes-4": 8}
+    last = (tmp_path / "out" / "points" / "nodes-4" / "submit.sh").read_text().splitlines()[-1]
+    assert "--set name=slurm.nodes-4 --set world_size=8" in last and f"-o {tmp_path}/out/points/nodes-4" in last
     told = ringside_here("status", tmp_path / "out").stdout
-    assert "4-nodes: job 41: R" in told and "4-nodes: nothing is measured yet" in told
+    assert "nodes-4: job 41: R" in told and "nodes-4: nothing is measured yet" in told
     again = ringside_here("submit", PLAN, "--nodes", "1,2", "-o", tmp_path / "out", "--scheduler", site)
     assert again.returncode == 2 and "holds measurements; go on with --resume" in again.stderr
 
