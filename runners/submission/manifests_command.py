@@ -11,8 +11,9 @@ from pydantic import BaseModel, ConfigDict
 
 from measurement.errors import PlanError
 from runners.flags import Flag, Given, command, values_of
+from runners.submission.job_request import JobRequest
 from runners.submission.manifests import RESULTS, PodRequest, as_yaml, job_name, manifests_of
-from runners.submission.script import JobRequest
+from runners.submission.schedulers import options_of
 
 
 class ManifestOptions(BaseModel):
@@ -20,7 +21,7 @@ class ManifestOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    plan: Path
+    plan: Path | None = None
     """A comparison plan (YAML). Its hosts are the pods."""
     settings: list[str] = []
     """Replace a value of the plan; may be repeated."""
@@ -33,7 +34,7 @@ FLAGS = (
     _own("plan", is_argument=True),
     _own("settings", ("--set",), metavar="KEY=VALUE"),
     _own("time"),
-    _pod("image"),
+    _pod("image", default=None),
     _pod("flavour"),
     _pod("nodes"),
     _pod("ranks_per_node", default=None),
@@ -47,22 +48,24 @@ FLAGS = (
 
 def print_manifests(given: Given) -> None:
     """Print the manifests of a plan, checked as it will be read in the pods."""
-    from runners.planning.plan_reading import find_plan, read_plan
+    from measurement.plans.plan_file import checked
+    from runners.planning.plan_reading import find_plan, read_plan, require_named
     from runners.submission.requirements import most_ranks, require_fit, time_warnings
 
     asked, values = ManifestOptions(**values_of(given, ManifestOptions)), values_of(given, PodRequest)
     nodes = values.get("nodes", PodRequest.model_fields["nodes"].default)
-    path = find_plan(asked.plan)
-    ranks = values.get("ranks_per_node") or -(-most_ranks(read_plan(asked.plan, overrides=_placed(asked, nodes, 1))) // nodes)
-    chosen = read_plan(asked.plan, overrides=_placed(asked, nodes, ranks))
+    plan = require_named(asked.plan)
+    path = find_plan(plan)
+    ranks = values.get("ranks_per_node") or -(-most_ranks(read_plan(plan, overrides=_placed(asked, nodes, 1))) // nodes)
+    chosen = read_plan(plan, overrides=_placed(asked, nodes, ranks))
     job = JobRequest(nodes=nodes, tasks_per_node=ranks, gpus_per_node=values.get("gpus"), time=asked.time or "0")
-    job.options(name=chosen.name, folder=Path())  # refuses what is no time
+    options_of(job, name=chosen.name, folder=Path())  # refuses what is no time
     require_fit(chosen, job, flags=("--ranks-per-node", "--gpus"))
     placed = next((name for name, point in chosen.points.items() if point.hosts), None)
     if placed is not None:
         raise PlanError(f"point '{placed}' names hosts, and those of a job are its pods; leave them out, and give its world_size")
     limit = {} if job.minutes is None else {"time_s": round(job.minutes * 60)}
-    request = PodRequest(**values | {"ranks_per_node": ranks} | limit)
+    request = checked(PodRequest, values | {"ranks_per_node": ranks} | limit, source="command line")
     name = job_name(chosen.name)
     settings = [word for setting in asked.settings for word in ("--set", setting)]
     text = path.read_text(encoding="utf-8")

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from measurement.errors import PlanError
 from measurement.plans.plan import Plan
 from measurement.plans.points import world_size_at
+from runners.submission.job_request import JobRequest
 from runners.submission.schedulers import STOPS_BEFORE_S
-from runners.submission.script import JobRequest
 
 
 def require_fit(plan: Plan, request: JobRequest, *, flags: tuple[str, str] = ("--ntasks-per-node", "--gpus-per-node")) -> None:

@@ -10,18 +10,15 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from measurement.errors import LaunchError, PlanError, printable
+from measurement.errors import LaunchError, PlanError, printable, quoted
 from runners.hosts.batch_jobs import LSF, PBS, SLURM
-
-if TYPE_CHECKING:
-    from runners.submission.script import JobRequest
+from runners.submission.job_request import TIME, JobRequest
 
 TIMEOUT_S = 60
 STOPS_BEFORE_S = 60
 """Before the time limit: what was measured is kept, and reported."""
-Options = Callable[["JobRequest", str, Path], Iterator[str]]
+Options = Callable[[JobRequest, str, Path], Iterator[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,3 +158,27 @@ SCHEDULERS = {
         ),
     )
 }
+
+
+def options_of(request: JobRequest, *, name: str, folder: Path) -> list[str]:
+    """Return the options of a job's script, quoted.
+
+    Args:
+        request: of the batch system.
+        name: of the plan.
+        folder: of the results.
+
+    Raises:
+        PlanError: a value would be read as something else.
+    """
+    if not TIME.fullmatch(request.time):
+        raise PlanError(f"--time {quoted(request.time)} is no time that sbatch takes; give such as 2:00:00 or 1-12:00:00")
+    strange = next((one for one in request.others if not one.startswith("-")), None)
+    if strange is not None:
+        raise PlanError(f"--directive {quoted(strange)}: give an option in one word, such as --directive=--exclusive")
+    words = (shlex.quote(one) if one.startswith("--") else one for one in request.others)  # such as -l ngpus=4
+    options = [*SCHEDULERS[request.scheduler].options(request, name, folder), *words]
+    broken = next((word for word in [*options, *request.prologue] if not word.isprintable()), None)
+    if broken is not None:
+        raise PlanError(f"{quoted(broken)} cannot stand in a batch script; leave out characters that do not print")
+    return options

@@ -2,93 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from measurement.errors import PlanError, quoted
+from measurement.errors import PlanError
 from measurement.files import write_whole
-from runners.submission.schedulers import SCHEDULERS, STOPS_BEFORE_S, Scheduler
+from runners.submission.job_request import JobRequest
+from runners.submission.schedulers import SCHEDULERS, STOPS_BEFORE_S, Scheduler, options_of
 
 SCRIPT, JOBS = "submit.sh", "submitted-jobs"
-TIME = re.compile(r"[0-9]{1,4}(-[0-9]{1,2}(:[0-9]{1,2}){0,2}|(:[0-9]{1,2}){0,2})")
-
-
-class JobRequest(BaseModel):
-    """What the job asks the batch system for."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-    scheduler: Literal["slurm", "pbs", "lsf"] = "slurm"
-    """The batch system: Slurm, PBS Professional or OpenPBS, or LSF."""
-    nodes: int = Field(default=1, ge=1)
-    """Nodes of the job."""
-    tasks_per_node: int = Field(default=1, ge=1)
-    """Ranks on each node."""
-    time: str = "1:00:00"
-    """Time limit, as sbatch takes it; what was measured by then is kept and reported."""
-    partition: str | None = None
-    """Slurm's partition, or the queue of PBS and LSF."""
-    account: str | None = None
-    """The account, or LSF's project, that pays."""
-    qos: str | None = None
-    """Slurm's quality of service."""
-    constraint: str | None = None
-    """Features that Slurm's nodes must have."""
-    cpus_per_task: int | None = Field(default=None, ge=1)
-    """Cores for each rank."""
-    gpus_per_node: int | None = Field(default=None, ge=1)
-    """GPUs on each node."""
-    prologue: tuple[str, ...] = ()
-    """Run a line of bash first, such as --prologue 'module load cuda'; may be repeated. Ranks get the environment after it."""
-    others: tuple[str, ...] = ()
-    """Pass a further option to the batch system, such as --directive=--exclusive; may be repeated."""
-
-    @property
-    def system(self) -> Scheduler:
-        """The batch system."""
-        return SCHEDULERS[self.scheduler]
-
-    @property
-    def minutes(self) -> float | None:
-        """The time limit; None where there is none."""
-        return minutes_of(self.time)
-
-    def options(self, *, name: str, folder: Path) -> list[str]:
-        """Return the options of the script, quoted.
-
-        Raises:
-            PlanError: a value would be read as something else.
-        """
-        if not TIME.fullmatch(self.time):
-            raise PlanError(f"--time {quoted(self.time)} is no time that sbatch takes; give such as 2:00:00 or 1-12:00:00")
-        strange = next((one for one in self.others if not one.startswith("-")), None)
-        if strange is not None:
-            raise PlanError(f"--directive {quoted(strange)}: give an option in one word, such as --directive=--exclusive")
-        words = (shlex.quote(one) if one.startswith("--") else one for one in self.others)  # such as -l ngpus=4
-        options = [*self.system.options(self, name, folder), *words]
-        broken = next((word for word in [*options, *self.prologue] if not word.isprintable()), None)
-        if broken is not None:
-            raise PlanError(f"{quoted(broken)} cannot stand in a batch script; leave out characters that do not print")
-        return options
-
-
-def minutes_of(time: str) -> float | None:
-    """A limit as sbatch takes it, in minutes; None where there is no limit (0)."""
-    days, dash, rest = time.rpartition("-")
-    parts = [int(part) for part in rest.split(":")]
-    if dash:
-        hours, minutes, seconds = [*parts, 0, 0][:3]
-    elif len(parts) == 3:
-        hours, minutes, seconds = parts
-    else:
-        hours, (minutes, seconds) = 0, [*parts, 0][:2]
-    return int(days or 0) * 1440 + hours * 60 + minutes + seconds / 60 or None
 
 
 def script_of(request: JobRequest, plan: Path, *, name: str, folder: Path, arguments: Sequence[str]) -> str:
@@ -101,8 +25,8 @@ def script_of(request: JobRequest, plan: Path, *, name: str, folder: Path, argum
         folder: of the results.
         arguments: of ``ringside compare`` besides.
     """
-    system = request.system
-    lines = [f"{system.mark} {option}" for option in request.options(name=name, folder=folder)]
+    system = SCHEDULERS[request.scheduler]
+    lines = [f"{system.mark} {option}" for option in options_of(request, name=name, folder=folder)]
     command = [sys.executable, "-P", "-m", "runners.cli", "compare", str(plan), "-o", str(folder), *arguments]
     if request.minutes is not None and not system.warns:
         seconds = max(1, round(request.minutes * 60) - STOPS_BEFORE_S)

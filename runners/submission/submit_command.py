@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict
 from measurement.errors import PlanError, printable, quoted
 from runners.flags import Flag, Given, command, values_of
 from runners.submission import script
-from runners.submission.schedulers import SLURM
-from runners.submission.script import JobRequest
+from runners.submission.job_request import JobRequest
+from runners.submission.schedulers import SLURM, options_of
 
 if TYPE_CHECKING:
     from measurement.plans.plan import Plan
@@ -160,7 +160,7 @@ def _fitting(asked: SubmitOptions, request: JobRequest, settings: Sequence[str])
     chosen = read_plan(asked.plan, overrides=[*settings, *placeholders])
     if request.nodes == 1 and "tasks_per_node" not in request.model_fields_set:
         request = request.model_copy(update={"tasks_per_node": most_ranks(chosen)})
-    request.options(name=chosen.name, folder=Path())  # refused before anything else
+    options_of(request, name=chosen.name, folder=Path())  # refused before anything else
     require_fit(chosen, request)
     for warning in time_warnings(chosen, request):
         print(f"ringside: {warning}; 'ringside submit --resume' goes on after it", file=sys.stderr)

@@ -90,19 +90,19 @@ def test_the_time_limit_is_the_drivers(flavour):
 
 
 def test_no_claim_is_told(tmp_path):
-    plan = write_plan(tmp_path, name="Größe 7: my plan")
+    plan = write_plan(tmp_path, name="7.My_Plan")
     done = ringside_here("manifests", plan, "--image", "i", "--flavour", "jobset", "--set", "seed=3")
     assert "# Results go with the pod: give --claim to keep them." in done.stdout
-    assert "kubectl create secret generic gr-e-7-my-plan-ssh" in done.stdout
+    assert "kubectl create secret generic ringside-7-my-plan-ssh" in done.stdout
     job = job_of(list(yaml.safe_load_all(done.stdout)))
-    assert job.driver.container["command"][-4:] == ["--set", "seed=3", "-o", "/results/gr-e-7-my-plan"]
+    assert job.driver.container["command"][-4:] == ["--set", "seed=3", "-o", "/results/ringside-7-my-plan"]
     assert job.driver.container.get("resources") is None
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ((PLAN,), "--image"),
+        ((PLAN,), "'image' is missing"),
         ((PLAN, "--image", "i", "--nodes", "3"), "world_size 4 needs 4 tasks, and 3 nodes with 2 tasks each are asked for"),
         ((PLAN, "--image", "i", "--ranks-per-node", "1"), "does not fit into 2 nodes with 1 tasks each; give --ranks-per-node 2"),
         ((PLAN, "--image", "i", "--gpus", "1", "--set", "device=cuda"), "--gpus 1 has one for 1 of them; give --gpus 2"),
