@@ -61,7 +61,9 @@ def test_both_arms_run_in_the_pods_of_one_job(lab, tmp_path, flavour):
 def test_what_was_measured_is_kept(lab, tmp_path, how):
     """A pod of the job is killed, or the time limit is over: one line says so."""
     measurement = {"rounds": None, "launches": 3, "seconds_per_launch": 120}
-    pods, results = running(tmp_path, arms={"ddp": ARMS["ddp"]} | {"again": ARMS["ddp"]}, measurement=measurement)
+    pods, results = running(
+        tmp_path, arms={"ddp": ARMS["ddp"], "naive": ARMS["ddp"] | {"backend": "naive"}}, measurement=measurement
+    )
     with pods:
         pods.start()
         driver, other = (pods.job.driver, next(pod for pod in pods.job.pods if not pod.drives))
