@@ -12,7 +12,7 @@ from measurement.errors import PlanError
 
 STEERING = (
     *("OMP_", "MKL_", "KMP_", "MALLOC_", "GLIBC_", "TORCH_", "CUDA_"),
-    *("HOROVOD_", "NCCL_", "GLOO_", "OMPI_MCA_", "UCX_", "FI_"),
+    *("HOROVOD_", "NCCL_", "GLOO_", "OMPI_MCA_", "UCX_", "FI_", "LOADEDMODULES"),
 )
 """Variables that begin so change how fast a rank is: they go to every host, and into records."""
 DISTURBING = (
@@ -28,7 +28,7 @@ BESIDES = (
     *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHON", "VIRTUAL_ENV", "CONDA_", "UV_", "SSH_AUTH_SOCK", "KRB5CCNAME"),
     *("OMPI_", "PRTE_", "PMIX_", "OPAL_", "MPI", "PSM", "IBV_", "SHARP_", "SLURM_", "NVIDIA_", "ROCR_", "HIP_", "HSA_", "GPU_"),
     *("TORCHINDUCTOR_", "PYTORCH_", "TRITON_", "GOMP_", "OPENBLAS_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "RINGSIDE_"),
-    *("LD_BIND_NOW", "TCMALLOC_", "MIMALLOC_", "SSL_CERT_", "REQUESTS_CA_BUNDLE", "MODULEPATH", "LOADEDMODULES", "LMOD_", "EB"),
+    *("LD_BIND_NOW", "TCMALLOC_", "MIMALLOC_", "SSL_CERT_", "REQUESTS_CA_BUNDLE", "MODULEPATH", "LMOD_", "EB"),
 )
 """What a process on this host needs besides: who and where it is, its libraries, MPI and devices."""
 PER_RANK = (

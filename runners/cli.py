@@ -18,6 +18,7 @@ from runners.lab.lab_commands import app as lab
 from runners.processes.process_exit import begin_in_utf8, interrupted_code, run_command
 from runners.project_command import project
 from runners.scripts.ab_command import ab_command
+from runners.submission.manifests_command import manifests
 from runners.submission.submit_command import status, submit
 from runners.tuning.tune_command import tune_command
 
@@ -43,6 +44,7 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pret
 app.add_typer(lab, name="lab")
 app.command()(submit)
 app.command()(status)
+app.command()(manifests)
 app.command()(project)
 app.command()(history)
 

@@ -1,4 +1,4 @@
-"""The nodes of the batch job that this process runs in, as Slurm, PBS, LSF, Grid Engine, OAR or Flux tell them.
+"""The nodes of the batch job that this process runs in, as Slurm, PBS, LSF, Grid Engine, OAR, Flux or Kubernetes' operators tell.
 
 A plan takes them by ``hosts: pbs`` and the like. Slurm's are taken unasked, since its steps reach them; ssh reaches the others'.
 """
@@ -15,13 +15,29 @@ from runners.hosts.hostfile import parse_hosts, read_hostfile
 from runners.launchers.base import HostSlots
 from runners.launchers.slurm_job import expand_nodes, slurm_job
 
-SLURM, FLUX, LSF = "slurm", "flux", "lsf"
-NODE_FILES = {"pbs": "PBS_NODEFILE", LSF: "LSB_DJOB_HOSTFILE", "sge": "PE_HOSTFILE", "oar": "OAR_NODEFILE"}
-"""By the word for ``hosts``: the variable that names a file of nodes."""
+SLURM, FLUX, LSF, PBS, KUBERNETES = "slurm", "flux", "lsf", "pbs", "kubernetes"
+NODE_FILES = {
+    PBS: "PBS_NODEFILE",
+    LSF: "LSB_DJOB_HOSTFILE",
+    "sge": "PE_HOSTFILE",
+    "oar": "OAR_NODEFILE",
+    KUBERNETES: "OMPI_MCA_orte_default_hostfile",
+}
+"""By the word for ``hosts``: the variable that names a file of nodes. The last is what MPI Operator and Kubeflow Trainer set."""
+IN_A_POD = "KUBERNETES_SERVICE_HOST"
+"""Set in every pod. Elsewhere a user may have set Open MPI's hostfile."""
 LSF_PAIRS = "LSB_MCPU_HOSTS"
 """``node1 4 node2 4``; the file came with LSF 8."""
 FLUX_INSTANCE = "FLUX_URI"
-JOB_IDS = {SLURM: "SLURM_JOB_ID", "pbs": "PBS_JOBID", LSF: "LSB_JOBID", "sge": "JOB_ID", "oar": "OAR_JOB_ID", FLUX: FLUX_INSTANCE}
+JOB_IDS = {
+    SLURM: "SLURM_JOB_ID",
+    PBS: "PBS_JOBID",
+    LSF: "LSB_JOBID",
+    "sge": "JOB_ID",
+    "oar": "OAR_JOB_ID",
+    KUBERNETES: "HOSTNAME",
+    FLUX: FLUX_INSTANCE,
+}
 FLUX_TIMEOUT_S = 20.0
 
 
@@ -29,7 +45,8 @@ def job_system(environment: Mapping[str, str]) -> str | None:
     """Return the word for the batch system whose job this process runs in; None outside of any. Nothing is read or called."""
     if slurm_job(environment) is not None:
         return SLURM
-    file = next((word for word, variable in NODE_FILES.items() if environment.get(variable)), None)
+    words = [word for word in NODE_FILES if word != KUBERNETES or environment.get(IN_A_POD)]
+    file = next((word for word in words if environment.get(NODE_FILES[word])), None)
     if file is None and environment.get(LSF_PAIRS):
         return LSF
     return file or (FLUX if environment.get(FLUX_INSTANCE) else None)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from measurement.world import ALLOW_ROOT, HOROVOD, MPI, RENDEZVOUS
+from measurement.errors import LaunchError
+from measurement.world import ALLOW_ROOT, HOROVOD, MPI, RENDEZVOUS, World
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
 from runners.launchers.rank_variables import RankVariables
 
@@ -19,6 +20,9 @@ VARIABLES = RankVariables(
     gives=GIVES,
     others=("OMPI_COMM_WORLD_", "PMIX_"),
 )
+ROLE_IN_POD = "K_MPI_JOB_ROLE"
+"""Set by MPI Operator: in the pod with this role mpirun finds the hosts by itself."""
+NO_LAUNCHER = World().launcher
 KEEP_FULL_NAMES = "OMPI_MCA_orte_keep_fqdn_hostnames"
 
 
@@ -48,6 +52,19 @@ def open_mpi_environment(job: LaunchJob) -> dict[str, str]:
     interface = "lo" if job.is_local else job.network_interface
     chosen = {"OMPI_MCA_oob_tcp_if_include": interface, "OMPI_MCA_btl_tcp_if_include": interface} if interface else {}
     return root | names | chosen
+
+
+def require_mpirun_in_pod(world: World, module: str, environment: Mapping[str, str]) -> None:
+    """Refuse a plain ``python -m module`` in the launcher of an MPIJob, whose workers it would leave idle.
+
+    Raises:
+        LaunchError: with the command.
+    """
+    if environment.get(ROLE_IN_POD) == "launcher" and world.launcher == NO_LAUNCHER:
+        raise LaunchError(
+            "this is the launcher of an MPIJob, and python alone is a world of 1, without its workers; start the ranks with: "
+            f"mpirun python -m {module}"
+        )
 
 
 def needs_full_names(hosts: Sequence[HostSlots]) -> bool:

@@ -18,6 +18,7 @@ from measurement.world import HOROVOD, MPI, World
 from runners.flags import Given, command, values_of
 from runners.hosts.network import use_interface
 from runners.launchers import horovodrun, mpirun, read_own_world
+from runners.launchers.torchrun import command_in_pod
 from runners.planning.arms import require_given, require_gpu_here
 from runners.planning.left_variables import libraries_of
 from runners.processes.readable_output import make_output_readable
@@ -36,6 +37,8 @@ from workloads import REGISTRY
 
 MAY_BE_HOROVODRUN = (horovodrun.VARIABLES.name, mpirun.VARIABLES.name)
 """Over MPI its ranks are mpirun's."""
+MODULES = {"ddp": "ddp", "horovod": "hvd"}
+"""Back ends that take all ranks of a job, and how people start them."""
 MEASUREMENT = {"mode": "separate", "launches": 1, "control": False, "freeze": False}
 """Settings of a plan that standalone runs have no choice in."""
 LOCAL_EVERY = 4
@@ -64,6 +67,8 @@ def measure(backend: str, given: Given) -> None:
     content, options = plan_content(given), RunOptions(**values_of(given, RunOptions))
     use_interface(given.get(NETWORK_INTERFACE))
     world = read_own_world()
+    if backend in MODULES:
+        _join_pods(world, f"runners.{MODULES[backend]}")
     if world.launcher in MAY_BE_HOROVODRUN:
         make_output_readable()
     require_own_local_rank(options.local_rank, world)
@@ -77,6 +82,14 @@ def measure(backend: str, given: Given) -> None:
     take_resources(world, threads=threads, affinity=plan.affinity, freed_memory=plan.freed_memory)
     training = TrainingOptions(**values_of(given, TrainingOptions))
     StandaloneRun(plan=plan, world=world, options=options, training=training, folder=folder).run()
+
+
+def _join_pods(world: World, module: str) -> None:
+    """In a pod of a TrainJob become torchrun, which starts the pod's ranks; in the launcher of an MPIJob say what does."""
+    mpirun.require_mpirun_in_pod(world, module, os.environ)
+    become = command_in_pod(module, sys.argv[1:], os.environ)
+    if become is not None:
+        os.execv(become[0], become)
 
 
 def resolve_plan(backend: str, content: Mapping[str, Any], arm: Mapping[str, Any], world: World) -> Plan:

@@ -7,11 +7,17 @@ from collections.abc import Iterator
 from measurement.errors import PlanError
 from measurement.plans.plan import Plan
 from measurement.plans.points import world_size_at
-from runners.submission.script import STOPS_BEFORE_S, JobRequest
+from runners.submission.job_request import JobRequest
+from runners.submission.schedulers import STOPS_BEFORE_S
 
 
-def require_fit(plan: Plan, request: JobRequest) -> None:
+def require_fit(plan: Plan, request: JobRequest, *, flags: tuple[str, str] = ("--ntasks-per-node", "--gpus-per-node")) -> None:
     """Refuse a job that is too small for the plan's largest world size, or larger than it.
+
+    Args:
+        plan: of the job.
+        request: its size.
+        flags: by which ranks and GPUs of each node are asked for.
 
     Raises:
         PlanError: what the world size needs, what was asked for, what to give.
@@ -22,18 +28,18 @@ def require_fit(plan: Plan, request: JobRequest) -> None:
     of = f"world_size {ranks}" + (" (of the largest point)" if plan.points else "")
     asked = f"{nodes} nodes with {tasks} tasks each" if nodes > 1 else f"one node with {tasks} tasks"
     if ranks > nodes * tasks:
-        raise PlanError(f"{of} does not fit into {asked}; give --ntasks-per-node {needed}, or more --nodes")
+        raise PlanError(f"{of} does not fit into {asked}; give {flags[0]} {needed}, or more --nodes")
     fewest = -(-ranks // tasks)
     if fewest < nodes or needed < tasks:
         raise PlanError(
             f"{of} needs {ranks} tasks, and {asked} are asked for: the others would be idle; give --nodes {fewest} "
-            f"--ntasks-per-node {-(-ranks // fewest)}, or a plan of world_size {nodes * tasks}"
+            f"{flags[0]} {-(-ranks // fewest)}, or a plan of world_size {nodes * tasks}"
         )
     gpus = request.gpus_per_node
     if gpus is not None and gpus < tasks and plan.device != "cpu":
         raise PlanError(
-            f"{of} puts {tasks} ranks on each node, and --gpus-per-node {gpus} has one for {gpus} of them; give --gpus-per-node "
-            f"{tasks}, fewer ranks on more --nodes, or device: cpu"
+            f"{of} puts {tasks} ranks on each node, and {flags[1]} {gpus} has one for {gpus} of them; give {flags[1]} {tasks}, "
+            "fewer ranks on more --nodes, or device: cpu"
         )
 
 
@@ -65,7 +71,7 @@ def time_warnings(plan: Plan, request: JobRequest) -> Iterator[str]:
     measurement = plan.measurement
     if measurement.rounds is not None or measurement.steps_per_launch is not None or plan.training is not None:
         return
-    given, each = minutes_of(request.time), (measurement.expected_launch_s + STOPS_BEFORE_S) / 60
+    given, each = request.minutes, (measurement.expected_launch_s + STOPS_BEFORE_S) / 60
     smaller = "measurement.seconds_per_launch" if measurement.minutes is None else "measurement.minutes"
     if given is not None and given < each:
         raise PlanError(
@@ -78,22 +84,9 @@ def time_warnings(plan: Plan, request: JobRequest) -> Iterator[str]:
     whole = max(blocks, (measurement.max_minutes or 0) if measurement.until_decided else 0)
     what = f"blocks alone ({whole:.0f} minutes, {launches} launches)" if measurement.minutes is None else f"{whole:.0f} minutes"
     if given is not None and given < whole:
-        yield f"--time {request.time} is shorter than the plan's {what}; 'ringside submit --resume' goes on after it"
+        yield f"--time {request.time} is shorter than the plan's {what}"
 
 
 def most_ranks(plan: Plan) -> int:
     """The largest world size of a plan's points, or its own."""
     return max([world_size_at(plan, name) for name in plan.points] or [plan.world_size])
-
-
-def minutes_of(time: str) -> float | None:
-    """A limit as sbatch takes it, in minutes; None where there is no limit (0)."""
-    days, dash, rest = time.rpartition("-")
-    parts = [int(part) for part in rest.split(":")]
-    if dash:
-        hours, minutes, seconds = [*parts, 0, 0][:3]
-    elif len(parts) == 3:
-        hours, minutes, seconds = parts
-    else:
-        hours, (minutes, seconds) = 0, [*parts, 0][:2]
-    return int(days or 0) * 1440 + hours * 60 + minutes + seconds / 60 or None

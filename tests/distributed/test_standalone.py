@@ -168,6 +168,25 @@ def test_uneven_ranks_on_two_hosts(tmp_path):
     assert [(rank.node_rank, rank.local_rank, rank.local_world_size) for rank in record.ranks] == [(0, 0, 1), (1, 0, 2), (1, 1, 2)]
 
 
+@pytest.mark.costly
+def test_the_pods_of_a_trainjob_are_one_world(tmp_path):
+    """Each runs plain python, by the variables of Kubeflow Trainer."""
+    shared = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(free_port())}
+    command = ["python", "-m", "runners.ddp", *SHORT, "--threads", "1", "-o", tmp_path / "run"]
+    with ThreadPoolExecutor() as pool:
+        pods = [*pool.map(lambda number: run(*command, **shared, PET_NODE_RANK=number), ("0", "1"))]
+    assert [pod.returncode for pod in pods] == [0, 0], pods
+    (record,) = ResultsFolder(tmp_path / "run").records()
+    assert (record.launcher, record.world_size) == ("torchrun", 2)
+
+
+def test_the_launcher_of_an_mpijob_is_told_of_mpirun(monkeypatch):
+    monkeypatch.setenv("K_MPI_JOB_ROLE", "launcher")
+    monkeypatch.setattr(sys, "argv", ["hvd"])
+    done = run_here(lambda: typer.run(command_line("horovod")))
+    assert "start the ranks with: mpirun python -m runners.hvd" in done.stderr
+
+
 def test_a_run_is_never_overwritten(run_once):
     _, folder = run_once(["python"], "ddp")
     before = (folder / "plan.yaml").read_bytes()

@@ -19,6 +19,7 @@ FILES = {
     "lsf": ("LSB_DJOB_HOSTFILE", "node1\nnode2\nnode1\nnode2\n"),
     "sge": ("PE_HOSTFILE", "node1 2 all.q@node1 UNDEFINED\nnode2 2 all.q@node2 UNDEFINED\n"),
     "oar": ("OAR_NODEFILE", "node1\nnode1\nnode2\nnode2\n"),
+    "kubernetes": ("OMPI_MCA_orte_default_hostfile", "node1 slots=2\nnode2 slots=2\n"),
 }
 FLUX = """#!/bin/sh
 case "$*" in
@@ -37,7 +38,7 @@ def job(request, tmp_path, monkeypatch):
     if request.param in FILES:
         variable, text = FILES[word]
         (tmp_path / "nodes").write_text(text)
-        variables[variable] = str(tmp_path / "nodes")
+        variables |= {variable: str(tmp_path / "nodes"), "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     elif word == "slurm":
         variables |= {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)"}
     elif word == "lsf":
@@ -79,6 +80,7 @@ def test_nodes_that_a_plan_leaves_alone_are_told(job, tmp_path):
 
 def test_outside_of_a_job(tmp_path):
     assert (job_system({}), unused_nodes({})) == (None, None)
+    assert job_system({"OMPI_MCA_orte_default_hostfile": "hosts"}) is None  # a user's own, in no pod
     for word in JOB_IDS:
         with pytest.raises(PlanError, match=f"^hosts: {word} stands for the nodes of a job, and this process is in none"):
             job_hosts(word, {})

