@@ -22,7 +22,7 @@ def main() -> None:
     spec = json.loads(Path(sys.argv[1]).read_text())
     socket.sethostname(spec["hostname"])
     root = Path("/run/pod")
-    root.mkdir()
+    root.mkdir(exist_ok=True)
     mount("-t", "tmpfs", "-o", "mode=0755", "tmpfs", root)
     show_machine(root, spec["holds"])
     write_image(root, spec)
