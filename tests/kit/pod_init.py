@@ -1,6 +1,6 @@
 """The first process of a pod: makes its root and becomes its command. Standard library; run in new namespaces by ``pods.py``.
 
-The root is the machine's files, which the user cannot write, and an /etc, /home, /tmp and /run of the pod's own.
+The root is the machine's files, which the user cannot write, and an /etc, /home, /root, /tmp and /run of the pod's own.
 In /etc and /home stands what kubeflow/mpi-operator's build/base/Dockerfile puts there.
 """
 
@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-OWN = ("etc", "home", "tmp", "run")
+OWN = ("etc", "home", "root", "tmp", "run")
 HOME = "/home/mpiuser"
 SSH_CONFIG = "Host *\n    StrictHostKeyChecking no\n    UserKnownHostsFile /dev/null\n    Port {port}\n"
 SSHD_CONFIG = "PidFile /home/mpiuser/sshd.pid\nHostKey /home/mpiuser/.ssh/id_rsa\nStrictModes no\nPort {port}\n"
@@ -22,7 +22,7 @@ def main() -> None:
     spec = json.loads(Path(sys.argv[1]).read_text())
     socket.sethostname(spec["hostname"])
     root = Path("/run/pod")
-    root.mkdir()
+    root.mkdir(exist_ok=True)
     mount("-t", "tmpfs", "-o", "mode=0755", "tmpfs", root)
     show_machine(root, spec["holds"])
     write_image(root, spec)
@@ -31,9 +31,7 @@ def main() -> None:
     os.chroot(root)
     os.chdir(spec["folder"])
     user, group = spec["user"], spec["group"]
-    # an image's files may be read by all; this machine's Python may lie in root's home
-    reads = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
-    argv = ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups", *reads, "--", *spec["command"]]
+    argv = ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups", "--", *spec["command"]]
     os.execvpe("setpriv", argv, spec["environment"] | {"HOME": HOME})
 
 
