@@ -48,6 +48,8 @@ def summarise_machine(records: Sequence[LaunchRecord], host_use: pd.DataFrame) -
         records: of the arm.
         host_use: that arm's (``measurement.records.results.ResultsFolder.host_use``).
     """
+    if not len(host_use):
+        return []
     good = [record for record in records if record.status == "ok"]
     sync = [(record.launch, block.turn) for record in good for block in record.blocks if block.kind == "sync"]
     counted = host_use.merge(pd.DataFrame(sync, columns=PLACE).astype({"launch": "int64", "turn": "Int32"}), on=PLACE)
