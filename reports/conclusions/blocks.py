@@ -118,8 +118,8 @@ def _by_round(sync: pd.DataFrame, arms: Sequence[str]) -> tuple[Array, Array]:
     """Blocks of these arms side by side (``_paired_blocks``).
 
     Returns:
-        int64 [rounds, 2] of launch and round, in order, all that any arm has; float64 [rounds, arms, 3] of turn, samples and seconds,
-        NaN where an arm has no block.
+        int64 [rounds, 2] of launch and round, in order, all that any arm has; and float64 [rounds, arms, 3] of turn, samples and
+        seconds, NaN where an arm has no block.
     """
     places, row = np.unique(sync[["launch", "round"]].to_numpy(), axis=0, return_inverse=True)
     column = pd.Index(list(arms)).get_indexer(sync["arm"])

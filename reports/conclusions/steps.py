@@ -57,7 +57,7 @@ class Steps:
     @classmethod
     def of(cls, raw: pd.DataFrame) -> Steps:
         """Sum up a table of raw steps, ``launch`` and ``arm`` besides ``measurement.records.record.STEP_COLUMNS``, in any order."""
-        return cls.joined([_sum_up(raw)] if "launch" in raw and len(raw) else [])
+        return cls.joined([_sum_up(raw.reset_index(drop=True))] if "launch" in raw and len(raw) else [])
 
     @classmethod
     def joined(cls, parts: Iterable[Steps]) -> Steps:
@@ -137,7 +137,7 @@ def read_steps(folder: ResultsFolder, records: Sequence[LaunchRecord]) -> Steps:
 
 
 def _in_lots(parts: Iterable[pd.DataFrame]) -> Iterator[list[pd.DataFrame]]:
-    """Yield small tables together, since each that is summed up costs the same; a lot ends where it has ``ROWS_AT_ONCE`` rows."""
+    """Yield small tables together, since summing up costs the same for each; a lot ends where it has ``ROWS_AT_ONCE`` rows."""
     lot: list[pd.DataFrame] = []
     for part in parts:
         if len(part):
@@ -161,25 +161,33 @@ def means_by_rank(rank_blocks: pd.DataFrame, names: Sequence[str]) -> dict[str, 
 
 
 def group_starts(table: pd.DataFrame, names: Sequence[str]) -> npt.NDArray[np.int64]:
-    """The rows of a table, which is in order, from which on one of these columns has another value: as ``ufunc.reduceat`` has it."""
+    """The rows of an ordered table at which one of these columns changes, the first included, as ``ufunc.reduceat`` takes them."""
     codes = [pd.factorize(table[name])[0] for name in names]
     return np.flatnonzero(np.logical_or.reduce([np.append(True, np.diff(code) != 0) for code in codes])[: len(table)])
 
 
 def _sum_up(raw: pd.DataFrame) -> Steps:
-    """Sum up raw steps of any launches and arms."""
+    """Sum up raw steps of any launches and arms; their index is 0, 1, ..."""
     keys = [pd.factorize(raw["arm"])[0], *(raw[name].to_numpy() for name in ("launch", "turn", "rank", "step"))]
-    order = np.lexsort(keys[::-1])
-    if (np.diff(order) != 1).any():  # sums of floats depend on their order
-        raw = raw.iloc[order]
-    first = group_starts(raw, [*PLACE, "turn", "rank"])
+    if not _is_in_order(keys):  # sums of floats depend on their order
+        raw = raw.iloc[np.lexsort(keys[::-1])].reset_index(drop=True)
+    first, turns = (group_starts(raw, [*PLACE, "turn", *more]) for more in (["rank"], []))
     sums = {name: np.add.reduceat(raw[name].to_numpy(), first) for name in ("samples", *TIMES)}
     sums["steps"] = np.diff(np.append(first, len(raw)))
     rank_blocks = raw.iloc[first][[*PLACE, "turn", "rank", *BLOCK]].assign(**sums)[list(RANK_BLOCK_TYPES)]
-    turn = np.cumsum(np.isin(np.arange(len(raw)), group_starts(raw, [*PLACE, "turn"])))
-    longest = raw.iloc[np.lexsort((-raw["step_s"].to_numpy(), raw["step"].to_numpy(), turn))]  # of equally long ones the lowest rank stays first
-    slowest = longest.iloc[group_starts(longest, [*PLACE, "turn", "step"])][list(SLOWEST_TYPES)]
+    turn = np.searchsorted(turns, np.arange(len(raw)), side="right")
+    longest = raw["step_s"].groupby([turn, raw["step"].to_numpy()]).idxmax()  # of equally long ones the lowest rank
+    slowest = raw.loc[longest, list(SLOWEST_TYPES)]
     return Steps(rank_blocks=rank_blocks.astype(RANK_BLOCK_TYPES), slowest=slowest.astype(SLOWEST_TYPES))
+
+
+def _is_in_order(keys: Sequence[npt.NDArray[np.int64]]) -> bool:
+    """Whether rows come by the first of these, then by the second and so on, as they are written."""
+    is_later, is_same = np.zeros(len(keys[0]) - 1, dtype=bool), np.ones(len(keys[0]) - 1, dtype=bool)
+    for key in keys:
+        is_later |= is_same & (np.diff(key) > 0)
+        is_same &= np.diff(key) == 0
+    return bool(is_later.all())
 
 
 def _concat(tables: Sequence[pd.DataFrame], types: dict[str, Any]) -> pd.DataFrame:
