@@ -119,8 +119,8 @@ def require_steps_of(record: LaunchRecord, table: pd.DataFrame) -> None:
     """
     blocks = {(block.turn, block.round, block.block, block.kind, block.case) for block in record.blocks}
     first = np.unique(table["turn"], return_index=True)[1]
-    keys = (table[name].iloc[first].to_numpy(dtype=object, na_value=None) for name in ("turn", "round", "block", "kind", "case"))
-    found = set(zip(*keys, strict=True))
+    keys = (table[name].iloc[first].tolist() for name in ("turn", "round", "block", "kind", "case"))
+    found = {tuple(None if pd.isna(value) else value for value in row) for row in zip(*keys, strict=True)}
     if found - blocks:
         raise ValueError(f"it has steps of {len(found - blocks)} blocks that the record beside it does not have")
     times = np.stack([table[name].to_numpy() for name, dtype in STEP_COLUMNS.items() if dtype == "float64"])

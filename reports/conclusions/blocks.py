@@ -122,7 +122,7 @@ def _by_round(sync: pd.DataFrame, arms: Sequence[str]) -> tuple[Array, Array]:
         seconds, NaN where an arm has no block.
     """
     places, row = np.unique(sync[["launch", "round"]].to_numpy(), axis=0, return_inverse=True)
-    column = pd.Index(list(arms)).get_indexer(sync["arm"])
+    column = pd.Index(list(arms)).get_indexer(pd.Index(sync["arm"]))
     wide = np.full((len(places), len(arms), 3), np.nan)
     wide[row.reshape(-1)[column >= 0], column[column >= 0]] = sync.loc[column >= 0, ["turn", *THROUGHPUT]]
     return places, wide

@@ -162,6 +162,6 @@ def lateness(local: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     means = means_by_rank(local, names)
     times, some = np.stack([table.to_numpy() for table in means.values()], axis=1), means[names[0]]
     late = (times - times.mean(axis=2, keepdims=True)) * some.shape[1] / (some.shape[1] - 1)
-    codes = np.indices((len(names), some.shape[1])).reshape(2, -1)
-    columns = pd.MultiIndex(levels=[names, some.columns], codes=codes, names=[None, "rank"])
+    codes = np.indices((len(names), some.shape[1])).reshape(2, -1).tolist()
+    columns = pd.MultiIndex(levels=[list(names), list(some.columns)], codes=codes, names=[None, "rank"])
     return pd.DataFrame(late.reshape(len(some), -1), index=some.index, columns=columns).dropna()
