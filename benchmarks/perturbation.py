@@ -36,7 +36,7 @@ from reports import conclude
 from reports.conclusions.blocks import tabulate_blocks
 from reports.conclusions.steps import read_steps
 from reports.statistics.student import t_interval
-from runners.cli import run_comparison
+from runners.cli import measure
 from runners.processes.supervisor_server import SupervisorServer
 
 UNREAD = Path(__file__).parent / "plugins" / "unread.py"
@@ -62,7 +62,7 @@ def counters(output: Path, *, launches: int, seconds: float) -> None:
         ask_sometimes()
         arm = {**DDP, "backend": f"{UNREAD}:SometimesReadDDP"}
         chosen = plan("counters", {"ddp": arm}, launches=launches, seconds_per_launch=seconds, local_every=0)
-        run_comparison(check_plan(chosen, source="counters"), ResultsFolder(output), path=Path(__file__))
+        measure(check_plan(chosen, source="counters"), ResultsFolder(output), again=[])
     by_ranks, by_supervisors = neighbours(ResultsFolder(output))
     tell("counters read by ranks", by_ranks)
     tell("counters read by supervisors", by_supervisors)

@@ -78,19 +78,25 @@ START_PROCESSES = ("distributed", "cluster", "gpu")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark each test by its folder, and as one that starts processes. In ``make test`` a third of the costly ones is drawn."""
+    """Mark each test by its folder, and as one that starts processes; leave out costly ones."""
     for item in items:
         folder = item.path.relative_to(REPOSITORY / "tests").parts[0]
         if folder in FOLDERS:
             item.add_marker(folder)
         if folder in START_PROCESSES or "no_processes_left" in item.fixturenames:
             item.add_marker("process")
-    if os.environ.get("RINGSIDE_DRAW") == "commit":
-        costly = [item for item in items if item.get_closest_marker("costly")]
-        kept = drawn(range(len(costly)), number=len(costly) // 3)
-        for number, item in enumerate(costly):
-            if number not in kept:
-                item.add_marker(pytest.mark.skip(reason="costly, and not drawn for this commit: make test DRAW=all runs it"))
+    leave_out_costly(items)
+
+
+def leave_out_costly(items):
+    """Skip two thirds of the costly tests where ``RINGSIDE_DRAW=commit`` is set."""
+    if os.environ.get("RINGSIDE_DRAW") != "commit":
+        return
+    costly = [item for item in items if item.get_closest_marker("costly")]
+    kept = drawn(range(len(costly)), number=len(costly) // 3)
+    for number, item in enumerate(costly):
+        if number not in kept:
+            item.add_marker(pytest.mark.skip(reason="costly, and not drawn for this commit: make test DRAW=all runs it"))
 
 
 def pytest_sessionfinish(session, exitstatus):

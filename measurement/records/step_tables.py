@@ -116,14 +116,15 @@ def require_steps_of(record: LaunchRecord, table: pd.DataFrame) -> None:
     Of each block its first row is looked at, and of all rows the numbers. ``table``: columns ``STEP_COLUMNS``.
     """
     blocks = {(block.turn, block.round, block.block, block.kind, block.case) for block in record.blocks}
-    first = table.drop_duplicates("turn")[["turn", "round", "block", "kind", "case"]].astype(object)
-    found = {tuple(None if pd.isna(value) else value for value in row) for row in first.itertuples(index=False, name=None)}
+    first = np.unique(table["turn"], return_index=True)[1]
+    keys = (table[name].iloc[first].tolist() for name in ("turn", "round", "block", "kind", "case"))
+    found = {tuple(None if pd.isna(value) else value for value in row) for row in zip(*keys, strict=True)}
     if found - blocks:
         raise ValueError(f"it has steps of {len(found - blocks)} blocks that the record beside it does not have")
-    times = table[[name for name, dtype in STEP_COLUMNS.items() if dtype == "float64"]].to_numpy()
+    times = np.stack([table[name].to_numpy() for name, dtype in STEP_COLUMNS.items() if dtype == "float64"])
     if not (np.isfinite(times) & (times >= 0)).all():
         raise ValueError("it has times that are negative or no numbers")
-    if len(table) and not table["step_s"].between(SHORTEST_STEP_S, LONGEST_STEP_S).all():
+    if len(table) and not SHORTEST_STEP_S <= table["step_s"].min() <= table["step_s"].max() <= LONGEST_STEP_S:
         raise ValueError("it has steps that take less than a nanosecond or more than a century")
-    if (table[["rank", "step", "samples"]] < 0).any(axis=None):
+    if any((table[name].to_numpy() < 0).any() for name in ("rank", "step", "samples")):
         raise ValueError("it has ranks, steps or samples below 0")

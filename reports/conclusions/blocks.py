@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from measurement.plans.plan import Plan
-from reports.conclusions.steps import Steps
+from reports.conclusions.steps import Steps, group_starts
 from reports.estimate import Estimate
 from reports.statistics.student import Array, log_interval
 
@@ -30,9 +30,11 @@ def tabulate_blocks(steps: Steps) -> pd.DataFrame:
         ``launch, arm, turn, round, block, kind, case, steps, samples`` (of all ranks), ``block_s`` (the slowest rank's)
         and ``throughput_per_s``, in order of launch and turn. A block without samples or without time has no rate and is left out.
     """
-    blocks = steps.rank_blocks.groupby(BLOCK_KEY, as_index=False, dropna=False).agg(
-        steps=("steps", "max"), samples=("samples", "sum"), block_s=("step_s", "max")
-    )
+    by_rank = steps.rank_blocks
+    first = group_starts(by_rank, ["launch", "arm", "turn"])
+    sums = {"samples": np.add.reduceat(by_rank["samples"].to_numpy(), first)}
+    most = {new: np.maximum.reduceat(by_rank[name].to_numpy(), first) for new, name in (("steps", "steps"), ("block_s", "step_s"))}
+    blocks = by_rank.iloc[first][BLOCK_KEY].assign(**most, **sums)
     blocks = blocks[(blocks["samples"] > 0) & (blocks["block_s"] > 0)]
     blocks = blocks.assign(throughput_per_s=blocks["samples"] / blocks["block_s"])
     return blocks.sort_values(["launch", "turn", "arm"], ignore_index=True)
@@ -54,14 +56,12 @@ def pair_blocks(plan: Plan, blocks: pd.DataFrame, candidate: str) -> pd.DataFram
         ``launch, turn`` (the candidate's), ``round, log_ratio``: ln of candidate's over baseline's throughput (of two copies:
         their geometric mean).
     """
-    key = ["launch", "round"]
-    sync = _paired_blocks(plan, blocks)
-    logs = sync.assign(log=np.log(sync["throughput_per_s"])).set_index([*key, "arm"])["log"].unstack("arm")
-    theirs = logs.reindex(columns=copies_of_baseline(plan, candidate))
-    theirs = theirs.where(theirs[plan.baseline].notna(), axis="index")
-    ours = sync[sync["arm"] == candidate].set_index(key)
-    over = theirs.reindex(ours.index).rsub(np.log(ours["throughput_per_s"]), axis="index")
-    pairs = ours[["turn"]].join(over).assign(log_ratio=over.mean(axis="columns")).dropna(subset="log_ratio").reset_index()
+    places, wide = _by_round(_paired_blocks(plan, blocks), [candidate, *copies_of_baseline(plan, candidate)])
+    has_both = np.isfinite(wide[:, :2, 0]).all(axis=1)
+    logs = np.log(wide[has_both, :, 1] / wide[has_both, :, 2])
+    pairs = pd.DataFrame(places[has_both], columns=["launch", "round"]).assign(
+        turn=wide[has_both, 0, 0].astype(np.int64), log_ratio=np.nanmean(logs[:, :1] - logs[:, 1:], axis=1)
+    )
     return pairs[PAIR_COLUMNS].sort_values(["launch", "turn"], ignore_index=True)
 
 
@@ -79,13 +79,13 @@ def total_tables(plan: Plan, blocks: pd.DataFrame, groups: Sequence[Sequence[str
         has no block.
     """
     sync = _paired_blocks(plan, blocks, by_round=by_round)
-    samples, seconds = (sync.pivot_table(index=["launch", "round"], columns="arm", values=name) for name in THROUGHPUT)
-    launches = samples.index.get_level_values("launch").to_numpy()
+    names = list(dict.fromkeys(arm for arms in groups for arm in arms))
+    places, wide = _by_round(sync, names)
     found = []
     for arms in groups:
-        table = np.stack([samples.reindex(columns=list(arms)), seconds.reindex(columns=list(arms))], axis=-1).astype(np.float64)
+        table = wide[:, [names.index(arm) for arm in arms], 1:]
         table[np.isnan(table[:, 1, 1]), 1:] = np.nan
-        found.append([table[launches == launch] for launch in np.unique(launches)])
+        found.append([table[places[:, 0] == launch] for launch in np.unique(places[:, 0])])
     return found
 
 
@@ -104,6 +104,20 @@ def _paired_blocks(plan: Plan, blocks: pd.DataFrame, *, by_round: bool = False) 
         whole = sync.groupby(["launch", "arm"], as_index=False)[THROUGHPUT].sum()
         sync = whole.assign(turn=0, round=0, throughput_per_s=whole["samples"] / whole["block_s"])
     return sync.drop_duplicates(["arm", "launch", "round"])
+
+
+def _by_round(sync: pd.DataFrame, arms: Sequence[str]) -> tuple[Array, Array]:
+    """Blocks of these arms side by side (``_paired_blocks``).
+
+    Returns:
+        int64 [rounds, 2] of launch and round, in order, all that any arm has; and float64 [rounds, arms, 3] of turn, samples and
+        seconds, NaN where an arm has no block.
+    """
+    places, row = np.unique(sync[["launch", "round"]].to_numpy(), axis=0, return_inverse=True)
+    column = pd.Index(list(arms)).get_indexer(pd.Index(sync["arm"]))
+    wide = np.full((len(places), len(arms), 3), np.nan)
+    wide[row.reshape(-1)[column >= 0], column[column >= 0]] = sync.loc[column >= 0, ["turn", *THROUGHPUT]]
+    return places, wide
 
 
 def throughput_per_s(blocks: pd.DataFrame) -> float:

@@ -43,6 +43,8 @@ FAR_OFF = 0.2
 
 def summarise_machine(records: Sequence[LaunchRecord], host_use: pd.DataFrame) -> list[MachineFigures]:
     """Every host of an arm, by its records and its ``host_use``, in the order of their names; empty where nothing was read."""
+    if not len(host_use):
+        return []
     good = [record for record in records if record.status == "ok"]
     sync = [(record.launch, block.turn) for record in good for block in record.blocks if block.kind == "sync"]
     counted = host_use.merge(pd.DataFrame(sync, columns=PLACE).astype({"launch": "int64", "turn": "Int32"}), on=PLACE)

@@ -40,9 +40,9 @@ def summarise_ranks(records: Sequence[LaunchRecord], timed: pd.DataFrame, stragg
     if sync["rank"].nunique() < 2:
         return None
     alone = local if len(local) else before_exchange(sync)
-    own = means_by_rank(alone, ["step_s"], by=["rank"])["step_s"]
-    by_rank = sync.groupby("rank")[["samples", "step_s", "steps"]].sum()
-    by_rank = by_rank.assign(per_s=by_rank["samples"] / by_rank["step_s"], mean_s=by_rank["step_s"] / by_rank["steps"], own_s=own)
+    by_rank, own = (table.groupby("rank")[["samples", "step_s", "steps"]].sum() for table in (sync, alone))
+    means = {"mean_s": by_rank["step_s"] / by_rank["steps"], "own_s": own["step_s"] / own["steps"]}
+    by_rank = by_rank.assign(per_s=by_rank["samples"] / by_rank["step_s"], **means)
     ranks = [
         RankFigures(rank=rank, host=hosts.get(rank, ""), throughput_per_s=per_s, step_s=mean_s, own_s=own_s)
         for rank, per_s, mean_s, own_s in by_rank[["per_s", "mean_s", "own_s"]].itertuples(name=None)
@@ -146,7 +146,9 @@ def lateness(local: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
 
     ``local``: blocks of one arm, by rank. Returns launches down; columns by time and rank.
     """
-    means = pd.DataFrame(means_by_rank(local, names).unstack("rank")).dropna()
-    ranks = local["rank"].nunique()
-    late = means - means.T.groupby(level=0).transform("mean").T
-    return late.mul(ranks).div(ranks - 1)
+    means = means_by_rank(local, names)
+    times, some = np.stack([table.to_numpy() for table in means.values()], axis=1), means[names[0]]
+    late = (times - times.mean(axis=2, keepdims=True)) * some.shape[1] / (some.shape[1] - 1)
+    codes = np.indices((len(names), some.shape[1])).reshape(2, -1).tolist()
+    columns = pd.MultiIndex(levels=[list(names), list(some.columns)], codes=codes, names=[None, "rank"])
+    return pd.DataFrame(late.reshape(len(some), -1), index=some.index, columns=columns).dropna()

@@ -34,7 +34,7 @@ from measurement.plans.plan import FLOOR, SCRIPT
 from measurement.records.record import LaunchRecord
 from reports.conclusions.disturbances import THREADS
 from reports.conclusions.ranks import before_exchange, find_stragglers
-from reports.conclusions.steps import Steps, means_by_rank
+from reports.conclusions.steps import Steps, group_starts, means_by_rank
 from reports.schema import Because, Estimate, Phase, StepShares, StepTerms, Straggler, Term, ThreadFigures, Verdict
 from reports.statistics.student import t_interval
 
@@ -124,11 +124,13 @@ def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
     """
     sync, local = steps.where(kind="sync"), steps.where(kind="local")
     by_rank = means_by_rank(local.rank_blocks, ["step_s", "data_wait_s", "forward_s"])
-    own = by_rank.groupby("launch").mean()
-    exchanged = means_by_rank(sync.rank_blocks, ["data_wait_s", "forward_s"]).groupby("launch").mean()
+    own = {name: table.mean(axis="columns") for name, table in by_rank.items()}
+    exchanged = means_by_rank(sync.rank_blocks, ["data_wait_s", "forward_s"])
     slowest = local.slowest.groupby("launch")["step_s"].mean()
-    blocks = sync.rank_blocks.groupby(["launch", "turn"])[["step_s", "steps"]].max().groupby("launch").sum()
-    step = blocks["step_s"] / blocks["steps"]  # as throughput counts it: a block takes as long as its slowest rank
+    first = group_starts(sync.rank_blocks, ["launch", "turn"])
+    blocks = {name: np.maximum.reduceat(sync.rank_blocks[name].to_numpy(), first) for name in ("step_s", "steps")}
+    sums = pd.DataFrame(blocks).groupby(sync.rank_blocks["launch"].to_numpy()[first]).sum()
+    step = sums["step_s"] / sums["steps"]  # as throughput counts it: a block takes as long as its slowest rank
     computing = _besides_waiting(local)
     if floor is not None and len(floor):
         bare = _besides_waiting(floor)
@@ -136,7 +138,7 @@ def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
     else:
         compute, overhead = _of_typical_rank(computing), pd.Series(np.nan, index=computing.index)
     alike = compute + own["data_wait_s"] + overhead.fillna(0.0)
-    longest = by_rank["step_s"].groupby("launch").max()
+    longest = by_rank["step_s"].max(axis="columns")
     return pd.DataFrame(
         {
             "compute": compute,
@@ -146,8 +148,8 @@ def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
             "exposed_exchange": step - slowest,
             "step": step,
             "persistent": longest - alike,
-            "sync_data_wait": exchanged["data_wait_s"],
-            "in_forward": exchanged["forward_s"] - own["forward_s"],
+            "sync_data_wait": exchanged["data_wait_s"].mean(axis="columns"),
+            "in_forward": exchanged["forward_s"].mean(axis="columns") - own["forward_s"],
         }
     ).dropna(subset=["imbalance", "exposed_exchange"])
 
@@ -155,7 +157,7 @@ def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
 def _besides_waiting(steps: Steps) -> pd.DataFrame:
     """Mean seconds of a step less its wait for data: launches down, ranks across."""
     found = means_by_rank(steps.rank_blocks, ["step_s", "data_wait_s"])
-    return (found["step_s"] - found["data_wait_s"]).unstack("rank")
+    return found["step_s"] - found["data_wait_s"]
 
 
 def _of_typical_rank(table: pd.DataFrame) -> pd.Series:
@@ -233,7 +235,8 @@ def cpu_contention(ours: pd.DataFrame, theirs: Sequence[pd.DataFrame], *, confid
     ``theirs``: of the arm that it is held against, and of its copies.
     """
     baseline = pd.concat(theirs).groupby(level=["kind", "launch"]).mean()
-    apart = (ours - baseline).dropna().query("kind == 'local'")
+    apart = (ours - baseline).dropna()
+    apart = apart[apart.index.get_level_values("kind") == "local"]
     if not len(apart) or apart["library_s"].mean() < apart["runnable_s"].mean() / 2:
         return None
     return t_interval(apart["runnable_s"], confidence=confidence)

@@ -6,15 +6,17 @@ rank that took longest, for which the others wait. Time and memory to make them 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from measurement.records.record import PHASES, LaunchRecord
 from measurement.records.results import ResultsFolder
+from measurement.records.step_tables import ROWS_AT_ONCE
 
 PLACE = ["launch", "arm"]
 BLOCK = ["round", "block", "kind", "case"]
@@ -55,9 +57,7 @@ class Steps:
     @classmethod
     def of(cls, raw: pd.DataFrame) -> Steps:
         """Sum up a table of raw steps, ``launch`` and ``arm`` besides ``measurement.records.record.STEP_COLUMNS``, in any order."""
-        if "launch" not in raw or not len(raw):
-            return cls.joined([])
-        return cls.joined(_sum_up(own, launch, arm) for (launch, arm), own in raw.groupby(PLACE, sort=False))
+        return cls.joined([_sum_up(raw.reset_index(drop=True))] if "launch" in raw and len(raw) else [])
 
     @classmethod
     def joined(cls, parts: Iterable[Steps]) -> Steps:
@@ -77,14 +77,17 @@ class Steps:
         """Those whose launch is ok, whose arm was never wrong, and of blocks that every rank finished without a skipped step."""
         wrong = {record.arm for record in records if record.status == "wrong"}
         good = [record for record in records if record.status == "ok" and record.arm not in wrong]
-        places = [(record.launch, record.arm, record.world_size) for record in good]
-        counted = pd.DataFrame(places, columns=[*PLACE, "world_size"]).astype({"launch": "int64", "arm": str})
-        key = [*PLACE, "turn"]
-        turns = self.rank_blocks.groupby(key)["steps"].agg(["size", "min", "max"]).reset_index().merge(counted, on=PLACE)
         skipping = {(record.launch, record.arm, block.turn) for record in good for block in record.blocks if block.skipped_steps}
-        takes_all = np.array([place not in skipping for place in turns[key].itertuples(index=False, name=None)], dtype=bool)
-        turns = turns.loc[takes_all]
-        whole = turns.loc[(turns["size"] == turns["world_size"]) & (turns["min"] == turns["max"]), key]
+        world_sizes = {(record.launch, record.arm): record.world_size for record in good}
+        key, steps = [*PLACE, "turn"], self.rank_blocks["steps"].to_numpy()
+        first = group_starts(self.rank_blocks, key)
+        turns = self.rank_blocks.iloc[first][key].assign(ranks=np.diff(np.append(first, len(steps))))
+        counts = [
+            world_sizes.get((launch, arm)) == ranks and (launch, arm, turn) not in skipping
+            for launch, arm, turn, ranks in turns.itertuples(index=False, name=None)
+        ]
+        alike = np.minimum.reduceat(steps, first) == np.maximum.reduceat(steps, first)
+        whole = turns.loc[np.array(counts, dtype=bool) & alike, key]
         return Steps(rank_blocks=self.rank_blocks.merge(whole, on=key), slowest=self.slowest.merge(whole, on=key))
 
     def where(self, **values: Any) -> Steps:
@@ -129,32 +132,62 @@ class Steps:
 
 def read_steps(folder: ResultsFolder, records: Sequence[LaunchRecord]) -> Steps:
     """All steps of the records, summed up part by part."""
-    return Steps.joined(_sum_up(part, record.launch, record.arm) for record in records for part in folder.parts_of_steps(record))
+    parts = (part.assign(launch=record.launch, arm=record.arm) for record in records for part in folder.parts_of_steps(record))
+    return Steps.joined(_sum_up(pd.concat(lot, ignore_index=True)) for lot in _in_lots(parts))
 
 
-def means_by_rank(rank_blocks: pd.DataFrame, names: Sequence[str], *, by: Sequence[str] = ("launch", "rank")) -> pd.DataFrame:
-    """Mean seconds per step of these times, for each launch and rank."""
-    sums = rank_blocks.groupby(list(by))[[*names, "steps"]].sum()
-    return sums[list(names)].div(sums["steps"], axis="index")
+def _in_lots(parts: Iterable[pd.DataFrame]) -> Iterator[list[pd.DataFrame]]:
+    """Yield small tables together, since summing up costs the same for each; a lot ends where it has ``ROWS_AT_ONCE`` rows."""
+    lot: list[pd.DataFrame] = []
+    for part in parts:
+        if len(part):
+            lot.append(part)
+        if sum(map(len, lot)) >= ROWS_AT_ONCE:
+            yield lot
+            lot = []
+    if lot:
+        yield lot
 
 
-def _sum_up(raw: pd.DataFrame, launch: Any, arm: Any) -> Steps:
-    """Sum up raw steps of one launch of one arm."""
-    raw = raw if _is_in_order(raw) else raw.sort_values(["turn", "rank", "step"])  # sums of floats depend on their order
-    place = {"launch": launch, "arm": arm}
-    turns = raw.drop_duplicates("turn")[["turn", *BLOCK]]
-    sums = raw.groupby(["turn", "rank"], sort=False)[["samples", *TIMES]].sum()
-    sums = sums.assign(steps=raw.groupby(["turn", "rank"], sort=False).size()).reset_index().merge(turns, on="turn").assign(**place)
-    longest = raw["step_s"] == raw.groupby(["turn", "step"], sort=False)["step_s"].transform("max")
-    slowest = raw.loc[longest].sort_values("rank", kind="stable").drop_duplicates(["turn", "step"]).assign(**place)
-    rank_blocks, slowest = sums[list(RANK_BLOCK_TYPES)], slowest[list(SLOWEST_TYPES)]
+def means_by_rank(rank_blocks: pd.DataFrame, names: Sequence[str]) -> dict[str, pd.DataFrame]:
+    """Mean seconds per step of these times: launches down, ranks across, NaN where a launch lacks a rank."""
+    launches, row = np.unique(rank_blocks["launch"], return_inverse=True)
+    ranks, column = np.unique(rank_blocks["rank"], return_inverse=True)
+    shape = {"index": pd.Index(launches, name="launch"), "columns": pd.Index(ranks, name="rank")}
+    place, number = row * len(ranks) + column, len(launches) * len(ranks)
+    sums = {name: np.bincount(place, weights=rank_blocks[name], minlength=number) for name in (*names, "steps")}
+    steps = np.where(sums["steps"] > 0, sums["steps"], np.nan)
+    return {name: pd.DataFrame((sums[name] / steps).reshape(len(launches), len(ranks)), **shape) for name in names}
+
+
+def group_starts(table: pd.DataFrame, names: Sequence[str]) -> npt.NDArray[np.int64]:
+    """The rows of an ordered table at which one of these columns changes, the first included, as ``ufunc.reduceat`` takes them."""
+    codes = [pd.factorize(table[name])[0] for name in names]
+    return np.flatnonzero(np.logical_or.reduce([np.append(True, np.diff(code) != 0) for code in codes])[: len(table)])
+
+
+def _sum_up(raw: pd.DataFrame) -> Steps:
+    """Sum up raw steps of any launches and arms; their index is 0, 1, ..."""
+    keys = [pd.factorize(raw["arm"])[0], *(raw[name].to_numpy() for name in ("launch", "turn", "rank", "step"))]
+    if not _is_in_order(keys):  # sums of floats depend on their order
+        raw = raw.iloc[np.lexsort(keys[::-1])].reset_index(drop=True)
+    first, turns = (group_starts(raw, [*PLACE, "turn", *more]) for more in (["rank"], []))
+    sums = {name: np.add.reduceat(raw[name].to_numpy(), first) for name in ("samples", *TIMES)}
+    sums["steps"] = np.diff(np.append(first, len(raw)))
+    rank_blocks = raw.iloc[first][[*PLACE, "turn", "rank", *BLOCK]].assign(**sums)[list(RANK_BLOCK_TYPES)]
+    turn = np.searchsorted(turns, np.arange(len(raw)), side="right")
+    longest = raw["step_s"].groupby([turn, raw["step"].to_numpy()]).idxmax()  # of equally long ones the lowest rank
+    slowest = raw.loc[longest, list(SLOWEST_TYPES)]
     return Steps(rank_blocks=rank_blocks.astype(RANK_BLOCK_TYPES), slowest=slowest.astype(SLOWEST_TYPES))
 
 
-def _is_in_order(raw: pd.DataFrame) -> bool:
-    """Whether rows come by turn, rank and step, as they are written."""
-    turns, ranks, steps = (np.diff(raw[name].to_numpy(dtype=np.int64)) for name in ("turn", "rank", "step"))
-    return bool(((turns > 0) | ((turns == 0) & ((ranks > 0) | ((ranks == 0) & (steps > 0))))).all())
+def _is_in_order(keys: Sequence[npt.NDArray[np.int64]]) -> bool:
+    """Whether rows come by the first of these, then by the second and so on, as they are written."""
+    is_later, is_same = np.zeros(len(keys[0]) - 1, dtype=bool), np.ones(len(keys[0]) - 1, dtype=bool)
+    for key in keys:
+        is_later |= is_same & (np.diff(key) > 0)
+        is_same &= np.diff(key) == 0
+    return bool(is_later.all())
 
 
 def _concat(tables: Sequence[pd.DataFrame], types: dict[str, Any]) -> pd.DataFrame:

@@ -10,6 +10,7 @@ import gzip
 import json
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -125,14 +126,24 @@ def _answer(comparison: Comparison) -> dict[str, Table]:
 
 def render_page(template: str, *, figures: Mapping[str, Figure], **shown: Any) -> bytes:
     """A page of about 0.6 MB, most of it Plotly (compressed), which draws the figures. Strict Jinja; everything is escaped."""
+    drawn = {"figures": figures, "figures_json": script_json(figures), "plotly": _plotly()}
+    return _pages().get_template(template).render(q=formatting, most_lines=MOST_LINES, **drawn, **shown).encode()
+
+
+@cache
+def _pages() -> Environment:
     pages = Environment(
         loader=PackageLoader("reports.formats"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     pages.finalize = _as_text
+    return pages
+
+
+@cache
+def _plotly() -> str:
+    """Plotly, compressed, which takes a tenth of a second."""
     plotly = (Path(__file__).parent / "plotly" / "plotly-basic.min.js").read_bytes()
-    page = pages.get_template(template)
-    drawn = {"figures": figures, "figures_json": script_json(figures), "plotly": b64encode(gzip.compress(plotly, mtime=0)).decode()}
-    return page.render(q=formatting, most_lines=MOST_LINES, **drawn, **shown).encode()
+    return b64encode(gzip.compress(plotly, mtime=0)).decode()
 
 
 def _as_text(value: Any) -> Any:

@@ -30,6 +30,7 @@ def plan_of(tmp_path, arms, *, rehearsal="once", **measurement):
     return write_plan(tmp_path, world_size=1, arms=given, baseline=next(iter(given)), measurement=measurement)
 
 
+@pytest.mark.costly
 def test_a_rehearsal_that_was_passed_is_remembered_and_what_is_measured_already_is_not_checked_again(tmp_path, monkeypatch):
     plan, out = plan_of(tmp_path, {"ddp": "ddp", "naive": "naive"}), tmp_path / "out"
     first = ringside_here("compare", plan, "-o", out)

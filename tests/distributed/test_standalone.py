@@ -139,6 +139,7 @@ def test_an_address_in_use_names_who_uses_it():
     assert f"(process {os.getpid()}); end it, or give another port to all ranks" in done.stderr
 
 
+@pytest.mark.costly
 def test_tutorials_ways_to_start(tmp_path):
     """A file to meet in, and torch.distributed.launch, which appends --local-rank to the arguments."""
     short = ["-m", "runners.ddp", *SHORT, "--no-local", "-o"]

@@ -160,6 +160,7 @@ def test_a_rank_that_starts_late_finds_the_place_where_the_ranks_met(tmp_path):
 
 
 @needs_horovod
+@pytest.mark.costly
 def test_bytes_that_are_no_text_do_not_hold_up_a_run(tmp_path):
     """horovodrun 0.28.1 stops reading there."""
     workload = ["--workload", f"{BINARY}:BinaryOutput", *SHORT_MPI, "--blocks", "9"]

@@ -69,6 +69,7 @@ def test_a_driver_hears_of_a_rank_that_leaves_by_sys_exit():
     assert done.stderr.endswith("LaunchError: the process was ended by sys.exit('no licence'), which is not ours\n")
 
 
+@pytest.mark.costly
 def test_an_exception_in_a_run_of_ones_own(tmp_path):
     command, runner = TORCHRUN_DDP
     short = ["--local-batch-size", "4", "--blocks", "9", "--block-steps", "3", "--warmup-steps", "1"]

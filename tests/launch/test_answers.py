@@ -86,8 +86,7 @@ def test_what_a_users_code_prints_is_no_answer(greeting_host, tmp_path):
     reference = f"{tmp_path / 'talker.py'}:Talker"
     plan = check_plan({**TINY, "workload": reference}, source="test")
     require_data_on([HOST], plan, resolve_workload(reference, {}))
-    arms = resolve_arms(plan).values()
-    assert require_workable(plan, arms, host=HOST) == require_workable(plan, arms, host=None)
+    assert require_workable(plan, resolve_arms(plan).values(), host=HOST) == []
 
 
 def test_a_shell_that_runs_something_else_is_told(tmp_path, monkeypatch):

@@ -7,7 +7,9 @@ import sys
 import pytest
 import yaml
 
+from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
+from runners.planning.workload import resolve_workload
 from tests.conftest import HAS_HOROVOD, TINY
 from tests.kit.commands import run
 
@@ -102,14 +104,14 @@ def test_runners_on_pythonpath_is_named(folder, command):
     assert done.stderr == f"{told}; rename it\n"
 
 
-def test_a_class_that_is_looked_for_in_our_package_is_told_where_it_is(folder):
+def test_a_class_that_is_looked_for_in_our_package_is_told_where_it_is(folder, monkeypatch):
     done = run("ringside", "check", "workloads:Own", cwd=folder)
     assert done.returncode == 2
     assert f"that is a package of ringside's: rename '{folder}/workloads.py', or name its classes as " in done.stderr
     (folder / "model.py").write_text("from reports import layers\n")
-    done = run("ringside", "check", "model.py:Own", cwd=folder)
-    assert done.returncode == 2
-    assert f"that is a package of ringside's: rename '{folder}/reports/__init__.py'" in done.stderr
+    monkeypatch.chdir(folder)
+    with pytest.raises(PlanError, match=f"that is a package of ringside's: rename '{folder}/reports/__init__.py'"):
+        resolve_workload(f"{folder / 'model.py'}:Own", {})
 
 
 def test_the_doctor_names_the_clash(folder):

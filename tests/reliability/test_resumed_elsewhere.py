@@ -99,6 +99,7 @@ def launches_of(out):
     return sorted({record.launch for record in ResultsFolder(out).records()})
 
 
+@pytest.mark.costly
 def test_it_is_refused_with_every_difference_and_goes_on_if_asked(small):
     plan, out = small
 

@@ -14,7 +14,7 @@ import pytest
 
 from measurement.plans.plan_file import check_plan
 from measurement.records.host_use import GpuCounters, HostCounters, Traffic
-from reports import conclude, write_reports
+from reports import write_reports
 from reports.conclusions.machine import energy_per_sample_j
 from reports.schema import Estimate
 from runners.driver.arm_session import Exchange
@@ -124,7 +124,7 @@ def test_a_report_tells_of_each_host(tmp_path, power_w):
     plan = make_plan(["horovod-mpi"], launches=2)
     folder = write_results(tmp_path, plan=plan)
     with_hosts(folder, power_w=power_w)
-    found = conclude(folder)
+    found = write_reports(folder)
     for arm in found.arms:
         assert [host.host for host in arm.machine] == ["host1", "host2"]
         host = arm.machine[0]
@@ -143,7 +143,6 @@ def test_a_report_tells_of_each_host(tmp_path, power_w):
     assert len(table["turn"]) == len(found.block_table["turn"])
     np.testing.assert_allclose(table["sent_bytes_per_s"], 2e6)
     np.testing.assert_allclose(table["memory_share"], 1 / 8)
-    write_reports(folder)
     text = (tmp_path / "report.md").read_text()
     assert "## The machine beside the ranks" in text
     assert "| 1.00 of 2 | 75% |" in text
@@ -154,8 +153,7 @@ def test_a_report_tells_of_each_host(tmp_path, power_w):
 @pytest.mark.slow
 def test_without_readings_nothing_is_told(tmp_path):
     folder = write_results(tmp_path, plan=make_plan(["horovod-mpi"], launches=2))
-    found = conclude(folder)
+    found = write_reports(folder)
     assert all(arm.machine == [] and arm.energy_per_sample_j is None for arm in found.arms)
-    write_reports(folder)
     assert "beside the ranks" not in (tmp_path / "report.md").read_text()
     assert energy_per_sample_j([], Estimate(value=1.0)) is None

@@ -175,6 +175,7 @@ def test_a_step_that_is_another_one_each_time_is_the_workloads_failure():
 
 
 @pytest.mark.slow
+@pytest.mark.costly
 def test_a_compiled_models_calls_are_counted_and_its_dropout_is_the_references():
     """Drawn by Inductor itself, where it is not asked to draw as eager PyTorch does."""
     job = Job(arm="x", backend="single", workload=f"{EVERYDAY}:Augmented", local_batch_size=4, world_size=1, seed=1, device="cpu")

@@ -11,9 +11,11 @@ from torch import nn
 
 from backends import make_backend
 from measurement.errors import PlanError
+from measurement.plans.plan_file import check_plan
+from runners.planning.check_process import ASKED_OF_PLAN, Asked
 from runners.planning.workload import resolve_workload
 from runners.planning.workload_check import check_workload
-from tests.conftest import documented_files, ringside_here
+from tests.conftest import TINY, documented_files, ringside_here
 from tests.outside import mistakes
 from workloads.tensors import digest_of
 
@@ -95,9 +97,9 @@ def test_a_hugging_face_model_has_nothing_to_mend():
 @pytest.mark.slow
 def test_readmes_whole_model_has_nothing_to_mend(tmp_path):
     (tmp_path / "spirals.py").write_text(documented_files()["spirals.py"])
-    done = ringside_here("check", f"{tmp_path / 'spirals.py'}:Spirals", "--workload-option", "hidden=32")
-    assert done.returncode == 0, done.stderr
-    assert "1,218 parameters; gradients of 6 tensors" in done.stdout
+    facts = facts_of("Spirals", file=tmp_path / "spirals.py", options={"hidden": 32})
+    assert facts.errors == []
+    assert "1,218 parameters; gradients of 6 tensors" in " ".join(facts.found.values())
 
 
 def test_what_works_and_should_be_known_is_told():
@@ -287,9 +289,6 @@ def test_the_command_prints_what_it_found_and_refuses_what_cannot_work(tmp_path)
     assert (good.returncode, good.stderr) == (0, "")
     assert "Sequential, 193 parameters; gradients of 4 tensors" in good.stdout
     assert good.stdout.splitlines()[-1] == "nothing to mend"
-    bad = ringside_here("check", f"{IDIOMS}:TupleLoss")
-    assert bad.returncode == 2
-    assert bad.stderr.startswith(f"ringside: workload '{IDIOMS}:TupleLoss': compute_loss() gave a tuple")
     unfinished = ringside_here("check", f"{IDIOMS}:Unfinished")
     assert unfinished.returncode == 2
     assert (
@@ -297,29 +296,36 @@ def test_the_command_prints_what_it_found_and_refuses_what_cannot_work(tmp_path)
         in unfinished.stderr
     )
     assert "count_samples(batch)" in unfinished.stderr
-    collectives = ringside_here("check", "collectives")
-    assert collectives.returncode == 2
-    assert "is a micro-benchmark" in collectives.stderr
+
+
+def test_a_micro_benchmark_is_no_model():
+    asked = check_plan({**TINY, "workload": "collectives"}, source="test").model_dump(mode="json", include=set(ASKED_OF_PLAN))
+    with pytest.raises(PlanError, match="'collectives' is a micro-benchmark"):
+        Asked(plan=asked, arms=[]).facts()
 
 
 PLAN = """
 name: p
 workload: {workload}
 world_size: 2
+max_gradient_norm: 1.0
 baseline: ddp
 arms:
-  ddp: {{backend: ddp, transport: gloo}}
+  ddp: {{backend: ddp, transport: gloo, options: {{comm_hook: fp16}}}}
   horovod: {{backend: horovod, transport: gloo}}
 """
 
 
 @pytest.mark.process
-def test_clipping_of_sparse_gradients_is_refused(tmp_path):
+def test_clipping_of_sparse_gradients_is_refused_and_a_plans_arms_are_asked_too(tmp_path):
     path = tmp_path / "plan.yaml"
-    path.write_text(PLAN.format(workload=f"{IDIOMS}:Recommender") + "max_gradient_norm: 1.0\n")
+    path.write_text(PLAN.format(workload=f"{IDIOMS}:Recommender"))
     done = ringside_here("check", path)
     assert done.returncode == 2
-    assert "max_gradient_norm = 1, but PyTorch clips no sparse gradients, which 'rows.weight' have; leave it out" in done.stderr
+    clipping, arm = done.stderr.splitlines()[:2]
+    assert clipping.startswith(f"ringside: workload '{IDIOMS}:Recommender': max_gradient_norm = 1, but PyTorch clips no sparse ")
+    assert "gradients, which 'rows.weight' have; leave it out" in clipping
+    assert "arm 'ddp': " in arm and "not with comm_hook 'fp16'" in arm
 
 
 @pytest.mark.process
@@ -328,15 +334,6 @@ def test_a_process_that_dies_in_the_trial_is_told_with_the_users_line(tmp_path):
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     assert "ended in the middle (signal SIGSEGV; at " in done.stderr
     assert "mistakes.py:" in done.stderr
-
-
-@pytest.mark.process
-def test_a_plans_arms_are_asked_too(tmp_path):
-    path = tmp_path / "plan.yaml"
-    path.write_text(PLAN.format(workload=f"{IDIOMS}:Unused"))
-    done = ringside_here("check", path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("ringside: arm 'ddp': DDP waits for the gradients of all parameters, and '0.spare.weight'")
 
 
 BESIDE = """
