@@ -69,11 +69,11 @@ def _told(evidence: Evidence, arm: ArmSummary) -> Told | None:
     if terms is None or not len(terms) or arm.throughput_per_s is None:
         return None
     local = evidence.steps.where(arm=arm.name, kind="local").rank_blocks
-    besides = means_by_rank(local, ["data_wait_s", "forward_s", "optimizer_s"])
+    besides = means_by_rank(local, ["data_wait_s", "forward_s", "optimizer_s"]).values()
     return Told(
         terms=terms,
         threads=evidence.terms.threads[arm.name],
-        quiet_s=besides.groupby("launch").mean().sum(axis="columns"),
+        quiet_s=pd.concat([by_rank.mean(axis="columns") for by_rank in besides], axis="columns").sum(axis="columns"),
         link_bits=8 * max((max(link.sent_bytes, link.received_bytes) for link in arm.links), default=0.0),
         link_rate=_rate(evidence),
         throughput=arm.throughput_per_s.value,
