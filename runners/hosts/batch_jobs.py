@@ -70,7 +70,8 @@ def job_hosts(word: str, environment: Mapping[str, str]) -> tuple[HostSlots, ...
         return job.hosts
     file = environment.get(NODE_FILES.get(word, ""))
     if file:
-        return read_hostfile(Path(file))
+        hosts = read_hostfile(Path(file))
+        return _own_first(hosts, environment.get(JOB_IDS[word], "")) if word == KUBERNETES else hosts
     if word == LSF and environment.get(LSF_PAIRS):
         return parse_hosts(re.sub(r"(\S+)\s+(\d+)\s*", r"\1:\2,", environment[LSF_PAIRS]).rstrip(","), source=LSF_PAIRS)
     if word == FLUX and environment.get(FLUX_INSTANCE):
@@ -78,6 +79,11 @@ def job_hosts(word: str, environment: Mapping[str, str]) -> tuple[HostSlots, ...
     raise PlanError(
         f"hosts: {word} stands for the nodes of a job, and this process is in none of that kind; begin one, or name hosts"
     )
+
+
+def _own_first(hosts: tuple[HostSlots, ...], pod: str) -> tuple[HostSlots, ...]:
+    """This pod before the others: mpirun starts its first ranks where it runs, and Kubeflow Trainer lists that pod last."""
+    return tuple(sorted(hosts, key=lambda entry: entry.host.partition(".")[0] != pod))
 
 
 def unused_nodes(environment: Mapping[str, str]) -> str | None:

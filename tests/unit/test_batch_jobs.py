@@ -78,6 +78,13 @@ def test_nodes_that_a_plan_leaves_alone_are_told(job, tmp_path):
     assert inspect(plan(tmp_path, hosts="localhost:2")).warnings == []
 
 
+def test_the_pod_that_drives_is_first(tmp_path):
+    """mpirun's ranks would lie elsewhere than torchrun's."""
+    (tmp_path / "hosts").write_text("j-node-0-0.j slots=1\nj-node-0-1.j slots=1\nj-launcher-0-0.j slots=1\n")
+    environment = {"OMPI_MCA_orte_default_hostfile": str(tmp_path / "hosts"), "HOSTNAME": "j-launcher-0-0"}
+    assert [entry.host for entry in job_hosts("kubernetes", environment)] == ["j-launcher-0-0.j", "j-node-0-0.j", "j-node-0-1.j"]
+
+
 def test_outside_of_a_job(tmp_path):
     assert (job_system({}), unused_nodes({})) == (None, None)
     assert job_system({"OMPI_MCA_orte_default_hostfile": "hosts"}) is None  # a user's own, in no pod
