@@ -19,7 +19,7 @@ from measurement.probes.fingerprint import git_state
 from measurement.records.record import LengthChoice, Manifest, OtherEnvironment
 from measurement.records.results import ResultsFolder, write_result
 
-BEFORE_THE_PLAN = re.compile(rf"{re.escape(LOCK_FILE)}|submit\.sh|slurm-jobs|slurm-[0-9]+\.log")
+BEFORE_THE_PLAN = re.compile(rf"{re.escape(LOCK_FILE)}|submit\.sh|submitted-jobs|(slurm-[0-9]+|lsf-[0-9]+|pbs)\.log")
 """What a folder may hold that nothing was measured in yet: the lock, and what ``ringside submit`` and its job leave."""
 
 

@@ -41,6 +41,7 @@ def test_an_exception_in_a_comparison(tmp_path):
 
 RANK_OF_A_HASTY_DRIVER = """
 import os
+from measurement.probes.start_clock import StartClock
 from measurement.world import World
 from runners.rank.worker import RankServer
 
@@ -50,7 +51,7 @@ class Store:
     def set(self, key, text):
         os._exit(9)
 
-RankServer(store=Store(), arm="ddp", launch=0, world=World(), kept_in=None).serve()
+RankServer(store=Store(), arm="ddp", launch=0, world=World(), kept_in=None, clock=StartClock()).serve()
 """
 """It is ended as soon as it has told of its error."""
 

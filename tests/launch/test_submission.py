@@ -9,6 +9,7 @@ import pytest
 from measurement.errors import PlanError
 from measurement.plans.plan_file import check_plan
 from measurement.records.results import ResultsFolder
+from runners.driver.comparison_folder import require_same_plan
 from runners.submission.job_request import JobRequest, minutes_of
 from runners.submission.requirements import require_fit, require_hosts, time_warnings
 from tests.conftest import ringside_here, write_plan
@@ -168,6 +169,7 @@ OPTIONS = {
 }
 NUMBERS = {"slurm": "41;cluster", "pbs": "41.server", "lsf": "Job <41> is submitted to queue <gpu>."}
 LISTS = {"slurm": "41 RUNNING 1:00 of 1:30:00 node1", "pbs": "41.server   ringside  me  0 R gpu", "lsf": "41 RUN 60 second(s)"}
+LOGS = {"slurm": "slurm-41.log", "pbs": "pbs.log", "lsf": "lsf-41.log"}
 PROGRAMS = {"slurm": ("sbatch", "squeue"), "pbs": ("qsub", "qstat"), "lsf": ("bsub", "bjobs")}
 
 
@@ -193,6 +195,8 @@ def test_each_batch_system_is_asked_for_the_same(site, tmp_path):
     assert lines[-1].endswith(f" --set hosts={site}" if site != "slurm" else "/out")
     assert "has ended" not in ringside_here("status", tmp_path / "out").stdout
     assert ringside_here("submit", "--resume", tmp_path / "out").stdout.startswith("job 41; ")
+    (tmp_path / "out" / LOGS[site]).touch()
+    require_same_plan(ResultsFolder(tmp_path / "out"), planned())  # the job finds its folder as the submission left it
 
 
 def test_a_series_is_a_job_for_each_number_of_nodes(site, tmp_path):
