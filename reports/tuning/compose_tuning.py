@@ -58,8 +58,11 @@ def _pairs(names: Names, baseline: str) -> Iterator[tuple[PairQuestion, str, str
 
 def headline(arms: Sequence[TunedArm], pairs: Sequence[TunedPair]) -> str:
     """The answer: who is faster when all are tuned, and who was before; of one arm, what it gained."""
-    across = [f"{pair.question}: {pair_words(pair)}" for pair in pairs if pair.question in (TUNED, DEFAULT)]
-    told = "; ".join(across or [pair_words(pair) for pair in pairs]) or f"nothing was found that beats {arms[0].name} as it is"
+    across = [pair for pair in pairs if pair.question in (TUNED, DEFAULT)]
+    if len(across) > 1 and all(pair.verdict == "undecided" for pair in across):
+        return f"Tuned or at defaults, no arm is told apart from {across[0].baseline.rpartition('-')[0]}"
+    answers = [f"{pair.question}: {pair_words(pair)}" for pair in across] or [pair_words(pair) for pair in pairs]
+    told = "; ".join(answers) or f"nothing was found that beats {arms[0].name} as it is"
     return told[0].upper() + told[1:]
 
 

@@ -58,8 +58,10 @@ def answers(tuning: Tuning) -> list[str]:
     """What was gained, what it took, and what was not worth touching; without full stops."""
     gains = {pair.candidate.rpartition("-")[0]: pair for pair in tuning.pairs if pair.question == "gain"}
     told = [_gained(arm, gains.get(arm.name)) for arm in tuning.arms]
-    idle = {arm.name: [one.option for one in arm.settings if not _is_worth(arm, one)] for arm in tuning.arms}
-    told += [f"not worth touching in {name}: {', '.join(options)}" for name, options in idle.items() if options]
+    idle = [(arm, [one for one in arm.settings if not _is_worth(arm, one)]) for arm in tuning.arms]
+    for words, was_tried in (("not worth touching", True), ("not tried, for want of trials,", False)):
+        options = {arm.name: [one.option for one in some if _was_tried(arm, one) == was_tried] for arm, some in idle}
+        told += [f"{words} in {name}: {', '.join(some)}" for name, some in options.items() if some]
     told += [f"fixed by the plan in {arm.name}, so not searched: {', '.join(arm.fixed)}" for arm in tuning.arms if arm.fixed]
     return told
 
@@ -114,6 +116,12 @@ def _is_worth(arm: TunedArm, setting: SearchedSetting) -> bool:
     """Whether it was taken, or a value of it is shown to help."""
     helps = any(one.option == setting.option and (one.ratio.ci_low or 1.0) > 1.0 for one in arm.effects)
     return setting.option in arm.best or helps
+
+
+def _was_tried(arm: TunedArm, setting: SearchedSetting) -> bool:
+    """Whether a trial that was timed had another value than the default's."""
+    timed = [trial.options for trial in arm.trials if trial.log_ratio is not None]
+    return any(options.get(setting.option, setting.default) != setting.default for options in timed)
 
 
 def _bounds(bounds: tuple[float, float] | None) -> str:

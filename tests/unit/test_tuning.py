@@ -13,7 +13,7 @@ from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan import Arm
 from measurement.plans.plan_file import check_plan
 from reports import write_reports
-from reports.tuning.compose_tuning import lossy_warnings
+from reports.tuning.compose_tuning import headline, lossy_warnings
 from reports.tuning.effects import fit_effects, normal
 from reports.tuning.tuning_report import answers, tuning_page
 from reports.tuning.tuning_schema import Asked, Trial, TunedArm, Tuning
@@ -203,6 +203,23 @@ def test_the_report_says_what_was_gained_and_what_was_not_worth_touching(searche
     page = tuning_page(tuning, link="confirm/report.html").decode()
     for text in (tuning.headline, "export HOROVOD_CYCLE_TIME=", "DistributedDataParallel(model)", "confirm/report.html"):
         assert text in page
+
+
+def test_what_no_trial_tried_is_not_called_worthless(searched):
+    root, _, _ = searched
+    tuning = Tuning.model_validate_json((root / "tuning.json").read_text())
+    arms = [arm.model_copy(update={"trials": arm.trials[:1]}) for arm in tuning.arms]
+    told = "\n".join(answers(tuning.model_copy(update={"arms": arms})))
+    idle = [one.option for one in arms[0].settings if one.option not in arms[0].trials[0].options]
+    assert idle
+    assert f"not tried, for want of trials, in {arms[0].name}: {', '.join(idle)}" in told
+
+
+def test_where_nothing_is_told_apart_one_short_sentence_says_so(searched):
+    root, _, _ = searched
+    tuning = Tuning.model_validate_json((root / "tuning.json").read_text())
+    undecided = [pair.model_copy(update={"verdict": "undecided"}) for pair in tuning.pairs]
+    assert headline(tuning.arms, undecided) == "Tuned or at defaults, no arm is told apart from ddp"
 
 
 def test_a_search_goes_on_where_it_was(searched, tmp_path):
