@@ -42,9 +42,9 @@ class Commands(TyperGroup):
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(lab, name="lab")
-app.command()(submit)
+app.command("submit")(submit)
 app.command()(status)
-app.command()(manifests)
+app.command("manifests")(manifests)
 app.command()(project)
 app.command()(history)
 
@@ -235,7 +235,7 @@ def interrupted_by_user(again: Sequence[str]) -> typer.Exit:
     return typer.Exit(interrupted_code())
 
 
-app.command()(ab_command(measure))
+app.command("ab")(ab_command(measure))
 app.command()(tune_command(measure))
 
 

@@ -18,8 +18,10 @@ from measurement.plans.plan import Plan
 from measurement.probes.fingerprint import git_state
 from measurement.records.record import LengthChoice, Manifest, OtherEnvironment
 from measurement.records.results import ResultsFolder, write_result
+from runners.hosts.batch_jobs import JOB_LOGS, JOB_SCRIPT, SUBMITTED
 
-BEFORE_THE_PLAN = re.compile(rf"{re.escape(LOCK_FILE)}|submit\.sh|submitted-jobs|(slurm-[0-9]+|lsf-[0-9]+|pbs)\.log")
+_LOGS = (re.escape(log).replace(re.escape("{}"), "[0-9]+") for log in JOB_LOGS.values())
+BEFORE_THE_PLAN = re.compile("|".join([*map(re.escape, (LOCK_FILE, JOB_SCRIPT, SUBMITTED)), *_LOGS]))
 """What a folder may hold that nothing was measured in yet: the lock, and what ``ringside submit`` and its job leave."""
 
 

@@ -38,6 +38,10 @@ JOB_IDS = {
     KUBERNETES: "HOSTNAME",
     FLUX: FLUX_INSTANCE,
 }
+JOB_SCRIPT, SUBMITTED = "submit.sh", "submitted-jobs"
+"""What ``ringside submit`` leaves in a results folder: the script, and the numbers of its jobs."""
+JOB_LOGS = {SLURM: "slurm-{}.log", PBS: "pbs.log", LSF: "lsf-{}.log"}
+"""What a job writes there; ``{}`` is its number."""
 FLUX_TIMEOUT_S = 20.0
 
 

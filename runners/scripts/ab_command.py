@@ -98,11 +98,8 @@ FLAGS: Sequence[Flag] = (
 
 def ab_command(run: Run) -> Callable[..., None]:
     """Return the command for typer. ``run`` measures and shows."""
-    made = command(
-        partial(run_given, run), FLAGS, text="Compare two commands of yours, unmodified: which is faster, and do they train alike?"
-    )
-    made.__name__ = "ab"
-    return made
+    text = "Compare two commands of yours, unmodified: which is faster, and do they train alike?"
+    return command(partial(run_given, run), FLAGS, text=text)
 
 
 def run_given(run: Run, given: Given) -> None:

@@ -76,7 +76,6 @@ def print_manifests(given: Given) -> None:
 
 
 manifests = command(print_manifests, FLAGS, text="Print Kubernetes manifests that run a comparison: kubectl apply -f -")
-manifests.__name__ = "manifests"
 
 
 def _placed(asked: ManifestOptions, nodes: int, ranks: int) -> list[str]:

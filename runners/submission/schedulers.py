@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from measurement.errors import LaunchError, PlanError, printable, quoted
-from runners.hosts.batch_jobs import LSF, PBS, SLURM
+from runners.hosts.batch_jobs import JOB_LOGS, LSF, PBS, SLURM
 from runners.submission.job_request import TIME, JobRequest
 
 TIMEOUT_S = 60
@@ -35,8 +35,6 @@ class Scheduler:
     """Else the script is its standard input."""
     listing: tuple[str, ...]
     """Lists the user's jobs, each by its number first."""
-    log: str
-    """In the results folder; ``{}`` is the job's number."""
     warns: bool = False
     """It sends SIGTERM in time, to the comparison alone; else the script does."""
 
@@ -89,7 +87,7 @@ def _slurm(request: JobRequest, name: str, folder: Path) -> Iterator[str]:
         "--constraint": request.constraint,
         "--cpus-per-task": request.cpus_per_task,
         "--gpus-per-node": request.gpus_per_node,
-        "--output": folder / "slurm-%j.log",
+        "--output": folder / JOB_LOGS[SLURM].format("%j"),
         "--open-mode": "append",
         "--signal": f"B:TERM@{STOPS_BEFORE_S}",
     }
@@ -107,7 +105,7 @@ def _pbs(request: JobRequest, name: str, folder: Path) -> Iterator[str]:
     yield from _given("-q", request.partition)
     yield from _given("-A", request.account)
     yield from _given("-j", "oe")
-    yield from _given("-o", folder / "pbs.log")
+    yield from _given("-o", folder / JOB_LOGS[PBS])
 
 
 def _lsf(request: JobRequest, name: str, folder: Path) -> Iterator[str]:
@@ -120,7 +118,7 @@ def _lsf(request: JobRequest, name: str, folder: Path) -> Iterator[str]:
     yield from _given("-q", request.partition)
     yield from _given("-P", request.account)
     yield from _given("-gpu", f"num={request.gpus_per_node}" if request.gpus_per_node else None)
-    yield from _given("-o", folder / "lsf-%J.log")
+    yield from _given("-o", folder / JOB_LOGS[LSF].format("%J"))
 
 
 def _given(option: str, value: object) -> Iterator[str]:
@@ -143,10 +141,9 @@ SCHEDULERS = {
             options=_slurm,
             submit=("sbatch", "--parsable"),
             listing=("squeue", "-h", "--me", "-o", "%i %T %M of %l %R"),
-            log="slurm-{}.log",
             warns=True,
         ),
-        Scheduler(name=PBS, mark="#PBS", options=_pbs, submit=("qsub",), listing=("qstat",), log="pbs.log"),
+        Scheduler(name=PBS, mark="#PBS", options=_pbs, submit=("qsub",), listing=("qstat",)),
         Scheduler(
             name=LSF,
             mark="#BSUB",
@@ -154,7 +151,6 @@ SCHEDULERS = {
             submit=("bsub",),
             takes_file=False,
             listing=("bjobs", "-noheader", "-o", "jobid stat run_time"),
-            log="lsf-{}.log",
         ),
     )
 }

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from measurement.errors import PlanError
 from measurement.files import write_whole
+from runners.hosts.batch_jobs import JOB_SCRIPT, SUBMITTED
 from runners.submission.job_request import JobRequest
 from runners.submission.schedulers import SCHEDULERS, STOPS_BEFORE_S, Scheduler, options_of
-
-SCRIPT, JOBS = "submit.sh", "submitted-jobs"
 
 
 def script_of(request: JobRequest, plan: Path, *, name: str, folder: Path, arguments: Sequence[str]) -> str:
@@ -51,7 +50,7 @@ def submit(script: str, folder: Path) -> str:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / SCRIPT, script)
+        write_whole(folder / JOB_SCRIPT, script)
     except OSError as error:
         raise PlanError(f"'{folder}' cannot be written: {error.strerror}; give another folder with -o") from error
     return submit_again(folder)
@@ -66,16 +65,22 @@ def submit_again(folder: Path) -> str:
     """
     system = scheduler_of(folder)
     if system is None:
-        raise PlanError(f"'{folder}' holds no {SCRIPT}; give the folder that 'ringside submit PLAN -o FOLDER' wrote")
-    job_id = system.submitted(folder / SCRIPT)
-    with (folder / JOBS).open("a", encoding="utf-8") as file:
+        raise PlanError(f"'{folder}' holds no {JOB_SCRIPT}; give the folder that 'ringside submit PLAN -o FOLDER' wrote")
+    job_id = system.submitted(folder / JOB_SCRIPT)
+    with (folder / SUBMITTED).open("a", encoding="utf-8") as file:
         file.write(f"{job_id}\n")
     return job_id
 
 
 def scheduler_of(folder: Path) -> Scheduler | None:
     """Return the batch system of the script that a folder holds; None where it holds none."""
-    if not (folder / SCRIPT).is_file():
+    if not (folder / JOB_SCRIPT).is_file():
         return None
-    text = (folder / SCRIPT).read_text(encoding="utf-8")
+    text = (folder / JOB_SCRIPT).read_text(encoding="utf-8")
     return next((system for system in SCHEDULERS.values() if f"\n{system.mark} " in text), None)
+
+
+def jobs_of(folder: Path) -> list[str]:
+    """Return the numbers of the jobs that were submitted into a folder, the first one first."""
+    path = folder / SUBMITTED
+    return path.read_text(encoding="utf-8").split() if path.is_file() else []

@@ -16,9 +16,10 @@ from pydantic import BaseModel, ConfigDict
 
 from measurement.errors import PlanError, printable, quoted
 from runners.flags import Flag, Given, command, values_of
+from runners.hosts.batch_jobs import JOB_LOGS, JOB_SCRIPT, SLURM, SUBMITTED
 from runners.submission import script
 from runners.submission.job_request import JobRequest
-from runners.submission.schedulers import SLURM, options_of
+from runners.submission.schedulers import Scheduler, options_of
 
 if TYPE_CHECKING:
     from measurement.plans.plan import Plan
@@ -95,7 +96,7 @@ def submit_given(given: Given) -> None:
     if (asked.plan is None) == (asked.resume is None):
         raise PlanError("give a plan, or --resume with the folder of an earlier job, and not both")
     if asked.resume is not None:
-        folders = _folders(asked.resume.resolve(), script.SCRIPT)
+        folders = _folders(asked.resume.resolve(), JOB_SCRIPT)
         print(_submitted([script.submit_again(folder) for folder in folders], asked.resume))
         return
     root, study, jobs = _jobs(asked, JobRequest(**values_of(given, JobRequest)))
@@ -113,7 +114,6 @@ def submit_given(given: Given) -> None:
 
 
 submit = command(submit_given, FLAGS, text="Submit a comparison to Slurm, PBS or LSF as a batch job.")
-submit.__name__ = "submit"
 
 
 def _jobs(asked: SubmitOptions, request: JobRequest) -> tuple[Path, Plan | None, list[_Submission]]:
@@ -192,31 +192,27 @@ def status(folder: Annotated[Path, typer.Argument(help="Results folder, of 'ring
 
     if not folder.is_dir():
         raise PlanError(f"there is no folder '{folder}'; give the one that the comparison writes, once its job has begun")
-    for one in _folders(folder, script.JOBS):
+    for one in _folders(folder, SUBMITTED):
         of = f"{one.name}: " if one != folder else ""
-        _print_jobs(one, of=of)
+        system, job_ids = script.scheduler_of(one), script.jobs_of(one)
+        if system and job_ids:
+            _print_jobs(system, job_ids, of=of)
         if ResultsFolder(one).plan_path.is_file():
             _print_measured(ResultsFolder(one), of=of)
         else:
             print(f"{of}nothing is measured yet")
-        _print_log(one)
+        if system and job_ids:
+            _print_log(one / JOB_LOGS[system.name].format(job_ids[-1]))
 
 
-def _print_jobs(folder: Path, *, of: str) -> None:
-    """What the queue says; nothing where no batch system has the job."""
-    system = script.scheduler_of(folder)
-    if system is None or not (folder / script.JOBS).is_file():
-        return
+def _print_jobs(system: Scheduler, job_ids: Sequence[str], *, of: str) -> None:
     queued = system.queued()
-    for job_id in (folder / script.JOBS).read_text(encoding="utf-8").split():
+    for job_id in job_ids:
         print(f"{of}job {job_id}: {queued.get(job_id, 'not in the queue: it has ended')}")
 
 
-def _print_log(folder: Path) -> None:
-    system = script.scheduler_of(folder)
-    jobs = (folder / script.JOBS).read_text(encoding="utf-8").split() if (folder / script.JOBS).is_file() else []
-    log = folder / system.log.format(jobs[-1]) if system and jobs else None
-    if log is not None and log.is_file():
+def _print_log(log: Path) -> None:
+    if log.is_file():
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
         print(*(f"  {printable(line)}" for line in lines), sep="\n")
 
