@@ -18,11 +18,10 @@ from torch.optim import Optimizer
 from backends.base import BuildOptimizer, Prepared
 from backends.carried_tensors import named_tensors
 from backends.remade_optimizer import STATE_HOOKS, STEP_HOOKS, require_no_hooks, require_remade, share_attributes, share_hooks
-from backends.search_space import Setting
+from backends.search_space import MIB, Setting
 from backends.torch_distributed import ProcessGroupOptions, TorchDistributed
 from measurement.errors import PlanError, shortened
 
-MIB = 1024 * 1024
 CommHook = Literal["none", "allreduce", "fp16", "bf16", "powersgd"]
 
 

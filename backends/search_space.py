@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+MIB = 1024 * 1024
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:

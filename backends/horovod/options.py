@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from backends.search_space import Setting
+from backends.search_space import MIB, Setting
 from measurement.plans.settings import PlanOptions
 
-MIB = 1024 * 1024
 DEFAULTS = {
     "fusion_threshold_bytes": ("HOROVOD_FUSION_THRESHOLD", 128 * MIB),
     "cycle_time_ms": ("HOROVOD_CYCLE_TIME", 1.0),

@@ -22,8 +22,8 @@ from measurement.probes.step_timer import StepTimer
 from measurement.records.record import PHASES
 from measurement.records.trace import Row, Span
 from runners.protocol.messages import TraceReply
+from runners.traces.trace_file import TRAINING
 
-TRAINING = "training thread"
 STEP = "ProfilerStep#"
 """What torch's own tools, and HolisticTraceAnalysis, know a step by."""
 DATA_WAIT, FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))

@@ -16,7 +16,8 @@ from typing import Any
 from measurement.records.trace import Span
 from runners.protocol.messages import TraceReply
 
-EXCHANGE = "exchange"
+TRAINING, EXCHANGE = "training thread", "exchange"
+"""Rows, as viewers name them."""
 NEXT_ARM = 10_000
 """By so much the numbers of an arm's processes are above those of the arm before."""
 
@@ -112,7 +113,7 @@ def _named(pid: int, name: str, tid: int | None = None) -> list[dict[str, Any]]:
 def _rows(rank: TracedRank, pid: int, zero_ns: int, numbers: dict[tuple[int, str, Any], int]) -> Iterator[dict[str, Any]]:
     """The rows of a rank: its threads, the exchange, and arrows between their slices."""
     by_row: dict[str, list[dict[str, Any]]] = {}
-    for event in sorted(rank.events, key=lambda one: one["row"] != "training thread"):
+    for event in sorted(rank.events, key=lambda one: one["row"] != TRAINING):
         by_row.setdefault(event["row"], []).append(event)
     by_row[EXCHANGE] = [_exchange(one) for one in rank.spans if one.row == "exchange"]
     tids = itertools.count(1)

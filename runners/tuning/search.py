@@ -23,7 +23,7 @@ from measurement.records.results import ResultsFolder
 from reports.conclusions.blocks import total_tables
 from reports.schema import Comparison
 from reports.statistics.intervals import launch_ratios
-from reports.tuning.effects import fit_effects
+from reports.tuning.effects import Effects, fit_effects
 from reports.tuning.tuning_schema import DEFAULT, MATCHED, TUNED, Asked, Options, SearchedSetting, Trial
 from runners.hosts.placement import planned_hosts
 from runners.planning.arms import resolve_arm
@@ -76,6 +76,9 @@ class Confirmation:
     """By arm of the plan, the arms that are its ``tuned``, ``default`` and ``matched`` ones."""
     baseline: str
     """The arm of the plan that the others are held against."""
+    effects: Mapping[str, Effects]
+    best: Mapping[str, Options]
+    """By arm, the option set to take: none where nothing better than the default was found."""
 
 
 class Search:
@@ -136,18 +139,16 @@ class Search:
                 raise LaunchError(f"'{folder.root}' holds no whole launch; see its logs, and go on with -o {self.root}")
             self._note(done)
 
-    def best(self, name: str) -> Options:
-        """Return the option set to take, none where nothing better than the default was found."""
-        return fit_effects(self.spaces[name], self.trials[name]).best(margin=self.plan.measurement.noise_threshold / 2)
-
     def confirmation(self) -> Confirmation:
         """Return what fresh launches answer: of each arm its tuned, default and matched settings, those that are alike once."""
         arms: dict[str, Arm] = {}
         names: dict[str, dict[str, str]] = {}
-        sizes = self._matched_sizes()
+        sizes, margin = self._matched_sizes(), self.plan.measurement.noise_threshold / 2
+        effects = {name: fit_effects(space, self.trials[name]) for name, space in self.spaces.items()}
+        best = {name: found.best(margin=margin) for name, found in effects.items()}
         for name in self.spaces:
             own = self.plan.arms[name]
-            variants = {TUNED: _with(own, self.best(name)), DEFAULT: own, MATCHED: _with(own, sizes[name]) if sizes else None}
+            variants = {TUNED: _with(own, best[name]), DEFAULT: own, MATCHED: _with(own, sizes[name]) if sizes else None}
             names[name] = {}
             for ending, arm in variants.items():
                 if arm is not None:
@@ -157,7 +158,7 @@ class Search:
         base = self.plan.baseline if self.plan.baseline in self.spaces else next(iter(self.spaces))
         about = {"baseline": f"{base}-{TUNED}", "question": TUNED if len(self.spaces) > 1 else None}
         made = _made(self.plan, f"{self.plan.name}-{TUNED}", arms, **about) if len(arms) > 1 else None
-        return Confirmation(plan=made, names=names, baseline=base)
+        return Confirmation(plan=made, names=names, baseline=base, effects=effects, best=best)
 
     def _spaces(self, *, has_buffers: bool) -> dict[str, list[SearchedSetting]]:
         stated = {"has_buffers": has_buffers, "several_hosts": len(planned_hosts(self.plan)) > 1}

@@ -141,12 +141,11 @@ def compose(search: Search, wanted: Confirmation, comparison: Comparison | None,
     """Return what came out."""
     from backends import make_backend
     from reports.tuning.compose_tuning import headline, lossy_warnings, tuned_pairs
-    from reports.tuning.effects import fit_effects
     from reports.tuning.tuning_schema import TunedArm, Tuning
 
     arms = []
     for name, space in search.spaces.items():
-        own, best, effects = search.plan.arms[name], search.best(name), fit_effects(space, search.trials[name])
+        own, best = search.plan.arms[name], wanted.best[name]
         backend = make_backend(own.backend, transport=search.backends[name].transport, options=own.options | best)
         made = TunedArm(
             name=name,
@@ -154,7 +153,7 @@ def compose(search: Search, wanted: Confirmation, comparison: Comparison | None,
             fixed=own.options,
             settings=space,
             trials=search.trials[name],
-            effects=effects.table(),
+            effects=wanted.effects[name].table(),
             best=best,
             code=backend.users_code(),
             lossy=[one.option for one in space if one.is_lossy and one.option in best],
