@@ -176,12 +176,13 @@ class Measurement(Section):
     mode: Literal["interleaved", "sequential", "separate"] = "interleaved"
     """``interleaved``: all arms are up at once and take turns. ``sequential``: one at a time, the launch is the unit. ``separate``:
     people started the runs themselves, each by its own command (``python -m runners.ddp``); no driver runs such a plan."""
-    minutes: float | None = Field(default=None, gt=0)
-    """Minutes to spend, starts and checks included, in the place of a number and length of launches. Three launches show what a
-    launch costs and how much it varies. That sets the rounds of the later ones. At least three launches are made. In a study, each
-    point has as many minutes."""
+    minutes: float | None = Field(default=5.0, gt=0)
+    """Minutes to spend, starts and checks included. Three launches show what a launch costs and how much it varies. That sets the
+    rounds of the later ones. At least three launches are made. In a study, each point has as many minutes. Not in trainings. Where
+    ``launches``, ``seconds_per_launch``, ``steps_per_launch`` or ``rounds`` is given, that says how long."""
     launches: int = Field(default=5, ge=1)
-    """How often every arm is started anew. The interval counts launches; with three, the variance is poorly estimated."""
+    """How often every arm is started anew, in the place of ``minutes``. The interval counts launches; with three, the variance is
+    poorly estimated."""
     seconds_per_launch: float = Field(default=45.0, gt=0)
     """Seconds of blocks in each launch, all arms together. Rounds are never cut, so a launch may run over by one."""
     steps_per_launch: int | None = Field(default=None, ge=1)
@@ -197,7 +198,7 @@ class Measurement(Section):
     """Untimed steps at the start of each block."""
     local_every: int = Field(default=4, ge=0)
     """Every this many rounds, each arm also runs a block without gradient exchange. 0: never; the report then cannot say why."""
-    alone_every: int = Field(default=0, ge=0)
+    alone_every: int = Field(default=5, ge=0)
     """One in so many launches runs its arms one at a time, two launches at least, to check that interleaving does not make the
     answer. Done where there are eight launches or more, and within a quarter of ``minutes``. 0: never. Not in trainings, not in
     micro-benchmarks, and not of scripts, which may end and be started anew within a launch."""

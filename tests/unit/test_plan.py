@@ -158,8 +158,12 @@ def test_overrides_replace_and_are_checked(tmp_path):
 def test_minutes_stand_in_the_place_of_a_number_and_length_of_launches():
     lengths = ("launches", "rounds")
     content = {**TINY, "measurement": {name: value for name, value in TINY["measurement"].items() if name not in lengths}}
-    assert check_plan(content, source="test").measurement.minutes is None
-    plan = check_plan({**content, "measurement": {**content["measurement"], "minutes": 5}}, source="test")
+    assert check_plan(content, source="test").measurement.minutes == 5
+    without = {**content, "measurement": {**content["measurement"], "minutes": None}}
+    assert check_plan(without, source="test").measurement.launches == 5
+    trained = {name: value for name, value in content.items() if name != "measurement"} | {"training": {"epochs": 2}}
+    assert check_plan(trained, source="test").measurement.minutes is None
+    plan = check_plan({**content, "measurement": {**content["measurement"], "minutes": 7}}, source="test")
     assert check_plan(yaml.safe_load(plan.to_yaml()), source="again") == plan
     assert not {*plan.model_dump()["measurement"]} & {"launches", "seconds_per_launch", "rounds"}
     for length in ({"launches": 3}, {"seconds_per_launch": 9}, {"rounds": 4}, {"steps_per_launch": 9}):
