@@ -1,0 +1,129 @@
+"""How much longer does a launch take to start than the same commands bare?
+
+    python benchmarks/start.py [plans/local.yaml] [--rounds 8] [--output FOLDER]
+
+In each round, in random order: one launch of ``ringside compare``, and the bare trainings of ``long_training.py`` started the same
+way and all at once: as many arms, control and no-op backend included, of as many ranks. Ringside's start lasts until all ranks are
+connected and have their model (``stages_s`` of its records). A bare start lasts until the last rank has wrapped its model.
+Printed: both in seconds, and the geometric mean of their ratios with Student's t interval over rounds.
+Run it on an otherwise idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from long_training import REPOSITORY, build_workload, join_ddp, join_horovod, launcher
+
+from measurement.plans.plan import FLOOR
+from reports.statistics.student import log_interval
+from runners.planning.plan_reading import read_plan
+
+NOBODY: dict[str, Any] = {"backend": "none"}
+"""The no-op backend's bare ranks: processes that know nothing of each other."""
+
+
+def bare_rank(backend: str, plan: dict[str, Any], folder: Path) -> None:
+    """Build and wrap the model as a user's script does, and note when that was done."""
+    workload = build_workload(plan)
+    torch.manual_seed(workload.seed)
+    model = workload.build_model()
+    if backend == "none":
+        workload.build_optimizer(model)
+    else:
+        (join_ddp if backend == "ddp" else join_horovod)(workload, model)
+    (folder / f"{backend}-{os.getpid()}").write_text(repr(time.time()))
+    os._exit(0)  # libraries' teardowns are not what is measured
+
+
+def commands_of(given: argparse.Namespace, folder: Path) -> list[list[str]]:
+    """Return the bare commands of all arms of a launch."""
+    plan, content = read_plan(given.plan), yaml.safe_load(given.plan.read_text())
+    ranks, commands = plan.world_size, []
+    for name, role in plan.roles().items():
+        arm = NOBODY if role == "floor" else content["arms"][plan.baseline if role == "control" else name]
+        started = [[sys.executable]] * ranks if name == FLOOR else [launcher(arm, ranks)]
+        commands += [[*one, __file__, str(given.plan), "--rank", arm["backend"], str(folder)] for one in started]
+    return commands
+
+
+def bare_start_s(given: argparse.Namespace, rng: random.Random) -> float:
+    """Start all arms bare, at once. Returns seconds until the last rank was ready."""
+    more = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(REPOSITORY),
+        "OMP_NUM_THREADS": "1",
+    }
+    if os.geteuid() == 0:
+        more |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        commands = commands_of(given, folder)
+        rng.shuffle(commands)
+        began = time.time()
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        started = [subprocess.Popen(command, env=os.environ | more, cwd=REPOSITORY, **quiet) for command in commands]
+        for process in started:
+            process.wait(timeout=180)
+        ready = [float(path.read_text()) for path in folder.iterdir()]
+        plan = read_plan(given.plan)
+        if len(ready) != plan.world_size * len(plan.roles()):
+            sys.exit(f"{len(ready)} bare ranks became ready, {plan.world_size * len(plan.roles())} were started")
+        return max(ready) - began
+
+
+def ringside_start_s(given: argparse.Namespace, number: int) -> float:
+    """Have Ringside make one more launch. Returns the seconds of its start."""
+    lengths = (f"launches={number + 1}", "rounds=4", "rehearsal=never", "alone_every=0")
+    more = [word for one in lengths for word in ("--set", f"measurement.{one}")]
+    folder = given.output / "ringside"
+    command = [str(Path(sys.executable).parent / "ringside"), "compare", str(given.plan), "-o", str(folder), *more]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=REPOSITORY)
+    records = [json.loads(path.read_text()) for path in folder.glob(f"launch-{number:03d}/*/record.json")]
+    if not records or any(record["status"] != "ok" for record in records):
+        sys.exit(f"ringside compare ended with code {done.returncode}\n{done.stderr[-2000:]}")
+    return float(max(record["stages_s"]["start"] for record in records))
+
+
+def main() -> None:
+    """Alternate both ways of starting."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("plan", type=Path, nargs="?", default=REPOSITORY / "plans" / "local.yaml")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--output", type=Path, help="folder for Ringside's results. [a temporary one]")
+    parser.add_argument("--rank", nargs=2, metavar=("BACKEND", "FOLDER"), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.rank:
+        bare_rank(given.rank[0], yaml.safe_load(given.plan.read_text()), Path(given.rank[1]))
+    given.output = given.output or Path(tempfile.mkdtemp(prefix="start-"))
+    took: list[tuple[float, float]] = []
+    for number in range(given.rounds):
+        rng = random.Random(number)
+        if rng.random() < 0.5:
+            ringside_s, bare_s = ringside_start_s(given, number), bare_start_s(given, rng)
+        else:
+            bare_s, ringside_s = bare_start_s(given, rng), ringside_start_s(given, number)
+        took.append((ringside_s, bare_s))
+        print(f"round {number + 1}: Ringside {ringside_s:.1f} s, bare {bare_s:.1f} s, ratio {ringside_s / bare_s:.3f}", flush=True)
+    if len(took) > 1:
+        logs = [math.log(ringside_s / bare_s) for ringside_s, bare_s in took]
+        ratio = log_interval(math.exp(statistics.fmean(logs)), logs, confidence=0.95)
+        bounds = f"({ratio.ci_low:.3f} to {ratio.ci_high:.3f})"
+        print(f"start of a launch / the same commands bare: {ratio.value:.3f} {bounds}, {len(took)} rounds")
+
+
+if __name__ == "__main__":
+    main()
