@@ -10,7 +10,7 @@ from install import cache, toolchain
 from measurement.probes.fingerprint import core_count, usable_cores
 from measurement.world import ALLOW_ROOT
 from runners.doctor.software import SETUP, Finding, finding, installed_version, program_finding
-from runners.processes.host_counters import BUSY_REMEDY, busy_warning
+from runners.processes.busy_machine import BUSY_REMEDY, busy_warning
 from runners.processes.local import find_program
 
 MIN_SHM_BYTES = 512 * 2**20

@@ -61,7 +61,7 @@ from runners.planning.check_process import is_to_check, require_data_on, require
 from runners.planning.left_variables import require_undisturbed
 from runners.planning.own_checks import OwnFindings, require_own_work
 from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
-from runners.processes.host_counters import BUSY_REMEDY, busy_warning
+from runners.processes.busy_machine import BUSY_REMEDY, busy_warning
 
 
 class ComparisonRun:

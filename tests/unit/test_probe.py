@@ -20,7 +20,7 @@ import torch
 from measurement import environment
 from measurement.conditions.conditions import fingerprint
 from runners.launchers import horovodrun, mpirun, torchrun
-from runners.probe.ringside_probe import batches, blocks, host, imports, loaders, models, place, settings, sketches
+from runners.probe.ringside_probe import batches, blocks, host, imports, loaders, losses, models, place, settings, sketches
 from runners.probe.ringside_probe.first_steps import FirstSteps
 from runners.probe.ringside_probe.recorder import FOREIGN_STEPS, WITHOUT_BACKWARD, Recorder
 from tests.conftest import REPOSITORY
@@ -403,7 +403,7 @@ def test_losses_are_means_by_step_and_those_that_were_changed_since_are_unknown(
     with torch.no_grad():
         loss.mul_(2)
     optimizer.step()
-    found = blocks.means(steps.recorder.rows, blocks.losses_of(steps.recorder))
+    found = losses.means(steps.recorder.rows, losses.losses_of(steps.recorder))
     assert found[0] == pytest.approx(2.0)
     assert [math.isnan(value) for value in found] == [False, True, True]
 
@@ -448,4 +448,4 @@ def test_gradients_that_no_step_zeroes_are_seen_before_the_next_backward_pass(ze
         recorder.backwards_then = recorder.backwards
         optimizer.step()
         first.after_step(optimizer, ends=True)
-    assert first.keeps_gradients is kept
+    assert first.script.keeps_gradients is kept

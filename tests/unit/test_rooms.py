@@ -65,12 +65,14 @@ BANNED = {"utils", "helpers", "common", "core", "misc"}
 
 def imported_modules(path: Path) -> set[str]:
     """Everything that a file imports anywhere in it, by its full name; ``from a import b`` counts as a.b, too."""
-    found = set()
+    found, package = set(), path.relative_to(REPOSITORY).parent.parts
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            found |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else ()
+            module = ".".join((*above, *([node.module] if node.module else [])))
+            found |= {*([module] if node.module else []), *(f"{module}.{alias.name}" for alias in node.names)}
     return found
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import resource
 import sys
+from collections import deque
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Callable, Sequence
+from typing import Any, Callable, Sequence
 
 from . import core_use, reports
 from .compiling import uncompiled
-from .recorder import Row
-
-if TYPE_CHECKING:
-    from collections import deque
-
-    from .rank import Rank
+from .losses import losses_of, means
+from .recorder import Recorder, Row
+from .script import Script
 
 HEADER = ("turn", "round", "block", "kind", "case", "steps", "repetitions")
 GAP_TIMES = 10
@@ -25,9 +22,21 @@ GAP_S = 0.05
 class Block:
     """Carries out one ``block`` command. A device is waited for where the timed steps begin and end, and never between."""
 
-    def __init__(self, command: dict[str, Any], rank: Rank) -> None:
-        self._command, self._rank, self._recorder = command, rank, rank.recorder
-        self._first_step = rank.recorder.iterations
+    def __init__(
+        self, command: dict[str, Any], *, recorder: Recorder, script: Script, forwards_s: deque[float], told: dict[str, Any]
+    ) -> None:
+        """Prepare a block; nothing is timed yet.
+
+        Args:
+            command: as the driver gave it.
+            recorder: of all steps.
+            script: what is known of the script.
+            forwards_s: what is neither wait, backward nor optimizer, in the last timed steps; this block's are added.
+            told: more fields of the rank's part of the reply.
+        """
+        self._command, self._recorder, self._script = command, recorder, script
+        self._forwards_s, self._told = forwards_s, told
+        self._first_step = recorder.iterations
         self._received = perf_counter_ns()
         self._untimed_s = 0.0
         self._warm: tuple[list[Row], list[float]] = ([], [])
@@ -45,7 +54,7 @@ class Block:
 
     def _time(self) -> None:
         recorder = self._recorder
-        synchronize(self._rank.first.device)
+        synchronize(self._script.device)
         self._warm = (recorder.rows, losses_of(recorder))
         self._before = core_use.read(core_use.usable_cores())
         self._threads = core_use.read_threads()
@@ -57,7 +66,7 @@ class Block:
     def _end(self) -> None:
         recorder = self._recorder
         began = recorder.start
-        synchronize(self._rank.first.device)
+        synchronize(self._script.device)
         rows = recorder.rows
         rows[-1] = (rows[-1][0] + perf_counter_ns() - began, *rows[-1][1:])
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self._faults
@@ -65,25 +74,24 @@ class Block:
         use = core_use.between(self._before, core_use.read(core_use.usable_cores()))
         warm, warm_losses = self._warm
         phases = [phases_of(row) for row in rows]
-        samples = self._rank.first.samples_of
+        samples = self._script.samples_of
         own = {
-            "rank": self._rank.place.rank,
+            **self._told,
             "untimed_s": self._untimed_s + sum(row[4] for row in rows) / 1e9,
             "samples": [samples(row[5]) for row in rows],
             "phases_s": phases,
             "skipped_steps": len({number for number, row in enumerate(rows) if row[7]} | overflowed(recorder.overflows)),
-            "start": self._rank.settings.start,
             "first_step": self._first_step,
             "losses": means(warm, warm_losses) + means(rows, losses_of(recorder)),
             "loss_samples": [samples(row[5]) for row in [*warm, *rows]],
-            "gaps": gaps_in([row[1] for row in phases], self._rank.forwards_s),
+            "gaps": gaps_in([row[1] for row in phases], self._forwards_s),
             "core_use": use,
             "threads": threads,
             "page_faults": faults,
         }
         header = {name: self._command[name] for name in HEADER}
         block = {**header, "untimed_s": own["untimed_s"], "ranks": [own]}
-        self._then({"kind": "block", "block": block, "drift": reports.drift(self._rank)})
+        self._then({"kind": "block", "block": block, "drift": reports.drift(self._script)})
 
 
 def synchronize(device: Any) -> None:
@@ -116,42 +124,3 @@ def gaps_in(forward_s: Sequence[float], known_s: deque[float]) -> list[tuple[int
 def overflowed(noted: Sequence[tuple[int, Any]]) -> set[int]:
     """Rows in which a fused optimizer was told of gradients that had overflowed, and changed nothing."""
     return {row for row, found in noted if row >= 0 and float(found)}
-
-
-def losses_of(recorder: Any) -> list[float]:
-    """The values of the losses that were kept; NaN where a script has changed one since."""
-    return [
-        value if loss._version == version else math.nan
-        for value, loss, version in zip(values_of(recorder.losses), recorder.losses, recorder.versions)
-    ]
-
-
-def values_of(losses: Sequence[Any]) -> list[float]:
-    """Numbers of one-element tensors; those of a device are fetched at once."""
-    if not losses:
-        return []
-    torch: Any = sys.modules["torch"]
-    try:
-        with torch.no_grad():
-            values: list[float] = torch.stack([loss.reshape(()).double() for loss in losses]).tolist()
-            return values
-    except (RuntimeError, TypeError):  # on several devices, or overwritten by a CUDA graph
-        return [value_of(loss) for loss in losses]
-
-
-def value_of(loss: Any) -> float:
-    """The number in a one-element tensor; NaN where it is gone."""
-    try:
-        return float(loss)
-    except (RuntimeError, TypeError, ValueError):
-        return math.nan
-
-
-def means(rows: Sequence[Row], losses: Sequence[float]) -> list[float]:
-    """Mean loss of each iteration; NaN where there was none."""
-    found, begin = [], 0
-    for row in rows:
-        own = losses[begin : begin + row[6]]
-        found.append(sum(own) / len(own) if own else math.nan)
-        begin += row[6]
-    return found

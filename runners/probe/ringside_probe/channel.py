@@ -18,6 +18,8 @@ class Channel:
         self.connection = connection
         self.outstanding: int | None = None
         """Number of the command that has no reply yet."""
+        self.is_over = False
+        """Nothing is told to the driver any more."""
         self._key, self._rank = key, tuple(rank)
         self._lines = connection.makefile("rb")
 

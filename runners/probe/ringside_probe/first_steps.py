@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import weakref
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Callable, Sequence
 
-from . import batches, blocks, configuration, libraries, models, same_start
+from . import configuration, libraries, models, same_start
 from .compiling import uncompiled
+from .losses import values_of
 from .recorder import Recorder
 from .reporting import flat
+from .script import Script
 from .settings import Settings
 from .sketches import sketch
 
@@ -25,20 +27,7 @@ class FirstSteps:
     """Sees each model before its first forward pass, each batch, and each of the compared steps."""
 
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
-        self._settings, self._recorder = settings, recorder
-        self.device: Any = None
-        self.roots: list[Any] = []
-        """Models, the one with most of the optimizers' parameters first."""
-        self.is_sharded = False
-        self.accumulation = 1
-        self.notes: list[str] = []
-        self.autocast: dict[str, Any] = {}
-        self.rates: list[float] = []
-        """Learning rate of the first group, by step."""
-        self.keeps_gradients: bool | None = None
-        """Whether a step's gradients are still there when the next backward pass begins; None until one does."""
-        self._optimizers: list[Any] = []
-        self._yielded = batches.Yielded()
+        self._settings, self._recorder, self.script = settings, recorder, Script(settings, recorder)
         self._started: dict[str, list[float]] = NO_STATE
         self._sizes: dict[str, int] = {}
         self._gradients: dict[str, list[float]] = {}
@@ -46,23 +35,7 @@ class FirstSteps:
         self._steps: list[dict[str, Any]] = []
         self._backwards = self._accumulated = self._seen = self._taken = 0
         self._prepared = False
-        self.world_size = 1
         self.stop_forward = self.stop_autocast = nothing
-
-    @property
-    def optimizers(self) -> list[Any]:
-        """Those that have stepped, in the order in which they first did, and still live."""
-        return [one for one in (known() for known in self._optimizers) if one is not None]
-
-    @property
-    def loader(self) -> Any:
-        """The loader that yielded the training's batches; None where there was none, or it has gone."""
-        return self._yielded.loader()
-
-    @property
-    def scaler(self) -> Any:
-        """The script's GradScaler; None where it has none."""
-        return self._recorder.scaler
 
     def noted(self, act: Callable[..., None], *arguments: Any) -> None:
         """Read something. What cannot be read is noted, and the script is measured all the same."""
@@ -70,7 +43,7 @@ class FirstSteps:
             uncompiled(act)(*arguments)
         except Exception as error:  # noqa: BLE001 - whatever a script's own objects do when they are looked at
             name = act.__name__.replace("_", " ").strip()
-            self.notes.append(f"the probe could not read all of the first steps ({name}): {flat(error)}")
+            self.script.notes.append(f"the probe could not read all of the first steps ({name}): {flat(error)}")
 
     def before_forward(self, module: Any) -> bool:
         """Called before every forward pass of a module, until the first that trains; returns whether it was this one."""
@@ -83,14 +56,14 @@ class FirstSteps:
         return True
 
     def _read_start(self, module: Any) -> None:
-        self.roots = models.trained_first(models.find_roots(), {id(one) for one in module.parameters()})
-        self.is_sharded = models.is_sharded(self.roots)
-        same_start.carry_out(self._settings, self)
-        self._started = self._sketched(models.state_of(self.roots))
+        self.script.roots = models.trained_first(models.find_roots(), {id(one) for one in module.parameters()})
+        self.script.is_sharded = models.is_sharded(self.script.roots)
+        same_start.carry_out(self._settings, self.script)
+        self._started = self._sketched(models.state_of(self.script.roots))
 
     def on_batch(self, iterator: Any, batch: Any) -> None:
         """A loader has yielded this."""
-        self.noted(self._yielded.keep, iterator, batch, self._recorder.backwards)
+        self.noted(self.script.yielded.keep, iterator, batch, self._recorder.backwards)
 
     def before_step(self, optimizer: Any, is_nested: bool) -> None:
         """An optimizer is about to step. Horovod's has not waited for its gradients yet, unless ``is_nested``."""
@@ -100,9 +73,9 @@ class FirstSteps:
 
     def before_backward(self) -> None:
         """A backward pass is about to begin. Several optimizers may well leave each other's gradients."""
-        if self._steps and self._recorder.backwards == self._seen and len(self.optimizers) == 1:
-            left = (one.grad for _, one in self.named_parameters() if one.grad is not None and not one.grad.is_sparse)
-            self.keeps_gradients = bool(self.keeps_gradients) or any(bool(grad.any()) for grad in left)
+        if self._steps and self._recorder.backwards == self._seen and len(self.script.optimizers) == 1:
+            left = (one.grad for _, one in self.script.named_parameters() if one.grad is not None and not one.grad.is_sparse)
+            self.script.keeps_gradients = bool(self.script.keeps_gradients) or any(bool(grad.any()) for grad in left)
 
     def after_step(self, optimizer: Any, ends: bool) -> None:
         """An optimizer has stepped, or GradScaler has left its step out."""
@@ -113,62 +86,62 @@ class FirstSteps:
         self._accumulated += outside + min(1, recorder.backwards - self._seen - outside)  # LBFGS calls its closure many times
         self._seen, self._taken = recorder.backwards, self._taken + 1
         if ends:
-            self.accumulation = max(1, self._accumulated // self._taken)
+            self.script.accumulation = max(1, self._accumulated // self._taken)
             self._accumulated = self._taken = 0
             self._steps.append(self._compared())
 
     def _prepare(self, optimizer: Any, *, is_unchanged: bool) -> None:
         """Note an optimizer that steps for the first time; with the first of all, look at the models."""
-        if not any(one is optimizer for one in self.optimizers):
-            self._optimizers.append(weakref.ref(optimizer))
+        if not any(one is optimizer for one in self.script.optimizers):
+            self.script.stepped.append(weakref.ref(optimizer))
         if self._prepared:
             return
         self._prepared = True
         self.stop_forward()
         trained = [one for group in optimizer.param_groups for one in group["params"]]
-        self.device = trained[0].device if trained else None
+        self.script.device = trained[0].device if trained else None
         known = {id(one) for one in trained}
-        had = [id(root) for root in self.roots]
-        self.roots = models.trained_first(models.find_roots(), known)
-        self.is_sharded = models.is_sharded(self.roots)
-        if self.is_sharded:
-            self.notes.append("each rank has a share of the parameters, so they are not compared")
-        changed = [id(root) for root in self.roots][: len(had)] != had
+        had = [id(root) for root in self.script.roots]
+        self.script.roots = models.trained_first(models.find_roots(), known)
+        self.script.is_sharded = models.is_sharded(self.script.roots)
+        if self.script.is_sharded:
+            self.script.notes.append("each rank has a share of the parameters, so they are not compared")
+        changed = [id(root) for root in self.script.roots][: len(had)] != had
         if is_unchanged or not self._started or changed:
             self._look_again(is_unchanged=is_unchanged)
 
     def _look_again(self, *, is_unchanged: bool) -> None:
         """Read the start anew, now that the optimizer is known. Buffers keep what they were before the first forward pass."""
-        now = self._sketched(models.state_of(self.roots))
+        now = self._sketched(models.state_of(self.script.roots))
         before, self._started = self._started, now
         kept = {name: value for name, value in before.items() if name.startswith(models.BUFFER) and name in now}
         parameters = {name: value for name, value in now.items() if not name.startswith(models.BUFFER)}
         if kept and all(before.get(name) == value for name, value in parameters.items()):
             self._started.update(kept)
         elif any(name.startswith(models.BUFFER) for name in now):
-            self.notes.append("buffers at the start were read after the first forward pass")
+            self.script.notes.append("buffers at the start were read after the first forward pass")
         if not is_unchanged:
-            self.notes.append("parameters at the start were read after the first step")
+            self.script.notes.append("parameters at the start were read after the first step")
 
     def _sketched(self, state: dict[str, Any]) -> dict[str, list[float]]:
         """Sketches by name; what has none is noted."""
         found = {}
-        for name, tensor in {} if self.is_sharded else state.items():
+        for name, tensor in {} if self.script.is_sharded else state.items():
             try:
                 found[name] = sketch(tensor)
                 self._sizes[name] = tensor.numel()
             except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
                 note = f"'{name}' could not be compared: {type(error).__name__}: {str(error)[:100]}"
-                if note not in self.notes:
-                    self.notes.append(note)
+                if note not in self.script.notes:
+                    self.script.notes.append(note)
         return found
 
     def _read_gradients(self, optimizer: Any) -> None:
         """Sketch the gradients with which an optimizer steps for the first time."""
-        if id(optimizer) in self._graded or self.is_sharded:
+        if id(optimizer) in self._graded or self.script.is_sharded:
             return
         own = {id(one) for group in optimizer.param_groups for one in group["params"]}
-        found = {name: one.grad for name, one in self.named_parameters() if id(one) in own and one.grad is not None}
+        found = {name: one.grad for name, one in self.script.named_parameters() if id(one) in own and one.grad is not None}
         if found:
             self._graded.add(id(optimizer))
             scale = getattr(optimizer, "grad_scale", None)
@@ -176,76 +149,44 @@ class FirstSteps:
             sketches = self._sketched(found)
             self._gradients.update({name: [number / by for number in value] for name, value in sketches.items()})
 
-    def named_parameters(self) -> Iterator[tuple[str, Any]]:
-        """All parameters that the optimizers have, by name; where no model has one, by its place in its optimizer."""
-        names = {}
-        for prefix, root in models.prefixes(self.roots):
-            names.update({id(one): prefix + name for name, one in models.named(root, "_parameters")})
-        for index, optimizer in enumerate(self.optimizers):
-            for number, group in enumerate(optimizer.param_groups):
-                for place, one in enumerate(group["params"]):
-                    yield names.get(id(one), f"optimizer.{index}.{number}.{place}"), one
-
     def _compared(self) -> dict[str, Any]:
         """What the step that has just ended came to, as ``ComparedStep`` has it."""
         recorder = self._recorder
         passes, self._backwards = recorder.backwards - self._backwards, recorder.backwards
-        losses = blocks.values_of(recorder.losses[recorder.losses_before :])
-        rates = [group.get("lr") for one in self.optimizers for group in one.param_groups]
+        losses = values_of(recorder.losses[recorder.losses_before :])
+        rates = [group.get("lr") for one in self.script.optimizers for group in one.param_groups]
         learning_rates = [float(rate) for rate in rates if rate is not None]
-        self.rates += learning_rates[:1]
-        samples = self.samples_of(recorder.samples or recorder.last_samples)
+        self.script.rates += learning_rates[:1]
+        samples = self.script.samples_of(recorder.samples or recorder.last_samples)
         gradients, self._gradients = self._gradients, {}
         return {
             "loss": sum(losses) / len(losses) if losses else None,
             "backward_passes": passes,
             "learning_rates": learning_rates,
-            "samples": samples if self.samples_from else None,
-            "batch": self._yielded.take(recorder.backwards),
+            "samples": samples if self.script.samples_from else None,
+            "batch": self.script.yielded.take(recorder.backwards),
             "gradients": gradients,
-            "parameters": self._sketched(dict(self.named_parameters())),
-        }
-
-    @property
-    def samples_from(self) -> str | None:
-        """Where samples come from; None: iterations are counted."""
-        if self._settings.samples_per_step is not None:
-            return "samples_per_step"
-        return "loader" if self._recorder.last_samples or self._recorder.samples else None
-
-    def samples_of(self, counted: int) -> int:
-        """Samples of a step for which the loader's batches hold so many."""
-        if self._settings.samples_per_step is not None:
-            return self._settings.samples_per_step
-        return counted if self.samples_from else 1
-
-    def model_report(self) -> dict[str, Any]:
-        """``RankReport.model``."""
-        own = [one for _, one in self.named_parameters() if one.requires_grad]
-        return {
-            "class": type(models.unwrapped(self.roots[0])).__name__ if self.roots else None,
-            "parameters": sum(one.numel() for one in own),
-            "gradient_bytes": sum(one.numel() * one.element_size() for one in own),
+            "parameters": self._sketched(dict(self.script.named_parameters())),
         }
 
     def report(self, rank: int) -> dict[str, Any]:
         """What ``ScriptReport`` wants, after the compared steps."""
-        trained = {id(one) for _, one in self.named_parameters()}
-        self.roots = [root for root in self.roots if any(id(one) in trained for one in root.parameters())]
-        state = models.state_of(self.roots)
+        trained = {id(one) for _, one in self.script.named_parameters()}
+        self.script.roots = [root for root in self.script.roots if any(id(one) in trained for one in root.parameters())]
+        state = models.state_of(self.script.roots)
         buffers = {name: one for name, one in state.items() if name.startswith(models.BUFFER)}
         parameters = {name: one for name, one in state.items() if name not in buffers}
         return {
             "rank": rank,
-            "configuration": configuration.read(self),
+            "configuration": configuration.read(self.script),
             "started": self._started,
             "sizes": self._sizes,
             "steps": self._steps,
             "buffers": self._sketched(buffers),
-            "sharded": self.is_sharded,
-            "without_optimizer": [] if self.is_sharded else lost(parameters, trained),
-            "samples_from": self.samples_from,
-            "notes": self.notes,
+            "sharded": self.script.is_sharded,
+            "without_optimizer": [] if self.script.is_sharded else lost(parameters, trained),
+            "samples_from": self.script.samples_from,
+            "notes": self.script.notes,
         }
 
 

@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .script import Script
 from .values import plain
 
-if TYPE_CHECKING:
-    from .first_steps import FirstSteps
 
-
-def describe(first: FirstSteps) -> dict[str, Any]:
+def describe(script: Script) -> dict[str, Any]:
     """``RankReport.backend``: library, transport, settings, and the library's own counters."""
-    library = library_of(first)
-    found = {"library": library, "transport": transport_of(library, first.device)}
+    library = library_of(script)
+    found = {"library": library, "transport": transport_of(library, script.device)}
     if library == "ddp":
-        wrapper = wrappers(first.roots)[0]
+        wrapper = wrappers(script.roots)[0]
         return {**found, **ddp_settings(wrapper), "counters": ddp_counters(wrapper)}
     if library == "horovod":
-        return {**found, **horovod_settings(first.optimizers)}
+        return {**found, **horovod_settings(script.optimizers)}
     return found
 
 
-def library_of(first: FirstSteps) -> str:
+def library_of(script: Script) -> str:
     """``ddp``, ``horovod``, ``fsdp`` or ``none``."""
-    if any(is_horovods(one) for one in first.optimizers):
+    if any(is_horovods(one) for one in script.optimizers):
         return "horovod"
-    if first.is_sharded:
+    if script.is_sharded:
         return "fsdp"
-    return "ddp" if wrappers(first.roots) else "none"
+    return "ddp" if wrappers(script.roots) else "none"
 
 
 def is_horovods(optimizer: Any) -> bool:

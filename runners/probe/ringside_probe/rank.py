@@ -29,10 +29,7 @@ class Rank:
         self.place = Place()
         self.channel: Channel | None = None
         self.first = FirstSteps(settings, recorder)
-        self.is_over = False
-        """Nothing is told to the driver any more."""
-        self.forwards_s: deque[float] = deque(maxlen=256)
-        """What is neither wait, backward nor optimizer, in the last timed steps."""
+        self._forwards_s: deque[float] = deque(maxlen=256)
         self._block: blocks.Block | None = None
         recorder.on_batch = self.first.on_batch
         recorder.before_backward = self._before_backward
@@ -41,7 +38,7 @@ class Rank:
     def forget_after_fork(self) -> None:
         """In a process that a rank has forked: be none."""
         if self.channel is not None:
-            self.recorder.off = self.is_over = True
+            self.recorder.off = self.channel.is_over = True
             self.channel.close()
 
     def _before_step(self, optimizer: Any, is_nested: bool) -> None:
@@ -62,7 +59,7 @@ class Rank:
         compiling.never_compile(*self.recorder.hot)
         endings.show_stack_on_signal()
         settings, place = self.settings, find_place()
-        self.place, self.first.world_size = place, place.world_size
+        self.place, self.first.script.world_size = place, place.world_size
         os.environ[RANK_VARIABLE] = str(os.getpid())
         python = settings.python if os.access(settings.python, os.X_OK) else sys.executable
         rank_supervisor.start(settings.supervisors, settings.key_file, settings.arm, settings.launch, place.rank, python=python)
@@ -74,7 +71,7 @@ class Rank:
         connection = rank_supervisor.greet((host.strip("[]"), int(port)), key, who)
         rank_supervisor.keep_alive(connection)
         self.channel = Channel(connection, key=key, rank=words)
-        endings.watch(self)
+        endings.watch(self.channel, self.recorder)
         self.recorder.left, self.recorder.at_boundary = settings.compared_steps, uncompiled(self._start)
 
     def _start(self) -> None:
@@ -82,7 +79,7 @@ class Rank:
         recorder = self.recorder
         recorder.before_step = recorder.after_step = recorder.before_backward = recorder.on_batch = None
         self.first.stop_autocast()
-        report = reports.rank_report(self)
+        report = reports.rank_report(self.first.script, self.place)
         self._obey({"kind": "started", "report": report, "script": self.first.report(self.place.rank)})
 
     def _obey(self, started: dict[str, Any]) -> None:
@@ -96,7 +93,7 @@ class Rank:
             elif command["do"] == "start":
                 self._reply(started)
             elif command["do"] == "block":
-                self._block = blocks.Block(command, self)
+                self._block = self._new_block(command)
                 self._block.begin(self._end_block)
                 return
             elif command["do"] == "finish":
@@ -104,16 +101,22 @@ class Rank:
             else:
                 self._reply(endings.error_reply(f"a script has no '{command['do']}'"))
 
+    def _new_block(self, command: dict[str, Any]) -> blocks.Block:
+        told = {"rank": self.place.rank, "start": self.settings.start}
+        script = self.first.script
+        return blocks.Block(command, recorder=self.recorder, script=script, forwards_s=self._forwards_s, told=told)
+
     def _end_block(self, reply: dict[str, Any]) -> None:
         self._reply(reply)
         self._obey({})
 
     def _finish(self) -> None:
         """Report a last time and end, in the middle of the script."""
-        report = reports.rank_report(self)
-        drift = reports.drift(self)
-        self._reply({"kind": "finished", "report": report, "peak_memory_bytes": reports.peak_memory_bytes(self), "drift": drift})
-        self.is_over = True
+        script = self.first.script
+        report, drift = reports.rank_report(script, self.place), reports.drift(script)
+        self._reply({"kind": "finished", "report": report, "peak_memory_bytes": reports.peak_memory_bytes(script), "drift": drift})
+        assert self.channel is not None
+        self.channel.is_over = True
         endings.leave(0)
 
     def _reply(self, message: dict[str, Any]) -> None:
@@ -126,5 +129,5 @@ class Rank:
         self.recorder.off = True
         message = f"the probe failed: {flat(error)}"
         say(message)
-        endings.tell(self, endings.error_reply(message, endings.probe_lines(error)))
-        self.is_over = True
+        if self.channel is not None:
+            endings.tell(self.channel, self.recorder, endings.error_reply(message, endings.probe_lines(error)))

@@ -6,24 +6,22 @@ import os
 import resource
 import socket
 import sys
-from typing import TYPE_CHECKING, Any, Iterator
+from typing import Any, Iterator
 
 from . import host, libraries
 from .core_use import usable_cores
+from .place import Place
+from .script import Script
 from .values import numbers, plain
-
-if TYPE_CHECKING:
-    from .rank import Rank
 
 DRIFT_ELEMENTS = 4
 DRIFT_PARAMETERS = 100
 
 
-def rank_report(rank: Rank) -> dict[str, Any]:
+def rank_report(script: Script, place: Place) -> dict[str, Any]:
     """This rank, its host, its optimizer, its library and its model."""
     torch: Any = sys.modules["torch"]
-    first, place = rank.first, rank.place
-    loader = first.loader
+    loader = script.loader
     batch = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     return {
         "rank": place.rank,
@@ -34,15 +32,15 @@ def rank_report(rank: Rank) -> dict[str, Any]:
         "launcher": place.launcher,
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "device": str(first.device or "cpu"),
+        "device": str(script.device or "cpu"),
         "threads": torch.get_num_threads(),
         "affinity": usable_cores(),
         "seed": torch.initial_seed(),
         "local_batch_size": batch if isinstance(batch, int) else 0,
-        "micro_steps": max(1, first.accumulation),
-        "optimizer": optimizer_report(first.optimizers),
-        "backend": libraries.describe(first),
-        "model": first.model_report(),
+        "micro_steps": max(1, script.accumulation),
+        "optimizer": optimizer_report(script.optimizers),
+        "backend": libraries.describe(script),
+        "model": script.model_report(),
         "environment": host.steering(),
         "fingerprint": host.fingerprint(),
     }
@@ -56,18 +54,18 @@ def optimizer_report(optimizers: list[Any]) -> dict[str, Any]:
     return {"class": type(optimizers[0]).__name__, **{name: plain(value) for name, value in group.items() if name != "params"}}
 
 
-def drift(rank: Rank) -> dict[str, Any]:
+def drift(script: Script) -> dict[str, Any]:
     """The numbers in the optimizers' groups, and a few elements of the parameters: alike on all ranks."""
-    groups = [group for one in rank.first.optimizers for group in one.param_groups]
+    groups = [group for one in script.optimizers for group in one.param_groups]
     names = sorted({name for group in groups for name in group} - {"params"})
     hyperparameters = {name: list(numbers(group.get(name) for group in groups)) for name in names}
-    parameters = {} if rank.first.is_sharded else dict(_elements(rank))
+    parameters = {} if script.is_sharded else dict(_elements(script))
     return {"hyperparameters": hyperparameters, "parameters": parameters}
 
 
-def _elements(rank: Rank) -> Iterator[Any]:
+def _elements(script: Script) -> Iterator[Any]:
     torch: Any = sys.modules["torch"]
-    named = [(name, one) for name, one in rank.first.named_parameters() if one.numel()]
+    named = [(name, one) for name, one in script.named_parameters() if one.numel()]
     every = max(1, len(named) // DRIFT_PARAMETERS)
     with torch.no_grad():
         for name, one in named[::every]:
@@ -76,10 +74,10 @@ def _elements(rank: Rank) -> Iterator[Any]:
             yield name, flat[places].double().tolist()
 
 
-def peak_memory_bytes(rank: Rank) -> int:
+def peak_memory_bytes(script: Script) -> int:
     """Peak resident memory on CPU, peak allocated device memory on GPU."""
     torch: Any = sys.modules["torch"]
-    device = rank.first.device
+    device = script.device
     if device is not None and device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

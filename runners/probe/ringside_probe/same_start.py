@@ -5,28 +5,26 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import models
 from .place import find_place
+from .script import Script
 from .settings import Settings
-
-if TYPE_CHECKING:
-    from .first_steps import FirstSteps
 
 PATIENCE_S = 600.0
 
 
-def carry_out(settings: Settings, first: FirstSteps) -> None:
+def carry_out(settings: Settings, script: Script) -> None:
     """Save or load what the driver asked for, where it did."""
     if not settings.state or not settings.state_file:
         return
-    if first.is_sharded:
-        first.notes.append("each rank has a share of the parameters, so the baseline's start was not loaded")
+    if script.is_sharded:
+        script.notes.append("each rank has a share of the parameters, so the baseline's start was not loaded")
     elif settings.state == "load":
-        load(settings.state_file, first)
+        load(settings.state_file, script)
     elif find_place().rank == 0:
-        save(settings.state_file, models.state_of(first.roots))
+        save(settings.state_file, models.state_of(script.roots))
 
 
 def save(path: str, state: dict[str, Any]) -> None:
@@ -37,7 +35,7 @@ def save(path: str, state: dict[str, Any]) -> None:
     os.replace(new, path)
 
 
-def load(path: str, first: FirstSteps) -> None:
+def load(path: str, script: Script) -> None:
     """Copy the baseline's parameters and buffers into this script's models, by name.
 
     Raises:
@@ -50,7 +48,7 @@ def load(path: str, first: FirstSteps) -> None:
             raise RuntimeError(f"the baseline has not written its first parameters within {PATIENCE_S:g} s")
         time.sleep(0.1)
     saved: dict[str, Any] = torch.load(path, map_location="cpu")
-    state = models.state_of(first.roots)
+    state = models.state_of(script.roots)
     fitting = [name for name, one in state.items() if name in saved and saved[name].shape == one.shape]
     with torch.no_grad():
         for name in fitting:
@@ -58,4 +56,4 @@ def load(path: str, first: FirstSteps) -> None:
     missing = sorted({*state, *saved} - set(fitting))
     if missing:
         shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-        first.notes.append(f"not loaded from the baseline, since the other has none of this name and shape: {shown}")
+        script.notes.append(f"not loaded from the baseline, since the other has none of this name and shape: {shown}")

@@ -129,7 +129,7 @@ def watch_autocast(torch: Any, first: FirstSteps) -> None:
     @functools.wraps(enter)
     def __enter__(self: Any) -> Any:
         if getattr(self, "_enabled", False) and torch.is_grad_enabled():
-            first.autocast["dtype"] = str(getattr(self, "fast_dtype", "")).replace("torch.", "")
+            first.script.autocast["dtype"] = str(getattr(self, "fast_dtype", "")).replace("torch.", "")
         return enter(self)
 
     owner.__enter__ = __enter__

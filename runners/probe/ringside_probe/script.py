@@ -1,0 +1,78 @@
+"""What is known of a script while it runs: its models, optimizers, loader and device."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator
+
+from . import batches, models
+from .recorder import Recorder
+from .settings import Settings
+
+
+class Script:
+    """What the first steps have shown."""
+
+    def __init__(self, settings: Settings, recorder: Recorder) -> None:
+        self._settings, self._recorder = settings, recorder
+        self.device: Any = None
+        self.world_size = 1
+        self.roots: list[Any] = []
+        """Models, the one with most of the optimizers' parameters first."""
+        self.is_sharded = False
+        self.accumulation = 1
+        self.notes: list[str] = []
+        self.autocast: dict[str, Any] = {}
+        self.rates: list[float] = []
+        """Learning rate of the first group, by step."""
+        self.keeps_gradients: bool | None = None
+        """Whether a step's gradients are still there when the next backward pass begins; None until one does."""
+        self.stepped: list[Any] = []
+        """References to the optimizers, in the order in which they first stepped."""
+        self.yielded = batches.Yielded()
+
+    @property
+    def optimizers(self) -> list[Any]:
+        """Those that have stepped, in the order in which they first did, and still live."""
+        return [one for one in (known() for known in self.stepped) if one is not None]
+
+    @property
+    def loader(self) -> Any:
+        """The loader that yielded the training's batches; None where there was none, or it has gone."""
+        return self.yielded.loader()
+
+    @property
+    def scaler(self) -> Any:
+        """The script's GradScaler; None where it has none."""
+        return self._recorder.scaler
+
+    def named_parameters(self) -> Iterator[tuple[str, Any]]:
+        """All parameters that the optimizers have, by name; where no model has one, by its place in its optimizer."""
+        names = {}
+        for prefix, root in models.prefixes(self.roots):
+            names.update({id(one): prefix + name for name, one in models.named(root, "_parameters")})
+        for index, optimizer in enumerate(self.optimizers):
+            for number, group in enumerate(optimizer.param_groups):
+                for place, one in enumerate(group["params"]):
+                    yield names.get(id(one), f"optimizer.{index}.{number}.{place}"), one
+
+    @property
+    def samples_from(self) -> str | None:
+        """Where samples come from; None: iterations are counted."""
+        if self._settings.samples_per_step is not None:
+            return "samples_per_step"
+        return "loader" if self._recorder.last_samples or self._recorder.samples else None
+
+    def samples_of(self, counted: int) -> int:
+        """Samples of a step for which the loader's batches hold so many."""
+        if self._settings.samples_per_step is not None:
+            return self._settings.samples_per_step
+        return counted if self.samples_from else 1
+
+    def model_report(self) -> dict[str, Any]:
+        """``RankReport.model``."""
+        own = [one for _, one in self.named_parameters() if one.requires_grad]
+        return {
+            "class": type(models.unwrapped(self.roots[0])).__name__ if self.roots else None,
+            "parameters": sum(one.numel() for one in own),
+            "gradient_bytes": sum(one.numel() * one.element_size() for one in own),
+        }
