@@ -107,6 +107,9 @@ class Launcher(ABC):
     executable: ClassVar[str]
     """Looked for beside the Python that runs, then on PATH, before anything starts."""
 
+    mpi: ClassVar[str | None] = None
+    """The MPI that its executable belongs to, where other MPIs have one of that name (``measurement.probes.installed_mpi``)."""
+
     rank_variables: ClassVar[tuple[RankVariables, ...]] = ()
     """By which its ranks read their place; where there are several, the first that are set count."""
 

@@ -21,6 +21,8 @@ VARIABLES = RankVariables(
     others=("HOROVOD_GLOO_RENDEZVOUS",),
 )
 
+BINDING = "--binding-args=--bind-to none --map-by slot"
+"""Its own default in Open MPI 5's words: to that ``-bind-to none``, with one dash, is a program called "none"."""
 START_TIMEOUT_S = 120
 """For its checks of other hosts; its own 30 s are short where many Pythons start at once."""
 
@@ -42,6 +44,7 @@ class Horovodrun(Launcher):
         argv = (
             *("horovodrun", "--mpi" if over_mpi else "--gloo"),
             *("-np", str(job.world_size), "-H", job.host_list, "--disable-cache"),
+            *((BINDING,) if over_mpi else ()),
             *(() if job.is_local else self._over_hosts(job, over_mpi=over_mpi)),
             *job.python_command,
         )
