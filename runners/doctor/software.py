@@ -52,7 +52,7 @@ import json
 import mpi4py
 mpi4py.rc.initialize = False
 from mpi4py import MPI
-print(json.dumps({"version": mpi4py.__version__, "library": " ".join(re.split(r"[,\n\0]", MPI.Get_library_version())[0].split())}))
+print(json.dumps({"version": mpi4py.__version__, "library": " ".join(MPI.Get_library_version().split(",")[0].splitlines()[0].split())}))
 """
 
 

@@ -107,9 +107,6 @@ class Launcher(ABC):
     executable: ClassVar[str]
     """Looked for beside the Python that runs, then on PATH, before anything starts."""
 
-    mpi: ClassVar[str | None] = None
-    """The MPI that its executable belongs to, where other MPIs have one of that name (``measurement.probes.installed_mpi``)."""
-
     rank_variables: ClassVar[tuple[RankVariables, ...]] = ()
     """By which its ranks read their place; where there are several, the first that are set count."""
 
@@ -123,6 +120,10 @@ class Launcher(ABC):
     def gives(self, transport: str | None) -> frozenset[str]:
         """What a backend can count on in the ranks of a job over this transport; see ``measurement.world``. Pure."""
         return self.rank_variables[0].gives if self.rank_variables else frozenset()
+
+    def mpi_program(self, transport: str | None) -> tuple[str, str] | None:
+        """The program that must be of one MPI, and that MPI's name (``measurement.probes.installed_mpi``); None: there is none."""
+        return None
 
     def refuses(self, hosts: Sequence[HostSlots]) -> str | None:
         """Why it cannot start ranks placed like this; None where it can. Pure."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from measurement.probes.installed_mpi import OPEN_MPI
 from measurement.world import HOROVOD
 from runners.launchers import mpirun
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
@@ -54,6 +55,10 @@ class Horovodrun(Launcher):
     def gives(self, transport: str | None) -> frozenset[str]:
         """By transport: over MPI its ranks are mpirun's."""
         return mpirun.VARIABLES.gives if transport == "mpi" else VARIABLES.gives
+
+    def mpi_program(self, transport: str | None) -> tuple[str, str] | None:
+        """Horovod 0.28.1 does not know MPICH 5 by what its ``mpirun --version`` says."""
+        return (mpirun.Mpirun.executable, OPEN_MPI) if transport == "mpi" else None
 
     @staticmethod
     def _over_hosts(job: LaunchJob, *, over_mpi: bool) -> tuple[str, ...]:

@@ -32,7 +32,6 @@ class Mpirun(Launcher):
     """Open MPI 4 or 5. Ranks are not bound to cores: the plan's affinity is set in the rank, alike under every launcher."""
 
     executable = "mpirun"
-    mpi = OPEN_MPI
     rank_variables = (VARIABLES,)
 
     def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
@@ -46,6 +45,9 @@ class Mpirun(Launcher):
         )
         environment = dict(job.environment) | open_mpi_environment(job)
         return (HostCommand(host=HERE, argv=argv, environment=environment),)
+
+    def mpi_program(self, transport: str | None) -> tuple[str, str] | None:
+        return (self.executable, OPEN_MPI)
 
 
 def open_mpi_environment(job: LaunchJob) -> dict[str, str]:
@@ -95,7 +97,6 @@ class MpichMpiexec(Launcher):
     """The MPI that Horovod or mpi4py was built with must be MPICH too."""
 
     executable = "mpiexec"
-    mpi = MPICH
     rank_variables = (MPICH_VARIABLES,)
 
     def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
@@ -107,3 +108,6 @@ class MpichMpiexec(Launcher):
             *job.python_command,
         )
         return (HostCommand(host=HERE, argv=argv, environment=dict(job.environment) | {END_OF_LIST: ""}),)
+
+    def mpi_program(self, transport: str | None) -> tuple[str, str] | None:
+        return (self.executable, MPICH)

@@ -293,7 +293,7 @@ def require_gpus_on(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSe
 
 
 def require_executables(arms: dict[str, ArmSetup]) -> None:
-    """Check that every launcher's command is there, and belongs to the MPI that the launcher is for.
+    """Check that every launcher's command is there, and is of the right MPI.
 
     Raises:
         PlanError: one is missing, or is another MPI's.
@@ -306,15 +306,26 @@ def require_executables(arms: dict[str, ArmSetup]) -> None:
                 "PATH; run 'make setup', or see 'ringside doctor' for the remedy",
                 lack=f"'{program}' is not installed",
             )
-        found = installed_mpi(program, path) if setup.launcher.mpi else None
-        if found and found.name != setup.launcher.mpi:
-            others = [name for name in REGISTRY.table if make_launcher(name).mpi == found.name]
-            remedy = f"use launcher '{others[0]}', or " if others else ""
-            raise UnavailableError(
-                f"arm '{setup.name}': launcher '{setup.launcher_reference}' needs {setup.launcher.mpi}, and '{program}' here is "
-                f"{found}'s; {remedy}put the '{program}' of {setup.launcher.mpi} first on PATH",
-                lack=f"'{program}' is {found.name}'s",
-            )
+        require_mpi(setup, path)
+
+
+def require_mpi(setup: ArmSetup, path: str) -> None:
+    """Check that the program on PATH by which an arm's launcher starts MPI belongs to the MPI that the launcher is for.
+
+    Raises:
+        PlanError: it is another MPI's.
+    """
+    program, wanted = setup.launcher.mpi_program(setup.transport) or ("", "")
+    found = installed_mpi(program, path) if program else None
+    if found is None or found.name == wanted:
+        return
+    others = [name for name in REGISTRY.table if (make_launcher(name).mpi_program(setup.transport) or ("", ""))[1] == found.name]
+    remedy = f"use launcher '{others[0]}', or " if others else ""
+    raise UnavailableError(
+        f"arm '{setup.name}': launcher '{setup.launcher_reference}' needs {wanted}, and '{program}' here is {found}'s; "
+        f"{remedy}put the '{program}' of {wanted} first on PATH",
+        lack=f"'{program}' is {found.name}'s",
+    )
 
 
 def computes_on_gpu(device: str) -> bool:

@@ -30,7 +30,7 @@ from runners.launchers.rank_variables import read_world
 from runners.launchers.srun import pmix_environment
 from runners.launchers.torchrun import Torchrun
 from runners.planning.arms import default_launcher, require_executables, resolve_arms
-from tests.conftest import REPOSITORY
+from tests.conftest import BIN, REPOSITORY, needs_horovod
 
 RUN = ("python3", "-m", "runners.rank.worker", "--arm", "a b;$(c)")
 LAST = {"RINGSIDE_LAST": ""}
@@ -131,12 +131,13 @@ def test_an_mpi_is_known_by_what_its_launcher_says(said, found):
     assert str(mpi_that_says(said)) == found
 
 
-def test_a_launcher_of_another_mpi_is_refused_with_the_one_to_use(tmp_path, monkeypatch):
+@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("horovodrun", marks=needs_horovod)])
+def test_a_launcher_of_another_mpi_is_refused_with_the_one_to_use(launcher, tmp_path, monkeypatch):
     program = tmp_path / "mpirun"
     program.write_text("#!/bin/sh\necho 'HYDRA build details:'; echo '    Version:    5.0.2'\n")
     program.chmod(0o755)
-    monkeypatch.setattr("runners.planning.arms.search_path", lambda: str(tmp_path))
-    arm = {"backend": "ddp", "transport": "gloo", "launcher": "mpirun"}
+    monkeypatch.setattr("runners.planning.arms.search_path", lambda: f"{tmp_path}:{BIN}")
+    arm = {"backend": "horovod", "transport": "mpi", "launcher": launcher}
     arms = resolve_arms(
         check_plan({"name": "x", "workload": "digits", "world_size": 2, "baseline": "a", "arms": {"a": arm}}, source="x")
     )
