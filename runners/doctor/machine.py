@@ -8,6 +8,7 @@ from pathlib import Path
 
 from install import cache, toolchain
 from measurement.probes.fingerprint import core_count, usable_cores
+from measurement.probes.installed_mpi import OPEN_MPI, installed_mpi
 from measurement.world import ALLOW_ROOT
 from runners.doctor.software import SETUP, Finding, finding, installed_version, program_finding
 from runners.processes.busy_machine import BUSY_REMEDY, busy_warning
@@ -19,11 +20,11 @@ MIN_SHM_BYTES = 512 * 2**20
 def launcher_findings() -> list[Finding]:
     """The programs that start ranks."""
     mpirun = find_program("mpirun")
-    version = (toolchain.output_of([mpirun, "--version"]) or "").strip().partition("\n")[0] if mpirun else ""
+    mpi = installed_mpi(mpirun) if mpirun else None
     remedies = {"torchrun": SETUP, "horovodrun": f"comes with Horovod: {SETUP}", "mpirun": SETUP}
-    versions = {"torchrun": installed_version("torch"), "horovodrun": installed_version("horovod"), "mpirun": version}
+    versions = {"torchrun": installed_version("torch"), "horovodrun": installed_version("horovod"), "mpirun": str(mpi or "")}
     found = [program_finding("launchers", name, remedies[name], version=versions[name] or "") for name in remedies]
-    return [*found, *([as_root_finding()] if mpirun and os.geteuid() == 0 else [])]
+    return [*found, *([as_root_finding()] if mpi and mpi.name == OPEN_MPI and os.geteuid() == 0 else [])]
 
 
 def as_root_finding() -> Finding:

@@ -52,7 +52,8 @@ import json
 import mpi4py
 mpi4py.rc.initialize = False
 from mpi4py import MPI
-print(json.dumps({"version": mpi4py.__version__, "library": MPI.Get_library_version().split(",")[0].strip()}))
+library = MPI.Get_library_version().split(",")[0].splitlines()[0]
+print(json.dumps({"version": mpi4py.__version__, "library": " ".join(library.split())}))
 """
 
 

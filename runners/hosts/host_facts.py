@@ -18,7 +18,7 @@ import psutil
 
 from measurement.addresses import free_port, split_port
 from measurement.conditions.conditions import fingerprint
-from measurement.probes.fingerprint import output_of
+from measurement.probes.installed_mpi import installed_mpi
 from runners.hosts.names import look
 from runners.processes.answers import give
 
@@ -46,7 +46,7 @@ def facts(driver: str, hosts: Sequence[str]) -> dict[str, Any]:
     """
     return {
         **fingerprint(),
-        "mpirun": (output_of(["mpirun", "--version"]) or "").partition("\n")[0] or None,
+        "mpirun": str(mpi) if (mpi := installed_mpi("mpirun")) else None,
         "interfaces": sorted(psutil.net_if_addrs()),
         "driver_error": reach(driver),
         NAMES: look(hosts),

@@ -19,7 +19,7 @@ from runners.hosts.names import doubts, hidden, twice
 from runners.hosts.port_reach import REMEDY, try_ports
 from runners.hosts.ssh_probe import HostStatus, is_here, probe_hosts
 from runners.launchers.base import HostSlots
-from runners.launchers.mpirun import KEEP_FULL_NAMES, needs_full_names
+from runners.launchers.mpirun import KEEP_FULL_NAMES, KEEP_FULL_NAMES_5, needs_full_names
 
 
 def named_hosts(path: Path | None, listed: str | None) -> tuple[HostSlots, ...]:
@@ -60,7 +60,7 @@ def show_hosts(hosts: Sequence[HostSlots], *, world_size: int | None, reach: boo
     for again in [entry for entry in hosts if entry.lines > 1]:
         say(f"note: '{again.host}' is named {again.lines} times, and its slots are added up")
     if needs_full_names(hosts):
-        say(f"note: for mpirun, export {KEEP_FULL_NAMES}=1: Open MPI 4 cuts names at the first dot")
+        say(f"note: for mpirun, export {KEEP_FULL_NAMES}=1 {KEEP_FULL_NAMES_5}=1: Open MPI cuts names at the first dot")
     bad = [entry for entry in found if entry.status != "ok"]
     for entry in bad:
         say(f"{entry.host}: {entry.remedy}")

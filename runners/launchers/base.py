@@ -121,6 +121,10 @@ class Launcher(ABC):
         """What a backend can count on in the ranks of a job over this transport; see ``measurement.world``. Pure."""
         return self.rank_variables[0].gives if self.rank_variables else frozenset()
 
+    def mpi_program(self, transport: str | None) -> tuple[str, str] | None:
+        """The program that must be of one MPI, and that MPI's name (``measurement.probes.installed_mpi``); None: there is none."""
+        return None
+
     def refuses(self, hosts: Sequence[HostSlots]) -> str | None:
         """Why it cannot start ranks placed like this; None where it can. Pure."""
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from measurement.probes.installed_mpi import OPEN_MPI
 from measurement.world import HOROVOD
 from runners.launchers import mpirun
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
@@ -21,6 +22,8 @@ VARIABLES = RankVariables(
     others=("HOROVOD_GLOO_RENDEZVOUS",),
 )
 
+BINDING = "--binding-args=--bind-to none --map-by slot"
+"""Its own default in Open MPI 5's words: to that ``-bind-to none``, with one dash, is a program called "none"."""
 START_TIMEOUT_S = 120
 """For its checks of other hosts; its own 30 s are short where many Pythons start at once."""
 
@@ -42,6 +45,7 @@ class Horovodrun(Launcher):
         argv = (
             *("horovodrun", "--mpi" if over_mpi else "--gloo"),
             *("-np", str(job.world_size), "-H", job.host_list, "--disable-cache"),
+            *((BINDING,) if over_mpi else ()),
             *(() if job.is_local else self._over_hosts(job, over_mpi=over_mpi)),
             *job.python_command,
         )
@@ -51,6 +55,10 @@ class Horovodrun(Launcher):
     def gives(self, transport: str | None) -> frozenset[str]:
         """By transport: over MPI its ranks are mpirun's."""
         return mpirun.VARIABLES.gives if transport == "mpi" else VARIABLES.gives
+
+    def mpi_program(self, transport: str | None) -> tuple[str, str] | None:
+        """Horovod 0.28.1 does not know MPICH 5 by what its ``mpirun --version`` says."""
+        return (mpirun.Mpirun.executable, OPEN_MPI) if transport == "mpi" else None
 
     @staticmethod
     def _over_hosts(job: LaunchJob, *, over_mpi: bool) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""mpirun: Open MPI's launcher, started once in all."""
+"""mpirun of Open MPI 4 and 5, and mpiexec of MPICH: each started once in all."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from measurement.errors import LaunchError
+from measurement.probes.installed_mpi import MPICH, OPEN_MPI
 from measurement.world import ALLOW_ROOT, HOROVOD, MPI, RENDEZVOUS, World
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
 from runners.launchers.rank_variables import RankVariables
@@ -23,11 +24,12 @@ VARIABLES = RankVariables(
 ROLE_IN_POD = "K_MPI_JOB_ROLE"
 """Set by MPI Operator: in the pod with this role mpirun finds the hosts by itself."""
 NO_LAUNCHER = World().launcher
-KEEP_FULL_NAMES = "OMPI_MCA_orte_keep_fqdn_hostnames"
+KEEP_FULL_NAMES, KEEP_FULL_NAMES_5 = "OMPI_MCA_orte_keep_fqdn_hostnames", "PRTE_MCA_prte_keep_fqdn_hostnames"
+"""In Open MPI 4, and in Open MPI 5. Neither minds the other's variables."""
 
 
 class Mpirun(Launcher):
-    """Open MPI. Ranks are not bound to cores: the plan's affinity is set in the rank, alike under every launcher."""
+    """Open MPI 4 or 5. Ranks are not bound to cores: the plan's affinity is set in the rank, alike under every launcher."""
 
     executable = "mpirun"
     rank_variables = (VARIABLES,)
@@ -44,13 +46,17 @@ class Mpirun(Launcher):
         environment = dict(job.environment) | open_mpi_environment(job)
         return (HostCommand(host=HERE, argv=argv, environment=environment),)
 
+    def mpi_program(self, transport: str | None) -> tuple[str, str] | None:
+        return (self.executable, OPEN_MPI)
+
 
 def open_mpi_environment(job: LaunchJob) -> dict[str, str]:
-    """Variables for Open MPI: root is allowed, names are whole, the interface to use (loopback when all ranks are here)."""
+    """Variables for Open MPI 4 and 5: root is allowed, names are whole, the interface to use (loopback when all ranks are here)."""
     root = dict.fromkeys(ALLOW_ROOT, "1") if job.as_root else {}
-    names = {KEEP_FULL_NAMES: "1"} if needs_full_names(job.hosts) else {}
+    names = dict.fromkeys((KEEP_FULL_NAMES, KEEP_FULL_NAMES_5), "1") if needs_full_names(job.hosts) else {}
     interface = "lo" if job.is_local else job.network_interface
-    chosen = {"OMPI_MCA_oob_tcp_if_include": interface, "OMPI_MCA_btl_tcp_if_include": interface} if interface else {}
+    of_daemons = ("OMPI_MCA_oob_tcp_if_include", *(() if job.is_local else ("PRTE_MCA_prte_if_include",)))  # which refuses lo
+    chosen = dict.fromkeys((*of_daemons, "OMPI_MCA_btl_tcp_if_include"), interface) if interface else {}
     return root | names | chosen
 
 
@@ -68,7 +74,7 @@ def require_mpirun_in_pod(world: World, module: str, environment: Mapping[str, s
 
 
 def needs_full_names(hosts: Sequence[HostSlots]) -> bool:
-    """Whether a host is named by more than its first label, which is all that Open MPI 4 would look for."""
+    """Whether a host is named by more than its first label, which is all that Open MPI would look for."""
     return any(re.search(r"\.[^.]*[A-Za-z]", entry.host) for entry in hosts)
 
 
@@ -81,6 +87,10 @@ MPICH_VARIABLES = RankVariables(
     gives=GIVES,
     others=("PMI_", "MPI_LOCAL"),
 )
+
+
+END_OF_LIST = "RINGSIDE_LAST"
+"""A variable that nothing reads. MPICH 4.3.2 and 5.0.2 lose the last one of their environment on other hosts under ``-envlist``."""
 
 
 class MpichMpiexec(Launcher):
@@ -97,4 +107,7 @@ class MpichMpiexec(Launcher):
             *(("-envlist", ",".join(job.environment)) if job.environment else ()),
             *job.python_command,
         )
-        return (HostCommand(host=HERE, argv=argv, environment=dict(job.environment)),)
+        return (HostCommand(host=HERE, argv=argv, environment=dict(job.environment) | {END_OF_LIST: ""}),)
+
+    def mpi_program(self, transport: str | None) -> tuple[str, str] | None:
+        return (self.executable, MPICH)

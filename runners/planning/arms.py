@@ -13,6 +13,7 @@ from backends.single import Single
 from measurement.environment import looks_secret
 from measurement.errors import LaunchError, PlanError, UnavailableError, shortened, unknown_name
 from measurement.plans.plan import FLOOR, Arm, Plan
+from measurement.probes.installed_mpi import installed_mpi
 from measurement.world import HOROVOD, MPI, RENDEZVOUS
 from runners.hosts.placement import planned_hosts
 from runners.launchers import HERE, REGISTRY, Launcher, make_launcher
@@ -292,18 +293,39 @@ def require_gpus_on(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSe
 
 
 def require_executables(arms: dict[str, ArmSetup]) -> None:
-    """Check that every launcher's command is there.
+    """Check that every launcher's command is there, and is of the right MPI.
 
     Raises:
-        PlanError: one is missing.
+        PlanError: one is missing, or is another MPI's.
     """
     for setup in arms.values():
-        if shutil.which(setup.launcher.executable, path=setup.own.environment.get("PATH", search_path())) is None:
+        program, path = setup.launcher.executable, setup.own.environment.get("PATH", search_path())
+        if shutil.which(program, path=path) is None:
             raise UnavailableError(
-                f"arm '{setup.name}' needs '{setup.launcher.executable}', which is neither beside {setup.own.interpreter} nor on "
+                f"arm '{setup.name}' needs '{program}', which is neither beside {setup.own.interpreter} nor on "
                 "PATH; run 'make setup', or see 'ringside doctor' for the remedy",
-                lack=f"'{setup.launcher.executable}' is not installed",
+                lack=f"'{program}' is not installed",
             )
+        require_mpi(setup, path)
+
+
+def require_mpi(setup: ArmSetup, path: str) -> None:
+    """Check that the program on PATH by which an arm's launcher starts MPI belongs to the MPI that the launcher is for.
+
+    Raises:
+        PlanError: it is another MPI's.
+    """
+    program, wanted = setup.launcher.mpi_program(setup.transport) or ("", "")
+    found = installed_mpi(program, path) if program else None
+    if found is None or found.name == wanted:
+        return
+    others = [name for name in REGISTRY.table if (make_launcher(name).mpi_program(setup.transport) or ("", ""))[1] == found.name]
+    remedy = f"use launcher '{others[0]}', or " if others else ""
+    raise UnavailableError(
+        f"arm '{setup.name}': launcher '{setup.launcher_reference}' needs {wanted}, and '{program}' here is {found}'s; "
+        f"{remedy}put the '{program}' of {wanted} first on PATH",
+        lack=f"'{program}' is {found.name}'s",
+    )
 
 
 def computes_on_gpu(device: str) -> bool:

@@ -2,8 +2,8 @@
 
 Removes what Open MPI's launchers leave on this host when they are killed: their session folder, and ranks' shared memory.
 
-``mpirun`` and ``orted`` (Open MPI 4.1) remove both themselves, unless they end by SIGKILL. The names of the shared memory are built
-from the job's number, which the session folder holds.
+``mpirun`` and its daemons (Open MPI 4.1 and 5.0) remove both themselves, unless they end by SIGKILL. The names of the shared memory
+are built from the job's number, which follows from what the session folder holds.
 """
 
 from __future__ import annotations
@@ -59,16 +59,23 @@ SHARED_MEMORY = Path("/dev/shm")
 
 def remove_open_mpi_files(pids: Iterable[int]) -> None:
     """Remove the files of these launchers. Nothing happens for a process that lives, or that was no launcher of Open MPI's."""
-    host = socket.gethostname().partition(".")[0]
+    host, temporary = socket.gethostname().partition(".")[0], Path(tempfile.gettempdir())
     for pid in pids:
-        session = Path(tempfile.gettempdir()) / f"ompi.{host}.{os.getuid()}" / f"pid.{pid}"
-        with contextlib.suppress(OSError):  # what cannot be read is not ours; what cannot be removed is in use
-            if session.is_dir() and not _runs(pid):
-                for job in _jobs(session):
-                    for segment in SHARED_MEMORY.glob(f"vader_segment.{host}.{os.getuid()}.{job:x}.*"):
-                        segment.unlink(missing_ok=True)
-                shutil.rmtree(session, ignore_errors=True)
-                session.parent.rmdir()  # unless others run
+        _remove_session(temporary / f"ompi.{host}.{os.getuid()}" / f"pid.{pid}", pid, segments=f"vader_segment.{host}")
+        _remove_session(temporary / f"ompi.{pid}", pid, segments=f"sm_segment.{host}")
+
+
+def _remove_session(session: Path, pid: int, *, segments: str) -> None:
+    """Remove a launcher's folder, and its ranks' shared memory, whose names begin so."""
+    with contextlib.suppress(OSError):  # what cannot be read is not ours; what cannot be removed is in use
+        if not session.is_dir() or _runs(pid):
+            return
+        for job in _jobs(session):
+            for segment in SHARED_MEMORY.glob(f"{segments}.{os.getuid()}.{job:x}.*"):
+                segment.unlink(missing_ok=True)
+        shutil.rmtree(session, ignore_errors=True)
+        if session.parent.name.startswith("ompi."):
+            session.parent.rmdir()  # unless others run
 
 
 def _runs(pid: int) -> bool:
@@ -78,6 +85,18 @@ def _runs(pid: int) -> bool:
 
 
 def _jobs(session: Path) -> set[int]:
-    """The numbers of the jobs that a launcher started."""
+    """The numbers of the jobs that a launcher of Open MPI 4 or 5 started."""
     found = (re.match(r"sm(?:data|lock)seg-(\d+)", path.name) for path in session.glob("pmix_dstor_*/sm*seg-*"))
-    return {int(match[1]) for match in found if match}
+    named = (re.search(r"-(prterun-[^@]+)@(\d+)\.", path.name) for path in session.glob("*/pmix-gds-shmem2.*"))
+    return {int(match[1]) for match in found if match} | {job_number(match[1], int(match[2])) for match in named if match}
+
+
+def job_number(name: str, job: int) -> int:
+    """Return Open MPI 5's number of a job: Jenkins's hash of its name, and which job it is (``opal_pmix_convert_nspace``)."""
+    number = 0
+    for byte in name.encode():
+        number = (number + byte) * 1025 & 0xFFFFFFFF
+        number ^= number >> 6
+    number = number * 9 & 0xFFFFFFFF
+    number = (number ^ number >> 11) * 32769 & 0xFFFFFFFF
+    return (number >> 16 ^ number & 0xFFFF) << 16 | job

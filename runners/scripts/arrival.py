@@ -32,6 +32,14 @@ HINTS = (
         "the Python that the command finds has no {0}: activate the right environment, or name its Python (--python-a, --python-b)",
     ),
     (re.compile(r"not enough slots available"), "as Open MPI says: give it more slots (-H localhost:4), or --oversubscribe"),
+    (
+        re.compile(r"prterun was unable to find the specified executable(?s:.*)Executable: +none\b"),
+        "Open MPI 5 takes Horovod's '-bind-to none' for a program: horovodrun --binding-args '--bind-to none --map-by slot' ...",
+    ),
+    (
+        re.compile(r"horovod does not find an installed MPI"),
+        "horovodrun does not know MPICH 5: start the script by mpiexec, or by horovodrun --gloo",
+    ),
 )
 """What a launcher's log may hold, and what to do."""
 

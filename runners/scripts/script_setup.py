@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from backends.horovod.options import WHILE_STOPPED_S
 from measurement.addresses import free_port
 from measurement.errors import PlanError, UnavailableError
 from measurement.plans.plan import Arm, Plan
+from measurement.probes.installed_mpi import OPEN_MPI, installed_mpi
 from measurement.world import ALLOW_ROOT
 from runners.driver.endpoint import PADDING, DriverEndpoint, free_port_on_first
 from runners.hosts.placement import Placement
@@ -43,7 +43,6 @@ from runners.processes.run_processes import RUN_ID
 PROBE = "RINGSIDE_PROBE"
 PROBE_FOLDER = Path(__file__).resolve().parents[1] / "probe"
 PYTHONPATH = "PYTHONPATH"
-VERSION_TIMEOUT_S = 20.0
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
 BESIDE_PYTHON = (TORCHRUN, HOROVODRUN, PYTHON)
 """Programs that an environment must have itself: another environment's would run the script there."""
@@ -82,15 +81,8 @@ class ScriptSetup(LaunchedArm):
         one = self.line.find(MPIRUN)
         if one is None or self.is_in_container:
             return True
-        program = self.line.words[one.at - 1]
-        try:
-            found = shutil.which(program, path=self.inherited["PATH"]) or program
-            told = subprocess.run(
-                [found, "--version"], env=dict(self.inherited), capture_output=True, timeout=VERSION_TIMEOUT_S, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return True
-        return not any(mark in told.stdout for mark in (b"HYDRA", b"MPICH", b"Intel"))
+        found = installed_mpi(self.line.words[one.at - 1], self.inherited["PATH"])
+        return found is None or found.name == OPEN_MPI
 
     @property
     def is_in_container(self) -> bool:

@@ -12,6 +12,7 @@ import pytest
 from backends import make_backend
 from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan_file import check_plan
+from measurement.probes.installed_mpi import mpi_that_says
 from measurement.world import HOROVOD, MPI, RENDEZVOUS, World
 from runners.hosts.hostfile import parse_hosts
 from runners.launchers import (
@@ -28,10 +29,11 @@ from runners.launchers.base import interface_environment
 from runners.launchers.rank_variables import read_world
 from runners.launchers.srun import pmix_environment
 from runners.launchers.torchrun import Torchrun
-from runners.planning.arms import default_launcher, resolve_arms
-from tests.conftest import REPOSITORY
+from runners.planning.arms import default_launcher, require_executables, resolve_arms
+from tests.conftest import BIN, REPOSITORY, needs_horovod
 
 RUN = ("python3", "-m", "runners.rank.worker", "--arm", "a b;$(c)")
+LAST = {"RINGSIDE_LAST": ""}
 MPI_HERE = {"OMPI_MCA_oob_tcp_if_include": "lo", "OMPI_MCA_btl_tcp_if_include": "lo"}
 
 
@@ -65,7 +67,7 @@ COMMANDS = {
     ),
     "mpiexec-mpich": (
         ("mpiexec", "-n", "2", "-hosts", "localhost:2", "-bind-to", "none", "-envlist", "OMP_NUM_THREADS", *RUN),
-        {},
+        LAST,
     ),
     "spawn": (
         ("python3", "-m", "runners.spawn", "--nproc-per-node", "2", "-m", "runners.rank.worker", "--arm", "a b;$(c)"),
@@ -92,7 +94,8 @@ def test_the_command(name):
 
 def test_horovodrun_over_mpi_as_root():
     (command,) = make_launcher("horovodrun").commands(job(transport="mpi", as_root=True))
-    assert command.argv[:2] == ("horovodrun", "--mpi")
+    binding = "--binding-args=--bind-to none --map-by slot"  # Open MPI 5 refuses Horovod's own words for it
+    assert command.argv == ("horovodrun", "--mpi", "-np", "2", "-H", "localhost:2", "--disable-cache", binding, *RUN)
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     assert command.environment == {"OMP_NUM_THREADS": "1", **MPI_HERE, **root}
 
@@ -110,7 +113,36 @@ def test_horovodrun_over_mpi_as_root():
 def test_open_mpi_is_told_to_leave_names_whole(launcher, names, needs_them):
     hosts = tuple(HostSlots(host=name, slots=1) for name in names)
     (command,) = make_launcher(launcher).commands(job(hosts=hosts, transport="mpi"))
-    assert command.environment.get("OMPI_MCA_orte_keep_fqdn_hostnames") == ("1" if needs_them else None)
+    for name in ("OMPI_MCA_orte_keep_fqdn_hostnames", "PRTE_MCA_prte_keep_fqdn_hostnames"):
+        assert command.environment.get(name) == ("1" if needs_them else None)
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ("mpirun (Open MPI) 4.1.8\n\nReport bugs to http://www.open-mpi.org/community/help/", "Open MPI 4.1.8"),
+        ("mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/", "Open MPI 5.0.11"),
+        ("HYDRA build details:\n    Version:                                 5.0.2\n    CC:  cc", "MPICH 5.0.2"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.9 Build 20230307", "Intel MPI 2021.9"),
+        ("something else 1.0", "None"),
+    ],
+)
+def test_an_mpi_is_known_by_what_its_launcher_says(said, found):
+    assert str(mpi_that_says(said)) == found
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("horovodrun", marks=needs_horovod)])
+def test_a_launcher_of_another_mpi_is_refused_with_the_one_to_use(launcher, tmp_path, monkeypatch):
+    program = tmp_path / "mpirun"
+    program.write_text("#!/bin/sh\necho 'HYDRA build details:'; echo '    Version:    5.0.2'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("runners.planning.arms.search_path", lambda: f"{tmp_path}:{BIN}")
+    arm = {"backend": "horovod", "transport": "mpi", "launcher": launcher}
+    arms = resolve_arms(
+        check_plan({"name": "x", "workload": "digits", "world_size": 2, "baseline": "a", "arms": {"a": arm}}, source="x")
+    )
+    with pytest.raises(PlanError, match=r"needs Open MPI, and 'mpirun' here is MPICH 5\.0\.2's; use launcher 'mpiexec-mpich', or"):
+        require_executables(arms)
 
 
 def test_mpirun_oversubscribes_only_when_it_must():
@@ -126,10 +158,11 @@ ON_ETH0 = {
     "NCCL_SOCKET_IFNAME": "eth0",
     "HOROVOD_GLOO_IFACE": "eth0",
 }
-MPI_ON_ETH0 = {"OMPI_MCA_oob_tcp_if_include": "eth0", "OMPI_MCA_btl_tcp_if_include": "eth0"}
+MPI_ON_ETH0 = dict.fromkeys(("OMPI_MCA_oob_tcp_if_include", "PRTE_MCA_prte_if_include", "OMPI_MCA_btl_tcp_if_include"), "eth0")
 WORKER = ("-m", "runners.rank.worker", "--arm", "a b;$(c)")
 FORWARDED = ("-x", "OMP_NUM_THREADS", "-x", "GLOO_SOCKET_IFNAME", "-x", "NCCL_SOCKET_IFNAME", "-x", "HOROVOD_GLOO_IFACE")
-HOROVODRUN = ("-np", "6", "-H", "host1:3,host2:3", "--disable-cache", "--start-timeout", "120", "--network-interfaces", "eth0")
+SIX = ("-np", "6", "-H", "host1:3,host2:3", "--disable-cache")
+HOROVODRUN = (*SIX, "--start-timeout", "120", "--network-interfaces", "eth0")
 
 
 SRUN_ON_TWO = ("--nodelist", "host1,host2", "--ntasks-per-node", "3", "--distribution=block")
@@ -180,7 +213,7 @@ ON_TWO_HOSTS = {
                 ),
             )
         ],
-        {},
+        LAST,
     ),
     "spawn": ([("host1", spawn_on(0)), ("host2", spawn_on(1))], {}),
     "srun": ([("localhost", (*SRUN, "--mpi=none", "--nodes", "2", "--ntasks", "6", *SRUN_ON_TWO, *RUN))], {}),
@@ -207,7 +240,9 @@ def test_the_commands_on_two_hosts(name):
 
 def test_horovodrun_over_mpi_on_two_hosts():
     (command,) = make_launcher("horovodrun").commands(two_hosts(transport="mpi"))
-    assert command.argv == ("horovodrun", "--mpi", *HOROVODRUN, "--mpi-args=--prefix '/opt/my mpi'", *RUN)
+    binding = "--binding-args=--bind-to none --map-by slot"
+    over_hosts = (*HOROVODRUN[len(SIX) :], "--mpi-args=--prefix '/opt/my mpi'")
+    assert command.argv == ("horovodrun", "--mpi", *SIX, binding, *over_hosts, *RUN)
     assert command.environment == {**ON_ETH0, **MPI_ON_ETH0}
 
 
@@ -215,7 +250,8 @@ def test_without_an_interface_libraries_find_their_own():
     for name in REGISTRY.table:
         for command in make_launcher(name).commands(two_hosts(network_interface=None, environment={"A": "1"}, transport="mpi")):
             assert "eth0" not in " ".join(command.argv)
-            assert command.environment == {"A": "1"} | (pmix_environment() if name == "srun" else {})
+            own = {"srun": pmix_environment(), "mpiexec-mpich": LAST}
+            assert command.environment == {"A": "1"} | own.get(name, {})
 
 
 def test_hosts_of_unlike_size_and_ipv6():

@@ -350,6 +350,10 @@ def test_ranks_that_count_otherwise_are_told():
 def test_what_a_launcher_says_has_a_remedy():
     assert "measurement.mode: sequential" in hint_of("... EADDRINUSE: address already in use")
     assert "has no torch" in hint_of("ModuleNotFoundError: No module named 'torch'")
+    said = "prterun was unable to find the specified executable file, and therefore did\nnot...\n   Node: a\n   Executable: {}\n---"
+    assert "--binding-args '--bind-to none --map-by slot'" in hint_of(said.format("none"))
+    assert hint_of(said.format("nonesuch")) is None
+    assert "by mpiexec, or by horovodrun --gloo" in hint_of("Exception: horovod does not find an installed MPI.\n\nChoose")
     assert hint_of("all is well") is None
 
 

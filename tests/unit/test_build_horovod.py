@@ -32,6 +32,7 @@ def test_the_key_changes_with_each_thing_the_wheel_depends_on(part: str) -> None
 def test_the_key_is_a_readable_file_name_and_stays_the_same() -> None:
     assert KEY.name() == replace(KEY).name()
     assert re.fullmatch(r"0\.28\.1-torch2\.15\.0\+cu132-cpython-311-openmpi4\.1\.8-cpu-[0-9a-f]{10}", KEY.name())
+    assert "-mpich5.0.2-cpu-" in replace(KEY, openmpi="", mpich="5.0.2").name()
     assert "/" not in replace(KEY, torch="../../etc").name()
 
 
