@@ -262,7 +262,7 @@ class BlockRecord(Written):
         return blocks[0].model_copy(update=update)
 
     def packed(self) -> BlockRecord:
-        """The same block with its steps in columns alone; what else its ranks told is in the block's own fields."""
+        """A copy with its steps in columns alone. What else its ranks told stands in the fields of the block."""
         block = self.model_copy(update={"ranks": []})
         block._columns = self.columns
         return block
