@@ -15,6 +15,7 @@ import pandas as pd
 
 from measurement.plans.settings import EpochRecord, Quantity
 from measurement.records.record import BlockRecord
+from measurement.records.step_tables import steps_of
 from reports.conclusions.blocks import tabulate_blocks, throughput_per_s
 from reports.conclusions.step_terms import data_wait_share, terms_by_launch
 from reports.conclusions.steps import Steps
@@ -101,4 +102,4 @@ class TensorboardLog:
 
 def _steps(blocks: Sequence[BlockRecord]) -> pd.DataFrame:
     """The raw steps of one arm in one launch, as ``reports.conclusions`` reads them."""
-    return pd.DataFrame([row for block in blocks for row in block.rows()]).assign(launch=0, arm="")
+    return steps_of(blocks).assign(launch=0, arm="")

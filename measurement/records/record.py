@@ -5,14 +5,15 @@ Raw samples are stored, derived numbers never. Every file carries ``schema_versi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from statistics import fmean
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from measurement.plans.settings import EpochRecord
+from measurement.records.block_steps import BlockSteps
 from measurement.records.host_use import HostUse
 from measurement.records.script_report import ScriptReport
 from measurement.records.written import Written
@@ -35,7 +36,7 @@ STEP_COLUMNS = {
     "optimizer_s": "float64",
     "step_s": "float64",
 }
-"""steps.parquet: one row per rank and timed step, see ``BlockRecord.rows``. ``turn`` counts the blocks of all arms in the order
+"""steps.parquet: one row per rank and timed step, see ``BlockRecord.columns``. ``turn`` counts the blocks of all arms in the order
 they ran in this launch, ``block`` those of this arm, ``round`` the rounds; ``kind`` is ``sync`` or ``local``; ``samples`` are
 this rank's; times in seconds on the rank's own clock, the phases sum to ``step_s``.
 
@@ -202,7 +203,8 @@ class BlockRecord(Written):
     """One block: which it was, when it ran, and what its ranks timed. An epoch of training is a block, too.
 
     A rank makes it with its own steps in ``ranks``; ``joined`` puts those of all ranks together. On disk ``ranks`` become
-    ``steps.parquet`` (``rows``) and ``losses.parquet``, ``hosts`` become ``hosts.parquet``, and the rest stands in ``record.json``.
+    ``steps.parquet`` (``columns``) and ``losses.parquet``, ``hosts`` become ``hosts.parquet``. ``record.json``
+    has the rest.
     """
 
     turn: int
@@ -241,9 +243,10 @@ class BlockRecord(Written):
     gaps: list[tuple[int, float]] = []
     """See ``RankSteps.gaps``; of each step the longest of the ranks'."""
     ranks: list[RankSteps] = []
-    """By rank; empty where it was read from a file."""
+    """By rank; empty where it was read from a file, or ``packed``."""
     hosts: dict[str, HostUse] = {}
     """What the arm's hosts did meanwhile; empty where it was read from a file, or could not be read, or nobody drove the run."""
+    _columns: BlockSteps | None = PrivateAttr(default=None)
 
     @classmethod
     def joined(cls, blocks: Sequence[BlockRecord], **measured: Any) -> BlockRecord:
@@ -258,13 +261,20 @@ class BlockRecord(Written):
         update = {"ranks": ranks, "gaps": list(gaps.items()), **means, **longest, **load, **measured}
         return blocks[0].model_copy(update=update)
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """All ranks' steps with the columns of ``STEP_COLUMNS``."""
-        place = {"turn": self.turn, "round": self.round, "block": self.block, "kind": self.kind, "case": self.case}
-        for own in self.ranks:
-            for step, (samples, phases) in enumerate(zip(own.samples, own.phases_s, strict=True)):
-                times = {f"{phase}_s": seconds for phase, seconds in zip(PHASES, phases, strict=True)}
-                yield {"rank": own.rank, **place, "step": step, "samples": samples, **times, "step_s": sum(phases)}
+    def packed(self) -> BlockRecord:
+        """A copy with its steps in columns alone. What else its ranks told stands in the fields of the block."""
+        block = self.model_copy(update={"ranks": []})
+        block._columns = self.columns
+        return block
+
+    @property
+    def columns(self) -> BlockSteps:
+        """All ranks' steps."""
+        if self._columns is not None:
+            return self._columns
+        ranks = self.ranks
+        samples, phases_s = [own.samples for own in ranks], [own.phases_s for own in ranks]
+        return BlockSteps.of([own.rank for own in ranks], samples=samples, phases_s=phases_s)
 
 
 def load_of(uses: Sequence[CoreUse]) -> dict[str, Any]:
@@ -273,11 +283,11 @@ def load_of(uses: Sequence[CoreUse]) -> dict[str, Any]:
     for use in uses:
         shared.setdefault((use.host, tuple(use.cores)), []).append(use)
     groups = list(shared.values())
-    capacity_s = sum(fmean(use.wall_s for use in group) * len(group[0].cores) for group in groups)
+    capacity_s = sum(fmean([use.wall_s for use in group]) * len(group[0].cores) for group in groups)
     if not capacity_s:
         return {}
-    busy_s = sum(fmean(use.busy_s for use in group) for group in groups)
-    steal_s = sum(fmean(use.steal_s for use in group) for group in groups)
+    busy_s = sum(fmean([use.busy_s for use in group]) for group in groups)
+    steal_s = sum(fmean([use.steal_s for use in group]) for group in groups)
     other_threads = [use.other_threads_s / use.wall_s for use in uses if use.other_threads_s is not None and use.wall_s]
     return {
         "foreign_share": (busy_s - sum(use.own_s for use in uses)) / capacity_s,
@@ -291,7 +301,7 @@ def mean_times(times: Sequence[ThreadTimes | None]) -> ThreadTimes | None:
     known = [one for one in times if one is not None]
     if not known or len(known) < len(times):
         return None
-    return ThreadTimes(**{name: fmean(getattr(one, name) for one in known) for name in ThreadTimes.model_fields})
+    return ThreadTimes(**{name: fmean([getattr(one, name) for one in known]) for name in ThreadTimes.model_fields})
 
 
 class FlopCount(Written):

@@ -172,7 +172,7 @@ class ResultsFolder:
 
         folder = self.launch_folder(record.launch, record.arm)
         _remove_earlier(folder / "record.json", record)
-        write_result(folder / "steps.parquet", step_tables.parquet(step_tables.steps_of(record)))
+        write_result(folder / "steps.parquet", step_tables.parquet_of_steps(record))
         if any(block.hosts for block in record.blocks):
             write_result(folder / HOSTS_FILE, step_tables.parquet(step_tables.host_use_of(record)))
         if record.scripts:

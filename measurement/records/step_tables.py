@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pyarrow.parquet import ParquetFile
+import pyarrow as pa
+from pyarrow.parquet import ParquetFile, ParquetWriter
 
 from measurement.records.host_use import HOST_COLUMNS
-from measurement.records.record import LOSS_COLUMNS, STEP_COLUMNS, LaunchRecord
+from measurement.records.record import LOSS_COLUMNS, PHASES, STEP_COLUMNS, BlockRecord, LaunchRecord
 
 HOST_USE_TYPES: dict[str, Any] = {"launch": "int64", "arm": "string", **HOST_COLUMNS}
 ROWS_AT_ONCE = 1 << 20
@@ -71,10 +72,33 @@ def read_host_use(path: Path, record: LaunchRecord) -> pd.DataFrame:
     return use.assign(launch=record.launch, arm=record.arm)
 
 
-def steps_of(record: LaunchRecord) -> pd.DataFrame:
-    """The raw steps of a record whose blocks still hold them (columns: ``STEP_COLUMNS``)."""
-    table = pd.DataFrame([row for block in record.blocks for row in block.rows()])
-    return table.astype(STEP_COLUMNS)[list(STEP_COLUMNS)] if len(table) else empty(STEP_COLUMNS)
+def steps_of(blocks: Iterable[BlockRecord]) -> pd.DataFrame:
+    """The raw steps of blocks that still hold them (columns: ``STEP_COLUMNS``)."""
+    return joined(map(_steps_of_block, blocks), STEP_COLUMNS)
+
+
+def parquet_of_steps(record: LaunchRecord) -> bytes:
+    """The content of a Parquet file with a record's steps, made in parts of about ``ROWS_AT_ONCE`` rows."""
+    buffer = BytesIO()
+    with ParquetWriter(buffer, pa.Schema.from_pandas(empty(STEP_COLUMNS), preserve_index=False)) as writer:
+        part: list[pd.DataFrame] = []
+        for block in record.blocks:
+            part.append(_steps_of_block(block))
+            if sum(map(len, part)) >= ROWS_AT_ONCE or block is record.blocks[-1]:
+                writer.write_table(pa.Table.from_pandas(joined(part, STEP_COLUMNS), preserve_index=False))
+                part = []
+    return buffer.getvalue()
+
+
+def _steps_of_block(block: BlockRecord) -> pd.DataFrame:
+    steps = block.columns
+    rows = len(steps.rank)
+    place = {name: np.full(rows, getattr(block, name), dtype=np.int32) for name in ("turn", "round", "block")}
+    words = {name: pd.array([getattr(block, name)], dtype="string").repeat(rows) for name in ("kind", "case")}
+    times = {f"{phase}_s": steps.phases_s[:, column] for column, phase in enumerate(PHASES)} if rows else {}
+    step_s = sum(times.values(), start=np.zeros(rows))
+    table = {"rank": steps.rank, **place, **words, "step": steps.step, "samples": steps.samples, **times, "step_s": step_s}
+    return pd.DataFrame(table) if rows else empty(STEP_COLUMNS)
 
 
 def losses_of(record: LaunchRecord) -> pd.DataFrame:

@@ -14,6 +14,8 @@ from runners.processes.remote_results import kept_replies
 from runners.protocol.messages import REPLIES, Command, ErrorReply, Job, Message, Reply, command_key, job_key, reply_key
 
 POLL = timedelta(milliseconds=500)
+AT_ONCE = 64
+"""Replies that are read by one request. A gate's have a megabyte each, so that those of all ranks would fill the memory."""
 Expected = TypeVar("Expected", bound=Message)
 
 
@@ -65,7 +67,14 @@ class ArmChannel:
                 raise
             self.failure = failed
             return [REPLIES.validate_json(reply) for reply in kept]
-        replies = [self._read(key) for key in keys]
+        return [reply for first in range(0, len(keys), AT_ONCE) for reply in self._take(keys[first : first + AT_ONCE])]
+
+    def _take(self, keys: Sequence[str]) -> list[Reply]:
+        """Read replies that are there, and remove them."""
+        try:
+            replies = [REPLIES.validate_json(text) for text in self._store.get_all(keys)]
+        except LaunchError as error:
+            raise self._diagnosis.failed(str(error)) from error
         for key in keys:
             self._store.remove(key)
         return replies

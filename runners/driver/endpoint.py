@@ -43,6 +43,9 @@ class MessageStore(Protocol):
     def get(self, place: str) -> bytes:
         """Return the message of a place."""
 
+    def get_all(self, places: Sequence[str]) -> list[bytes]:
+        """Return the messages of places."""
+
     def wait(self, places: Sequence[str], timeout: timedelta) -> bool:
         """Wait until there is a message in each place; return whether there was in time."""
 

@@ -185,8 +185,8 @@ class Rounds:
         command = self._command(arm, kind=kind, case=case, size=self._sizes[case], number=number)
         self._turn += 1
         started = time.monotonic()
-        block = self._exchange(arm, command)
-        arm.record.blocks.append(block.model_copy(update={"started_s": started - began}))
+        block = self._exchange(arm, command).model_copy(update={"started_s": started - began})
+        arm.record.blocks.append(block if block.ranks[0].first_step is not None else block.packed())  # a script's has losses, too
 
     def _command(self, arm: ArmLaunch, *, kind: BlockKind, case: CaseName, size: BlockSize, number: int) -> BlockCommand:
         return BlockCommand(
@@ -284,6 +284,6 @@ class TrainingRounds:
         outside = measured_outside(done, self._plan)
         block = BlockRecord.joined([report.block for report in reports], started_s=started - began, **outside)
         arm.record.epochs.append(record)
-        arm.record.blocks.append(block)
+        arm.record.blocks.append(block.packed())
         self._note(arm, record, block)
         require_together([report.drift for report in reports])

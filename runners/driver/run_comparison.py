@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import itertools
 import os
 import random
@@ -237,6 +238,8 @@ class ComparisonRun:
         for warning in (*self._left, *self.inspection.warnings, *self._crowded(), *([f"{busy}; {BUSY_REMEDY}"] if busy else [])):
             self.progress.say(f"warning: {warning}")
         done = self._complete_launches()
+        gc.collect()
+        gc.freeze()  # what is imported stays: collections while a thousand ranks reply need not look through it
         try:
             with shaped_links(self.plan.link_rate), self._endpoint() as endpoint:
                 for number in self._numbers(done):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import select
 import socket
 import threading
 import time
@@ -18,6 +19,8 @@ from runners.probe.ringside_probe.rank_supervisor import COUNTERS, FAILED, GONE,
 from runners.processes.greeting_server import GreetingServer
 
 ACKNOWLEDGE_TIMEOUT_S = STOP_TIMEOUT_S + 10
+ANSWER_BYTES = 16384
+"""Taken at once: the counters of a host with a hundred cores are whole in it."""
 
 
 @dataclass(kw_only=True)
@@ -99,16 +102,17 @@ class SupervisorServer:
         Raises:
             LaunchError: one does not answer in time.
         """
+        line = f"{word}\n".encode()
         for one in ranks:
             with contextlib.suppress(OSError):  # it has closed: the answer that is waited for tells
-                one.connection.sendall(f"{word}\n".encode())
+                one.connection.send(line, socket.MSG_DONTWAIT)
         answers = [self._await_answer(one, word) for one in ranks]
         return [answer for answer in answers if answer is not None]
 
     def gone(self, arm: str, launch: int) -> dict[int, float]:
         """Return the ended ranks of an arm in the order they ended, and when (``SupervisedRank.gone_at_s``). Does not wait."""
         ranks = self.of(arm, launch).values()
-        for one in ranks:
+        for one in _that_spoke([one for one in ranks if not one.is_gone]):
             with contextlib.suppress(BlockingIOError):
                 while not one.is_gone:
                     _hear(one, timeout_s=0)
@@ -156,8 +160,19 @@ class SupervisorServer:
         return None if one.is_gone else answer
 
 
+def _that_spoke(ranks: Sequence[SupervisedRank]) -> list[SupervisedRank]:
+    """Those of whom something can be received, by one question to the kernel. Does not wait."""
+    waiting, known = select.poll(), {one.connection.fileno(): one for one in ranks}
+    for descriptor in known:
+        waiting.register(descriptor, select.POLLIN)
+    return [known[descriptor] for descriptor, _ in waiting.poll(0)]
+
+
 def _take_answer(one: SupervisedRank, word: str) -> Answer | None:
     """Take the answer to a word, and all before it, from what a supervisor said; None if there is none yet."""
+    if one.pending == f"{word}\n".encode():  # as a thousand ranks say at each stop
+        one.pending = b""
+        return Answer(rank=one, failed=False, text="")
     for line in one.pending.split(b"\n")[:-1]:
         text = line.decode()
         failed = text.startswith(f"{FAILED} {word} ")
@@ -174,9 +189,8 @@ def _hear(one: SupervisedRank, *, timeout_s: float) -> None:
         TimeoutError: nothing has come in time.
         BlockingIOError: nothing is there, and ``timeout_s`` is 0.
     """
-    one.connection.settimeout(timeout_s)
     try:
-        data = one.connection.recv(4096)
+        data = _receive(one.connection, timeout_s=timeout_s)
     except OSError as error:
         if isinstance(error, BlockingIOError) or error.errno is None:  # not yet; the kernel's own time-out, ETIMEDOUT, is the end
             raise
@@ -187,3 +201,17 @@ def _hear(one: SupervisedRank, *, timeout_s: float) -> None:
         for line in one.pending.decode(errors="replace").split("\n")[:-1]:
             if line.startswith(f"{GONE} "):
                 one.gone_at_s = float(line.removeprefix(GONE))
+
+
+def _receive(connection: socket.socket, *, timeout_s: float) -> bytes:
+    """What is there, or comes in time. Most ranks have answered while the first was waited for."""
+    try:
+        return connection.recv(ANSWER_BYTES, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        if not timeout_s:
+            raise
+    waiting = select.poll()
+    waiting.register(connection, select.POLLIN)
+    if not waiting.poll(1000 * timeout_s):
+        raise TimeoutError
+    return connection.recv(ANSWER_BYTES, socket.MSG_DONTWAIT)

@@ -30,7 +30,14 @@ class SealedStore:
 
     def get(self, place: str) -> bytes:
         """Return the message of a place once it is there; raises a ``LaunchError`` where somebody else has written it."""
-        proof, _, text = bytes(self.bare.get(place)).partition(b" ")
+        return self._proven(place, bytes(self.bare.get(place)))
+
+    def get_all(self, places: Sequence[str]) -> list[bytes]:
+        """Return the messages of places in one request once all are there; raises as ``get`` does."""
+        return [self._proven(place, bytes(sealed)) for place, sealed in zip(places, self.bare.multi_get(list(places)), strict=True)]
+
+    def _proven(self, place: str, sealed: bytes) -> bytes:
+        proof, _, text = sealed.partition(b" ")
         if not hmac.compare_digest(proof, self._proof(place, text).encode()):
             raise LaunchError(
                 f"the message '{place}' in the driver's store was not written by this comparison: somebody else on the network "

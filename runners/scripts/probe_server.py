@@ -107,6 +107,10 @@ class ProbeServer:
                 raise LaunchError(f"there is no message '{place}'")
             return self._messages[place].encode()
 
+    def get_all(self, places: Sequence[str]) -> list[bytes]:
+        """The messages of places; raises as ``get`` does."""
+        return [self.get(place) for place in places]
+
     def has(self, place: str) -> bool:
         """Whether there is a message. Does not wait."""
         with self._changed:

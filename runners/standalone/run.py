@@ -182,7 +182,7 @@ class StandaloneRun:
 
         console = new_console(plain=record.world_size > 1)  # mpirun gives ranks a terminal, whatever its own output is
         if not record.epochs:
-            steps = steps_of(record)
+            steps = steps_of(record.blocks)
             console.print(cases_table(record, steps) if record.cases else throughput_table(record, steps))
         where = self.folder.launch_folder(record.launch, record.arm) / "record.json"
         console.print(f"record: {where}", markup=False, highlight=False, soft_wrap=True)

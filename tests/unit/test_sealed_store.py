@@ -25,6 +25,8 @@ def test_a_message_is_read_as_it_was_written(stores):
     driver.set("0/ddp/job", text)
     assert rank.wait(["0/ddp/job"], timedelta(seconds=10))
     assert rank.get("0/ddp/job") == text.encode()
+    driver.set("0/naive/job", "{}")
+    assert rank.get_all(["0/naive/job", "0/ddp/job"]) == [b"{}", text.encode()]
     driver.remove("0/ddp/job")
     assert not rank.has("0/ddp/job")
 
@@ -48,3 +50,5 @@ def test_what_somebody_else_wrote_is_refused(stores, forge):
     forge(driver.bare)
     with pytest.raises(LaunchError, match="'0/ddp/job' in the driver's store was not written by this comparison"):
         rank.get("0/ddp/job")
+    with pytest.raises(LaunchError, match="'0/ddp/job' in the driver's store was not written by this comparison"):
+        rank.get_all(["0/other/job", "0/ddp/job"])

@@ -182,7 +182,7 @@ def test_no_rank_is_named_where_all_are_alike(seed):
     plan, truth = make_plan(rounds=24), Truth(noise=0.03)
     launches = [make_launch(plan, truth, launch, random=np.random.default_rng([seed, launch])) for launch in range(3)]
     records = [record for launch in launches for record in launch]
-    raw = pd.concat([steps_of(record).assign(launch=record.launch, arm=record.arm) for record in records])
+    raw = pd.concat([steps_of(record.blocks).assign(launch=record.launch, arm=record.arm) for record in records])
     local = Steps.of(raw[raw["kind"] == "local"]).rank_blocks
     assert set(local["arm"]) == {*plan.compared_arms(), FLOOR}
     assert find_stragglers(records, local) == {}

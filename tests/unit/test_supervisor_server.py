@@ -139,3 +139,15 @@ def test_counters_that_a_supervisor_cannot_read_are_left_out(supervisors, said):
     connection.sendall(b"stop\n")
     supervisors.tell("arm", 0, "stop")
     connection.close()
+
+
+def test_ranks_that_have_ended_are_found_among_those_that_say_nothing(supervisors):
+    """All are asked about at once, and words that wait to be read are kept."""
+    talking, ended, silent = (connect(supervisors, rank) for rank in range(3))
+    talking.sendall(b"stop\n")
+    ended.sendall(b"gone 12.5\n")
+    ended.close()
+    wait_until(lambda: supervisors.gone("arm", 0) == {1: 12.5})
+    assert supervisors.of("arm", 0)[0].pending == b"stop\n"
+    talking.close()
+    silent.close()

@@ -112,7 +112,7 @@ def test_the_standing_alone_table_and_the_report_show_the_same_number_for_the_sa
     arm = conclude(ResultsFolder(tmp_path)).arm("ddp-gloo")
     assert arm.throughput_per_s.value == pytest.approx(2 * 8 * 20 / sum(0.05 * n + 0.001 * n * (n - 1) / 2 for n in (2, 4, 6, 8)))
     console = Console(record=True, width=120)
-    console.print(throughput_table(record, steps_of(record)))
+    console.print(throughput_table(record, steps_of(record.blocks)))
     total = next(line for line in console.export_text().splitlines() if line.strip(" │").startswith("all"))
     assert f"{arm.throughput_per_s.value:,.1f}" in total.split()
     shown = {row.entries["arm"].text: row.entries["throughput"].narrow for row in verdict_table(conclude(folder)).rows}

@@ -20,6 +20,7 @@ from measurement.plans.plan import Measurement
 from measurement.plans.settings import LossScale, SpeedSettings
 from measurement.probes.step_timer import StepTimer
 from measurement.records.record import LaunchRecord
+from measurement.records.step_tables import steps_of
 from measurement.world import World
 from runners.protocol.gate_verdict import judge_parity
 from runners.protocol.messages import Job
@@ -330,8 +331,7 @@ def test_a_standalone_run_has_a_row_for_each_timed_step(engine):
     settings = Measurement(warmup_steps=1, rounds=2, block_steps=2, local_every=0)
     record = LaunchRecord(**fields, **more)
     measure(engine, record, settings, keep=lambda block: None)
-    rows = [row for block in record.blocks for row in block.rows()]
-    assert [(row["block"], row["step"]) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert steps_of(record.blocks)[["block", "step"]].values.tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
 
 
 def test_garbage_is_collected_once_the_engine_stands():
