@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 
-READ_AT_START = ("PYTHONPATH", "PYTHONHOME", "PYTHONMALLOC", "PYTHONUTF8", "LD_", "LC_", "TORCH", "PYTORCH")
+READ_AT_START = ("PYTHONPATH", "PYTHONHOME", "PYTHONMALLOC", "PYTHONUTF8", "LD_", "LC_", "TORCH_", "TORCHDYNAMO_", "PYTORCH_")
 """How variables begin that count when a process starts: where one is unlike the server's, a fork is not what was asked for."""
 NAMESPACES = ("net", "mnt", "uts", "pid")
 

@@ -49,7 +49,7 @@ def socket_path() -> str:
     """Start this process's server; it ends with it."""
     from tests.conftest import REPOSITORY, STARTED_BY
 
-    folder = tempfile.mkdtemp(prefix="ringside-warm-", dir="/tmp")
+    folder = tempfile.mkdtemp(prefix="tests-warm-", dir="/tmp")
     path = f"{folder}/socket"
     environment = {name: value for name, value in os.environ.items() if name != STARTED_BY} | {ROOM: "x" * 65536}
     command = [sys.executable, "-m", "tests.kit.warm_server", path]
