@@ -32,7 +32,7 @@ BAD = {
 def failures(tmp_path_factory):
     """A comparison of them all with an arm that is well."""
     folder = tmp_path_factory.mktemp("failures")
-    launchers = {"Dies": "torchrun"}
+    launchers = {"Dies": "torchrun", "Hangs": "spawn"}  # whose traceback is short enough for its last words to be beside it
     arms = {
         name.lower(): {"backend": f"{WRONG}:{name}", "transport": "gloo", "launcher": launchers.get(name, FORKED)} for name in BAD
     }
