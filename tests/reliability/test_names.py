@@ -10,7 +10,7 @@ import yaml
 from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
 from runners.planning.workload import resolve_workload
-from tests.conftest import FORKED, HAS_HOROVOD, TINY
+from tests.conftest import HAS_HOROVOD, TINY
 from tests.kit.commands import run
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
@@ -66,7 +66,7 @@ def folder(tmp_path):
 def test_a_comparison_in_a_folder_with_all_six(folder):
     """The driver, the check of the workload, ranks of two launchers and the reports."""
     arms = {
-        "ddp": {"backend": "ddp", "transport": "gloo", "launcher": FORKED},
+        "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"},
         "hvd": {"backend": "horovod", "transport": "gloo"},
     }
     arms = {name: arm for name, arm in arms.items() if HAS_HOROVOD or name == "ddp"}
