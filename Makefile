@@ -8,7 +8,7 @@ PYTHON ?= python3
 HOROVOD_OPERATIONS ?= auto
 # Tests wait for processes as long as they compute, so one more than two cores; those that make a lab share a worker.
 WORKERS ?= 3
-# commit: a third of the costly tests, another third for each commit. all: every test and every case.
+# commit: a fifth of the costly tests, another fifth for each commit. all: every test and every case.
 DRAW ?= commit
 # More arguments for pytest, such as PYTEST_ARGS="tests/unit -x".
 PYTEST_ARGS ?=

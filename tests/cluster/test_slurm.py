@@ -15,7 +15,7 @@ from measurement.records.results import ResultsFolder
 from runners.lab import namespaces
 from runners.launchers.srun import pmix_environment
 from tests.cluster.conftest import enter
-from tests.conftest import REPOSITORY, TINY, needs_horovod, wait_until
+from tests.conftest import REPOSITORY, TINY, drawn, needs_horovod, wait_until
 
 SHORT = "--workload digits --local-batch-size 16 --blocks 2 --block-steps 3 --warmup-steps 1"
 ARMS = {
@@ -86,12 +86,15 @@ ENDED = {"", "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL"}
 
 @pytest.mark.parametrize(
     ("command", "expected"),
-    [
-        (f"srun -n 3 python -m runners.ddp --transport gloo {SHORT}", ("ddp", "gloo")),
-        (f"srun --mpi=pmix -n 2 python -m runners.hvd {SHORT}", ("horovod", "mpi")),
-        (f"srun -n 2 python -m runners.hvd {SHORT}", ("horovod", "gloo")),
-        (f"mpirun --bind-to none -np 2 --map-by node python -m runners.hvd {SHORT}", ("horovod", "mpi")),
-    ],
+    drawn(
+        [
+            (f"srun -n 3 python -m runners.ddp --transport gloo {SHORT}", ("ddp", "gloo")),
+            (f"srun --mpi=pmix -n 2 python -m runners.hvd {SHORT}", ("horovod", "mpi")),
+            (f"srun -n 2 python -m runners.hvd {SHORT}", ("horovod", "gloo")),
+            (f"mpirun --bind-to none -np 2 --map-by node python -m runners.hvd {SHORT}", ("horovod", "mpi")),
+        ],
+        number=2,
+    ),
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_ranks_that_stand_alone_are_one_world(tmp_path, command, expected):

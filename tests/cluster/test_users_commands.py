@@ -11,7 +11,7 @@ import pytest
 from measurement.records.results import ResultsFolder
 from runners.launchers import HostSlots, LaunchJob, make_launcher
 from tests.cluster.conftest import enter
-from tests.conftest import REPOSITORY, needs_horovod
+from tests.conftest import REPOSITORY, drawn, needs_horovod
 from tests.kit.other_mpi import environment_with
 
 SHORT = "--workload digits --local-batch-size 16 --blocks 2 --block-steps 3 --warmup-steps 1"
@@ -37,11 +37,14 @@ def check(tmp_path, done, *, on_hosts, expected):
 @needs_horovod
 @pytest.mark.parametrize(
     ("command", "expected"),
-    [
-        ("horovodrun -np 2 -H host1:1,host2:1", ("horovod", "mpi", "openmpi")),
-        ("horovodrun --gloo -np 2 -H host1:1,host2:1 --network-interfaces eth0", ("horovod", "gloo", "horovodrun")),
-        ("mpirun -np 3 -H host1:2,host2:1", ("horovod", "mpi", "openmpi")),
-    ],
+    drawn(
+        [
+            ("horovodrun -np 2 -H host1:1,host2:1", ("horovod", "mpi", "openmpi")),
+            ("horovodrun --gloo -np 2 -H host1:1,host2:1 --network-interfaces eth0", ("horovod", "gloo", "horovodrun")),
+            ("mpirun -np 3 -H host1:2,host2:1", ("horovod", "mpi", "openmpi")),
+        ],
+        number=2,
+    ),
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_horovod(lab, tmp_path, command, expected):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from measurement.records.results import ResultsFolder
-from tests.conftest import needs_horovod, ringside_here, write_plan
+from tests.conftest import FORKED, needs_horovod, ringside_here, write_plan
 from tests.kit.commands import HOROVODRUN, run
 from workloads.operations import OPERATIONS
 
@@ -22,7 +22,7 @@ REASON = "not offered by Horovod"
 
 def compare(tmp_path, *, arms, options, **changes):
     measurement = {"rounds": 2, "control": False, "warmup_steps": 0} | changes.pop("measurement", {})
-    arms = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"}, **arms}
+    arms = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": FORKED}, **arms}
     plan = write_plan(tmp_path, workload="collectives", workload_options=options, arms=arms, measurement=measurement, **changes)
     done = ringside_here("compare", plan, "-o", tmp_path / "out")
     return done, {record.arm: record for record in ResultsFolder(tmp_path / "out").records()}
@@ -100,7 +100,7 @@ def test_all_that_the_libraries_document_works_and_nothing_else_is_left_out(tmp_
 @pytest.mark.costly
 def test_a_wrong_value_makes_the_arm_wrong_before_its_time_counts(tmp_path):
     arms = {
-        name.lower(): {"backend": f"{WRONG}:{name}", "transport": "gloo", "launcher": "spawn"} for name in ("Wrong", "WrongLater")
+        name.lower(): {"backend": f"{WRONG}:{name}", "transport": "gloo", "launcher": FORKED} for name in ("Wrong", "WrongLater")
     }
     options = {"operations": ["all_reduce"], "sizes": ["1 KiB", "4 KiB"]}
     done, records = compare(tmp_path, arms=arms, options=options)

@@ -11,7 +11,7 @@ import pytest
 
 from measurement.records.results import ResultsFolder
 from runners.rank.resources import KEEP_FREED_MEMORY
-from tests.conftest import needs_horovod, ringside_here, write_plan
+from tests.conftest import FORKED, needs_horovod, ringside_here, write_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
@@ -88,14 +88,14 @@ def test_ddps_options_reach_the_library_and_one_process_may_take_the_place_of_al
     """As ``dp`` does on GPUs: it trains on the batches of all of them, and its throughput counts all."""
 
     def arm(**options):
-        return {"backend": "ddp", "launcher": "spawn", "options": options}
+        return {"backend": "ddp", "launcher": FORKED, "options": options}
 
     arms = {
         "plain": arm(),
         "buckets": arm(comm_hook="bf16", bucket_cap_mb=0.05, gradient_as_bucket_view=True, broadcast_buffers=False),
         "fp16": arm(comm_hook="fp16", static_graph=True, first_bucket_mb=0.05),
         "powersgd": arm(comm_hook="powersgd", bucket_cap_mb=100),
-        "all": {"backend": f"{ALL_BATCHES}:OneForAll", "launcher": "spawn"},
+        "all": {"backend": f"{ALL_BATCHES}:OneForAll", "launcher": FORKED},
     }
     measurement = {"control": False, "rounds": 1, "local_every": 1}
     plan = write_plan(tmp_path, arms=arms, baseline="plain", freed_memory="keep", measurement=measurement)
@@ -126,7 +126,7 @@ def test_single_spawned_and_synthetic(tmp_path):
         workload="squeezenet1_1",
         workload_options={"image_size": 32, "num_classes": 2},
         local_batch_size=2,
-        arms={"single": {"backend": "single", "launcher": "spawn"}, "ddp": {"backend": "ddp", "launcher": "mpirun"}},
+        arms={"single": {"backend": "single", "launcher": FORKED}, "ddp": {"backend": "ddp", "launcher": "mpirun"}},
         baseline="single",
         measurement={"control": False, "rounds": 1, "block_steps": 1, "warmup_steps": 0, "local_every": 0, "parity_steps": 1},
     )
@@ -197,7 +197,7 @@ def test_a_finished_comparison_is_not_measured_again_and_its_reports_are_rebuilt
 
     The second launch is held against the first.
     """
-    arms = {"ddp": {"backend": "ddp", "launcher": "spawn", "options": {"bucket_cap_mb": 0.05}}}
+    arms = {"ddp": {"backend": "ddp", "launcher": FORKED, "options": {"bucket_cap_mb": 0.05}}}
     plan = write_plan(tmp_path, arms=arms, world_size=1, measurement={"mode": "sequential", "rounds": 2})
     first = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert first.returncode == 0, first.stderr

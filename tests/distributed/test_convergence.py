@@ -12,13 +12,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from measurement.plans.settings import Quantity
 from measurement.records.results import ResultsFolder
 from reports.schema import Comparison
-from tests.conftest import needs_horovod, ringside_here, write_plan
+from tests.conftest import FORKED, needs_horovod, ringside_here, write_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 ARMS = {
     "single": {"backend": "single"},
-    "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"},
+    "ddp": {"backend": "ddp", "transport": "gloo", "launcher": FORKED},
     "horovod": {"backend": "horovod", "transport": "gloo"},
 }
 SEED, SEEDS, EPOCHS, STEPS = 3, 2, 2, 5

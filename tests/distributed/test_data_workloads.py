@@ -9,13 +9,13 @@ import torch
 
 from measurement.records.results import ResultsFolder
 from runners.planning.workload import resolve_workload
-from tests.conftest import HAS_HOROVOD, ringside_here, write_plan
+from tests.conftest import FORKED, HAS_HOROVOD, ringside_here, write_plan
 from tests.kit.dataset_files import write_data
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 CPU = torch.device("cpu")
-ARMS = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"}}
+ARMS = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": FORKED}}
 if HAS_HOROVOD:
     ARMS["horovod"] = {"backend": "horovod", "transport": "gloo"}
 

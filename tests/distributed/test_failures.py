@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from measurement.records.results import ResultsFolder
-from tests.conftest import HAS_HOROVOD, REPOSITORY, needs_horovod, no_process_stays, ringside_here, wait_until, write_plan
+from tests.conftest import FORKED, HAS_HOROVOD, REPOSITORY, needs_horovod, no_process_stays, ringside_here, wait_until, write_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 WRONG = Path(__file__).parent / "plugins" / "wrong.py"
@@ -32,9 +32,9 @@ BAD = {
 def failures(tmp_path_factory):
     """A comparison of them all with an arm that is well."""
     folder = tmp_path_factory.mktemp("failures")
-    launchers = {"Dies": "torchrun"}
+    launchers = {"Dies": "torchrun", "Hangs": "spawn"}  # whose traceback is short enough for its last words to be beside it
     arms = {
-        name.lower(): {"backend": f"{WRONG}:{name}", "transport": "gloo", "launcher": launchers.get(name, "spawn")} for name in BAD
+        name.lower(): {"backend": f"{WRONG}:{name}", "transport": "gloo", "launcher": launchers.get(name, FORKED)} for name in BAD
     }
     if HAS_HOROVOD:
         arms["horovod"] = {"backend": f"{KILLED}:KilledHorovod", "transport": "gloo", "launcher": "horovodrun"}

@@ -8,7 +8,7 @@ import pytest
 
 from measurement.plans.plan import FLOOR
 from measurement.records.results import ResultsFolder
-from tests.conftest import needs_horovod, ringside_here, write_plan
+from tests.conftest import FORKED, needs_horovod, ringside_here, write_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
@@ -59,7 +59,7 @@ def test_the_floor_has_no_library_and_no_exchange(tmp_path):
 @pytest.mark.costly
 def test_a_floor_that_fails_is_told_and_harms_nobody(tmp_path):
     (tmp_path / "fails.py").write_text(FAILS_AS_FLOOR)
-    arms = {"ddp": {"backend": "ddp", "launcher": "spawn"}, "naive": {"backend": "naive", "launcher": "spawn"}}
+    arms = {"ddp": {"backend": "ddp", "launcher": FORKED}, "naive": {"backend": "naive", "launcher": FORKED}}
     plan = write_plan(tmp_path, arms=arms, workload=f"{tmp_path}/fails.py:Fails", measurement=MEASURED)
     done = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ import torch
 
 from measurement.records.results import ResultsFolder
 from reports.schema import Comparison
-from tests.conftest import no_process_stays, ringside_here, write_plan
+from tests.conftest import FORKED, no_process_stays, ringside_here, write_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 WRONG = Path(__file__).parent / "plugins" / "wrong.py"
@@ -29,9 +29,9 @@ WRONGLY = {
 def gated(tmp_path_factory):
     """A comparison of them all with one that is right, one that is unfair and one that is not here."""
     folder = tmp_path_factory.mktemp("gate")
-    arms = {name.lower(): {"backend": f"{WRONG}:{name}", "transport": "gloo", "launcher": "spawn"} for name in [*WRONGLY, "Unfair"]}
+    arms = {name.lower(): {"backend": f"{WRONG}:{name}", "transport": "gloo", "launcher": FORKED} for name in [*WRONGLY, "Unfair"]}
     arms["pytorchs-mpi"] = {"backend": "ddp", "transport": "mpi", "options": {"mpi_library": "torch"}}
-    plan = write_plan(folder, arms={"ddp": {"backend": "ddp", "launcher": "spawn"}, **arms}, measurement={"control": False})
+    plan = write_plan(folder, arms={"ddp": {"backend": "ddp", "launcher": FORKED}, **arms}, measurement={"control": False})
     with no_process_stays():
         done = ringside_here("compare", plan, "-o", folder / "out")
     return done, ResultsFolder(folder / "out")

@@ -12,7 +12,7 @@ from runners.protocol.drift import drift_between
 from runners.protocol.gate_verdict import judge_parity
 from runners.protocol.messages import DriftReport, ParityReport
 from runners.protocol.same_work import compare_calls, compare_state
-from tests.conftest import HAS_HOROVOD, TINY, needs_horovod, ringside_here
+from tests.conftest import FORKED, HAS_HOROVOD, TINY, needs_horovod, ringside_here
 from tests.distributed.ranks import idioms
 from tests.kit.commands import forked
 
@@ -111,13 +111,16 @@ def test_ranks_that_follow_their_own_loss_have_drifted_apart_and_no_others(taken
 
 @pytest.mark.parametrize(
     ("name", "changes"),
-    [(DRIFTING, {"measurement": {"rounds": 2}}), ("PlateauDigits", {"training": {"epochs": 1}, "measurement": {"launches": 1}})],
+    [
+        (DRIFTING, {"measurement": {"rounds": 2}}),
+        pytest.param("PlateauDigits", {"training": {"epochs": 1}, "measurement": {"launches": 1}}, marks=pytest.mark.costly),
+    ],
 )
 def test_a_comparison_calls_them_wrong(tmp_path, name, changes):
     content = {
         **TINY,
         "workload": f"{idioms.OUTSIDE}/idioms.py:{name}",
-        "arms": {"ddp": {**TINY["arms"]["ddp"], "launcher": "spawn"}},
+        "arms": {"ddp": {**TINY["arms"]["ddp"], "launcher": FORKED}},
     }
     measurement = {"rehearsal": "never", "floor": False, "launches": 1, **changes["measurement"]}
     plan = tmp_path / "plan.yaml"

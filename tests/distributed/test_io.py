@@ -11,8 +11,8 @@ import pytest
 from measurement.records.loader_record import LoaderRecord
 from measurement.records.results import ResultsFolder
 from reports.conclusions.step_terms import LIMIT
-from tests.conftest import ringside_here, write_plan
-from tests.kit.commands import MPIRUN, run
+from tests.conftest import FORKED, ringside_here, write_plan
+from tests.kit.commands import MPIRUN, run, warm
 from tests.kit.dataset_files import write_data, write_mnist
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
@@ -42,7 +42,7 @@ def test_every_rank_loads_with_every_number_of_workers(tmp_path):
 def test_files_of_images_are_read_without_the_loaders_first(tmp_path):
     options = write_data("imagenet", tmp_path / "data")
     asked = ["--workload", "imagenet", "--data-dir", options["data_dir"], "--workers", "1", *SHORT, "-o", tmp_path / "out"]
-    done = run("python", "-m", "runners.spawn", "--nproc-per-node", "2", "-m", "runners.io", *asked)
+    done = run(*warm("-m", "runners.spawn"), "--nproc-per-node", "2", "-m", "runners.io", *asked)
     assert done.returncode == 0, done.stdout + done.stderr
     (storage,) = LoaderRecord.model_validate_json((tmp_path / "out" / "io.json").read_text()).storage.values()
     assert (storage.readers, storage.in_order.files + storage.at_random.files) == (2, 19)
@@ -59,7 +59,7 @@ def test_a_workload_without_a_loader_is_refused_in_one_line(tmp_path):
 @pytest.mark.costly
 def test_a_loader_that_is_slow_on_purpose_is_named_as_the_limit(tmp_path):
     options = write_data("mnist", tmp_path / "data")
-    arms = {name: {"backend": name, "transport": "gloo", "launcher": "spawn"} for name in ("ddp", "naive")}
+    arms = {name: {"backend": name, "transport": "gloo", "launcher": FORKED} for name in ("ddp", "naive")}
     plan = write_plan(
         tmp_path,
         workload=SLOW,
@@ -102,7 +102,7 @@ def test_a_damaged_image_fails_the_arms_of_a_comparison_by_its_name(tmp_path):
         workload_options={**options, "loader_workers": 1},
         local_batch_size=4,
         measurement={"control": False},
-        arms={name: {"backend": name, "transport": "gloo", "launcher": "spawn"} for name in ("ddp", "naive")},
+        arms={name: {"backend": name, "transport": "gloo", "launcher": FORKED} for name in ("ddp", "naive")},
     )
     done = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 1, done.stderr

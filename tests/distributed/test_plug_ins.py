@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from measurement.records.results import ResultsFolder, read_record
-from tests.conftest import REPOSITORY, documented_files
+from tests.conftest import FORKED, REPOSITORY, documented_files
 
 SHORT = {"rehearsal": "never", "launches": 1, "rounds": 3, "block_steps": 3, "local_every": 3, "control": False, "floor": False}
 ENTRY_POINTS = """
@@ -133,7 +133,7 @@ def test_all_four_kinds_are_found_by_their_entry_points(tmp_path):
     installed = command(sys.executable, *pip, cwd=tmp_path)
     assert installed.returncode == 0, installed.stderr
     engine = {"backend": "engine", "transport": "gloo", "launcher": "siterun"}
-    arms = {"ddp": {"backend": "ddp", "launcher": "spawn"}, "engine": engine}
+    arms = {"ddp": {"backend": "ddp", "launcher": FORKED}, "engine": engine}
     content = {"name": "p", "workload": "regression", "world_size": 2, "baseline": "ddp", "arms": arms, "measurement": SHORT}
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump({**content, "reports": ["one-line"]}))
     done = ringside("compare", "plan.yaml", "-o", "out", cwd=tmp_path, path=[site])

@@ -11,7 +11,7 @@ from measurement.plans.plan_file import check_plan
 from measurement.records.results import ResultsFolder
 from runners.driver import run_comparison
 from runners.driver.rehearsal import Memory
-from tests.conftest import TINY, ringside_here, write_plan
+from tests.conftest import FORKED, TINY, ringside_here, write_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 WRONG = Path(__file__).parent / "plugins" / "wrong.py"
@@ -26,7 +26,7 @@ def cache(tmp_path, monkeypatch):
 
 def plan_of(tmp_path, arms, *, rehearsal="once", **measurement):
     measurement = {"rehearsal": rehearsal, "control": False, "rounds": 2, "local_every": 2, **measurement}
-    given = {name: {"backend": backend, "launcher": "spawn"} for name, backend in arms.items()}
+    given = {name: {"backend": backend, "launcher": FORKED} for name, backend in arms.items()}
     return write_plan(tmp_path, world_size=1, arms=given, baseline=next(iter(given)), measurement=measurement)
 
 

@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 
 from measurement.records.results import ResultsFolder
-from tests.conftest import HAS_HOROVOD, needs_horovod, no_process_stays, ringside_here, write_plan
+from tests.conftest import FORKED, HAS_HOROVOD, needs_horovod, no_process_stays, ringside_here, write_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 UNEQUAL = Path(__file__).parent / "plugins" / "unequal.py"
 STEPS = 4
 HOOKS = "the optimizer's step post-hooks"
 ARMS = {
-    "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"},
-    "zero": {"backend": "ddp", "transport": "gloo", "launcher": "spawn", "options": {"zero_redundancy_optimizer": True}},
-    "fsdp2": {"backend": "fsdp2", "transport": "gloo", "launcher": "spawn"},
-    "fp16": {"backend": "ddp", "transport": "gloo", "launcher": "spawn", "options": {"comm_hook": "fp16"}},
+    "ddp": {"backend": "ddp", "transport": "gloo", "launcher": FORKED},
+    "zero": {"backend": "ddp", "transport": "gloo", "launcher": FORKED, "options": {"zero_redundancy_optimizer": True}},
+    "fsdp2": {"backend": "fsdp2", "transport": "gloo", "launcher": FORKED},
+    "fp16": {"backend": "ddp", "transport": "gloo", "launcher": FORKED, "options": {"comm_hook": "fp16"}},
     **{
-        name.lower(): {"backend": f"{UNEQUAL}:{name}", "transport": "gloo", "launcher": "spawn"}
+        name.lower(): {"backend": f"{UNEQUAL}:{name}", "transport": "gloo", "launcher": FORKED}
         for name in ("DropsHooks", "ForgetsWeightDecay", "ForwardTwice")
     },
     **({"horovod": {"backend": "horovod", "transport": "gloo"}} if HAS_HOROVOD else {}),

@@ -188,6 +188,7 @@ def test_scripts_that_never_step_are_told_so(tmp_path):
         assert "no step of a torch.optim optimizer came" in record.error.message
 
 
+@pytest.mark.costly
 def test_two_commits_start_alike_where_they_are_asked_to(tmp_path):
     def git(*arguments):
         who = ("-c", "user.name=n", "-c", "user.email=e@example.org")

@@ -18,7 +18,7 @@ from reports.schema import Comparison
 from runners.rank.resources import KEEP_FREED_MEMORY
 from runners.standalone.command import command_line
 from tests.conftest import REPOSITORY, needs_horovod, ringside_here, run_here
-from tests.kit.commands import HOROVODRUN_HVD, MPIRUN, SHORT, TORCHRUN_DDP, run
+from tests.kit.commands import HOROVODRUN_HVD, MPIRUN, SHORT, TORCHRUN_DDP, run, warm
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +42,9 @@ def run_once(tmp_path_factory):
         (*TORCHRUN_DDP, ("torchrun", "gloo")),
         (MPIRUN, "ddp --transport mpi", ("openmpi", "mpi")),
         pytest.param(*HOROVODRUN_HVD, ("horovodrun", "gloo"), marks=needs_horovod),
-        pytest.param(MPIRUN, "hvd --transport gloo", ("openmpi", "gloo"), marks=needs_horovod),
+        pytest.param(MPIRUN, "hvd --transport gloo", ("openmpi", "gloo"), marks=[needs_horovod, pytest.mark.costly]),
         (["python"], "ddp", ("none", "gloo")),
-        pytest.param(["python"], "hvd", ("none", "gloo"), marks=needs_horovod),
+        pytest.param(["python"], "hvd", ("none", "gloo"), marks=[needs_horovod, pytest.mark.costly]),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else None,
 )
@@ -107,7 +107,7 @@ def as_rank(rank, port, *arguments, ranks=2):
     """One of the ranks, as somebody starts it by hand who exports the variables."""
     exported = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks}
     variables = [f"{name}={value}" for name, value in exported.items()]
-    return run("env", *variables, "python", "-m", "runners.ddp", *SHORT, "--timeout", "2", *arguments)
+    return run("env", *variables, *warm("-m", "runners.ddp"), *SHORT, "--timeout", "2", *arguments)
 
 
 def test_ranks_that_do_not_come_are_named_at_the_timeout():
@@ -191,7 +191,7 @@ def test_the_launcher_of_an_mpijob_is_told_of_mpirun(monkeypatch):
 def test_a_run_is_never_overwritten(run_once):
     _, folder = run_once(["python"], "ddp")
     before = (folder / "plan.yaml").read_bytes()
-    done = run("python", "-m", "runners.ddp", *SHORT, "-o", folder)
+    done = run(*warm("-m", "runners.ddp"), *SHORT, "-o", folder)
     assert done.returncode == 2
     assert done.stderr == f"ringside: '{folder}' holds a run already; give another folder with -o, one for each run, or remove it\n"
     assert (folder / "plan.yaml").read_bytes() == before

@@ -109,6 +109,7 @@ def test_the_rank_that_knows_the_reason_says_it_before_its_launcher_ends_it(tmp_
 
 
 @needs_horovod
+@pytest.mark.costly
 def test_the_reason_is_told_though_another_rank_ends_first(tmp_path):
     arms = {
         "naive": {"backend": "naive"},
@@ -143,6 +144,7 @@ def test_a_rank_that_cannot_start_ends_those_of_other_hosts(tmp_path):
 
 
 @needs_horovod
+@pytest.mark.costly
 def test_a_rank_that_starts_late_finds_the_place_where_the_ranks_met(tmp_path):
     """Rank 0 serves it, as under srun."""
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}

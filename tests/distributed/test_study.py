@@ -8,11 +8,11 @@ import re
 import pytest
 
 from measurement.records.results import ResultsFolder
-from tests.conftest import ringside_here, write_plan
+from tests.conftest import FORKED, ringside_here, write_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
-ARMS = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"}, "single": {"backend": "single"}}
+ARMS = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": FORKED}, "single": {"backend": "single"}}
 
 
 def test_one_and_two_ranks(tmp_path):

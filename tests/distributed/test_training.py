@@ -15,19 +15,12 @@ from measurement.world import World
 from tests.conftest import HAS_HOROVOD, drawn
 from tests.distributed.ranks import training
 from tests.distributed.ranks.interrupted import DIES_AT
-from tests.kit.commands import MPIRUN, forked, run
+from tests.kit.commands import MPIRUN, forked, run, warm
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 
-SPAWN = ["python", "-m", "runners.spawn", "--nproc-per-node", "2", "-m"]
-"""Its ranks share the import of torch, which is most of what these runs take."""
-LAUNCHERS = {
-    "hvd": [*MPIRUN, "-m"],
-    "ddp": SPAWN,
-    "fsdp2": SPAWN,
-    "zero": SPAWN,
-}
+SPAWN = ["-m", "runners.spawn", "--nproc-per-node", "2", "-m"]
 RUNNERS = {
     "hvd": ["runners.hvd", "--transport", "gloo"],
     "ddp": ["runners.ddp"],
@@ -39,7 +32,8 @@ RUNNERS = {
 def train(runner, folder, *more):
     arguments = ["--workload", training.WORKLOAD, "--local-batch-size", "8", "--epochs", "3", "--threads", "1"]
     arguments += ["--parity-steps", "0", "--learning-rate-scaling", "linear", "--warmup-epochs", "1.5", "-o", folder]
-    return run(*LAUNCHERS[runner], *RUNNERS[runner], *arguments, *more)
+    launcher = [*MPIRUN, "-m"] if runner == "hvd" else warm(*SPAWN)
+    return run(*launcher, *RUNNERS[runner], *arguments, *more)
 
 
 def epochs_of(folder):
@@ -114,7 +108,7 @@ def test_a_training_is_told_as_it_goes_and_its_best_is_kept_and_evaluated(tmp_pa
     best = torch.load(folder / "kept.best.pt", weights_only=True)
     assert len(best["finished"]) == 1 + top1.index(max(top1))
     evaluate = ["--workload", training.WORKLOAD, "--evaluate", "--parity-steps", "0"]
-    done = run(*SPAWN, "runners.ddp", *evaluate, "--checkpoint", folder / "kept.best.pt", "-o", tmp_path / "evaluated")
+    done = run(*warm(*SPAWN), "runners.ddp", *evaluate, "--checkpoint", folder / "kept.best.pt", "-o", tmp_path / "evaluated")
     assert done.returncode == 0, done.stderr
     right = max(top1) / uninterrupted[0]["held_out_count"]
     assert f"top1_accuracy {right:.2%}" in done.stdout

@@ -7,12 +7,12 @@ import sys
 import pytest
 
 from measurement.records.results import ResultsFolder
-from tests.conftest import REPOSITORY, ringside_here, write_plan
+from tests.conftest import FORKED, REPOSITORY, ringside_here, write_plan
 from tests.kit.commands import TORCHRUN_DDP, run
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 IDIOMS = REPOSITORY / "tests" / "outside" / "idioms.py"
-SPAWNED = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"}}
+SPAWNED = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": FORKED}}
 LINE = 'raise OSError(f"sample {index} is damaged")'
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 
 from tests.conftest import BIN, REPOSITORY
+from tests.kit.warm_server import socket_path, warm_command
 
 
 def environment():
@@ -20,9 +21,14 @@ def run(*command, timeout=200, cwd=REPOSITORY, **variables):
     return subprocess.run(words, capture_output=True, text=True, timeout=timeout, cwd=cwd, env=own, check=False)
 
 
+def warm(*arguments):
+    """What a user types as ``python ARGUMENTS``, started from what has imported torch: for tests in which that is not the point."""
+    return warm_command(socket_path(), *arguments)
+
+
 def forked(ranks, module, *arguments, timeout=200):
-    """Run a module of ``tests.distributed.ranks`` on ranks that share the import of torch, which is most of what they take."""
-    return run("python", "-m", "runners.spawn", "--nproc-per-node", ranks, "-m", module.__name__, *arguments, timeout=timeout)
+    """Run a module of ``tests.distributed.ranks`` on ranks forked from what has imported torch, which is most of what they take."""
+    return run(*warm("-m", "runners.spawn"), "--nproc-per-node", ranks, "-m", module.__name__, *arguments, timeout=timeout)
 
 
 HOROVODRUN = ["-np", "2", "-H", "localhost:2", "python"]

@@ -1,4 +1,4 @@
-"""Cells of the fault matrix, drawn by the commit: three faults of arms in one comparison, and one of the driver or its disk.
+"""Cells of the fault matrix, drawn by the commit: two faults of arms in one comparison, and one of the driver or its disk.
 
 They are drawn from one cell for each fault, but for a launcher that never starts ranks, whose time-out is long. A killed driver and
 a full disk are in ``test_nothing_is_lost``. All cells: ``python benchmarks/fault_matrix.py``.
@@ -23,7 +23,7 @@ TOGETHER = [
 ]
 """Faults of arms."""
 ALONE = ["stop-driver.block.ddp-gloo", "read-only.finish.ddp-gloo"]
-DRAWN = drawn([text for text in TOGETHER if HAS_HOROVOD or "horovod" not in text], number=3)
+DRAWN = drawn([text for text in TOGETHER if HAS_HOROVOD or "horovod" not in text], number=2)
 DRAWN_ALONE = drawn(ALONE, number=1)
 
 

@@ -10,7 +10,7 @@ import pytest
 from measurement.records.results import ResultsFolder
 from runners.driver.run_study import point_plans
 from runners.planning.plan_reading import read_plan
-from tests.conftest import ringside, ringside_here, write_plan
+from tests.conftest import FORKED, ringside, ringside_here, write_plan
 from tests.kit.results_factory import write_results
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
@@ -57,7 +57,7 @@ def measured(tmp_path_factory):
     """A comparison of a workload and a backend in files of the user's, of one launch: its plan and its folder."""
     folder = tmp_path_factory.mktemp("elsewhere")
     write_files(folder)
-    arms = {"ddp": {"backend": "ddp"}, "flat": {"backend": f"{folder / 'plugin' / 'flat.py'}:Flat", "launcher": "spawn"}}
+    arms = {"ddp": {"backend": "ddp"}, "flat": {"backend": f"{folder / 'plugin' / 'flat.py'}:Flat", "launcher": FORKED}}
     plan = write_plan(folder, workload=f"{folder / 'small.py'}:Small", world_size=1, threads=1, arms=arms, measurement=SHORT)
     done = compared(plan, folder / "out", launches=1)
     assert done.returncode == 0, done.stderr

@@ -19,7 +19,7 @@ from torch.distributed import TCPStore
 from measurement.records.results import ResultsFolder
 from runners.processes.key_file import PREFIX, shared_key
 from runners.processes.run_processes import RUN_ID
-from tests.conftest import REPOSITORY, drawn, needs_horovod, started_processes, wait_until, write_plan
+from tests.conftest import FORKED, REPOSITORY, drawn, needs_horovod, started_processes, wait_until, write_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 SECRET = "hunter2-hunter2"
@@ -120,7 +120,7 @@ class C(Digits): pass
 def test_who_overwrites_a_job_in_the_drivers_store_has_nothing_imported(tmp_path):
     """The port stands in the ranks' command lines, and they read their job seconds after they were started."""
     (tmp_path / "evil.py").write_text(EVIL.format(mark=str(tmp_path / "imported")))
-    arms = {name: {"backend": name, "transport": "gloo", "launcher": "spawn"} for name in ("ddp", "naive")}
+    arms = {name: {"backend": name, "transport": "gloo", "launcher": FORKED} for name in ("ddp", "naive")}
     plan = write_plan(tmp_path, arms=arms, measurement={"control": False, "rounds": 1, "local_every": 0})
     command = [sys.executable, "-m", "runners.cli", "compare", str(plan), "-o", str(tmp_path / "out")]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -1,13 +1,18 @@
-"""A launcher for tests in which starting is not the point: Horovod's ranks over Gloo, forked from one process like ``spawn``'s.
+"""A launcher for tests in which starting is not the point: ranks over Gloo, forked from what has imported PyTorch already.
 
-``horovodrun`` imports PyTorch once by itself, and once in each rank, which is most of what a small comparison takes.
+``horovodrun`` imports it once by itself and once in each rank, ``spawn`` once for each arm: most of what a small comparison takes.
+On other hosts, and where no test started the driver, it is ``spawn``.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 from measurement.world import HOROVOD
+from runners.launchers.base import HostCommand, LaunchJob
 from runners.launchers.spawn import Spawn
 from runners.launchers.torchrun import VARIABLES
 
@@ -16,3 +21,14 @@ class Forked(Spawn):
     """Rank 0 serves Horovod's rendezvous, as it does under ``mpirun`` and ``srun``."""
 
     rank_variables = (replace(VARIABLES, gives=VARIABLES.gives | {HOROVOD}),)
+
+    def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
+        """Those of ``spawn``, run in forks of the test's warm server."""
+        commands = super().commands(job)
+        server = sys.modules.get("tests.kit.warm_server")  # in pytest's own process; ranks' and users' have none
+        path = server.socket_path() if server else os.environ.get("TESTS_WARM_SERVER")
+        if path is None or not job.is_local or job.python != sys.executable:
+            return commands
+        (command,) = commands
+        start = str(Path(__file__).parent.parent / "start_warm.py")
+        return (replace(command, argv=(job.python, "-I", "-S", start, path, *command.argv[1:])),)
