@@ -79,10 +79,8 @@ def study_of(
 
 def _scaled(points: Sequence[StudyPoint], point: StudyPoint, arm: ArmSummary) -> ArmSummary:
     """The arm with its scaling and the name of what that is relative to; unchanged where there is none."""
-    base = scaling_base(points, arm.name)
-    if base is None or arm.throughput_per_s is None:
-        return arm
-    return with_scaling(arm, point, base).model_copy(update={"scaling_baseline": base_words(base)})
+    base = scaling_base(points, arm.name) if arm.throughput_per_s else None
+    return with_scaling(arm, point, base).model_copy(update={"scaling_baseline": base_words(base)}) if base else arm
 
 
 def _comparison(folder: ResultsFolder, *, write: bool) -> Comparison | None:

@@ -9,7 +9,7 @@ from reports.formats.html import render_page
 from reports.tables.table import Entry, Table, columns, row
 from reports.tuning.compose_tuning import pair_words
 from reports.tuning.tuning_schema import TUNED, SearchedSetting, SettingEffect, TunedArm, TunedPair, Tuning
-from reports.wording.formatting import NONE, percent, ratio
+from reports.wording.formatting import NONE, bounds_text, percent, ratio
 
 HEIGHT_PX = 360
 QUESTIONS = {"tuned": "both tuned", "default": "both at defaults", "matched": "bytes matched", "gain": "gained by tuning"}
@@ -24,7 +24,7 @@ def pair_table(tuning: Tuning) -> Table:
                 "question": QUESTIONS[pair.question],
                 "arms": f"{pair.candidate} / {pair.baseline}",
                 "ratio": ratio(pair.ratio.value),
-                "interval": _bounds(pair.ratio.bounds),
+                "interval": bounds_text(pair.ratio.ci_low, pair.ratio.ci_high),
                 "verdict": Entry(text=pair.verdict, kind=pair.verdict),
             }
         )
@@ -48,7 +48,7 @@ def settings_table(tuning: Tuning) -> Table:
                 "default": value_text(one.default),
                 "tuned": "left" if is_kept else value_text(value),
                 "effect": NONE if is_kept else ratio(effect.value),
-                "interval": NONE if is_kept else _bounds(effect.bounds),
+                "interval": NONE if is_kept else bounds_text(effect.ci_low, effect.ci_high),
             }
             rows.append(row(entries, group=arm.name))
     return Table(columns=columns(titles, numeric=["effect", "interval"]), rows=rows)
@@ -122,10 +122,6 @@ def _was_tried(arm: TunedArm, setting: SearchedSetting) -> bool:
     """Whether a trial that was timed had another value than the default's."""
     timed = [trial.options for trial in arm.trials if trial.log_ratio is not None]
     return any(options.get(setting.option, setting.default) != setting.default for options in timed)
-
-
-def _bounds(bounds: tuple[float, float] | None) -> str:
-    return f"{ratio(bounds[0])} to {ratio(bounds[1])}" if bounds else NONE
 
 
 def _chart(arm: TunedArm) -> Figure:

@@ -14,7 +14,6 @@ from reports.wording.causes import short_cause
 from reports.wording.comparison_sentences import (
     WIDE,
     control_sentence,
-    count,
     counts_words,
     cross_check_lines,
     first_line,
@@ -22,7 +21,7 @@ from reports.wording.comparison_sentences import (
     more_words,
 )
 from reports.wording.disturbances import load_lines, load_sentence
-from reports.wording.formatting import percent_apart, ratio
+from reports.wording.formatting import bounds_text, count, percent_apart
 from reports.wording.headlines import BAD, WITHHELD
 from reports.wording.script_sentences import culprit_lines, first_lines
 
@@ -57,7 +56,7 @@ class Candidate:
     @property
     def interval(self) -> str:
         """Both bounds, such as ``0.921 to 0.937``; empty without them."""
-        return "" if self.low is None or self.high is None else f"{ratio(self.low)} to {ratio(self.high)}"
+        return bounds_text(self.low, self.high, none="")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from reports.conclusions.training_results import FEWEST
 from reports.training_schema import ArmTraining, TrainingSummary
-from reports.wording.formatting import accuracy, percent, points, seconds, time_ratio
+from reports.wording.formatting import accuracy, count, percent, points, seconds, time_ratio
 
 MOST_NAMED = 3
 """Arms that a clause names."""
@@ -99,7 +99,7 @@ def training_findings(training: TrainingSummary) -> list[str]:
 def _finding(arm: ArmTraining, training: TrainingSummary) -> str:
     if arm.difference is None:
         return f"{arm.name}: no accuracy to compare with {training.reference}'s" + (f" ({arm.note})" if arm.note else "")
-    figures = f"{points(arm.difference)} percentage points from {training.reference}, {_count(arm.pairs, 'seed')}"
+    figures = f"{points(arm.difference)} percentage points from {training.reference}, {count(arm.pairs, 'seed')}"
     verdict = {"same": "the same accuracy", "differs": "another accuracy", "undecided": "undecided", None: ""}[arm.convergence]
     why = f"; {arm.note}" if arm.note else ""
     words = f"{arm.name} ends with {accuracy(arm.final_top1)}, {figures}: {verdict}{why}"
@@ -109,7 +109,7 @@ def _finding(arm: ArmTraining, training: TrainingSummary) -> str:
     words += f"; its time to {target} is {time_ratio(arm.time_ratio)} of {training.baseline}'s"
     if arm.time_unpaired:
         words += (
-            f" with the {_count(arm.time_pairs, 'seed')} with which both reached it; with {arm.time_unpaired} one of them did not, "
+            f" with the {count(arm.time_pairs, 'seed')} with which both reached it; with {arm.time_unpaired} one of them did not, "
             "so there is no interval"
         )
     if arm.epoch_share is not None:
@@ -126,7 +126,7 @@ def training_warnings(training: TrainingSummary) -> list[str]:
         )
     started = max((len(arm.by_seed) for arm in training.arms), default=0)
     found += [
-        f"{arm.name} trained to the end with {arm.seeds} of {_count(started, 'seed')}"
+        f"{arm.name} trained to the end with {arm.seeds} of {count(started, 'seed')}"
         for arm in training.arms
         if arm.seeds < started
     ]
@@ -160,7 +160,7 @@ def training_method(training: TrainingSummary) -> list[str]:
 
 def _figures(arm: ArmTraining) -> str:
     """Final accuracy and on how many seeds it rests."""
-    return f"{accuracy(arm.final_top1)} of held-out samples, {_count(arm.seeds, 'seed')}" if arm.final_top1 else "no accuracy"
+    return f"{accuracy(arm.final_top1)} of held-out samples, {count(arm.seeds, 'seed')}" if arm.final_top1 else "no accuracy"
 
 
 def _names(arms: Sequence[ArmTraining]) -> str:
@@ -169,7 +169,3 @@ def _names(arms: Sequence[ArmTraining]) -> str:
 
 def _reach(arms: Sequence[ArmTraining]) -> str:
     return "reaches" if len(arms) == 1 else "reach"
-
-
-def _count(number: int, one: str) -> str:
-    return f"{number} {one}{'' if number == 1 else 's'}"
