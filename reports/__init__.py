@@ -10,7 +10,6 @@ from measurement.plans.plan import EVENTS
 from measurement.registry import Registry
 
 if TYPE_CHECKING:
-    from measurement.records.record import Manifest
     from measurement.records.results import ResultsFolder
     from reports.base import Report
     from reports.regressions.measured import Earlier
@@ -59,7 +58,7 @@ def conclude(folder: ResultsFolder, *, link_rates: Sequence[int] = ()) -> Compar
         records,
         steps,
         host_use=host_use,
-        manifest=_manifest(folder),
+        manifest=folder.manifest(),
         losses=losses,
         traces=folder.traces(),
         link_rates=link_rates,
@@ -174,8 +173,3 @@ def make_reports(references: Sequence[str] | None) -> list[Report]:
             raise PlanError(lack)
         made.append(report)
     return made
-
-
-def _manifest(folder: ResultsFolder) -> Manifest | None:
-    """None where the comparison was cut off before it was written: the figures do not need it."""
-    return folder.read_manifest() if folder.manifest_path.is_file() else None

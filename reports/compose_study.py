@@ -37,9 +37,8 @@ def conclude_study(folder: ResultsFolder, *, points: bool = False) -> Study:
     plan = folder.read_plan()
     if not plan.points:
         raise RecordError(f"'{folder.root}' holds no study: its plan has no points")
-    manifest = folder.read_manifest() if folder.manifest_path.is_file() else None
     compared = {name: _comparison(folder.point(name), write=points) for name in plan.points}
-    return study_of(plan, compared, comparison_id=folder.root.name, manifest=manifest)
+    return study_of(plan, compared, comparison_id=folder.root.name, manifest=folder.manifest())
 
 
 def study_of(

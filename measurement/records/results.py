@@ -155,6 +155,10 @@ class ResultsFolder:
         """Replace the manifest."""
         write_result(self.manifest_path, manifest.model_dump_json(indent=1))
 
+    def manifest(self) -> Manifest | None:
+        """The manifest; None where the comparison was cut off before it was written: the figures do not need it."""
+        return self.read_manifest() if self.manifest_path.is_file() else None
+
     def read_manifest(self) -> Manifest:
         """The manifest, brought up to date.
 

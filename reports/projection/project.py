@@ -69,13 +69,10 @@ def _usable(series: Series) -> list[int]:
     return [ranks for ranks in series.samples_per_s if ranks >= series.ranks_per_host]
 
 
-def _several(series: Series) -> list[int]:
-    return [ranks for ranks in series.samples_per_s if ranks > series.ranks_per_host]
-
-
 def _too_little(series: Series) -> str | None:
     """Why these sizes say too little, and what to measure; None where they are enough."""
-    per_host, sizes, several = series.ranks_per_host, list(series.samples_per_s), _several(series)
+    per_host, sizes = series.ranks_per_host, list(series.samples_per_s)
+    several = [ranks for ranks in sizes if ranks > per_host]
     if not sizes:
         return "no size is left to fit; give a larger --fit-up-to"
     partly = [ranks for ranks in several if ranks % per_host]

@@ -34,14 +34,9 @@ EXPLANATION = (
 def projection_table(projection: Projection) -> Table:
     """Every prediction, in groups by series."""
     rows = [_row(one, prediction) for one in projection.series for prediction in one.predictions]
-    titles = {
-        name: title for name, title in TITLES.items() if name != "measured" or any(p.measured for p in _predictions(projection))
-    }
-    return Table(columns=columns(titles, numeric=NUMERIC, wraps=["series"]), rows=rows)
-
-
-def _predictions(projection: Projection) -> list[Prediction]:
-    return [prediction for one in projection.series for prediction in one.predictions]
+    was_measured = any(prediction.measured for one in projection.series for prediction in one.predictions)
+    found = Table(columns=columns(TITLES, numeric=NUMERIC, wraps=["series"]), rows=rows)
+    return found if was_measured else found.without("measured")
 
 
 def _row(one: SeriesProjection, prediction: Prediction) -> Row:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from reports.conclusions.step_terms import TERMS
-from reports.schema import Comparison, Estimate, ThreadFigures
+from reports.schema import Comparison, Estimate
 from reports.tables.table import Entry, Table, columns, row
 from reports.wording.causes import TERM_NAMES
 from reports.wording.formatting import NONE, milliseconds, step_shares, with_interval
@@ -51,16 +49,15 @@ def threads_table(comparison: Comparison) -> Table:
     """One row per arm and kind of block: what the training thread and the library's threads did in a step, in milliseconds."""
     figures = {"running": "training thread runs", "runnable": "waits for a core", "library": "library's threads run"}
     rows = [
-        row({"arm": arm.name, "kind": words, **_threads(found, figures)}, group=arm.name)
+        row(
+            {"arm": arm.name, "kind": words} | {name: milliseconds_entry(getattr(found, f"{name}_s")) for name in figures},
+            group=arm.name,
+        )
         for arm in comparison.arms
         for kind, words in KINDS.items()
         if (found := arm.threads_s.get(kind)) is not None
     ]
     return Table(columns=columns({"arm": "ms per step", "kind": "blocks", **figures}, numeric=figures), rows=rows)
-
-
-def _threads(found: ThreadFigures, names: Iterable[str]) -> dict[str, str | Entry]:
-    return {name: milliseconds_entry(getattr(found, f"{name}_s")) for name in names}
 
 
 def causes_table(comparison: Comparison) -> Table:

@@ -8,7 +8,7 @@ from reports.charts.frame import Figure, base_layout, error_bars, rule
 from reports.formats.html import render_page
 from reports.tables.table import Entry, Table, columns, row
 from reports.tuning.compose_tuning import pair_words
-from reports.tuning.tuning_schema import TUNED, SearchedSetting, SettingEffect, TunedArm, TunedPair, Tuning
+from reports.tuning.tuning_schema import TUNED, SearchedSetting, TunedArm, TunedPair, Tuning
 from reports.wording.formatting import NONE, bounds_text, percent, ratio
 
 HEIGHT_PX = 360
@@ -131,18 +131,15 @@ def _chart(arm: TunedArm) -> Figure:
     layout["yaxis"] |= {"title": {"text": "throughput / default"}, "automargin": True}
     rule(layout, y=1.0, colour="@muted")
     defaults = {one.option: one.default for one in arm.settings}
+    ticks = [value_text(one.value) + " (default)" * (one.value == defaults[one.option]) for one in effects]
     taken = [arm.best.get(one.option, defaults[one.option]) == one.value for one in effects]
     trace = {
         "type": "scatter",
         "mode": "markers",
-        "x": [[one.option for one in effects], [_tick(one, defaults) for one in effects]],
+        "x": [[one.option for one in effects], ticks],
         "y": [one.ratio.value for one in effects],
         "error_y": error_bars([one.ratio for one in effects], thickness=1.2, width=4),
         "marker": {"size": 9, "color": "@arm-0", "symbol": ["circle" if one else "circle-open" for one in taken]},
         "hovertemplate": "%{x}: %{y:.3f}<extra></extra>",
     }
     return {"data": [trace], "layout": layout}
-
-
-def _tick(effect: SettingEffect, defaults: dict[str, Any]) -> str:
-    return value_text(effect.value) + (" (default)" if effect.value == defaults[effect.option] else "")

@@ -281,7 +281,10 @@ def warnings(
         looks: see ``measurement.records.record.Manifest``.
         remedies: see ``Comparison``.
     """
-    found = [f"{arm.name} was interrupted; what it had measured counts{_ungated(arm)}" for arm in arms if not arm.complete]
+    found = []
+    for arm in (arm for arm in arms if not arm.complete):
+        ungated = ", though no launch of it came to the parity gate" if arm.parity is None else ""
+        found.append(f"{arm.name} was interrupted; what it had measured counts{ungated}")
     for arm in arms:
         if arm.status not in ("ok", "not measured") and arm.launches:
             lost = len({error.launch for error in arm.errors})
@@ -302,10 +305,6 @@ def warnings(
     found += chance_lines(results, comparisons=len(cases), kind="cases", confidence=plan.measurement.confidence)
     cautions = dict.fromkeys(CAUTIONS[result.caution] for result in results if result.caution)
     return [*found, *run_lines(results), *_looks(looks, plan), *cautions]
-
-
-def _ungated(arm: ArmSummary) -> str:
-    return ", though no launch of it came to the parity gate" if arm.parity is None else ""
 
 
 def chance_lines(

@@ -100,19 +100,16 @@ def _of_comparison(comparison: Comparison) -> FirstScreen:
         candidates = [_by_case(arms[name], comparison) for name in names]
     else:
         candidates = [_candidate(arms[name], results.get(name), cause=_convergence(name, comparison)) for name in names]
+    differs = any(one.severity != "note" for one in comparison.configuration_differences)  # in more than comes with a library
+    culprit = culprit_lines(comparison)[:1] if differs else []
     return FirstScreen(
         headline=comparison.headline,
         candidates=candidates,
         marks=_marks(comparison.arms, comparison.results, control=comparison.control, of=comparison),
         compared=_compared(comparison),
-        alike=[comparison.equality.sentence, *_first_culprit(comparison)] if comparison.equality else [],
+        alike=[comparison.equality.sentence, *culprit] if comparison.equality else [],
         next_step=_next_step(comparison),
     )
-
-
-def _first_culprit(comparison: Comparison) -> list[str]:
-    """The most important difference of scripts; none where all come with their libraries."""
-    return culprit_lines(comparison)[:1] if any(one.severity != "note" for one in comparison.configuration_differences) else []
 
 
 def _candidate(arm: ArmSummary, result: RatioSummary | None, *, point: str = "", cause: str = "") -> Candidate:

@@ -69,7 +69,8 @@ def headline(points: Sequence[StudyPoint], plan: Plan) -> str:
         numbers = [f"{len(places)}" for places in where.values()]
         numbers[0] += f" of {len(known)} points"
         said = [f"{lead} at {number}" for lead, number in zip(where, numbers, strict=True)]
-    return _capital(fitting([*said, *winners]), plan)
+    sentence = fitting([*said, *winners])
+    return sentence if sentence.startswith(tuple(plan.arms)) else sentence[0].upper() + sentence[1:]
 
 
 def _lead(who: Sequence[str], plan: Plan) -> str:
@@ -77,11 +78,6 @@ def _lead(who: Sequence[str], plan: Plan) -> str:
     if plan.baseline in who:
         return f"no arm beats {plan.baseline}"
     return f"{who[0]} is fastest" if len(who) == 1 else f"{listed(who)} are tied as fastest"
-
-
-def _capital(sentence: str, plan: Plan) -> str:
-    """Begin a sentence with a capital, unless it begins with an arm's name."""
-    return sentence if sentence.startswith(tuple(plan.arms)) else sentence[0].upper() + sentence[1:]
 
 
 def findings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:

@@ -92,7 +92,9 @@ def training_findings(training: TrainingSummary) -> list[str]:
     """Accuracy, then time; then a sentence per arm beside the reference, in the plan's order."""
     reference = training.arm(training.reference)
     times = time_sentence(training) if training.settings.target_accuracy else ""
-    first = [sentence for sentence in ("; ".join(_convergence(training, _figures(reference))), times) if sentence]
+    top1 = reference.final_top1
+    figures = f"{accuracy(top1)} of held-out samples, {count(reference.seeds, 'seed')}" if top1 else "no accuracy"
+    first = [sentence for sentence in ("; ".join(_convergence(training, figures)), times) if sentence]
     return [*first, *(_finding(arm, training) for arm in training.arms if arm.name != training.reference)]
 
 
@@ -156,11 +158,6 @@ def training_method(training: TrainingSummary) -> list[str]:
         "mean of ratios seed by seed, with the t interval of their logarithms; no interval where a seed reached the target with "
         "one arm only.",
     ]
-
-
-def _figures(arm: ArmTraining) -> str:
-    """Final accuracy and on how many seeds it rests."""
-    return f"{accuracy(arm.final_top1)} of held-out samples, {count(arm.seeds, 'seed')}" if arm.final_top1 else "no accuracy"
 
 
 def _names(arms: Sequence[ArmTraining]) -> str:
