@@ -196,11 +196,10 @@ class JsonReport(Report):
 
     file_name = "comparison.json"
 
-    def render(self, comparison: Comparison) -> bytes:
+    def render(self, comparison: Comparison | Study) -> bytes:
         return (comparison.model_dump_json(indent=1) + "\n").encode()
 
-    def render_study(self, study: Study) -> bytes:
-        return (study.model_dump_json(indent=1) + "\n").encode()
+    render_study = render
 
 
 class CurvesReport(Report):
