@@ -20,9 +20,7 @@ from reports.wording.study_sentences import base_words, findings, headline, warn
 def write_study(folder: ResultsFolder, *, points: bool = False) -> Study:
     """Rebuild a study's reports from the records of its points.
 
-    Args:
-        folder: of the study.
-        points: rebuild the reports of the points, too.
+    ``points``: those of its points, too.
 
     Raises:
         RecordError: a folder is damaged, or no study's.
@@ -46,11 +44,7 @@ def study_of(
 ) -> Study:
     """A study from the comparisons at its points.
 
-    Args:
-        plan: with points.
-        compared: by point, all of the plan's; None where nothing was measured.
-        comparison_id: of the study.
-        manifest: None where no driver ran it.
+    ``compared``: by point; None where nothing was measured. ``manifest``: None where no driver ran it.
     """
     found = [_point(plan, name, compared[name], manifest) for name in plan.points]
     for point in found:

@@ -24,10 +24,7 @@ FOLLOWS_FROM_SIZE = ("placement", *BATCH)
 def require_equal_conditions(runs: Sequence[Run], arms: Mapping[ArmKey, str], allowed: Sequence[str]) -> list[str]:
     """Refuse runs that train something else, or on other conditions.
 
-    Args:
-        runs: of one world size or of several, of which those of one size are compared with each other.
-        arms: their names.
-        allowed: fields that may differ, with all that stands below them.
+    Runs of one world size are compared with each other. ``allowed``: fields that may differ, with all that stands below them.
 
     Returns:
         What differs and was allowed, a sentence for each field; and in which versions and sources arms differ that were named.

@@ -127,9 +127,7 @@ def loading_table(record: LoaderRecord, need: LoaderDemand | None = None) -> Ric
 def rich_table(table: Table, *, once_per_group: str | None = None) -> RichTable:
     """A table in its shorter words, with a line between groups.
 
-    Args:
-        table: to show.
-        once_per_group: a column whose entry is shown in the first row of each group only.
+    ``once_per_group``: a column whose entry is shown in the first row of each group only.
     """
     made = _frame()
     for column in table.columns:

@@ -28,12 +28,8 @@ def project(
 ) -> Projection:
     """Project every series that allows it.
 
-    Args:
-        series: with all their sizes.
-        to: numbers of ranks.
-        source: where the figures come from.
-        fit_up_to: larger sizes are left out, and shown beside what is predicted for them.
-        pairs: names of two series each, whose ratio is projected, too.
+    Sizes beyond ``fit_up_to`` are left out, and shown beside what is predicted for them. ``pairs``: of series whose ratio is
+    projected.
     """
     found = [_project_one(one, to, fit_up_to) for one in series]
     grown = {one.series: growth for one, growth in found if growth}

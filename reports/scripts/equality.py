@@ -113,10 +113,7 @@ def judge_equality(
 ) -> Equality:
     """Hold every arm of scripts against the baseline.
 
-    Args:
-        plan: its baseline, control and ``scripts``.
-        records: of all launches and arms.
-        losses: by launch and arm (``measurement.records.results.ResultsFolder.losses``); None: not known.
+    ``losses``: by launch and arm (``measurement.records.results.ResultsFolder.losses``); None: not known.
     """
     firsts = {(one.launch, one.arm): ScriptArm.of(one).first for one in records if one.scripts}
     others = [arm for arm in plan.compared_arms() if arm != plan.baseline]

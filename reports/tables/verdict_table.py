@@ -53,9 +53,7 @@ def arm_columns(unit: str, confidence: float) -> list[Column]:
 def arm_entries(arm: ArmSummary, result: RatioSummary | None) -> dict[str, Entry]:
     """Status, figures and verdict of an arm.
 
-    Args:
-        arm: the arm.
-        result: its ratio to the baseline; None for the baseline itself, and where there is none.
+    ``result``: its ratio to the baseline; None for the baseline itself, and where there is none.
     """
     speed, is_baseline = arm.throughput_per_s, arm.role == "baseline"
     rate_text = f"{rate(speed)} ({rate_interval(speed)})" if speed and speed.ci_low is not None else rate(speed)

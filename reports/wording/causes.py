@@ -100,9 +100,7 @@ def _bounds(difference: Estimate) -> str:
 def limit_sentence(shares: Mapping[str, StepShares], *, hosts: int) -> str | None:
     """What limits each arm; arms with the same limit are named together. No full stop at the end; None without arms.
 
-    Args:
-        shares: by arm; the control left out, which is the baseline once more.
-        hosts: that the ranks ran on; on one of them no network lies between.
+    ``shares``: without the control's. ``hosts``: on a single one no network lies between.
     """
     found = {name: bottleneck_of(own) for name, own in shares.items()}
     parts = []

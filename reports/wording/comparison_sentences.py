@@ -272,15 +272,7 @@ def _control_by_case(controls: Sequence[RatioSummary]) -> str:
 def warnings(
     plan: Plan, arms: Sequence[ArmSummary], results: Sequence[RatioSummary], looks: Sequence[int], remedies: Sequence[str]
 ) -> list[str]:
-    """What a reader must know before believing the figures.
-
-    Args:
-        plan: whose question the figures answer.
-        arms: those of the comparison.
-        results: all ratios.
-        looks: see ``measurement.records.record.Manifest``.
-        remedies: see ``Comparison``.
-    """
+    """What a reader must know before believing the figures."""
     found = []
     for arm in (arm for arm in arms if not arm.complete):
         ungated = ", though no launch of it came to the parity gate" if arm.parity is None else ""
@@ -312,11 +304,7 @@ def chance_lines(
 ) -> list[str]:
     """How many false verdicts a report that holds many comparisons must be expected to have, beside how many verdicts it has.
 
-    Args:
-        results: of all of them.
-        comparisons: how many there are.
-        kind: what each is one of.
-        confidence: with which the intervals of each hold together.
+    ``confidence``: with which the intervals of each hold together.
     """
     if comparisons < 2:
         return []

@@ -131,10 +131,7 @@ def load_lines(arms: Sequence[ArmSummary]) -> list[str]:
 def page_fault_lines(arms: Sequence[ArmSummary], *, freed_memory: str, are_scripts: bool = False) -> list[str]:
     """That steps fault in pages, arm by arm, and what to do about it; none where they are few, or freed memory is kept.
 
-    Args:
-        arms: those of the comparison.
-        freed_memory: the plan's.
-        are_scripts: whether their own commands start them.
+    ``freed_memory``: the plan's.
     """
     found = {arm.name: (arm.page_faults, arm.step_time_s) for arm in arms if arm.page_faults and arm.step_time_s}
     matter = any(faults.most * PAGE_FAULT_S >= WORTH_TELLING_FAULTS * step_s["p50"] for faults, step_s in found.values())

@@ -175,11 +175,7 @@ def _marks(
 ) -> list[Mark]:
     """The four marks; the last one only where arms can be checked one at a time (``measurement.alone_every``).
 
-    Args:
-        arms: all of them.
-        results: their ratios.
-        control: what the control says.
-        of: the comparison that they are of; None: a study's point, of which less is kept.
+    ``of``: the comparison that they are of; None: a study's point, of which less is kept.
     """
     never_alone = of is not None and (of.are_scripts or of.training is not None or bool(of.cases))
     return [
