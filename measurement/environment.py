@@ -8,6 +8,7 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 
+from measurement.conditions.disturbing_variables import TABLE
 from measurement.errors import PlanError
 
 STEERING = (
@@ -15,13 +16,8 @@ STEERING = (
     *("HOROVOD_", "NCCL_", "GLOO_", "OMPI_MCA_", "UCX_", "FI_", "LOADEDMODULES"),
 )
 """Variables that begin so change how fast a rank is: they go to every host, and into records."""
-DISTURBING = (
-    *("PYTHONDEVMODE", "PYTHONMALLOC", "PYTHONOPTIMIZE", "PYTHONPERFSUPPORT", "PYTHONPROFILEIMPORTTIME", "PYTHONTRACEMALLOC"),
-    *("PYTHONVERBOSE", "PYTHONWARNINGS", "PYTORCH_NO_CUDA_MEMORY_CACHING", "TORCHDYNAMO_DISABLE", "NVIDIA_TF32_OVERRIDE"),
-    *("LD_PRELOAD", "LD_AUDIT", "LD_DEBUG", "GLOG_v", "GOMP_CPU_AFFINITY", "ONEDNN_VERBOSE", "DNNL_VERBOSE", "NVTX_INJECTION"),
-    *("KINETO_USE_DAEMON", "COVERAGE_PROCESS_START"),
-)
-"""Others of ``conditions.disturbing_variables``: they go into records, but to no other host."""
+DISTURBING = tuple(name for one in TABLE if not (name := one.name.removesuffix("*")).startswith(STEERING))
+"""Others that may disturb: they go into records, but to no other host."""
 BESIDES = (
     *("HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "LANG", "LANGUAGE", "LC_"),
     *("TMPDIR", "TEMP", "TMP", "XDG_", "HOSTNAME", "PWD"),

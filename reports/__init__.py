@@ -10,7 +10,6 @@ from measurement.plans.plan import EVENTS
 from measurement.registry import Registry
 
 if TYPE_CHECKING:
-    from measurement.records.record import Manifest
     from measurement.records.results import ResultsFolder
     from reports.base import Report
     from reports.regressions.measured import Earlier
@@ -38,9 +37,7 @@ REGISTRY = Registry(
 def conclude(folder: ResultsFolder, *, link_rates: Sequence[int] = ()) -> Comparison:
     """The comparison, from the records of a results folder; writes nothing.
 
-    Args:
-        folder: of the comparison.
-        link_rates: bits per second of links to answer "what if" for.
+    ``link_rates``: bits per second of links to answer "what if" for.
 
     Raises:
         RecordError: the folder is missing or damaged, or holds no record.
@@ -59,7 +56,7 @@ def conclude(folder: ResultsFolder, *, link_rates: Sequence[int] = ()) -> Compar
         records,
         steps,
         host_use=host_use,
-        manifest=_manifest(folder),
+        manifest=folder.manifest(),
         losses=losses,
         traces=folder.traces(),
         link_rates=link_rates,
@@ -69,11 +66,7 @@ def conclude(folder: ResultsFolder, *, link_rates: Sequence[int] = ()) -> Compar
 def write_reports(folder: ResultsFolder, *, earlier: Earlier | None = None) -> Comparison:
     """Rebuild from the records the reports that the plan names, if they have content. The same records give the same bytes.
 
-    Trackers are told afterwards, by ``send_reports``.
-
-    Args:
-        folder: of the comparison.
-        earlier: the result that it is held against; None: none.
+    Trackers are told afterwards, by ``send_reports``. ``earlier``: the result that it is held against.
 
     Raises:
         RecordError: the folder is missing or damaged, or holds no record.
@@ -155,8 +148,7 @@ def make_report(reference: str) -> Report:
 def make_reports(references: Sequence[str] | None) -> list[Report]:
     """The reports to make, each a file of its own. ``json`` is always there: programs read it.
 
-    Args:
-        references: of a plan; None: all that are customary, installed plug-ins included.
+    ``references``: of a plan; None: all that are customary, installed plug-ins included.
 
     Raises:
         PlanError: one cannot be loaded or lacks what it needs, or two write the same file.
@@ -174,8 +166,3 @@ def make_reports(references: Sequence[str] | None) -> list[Report]:
             raise PlanError(lack)
         made.append(report)
     return made
-
-
-def _manifest(folder: ResultsFolder) -> Manifest | None:
-    """None where the comparison was cut off before it was written: the figures do not need it."""
-    return folder.read_manifest() if folder.manifest_path.is_file() else None

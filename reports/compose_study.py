@@ -20,9 +20,7 @@ from reports.wording.study_sentences import base_words, findings, headline, warn
 def write_study(folder: ResultsFolder, *, points: bool = False) -> Study:
     """Rebuild a study's reports from the records of its points.
 
-    Args:
-        folder: of the study.
-        points: rebuild the reports of the points, too.
+    ``points``: those of its points, too.
 
     Raises:
         RecordError: a folder is damaged, or no study's.
@@ -37,9 +35,8 @@ def conclude_study(folder: ResultsFolder, *, points: bool = False) -> Study:
     plan = folder.read_plan()
     if not plan.points:
         raise RecordError(f"'{folder.root}' holds no study: its plan has no points")
-    manifest = folder.read_manifest() if folder.manifest_path.is_file() else None
     compared = {name: _comparison(folder.point(name), write=points) for name in plan.points}
-    return study_of(plan, compared, comparison_id=folder.root.name, manifest=manifest)
+    return study_of(plan, compared, comparison_id=folder.root.name, manifest=folder.manifest())
 
 
 def study_of(
@@ -47,11 +44,7 @@ def study_of(
 ) -> Study:
     """A study from the comparisons at its points.
 
-    Args:
-        plan: with points.
-        compared: by point, all of the plan's; None where nothing was measured.
-        comparison_id: of the study.
-        manifest: None where no driver ran it.
+    ``compared``: by point; None where nothing was measured. ``manifest``: None where no driver ran it.
     """
     found = [_point(plan, name, compared[name], manifest) for name in plan.points]
     for point in found:
@@ -79,10 +72,8 @@ def study_of(
 
 def _scaled(points: Sequence[StudyPoint], point: StudyPoint, arm: ArmSummary) -> ArmSummary:
     """The arm with its scaling and the name of what that is relative to; unchanged where there is none."""
-    base = scaling_base(points, arm.name)
-    if base is None or arm.throughput_per_s is None:
-        return arm
-    return with_scaling(arm, point, base).model_copy(update={"scaling_baseline": base_words(base)})
+    base = scaling_base(points, arm.name) if arm.throughput_per_s else None
+    return with_scaling(arm, point, base).model_copy(update={"scaling_baseline": base_words(base)}) if base else arm
 
 
 def _comparison(folder: ResultsFolder, *, write: bool) -> Comparison | None:

@@ -148,14 +148,7 @@ def summarise_spread(evidence: Evidence) -> SpreadFigures | None:
 
 
 def summarise_timings(plan: Plan, records: Sequence[LaunchRecord], steps: Steps, *, total_s: float | None) -> list[LaunchTiming]:
-    """Where the seconds of launches went.
-
-    Args:
-        plan: of the records.
-        records: of all arms, the floor's among them.
-        steps: theirs.
-        total_s: of all sessions; None: not known.
-    """
+    """Where the seconds of launches went. ``total_s``: of all sessions; None: not known."""
     launches: dict[int, list[LaunchRecord]] = {}
     for record in records:
         if plan.measurement.mode == "interleaved" and not record.alone and record.launch_s is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from measurement.conditions.conditions import CONDITIONS, MAY_DIFFER_BETWEEN_RUNS, condition_of
 from measurement.conditions.fairness import fairness_table
 from measurement.errors import PlanError
-from measurement.records.record import LaunchRecord, RankReport
+from measurement.records.record import LaunchRecord
 from reports.run_folders import ArmKey, Run
 
 QUESTION = tuple(condition.field for condition in CONDITIONS if condition.runs)
@@ -24,10 +24,7 @@ FOLLOWS_FROM_SIZE = ("placement", *BATCH)
 def require_equal_conditions(runs: Sequence[Run], arms: Mapping[ArmKey, str], allowed: Sequence[str]) -> list[str]:
     """Refuse runs that train something else, or on other conditions.
 
-    Args:
-        runs: of one world size or of several, of which those of one size are compared with each other.
-        arms: their names.
-        allowed: fields that may differ, with all that stands below them.
+    Runs of one world size are compared with each other. ``allowed``: fields that may differ, with all that stands below them.
 
     Returns:
         What differs and was allowed, a sentence for each field; and in which versions and sources arms differ that were named.
@@ -39,7 +36,8 @@ def require_equal_conditions(runs: Sequence[Run], arms: Mapping[ArmKey, str], al
     for run in runs:
         size = 0 if run.plan.training else run.plan.world_size
         by_size.setdefault(size, {}).setdefault(arms[run.kind], []).append(run)
-    differing, between = dict(_of_question(runs)), dict[str, dict[str, Any]]()
+    asked = (by_field(field, {run.name: getattr(run.plan, field) for run in runs}) for field in QUESTION)
+    differing, between = {field: values for found in asked for field, values in found}, dict[str, dict[str, Any]]()
     for by_arm in by_size.values():
         for same in by_arm.values():  # whose launches must agree in all that they report
             differing |= of_ranks(same, is_one_arm=True)
@@ -53,8 +51,9 @@ def require_equal_conditions(runs: Sequence[Run], arms: Mapping[ArmKey, str], al
     differing = {field: values for field, values in (between | differing).items() if field not in shown}
     refuse([told(field, values) for field, values in differing.items() if not is_allowed(field, allowed)])
     by_name = {run.name: arms[run.kind] for run in runs}
+    named_by = {field: {by_name[name]: value for name, value in values.items()} for field, values in shown.items()}
     return [
-        *(f"The runs that were named differ: {told(field, _by_arm(values, by_name))}" for field, values in shown.items()),
+        *(f"The runs that were named differ: {told(field, values)}" for field, values in named_by.items()),
         *(f"Compared although {told(field, values)} (--allow)" for field, values in differing.items()),
     ]
 
@@ -71,15 +70,6 @@ def _brought_by_versions(between: Mapping[str, Mapping[str, Any]], runs: Sequenc
     if "host.torch" not in between or len(classes) > 1:
         return set()
     return {field for field, values in between.items() if field.startswith("optimizer.") and None in values.values()}
-
-
-def _by_arm(values: Mapping[str, Any], by_name: Mapping[str, str]) -> dict[str, Any]:
-    return {by_name[name]: value for name, value in values.items()}
-
-
-def _of_question(runs: Sequence[Run]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for field in QUESTION:
-        yield from by_field(field, {run.name: getattr(run.plan, field) for run in runs})
 
 
 def by_field(field: str, values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -107,13 +97,11 @@ def of_ranks(runs: Sequence[Run], *, is_one_arm: bool) -> dict[str, dict[str, An
 
 def _as_condition(run: Run, *, role: str) -> LaunchRecord:
     """The record as ``fairness_table`` is to see it: under the run's name, cores counted and hosts numbered."""
-    ranks = [rank.model_copy(update={"affinity": [len(rank.affinity)], "host": _placed(rank)}) for rank in run.record.ranks]
+    ranks = [
+        rank.model_copy(update={"affinity": [len(rank.affinity)], "host": f"host {rank.node_rank}"}) for rank in run.record.ranks
+    ]
     nothing = {"workload": "", "workload_options": {}}  # which are compared by themselves, and ask for nothing else
     return run.record.model_copy(update={"arm": run.name, "role": role, "ranks": ranks, **nothing})
-
-
-def _placed(rank: RankReport) -> str:
-    return f"host {rank.node_rank}"
 
 
 def is_allowed(field: str, allowed: Sequence[str]) -> bool:

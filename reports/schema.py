@@ -508,9 +508,15 @@ class RatioSummary(Stored):
     """The pairs, column by column: launch, turn, round, log_ratio, disturbed (by foreign load)."""
 
     @property
+    def ratio(self) -> Estimate | None:
+        """``throughput_ratio`` with its interval; None where nothing was timed."""
+        value = self.throughput_ratio
+        return None if value is None else Estimate(value=value, ci_low=self.ci_low, ci_high=self.ci_high)
+
+    @property
     def control_failed(self) -> bool:
         """Whether this is the control and its interval excludes 1."""
-        return self.role == "control" and Estimate(value=1.0, ci_low=self.ci_low, ci_high=self.ci_high).excludes(1.0)
+        return self.role == "control" and self.ratio is not None and self.ratio.excludes(1.0)
 
 
 class WhatIfArm(Stored):

@@ -38,7 +38,7 @@ class ConfigurationDifference(Stored):
 class StartEquality(Stored):
     """Parameters and buffers before the first step, beside the baseline's."""
 
-    verdict: Literal["equal", "equal up to rounding", "another start", "not compared"]
+    verdict: Literal["equal", "equal up to rounding", "another start", "not compared"] = "not compared"
     distance: float | None = None
     """Relative to the baseline's parameters."""
     names: list[str] = []
@@ -52,7 +52,7 @@ class StartEquality(Stored):
 class GradientEquality(Stored):
     """Gradients of the first step after the exchange, beside the baseline's."""
 
-    verdict: Nearness
+    verdict: Nearness = "not compared"
     distance: float | None = None
     """Relative to the baseline's gradients."""
     tolerance: float | None = None
@@ -65,7 +65,7 @@ class GradientEquality(Stored):
 class ParameterEquality(Stored):
     """Parameters after each of the compared steps, beside the baseline's."""
 
-    verdict: Nearness
+    verdict: Nearness = "not compared"
     distances: list[float] = []
     """After each step, relative to what the steps until then changed."""
     tolerance: float | None = None

@@ -38,11 +38,7 @@ class ConcludedRuns:
 def conclude_runs(runs: Sequence[Run], *, name: str, baseline: str | None = None, allowed: Sequence[str] = ()) -> ConcludedRuns:
     """Compare runs.
 
-    Args:
-        runs: at least one.
-        name: of the comparison.
-        baseline: an arm's name; None: the arm of the first run.
-        allowed: fields that may differ, with all that stands below them.
+    ``baseline``: an arm's name, else that of the first run. ``allowed``: fields that may differ, with all that stands below them.
 
     Raises:
         PlanError: the runs are not of one question, or there is no such baseline.

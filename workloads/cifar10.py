@@ -66,12 +66,7 @@ class Cifar10(SGDTrained):
         return [*resized, v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, DEVIATION)]
 
     def _read(self, names: Sequence[str]) -> Dataset[Sample]:
-        files = self._expected().require(partial(fetch, "CIFAR10", self.options.data_dir) if self.options.download else None)
-        images, labels = zip(*(first_whole(files[name], partial(read_batch, member=name)) for name in names), strict=True)
-        return TensorDataset(torch.cat(images), torch.cat(labels))  # type: ignore[return-value]
-
-    def _expected(self) -> Expected:
-        return Expected(
+        expected = Expected(
             workload="cifar10",
             root=self.options.data_dir,
             inside=FOLDERS,
@@ -79,3 +74,6 @@ class Cifar10(SGDTrained):
             archives=("cifar-10-python.tar.gz", "cifar-10-binary.tar.gz"),
             remedy="set data_dir to where it lies, or download: true to fetch it through torchvision",
         )
+        files = expected.require(partial(fetch, "CIFAR10", self.options.data_dir) if self.options.download else None)
+        images, labels = zip(*(first_whole(files[name], partial(read_batch, member=name)) for name in names), strict=True)
+        return TensorDataset(torch.cat(images), torch.cat(labels))  # type: ignore[return-value]

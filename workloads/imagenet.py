@@ -88,9 +88,8 @@ class Imagenet(SGDTrained):
     def _classes(self) -> list[str]:
         """List the folders in ``train/``; ``val/`` must have the same."""
         train, val = (self._names(part) for part in PARTS)
-        different = [
-            f"only in {part}/: {first_few(sorted(one - other))}" for part, one, other in _each_way(train, val) if one - other
-        ]
+        each_way = (("train", train - val), ("val", val - train))
+        different = [f"only in {part}/: {first_few(sorted(alone))}" for part, alone in each_way if alone]
         if different:
             raise PlanError(f"'{self.options.data_dir}' has other classes in val/ than in train/: {'; '.join(different)}")
         return sorted(train)
@@ -173,7 +172,3 @@ def _fixed() -> list[Any]:
     from torchvision.transforms import v2
 
     return [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, DEVIATION)]
-
-
-def _each_way(train: set[str], val: set[str]) -> list[tuple[str, set[str], set[str]]]:
-    return [("train", train, val), ("val", val, train)]

@@ -44,18 +44,16 @@ class Mnist(SGDTrained):
         return self._read("t10k")
 
     def _read(self, part: str) -> Dataset[Sample]:
-        files = self._expected().require(partial(fetch, "MNIST", self.options.data_dir) if self.options.download else None)
-        images, labels = (files[f"{part}-{kind}"] for kind in KINDS)
-        return read_images(images, labels)
-
-    def _expected(self) -> Expected:
-        return Expected(
+        expected = Expected(
             workload="mnist",
             root=self.options.data_dir,
             inside=("MNIST/raw", "raw", "."),
-            names=tuple(f"{part}-{kind}" for part in ("train", "t10k") for kind in KINDS),
+            names=tuple(f"{one}-{kind}" for one in ("train", "t10k") for kind in KINDS),
             remedy="set data_dir to where it lies, or download: true to fetch it through torchvision",
         )
+        files = expected.require(partial(fetch, "MNIST", self.options.data_dir) if self.options.download else None)
+        images, labels = (files[f"{part}-{kind}"] for kind in KINDS)
+        return read_images(images, labels)
 
 
 def read_images(images_files: Sequence[Path], labels_files: Sequence[Path]) -> Dataset[Sample]:

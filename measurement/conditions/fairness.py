@@ -101,8 +101,11 @@ def _follows_from_ranks(field: str, records: Sequence[LaunchRecord], values: Map
 def _flatten(record: LaunchRecord) -> dict[str, Any]:
     """Return an arm's values by field; where its ranks differ, the list by rank."""
     per_rank = [_flatten_rank(rank) for rank in record.ranks]
-    fields = dict.fromkeys(field for values in per_rank for field in values)
-    return {field: _one_or_all([values.get(field) for values in per_rank]) for field in fields}
+    found = {}
+    for field in dict.fromkeys(field for values in per_rank for field in values):
+        values = [own.get(field) for own in per_rank]
+        found[field] = values[0] if all(value == values[0] for value in values) else values
+    return found
 
 
 def _flatten_rank(rank: RankReport) -> dict[str, Any]:
@@ -112,7 +115,3 @@ def _flatten_rank(rank: RankReport) -> dict[str, Any]:
         parts = {f"{one.name}.{name}": part for name, part in value.items()} if isinstance(value, dict) else {one.name: value}
         found |= parts
     return found
-
-
-def _one_or_all(values: list[Any]) -> Any:
-    return values[0] if all(value == values[0] for value in values) else values

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel
 
 from measurement.errors import PlanError, cut, quoted
 from measurement.files import read_text
@@ -108,12 +107,8 @@ def _of_bounded_size(root: yaml.Node) -> yaml.Node:
 
 def check_plan(content: Mapping[str, Any], *, source: str, elsewhere: OptionsElsewhere = dict) -> Plan:
     """Validate plain values as a plan; one PlanError names every value that is not accepted."""
-    return checked(Plan, content, source=f"plan '{source}'", elsewhere=lambda: {**_inside(Plan), **elsewhere()})
-
-
-def _inside(model: type[BaseModel]) -> dict[str, str]:
-    """The options of a model's sections."""
-    return {name: f"under '{section}'" for section in model.model_fields for name in fields_at(model, [section])}
+    inside = {name: f"under '{section}'" for section in Plan.model_fields for name in fields_at(Plan, [section])}
+    return checked(Plan, content, source=f"plan '{source}'", elsewhere=lambda: {**inside, **elsewhere()})
 
 
 def _override(content: dict[str, Any], override: str) -> None:

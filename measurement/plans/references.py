@@ -24,14 +24,11 @@ def placed_beside(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     found = {key: _placed(value, key, folder) for key, value in content.items()}
     for section in ("arms", "points"):
         if isinstance(found.get(section), Mapping):
-            found[section] = {name: _inner(part, folder) for name, part in found[section].items()}
+            parts = found[section].items()
+            found[section] = {name: placed_beside(part, folder) if isinstance(part, Mapping) else part for name, part in parts}
     if isinstance(found.get("reports"), list):
         found["reports"] = [_placed(one, "report", folder, kinds=("report",)) for one in found["reports"]]
     return found
-
-
-def _inner(part: Any, folder: Path) -> Any:
-    return placed_beside(part, folder) if isinstance(part, Mapping) else part
 
 
 def _placed(value: Any, key: str, folder: Path, *, kinds: tuple[str, ...] = KINDS) -> Any:

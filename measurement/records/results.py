@@ -155,6 +155,10 @@ class ResultsFolder:
         """Replace the manifest."""
         write_result(self.manifest_path, manifest.model_dump_json(indent=1))
 
+    def manifest(self) -> Manifest | None:
+        """The manifest; None where the comparison was cut off before it was written: the figures do not need it."""
+        return self.read_manifest() if self.manifest_path.is_file() else None
+
     def read_manifest(self) -> Manifest:
         """The manifest, brought up to date.
 
@@ -196,10 +200,8 @@ class ResultsFolder:
         path = self.launch_folder(record.launch, record.arm) / LOSSES_FILE
         if not path.is_file():
             return step_tables.empty(LOSS_COLUMNS)
-        try:
+        with _readable(path, "remove it to report without it"):
             return step_tables.read_losses(path)
-        except (OSError, ValueError, KeyError) as error:
-            raise RecordError(f"'{path}' cannot be read: {cut(str(error))}; remove it to report without it") from error
 
     def records(self) -> list[LaunchRecord]:
         """All records, by launch and arm; a damaged one is an error, never a hole.
@@ -232,12 +234,8 @@ class ResultsFolder:
                     "measure that launch again"
                 )
             return
-        try:
+        with _readable(path, MEASURE_AGAIN):
             yield from step_tables.read_steps(path, record)
-        except (OSError, ValueError, KeyError, TypeError, ArithmeticError, NotImplementedError) as error:
-            raise RecordError(
-                f"'{path}' cannot be read: {cut(str(error))}; remove its folder to measure that launch again"
-            ) from error
 
     def host_use(self, records: Sequence[LaunchRecord]) -> pd.DataFrame:
         """What the hosts did during the blocks of these records: columns ``launch``, ``arm`` and ``HOST_COLUMNS``.
@@ -251,10 +249,8 @@ class ResultsFolder:
         for record in records:
             path = self.launch_folder(record.launch, record.arm) / HOSTS_FILE
             if path.is_file():
-                try:
+                with _readable(path, "remove it to report without it"):
                     found.append(step_tables.read_host_use(path, record))
-                except (OSError, ValueError, KeyError) as error:
-                    raise RecordError(f"'{path}' cannot be read: {cut(str(error))}; remove it to report without it") from error
         return step_tables.joined(found, step_tables.HOST_USE_TYPES)
 
 
@@ -284,6 +280,20 @@ def write_result(path: Path, content: bytes | str) -> None:
         ) from error
 
 
+MEASURE_AGAIN = "remove its folder to measure that launch again"
+DAMAGE = (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, ArithmeticError, NotImplementedError, RecursionError)
+"""What readers raise of files that are damaged, or of another record."""
+
+
+@contextlib.contextmanager
+def _readable(path: Path, remedy: str) -> Iterator[None]:
+    """Turn what is raised while a file is read into a ``RecordError`` that says what to do."""
+    try:
+        yield
+    except DAMAGE as error:
+        raise RecordError(f"'{path}' cannot be read: {cut(str(error))}; {remedy}") from error
+
+
 def read_record(path: Path) -> LaunchRecord:
     """One record, brought up to date.
 
@@ -300,11 +310,8 @@ def _read_scripts(path: Path) -> list[ScriptReport]:
     """Read what the ranks of a script reported; nothing where there is no file."""
     if not path.is_file():
         return []
-    try:
-        with gzip.open(path) as file:
-            return SCRIPTS.validate_json(file.read(MOST_RECORD_BYTES))
-    except (OSError, EOFError, zlib.error, ValidationError) as error:
-        raise RecordError(f"'{path}' cannot be read: {cut(str(error))}; remove its folder to measure that launch again") from error
+    with _readable(path, MEASURE_AGAIN), gzip.open(path) as file:
+        return SCRIPTS.validate_json(file.read(MOST_RECORD_BYTES))
 
 
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
@@ -328,12 +335,10 @@ def migrate(content: dict[str, Any], *, source: str) -> dict[str, Any]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
+    if not path.exists():
+        raise RecordError(f"'{path}' does not exist; give a folder that 'ringside compare' wrote")
+    with _readable(path, MEASURE_AGAIN):
         content = json.loads(read_text(path, most=MOST_RECORD_BYTES))
-    except FileNotFoundError as error:
-        raise RecordError(f"'{path}' does not exist; give a folder that 'ringside compare' wrote") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise RecordError(f"'{path}' cannot be read: {cut(str(error))}; remove its folder to measure that launch again") from error
     if not isinstance(content, dict):
         raise RecordError(f"'{path}' holds {type(content).__name__}, not an object")
     return migrate(content, source=str(path))

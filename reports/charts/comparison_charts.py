@@ -12,7 +12,6 @@ from reports.charts.frame import (
     line,
     padded,
 )
-from reports.charts.script_charts import losses_chart
 from reports.charts.terms import difference_charts, terms_chart
 from reports.charts.timeline import machine_chart, pairs_chart
 from reports.charts.trace_chart import trace_chart
@@ -55,4 +54,23 @@ def distribution_chart(comparison: Comparison) -> Figure | None:
     layout = curve_layout(340, "ms per step (axis ends at the 99th percentile)", "steps, %")
     layout["xaxis"]["range"] = padded([1e3 * a.step_time_quantiles_s[q] for a in arms for q in (0, 99)])
     layout["yaxis"] |= {"range": [0, 101]}
+    return {"data": traces, "layout": layout}
+
+
+def losses_chart(comparison: Comparison) -> Figure | None:
+    """The losses of scripts against samples: one curve for each arm, the mean over ranks and launches; None without any."""
+    if comparison.equality is None or not comparison.equality.loss:
+        return None
+    traces = [
+        line(
+            name=arm,
+            x=loss.samples,
+            y=loss.curve,
+            style=arm_style(comparison, arm),
+            hover=f"{arm}: %{{y:.4~g}} at %{{x:,.0f}}",
+        )
+        for arm, loss in comparison.equality.loss.items()
+    ]
+    layout = curve_layout(320, f"{comparison.equality.loss_unit} since the start, all ranks", "loss")
+    layout["xaxis"] |= {"rangemode": "tozero"}
     return {"data": traces, "layout": layout}

@@ -79,12 +79,7 @@ def legend_above(layout: Figure) -> None:
 def line(*, x: Iterable[object], y: Iterable[object], hover: str, style: Figure, **more: Any) -> Figure:
     """A line through values.
 
-    Args:
-        x: where the values are.
-        y: the values.
-        hover: what Plotly shows of a value.
-        style: colour and the like of the line.
-        more: of the trace; with a ``marker`` each value has a mark.
+    ``hover``: what Plotly shows of a value. ``more``: of the trace; with a ``marker`` each value has a mark.
     """
     mode = "lines+markers" if "marker" in more else "lines"
     trace = {"type": "scatter", "mode": mode, "x": list(x), "y": list(y), "line": {"width": 2} | style}
@@ -101,9 +96,7 @@ def error_bars(estimates: Sequence[Estimate], **style: Any) -> Figure:
 def stacked_bars(arms: Sequence[str], parts: Sequence[tuple[str, str, list[float]]]) -> Figure:
     """Milliseconds of each arm's step, part by part; a part below 0 goes left of it.
 
-    Args:
-        arms: from top to bottom.
-        parts: name, colour and each arm's seconds.
+    ``parts``: name, colour and each arm's seconds.
     """
     traces = [
         {
@@ -149,10 +142,7 @@ def padded(values: Sequence[float]) -> list[float]:
 def bounded_axis(estimates: Sequence[Estimate], *besides: float, may_be_log: bool = False) -> Figure:
     """What an axis needs besides, so that huge intervals leave the values readable; nothing where all are moderate.
 
-    Args:
-        estimates: that are drawn, at least one, all above 0.
-        besides: other values that are drawn.
-        may_be_log: the axis need not begin at 0.
+    ``may_be_log``: it need not begin at 0.
     """
     values = [*(one.value for one in estimates), *besides]
     low, high = min(values) / WIDEST, max(values) * WIDEST

@@ -68,9 +68,7 @@ def ratios_chart(study: Study) -> Figure | None:
 
     def read(point: StudyPoint, arm: ArmSummary) -> Estimate | None:
         result = point.result(arm.name)
-        if result is None or result.throughput_ratio is None:
-            return None
-        return Estimate(value=result.throughput_ratio, ci_low=result.ci_low, ci_high=result.ci_high)
+        return result.ratio if result else None
 
     figure = _by_point(study, read, "throughput relative to " + study.baseline)
     if figure:

@@ -8,7 +8,7 @@ from reports.charts.frame import Figure, arm_layout, stacked_bars
 from reports.conclusions.step_terms import TERMS
 from reports.schema import Comparison, Estimate, RatioSummary
 from reports.wording.causes import TERM_NAMES
-from reports.wording.formatting import milliseconds
+from reports.wording.formatting import bounds_text, milliseconds
 
 
 def terms_chart(comparison: Comparison) -> Figure | None:
@@ -57,6 +57,5 @@ def _waterfall(result: RatioSummary) -> Figure:
 
 
 def _bounds(difference: Estimate) -> str:
-    if difference.ci_low is None or difference.ci_high is None:
-        return ""
-    return f" ({milliseconds(difference.ci_low)} to {milliseconds(difference.ci_high)})"
+    bounds = bounds_text(difference.ci_low, difference.ci_high, milliseconds, none="")
+    return f" ({bounds})" if bounds else ""

@@ -205,11 +205,7 @@ def _alone(evidence: Evidence, intervals: Mapping[str, RatioEstimate | None]) ->
     ratios = [_interleaved(intervals[name], evidence.confidence ** (1 / len(names))) for name in names]
     alone, together = (log_levels(blocks, arms) for blocks in (evidence.alone_blocks, evidence.blocks))
     checks = cross_check(alone, together, ratios, confidence=evidence.confidence)
-    return {
-        name: AloneFigures(ratio=one.ratio, apart=one.apart, launches=one.launches, contradicts=one.contradicts)
-        for name, one in zip(names, checks, strict=True)
-        if one is not None
-    }
+    return {name: one for name, one in zip(names, checks, strict=True) if one is not None}
 
 
 def _interleaved(interval: RatioEstimate | None, each: float) -> Interleaved | None:

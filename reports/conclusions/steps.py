@@ -6,7 +6,7 @@ rank that took longest, for which the others wait. Time and memory to make them 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import pandas as pd
 
 from measurement.records.record import PHASES, LaunchRecord
 from measurement.records.results import ResultsFolder
-from measurement.records.step_tables import ROWS_AT_ONCE
+from measurement.records.step_tables import ROWS_AT_ONCE, joined
 
 PLACE = ["launch", "arm"]
 BLOCK = ["round", "block", "kind", "case"]
@@ -63,12 +63,12 @@ class Steps:
     def joined(cls, parts: Iterable[Steps]) -> Steps:
         """Put parts together; a block may be spread over several of them."""
         found = list(parts)
-        sums = _concat([part.rank_blocks for part in found], RANK_BLOCK_TYPES)
+        sums = joined([part.rank_blocks for part in found], RANK_BLOCK_TYPES)
         key = [*PLACE, "turn", "rank"]
         if sums.duplicated(key).any():
             added = sums.groupby(key, sort=False)[["steps", "samples", *TIMES]].sum().reset_index()
             sums = added.merge(sums.drop_duplicates(key)[[*key, *BLOCK]], on=key)[list(RANK_BLOCK_TYPES)]
-        slowest = _concat([part.slowest for part in found], SLOWEST_TYPES)
+        slowest = joined([part.slowest for part in found], SLOWEST_TYPES)
         slowest = slowest.sort_values([*PLACE, "turn", "step", "step_s", "rank"], ascending=[True] * 4 + [False, True])
         slowest = slowest.drop_duplicates([*PLACE, "turn", "step"])
         return cls(rank_blocks=sums.sort_values(key, ignore_index=True), slowest=slowest.reset_index(drop=True))
@@ -92,15 +92,18 @@ class Steps:
 
     def where(self, **values: Any) -> Steps:
         """Those with these values, such as ``arm="ddp", kind="sync"``; columns that both tables have."""
-        blocks, slowest = self.rank_blocks, self.slowest
+        found = self
         for name, value in values.items():
-            blocks, slowest = blocks[blocks[name] == value], slowest[slowest[name] == value]
-        return Steps(rank_blocks=blocks, slowest=slowest)
+            found = found._kept(lambda table, name=name, value=value: table[name] == value)
+        return found
+
+    def _kept(self, keeps: Callable[[pd.DataFrame], pd.Series]) -> Steps:
+        """Those rows of both tables."""
+        return Steps(**{name: table[keeps(table)] for name, table in vars(self).items()})
 
     def without_arm(self, arm: str) -> Steps:
         """Those of all other arms."""
-        blocks, slowest = self.rank_blocks, self.slowest
-        return Steps(rank_blocks=blocks[blocks["arm"] != arm], slowest=slowest[slowest["arm"] != arm])
+        return self._kept(lambda table: table["arm"] != arm)
 
     def by_iteration(self) -> Steps:
         """These steps with themselves as samples, counted once for all ranks: of scripts whose samples could not be counted."""
@@ -110,15 +113,11 @@ class Steps:
 
     def only_launches(self, launches: Sequence[int]) -> Steps:
         """Those of these launches."""
-        blocks, slowest = self.rank_blocks, self.slowest
-        return Steps(rank_blocks=blocks[blocks["launch"].isin(launches)], slowest=slowest[slowest["launch"].isin(launches)])
+        return self._kept(lambda table: table["launch"].isin(launches))
 
     def without_launches(self, launches: Sequence[int]) -> Steps:
         """Those of all other launches."""
-        if not launches:
-            return self
-        blocks, slowest = self.rank_blocks, self.slowest
-        return Steps(rank_blocks=blocks[~blocks["launch"].isin(launches)], slowest=slowest[~slowest["launch"].isin(launches)])
+        return self._kept(lambda table: ~table["launch"].isin(launches)) if launches else self
 
     def as_of(self, *, arm: str, launch: int) -> Steps:
         """These steps under the name of another arm and launch."""
@@ -188,8 +187,3 @@ def _is_in_order(keys: Sequence[npt.NDArray[np.int64]]) -> bool:
         is_later |= is_same & (np.diff(key) > 0)
         is_same &= np.diff(key) == 0
     return bool(is_later.all())
-
-
-def _concat(tables: Sequence[pd.DataFrame], types: dict[str, Any]) -> pd.DataFrame:
-    empty = pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in types.items()})
-    return pd.concat([empty, *tables], ignore_index=True).astype(types)

@@ -27,7 +27,6 @@ class ScalingBase:
     kind: Literal["single process", "one rank", "first point"]
     point: StudyPoint
     arm: ArmSummary
-    throughput_per_s: Estimate
 
 
 def scaling_base(points: Sequence[StudyPoint], name: str) -> ScalingBase | None:
@@ -36,25 +35,22 @@ def scaling_base(points: Sequence[StudyPoint], name: str) -> ScalingBase | None:
         return None
     first = points[0]
     alone = [(point, arm) for point in points for arm in point.arms if arm.throughput_per_s and point.world_size == 1]
-    single = next(((point, arm) for point, arm in alone if arm.backend in WITHOUT_WRAPPER), None)
-    one_rank = next(((point, arm) for point, arm in alone if arm.name == name), None)
-    if single:
-        return _base("single process", *single)
-    return _base("one rank", *one_rank) if one_rank else _base("first point", first, first.arm(name))
-
-
-def _base(kind: Literal["single process", "one rank", "first point"], point: StudyPoint, arm: ArmSummary) -> ScalingBase | None:
-    if arm.throughput_per_s is None:
-        return None
-    return ScalingBase(kind=kind, point=point, arm=arm, throughput_per_s=arm.throughput_per_s)
+    for point, arm in alone:
+        if arm.backend in WITHOUT_WRAPPER:
+            return ScalingBase(kind="single process", point=point, arm=arm)
+    for point, arm in alone:
+        if arm.name == name:
+            return ScalingBase(kind="one rank", point=point, arm=arm)
+    arm = first.arm(name)
+    return ScalingBase(kind="first point", point=first, arm=arm) if arm.throughput_per_s else None
 
 
 def with_scaling(arm: ArmSummary, point: StudyPoint, base: ScalingBase) -> ArmSummary:
     """The arm with its speed-up and efficiency; unchanged where it was not measured."""
-    if arm.throughput_per_s is None:
+    if arm.throughput_per_s is None or base.arm.throughput_per_s is None:
         return arm
     is_base = base.point is point and base.arm.name == arm.name
-    speed_up = Estimate(value=1.0) if is_base else quotient(arm.throughput_per_s, base.throughput_per_s)
+    speed_up = Estimate(value=1.0) if is_base else quotient(arm.throughput_per_s, base.arm.throughput_per_s)
     efficiency = speed_up.times(units(base.arm, base.point) / units(arm, point))
     return arm.model_copy(update={"speed_up": speed_up, "scaling_efficiency": efficiency})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from measurement.records.record import PHASES, Case
@@ -29,7 +29,8 @@ class CsvReport(Report):
         return csv_bytes(rows[0], rows)
 
     def render_study(self, study: Study) -> bytes:
-        return _study(study)
+        rows = [_study_row(study, point, arm) for point in study.points for arm in point.arms]
+        return csv_bytes(rows[0], rows)
 
 
 def csv_bytes(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> bytes:
@@ -81,12 +82,12 @@ def _case_row(comparison: Comparison, arm: ArmSummary, case: Case) -> dict[str, 
 
 def resource_columns(arm: ArmSummary, result: RatioSummary | None) -> dict[str, Any]:
     """Figures per device, and what memory, energy and money an arm takes, as columns; empty ones where they are not known."""
-    own, found = arm.resources, dict[str, float | None]()
+    own, found = arm.resources, {"flops_per_sample": arm.resources.flops_per_sample if arm.resources else None}
     for name in ("per_device_per_s", "flops_per_s", "mfu", "memory_bytes", "energy_per_sample_j", "cost_per_million"):
         found |= estimate_columns("flops_per_device_per_s" if name == "flops_per_s" else name, getattr(own, name, None))
     for name in ("memory_ratio", "energy_ratio"):
         found |= estimate_columns(name, getattr(result, name, None))
-    return {"flops_per_sample": own.flops_per_sample if own else None, **found}
+    return found
 
 
 def training_columns(arm: ArmTraining) -> dict[str, Any]:
@@ -160,12 +161,6 @@ def estimate_columns(name: str, estimate: Estimate | None) -> dict[str, float | 
     }
 
 
-def _study(study: Study) -> bytes:
-    """One row for each arm at each point, units in the column names."""
-    rows = [_study_row(study, point, arm) for point in study.points for arm in point.arms]
-    return csv_bytes(rows[0], rows)
-
-
 def _study_row(study: Study, point: StudyPoint, arm: ArmSummary) -> dict[str, Any]:
     return {
         "point": point.name,
@@ -184,7 +179,8 @@ def _study_row(study: Study, point: StudyPoint, arm: ArmSummary) -> dict[str, An
         **term_columns(arm),
         "peak_memory_bytes": arm.peak_memory_bytes,
         **resource_columns(arm, point.result(arm.name)),
-        **{f"link_{way}_bytes_per_step": _most(arm, way) for way in ("sent", "needed")},
+        "link_sent_bytes_per_step": max((link.sent_bytes for link in arm.links), default=None),
+        "link_needed_bytes_per_step": max((link.needed_bytes for link in arm.links), default=None),
         "error": " | ".join(error.message for error in arm.errors),
     }
 
@@ -195,21 +191,15 @@ def term_columns(arm: ArmSummary) -> dict[str, Any]:
     return {name: value for term, one in found.items() for name, value in estimate_columns(f"{term}_s", one).items()}
 
 
-def _most(arm: ArmSummary, way: str) -> float | None:
-    """The most that any host sends, or needs to."""
-    return max((getattr(link, f"{way}_bytes") for link in arm.links), default=None)
-
-
 class JsonReport(Report):
     """Everything that the other reports show, unrounded; ``reports.schema.Comparison`` reads it."""
 
     file_name = "comparison.json"
 
-    def render(self, comparison: Comparison) -> bytes:
+    def render(self, comparison: Comparison | Study) -> bytes:
         return (comparison.model_dump_json(indent=1) + "\n").encode()
 
-    def render_study(self, study: Study) -> bytes:
-        return (study.model_dump_json(indent=1) + "\n").encode()
+    render_study = render
 
 
 class CurvesReport(Report):
@@ -223,18 +213,17 @@ class CurvesReport(Report):
     def render(self, comparison: Comparison) -> bytes:
         columns = ["comparison_id", "arm", "seed", "launch", "finished", "epochs_done", "train_s", *QUANTITIES]
         arms = comparison.training.arms if comparison.training else []
-        return csv_bytes(columns, ({"comparison_id": comparison.comparison_id, **row} for arm in arms for row in _rows(arm)))
-
-
-def _rows(arm: ArmTraining) -> Iterator[dict[str, Any]]:
-    for curve in arm.by_seed:
-        for epoch, train_s in enumerate(curve.train_s):
-            yield {
+        rows = [
+            {
+                "comparison_id": comparison.comparison_id,
                 "arm": arm.name,
-                "seed": curve.seed,
-                "launch": curve.launch,
-                "finished": curve.finished,
+                **curve.model_dump(include={"seed", "launch", "finished"}),
                 "epochs_done": epoch + 1,
                 "train_s": train_s,
                 **{quantity: curve.figures[quantity][epoch] for quantity in QUANTITIES},
             }
+            for arm in arms
+            for curve in arm.by_seed
+            for epoch, train_s in enumerate(curve.train_s)
+        ]
+        return csv_bytes(columns, rows)

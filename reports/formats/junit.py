@@ -50,7 +50,8 @@ def _document(name: str, *suites: ElementTree.Element) -> bytes:
 
 def _suite(name: str, arms: list[ArmSummary], results: list[RatioSummary]) -> ElementTree.Element:
     shown = [arm for arm in arms if arm.role == "candidate" or (arm.role == "baseline" and arm.status != "ok")]
-    return _counted(name, [_case(name, arm, result) for arm in shown for result in _results(arm, results)])
+    by_arm = {arm.name: [result for result in results if result.candidate == arm.name] or [None] for arm in shown}
+    return _counted(name, [_case(name, arm, result) for arm in shown for result in by_arm[arm.name]])
 
 
 def _counted(name: str, cases: list[ElementTree.Element]) -> ElementTree.Element:
@@ -59,11 +60,6 @@ def _counted(name: str, cases: list[ElementTree.Element]) -> ElementTree.Element
         suite.set(attribute, str(sum(case.find(kind) is not None for case in cases)))
     suite.extend(cases)
     return suite
-
-
-def _results(arm: ArmSummary, results: list[RatioSummary]) -> list[RatioSummary | None]:
-    """One ratio, or one for each case of a micro-benchmark; a single None where there is none."""
-    return [result for result in results if result.candidate == arm.name] or [None]
 
 
 def _case(suite: str, arm: ArmSummary, result: RatioSummary | None) -> ElementTree.Element:

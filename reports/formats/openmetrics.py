@@ -29,28 +29,27 @@ class Gauge(NamedTuple):
 
 def _value(field: str) -> Callable[[Any], float | None]:
     """Read the estimate that a field holds."""
-    return lambda of: None if (estimate := getattr(of, field)) is None else estimate.value
+    return lambda of: None if (estimate := getattr(of, field, None)) is None else estimate.value
 
 
 def _term(term: Term) -> Gauge:
-    def read(arm: Any) -> float | None:
-        estimate = arm.step_terms_s.of(term) if arm.step_terms_s else None
-        return estimate.value if estimate else None
-
-    return Gauge(f"{term}_seconds", "seconds", f"What a step takes for {term.replace('_', ' ')}.", read)
-
-
-def _since_1970(summary: Comparison | Study) -> float | None:
-    return datetime.fromisoformat(summary.created_at).timestamp() if summary.created_at else None
-
-
-def _is_ok(arm: Any) -> float | None:
-    return None if arm.status == "not at this point" else float(arm.status == "ok")
+    words = f"What a step takes for {term.replace('_', ' ')}."
+    return Gauge(f"{term}_seconds", "seconds", words, lambda arm: _value(term)(arm.step_terms_s))
 
 
 RATE = "samples_per_second"
-CREATED = Gauge("created_timestamp_seconds", "seconds", "When measuring began, since 1970.", _since_1970)
-ARM_OK = Gauge("arm_ok", "", "1 where the arm ran and computes as it must, else 0.", _is_ok)
+CREATED = Gauge(
+    "created_timestamp_seconds",
+    "seconds",
+    "When measuring began, since 1970.",
+    lambda summary: datetime.fromisoformat(summary.created_at).timestamp() if summary.created_at else None,
+)
+ARM_OK = Gauge(
+    "arm_ok",
+    "",
+    "1 where the arm ran and computes as it must, else 0.",
+    lambda arm: None if arm.status == "not at this point" else float(arm.status == "ok"),
+)
 OF_ARMS = (
     ARM_OK,
     Gauge(f"throughput_{RATE}", RATE, "All samples over all seconds, stalls included.", _value("throughput_per_s")),
@@ -82,11 +81,16 @@ class OpenmetricsReport(Report):
     file_name = "comparison.prom"
     is_customary = False
 
-    def render(self, comparison: Comparison) -> bytes:
-        return _text(comparison)
+    def render(self, comparison: Comparison | Study) -> bytes:
+        """The families one after another; all samples of one stand together."""
+        families: dict[Gauge, list[str]] = {}
+        for gauge, labels, value in figures(comparison):
+            shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in {"plan": comparison.name, **labels}.items())
+            families.setdefault(gauge, []).append(f"ringside_{gauge.name}{{{shown}}} {value!r}")
+        lines = [line for gauge, samples in families.items() for line in (*_described(gauge), *samples)]
+        return "\n".join([*lines, "# EOF\n"]).encode()
 
-    def render_study(self, study: Study) -> bytes:
-        return _text(study)
+    render_study = render
 
 
 def figures(summary: Comparison | Study) -> Iterator[tuple[Gauge, Labels, float]]:
@@ -108,16 +112,6 @@ def figures(summary: Comparison | Study) -> Iterator[tuple[Gauge, Labels, float]
             value = gauge.of(of)
             if value is not None and math.isfinite(value):
                 yield gauge, labels, float(value)
-
-
-def _text(summary: Comparison | Study) -> bytes:
-    """The families one after another; all samples of one stand together."""
-    families: dict[Gauge, list[str]] = {}
-    for gauge, labels, value in figures(summary):
-        shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in {"plan": summary.name, **labels}.items())
-        families.setdefault(gauge, []).append(f"ringside_{gauge.name}{{{shown}}} {value!r}")
-    lines = [line for gauge, samples in families.items() for line in (*_described(gauge), *samples)]
-    return "\n".join([*lines, "# EOF\n"]).encode()
 
 
 def _described(gauge: Gauge) -> list[str]:

@@ -23,11 +23,10 @@ class PullRequestReport(Report):
     file_name = "pull-request.md"
     is_customary = False
 
-    def render(self, comparison: Comparison) -> bytes:
+    def render(self, comparison: Comparison | Study) -> bytes:
         return _text(comparison)
 
-    def render_study(self, study: Study) -> bytes:
-        return _text(study)
+    render_study = render
 
 
 def _text(shown: Comparison | Study) -> bytes:

@@ -21,7 +21,7 @@ from reports.tables.loader_table import loader_table
 from reports.tables.resource_table import asked_resources
 from reports.tables.script_tables import differences_table as script_differences_table
 from reports.tables.table import Entry, Kind, Row, Table
-from reports.tables.timing_table import timing_table
+from reports.tables.terms_table import timing_table
 from reports.wording.first_screen import MOST_LINES, FirstScreen, first_screen
 
 STYLES: dict[Kind, str] = {
@@ -127,9 +127,7 @@ def loading_table(record: LoaderRecord, need: LoaderDemand | None = None) -> Ric
 def rich_table(table: Table, *, once_per_group: str | None = None) -> RichTable:
     """A table in its shorter words, with a line between groups.
 
-    Args:
-        table: to show.
-        once_per_group: a column whose entry is shown in the first row of each group only.
+    ``once_per_group``: a column whose entry is shown in the first row of each group only.
     """
     made = _frame()
     for column in table.columns:

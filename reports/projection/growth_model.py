@@ -151,7 +151,8 @@ def _log_terms(hosts: float) -> Array:
 @lru_cache(maxsize=8)
 def _weights(prior: Prior) -> Array:
     """Probability of each cell before anything is measured."""
-    step, exchange = (_half_cauchy(_edges(g) / s) for g, s in ((STEPS, prior.step), (EXCHANGES, prior.exchange)))
+    # Distribution functions at the edges of the cells: half-Cauchy, and exponential.
+    step, exchange = (2 / math.pi * np.arctan(_edges(g) / s) for g, s in ((STEPS, prior.step), (EXCHANGES, prior.exchange)))
     straggle = -np.expm1(-_edges(STRAGGLES) / prior.straggle)
     parts = [np.diff(step), np.diff(exchange), np.array(prior.shares), np.diff(straggle)]
     one, two, three, four = (part / part.sum() for part in parts)
@@ -160,7 +161,3 @@ def _weights(prior: Prior) -> Array:
 
 def _edges(grid: Array) -> Array:
     return np.concatenate([[0.0], (grid[1:] + grid[:-1]) / 2, [1.1 * grid[-1]]])
-
-
-def _half_cauchy(values: Array) -> Array:
-    return np.asarray(2 / math.pi * np.arctan(values))

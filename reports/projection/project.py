@@ -28,12 +28,8 @@ def project(
 ) -> Projection:
     """Project every series that allows it.
 
-    Args:
-        series: with all their sizes.
-        to: numbers of ranks.
-        source: where the figures come from.
-        fit_up_to: larger sizes are left out, and shown beside what is predicted for them.
-        pairs: names of two series each, whose ratio is projected, too.
+    Sizes beyond ``fit_up_to`` are left out, and shown beside what is predicted for them. ``pairs``: of series whose ratio is
+    projected.
     """
     found = [_project_one(one, to, fit_up_to) for one in series]
     grown = {one.series: growth for one, growth in found if growth}
@@ -69,13 +65,10 @@ def _usable(series: Series) -> list[int]:
     return [ranks for ranks in series.samples_per_s if ranks >= series.ranks_per_host]
 
 
-def _several(series: Series) -> list[int]:
-    return [ranks for ranks in series.samples_per_s if ranks > series.ranks_per_host]
-
-
 def _too_little(series: Series) -> str | None:
     """Why these sizes say too little, and what to measure; None where they are enough."""
-    per_host, sizes, several = series.ranks_per_host, list(series.samples_per_s), _several(series)
+    per_host, sizes = series.ranks_per_host, list(series.samples_per_s)
+    several = [ranks for ranks in sizes if ranks > per_host]
     if not sizes:
         return "no size is left to fit; give a larger --fit-up-to"
     partly = [ranks for ranks in several if ranks % per_host]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from reports.estimate import Estimate
 from reports.formats.csv_report import csv_bytes
 from reports.projection.projection_schema import BackCheck, Prediction, Projection, SeriesProjection
 from reports.schema import WhatIf
 from reports.tables.table import Row, Table, columns, row
-from reports.wording.formatting import NONE, rate, rate_interval, ratio
+from reports.wording.formatting import NONE, bounds_text, rate, rate_interval, ratio
 
 CSV_COLUMNS = ("series", "ranks", "samples_per_s", "low", "high", "hold", "ring")
 WHAT_IF_COLUMNS = ("scenario", "arm", "samples_per_s", "low", "high", "gain", "fastest")
@@ -35,18 +34,12 @@ EXPLANATION = (
 def projection_table(projection: Projection) -> Table:
     """Every prediction, in groups by series."""
     rows = [_row(one, prediction) for one in projection.series for prediction in one.predictions]
-    titles = {
-        name: title for name, title in TITLES.items() if name != "measured" or any(p.measured for p in _predictions(projection))
-    }
-    return Table(columns=columns(titles, numeric=NUMERIC, wraps=["series"]), rows=rows)
-
-
-def _predictions(projection: Projection) -> list[Prediction]:
-    return [prediction for one in projection.series for prediction in one.predictions]
+    was_measured = any(prediction.measured for one in projection.series for prediction in one.predictions)
+    found = Table(columns=columns(TITLES, numeric=NUMERIC, wraps=["series"]), rows=rows)
+    return found if was_measured else found.without("measured")
 
 
 def _row(one: SeriesProjection, prediction: Prediction) -> Row:
-    measured = Estimate(value=prediction.measured) if prediction.measured else None
     entries = {
         "series": one.series,
         "ranks": str(prediction.ranks),
@@ -54,9 +47,9 @@ def _row(one: SeriesProjection, prediction: Prediction) -> Row:
         "samples": rate(prediction.samples_per_s),
         "interval": rate_interval(prediction.samples_per_s),
         "efficiency": f"{prediction.efficiency.value:.0%}",
-        "hold": rate(Estimate(value=prediction.hold)),
-        "ring": rate(Estimate(value=prediction.ring)),
-        "measured": rate(measured),
+        "hold": rate(prediction.hold),
+        "ring": rate(prediction.ring),
+        "measured": rate(prediction.measured or None),
     }
     return row(entries, group=one.series)
 
@@ -70,7 +63,7 @@ def ratio_table(projection: Projection) -> Table:
                 "arms": f"{one.candidate} / {one.baseline}",
                 "ranks": str(one.ranks),
                 "ratio": ratio(one.ratio.value),
-                "interval": f"{ratio(one.ratio.ci_low)} to {ratio(one.ratio.ci_high)}",
+                "interval": bounds_text(one.ratio.ci_low, one.ratio.ci_high),
             },
             group=one.candidate,
         )
@@ -98,7 +91,7 @@ def _checked(check: BackCheck) -> str:
     told = check.samples_per_s
     return (
         f"check: {', '.join(map(str, check.from_ranks))} foretell {rate(told)} with {check.ranks} ({rate_interval(told)}), "
-        f"measured {rate(Estimate(value=check.measured))}"
+        f"measured {rate(check.measured)}"
     )
 
 

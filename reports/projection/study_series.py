@@ -11,7 +11,6 @@ from scipy import special
 from measurement.errors import PlanError
 from reports.estimate import Estimate
 from reports.projection.series import Series
-from reports.schema import ArmSummary
 from reports.study_schema import Study, StudyPoint
 
 
@@ -43,28 +42,20 @@ def series_of(study: Study) -> StudySeries:
         label = f" at {rate}" if len(by_rate) > 1 else ""
         _require_alike(points)
         per_host = _ranks_per_host(points)
-        own = [one for name in _arms(points) if (one := _series(points, name, name + label, per_host, study.confidence))]
+        names = [arm.name for arm in points[0].arms if arm.role != "control"]
+        own = [one for name in names if (one := _series(points, name, name + label, per_host, study.confidence))]
         found += own
-        names = {one.name for one in own}
         base = study.baseline + label
-        pairs += [(one.name, base) for one in own if base in names and one.name != base]
+        pairs += [(one.name, base) for one in own if base in {one.name for one in own} and one.name != base]
     if not found:
         raise PlanError(f"'{study.comparison_id}' has no timing at any point; measure it first")
     return StudySeries(series=found, pairs=pairs)
 
 
-def _arms(points: Sequence[StudyPoint]) -> list[str]:
-    """Arms without controls, and without those that run as a single process."""
-    return [arm.name for arm in points[0].arms if arm.role != "control" and _timed(points, arm.name)]
-
-
-def _timed(points: Sequence[StudyPoint], name: str) -> list[tuple[StudyPoint, ArmSummary]]:
-    arms = [(point, point.arm(name)) for point in points]
-    return [(point, arm) for point, arm in arms if arm.status == "ok" and arm.throughput_per_s is not None]
-
-
 def _series(points: Sequence[StudyPoint], arm: str, name: str, per_host: int, confidence: float) -> Series | None:
-    figures = {point.world_size: found.throughput_per_s for point, found in _timed(points, arm) if found.throughput_per_s}
+    """None of an arm without timing, and of one that runs as a single process."""
+    arms = {point.world_size: point.arm(arm) for point in points}
+    figures = {ranks: own.throughput_per_s for ranks, own in arms.items() if own.status == "ok" and own.throughput_per_s}
     if not figures or (max(figures) == 1 and max(point.world_size for point in points) > 1):
         return None
     return Series(

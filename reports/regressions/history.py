@@ -78,12 +78,10 @@ def history_of(results: Sequence[Dated]) -> History:
 
 def _figure(found: Comparison, name: str) -> Estimate | None:
     arm, _, baseline = name.partition(OVER)
-    result = found.result(arm)
     if not baseline:
         return next((one.throughput_per_s for one in found.arms if one.name == arm), None)
-    if result is None or result.throughput_ratio is None:
-        return None
-    return Estimate(value=result.throughput_ratio, ci_low=result.ci_low, ci_high=result.ci_high)
+    result = found.result(arm)
+    return result.ratio if result else None
 
 
 def _changes(series: Series, *, confidence: float) -> Iterator[tuple[int, float]]:

@@ -81,7 +81,8 @@ class Earlier:
         found = unlike_plans(then, now) | unlike_environments(then, now)
         known = {field.partition(" on ")[0] for field in found}
         found |= {field: change for field, change in _unlike_ranks(then, now) if field.rpartition(".")[2] not in known}
-        sources = {field: change for field, change in found.items() if _is_source(field)}
+        # Of sources a file or a revision of the user's is what changes between dates; a version of an environment is a condition.
+        sources = {field: found[field] for field in found if field.startswith(SOURCE) and field.rpartition("/")[2] not in VERSIONS}
         rest = {field: change for field, change in found.items() if field not in sources}
         refused = told({field: change for field, change in rest.items() if not is_allowed(field, self.allowed)})
         if refused:
@@ -141,8 +142,3 @@ def _unlike_ranks(then: Measured, now: Measured) -> Iterator[tuple[str, Change]]
         for one in configuration_differences([run.record.model_copy(update=role) for run, role in roles]):
             if one.changes_work:
                 yield one.field, (one.values.get("then"), one.values.get("now"))
-
-
-def _is_source(field: str) -> bool:
-    """Whether it is a file or a revision of the user's, which is what changes between dates; no version of an environment."""
-    return field.startswith(SOURCE) and field.rpartition("/")[2] not in VERSIONS

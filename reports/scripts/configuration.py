@@ -75,9 +75,7 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 def configuration_differences(records: Sequence[LaunchRecord], *, allow: Collection[str] = ()) -> list[ConfigurationDifference]:
     """In what the scripts of one launch differ, most important first.
 
-    Args:
-        records: of the launch's arms; the control's and those without reports are left out.
-        allow: differences in work that do not withhold the verdict: names of fields, or ``all``.
+    ``allow``: differences in work that do not withhold the verdict: names of fields, or ``all``.
     """
     known = [record for record in records if record.scripts and record.role in ("baseline", "candidate")]
     arms = [ScriptArm.of(record) for record in sorted(known, key=lambda record: record.role != "baseline")]

@@ -38,17 +38,22 @@ class Pair:
     ours: ScriptArm
     theirs: ScriptArm
 
+    def each(self, read: Callable[[ScriptArm], Any]) -> dict[str, Any]:
+        """What is read of both arms, by arm."""
+        return {arm.name: read(arm) for arm in (self.theirs, self.ours)}
+
     def values(self, field: str) -> dict[str, Any]:
         """Both arms' value of a setting."""
-        return {arm.name: arm.fields.get(field) for arm in (self.theirs, self.ours)}
+        return self.each(lambda arm: arm.fields.get(field))
 
     def is_ranks(self, factor: float | None) -> bool:
         """Whether two numbers differ by as much as there are ranks."""
         wanted = [float(arm.ranks) for arm in (self.ours, self.theirs) if arm.ranks > 1]
         return factor is not None and any(_near(factor, one) or _near(factor, 1 / one) for one in wanted)
 
-    def one_of(self, ours: bool | None, theirs: bool | None) -> tuple[ScriptArm, ScriptArm] | None:
+    def one_of(self, is_so: Callable[[ScriptArm], bool | None]) -> tuple[ScriptArm, ScriptArm] | None:
         """The arm for which something is so, and the other; None unless it is so for one and not for the other."""
+        ours, theirs = is_so(self.ours), is_so(self.theirs)
         if ours is None or theirs is None or ours == theirs:
             return None
         return (self.ours, self.theirs) if ours else (self.theirs, self.ours)
@@ -76,7 +81,7 @@ def _near(value: float, wanted: float) -> bool:
 def _ranks_apart(pair: Pair) -> Culprit | None:
     found = {arm.name: arm.agreement for arm in (pair.theirs, pair.ours) if arm.agreement is not None}
     said = {name: apart_words(name, own) for name, own in found.items()}
-    apart = pair.one_of(*(bool(said.get(arm.name)) for arm in (pair.ours, pair.theirs)))
+    apart = pair.one_of(lambda arm: bool(said.get(arm.name)))
     if apart is None:
         return None
     arm, _ = apart
@@ -85,13 +90,9 @@ def _ranks_apart(pair: Pair) -> Culprit | None:
     return Culprit(field=field, sentence=said[arm.name] or "", values=values)
 
 
-def _is_sum(arm: ScriptArm) -> bool:
-    return "sum" in str(arm.fields.get("horovod.op", "")).lower() and "adasum" not in str(arm.fields.get("horovod.op", "")).lower()
-
-
 def _summed(pair: Pair) -> Culprit | None:
     factor = pair.gradient_factor
-    apart = pair.one_of(_is_sum(pair.ours), _is_sum(pair.theirs))
+    apart = pair.one_of(lambda arm: "sum" in str(arm.fields.get("horovod.op", "")).lower().replace("adasum", ""))
     if apart is not None:
         arm, other = apart
         sentence = f"{arm.name} sums gradients over its ranks (horovod.op Sum) where {other.name} averages them"
@@ -107,7 +108,7 @@ def _summed(pair: Pair) -> Culprit | None:
 
 def _not_zeroed(pair: Pair) -> Culprit | None:
     field = "optimizer.keeps_gradients"
-    apart = pair.one_of(*(arm.fields.get(field) for arm in (pair.ours, pair.theirs)))
+    apart = pair.one_of(lambda arm: arm.fields.get(field))
     if apart is None:
         return None
     arm, other = apart
@@ -131,8 +132,8 @@ def _left_out(arm: ScriptArm) -> list[str]:
 
 
 def _not_optimized(pair: Pair) -> Culprit | None:
-    left = {arm.name: _left_out(arm) for arm in (pair.theirs, pair.ours)}
-    apart = pair.one_of(bool(left[pair.ours.name]), bool(left[pair.theirs.name]))
+    left = pair.each(_left_out)
+    apart = pair.one_of(lambda arm: bool(left[arm.name]))
     if apart is None:
         return None
     arm, _ = apart
@@ -176,13 +177,15 @@ def _is_sharded_by_sampler(arm: ScriptArm) -> bool | None:
 
 def _same_data(pair: Pair) -> Culprit | None:
     covers = ["sampler.", "loader.length", "epoch.steps", "loader.class"]
-    shared = pair.one_of(pair.ours.shares_batches, pair.theirs.shares_batches)
-    sampled = pair.one_of(_is_sharded_by_sampler(pair.ours), _is_sharded_by_sampler(pair.theirs))
+    shared, sampled = pair.one_of(lambda arm: arm.shares_batches), pair.one_of(_is_sharded_by_sampler)
     lengths = [length for arm in (pair.ours, pair.theirs) if (length := arm.number("loader.length", "epoch.steps"))]
     changes_work = len(set(lengths)) > 1
     if shared is not None:
         arm, other = shared
-        why = _sampler_words(arm) if sampled is not None and sampled[0] is other else ""
+        why, replicas = "", arm.fields.get("sampler.replicas")
+        if sampled is not None and sampled[0] is other:
+            why = f" (sampler.replicas {shown(replicas)}, sampler.rank {shown(arm.fields.get('sampler.rank'))})"
+            why = ", since it has no distributed sampler" if replicas is None else why
         sentence = f"every rank of {arm.name} reads the same batches{why}; those of {other.name} read different ones"
         values = {arm.name: "the same on all ranks", other.name: "different by rank"}
         return Culprit(field="batches.by_rank", sentence=sentence, values=values, covers=covers, changes_work=changes_work)
@@ -192,13 +195,6 @@ def _same_data(pair: Pair) -> Culprit | None:
         values = pair.values("sampler.class")
         return Culprit(field="sampler.class", sentence=sentence, values=values, covers=covers, changes_work=changes_work)
     return None
-
-
-def _sampler_words(arm: ScriptArm) -> str:
-    replicas = arm.fields.get("sampler.replicas")
-    if replicas is None:
-        return ", since it has no distributed sampler"
-    return f" (sampler.replicas {shown(replicas)}, sampler.rank {shown(arm.fields.get('sampler.rank'))})"
 
 
 def _scaled_rate(pair: Pair) -> Culprit | None:
@@ -219,10 +215,6 @@ def _scaled_rate(pair: Pair) -> Culprit | None:
     return Culprit(field=field, sentence=sentence, values=values, covers=[*covers, "schedule.lr"])
 
 
-def _listed(value: Any) -> list[float]:
-    return value if isinstance(value, list) else []
-
-
 def _counts_steps(arm: ScriptArm) -> bool | None:
     """Whether its schedule was stepped with every compared step, and not once; None where that is not known or neither."""
     stepped, steps = arm.number("schedule.steps"), len(arm.first.steps)
@@ -232,16 +224,16 @@ def _counts_steps(arm: ScriptArm) -> bool | None:
 
 
 def _schedule(pair: Pair) -> Culprit | None:
-    rates = {arm.name: arm.learning_rates or _listed(arm.fields.get("schedule.lr")) for arm in (pair.theirs, pair.ours)}
-    moves = [len(set(own)) > 1 if len(own) > 1 else None for own in (rates[pair.ours.name], rates[pair.theirs.name])]
-    stepped = [_counts_steps(arm) for arm in (pair.ours, pair.theirs)]
-    apart = pair.one_of(*moves) or pair.one_of(*stepped)
+    given = pair.values("schedule.lr")
+    rates = pair.each(lambda arm: arm.learning_rates or (own if isinstance(own := given[arm.name], list) else []))
+    moving = pair.one_of(lambda arm: len(set(rates[arm.name])) > 1 if len(rates[arm.name]) > 1 else None)
+    apart = moving or pair.one_of(_counts_steps)
     if apart is None:
         return None
     arm, other = apart
-    sentence = f"the learning rate of {arm.name} changes from step to step, that of {other.name} does not"
-    if len(set(moves)) < 2:
-        sentence = f"{arm.name} steps its schedule with every optimizer step, {other.name} does not"
+    sentence = f"{arm.name} steps its schedule with every optimizer step, {other.name} does not"
+    if moving:
+        sentence = f"the learning rate of {arm.name} changes from step to step, that of {other.name} does not"
     how = "per epoch" if other.fields.get("schedule.class") else "per epoch, or not at all"
     sentence += f": {other.name} steps its schedule {how}"
     covers = ["schedule.", *(name for name in pair.theirs.fields if name.startswith("optimizer.") and name.endswith("lr"))]
@@ -267,7 +259,7 @@ def _exchanged(arm: ScriptArm) -> str:
 
 
 def _seeds(pair: Pair) -> Culprit | None:
-    apart = pair.one_of(pair.ours.seeds_alike, pair.theirs.seeds_alike)
+    apart = pair.one_of(lambda arm: arm.seeds_alike)
     if apart is None:
         return None
     arm, other = apart
@@ -279,20 +271,19 @@ def _seeds(pair: Pair) -> Culprit | None:
 
 
 def _buffers(pair: Pair) -> Culprit | None:
-    keeps = pair.one_of(*(arm.fields.get("ddp.broadcast_buffers") is False for arm in (pair.ours, pair.theirs)))
-    apart = {arm.name: arm.agreement.buffers if arm.agreement else None for arm in (pair.theirs, pair.ours)}
-    kept = "each rank keeps its own, such as statistics of batch norm"
+    keeps = pair.one_of(lambda arm: arm.fields.get("ddp.broadcast_buffers") is False)
+    apart = pair.each(lambda arm: arm.agreement.buffers if arm.agreement else None)
     has_buffers = any(arm.number("model.buffers") != 0 for arm in (pair.ours, pair.theirs))
     if keeps is not None and has_buffers:
         arm, _ = keeps
+        kept = "each rank keeps its own, such as statistics of batch norm"
         sentence = f"{arm.name} does not broadcast buffers (ddp.broadcast_buffers): {kept}"
         return Culprit(field="ddp.broadcast_buffers", sentence=sentence, values=pair.values("ddp.broadcast_buffers"))
-    differ = pair.one_of(*(None if apart[arm.name] is None else bool(apart[arm.name]) for arm in (pair.ours, pair.theirs)))
+    differ = pair.one_of(lambda arm: None if apart[arm.name] is None else bool(apart[arm.name]))
     if differ is None:
         return None
     arm, other = differ
-    libraries = {one.name: str(one.fields.get("library", "")) for one in (arm, other)}
-    comes_with_it = libraries[arm.name] == "horovod" and libraries[other.name] == "ddp"
+    comes_with_it = (arm.fields.get("library"), other.fields.get("library")) == ("horovod", "ddp")
     names = apart[arm.name] or []
     sentence = f"buffers differ between ranks of {arm.name} ({named(names)}) and agree in {other.name}, which broadcasts them"
     values = {name: "apart" if found else "alike" for name, found in apart.items()}

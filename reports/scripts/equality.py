@@ -7,9 +7,10 @@ What rounding makes is allowed, and three times what the control shows: it is th
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -17,10 +18,11 @@ import pandas as pd
 from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
 from measurement.records.script_report import ScriptReport
-from reports.script_schema import Equality, GradientEquality, LossEquality, Nearness, ParameterEquality, StartEquality
+from reports.script_schema import Equality, GradientEquality, ParameterEquality, StartEquality
 from reports.scripts.losses import compare_losses, loss_unit
 from reports.scripts.rank_agreement import NOISE, beyond_noise, ranks_apart, usual_lengths
-from reports.scripts.sketches import BUFFER, Sketches, Tensors, common_names, farthest, named, share
+from reports.scripts.script_arms import ScriptArm
+from reports.scripts.sketches import BUFFER, Sketches, common_names, farthest, named, share
 from reports.statistics.student import Array
 
 START = 1e-6
@@ -44,30 +46,22 @@ PROPORTIONAL = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Gradients:
-    """How far gradients are apart."""
+class _Apart:
+    """How far tensors are apart: all together, and each."""
 
     distance: float
     by_name: Mapping[str, float]
-    factor: float | None
+    factor: float | None = None
+    """Of gradients: how many times as large they are, where they are the same up to this."""
+    rounding: float = 0.0
+    """Of parameters: what rounding these themselves may make of the distance."""
 
     @property
     def worst(self) -> float:
         return max(self.by_name.values(), default=0.0)
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Step:
-    """How far parameters are apart after a step, relative to what the steps changed."""
-
-    distance: float
-    rounding: float
-    """What rounding the parameters themselves may make of it."""
-    by_name: Mapping[str, float]
-
-    @property
-    def worst(self) -> float:
-        return max(self.by_name.values(), default=0.0)
+    def is_beyond(self, tolerance: float, single: float) -> bool:
+        return not (self.distance <= tolerance + self.rounding and self.worst <= single)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,26 +70,28 @@ class _Pair:
 
     names: Sequence[str]
     """That both have."""
-    start: float
-    started_by_name: Mapping[str, float]
+    start: _Apart
+    """Relative to the parameters."""
     only_here: Sequence[str]
     missing_here: Sequence[str]
-    gradients: _Gradients | None
-    steps: Sequence[_Step]
+    gradients: _Apart | None
+    """Of the first step, relative to them."""
+    steps: Sequence[_Apart]
+    """Parameters after each step, relative to what the steps changed."""
 
     @property
     def farthest(self) -> tuple[float, float]:
         """By which the worst launch is found."""
-        return self.start, max((step.distance for step in self.steps), default=0.0)
+        return self.start.distance, max((step.distance for step in self.steps), default=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Judged:
     """What is said of one arm."""
 
-    start: StartEquality
-    gradients: GradientEquality
-    parameters: ParameterEquality
+    start: StartEquality = field(default_factory=StartEquality)
+    gradients: GradientEquality = field(default_factory=GradientEquality)
+    parameters: ParameterEquality = field(default_factory=ParameterEquality)
 
     @property
     def first_step(self) -> int | None:
@@ -117,12 +113,9 @@ def judge_equality(
 ) -> Equality:
     """Hold every arm of scripts against the baseline.
 
-    Args:
-        plan: its baseline, control and ``scripts``.
-        records: of all launches and arms.
-        losses: by launch and arm (``measurement.records.results.ResultsFolder.losses``); None: not known.
+    ``losses``: by launch and arm (``measurement.records.results.ResultsFolder.losses``); None: not known.
     """
-    firsts = {(record.launch, record.arm): _first_rank(record) for record in records if record.scripts}
+    firsts = {(one.launch, one.arm): ScriptArm.of(one).first for one in records if one.scripts}
     others = [arm for arm in plan.compared_arms() if arm != plan.baseline]
     pairs = {arm: _worst(plan.baseline, arm, firsts) for arm in others}
     control = pairs.get(plan.control_name) if plan.measurement.control else None
@@ -132,6 +125,7 @@ def judge_equality(
     batches = {arm: said for arm in others if (said := _batches(plan.baseline, arm, records)) is not None}
     candidates = {arm: found for arm, found in judged.items() if plan.role(arm) == "candidate"}
     steps = [found.first_step for found in candidates.values() if found.first_step is not None]
+    worse = {arm for arm, loss in curves.items() if loss.verdict == "worse"}
     repeatable = None if control is None else judged[plan.control_name].start.verdict != "another start"
     clauses = [_clause(arm, found, plan, arithmetics[arm], batches, repeatable) for arm, found in candidates.items()]
     clauses += [batches[arm] for arm in candidates if arm in batches and plan.scripts.same_data]
@@ -143,26 +137,13 @@ def judge_equality(
         loss_margin=plan.scripts.loss_margin,
         loss_unit=loss_unit(losses or {}),
         batches=batches,
-        ranks=_ranks(records),
+        ranks=dict(sorted({one.arm: said for one in records if (said := ranks_apart(one)) is not None}.items())),
         arithmetic=max((arithmetics[arm] for arm in candidates), key=list(TOLERANCES).index, default="float32"),
         repeatable=repeatable,
-        unequal=[arm for arm, found in candidates.items() if not found.is_equal or _is_worse(curves.get(arm))],
+        unequal=[arm for arm, found in candidates.items() if not found.is_equal or arm in worse],
         first_difference_step=min(steps, default=None),
         sentence=". ".join(clauses) or f"{plan.baseline} has nothing to be compared with",
     )
-
-
-def _first_rank(record: LaunchRecord) -> ScriptReport:
-    return min(record.scripts, key=lambda report: report.rank)
-
-
-def _is_worse(loss: LossEquality | None) -> bool:
-    return loss is not None and loss.verdict == "worse"
-
-
-def _ranks(records: Sequence[LaunchRecord]) -> dict[str, str]:
-    found = {record.arm: said for record in records if (said := ranks_apart(record)) is not None}
-    return dict(sorted(found.items()))
 
 
 def _worst(baseline: str, arm: str, firsts: Mapping[tuple[int, str], ScriptReport]) -> _Pair | None:
@@ -177,29 +158,20 @@ def _pair(ours: ScriptReport, theirs: ScriptReport) -> _Pair | None:
     if ours.sharded or theirs.sharded:
         return None
     names = [name for name in common_names(ours.started, theirs.started) if ours.sizes.get(name) == theirs.sizes.get(name)]
-    distance, by_name = _relative(ours.started, theirs.started, names)
-    gradients = _gradients(ours, theirs)
+    mine, its = (Sketches.of(report.started, names) for report in (ours, theirs))
+    between = mine.less(its)
+    shares = between.shares(np.maximum(mine.norms, its.norms))
     return _Pair(
         names=names,
-        start=distance,
-        started_by_name=by_name,
+        start=_Apart(distance=share(between.norm, max(its.norm, mine.norm)), by_name=shares),
         only_here=[name for name in ours.started if name not in names],
         missing_here=[name for name in theirs.started if name not in names],
-        gradients=gradients,
+        gradients=_gradients(ours, theirs),
         steps=_steps(ours, theirs, names),
     )
 
 
-def _relative(ours: Tensors, theirs: Tensors, names: Sequence[str]) -> tuple[float, dict[str, float]]:
-    """How far tensors are apart, relative to the second: all together, and each."""
-    mine, its = Sketches.of(ours, names), Sketches.of(theirs, names)
-    between = mine.less(its)
-    whole = share(between.norm, max(its.norm, mine.norm))
-    lengths = np.maximum(mine.norms, its.norms)
-    return whole, {name: share(d, n) for name, d, n in zip(names, between.norms, lengths, strict=True)}
-
-
-def _gradients(ours: ScriptReport, theirs: ScriptReport) -> _Gradients | None:
+def _gradients(ours: ScriptReport, theirs: ScriptReport) -> _Apart | None:
     """None where one of the two has none."""
     if not ours.steps or not theirs.steps:
         return None
@@ -209,11 +181,8 @@ def _gradients(ours: ScriptReport, theirs: ScriptReport) -> _Gradients | None:
         return None
     between = mine.less(its)
     lengths = beyond_noise(np.maximum(mine.norms, its.norms), usual_lengths(its, theirs))
-    return _Gradients(
-        distance=share(between.norm, its.norm),
-        by_name={name: share(d, n) for name, d, n in zip(names, between.norms, lengths, strict=True)},
-        factor=gradient_factor(mine, its),
-    )
+    distance = share(between.norm, its.norm)
+    return _Apart(distance=distance, by_name=between.shares(lengths), factor=gradient_factor(mine, its))
 
 
 def gradient_factor(ours: Sketches, theirs: Sketches) -> float | None:
@@ -226,9 +195,10 @@ def gradient_factor(ours: Sketches, theirs: Sketches) -> float | None:
     return factor if besides <= PROPORTIONAL else None
 
 
-def _steps(ours: ScriptReport, theirs: ScriptReport, names: Sequence[str]) -> list[_Step]:
+def _steps(ours: ScriptReport, theirs: ScriptReport, names: Sequence[str]) -> list[_Apart]:
     """Parameters after each step that both have; without those whose gradients are nothing but rounding."""
-    kept = [name for name in names if not name.startswith(BUFFER) and name not in _noise(theirs)]
+    noise, epsilon = _noise(theirs), max(_epsilon(report) for report in (ours, theirs))
+    kept = [name for name in names if not name.startswith(BUFFER) and name not in noise]
     found = []
     for number, (mine, its) in enumerate(zip(ours.steps, theirs.steps, strict=False), start=1):
         shared = [name for name in kept if name in mine.parameters and name in its.parameters]
@@ -241,14 +211,9 @@ def _steps(ours: ScriptReport, theirs: ScriptReport, names: Sequence[str]) -> li
         sizes = np.array([theirs.sizes.get(name, 1) for name in shared], dtype=np.float64)
         usual = change * np.sqrt(sizes / sizes.sum())
         lengths = np.maximum(np.maximum(moved[0].norms, moved[1].norms), 0.1 * usual)
-        epsilon = max(_epsilon(report) for report in (ours, theirs))
-        found.append(
-            _Step(
-                distance=share(between.norm, change),
-                rounding=share(epsilon * math.sqrt(number) * now.norm, change),
-                by_name=_beyond_rounding(shared, between.norms, lengths, epsilon * math.sqrt(number) * now.norms),
-            )
-        )
+        rounding = epsilon * math.sqrt(number)
+        by_name = _beyond_rounding(shared, between.norms, lengths, rounding * now.norms)
+        found.append(_Apart(distance=share(between.norm, change), by_name=by_name, rounding=share(rounding * now.norm, change)))
     return found
 
 
@@ -296,98 +261,79 @@ def arithmetic(configuration: Mapping[str, Any]) -> str:
 def _judge(pair: _Pair | None, precision: str, control: _Pair | None) -> _Judged:
     """What may be said of one arm, beside what the control shows."""
     if pair is None:
-        return _Judged(
-            start=StartEquality(verdict="not compared"),
-            gradients=GradientEquality(verdict="not compared"),
-            parameters=ParameterEquality(verdict="not compared"),
-        )
+        return _Judged()
     start = _start(pair)
     if start.verdict == "another start":
-        nothing = GradientEquality(verdict="not compared"), ParameterEquality(verdict="not compared")
-        return _Judged(start=start, gradients=nothing[0], parameters=nothing[1])
+        return _Judged(start=start)
     of_gradients, of_parameters = TOLERANCES[precision]
+    besides = [control.gradients] if control and control.gradients else []
     return _Judged(
         start=start,
-        gradients=_judge_gradients(pair.gradients, of_gradients, control.gradients if control else None),
-        parameters=_judge_parameters(pair.steps, of_parameters, control.steps if control else []),
+        gradients=_judge_gradients(pair.gradients, _tolerances(of_gradients, besides)),
+        parameters=_judge_parameters(pair.steps, _tolerances(of_parameters, control.steps if control else [])),
     )
+
+
+def _tolerances(least: float, control: Sequence[_Apart]) -> tuple[float, float]:
+    """How far tensors may be apart, all together and one of them: by rounding, or by what the control shows."""
+    tolerance = max([least, *(TIMES_CONTROL * one.distance for one in control)])
+    return tolerance, max([SINGLE_TENSOR * tolerance, *(TIMES_CONTROL * one.worst for one in control)])
 
 
 def _start(pair: _Pair) -> StartEquality:
-    beyond = farthest(pair.started_by_name, beyond=START)
+    beyond = farthest(pair.start.by_name, beyond=START)
     parameters = [name for name in beyond if not name.startswith(BUFFER)]
-    unmatched = {"only_here": list(pair.only_here), "missing_here": list(pair.missing_here)}
+    told = {"distance": pair.start.distance, "only_here": pair.only_here, "missing_here": pair.missing_here}
     if beyond:
-        return StartEquality(verdict="another start", distance=pair.start, names=parameters or beyond, **unmatched)
-    exact = all(value == 0 for value in pair.started_by_name.values())
-    return StartEquality(verdict="equal" if exact else "equal up to rounding", distance=pair.start, **unmatched)
+        return StartEquality.model_validate({"verdict": "another start", "names": parameters or beyond, **told})
+    return StartEquality.model_validate({"verdict": _near(max(pair.start.by_name.values(), default=0.0)), **told})
 
 
-def _nearness(distance: float, *, apart: bool) -> Nearness:
-    if apart:
-        return "apart"
+def _near(distance: float) -> Literal["equal", "equal up to rounding"]:
     return "equal" if distance == 0 else "equal up to rounding"
 
 
-def _judge_gradients(found: _Gradients | None, least: float, control: _Gradients | None) -> GradientEquality:
+def _judge_gradients(found: _Apart | None, tolerances: tuple[float, float]) -> GradientEquality:
     if found is None:
-        return GradientEquality(verdict="not compared")
-    tolerance = max(least, TIMES_CONTROL * control.distance if control else 0.0)
-    single = max(SINGLE_TENSOR * tolerance, TIMES_CONTROL * control.worst if control else 0.0)
+        return GradientEquality()
+    tolerance, single = tolerances
+    told = GradientEquality(distance=found.distance, tolerance=tolerance)
     if tolerance > NOT_REPEATABLE:
-        return GradientEquality(verdict="not compared", distance=found.distance, tolerance=tolerance)
-    is_apart = not (found.distance <= tolerance and found.worst <= single)
-    return GradientEquality(
-        verdict=_nearness(found.distance, apart=is_apart),
-        distance=found.distance,
-        tolerance=tolerance,
-        factor=found.factor if is_apart else None,
-        names=farthest(found.by_name, beyond=single if found.distance <= tolerance else tolerance) if is_apart else [],
-    )
+        return told
+    if not found.is_beyond(tolerance, single):
+        return told.model_copy(update={"verdict": _near(found.distance)})
+    names = farthest(found.by_name, beyond=single if found.distance <= tolerance else tolerance)
+    return told.model_copy(update={"verdict": "apart", "factor": found.factor, "names": names})
 
 
-def _judge_parameters(steps: Sequence[_Step], least: float, control: Sequence[_Step]) -> ParameterEquality:
+def _judge_parameters(steps: Sequence[_Apart], tolerances: tuple[float, float]) -> ParameterEquality:
     if not steps:
-        return ParameterEquality(verdict="not compared")
-    distances = [step.distance for step in steps]
-    tolerance = max(least, *(TIMES_CONTROL * step.distance for step in control), 0.0)
-    single = max(SINGLE_TENSOR * tolerance, *(TIMES_CONTROL * step.worst for step in control), 0.0)
+        return ParameterEquality()
+    tolerance, single = tolerances
+    told = ParameterEquality(distances=[step.distance for step in steps], tolerance=tolerance)
     if tolerance > NOT_REPEATABLE:
-        return ParameterEquality(verdict="not compared", distances=distances, tolerance=tolerance)
-    for number, step in enumerate(steps, start=1):
-        if not (step.distance <= tolerance + step.rounding and step.worst <= single):
-            far = farthest(step.by_name, beyond=tolerance)
-            names = far if len(far) < len(step.by_name) else []
-            return ParameterEquality(
-                verdict="apart", distances=distances, tolerance=tolerance, first_difference_step=number, names=names
-            )
-    return ParameterEquality(verdict=_nearness(max(distances), apart=False), distances=distances, tolerance=tolerance)
+        return told
+    number = next((number for number, step in enumerate(steps) if step.is_beyond(tolerance, single)), None)
+    if number is None:
+        return told.model_copy(update={"verdict": _near(max(told.distances))})
+    far = farthest(steps[number].by_name, beyond=tolerance)
+    names = far if len(far) < len(steps[number].by_name) else []
+    return told.model_copy(update={"verdict": "apart", "first_difference_step": number + 1, "names": names})
 
 
 def _batches(baseline: str, arm: str, records: Sequence[LaunchRecord]) -> str | None:
     """What the digests of the first batches say, of the first launch that has them; None where there are none."""
-    for launch in sorted({record.launch for record in records}):
-        ours, theirs = (_digests(records, launch, name) for name in (arm, baseline))
-        if ours and theirs:
-            return _batches_words(ours, theirs, arm, baseline)
-    return None
-
-
-def _digests(records: Sequence[LaunchRecord], launch: int, arm: str) -> list[list[str]]:
-    """By step, then by rank; none where some rank has none."""
-    reports = next((record.scripts for record in records if (record.launch, record.arm) == (launch, arm)), [])
-    by_step = zip(*(report.steps for report in sorted(reports, key=lambda report: report.rank)), strict=False)
-    digests = [[step.batch for step in ranks] for ranks in by_step]
-    return [[batch for batch in ranks if batch is not None] for ranks in digests] if all(map(all, digests)) else []
-
-
-def _batches_words(ours: Sequence[Sequence[str]], theirs: Sequence[Sequence[str]], arm: str, baseline: str) -> str:
-    shared = list(zip(ours, theirs, strict=False))
+    known = {(one.launch, one.arm): ScriptArm.of(one).batches for one in records if one.scripts}
+    whole = {place: digests for place, digests in known.items() if all(None not in ranks for ranks in digests)}
+    launches = sorted(launch for launch, name in whole if name == arm and whole[launch, arm] and whole.get((launch, baseline)))
+    if not launches:
+        return None
+    shared = list(zip(whole[launches[0], arm], whole[launches[0], baseline], strict=False))
     if all(mine == its for mine, its in shared):
         return f"{arm} reads the same batches as {baseline}"
-    if all(sorted(mine) == sorted(its) for mine, its in shared):
+    if all(Counter(mine) == Counter(its) for mine, its in shared):
         return f"{arm} reads the same batches as {baseline}, on other ranks"
-    first = next(number for number, (mine, its) in enumerate(shared, start=1) if sorted(mine) != sorted(its))
+    first = next(number for number, (mine, its) in enumerate(shared, start=1) if Counter(mine) != Counter(its))
     return f"{arm} reads other batches than {baseline}, from step {first} on"
 
 

@@ -36,12 +36,7 @@ def loss_unit(losses: Mapping[tuple[int, str], pd.DataFrame]) -> Literal["sample
 
 
 def curve_of(table: pd.DataFrame, unit: Literal["samples", "steps"]) -> Curve:
-    """The loss of one launch of one arm, mean over ranks; steps without a loss are left out.
-
-    Args:
-        table: columns ``measurement.records.record.LOSS_COLUMNS``.
-        unit: of the first array.
-    """
+    """The loss of one launch of one arm, mean over ranks; steps without a loss are left out."""
     first = table[table["start"] == 0]
     by_step = first.groupby("step").agg(samples=("samples", "sum"), loss=("loss", "mean")).sort_index()
     reached = by_step["samples"].cumsum() if unit == "samples" else by_step.index.to_series() + 1
@@ -50,12 +45,7 @@ def curve_of(table: pd.DataFrame, unit: Literal["samples", "steps"]) -> Curve:
 
 
 def compare_losses(plan: Plan, losses: Mapping[tuple[int, str], pd.DataFrame]) -> dict[str, LossEquality]:
-    """Every arm's loss, the baseline's first; empty where none was seen.
-
-    Args:
-        plan: its arms and margin.
-        losses: by launch and arm.
-    """
+    """Every arm's loss, the baseline's first; empty where none was seen. ``losses``: by launch and arm."""
     unit = loss_unit(losses)
     curves = {place: curve for place, table in losses.items() if len((curve := curve_of(table, unit))[0])}
     by_arm = {

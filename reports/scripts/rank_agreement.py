@@ -9,7 +9,7 @@ import numpy as np
 
 from measurement.records.record import LaunchRecord
 from measurement.records.script_report import ScriptReport
-from reports.scripts.sketches import BUFFER, Sketches, Tensors, common_names, farthest, named, parameters_of, share
+from reports.scripts.sketches import BUFFER, Sketches, Tensors, common_names, farthest, named, parameters_of
 from reports.statistics.student import Array
 
 ALIKE = 1e-6
@@ -88,9 +88,12 @@ def _apart(ours: Tensors, theirs: Tensors) -> dict[str, float]:
     """Relative distances of tensors that are not alike."""
     names = [name for name in common_names(ours, theirs) if ours[name] != theirs[name]]  # nearly always none
     mine, its = Sketches.of(ours, names), Sketches.of(theirs, names)
-    lengths = np.maximum(mine.norms, its.norms)
-    found = {name: share(d, n) for name, d, n in zip(names, mine.less(its).norms, lengths, strict=True)}
-    return {name: distance for name, distance in found.items() if not distance <= ALIKE}
+    return _beyond(ALIKE, mine.less(its).shares(np.maximum(mine.norms, its.norms)))
+
+
+def _beyond(least: float, distances: dict[str, float]) -> dict[str, float]:
+    """Those that are not within this, NaN among them."""
+    return {name: distance for name, distance in distances.items() if not distance <= least}
 
 
 def _united(found: Sequence[dict[str, float]]) -> list[str]:
@@ -115,11 +118,9 @@ def _moved_apart(ours: ScriptReport, theirs: ScriptReport, step: int) -> dict[st
     """Distances after a step that are neither rounding nor small beside what the steps changed."""
     mine, its = ours.steps[step].parameters, theirs.steps[step].parameters
     far = [name for name in _apart(mine, its) if name in theirs.started and len(theirs.started[name]) == len(its[name])]
-    now, before = Sketches.of(its, far), Sketches.of(theirs.started, far)
-    between = Sketches.of(mine, far).less(now)
-    moved = np.maximum(now.less(before).norms, Sketches.of(mine, far).less(before).norms)
-    shares = {name: share(d, c) for name, d, c in zip(far, between.norms, moved, strict=True)}
-    return {name: value for name, value in shares.items() if not value <= OF_THE_CHANGE}
+    now, before, other = Sketches.of(its, far), Sketches.of(theirs.started, far), Sketches.of(mine, far)
+    moved = np.maximum(now.less(before).norms, other.less(before).norms)
+    return _beyond(OF_THE_CHANGE, other.less(now).shares(moved))
 
 
 def _gradients(first: ScriptReport, others: Sequence[ScriptReport]) -> list[str]:
@@ -132,10 +133,8 @@ def _gradients(first: ScriptReport, others: Sequence[ScriptReport]) -> list[str]
         if all(other.steps[0].gradients[name] == first.steps[0].gradients[name] for name in names):
             continue
         ours, theirs = (Sketches.of(report.steps[0].gradients, names) for report in (other, first))
-        usual = usual_lengths(theirs, first)
-        lengths = beyond_noise(np.maximum(ours.norms, theirs.norms), usual)
-        shares = {name: share(d, n) for name, d, n in zip(names, ours.less(theirs).norms, lengths, strict=True)}
-        found.append({name: value for name, value in shares.items() if not value <= OF_A_GRADIENT})
+        lengths = beyond_noise(np.maximum(ours.norms, theirs.norms), usual_lengths(theirs, first))
+        found.append(_beyond(OF_A_GRADIENT, ours.less(theirs).shares(lengths)))
     return _united(found)
 
 

@@ -63,11 +63,15 @@ class ScriptArm:
         return float(found[0]) if found and found[0] is not None and len(set(found)) == 1 else None
 
     @property
+    def batches(self) -> list[list[str | None]]:
+        """Digests of the first batches, by step, then by rank."""
+        by_step = zip(*(report.steps for report in self.reports), strict=False)
+        return [[step.batch for step in ranks] for ranks in by_step]
+
+    @property
     def shares_batches(self) -> bool | None:
         """Whether all ranks read the same batches; None where that is not known, or there is one rank."""
-        by_step = zip(*(report.steps for report in self.reports), strict=False)
-        digests = [[step.batch for step in ranks] for ranks in by_step]
-        known = [ranks for ranks in digests if all(batch is not None for batch in ranks)]
+        known = [ranks for ranks in self.batches if None not in ranks]
         if len(self.reports) < 2 or not known:
             return None
         return all(len(set(ranks)) == 1 for ranks in known)

@@ -59,6 +59,10 @@ class Sketches:
         """Length of all together."""
         return math.sqrt(self.dot(self))
 
+    def shares(self, lengths: Array) -> dict[str, float]:
+        """Each tensor's length relative to another, by name."""
+        return {name: share(own, whole) for name, own, whole in zip(self.names, self.norms, lengths, strict=True)}
+
 
 def common_names(ours: Tensors, theirs: Tensors) -> list[str]:
     """Names of tensors that both have, with sketches of one length."""

@@ -106,11 +106,7 @@ def wanted_alone(launches: int, *, every: int) -> int:
 def is_alone_due(number: int, done: int, *, launches: int, wanted: int) -> bool:
     """Whether the launch after ``number`` others is to run its arms one at a time, so that such launches lie evenly among all.
 
-    Args:
-        number: launches so far.
-        done: those of them that ran their arms one at a time.
-        launches: in all, as far as can be seen.
-        wanted: launches that are to run them one at a time, in all.
+    ``done``: those of them that did so. ``wanted``: launches that are to do so, in all.
     """
     return done < wanted and number >= int((done + 0.5) * launches / wanted)
 
@@ -125,11 +121,7 @@ def pilot_rounds(cost: Cost, *, budget_s: float) -> int:
 def choose(done: Sequence[int], *, cost: Cost, spread: Spread, left_s: float) -> Length | None:
     """How many rounds the next launch shall have.
 
-    Args:
-        done: rounds of each launch that was measured, two at least.
-        cost: of a launch.
-        spread: of the ratios so far.
-        left_s: seconds that may still be spent.
+    ``done``: rounds of each launch that was measured, two at least.
 
     Returns:
         None: no launch is left that would fit and make the interval narrower.

@@ -16,12 +16,7 @@ FEWEST = 4
 
 
 def change_points(values: Array, *, confidence: float) -> list[int]:
-    """The places at which another level begins.
-
-    Args:
-        values: float64 [results], such as logarithms of throughput, in order of time.
-        confidence: with which a segment without any change is left whole.
-    """
+    """The places at which another level begins. ``confidence``: with which a segment without any change is left whole."""
     place = _split(values, confidence)
     if place is None:
         return []

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from reports.estimate import Estimate
+from reports.schema import AloneFigures
 from reports.statistics.budget import FEWEST_ALONE
 from reports.statistics.student import Array, around, student_t
 
@@ -33,32 +34,9 @@ class Interleaved:
     degrees: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class CrossCheck:
-    """One candidate, one arm at a time."""
-
-    ratio: Estimate
-    apart: Estimate
-    """That ratio over the interleaved one."""
-    launches: int
-
-    @property
-    def contradicts(self) -> bool:
-        """Whether the two ways differ beyond chance."""
-        return self.launches >= FEWEST_ALONE and self.apart.excludes(1.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Variance:
-    """The variance of an arm's level between launches."""
-
-    value: float
-    degrees: float
-
-
 def cross_check(
     alone: Array, interleaved: Array, ratios: Sequence[Interleaved | None], *, confidence: float
-) -> list[CrossCheck | None]:
+) -> list[AloneFigures | None]:
     """Hold each candidate's ratio one at a time against its interleaved one.
 
     Args:
@@ -73,7 +51,7 @@ def cross_check(
     variances = _variances(alone, interleaved)
     pairs = alone[:, 1:] - alone[:, :1]
     each = confidence ** (1 / max(len(ratios), 1))
-    found: list[CrossCheck | None] = []
+    found: list[AloneFigures | None] = []
     for levels, ratio in zip(pairs.T, ratios, strict=True):
         known = levels[np.isfinite(levels)]
         if not len(known) or ratio is None:
@@ -82,21 +60,23 @@ def cross_check(
         centre = float(known.mean())
         exact = Interleaved(centre=0.0, error=0.0, degrees=1.0)
         own, apart = (_half(variances, len(known), other, each=each) for other in (exact, ratio))
-        found.append(CrossCheck(ratio=_estimate(centre, own), apart=_estimate(centre - ratio.centre, apart), launches=len(known)))
+        difference = _estimate(centre - ratio.centre, apart)
+        contradicts = len(known) >= FEWEST_ALONE and difference.excludes(1.0)
+        found.append(AloneFigures(ratio=_estimate(centre, own), apart=difference, launches=len(known), contradicts=contradicts))
     return found
 
 
-def _variances(alone: Array, interleaved: Array) -> list[_Variance]:
-    """What the launches one at a time say, and what all say together; empty where nothing is known."""
+def _variances(alone: Array, interleaved: Array) -> list[tuple[float, float]]:
+    """The variance of a level between launches and its degrees of freedom: by launches one at a time, and by all together."""
     squares, degrees = _squares(alone)
     more_squares, more_degrees = _squares(interleaved)
     arms = interleaved.shape[1]
     shared = more_degrees / arms  # arms that are up together drift together
     both = degrees + shared
-    found = [_Variance(value=squares / degrees, degrees=degrees)] if degrees else []
-    if shared:
-        found.append(_Variance(value=(squares + more_squares / arms) / both, degrees=both))
-    return found
+    return [
+        *([(squares / degrees, degrees)] if degrees else []),
+        *([((squares + more_squares / arms) / both, both)] if shared else []),
+    ]
 
 
 def _squares(levels: Array) -> tuple[float, float]:
@@ -106,13 +86,13 @@ def _squares(levels: Array) -> tuple[float, float]:
     return sum(float(((one - one.mean()) ** 2).sum()) for one in known), float(sum(len(one) - 1 for one in known))
 
 
-def _half(variances: Sequence[_Variance], launches: int, other: Interleaved, *, each: float) -> float | None:
+def _half(variances: Sequence[tuple[float, float]], launches: int, other: Interleaved, *, each: float) -> float | None:
     """Half the width of the wider interval on a difference of levels, less another log-ratio."""
     halves = []
-    for variance in variances:
-        own = 2 * variance.value / launches
+    for variance, freedom in variances:
+        own = 2 * variance / launches
         whole = own + other.error**2
-        degrees = whole**2 / (own**2 / variance.degrees + other.error**4 / other.degrees) if whole else variance.degrees
+        degrees = whole**2 / (own**2 / freedom + other.error**4 / other.degrees) if whole else freedom
         halves.append(student_t(each, degrees) * math.sqrt(whole))
     return max(halves, default=None)
 

@@ -18,9 +18,7 @@ GROWTH = 1.4
 def error_share(analyses: Sequence[int], *, until_decided: bool) -> float:
     """The share of the error that the last analysis may spend.
 
-    Args:
-        analyses: the number of launches at each so far, this one included.
-        until_decided: whether it was planned to analyse again if need be.
+    ``until_decided``: whether it was planned to analyse again if need be.
     """
     number = max(len(analyses), 1)
     return 1.0 if number == 1 and not until_decided else 1 / (number * (number + 1))

@@ -72,11 +72,7 @@ def run_order(ours: Runs, theirs: Runs) -> RunOrder | None:
 def separate_ratio(ours: Runs, theirs: Runs, *, confidence: float, family: int = 1) -> RatioEstimate | None:
     """The ratio of two arms' throughput, geometric means over their runs, with its interval.
 
-    Args:
-        ours: of the candidate.
-        theirs: of the baseline.
-        confidence: with which all of ``family`` intervals hold at once (Šidák).
-        family: the number of candidates.
+    ``confidence``: with which all of ``family`` intervals hold at once (Šidák).
 
     Returns:
         None where an arm has no run; no bounds where one has a single run, since runs of one job differ by more than their blocks

@@ -57,10 +57,7 @@ def log_interval(value: float, logs: Sequence[float] | pd.Series, *, confidence:
 def paired_ratio(ours: Mapping[int, float], theirs: Sequence[Mapping[int, float]], *, confidence: float) -> Estimate | None:
     """The geometric mean over launches of a figure's ratio, with Student's interval of its logarithms; None without a launch.
 
-    Args:
-        ours: the figure by launch.
-        theirs: those of the copies that it is held against; of several the geometric mean.
-        confidence: of the interval.
+    By launch; ``theirs``: those of the copies that it is held against, of several the geometric mean.
     """
     logs = []
     for launch, value in ours.items():

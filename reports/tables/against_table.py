@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from reports.against_schema import Against, Change, ChangeVerdict
-from reports.estimate import Estimate
 from reports.schema import Comparison
 from reports.tables.table import Entry, Kind, Row, Table, columns, row
 from reports.wording.against_sentences import WITHHELD, figure_name
@@ -25,7 +24,7 @@ def against_table(comparison: Comparison) -> Table:
 
 def _row(change: Change, found: Against, unit: str) -> Row:
     is_ratio = change.baseline is not None
-    before, after = (ratio(value) if is_ratio else rate(Estimate(value=value)) for value in (change.before, change.after))
+    before, after = (ratio(value) if is_ratio else rate(value) for value in (change.before, change.after))
     bounds = change.change.bounds
     verdict = Entry(text=_verdict(change, found), kind=KINDS.get(change.verdict, "undecided"))
     return row(

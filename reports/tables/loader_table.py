@@ -37,7 +37,7 @@ def _row(place: LoaderGroup, by_workers: dict[int, str]) -> Row:
 
 
 def _figures(found: Estimate, bytes_per_sample: float | None) -> str:
-    low, high = (rate(Estimate(value=bound)) if bound is not None else NONE for bound in (found.ci_low, found.ci_high))
+    low, high = (rate(bound) if bound is not None else NONE for bound in (found.ci_low, found.ci_high))
     return f"{rate(found)}\n{low}–{high}" + (f"\n{megabytes(found.value * bytes_per_sample)}" if bytes_per_sample else "")
 
 
@@ -54,8 +54,8 @@ def _storage_row(host: str, storage: StorageReads, order: str) -> Row:
         {
             "host": host,
             "order": f"{order.replace('_', ' ')}, {storage.readers} reader{'s' * (storage.readers > 1)}",
-            "files": rate(Estimate(value=read.files / read.seconds)),
-            "bytes": rate(Estimate(value=read.bytes / read.seconds / 1e6)),
+            "files": rate(read.files / read.seconds),
+            "bytes": rate(read.bytes / read.seconds / 1e6),
             "read": f"{read.files} files, {read.bytes / 1e6:.3g} MB",
         },
         group=host,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reports.conclusions.machine import is_far_off
-from reports.schema import ArmSummary, ByRank, Comparison, Estimate
+from reports.schema import ArmSummary, ByRank, Comparison
 from reports.tables.table import Table, columns, row
 from reports.wording.formatting import milliseconds, rate, significant
 
@@ -39,7 +39,8 @@ def rank_table(comparison: Comparison) -> Table:
     by_place = {
         (f"rank {number}", host): {name: _rank(own, number) for name, own in arms.items()} for number, host in places.items()
     }
-    by_place |= {("sum", host): {name: _host(own, host) for name, own in arms.items()} for host in all_places.values()}
+    sums = {name: {host.host: f"{rate(host.throughput_per_s)}/s" for host in own.hosts} for name, own in arms.items()}
+    by_place |= {("sum", host): {name: own.get(host, "") for name, own in sums.items()} for host in all_places.values()}
     by_place |= {("skew", ""): skews} if arms else {}
     rows = [row({"/place": place, "/host": host, **by_arm}) for (place, host), by_arm in by_place.items()]
     return Table(columns=columns({"/place": "", "/host": "host", **dict(zip(arms, arms, strict=True))}), rows=rows)
@@ -54,15 +55,7 @@ def _slowest(arms: Sequence[ByRank]) -> list[int]:
 def _rank(found: ByRank, number: int) -> str:
     """Empty where the arm has no such rank."""
     own = next((rank for rank in found.ranks if rank.rank == number), None)
-    return f"{_rate(own.throughput_per_s)}/s; step {milliseconds(own.step_s)} ms, own {milliseconds(own.own_s)} ms" if own else ""
-
-
-def _host(found: ByRank, name: str) -> str:
-    return next((f"{_rate(host.throughput_per_s)}/s" for host in found.hosts if host.host == name), "")
-
-
-def _rate(value: float) -> str:
-    return rate(Estimate(value=value))
+    return f"{rate(own.throughput_per_s)}/s; step {milliseconds(own.step_s)} ms, own {milliseconds(own.own_s)} ms" if own else ""
 
 
 def rank_caption(arms: Sequence[ArmSummary], unit: str) -> str:

@@ -53,7 +53,7 @@ def _row(point: Comparison | StudyPoint, arm: ArmSummary, own: ResourceFigures, 
         {
             "point": point.name,
             "arm": arm.name,
-            "rate": _entry(own.per_device_per_s, lambda value: rate(Estimate(value=value))),
+            "rate": _entry(own.per_device_per_s, rate),
             "flops": _entry(own.flops_per_s, lambda value: significant(value / FLOP_UNITS[own.device][1])),
             "mfu": _entry(own.mfu, "{:.1%}".format),
             "memory": _entry(own.memory_bytes, lambda value: gibibytes(round(value))),

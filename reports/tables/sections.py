@@ -11,8 +11,7 @@ from reports.tables.rank_tables import link_caption, link_table, rank_caption, r
 from reports.tables.resource_table import resource_caption, resource_table
 from reports.tables.script_tables import differences_table, equality_table, phases_table
 from reports.tables.table import Table
-from reports.tables.terms_table import causes_table, exchange_table, steps_table, terms_table, threads_table
-from reports.tables.timing_table import TIMINGS, timing_table
+from reports.tables.terms_table import TIMINGS, causes_table, exchange_table, steps_table, terms_table, threads_table, timing_table
 from reports.tables.verdict_table import conditions_table
 from reports.tables.what_if_table import what_if_caption, what_if_table
 

@@ -1,17 +1,20 @@
-"""The tables of why: step times, the terms that each arm's step is made of, and who had the core meanwhile."""
+"""The tables of where time goes: step times, the terms of each arm's step, who had the core meanwhile, the parts of a launch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from reports.conclusions.step_terms import TERMS
-from reports.schema import Comparison, Estimate, ThreadFigures
-from reports.tables.table import Entry, Table, columns, row
+from reports.schema import Comparison, Estimate
+from reports.tables.table import Entry, Row, Table, columns, row
 from reports.wording.causes import TERM_NAMES
 from reports.wording.formatting import NONE, milliseconds, step_shares, with_interval
 
 MOST_EXCHANGES = 24
 """How many an arm shows; comparison.json has all."""
+TIMINGS = (
+    "Mean of launches that ran all arms at once, in wall time of all arms together. The start is split as the arm tells that was "
+    "ready last, by its slowest rank: launcher is what the rank's own stages leave, imports hold torch's, rendezvous the wait for "
+    "other ranks, and model what the first optimizer imports (torch._dynamo)"
+)
 KINDS = {"sync": "with exchange", "local": "without"}
 
 
@@ -51,16 +54,15 @@ def threads_table(comparison: Comparison) -> Table:
     """One row per arm and kind of block: what the training thread and the library's threads did in a step, in milliseconds."""
     figures = {"running": "training thread runs", "runnable": "waits for a core", "library": "library's threads run"}
     rows = [
-        row({"arm": arm.name, "kind": words, **_threads(found, figures)}, group=arm.name)
+        row(
+            {"arm": arm.name, "kind": words} | {name: milliseconds_entry(getattr(found, f"{name}_s")) for name in figures},
+            group=arm.name,
+        )
         for arm in comparison.arms
         for kind, words in KINDS.items()
         if (found := arm.threads_s.get(kind)) is not None
     ]
     return Table(columns=columns({"arm": "ms per step", "kind": "blocks", **figures}, numeric=figures), rows=rows)
-
-
-def _threads(found: ThreadFigures, names: Iterable[str]) -> dict[str, str | Entry]:
-    return {name: milliseconds_entry(getattr(found, f"{name}_s")) for name in names}
 
 
 def causes_table(comparison: Comparison) -> Table:
@@ -107,3 +109,17 @@ def exchange_table(comparison: Comparison) -> Table:
 def milliseconds_entry(estimate: Estimate | None) -> Entry:
     """Milliseconds with their interval."""
     return Entry(text=with_interval(estimate, milliseconds))
+
+
+def timing_table(comparison: Comparison) -> Table:
+    """A row for each part of a launch, and one for all of it."""
+    whole = sum(one.seconds for one in comparison.timings)
+    rows = [_timing_row(one.stage, one.part, one.seconds, whole) for one in comparison.timings]
+    titles = {"stage": "stage", "part": "part", "seconds": "seconds", "share": "share"}
+    rows += [_timing_row("launch", "in all", whole, whole, is_total=True)] if rows else []
+    return Table(columns=columns(titles, numeric=("seconds", "share")), rows=rows)
+
+
+def _timing_row(stage: str, part: str, seconds: float, whole: float, *, is_total: bool = False) -> Row:
+    shown = {"seconds": f"{seconds:.1f}", "share": f"{seconds / whole if whole else 0.0:.0%}"}
+    return row({"stage": stage, "part": part, **shown}, group=stage, is_total=is_total)

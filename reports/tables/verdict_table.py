@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary
+from reports.schema import ArmSummary, Comparison, RatioSummary
 from reports.tables.table import Column, Entry, Kind, Row, Table, columns, row
 from reports.training_schema import ArmTraining, TrainingSummary
 from reports.wording.comparison_sentences import first_line, minutes_words
@@ -53,9 +53,7 @@ def arm_columns(unit: str, confidence: float) -> list[Column]:
 def arm_entries(arm: ArmSummary, result: RatioSummary | None) -> dict[str, Entry]:
     """Status, figures and verdict of an arm.
 
-    Args:
-        arm: the arm.
-        result: its ratio to the baseline; None for the baseline itself, and where there is none.
+    ``result``: its ratio to the baseline; None for the baseline itself, and where there is none.
     """
     speed, is_baseline = arm.throughput_per_s, arm.role == "baseline"
     rate_text = f"{rate(speed)} ({rate_interval(speed)})" if speed and speed.ci_low is not None else rate(speed)
@@ -130,24 +128,16 @@ def conditions_table(comparison: Comparison) -> Table:
     alike = [name for name, values in defaults.items() if len(set(values.values())) == 1]
     rows = []
     for arm in arms:
+        others = arm.load.other_threads_share if arm.load else None  # the library's, and torch's own where it has several
         entries = {
             "arm": arm.name,
-            "cores": _count_or_none(arm.cores_per_rank),
-            "threads": _count_or_none(arm.threads_per_rank),
-            "other_threads": _other_threads(arm.load),
+            "cores": str(arm.cores_per_rank or NONE),
+            "threads": str(arm.threads_per_rank or NONE),
+            "other_threads": NONE if others is None else f"{others:.2f}",
         }
         rows.append(row(entries | {name: values[arm.name] for name, values in defaults.items()}))
     numeric = ("cores", "threads", "other_threads")
     return Table(columns=columns(titles, numeric=numeric), rows=rows).without(*alike)
-
-
-def _count_or_none(number: int | None) -> str:
-    return NONE if number is None else str(number)
-
-
-def _other_threads(load: LoadFigures | None) -> str:
-    """Those of the library, and torch's own where it computes with several."""
-    return NONE if load is None or load.other_threads_share is None else f"{load.other_threads_share:.2f}"
 
 
 def _exchange_unit(arm: ArmSummary) -> str:

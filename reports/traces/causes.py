@@ -40,12 +40,7 @@ def with_causes(
 ) -> ArmSummary:
     """The arm with its causes.
 
-    Args:
-        arm: as concluded.
-        terms: of ``reports.conclusions.step_terms.terms_by_launch``; None: not known.
-        steps: those of its trace.
-        buffer_bytes: of the model's buffers.
-        confidence: of the intervals.
+    ``terms``: of ``reports.conclusions.step_terms.terms_by_launch``; None: not known. ``steps``: of its trace.
     """
     if arm.step_terms_s is None or terms is None:
         return arm

@@ -22,11 +22,7 @@ Names = Mapping[str, Mapping[str, str]]
 def tuned_pairs(plan: Plan, comparison: Comparison, names: Names, *, baseline: str) -> list[TunedPair]:
     """The pairs that matter, with intervals that hold for all of them at once.
 
-    Args:
-        plan: of the confirmation.
-        comparison: its result.
-        names: of its arms.
-        baseline: the arm, of those in ``names``, that the others are held against.
+    ``baseline``: the arm, of those in ``names``, that the others are held against.
     """
     wanted, measure = list(_pairs(names, baseline)), plan.measurement
     controls = [[plan.control_name, plan.baseline]] if measure.control else []

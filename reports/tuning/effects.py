@@ -79,8 +79,7 @@ class Effects:
     def best(self, *, margin: float) -> Options:
         """The option set to take: the best of those tried, without what hardly adds to it or may as well add nothing.
 
-        Args:
-            margin: of log speed-up, that is of no interest.
+        ``margin``: of log speed-up, that is of no interest.
         """
         sets = [{}, *self.tried]
         means, deviations = self.predict(sets)

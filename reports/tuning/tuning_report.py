@@ -8,8 +8,8 @@ from reports.charts.frame import Figure, base_layout, error_bars, rule
 from reports.formats.html import render_page
 from reports.tables.table import Entry, Table, columns, row
 from reports.tuning.compose_tuning import pair_words
-from reports.tuning.tuning_schema import TUNED, SearchedSetting, SettingEffect, TunedArm, TunedPair, Tuning
-from reports.wording.formatting import NONE, percent, ratio
+from reports.tuning.tuning_schema import TUNED, SearchedSetting, TunedArm, TunedPair, Tuning
+from reports.wording.formatting import NONE, bounds_text, percent, ratio
 
 HEIGHT_PX = 360
 QUESTIONS = {"tuned": "both tuned", "default": "both at defaults", "matched": "bytes matched", "gain": "gained by tuning"}
@@ -24,7 +24,7 @@ def pair_table(tuning: Tuning) -> Table:
                 "question": QUESTIONS[pair.question],
                 "arms": f"{pair.candidate} / {pair.baseline}",
                 "ratio": ratio(pair.ratio.value),
-                "interval": _bounds(pair.ratio.bounds),
+                "interval": bounds_text(pair.ratio.ci_low, pair.ratio.ci_high),
                 "verdict": Entry(text=pair.verdict, kind=pair.verdict),
             }
         )
@@ -48,7 +48,7 @@ def settings_table(tuning: Tuning) -> Table:
                 "default": value_text(one.default),
                 "tuned": "left" if is_kept else value_text(value),
                 "effect": NONE if is_kept else ratio(effect.value),
-                "interval": NONE if is_kept else _bounds(effect.bounds),
+                "interval": NONE if is_kept else bounds_text(effect.ci_low, effect.ci_high),
             }
             rows.append(row(entries, group=arm.name))
     return Table(columns=columns(titles, numeric=["effect", "interval"]), rows=rows)
@@ -124,10 +124,6 @@ def _was_tried(arm: TunedArm, setting: SearchedSetting) -> bool:
     return any(options.get(setting.option, setting.default) != setting.default for options in timed)
 
 
-def _bounds(bounds: tuple[float, float] | None) -> str:
-    return f"{ratio(bounds[0])} to {ratio(bounds[1])}" if bounds else NONE
-
-
 def _chart(arm: TunedArm) -> Figure:
     """A mark for each value of each setting; what was taken is filled."""
     layout, effects = base_layout(HEIGHT_PX, ""), arm.effects
@@ -135,18 +131,15 @@ def _chart(arm: TunedArm) -> Figure:
     layout["yaxis"] |= {"title": {"text": "throughput / default"}, "automargin": True}
     rule(layout, y=1.0, colour="@muted")
     defaults = {one.option: one.default for one in arm.settings}
+    ticks = [value_text(one.value) + " (default)" * (one.value == defaults[one.option]) for one in effects]
     taken = [arm.best.get(one.option, defaults[one.option]) == one.value for one in effects]
     trace = {
         "type": "scatter",
         "mode": "markers",
-        "x": [[one.option for one in effects], [_tick(one, defaults) for one in effects]],
+        "x": [[one.option for one in effects], ticks],
         "y": [one.ratio.value for one in effects],
         "error_y": error_bars([one.ratio for one in effects], thickness=1.2, width=4),
         "marker": {"size": 9, "color": "@arm-0", "symbol": ["circle" if one else "circle-open" for one in taken]},
         "hovertemplate": "%{x}: %{y:.3f}<extra></extra>",
     }
     return {"data": [trace], "layout": layout}
-
-
-def _tick(effect: SettingEffect, defaults: dict[str, Any]) -> str:
-    return value_text(effect.value) + (" (default)" if effect.value == defaults[effect.option] else "")

@@ -7,7 +7,7 @@ from typing import get_args
 
 from reports.conclusions.step_terms import Bottleneck, bottleneck_of
 from reports.schema import Estimate, Phase, RatioSummary, StepShares, Term
-from reports.wording.formatting import milliseconds
+from reports.wording.formatting import bounds_text, listed, milliseconds
 
 TERM_NAMES: dict[Term, str] = {
     "compute": "computing",
@@ -45,7 +45,8 @@ def cause_clause(result: RatioSummary) -> str:
     second = max(rest, key=lambda name: abs(rest[name].value), default=None)
     besides = f"; it {_verb(result, second, rest[second], interval=False)}" if second is not None else ""
     named = f"; {milliseconds(cause.named_s)} ms of that is {cause.named} ({cause.remedy} changes it)" if cause.named else ""
-    return f", because {_subject(result, cause.term)} {_verb(result, cause.term, first, interval=True)}{named}{besides}"
+    subject = "its threads" if _threads_hold_up(result, cause.term) else "it"
+    return f", because {subject} {_verb(result, cause.term, first, interval=True)}{named}{besides}"
 
 
 def short_cause(result: RatioSummary) -> str:
@@ -66,10 +67,6 @@ def _threads_hold_up(result: RatioSummary, term: Term | Phase) -> bool:
     overhead = result.term_differences_s.get("library_overhead")
     held = result.cpu_contention_s
     return term == "library_overhead" and overhead is not None and held is not None and held.value > overhead.value / 2 > 0
-
-
-def _subject(result: RatioSummary, term: Term | Phase) -> str:
-    return "its threads" if _threads_hold_up(result, term) else "it"
 
 
 def _verb(result: RatioSummary, term: Term | Phase, difference: Estimate, *, interval: bool) -> str:
@@ -97,22 +94,20 @@ def _bounds(difference: Estimate) -> str:
     """The interval of the size, in brackets."""
     assert difference.ci_low is not None and difference.ci_high is not None
     low, high = sorted((abs(difference.ci_low), abs(difference.ci_high)))
-    return f" ({milliseconds(low)} to {milliseconds(high)})"
+    return f" ({bounds_text(low, high, milliseconds)})"
 
 
 def limit_sentence(shares: Mapping[str, StepShares], *, hosts: int) -> str | None:
     """What limits each arm; arms with the same limit are named together. No full stop at the end; None without arms.
 
-    Args:
-        shares: by arm; the control left out, which is the baseline once more.
-        hosts: that the ranks ran on; on one of them no network lies between.
+    ``shares``: without the control's. ``hosts``: on a single one no network lies between.
     """
     found = {name: bottleneck_of(own) for name, own in shares.items()}
     parts = []
     for limit in get_args(Bottleneck):
         names = [name for name in found if found[name] == limit]
         if names:
-            where = "" if len(names) == len(shares) else f" in {_listed(names)}"
+            where = "" if len(names) == len(shares) else f" in {listed(names)}"
             parts.append(_clause(limit, where, [shares[name] for name in names], hosts))
     return ". ".join(parts) or None
 
@@ -144,7 +139,3 @@ def percents(shares: Sequence[float]) -> str:
     """Shares as whole percents, from the least to the greatest, such as ``62 to 65%``; noise puts none below 0 or above 100."""
     low, high = (round(100 * min(max(share, 0.0), 1.0)) for share in (min(shares), max(shares)))
     return f"{low}%" if low == high else f"{low} to {high}%"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

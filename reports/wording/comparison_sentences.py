@@ -24,7 +24,7 @@ from reports.wording.disturbances import (
     stall_lines,
     straggler_lines,
 )
-from reports.wording.formatting import apart, interval, one_sided_percent, percent, ratio
+from reports.wording.formatting import apart, bounds_text, count, interval, listed, one_sided_percent, percent, ratio
 from reports.wording.method import run_lines
 
 WIDE = 1.5
@@ -56,7 +56,7 @@ def fastest_sentence(leaders: Sequence[str], plan: Plan) -> list[str]:
         return []
     if len(leaders) == 1:
         return [f"Fastest: {leaders[0]}, shown against every other arm measured"]
-    return [f"Fastest: {', '.join(leaders[:-1])} and {leaders[-1]} are tied"]
+    return [f"Fastest: {listed(leaders)} are tied"]
 
 
 def _findings_by_case(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: Plan) -> list[str]:
@@ -114,11 +114,10 @@ def interval_words(result: RatioSummary) -> str:
     parts = [f"ratio {ratio(result.throughput_ratio)}"]
     if result.ci_low is not None and result.ci_high is not None:
         parts.append(f"{percent(result.confidence)} interval {interval(result)}")
-    if result.verdict == "equivalent" and result.equivalence_low is not None and result.equivalence_high is not None:
-        sides = f"{ratio(result.equivalence_low)} to {ratio(result.equivalence_high)}"
+    if result.verdict == "equivalent" and (sides := bounds_text(result.equivalence_low, result.equivalence_high, none="")):
         parts.append(f"{one_sided_percent(result.confidence)} interval {sides}")
-    if result.run_low is not None and result.run_high is not None:
-        parts.append(f"one long run {ratio(result.run_low)} to {ratio(result.run_high)}")
+    if run := bounds_text(result.run_low, result.run_high, none=""):
+        parts.append(f"one long run {run}")
     if result.run_order is not None:
         return ", ".join([*parts, count(result.launches, "run of each", "runs of each")])
     return ", ".join([*parts, count(result.launches, "launch", "launches"), count(result.pairs, "pair", "pairs")])
@@ -273,16 +272,11 @@ def _control_by_case(controls: Sequence[RatioSummary]) -> str:
 def warnings(
     plan: Plan, arms: Sequence[ArmSummary], results: Sequence[RatioSummary], looks: Sequence[int], remedies: Sequence[str]
 ) -> list[str]:
-    """What a reader must know before believing the figures.
-
-    Args:
-        plan: whose question the figures answer.
-        arms: those of the comparison.
-        results: all ratios.
-        looks: see ``measurement.records.record.Manifest``.
-        remedies: see ``Comparison``.
-    """
-    found = [f"{arm.name} was interrupted; what it had measured counts{_ungated(arm)}" for arm in arms if not arm.complete]
+    """What a reader must know before believing the figures."""
+    found = []
+    for arm in (arm for arm in arms if not arm.complete):
+        ungated = ", though no launch of it came to the parity gate" if arm.parity is None else ""
+        found.append(f"{arm.name} was interrupted; what it had measured counts{ungated}")
     for arm in arms:
         if arm.status not in ("ok", "not measured") and arm.launches:
             lost = len({error.launch for error in arm.errors})
@@ -305,20 +299,12 @@ def warnings(
     return [*found, *run_lines(results), *_looks(looks, plan), *cautions]
 
 
-def _ungated(arm: ArmSummary) -> str:
-    return ", though no launch of it came to the parity gate" if arm.parity is None else ""
-
-
 def chance_lines(
     results: Sequence[RatioSummary], *, comparisons: int, kind: Literal["cases", "points"], confidence: float
 ) -> list[str]:
     """How many false verdicts a report that holds many comparisons must be expected to have, beside how many verdicts it has.
 
-    Args:
-        results: of all of them.
-        comparisons: how many there are.
-        kind: what each is one of.
-        confidence: with which the intervals of each hold together.
+    ``confidence``: with which the intervals of each hold together.
     """
     if comparisons < 2:
         return []
@@ -339,8 +325,3 @@ def _looks(looks: Sequence[int], plan: Plan) -> list[str]:
         f"Interim analyses: {len(looks)}, after {', '.join(map(str, looks))} launches, to decide whether to measure on; the "
         f"intervals of this one may err in {error:.2%} of comparisons and are wider for it"
     ]
-
-
-def count(number: int, one: str, many: str | None = None) -> str:
-    """Such as ``1 launch``, ``3 launches``."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"

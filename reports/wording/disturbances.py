@@ -8,7 +8,7 @@ from measurement.probes.fingerprint import crowded_warning
 from measurement.records.record import LaunchRecord, RankReport
 from reports.conclusions.disturbances import DISTURBED, FEW, is_quiet
 from reports.schema import ArmSummary, LoadFigures, PageFaults, StallFigures
-from reports.wording.formatting import PHASE_NAMES, milliseconds, percent
+from reports.wording.formatting import PHASE_NAMES, bounds_text, count, milliseconds, percent
 
 WORTH_TELLING_STALLS = 0.005
 """Arms whose stalls took less than this share of their time are not spoken of."""
@@ -30,17 +30,14 @@ def stall_lines(arms: Sequence[ArmSummary]) -> list[str]:
             continue
         others = [f"{other} {_stalled(figures)}" for other, figures in quiet.items() if other != name]
         few = f"; with fewer than {FEW}, how often they come cannot be estimated" if stalls.count < FEW else ""
-        found.append(f"{name} stalled: {_stalled(stalls)}, {_lengths(stalls)}{few}" + (f" ({'; '.join(others)})" if others else ""))
+        lengths = f"of {milliseconds(stalls.typical_s)} ms each (median; the longest {milliseconds(stalls.longest_s)} ms)"
+        found.append(f"{name} stalled: {_stalled(stalls)}, {lengths}{few}" + (f" ({'; '.join(others)})" if others else ""))
     return found
 
 
 def _stalled(stalls: StallFigures) -> str:
     """Such as ``41 steps, 3.1% of its time``."""
-    return f"{stalls.count} {'step' if stalls.count == 1 else 'steps'}, {stalls.share:.1%} of its time"
-
-
-def _lengths(stalls: StallFigures) -> str:
-    return f"of {milliseconds(stalls.typical_s)} ms each (median; the longest {milliseconds(stalls.longest_s)} ms)"
+    return f"{count(stalls.count, 'step')}, {stalls.share:.1%} of its time"
 
 
 def skipped_lines(arms: Sequence[ArmSummary]) -> list[str]:
@@ -70,7 +67,7 @@ def straggler_lines(arms: Sequence[ArmSummary]) -> list[str]:
     found = [(arm.name, arm.by_rank, arm.by_rank.straggler) for arm in arms if arm.by_rank and arm.by_rank.straggler]
     return [
         f"Rank {late.rank}{f' on {late.host}' if late.host else ''} is a straggler in {name}: {OWN_TIMES[ranks.own_time]} are "
-        f"{milliseconds(late.late_s)} ms longer ({milliseconds(late.ci_low)} to {milliseconds(late.ci_high)}), most of it in "
+        f"{milliseconds(late.late_s)} ms longer ({bounds_text(late.ci_low, late.ci_high, milliseconds)}), most of it in "
         f"{PHASE_NAMES[late.phase]}"
         for name, ranks, late in found
     ]
@@ -98,7 +95,7 @@ def floor_lines(records: Sequence[LaunchRecord]) -> list[str]:
     if not failed:
         return []
     message = failed[0].error.message if failed[0].error else failed[0].status
-    launches = f"{len(failed)} {'launch' if len(failed) == 1 else 'launches'}"
+    launches = count(len(failed), "launch", "launches")
     return [f"The no-op backend (the floor) failed in {launches}, where overhead cannot be told from computing: {message}"]
 
 
@@ -126,17 +123,15 @@ def load_lines(arms: Sequence[ArmSummary]) -> list[str]:
     hit = {arm.name: arm.load for arm in arms if arm.load and arm.load.foreign_share + arm.load.steal_share >= WORTH_TELLING_LOAD}
     if not hit:
         return []
-    said = ", ".join(f"{name} {_taken(load)}" for name, load in hit.items())
+    taken = {name: (_share(load.foreign_share + load.steal_share), load.disturbed_share) for name, load in hit.items()}
+    said = ", ".join(f"{name} {share} ({disturbed:.0%} of its blocks disturbed)" for name, (share, disturbed) in taken.items())
     return [f"Others took of the ranks' cores while the blocks ran: {said}"]
 
 
 def page_fault_lines(arms: Sequence[ArmSummary], *, freed_memory: str, are_scripts: bool = False) -> list[str]:
     """That steps fault in pages, arm by arm, and what to do about it; none where they are few, or freed memory is kept.
 
-    Args:
-        arms: those of the comparison.
-        freed_memory: the plan's.
-        are_scripts: whether their own commands start them.
+    ``freed_memory``: the plan's.
     """
     found = {arm.name: (arm.page_faults, arm.step_time_s) for arm in arms if arm.page_faults and arm.step_time_s}
     matter = any(faults.most * PAGE_FAULT_S >= WORTH_TELLING_FAULTS * step_s["p50"] for faults, step_s in found.values())
@@ -155,10 +150,6 @@ def _by_launch(faults: PageFaults) -> str:
     """Such as ``120 to 9,100``."""
     fewest, most = f"{faults.fewest:,.0f}", f"{faults.most:,.0f}"
     return fewest if fewest == most else f"{fewest} to {most}"
-
-
-def _taken(load: LoadFigures) -> str:
-    return f"{_share(load.foreign_share + load.steal_share)} ({load.disturbed_share:.0%} of its blocks disturbed)"
 
 
 def _share(value: float) -> str:

@@ -9,12 +9,12 @@ from reports.conclusions.cases import VERDICTS, count_verdicts
 from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.step_terms import bottleneck_of
 from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary, Withheld
+from reports.script_schema import ConfigurationDifference
 from reports.study_schema import Study, StudyPoint
 from reports.wording.causes import short_cause
 from reports.wording.comparison_sentences import (
     WIDE,
     control_sentence,
-    count,
     counts_words,
     cross_check_lines,
     first_line,
@@ -22,14 +22,15 @@ from reports.wording.comparison_sentences import (
     more_words,
 )
 from reports.wording.disturbances import load_lines, load_sentence
-from reports.wording.formatting import percent_apart, ratio
+from reports.wording.formatting import bounds_text, count, percent_apart
 from reports.wording.headlines import BAD, WITHHELD
-from reports.wording.script_sentences import culprit_lines, first_lines
 
 MOST_CAUSE = 12
 """The most words that a cause has."""
 MOST_LINES = 8
 """Candidates that a format shows; it says how many more there are."""
+MOST_CULPRITS = 3
+"""Differences that the first screen names."""
 QUIET = "quiet machine"
 WRONG = "failed the check of its values before it was timed"
 CONVERGES = {"same": "same accuracy as", "differs": "another accuracy than", "undecided": "accuracy undecided beside"}
@@ -57,7 +58,7 @@ class Candidate:
     @property
     def interval(self) -> str:
         """Both bounds, such as ``0.921 to 0.937``; empty without them."""
-        return "" if self.low is None or self.high is None else f"{ratio(self.low)} to {ratio(self.high)}"
+        return bounds_text(self.low, self.high, none="")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,19 +102,16 @@ def _of_comparison(comparison: Comparison) -> FirstScreen:
         candidates = [_by_case(arms[name], comparison) for name in names]
     else:
         candidates = [_candidate(arms[name], results.get(name), cause=_convergence(name, comparison)) for name in names]
+    differs = any(one.severity != "note" for one in comparison.configuration_differences)  # in more than comes with a library
+    culprit = culprit_lines(comparison)[:1] if differs else []
     return FirstScreen(
         headline=comparison.headline,
         candidates=candidates,
         marks=_marks(comparison.arms, comparison.results, control=comparison.control, of=comparison),
         compared=_compared(comparison),
-        alike=[comparison.equality.sentence, *_first_culprit(comparison)] if comparison.equality else [],
+        alike=[comparison.equality.sentence, *culprit] if comparison.equality else [],
         next_step=_next_step(comparison),
     )
-
-
-def _first_culprit(comparison: Comparison) -> list[str]:
-    """The most important difference of scripts; none where all come with their libraries."""
-    return culprit_lines(comparison)[:1] if any(one.severity != "note" for one in comparison.configuration_differences) else []
 
 
 def _candidate(arm: ArmSummary, result: RatioSummary | None, *, point: str = "", cause: str = "") -> Candidate:
@@ -177,11 +175,7 @@ def _marks(
 ) -> list[Mark]:
     """The four marks; the last one only where arms can be checked one at a time (``measurement.alone_every``).
 
-    Args:
-        arms: all of them.
-        results: their ratios.
-        control: what the control says.
-        of: the comparison that they are of; None: a study's point, of which less is kept.
+    ``of``: the comparison that they are of; None: a study's point, of which less is kept.
     """
     never_alone = of is not None and (of.are_scripts or of.training is not None or bool(of.cases))
     return [
@@ -349,3 +343,35 @@ def _worst(marks: Sequence[Mark], points: Sequence[str]) -> Mark:
         where.setdefault(mark.explanation, []).append(point)
     said = ". ".join(f"{', '.join(at)}: {text}" if len(where) > 1 else text for text, at in where.items())
     return Mark(name=worst.name, word=word, ok=worst.ok, explanation=said)
+
+
+def first_lines(comparison: Comparison) -> list[str]:
+    """One line each: equality, ranks, loss, the first culprits, and how many more there are. None without scripts."""
+    equality = comparison.equality
+    if equality is None:
+        return []
+    culprits = culprit_lines(comparison)
+    ranks = [said for said in equality.ranks.values() if not any(said in line for line in culprits)]
+    candidates = [arm.name for arm in comparison.arms if arm.role == "candidate"]
+    losses = [loss.sentence for arm, loss in equality.loss.items() if loss.sentence and arm in candidates]
+    return [equality.sentence, *ranks, *losses, *culprits]
+
+
+def culprit_lines(comparison: Comparison) -> list[str]:
+    """The most important differences, and how many there are besides."""
+    found = comparison.configuration_differences
+    if not found:
+        return ["No setting differs that the probe sees"]
+    lines = [f"{_kind(one)}: {one.sentence}" for one in found if one.severity != "note"][:MOST_CULPRITS]
+    more = len(found) - len(lines)
+    if not lines:
+        return [f"{more} settings differ that come with the library: see the table"]
+    return [*lines, f"and {more} more {'difference' if more == 1 else 'differences'}: see the table"] if more else lines
+
+
+def _kind(one: ConfigurationDifference) -> str:
+    """How much it matters, in a word or two."""
+    work = "other work" if one.changes_work else ""
+    if one.severity == "mistake":
+        return f"Check, {work}" if work else "Check"
+    return work.capitalize() or "Differs"

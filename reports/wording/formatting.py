@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from measurement.records.record import Case
 from reports.schema import ArmSummary, Estimate, RatioSummary, StepShares
@@ -54,26 +54,37 @@ def one_sided_percent(confidence: float) -> str:
     return percent(round(2 * confidence - 1, 6))
 
 
+def bounds_text(low: float | None, high: float | None, words: Callable[[float], str] = ratio, *, none: str = NONE) -> str:
+    """Such as ``0.921 to 0.937``; ``words`` writes a number, ``none`` stands where there are no bounds."""
+    return none if low is None or high is None else f"{words(low)} to {words(high)}"
+
+
 def interval(result: RatioSummary) -> str:
     """The bounds of a ratio's interval."""
-    if result.ci_low is None or result.ci_high is None:
-        return NONE
-    return f"{ratio(result.ci_low)} to {ratio(result.ci_high)}"
+    return bounds_text(result.ci_low, result.ci_high)
 
 
-def rate(estimate: Estimate | None) -> str:
+def rate(value: Estimate | float | None) -> str:
     """Samples per second with at least four significant digits."""
-    if estimate is None:
+    if value is None:
         return NONE
-    return f"{estimate.value:,.0f}" if estimate.value >= 1000 else f"{estimate.value:.4g}"
+    number = value.value if isinstance(value, Estimate) else value
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.4g}"
 
 
 def rate_interval(estimate: Estimate | None) -> str:
     """The bounds of a throughput."""
-    if estimate is None or estimate.ci_low is None or estimate.ci_high is None:
-        return NONE
-    bounds = (rate(Estimate(value=bound)) for bound in (estimate.ci_low, estimate.ci_high))
-    return " to ".join(bounds)
+    return bounds_text(estimate.ci_low, estimate.ci_high, rate) if estimate else NONE
+
+
+def count(number: int, one: str, many: str | None = None) -> str:
+    """Such as ``1 launch``, ``3 launches``."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def listed(words: Sequence[str], last: str = " and ") -> str:
+    """Such as ``a, b and c``; empty without any."""
+    return ", ".join(words[:-1]) + last + words[-1] if len(words) > 1 else "".join(words)
 
 
 def milliseconds(seconds: float | None) -> str:
@@ -116,9 +127,8 @@ def with_interval(estimate: Estimate | None, words: Callable[[float], str]) -> s
     """A value and, in brackets, its bounds where it has them; ``words`` writes a number."""
     if estimate is None:
         return NONE
-    if estimate.ci_low is None or estimate.ci_high is None:
-        return words(estimate.value)
-    return f"{words(estimate.value)} ({words(estimate.ci_low)} to {words(estimate.ci_high)})"
+    bounds = bounds_text(estimate.ci_low, estimate.ci_high, words, none="")
+    return f"{words(estimate.value)} ({bounds})" if bounds else words(estimate.value)
 
 
 def share(part: float | None) -> str:

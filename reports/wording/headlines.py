@@ -8,7 +8,7 @@ from itertools import pairwise
 from reports.conclusions.cases import VERDICTS, count_verdicts
 from reports.schema import ArmSummary, Comparison, RatioSummary
 from reports.wording.comparison_sentences import counts_words, in_order
-from reports.wording.formatting import about, percent
+from reports.wording.formatting import about, listed, percent
 from reports.wording.training_sentences import training_clauses
 
 MOST_WORDS = 20
@@ -158,5 +158,4 @@ def _case_clauses(comparison: Comparison) -> list[str]:
 
 def _listed(results: Sequence[RatioSummary], names: Mapping[str, str]) -> str:
     called = [names[result.candidate] for result in results]
-    said = [called[0], *(_after(before, name) for before, name in pairwise(called))]
-    return said[0] if len(said) == 1 else f"{', '.join(said[:-1])} and {said[-1]}"
+    return listed([called[0], *(_after(before, name) for before, name in pairwise(called))])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from measurement.records.loader_record import LoaderRecord
 from reports.conclusions.loaders import LoaderDemand, bytes_per_file, files_per_s, loading_rates, slowest_ranks
-from reports.schema import Estimate
 from reports.wording.formatting import rate, share
 
 
@@ -15,7 +14,7 @@ def loader_sentences(record: LoaderRecord, need: LoaderDemand | None) -> list[st
     in_all = next(found for place, found in rates.items() if place.kind == "all")
     best = max(in_all, key=lambda workers: in_all[workers].value)
     said = [need_sentence(need, slowest, unit)] if need else []
-    most = f"{rate(in_all[best])} {unit}/s in all, {rate(Estimate(value=slowest[best]))} on the slowest rank"
+    most = f"{rate(in_all[best])} {unit}/s in all, {rate(slowest[best])} on the slowest rank"
     said.append(f"Most: {_who_load(best)} {most}")
     if best and 0 in in_all:
         said[-1] += f"; {in_all[best].value / in_all[0].value:.1f} times what ranks load by themselves"
@@ -25,17 +24,17 @@ def loader_sentences(record: LoaderRecord, need: LoaderDemand | None) -> list[st
         said.append(
             f"Each sample is a file of {size / 1e3:.3g} kB on average: {megabytes(loaded * size)} are loaded, "
             f"{share(loaded / stored)} of what the file system reads at random, {megabytes(stored * size)} or "
-            f"{rate(Estimate(value=stored))} files/s"
+            f"{rate(stored)} files/s"
         )
     return said
 
 
 def need_sentence(need: LoaderDemand, slowest: dict[int, float], unit: str) -> str:
     """Whether the loader is enough for training, with the fewest workers that are."""
-    wanted = f"Training ({need.arm}) needs {rate(Estimate(value=need.samples_per_s))} {unit}/s per rank"
+    wanted = f"Training ({need.arm}) needs {rate(need.samples_per_s)} {unit}/s per rank"
     enough = [workers for workers in sorted(slowest) if slowest[workers] >= need.samples_per_s]
     chosen = enough[0] if enough else max(slowest, key=lambda workers: slowest[workers])
-    loaded = f"{_who_load(chosen)} {rate(Estimate(value=slowest[chosen]))}"
+    loaded = f"{_who_load(chosen)} {rate(slowest[chosen])}"
     part = share(need.samples_per_s / slowest[chosen])
     if enough:
         return f"{wanted}; {loaded}: enough, {part} of it is needed"
@@ -44,7 +43,7 @@ def need_sentence(need: LoaderDemand, slowest: dict[int, float], unit: str) -> s
 
 def megabytes(bytes_per_s: float) -> str:
     """Such as ``112 MB/s``; a megabyte is 10^6 bytes."""
-    return f"{rate(Estimate(value=bytes_per_s / 1e6))} MB/s"
+    return f"{rate(bytes_per_s / 1e6)} MB/s"
 
 
 def _who_load(workers: int) -> str:

@@ -11,7 +11,7 @@ from reports.schema import ArmSummary
 from reports.study_schema import Study, StudyPoint
 from reports.wording.cautions import CAUTIONS
 from reports.wording.comparison_sentences import chance_lines, first_line
-from reports.wording.formatting import milliseconds, percent, seconds, with_interval
+from reports.wording.formatting import count, listed, milliseconds, percent, seconds, with_interval
 from reports.wording.headlines import MOST_WORDS, fitting
 from reports.wording.method import run_lines
 
@@ -63,25 +63,21 @@ def headline(points: Sequence[StudyPoint], plan: Plan) -> str:
     where = {lead: [place for place in leads if leads[place] == lead] for lead in dict.fromkeys(leads.values())}
     alone = [(place, who[0]) for place, who in known if len(who) == 1]
     changes = [f"{a} and {b}" for (a, before), (b, after) in pairwise(alone) if before != after]
-    winners = [f"it changes between {_list(changes, ', and between ')}"] if changes else []
-    said = [f"{lead} at {_list(places)}" for lead, places in where.items()]
+    winners = [f"it changes between {listed(changes, ', and between ')}"] if changes else []
+    said = [f"{lead} at {listed(places)}" for lead, places in where.items()]
     if len("; ".join([*said, *winners]).split()) > MOST_WORDS:
         numbers = [f"{len(places)}" for places in where.values()]
         numbers[0] += f" of {len(known)} points"
         said = [f"{lead} at {number}" for lead, number in zip(where, numbers, strict=True)]
-    return _capital(fitting([*said, *winners]), plan)
+    sentence = fitting([*said, *winners])
+    return sentence if sentence.startswith(tuple(plan.arms)) else sentence[0].upper() + sentence[1:]
 
 
 def _lead(who: Sequence[str], plan: Plan) -> str:
     """A clause on the arms in the lead."""
     if plan.baseline in who:
         return f"no arm beats {plan.baseline}"
-    return f"{who[0]} is fastest" if len(who) == 1 else f"{_list(who)} are tied as fastest"
-
-
-def _capital(sentence: str, plan: Plan) -> str:
-    """Begin a sentence with a capital, unless it begins with an arm's name."""
-    return sentence if sentence.startswith(tuple(plan.arms)) else sentence[0].upper() + sentence[1:]
+    return f"{who[0]} is fastest" if len(who) == 1 else f"{listed(who)} are tied as fastest"
 
 
 def findings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
@@ -101,7 +97,7 @@ def verdicts_sentence(points: Sequence[StudyPoint], name: str, baseline: str) ->
     parts = []
     for verdict in dict.fromkeys(verdict for _, verdict in told):
         where = [place for place, other in told if other == verdict]
-        parts.append(f"{verdict} at {_list(where)}")
+        parts.append(f"{verdict} at {listed(where)}")
     return f"{name} against {baseline}: {'; '.join(parts)}{_flips(told)}"
 
 
@@ -117,7 +113,7 @@ def _flips(told: Sequence[tuple[str, str]]) -> str:
     """Between which points the verdict turns into its opposite; undecided points between them are skipped."""
     decided = [(place, verdict) for place, verdict in told if verdict in DECIDED]
     places = [f"{first} and {second}" for (first, before), (second, after) in pairwise(decided) if before != after]
-    return f"; the verdict flips between {_list(places, ', and between ')}" if places else ""
+    return f"; the verdict flips between {listed(places, ', and between ')}" if places else ""
 
 
 def base_words(base: ScalingBase) -> str:
@@ -148,9 +144,7 @@ def scaling_sentence(points: Sequence[StudyPoint], name: str, *, brief: bool = F
 
 
 def _units(arm: ArmSummary, point: StudyPoint) -> str:
-    number = units(arm, point)
-    kind = "core" if point.device == "cpu" else "GPU"
-    return f"{number} {kind}{'' if number == 1 else 's'}"
+    return count(units(arm, point), "core" if point.device == "cpu" else "GPU")
 
 
 def trained_to(target_accuracy: float | None) -> str:
@@ -166,8 +160,8 @@ def training_sentence(points: Sequence[StudyPoint], name: str, plan: Plan) -> st
     times = {point.name: point.arm(name).time_to_train_s for point in points if point.arm(name).status == "ok"}
     told = [f"{seconds(time.value)} at {place}" for place, time in times.items() if time]
     missed = [place for place, time in times.items() if not time]
-    parts = [f"in {_list(told)}"] if told else []
-    parts += [f"not with every seed at {_list(missed)}"] if missed else []
+    parts = [f"in {listed(told)}"] if told else []
+    parts += [f"not with every seed at {listed(missed)}"] if missed else []
     return f"{name} trains to {trained_to(target)} {', '.join(parts)}" if parts else None
 
 
@@ -200,7 +194,3 @@ def warnings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
 def cause_of(arm: ArmSummary) -> str:
     """Why an arm has no figures at a point, in one line."""
     return first_line(arm.errors[0].message) if arm.errors else ""
-
-
-def _list(words: Sequence[str], last: str = " and ") -> str:
-    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + last + words[-1] if words else ""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from reports.conclusions.training_results import FEWEST
 from reports.training_schema import ArmTraining, TrainingSummary
-from reports.wording.formatting import accuracy, percent, points, seconds, time_ratio
+from reports.wording.formatting import accuracy, count, percent, points, seconds, time_ratio
 
 MOST_NAMED = 3
 """Arms that a clause names."""
@@ -92,14 +92,16 @@ def training_findings(training: TrainingSummary) -> list[str]:
     """Accuracy, then time; then a sentence per arm beside the reference, in the plan's order."""
     reference = training.arm(training.reference)
     times = time_sentence(training) if training.settings.target_accuracy else ""
-    first = [sentence for sentence in ("; ".join(_convergence(training, _figures(reference))), times) if sentence]
+    top1 = reference.final_top1
+    figures = f"{accuracy(top1)} of held-out samples, {count(reference.seeds, 'seed')}" if top1 else "no accuracy"
+    first = [sentence for sentence in ("; ".join(_convergence(training, figures)), times) if sentence]
     return [*first, *(_finding(arm, training) for arm in training.arms if arm.name != training.reference)]
 
 
 def _finding(arm: ArmTraining, training: TrainingSummary) -> str:
     if arm.difference is None:
         return f"{arm.name}: no accuracy to compare with {training.reference}'s" + (f" ({arm.note})" if arm.note else "")
-    figures = f"{points(arm.difference)} percentage points from {training.reference}, {_count(arm.pairs, 'seed')}"
+    figures = f"{points(arm.difference)} percentage points from {training.reference}, {count(arm.pairs, 'seed')}"
     verdict = {"same": "the same accuracy", "differs": "another accuracy", "undecided": "undecided", None: ""}[arm.convergence]
     why = f"; {arm.note}" if arm.note else ""
     words = f"{arm.name} ends with {accuracy(arm.final_top1)}, {figures}: {verdict}{why}"
@@ -109,7 +111,7 @@ def _finding(arm: ArmTraining, training: TrainingSummary) -> str:
     words += f"; its time to {target} is {time_ratio(arm.time_ratio)} of {training.baseline}'s"
     if arm.time_unpaired:
         words += (
-            f" with the {_count(arm.time_pairs, 'seed')} with which both reached it; with {arm.time_unpaired} one of them did not, "
+            f" with the {count(arm.time_pairs, 'seed')} with which both reached it; with {arm.time_unpaired} one of them did not, "
             "so there is no interval"
         )
     if arm.epoch_share is not None:
@@ -126,7 +128,7 @@ def training_warnings(training: TrainingSummary) -> list[str]:
         )
     started = max((len(arm.by_seed) for arm in training.arms), default=0)
     found += [
-        f"{arm.name} trained to the end with {arm.seeds} of {_count(started, 'seed')}"
+        f"{arm.name} trained to the end with {arm.seeds} of {count(started, 'seed')}"
         for arm in training.arms
         if arm.seeds < started
     ]
@@ -158,18 +160,9 @@ def training_method(training: TrainingSummary) -> list[str]:
     ]
 
 
-def _figures(arm: ArmTraining) -> str:
-    """Final accuracy and on how many seeds it rests."""
-    return f"{accuracy(arm.final_top1)} of held-out samples, {_count(arm.seeds, 'seed')}" if arm.final_top1 else "no accuracy"
-
-
 def _names(arms: Sequence[ArmTraining]) -> str:
     return ", ".join(arm.name for arm in arms) if len(arms) <= MOST_NAMED else f"{len(arms)} arms"
 
 
 def _reach(arms: Sequence[ArmTraining]) -> str:
     return "reaches" if len(arms) == 1 else "reach"
-
-
-def _count(number: int, one: str) -> str:
-    return f"{number} {one}{'' if number == 1 else 's'}"

@@ -13,9 +13,8 @@ from reports.charts.comparison_charts import charts
 from reports.formats.terminal import comparison_lines
 from reports.schema import Comparison
 from reports.tables.sections import sections
-from reports.wording.first_screen import first_screen
+from reports.wording.first_screen import first_lines, first_screen
 from reports.wording.method import method
-from reports.wording.script_sentences import first_lines
 from tests.kit.results_factory import FORMATS, Truth
 from tests.kit.script_factory import HOROVOD, Script, script_plan, script_records, write_script_results
 

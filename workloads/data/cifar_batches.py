@@ -75,7 +75,8 @@ def read_batch(path: Path, *, member: str = "") -> tuple[Tensor, Tensor]:
     try:
         content = ArraysOnly(io.BytesIO(written), encoding="latin1").load()
     except DAMAGED_PICKLE as error:
-        raise PlanError(f"'{path}' cannot be read as a CIFAR batch: {_reason(error)}; fetch it again") from error
+        reason = textwrap.shorten(f"{type(error).__name__}: {error}", 200)
+        raise PlanError(f"'{path}' cannot be read as a CIFAR batch: {reason}; fetch it again") from error
     images = content.get("data") if isinstance(content, dict) else None
     labels = content.get("labels") if isinstance(content, dict) else None
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (PIXELS,) or not len(images):
@@ -93,10 +94,6 @@ def _from_records(records: Tensor, path: Path) -> tuple[Tensor, Tensor]:
     labels = records[:, 0].long()
     check_labels(labels, path, num_classes=NUM_CLASSES)
     return records[:, 1:].reshape(-1, *SHAPE).clone(), labels
-
-
-def _reason(error: Exception) -> str:
-    return textwrap.shorten(f"{type(error).__name__}: {error}", 200)
 
 
 def _form(value: object) -> str:
