@@ -94,7 +94,7 @@ class Steps:
         """Those with these values, such as ``arm="ddp", kind="sync"``; columns that both tables have."""
         found = self
         for name, value in values.items():
-            found = found._kept(lambda table, name=name, value=value: table[name] == value)
+            found = Steps(**{which: table[table[name] == value] for which, table in vars(found).items()})
         return found
 
     def _kept(self, keeps: Callable[[pd.DataFrame], pd.Series]) -> Steps:

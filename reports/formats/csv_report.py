@@ -199,7 +199,8 @@ class JsonReport(Report):
     def render(self, comparison: Comparison | Study) -> bytes:
         return (comparison.model_dump_json(indent=1) + "\n").encode()
 
-    render_study = render
+    def render_study(self, study: Study) -> bytes:
+        return self.render(study)
 
 
 class CurvesReport(Report):

@@ -90,7 +90,8 @@ class OpenmetricsReport(Report):
         lines = [line for gauge, samples in families.items() for line in (*_described(gauge), *samples)]
         return "\n".join([*lines, "# EOF\n"]).encode()
 
-    render_study = render
+    def render_study(self, study: Study) -> bytes:
+        return self.render(study)
 
 
 def figures(summary: Comparison | Study) -> Iterator[tuple[Gauge, Labels, float]]:

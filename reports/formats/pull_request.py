@@ -26,7 +26,8 @@ class PullRequestReport(Report):
     def render(self, comparison: Comparison | Study) -> bytes:
         return _text(comparison)
 
-    render_study = render
+    def render_study(self, study: Study) -> bytes:
+        return self.render(study)
 
 
 def _text(shown: Comparison | Study) -> bytes:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import pandas as pd
 
 from measurement.plans.settings import parse_plan_rate
@@ -55,7 +54,10 @@ class Scenario:
 def what_if(evidence: Evidence, arms: Sequence[ArmSummary], *, link_rates: Sequence[int] = ()) -> list[WhatIf]:
     """Answer for every arm that has terms, the control left out; nothing where none has.
 
-    ``link_rates``: bits per second of links to answer for, beside the scenarios that every report has.
+    Args:
+        evidence: of the comparison.
+        arms: of the comparison.
+        link_rates: bits per second of links to answer for, beside the scenarios that every report has.
     """
     told = {arm.name: found for arm in arms if arm.role != "control" and (found := _told(evidence, arm))}
     links = [links_of(rate, is_shaped=_rate(evidence) is not None) for rate in link_rates]
@@ -123,6 +125,14 @@ def _log(values: pd.Series) -> pd.Series:
     return values.map(math.log)
 
 
+def _longer(one: pd.Series, other: pd.Series) -> pd.Series:
+    return one.where(one > other, other)
+
+
+def _shorter(one: pd.Series, other: pd.Series) -> pd.Series:
+    return one.where(one < other, other)
+
+
 def _fastest(found: Mapping[str, Bounds], *, confidence: float) -> list[str]:
     """The arms than which none is shown to be faster, the leader's intervals against all others held at once; none of one arm."""
     if len(found) < 2:
@@ -162,12 +172,12 @@ def _with_spare_core(told: Told) -> Bounds | str:
     waits = waits.reindex(terms.index)
     if waits.isna().any(axis=None):
         return "the kernel does not tell who had the core"
-    hidden = np.minimum(terms["exposed_exchange"].clip(lower=0), kinds["sync"]["library_s"].reindex(terms.index))
-    least = np.minimum(waits["sync"], waits["local"] + _given_back(told)).clip(lower=0)
+    hidden = _shorter(terms["exposed_exchange"].clip(lower=0), kinds["sync"]["library_s"].reindex(terms.index))
+    least = _shorter(waits["sync"], waits["local"] + _given_back(told)).clip(lower=0)
     longest = terms["step"] - least
-    most = np.maximum(waits["sync"], waits["local"] + hidden)
+    most = _longer(waits["sync"], waits["local"] + hidden)
     running = kinds["local"]["running_s"].reindex(terms.index)
-    return np.minimum(longest, np.maximum(terms["step"] - most, running)), longest
+    return _shorter(longest, _longer(terms["step"] - most, running)), longest
 
 
 def _with_link(rate: int, told: Told) -> Bounds | str:
@@ -179,10 +189,10 @@ def _with_link(rate: int, told: Told) -> Bounds | str:
     quiet_s = told.quiet_s.reindex(step.index)
     if told.link_rate and rate > told.link_rate:
         in_tail_s = (now_s - (alone - quiet_s)).clip(lower=0)  # what backward cannot have hidden
-        longest = np.maximum(step - in_tail_s * (1 - told.link_rate / rate), alone)
-        return np.minimum(np.maximum(step - (now_s - then_s), alone), longest), longest
-    shortest = np.maximum(step, quiet_s + then_s)
-    return shortest, np.maximum(step + then_s - now_s, shortest)
+        longest = _longer(step - in_tail_s * (1 - told.link_rate / rate), alone)
+        return _shorter(_longer(step - (now_s - then_s), alone), longest), longest
+    shortest = _longer(step, quiet_s + then_s)
+    return shortest, _longer(step + then_s - now_s, shortest)
 
 
 def links_of(rate: int, *, is_shaped: bool) -> Scenario:
