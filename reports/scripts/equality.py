@@ -52,9 +52,9 @@ class _Apart:
     distance: float
     by_name: Mapping[str, float]
     factor: float | None = None
-    """Of gradients: how many times as large they are, where they are the same up to this."""
+    """How many times as large gradients are, where they are the same up to this."""
     rounding: float = 0.0
-    """Of parameters: what rounding these themselves may make of the distance."""
+    """What rounding the parameters themselves may make of the distance."""
 
     @property
     def worst(self) -> float:
@@ -75,7 +75,7 @@ class _Pair:
     only_here: Sequence[str]
     missing_here: Sequence[str]
     gradients: _Apart | None
-    """Of the first step, relative to them."""
+    """Those of the first step, relative to themselves."""
     steps: Sequence[_Apart]
     """Parameters after each step, relative to what the steps changed."""
 
