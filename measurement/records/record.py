@@ -134,7 +134,7 @@ BlockKind = Literal["sync", "local"]
 
 
 class CoreUse(Written):
-    """What one rank's cores were used for while a block ran, untimed steps included (``ringside_probe.core_use``)."""
+    """What one rank's cores were used for while a block ran, untimed steps included (``ringside_probe.machine.core_use``)."""
 
     host: str
     cores: list[int]
@@ -150,7 +150,7 @@ class CoreUse(Written):
 
 
 class ThreadTimes(Written):
-    """What the threads of a rank did during a block's timed steps (``ringside_probe.core_use``), in seconds.
+    """What the threads of a rank did during a block's timed steps (``ringside_probe.machine.core_use``), in seconds.
 
     The training thread's time that is neither running nor runnable it waited for others: peers, a loader, a disk, a device.
     """

@@ -26,8 +26,8 @@ from measurement.probes.start_clock import StartClock
 from measurement.records.record import BlockRecord, Case, CoreUse, RankReport
 from measurement.world import World
 from runners.planning.workload import WorkloadSetup, resolve_workload
-from runners.probe.ringside_probe import core_use
-from runners.probe.ringside_probe.library_threads import own_threads
+from runners.probe.ringside_probe.machine import core_use
+from runners.probe.ringside_probe.machine.library_threads import own_threads
 from runners.protocol.messages import BlockCommand, CheckReport, DriftReport, EpochCommand, EpochReport, Job, ParityReport
 from runners.rank.epochs import EpochRunner
 from runners.rank.micro_benchmark_runner import MicroBenchmarkRunner

@@ -18,7 +18,7 @@ import psutil
 
 from measurement.probes.fingerprint import usable_cores
 from measurement.world import World
-from runners.probe.ringside_probe.library_threads import own_threads
+from runners.probe.ringside_probe.machine.library_threads import own_threads
 from runners.probe.ringside_probe.rank_supervisor import state
 
 BINDING_LAUNCHERS = ("mpirun", "mpiexec", "orte", "prte")

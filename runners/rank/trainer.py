@@ -22,8 +22,8 @@ from measurement.plans.settings import SpeedSettings
 from measurement.probes.step_timer import StepTimer
 from measurement.records.record import PHASES, RankSteps, ThreadTimes
 from measurement.world import World
-from runners.probe.ringside_probe.core_use import read_threads, threads_between
-from runners.probe.ringside_probe.library_threads import own_threads
+from runners.probe.ringside_probe.machine.core_use import read_threads, threads_between
+from runners.probe.ringside_probe.machine.library_threads import own_threads
 from runners.protocol.drift import LEARNING_RATE
 from runners.protocol.messages import DriftReport
 from runners.rank.batches import Batches

@@ -20,8 +20,10 @@ import torch
 from measurement import environment
 from measurement.conditions.conditions import fingerprint
 from runners.launchers import horovodrun, mpirun, torchrun
-from runners.probe.ringside_probe import batches, blocks, host, imports, loaders, losses, models, place, settings, sketches
-from runners.probe.ringside_probe.first_steps import FirstSteps
+from runners.probe.ringside_probe import blocks, imports, loaders, losses, place, settings
+from runners.probe.ringside_probe.machine import host
+from runners.probe.ringside_probe.reading import batches, models, sketches
+from runners.probe.ringside_probe.reading.first_steps import FirstSteps
 from runners.probe.ringside_probe.recorder import FOREIGN_STEPS, WITHOUT_BACKWARD, Recorder
 from tests.conftest import REPOSITORY
 

@@ -3,8 +3,8 @@
 Standard library only, Python 3.8 or later, any torch from 2.0. It imports nothing else of Ringside's, whose own
 ranks take from it what they need alike. It may not break the script: what goes wrong in it ends it, and the driver hears of that.
 
-``watching`` puts hooks into torch, and ``recorder`` counts and times what they see. ``rank`` talks to the driver: ``first_steps``
-are compared, then come ``blocks``. What a rank is and does is read by ``reports``, ``configuration``, ``models``, ``libraries``.
+``watching`` puts hooks into torch, and ``recorder`` counts and times what they see. ``rank`` talks to the driver: first steps are
+compared (``reading``), then come ``blocks``. ``machine`` tells what else the process and its host do meanwhile.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def begin() -> None:
         watching.watch_torch(found)
 
     def watch_horovod() -> None:
-        from . import library_threads
+        from .machine import library_threads
 
         library_threads.watch_horovod(sys.modules["horovod.common.basics"])
 

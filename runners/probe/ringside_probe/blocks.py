@@ -8,11 +8,12 @@ from collections import deque
 from time import perf_counter_ns
 from typing import Any, Callable, Sequence
 
-from . import core_use, reports
 from .compiling import uncompiled
 from .losses import losses_of, means
+from .machine import core_use
+from .reading import reports
+from .reading.script import Script
 from .recorder import Recorder, Row
-from .script import Script
 
 HEADER = ("turn", "round", "block", "kind", "case", "steps", "repetitions")
 GAP_TIMES = 10

@@ -8,7 +8,7 @@ import weakref
 from time import perf_counter_ns
 from typing import Any
 
-from . import batches
+from .reading import batches
 from .recorder import Recorder
 
 

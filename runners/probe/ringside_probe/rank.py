@@ -11,11 +11,12 @@ import sys
 from collections import deque
 from typing import Any
 
-from . import blocks, compiling, endings, rank_supervisor, reports
+from . import blocks, compiling, endings, rank_supervisor
 from .channel import Channel
 from .compiling import uncompiled
-from .first_steps import FirstSteps
 from .place import Place, find_place
+from .reading import reports
+from .reading.first_steps import FirstSteps
 from .recorder import Recorder
 from .reporting import flat, say
 from .settings import RANK_VARIABLE, Settings

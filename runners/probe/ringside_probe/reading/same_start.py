@@ -7,10 +7,10 @@ import sys
 import time
 from typing import Any
 
+from ..place import find_place
+from ..settings import Settings
 from . import models
-from .place import find_place
 from .script import Script
-from .settings import Settings
 
 PATIENCE_S = 600.0
 

@@ -6,8 +6,9 @@ import sys
 import warnings
 from typing import Any, Callable
 
-from . import host, libraries, models
-from .core_use import usable_cores
+from ..machine import host
+from ..machine.core_use import usable_cores
+from . import libraries, models
 from .script import Script
 from .values import plain
 

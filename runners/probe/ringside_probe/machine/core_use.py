@@ -14,9 +14,9 @@ import threading
 import time
 from typing import Any, Callable, Dict, Iterator, Sequence, Tuple
 
+from ..rank_supervisor import children_from_tasks, stat
+from ..rank_supervisor import read as read_file
 from .library_threads import is_library, own_threads, thread_name
-from .rank_supervisor import children_from_tasks, stat
-from .rank_supervisor import read as read_file
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 AUTOGRAD = "pt_autograd"

@@ -6,13 +6,13 @@ import sys
 import weakref
 from typing import Any, Callable, Sequence
 
+from ..compiling import uncompiled
+from ..losses import values_of
+from ..recorder import Recorder
+from ..reporting import flat
+from ..settings import Settings
 from . import configuration, libraries, models, same_start
-from .compiling import uncompiled
-from .losses import values_of
-from .recorder import Recorder
-from .reporting import flat
 from .script import Script
-from .settings import Settings
 from .sketches import sketch
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Iterator
 
+from ..recorder import Recorder
+from ..settings import Settings
 from . import batches, models
-from .recorder import Recorder
-from .settings import Settings
 
 
 class Script:

@@ -8,9 +8,10 @@ import socket
 import sys
 from typing import Any, Iterator
 
-from . import host, libraries
-from .core_use import usable_cores
-from .place import Place
+from ..machine import host
+from ..machine.core_use import usable_cores
+from ..place import Place
+from . import libraries
 from .script import Script
 from .values import numbers, plain
 

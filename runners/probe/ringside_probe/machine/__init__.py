@@ -1,0 +1,1 @@
+"""What the kernel and the environment tell of this process and its host."""
