@@ -113,7 +113,7 @@ def measure(ranks: int, *, blocks: int, steps: int, profile: Path | None = None)
     timings, before = Timings(), peak_mib()
     timings.watch()
     profiler = cProfile.Profile(time.thread_time)
-    with tempfile.TemporaryDirectory(prefix="ringside-idle-") as folder, LaunchProgress(seconds_per_launch=60.0) as progress:
+    with tempfile.TemporaryDirectory(prefix="idle-ranks-") as folder, LaunchProgress(seconds_per_launch=60.0) as progress:
         plan = plan_of(ranks, blocks=blocks, steps=steps)
         run = run_comparison.ComparisonRun(plan, ResultsFolder(Path(folder) / "results"), progress=progress)
         run.prepare()
