@@ -63,14 +63,14 @@ def compare(
     traces: Traces | None = None,
     link_rates: Sequence[int] = (),
 ) -> Comparison:
-    """All that the reports show of a comparison.
+    """All that the reports show of a comparison. The figures do not depend on the ``manifest``.
 
     Args:
         plan: what was asked.
         records: every launch of every arm so far, in any order.
         steps: theirs (``reports.conclusions.steps.read_steps``).
-        host_use: what the hosts did meanwhile (``measurement.records.results.ResultsFolder.host_use``); None: not known.
-        manifest: of the comparison, for the fairness table and where the time went; the figures do not depend on it.
+        host_use: ``measurement.records.results.ResultsFolder.host_use``; None: not known.
+        manifest: of the comparison, for the fairness table and where the time went.
         losses: of scripts, by launch and arm (``measurement.records.results.ResultsFolder.losses``).
         traces: of the arms; None: there are none.
         link_rates: bits per second of links to answer "what if" for.
@@ -79,45 +79,20 @@ def compare(
         RecordError: there is no record, or one of another plan.
     """
     _check(plan, records)
-    ordered = sorted(records, key=lambda record: record.launch)
-    analyses = manifest.looks if manifest else []
-    share = error_share(analyses, until_decided=plan.measurement.until_decided)
-    scripts = configuration_of(ordered, allow=plan.scripts.allow)
-    differences = scripts or own_work_differences(ordered, allow=plan.allow)
+    ordered, unit = sorted(records, key=lambda record: record.launch), sample_unit(records)
+    share = error_share(manifest.looks if manifest else [], until_decided=plan.measurement.until_decided)
+    differences = configuration_of(ordered, allow=plan.scripts.allow) or own_work_differences(ordered, allow=plan.allow)
     unlike = unlike_work(differences, baseline=plan.baseline)
-    unit = sample_unit(records)
     counted = steps.by_iteration() if unit == ITERATIONS else steps
     evidence = Evidence.gather(plan, records, counted, host_use=host_use, error_share=share, unlike_work=unlike)
     traced = {trace.arm: traced_steps(trace) for trace in traces.arms} if traces else {}
     arms = [_with_causes(arm, evidence, traced.get(arm.name, [])) for arm in summarise_arms(evidence)]
-    allow = "scripts.allow, --allow" if plan.are_scripts else "allow, in the plan"
-    by_name = {arm.name: arm for arm in arms}
-    named = [with_named(result, by_name) for result in summarise_ratios(evidence, arms)]
-    results = [_noted(result, arms, unlike, allow=allow) for result in named]
-    leaders = fastest(evidence, results)
-    training = summarise_training(plan, evidence.records)
-    said = [*findings(results, arms, plan), *fastest_sentence(leaders, plan)]
-    elsewhere, left = elsewhere_lines(manifest) if manifest else [], left_in_shell(plan, ordered)
-    crowded = oversubscription_warning(max((record.ranks for record in evidence.records), key=len, default=[]))
-    load = load_sentence(summarise_load(evidence.readings))
-    noted = [
-        *told(left),
-        *([load] if load else []),
-        *elsewhere,
-        *floor_lines(ordered),
-        *([crowded] if crowded else []),
-        *(manifest.notes if manifest else []),
-        *(script_notes(ordered, differences) if plan.are_scripts else []),
-    ]
-    remedies = page_fault_lines(arms, freed_memory=plan.freed_memory, are_scripts=plan.are_scripts)
-    warned = warnings(plan, arms, results, analyses, remedies)
+    results = _results(evidence, arms)
+    leaders, training = fastest(evidence, results), summarise_training(plan, evidence.records)
     found = Comparison(
-        **{"findings": said, "control": control_sentence(results)} if training is None else _training_answer(training, said),
-        warnings=[*noted, *(training_warnings(training) if training else []), *warned],
-        remedies=remedies,
+        **_answer(plan, results, arms, leaders, training),
+        **_cautions(evidence, ordered, arms, results, differences, training, manifest),
         limit=_limit(evidence, arms),
-        elsewhere=elsewhere,
-        left_in_shell=list(dict.fromkeys(one.name for own in left.values() for one in own)),
         measured_minutes=evidence.minutes,
         results=results,
         fastest=leaders,
@@ -138,14 +113,63 @@ def compare(
     return found.model_copy(update={"headline": headline(found)})
 
 
-def _training_answer(training: TrainingSummary, said: Sequence[str]) -> dict[str, Any]:
-    """Fields of ``Comparison``: what came out of training to the end, in sentences."""
+def _results(evidence: Evidence, arms: Sequence[ArmSummary]) -> list[RatioSummary]:
+    """All ratios, each with the cause that has a name and what weakens its verdict."""
+    allow = "scripts.allow, --allow" if evidence.plan.are_scripts else "allow, in the plan"
+    found, by_name = [], {arm.name: arm for arm in arms}
+    for result in summarise_ratios(evidence, arms):
+        is_unlike = result.withheld_by == "work"
+        note = work_note(evidence.unlike_work[result.candidate], allow=allow) if is_unlike else ratio_note(result, arms)
+        found.append(with_named(result, by_name).model_copy(update={"note": note}))
+    return found
+
+
+def _answer(
+    plan: Plan,
+    results: Sequence[RatioSummary],
+    arms: Sequence[ArmSummary],
+    leaders: Sequence[str],
+    training: TrainingSummary | None,
+) -> dict[str, Any]:
+    """Fields of ``Comparison``: what came out, in sentences; of a training to the end its figures, too."""
+    said = [*findings(results, arms, plan), *fastest_sentence(leaders, plan)]
+    if training is None:
+        return {"findings": said, "control": control_sentence(results)}
     noted = [arm.model_copy(update={"note": training_note(arm, training)}) for arm in training.arms]
     training = training.model_copy(update={"arms": noted})
+    return {"findings": [*training_findings(training), *said], "control": NO_CONTROL, "training": training}
+
+
+def _cautions(
+    evidence: Evidence,
+    ordered: Sequence[LaunchRecord],
+    arms: Sequence[ArmSummary],
+    results: Sequence[RatioSummary],
+    differences: Sequence[ConfigurationDifference],
+    training: TrainingSummary | None,
+    manifest: Manifest | None,
+) -> dict[str, Any]:
+    """Fields of ``Comparison``: what a reader must know before believing the figures, the most general first."""
+    plan = evidence.plan
+    elsewhere, left = elsewhere_lines(manifest) if manifest else [], left_in_shell(plan, ordered)
+    crowded = oversubscription_warning(max((record.ranks for record in evidence.records), key=len, default=[]))
+    remedies = page_fault_lines(arms, freed_memory=plan.freed_memory, are_scripts=plan.are_scripts)
+    said = [
+        *told(left),
+        load_sentence(summarise_load(evidence.readings)),
+        *elsewhere,
+        *floor_lines(ordered),
+        crowded,
+        *(manifest.notes if manifest else []),
+        *(script_notes(ordered, differences) if plan.are_scripts else []),
+        *(training_warnings(training) if training else []),
+        *warnings(plan, arms, results, manifest.looks if manifest else [], remedies),
+    ]
     return {
-        "findings": [*training_findings(training), *said],
-        "control": NO_CONTROL,
-        "training": training,
+        "warnings": [line for line in said if line],
+        "remedies": remedies,
+        "elsewhere": elsewhere,
+        "left_in_shell": list(dict.fromkeys(one.name for own in left.values() for one in own)),
     }
 
 
@@ -171,15 +195,6 @@ def _check(plan: Plan, records: Sequence[LaunchRecord]) -> None:
                 f"the record of launch {record.launch}, arm '{record.arm}', is of another plan (digest {record.plan_digest}, "
                 f"this plan's is {digest}); keep one results folder for each plan"
             )
-
-
-def _noted(
-    result: RatioSummary, arms: Sequence[ArmSummary], unlike: Mapping[str, Sequence[ConfigurationDifference]], *, allow: str
-) -> RatioSummary:
-    """The ratio with what weakens its verdict."""
-    if result.withheld_by == "work":
-        return result.model_copy(update={"note": work_note(unlike[result.candidate], allow=allow)})
-    return result.model_copy(update={"note": ratio_note(result, arms)})
 
 
 def _asked(plan: Plan, records: Sequence[LaunchRecord], unit: str) -> dict[str, Any]:
