@@ -19,6 +19,8 @@ from reports.statistics.intervals import HalfWidths, ratio_estimate
 from tests.conftest import ringside_here
 from tests.kit.results_factory import Truth, make_manifest, make_plan, write_results
 
+pytestmark = pytest.mark.slow  # results of whole comparisons are composed
+
 CALM = {"noise": 0.01, "launch_noise": 0.01, "drift": 0.02}
 FEWER = {"launches": 6, "rounds": 4}
 

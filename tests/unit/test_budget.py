@@ -118,6 +118,7 @@ def measured(tmp_path, name, *, ratio, launches=3):
     return plan, folder
 
 
+@pytest.mark.slow
 def test_the_choice_does_not_depend_on_the_ratio(tmp_path):
     chosen = []
     for ratio in (1.0, 1.5):
@@ -127,6 +128,7 @@ def test_the_choice_does_not_depend_on_the_ratio(tmp_path):
     assert chosen[0].launch_deviation == pytest.approx(chosen[1].launch_deviation, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_folder_tells_what_its_launches_cost_and_what_was_chosen_is_in_the_report(tmp_path):
     plan, folder = measured(tmp_path, "horovod-gloo", ratio=1.1)
     assert cost_of(plan, folder.records()) == Cost(start_s=8.0, round_s=5.0), "start_s stands in where launch_s is not known"
@@ -145,6 +147,7 @@ def test_a_folder_tells_what_its_launches_cost_and_what_was_chosen_is_in_the_rep
     assert "minutes were given" not in " ".join(method(went_on))
 
 
+@pytest.mark.slow
 def test_at_most_a_quarter_of_the_budget_is_for_launches_one_arm_at_a_time(tmp_path):
     plan, folder = measured(tmp_path, "horovod-gloo", ratio=1.1)
     for record in folder.records():

@@ -450,6 +450,7 @@ def test_steps_of_launches_that_are_not_ok_do_not_count(tmp_path):
     assert "horovod-mpi" not in set(timed["arm"])
 
 
+@pytest.mark.slow
 def test_where_every_arm_failed_after_some_blocks_there_is_still_a_conclusion(tmp_path):
     folder = write_results(tmp_path)
     for record in folder.records():

@@ -14,6 +14,8 @@ from reports.statistics.cross_check import Interleaved, cross_check
 from reports.wording.method import method
 from tests.kit.results_factory import Truth, make_launch, make_plan, write_results
 
+pytestmark = pytest.mark.slow  # results of whole comparisons are composed
+
 EXACT = Interleaved(centre=0.0, error=0.0, degrees=5.0)
 
 

@@ -77,6 +77,7 @@ def test_others_are_told_with_the_arms_that_they_reach(monkeypatch):
     assert any(line.startswith("PYTHONMALLOC=debug replaces Python's allocator") for line in lines)
 
 
+@pytest.mark.slow
 def test_the_headline_and_the_warnings_name_what_ranks_had(tmp_path):
     """Also of scripts, whose commands may set what is refused elsewhere; not what the plan sets, nor what reaches nobody."""
     plan = make_plan(["horovod-gloo"], launches=2)

@@ -11,6 +11,8 @@ from reports.run_folders import read_runs
 from tests.conftest import run_here
 from tests.unit.test_separate_runs import DDP, HVD, SLOWER, compared, write_run
 
+pytestmark = pytest.mark.slow  # results of whole comparisons are composed
+
 
 def of(**changes):
     """What alters a record as if its ranks reported this."""

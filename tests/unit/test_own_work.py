@@ -180,6 +180,7 @@ def test_conditions_that_follow_are_noted_before_anything_is_measured():
     assert (other.record.status, list(other.record.unlike_work)) == ("ok", ["model.parameters"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("allow", "verdict", "withheld"),
     [

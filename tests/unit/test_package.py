@@ -50,6 +50,7 @@ def imported(folder: str) -> dict[str, str]:
     return {module: path for module, path in found.items() if module not in ours}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", [*ROOMS, *ONLY_IN_THE_REPOSITORY])
 def test_every_imported_package_is_declared(folder):
     distributions = packages_distributions()

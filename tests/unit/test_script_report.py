@@ -18,6 +18,8 @@ from reports.wording.method import method
 from tests.kit.results_factory import FORMATS, Truth
 from tests.kit.script_factory import HOROVOD, Script, script_plan, script_records, write_script_results
 
+pytestmark = pytest.mark.slow  # results of whole comparisons are composed
+
 SOUND, PORT = Script(configuration=HOROVOD), Script(rounding=1e-6)
 
 

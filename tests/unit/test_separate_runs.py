@@ -226,6 +226,7 @@ def write_training(folder, arm, *, seed, right, **changes):
     return folder
 
 
+@pytest.mark.slow
 def test_trainings_to_the_end_are_compared_by_their_seeds(tmp_path):
     endings = {4: 196, 2: 198, 3: 197}
     single = Arm(backend="single")

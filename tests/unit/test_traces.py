@@ -121,6 +121,7 @@ def concluded(tmp_path, *traces, **truth):
     return conclude(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ours", "theirs", "name"),
     [
@@ -156,6 +157,7 @@ def test_no_cycle_is_waited_for_longer_than_it_lasts():
     assert [(one.name, one.per_step_s.value) for one in found.causes] == [("cycle waits", pytest.approx(0.005))]
 
 
+@pytest.mark.slow
 def test_equal_arms_name_nothing_and_skew_is_told_apart_from_transfer(tmp_path):
     found = concluded(tmp_path, *(traced_arm(name, late_ms=3.0) for name in ("ddp-gloo", "horovod-gloo")))
     assert all(result.because is None for result in found.results)

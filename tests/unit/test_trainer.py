@@ -84,6 +84,7 @@ def test_a_compiled_model_takes_the_same_steps(engine, monkeypatch):
         assert torch.allclose(mine, wanted, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_compiled_ddp_takes_steps_without_exchange(monkeypatch):
     """What it was asked of is its compiled version, which has no ``no_sync``."""
     monkeypatch.setattr(torch, "compile", lambda model: traced(model, backend="eager"))

@@ -23,6 +23,8 @@ from runners.tuning.tune_command import begin, finish, plan_text
 from tests.conftest import TINY, ringside_here, write_plan
 from tests.kit.results_factory import Truth, write_results
 
+pytestmark = pytest.mark.slow  # results of whole comparisons are composed
+
 BOTH = {"ddp": {"backend": "ddp", "transport": "gloo"}, "hvd": {"backend": "horovod", "transport": "gloo"}}
 ASKED = Asked(plan_digest="x", trials=4, minutes=None, at_once=2, seed=1, lossy=False)
 
