@@ -231,3 +231,14 @@ def test_the_preview_fits_on_80_columns_and_in_15_rows():
     assert len(re.findall(r"environment", text)) == 15
     assert "and 16 more, in the report" in text
     assert "number of ranks" in text
+
+
+def test_a_rate_that_is_not_known_is_not_said_to_stay():
+    plan = script_plan()
+    counting = Script(configuration={"schedule.class": "StepLR", "schedule.steps": 5}, rate_at=lambda step: 1 - step / 10)
+    blind = Script(configuration={"schedule.class": "StepLR", "schedule.steps": 0, "schedule.lr": None})
+    records = one_launch(plan, {"old": counting, "new": blind})
+    for step in (step for record in records if record.arm == "new" for report in record.scripts for step in report.steps):
+        step.learning_rates = []
+    found = next(one for one in configuration_differences(records) if one.field == "schedule.lr")
+    assert found.sentence.startswith("old steps its schedule with every optimizer step, new does not")
