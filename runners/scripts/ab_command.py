@@ -76,7 +76,9 @@ FLAGS: Sequence[Flag] = (
     *BY_ARM,
     *OF_BOTH,
     Flag(MEASURING, Plan, "hosts", ("-H", "--hosts")),
-    _measurement("minutes", is_optional=True, help="Minutes to spend; launches and their length are chosen so that intervals are narrow."),
+    _measurement(
+        "minutes", is_optional=True, help="Minutes to spend; launches and their length are chosen so that intervals are narrow."
+    ),
     _measurement("launches", is_optional=True),
     _measurement("steps_per_launch", ("--steps",)),
     _measurement("until_decided", help="Add launches until the verdict is decided."),
