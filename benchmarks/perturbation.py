@@ -36,7 +36,7 @@ from reports import conclude
 from reports.conclusions.blocks import tabulate_blocks
 from reports.conclusions.steps import read_steps
 from reports.statistics.student import t_interval
-from runners.cli import measure
+from runners.compare_command import measure
 from runners.processes.supervisor_server import SupervisorServer
 
 UNREAD = Path(__file__).parent / "plugins" / "unread.py"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -15,9 +16,12 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
 from measurement.errors import PlanError
+from measurement.plans.settings import Section
 
 Given = Mapping["Flag", Any]
 """The flags that were given or have a default, with their values."""
+MINUTES = "Minutes to spend; launches and their length are chosen so that intervals are narrow."
+"""Help of ``--minutes``."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class Flag:
     """Leave it out of ``--help``."""
     is_argument: bool = False
     """Give it without a name: an argument, not an option."""
+    stands_for: Any = None
+    """The value of the field where the flag, which then takes none, is given. None: it takes a value, or is true."""
     metavar: str | None = None
 
     @property
@@ -50,10 +56,13 @@ class Flag:
     def parameter(self) -> inspect.Parameter:
         """Return the flag as an argument of a function that typer reads."""
         found = self.model.model_fields[self.field]
-        kind, default = _type(found), found.get_default() if self.default is ... else self.default
+        kind = bool if self.stands_for is not None else _type(found)
+        default = found.get_default() if self.default is ... else self.default
         text = self.help or " ".join((found.description or "").replace("``", "").replace("None:", "Default:").split())
         if kind is bool:
             default = False
+        elif self.is_argument and found.is_required():
+            default = ...
         elif kind == list[str] or self.is_optional or default is None:
             text += f" [{default}]" if self.is_optional and default is not None and not found.is_required() else ""
             kind, default = kind | None, None
@@ -75,7 +84,7 @@ class Flag:
 
     def _words(self) -> tuple[str, ...]:
         annotation = self.model.model_fields[self.field].annotation
-        return get_args(annotation) if get_origin(annotation) is Literal else ()
+        return get_args(annotation) if get_origin(annotation) is Literal and self.stands_for is None else ()
 
 
 def _identifier(name: str) -> str:
@@ -111,7 +120,8 @@ def command(run: Callable[[Given], None], flags: Sequence[Flag], *, text: str) -
     by_name = {_identifier(flag.name): flag for flag in flags}
 
     def called(**values: Any) -> None:
-        given = {by_name[name]: value for name, value in values.items() if value is not None and value is not False}
+        known = {flag: values[name] for name, flag in by_name.items()}
+        given = {flag: flag.stands_for or value for flag, value in known.items() if value is not None and value is not False}
         for flag, value in given.items():
             flag.require_known(value)
         run(given)
@@ -124,6 +134,35 @@ def command(run: Callable[[Given], None], flags: Sequence[Flag], *, text: str) -
 def values_of(given: Given, model: type[BaseModel]) -> dict[str, Any]:
     """Return what was given for the fields of one model."""
     return {flag.field: value for flag, value in given.items() if flag.model is model}
+
+
+class SessionOptions(Section):
+    """What every command that measures is asked besides what it measures."""
+
+    output: Path | None = None
+    """Results folder; one that exists is resumed. [results/NAME-TIME]"""
+    settings: tuple[str, ...] = ()
+    """Replace a value of the plan; may be repeated."""
+    resume_elsewhere: bool = False
+    """Resume even if versions, machine or sources changed."""
+
+
+def session_flags(model: type[SessionOptions], panel: str) -> tuple[Flag, ...]:
+    """Return the flags of ``SessionOptions``, for a command whose options derive from it."""
+    own = partial(Flag, panel, model)
+    return own("output", ("-o", "--output")), own("settings", ("--set",), metavar="KEY=VALUE"), own("resume_elsewhere")
+
+
+def words_of(name: str, given: Given, folder: Path) -> list[str]:
+    """Return the command line by which ``ringside NAME`` is asked for the same, into this results folder."""
+    arguments = [str(value) for flag, value in given.items() if flag.is_argument]
+    words = ["ringside", name, *arguments, "-o", str(folder)]
+    for flag, value in given.items():
+        if value is True or flag.stands_for is not None:
+            words.append(flag.name)
+        elif not flag.is_argument and flag.field != "output":
+            words += [word for one in (value if isinstance(value, list) else [value]) for word in (flag.name, str(one))]
+    return words
 
 
 class GroupedCommand(TyperCommand):

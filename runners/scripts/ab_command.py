@@ -6,19 +6,16 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import typer
-from pydantic import BaseModel
 
 from measurement.errors import PlanError, quoted
 from measurement.plans.plan import Arm, Measurement, Plan, ScriptSettings
-from measurement.plans.settings import Section
-from runners.flags import Flag, Given, command, values_of
+from runners.flags import MINUTES, Flag, Given, SessionOptions, command, session_flags, values_of, words_of
 
 if TYPE_CHECKING:
-    from measurement.records.results import ResultsFolder
     from reports.schema import Comparison
 
 EXIT_FAILED, EXIT_NOT_SHOWN = 1, 3
@@ -26,7 +23,7 @@ Run = Callable[..., "Comparison"]
 """Measures a plan into a folder and shows the result; also given how to go on (``again``)."""
 
 
-class AbOptions(Section):
+class AbOptions(SessionOptions):
     """What ``ringside ab`` is asked besides a plan."""
 
     command_a: str | None = None
@@ -37,16 +34,10 @@ class AbOptions(Section):
     """Name of the first arm. Default: that of its script, or a."""
     name_b: str | None = None
     """Name of the second arm. Default: that of its script, or b."""
-    output: Path | None = None
-    """Results folder; one that exists is resumed. [results/NAME-TIME]"""
     assert_equal: bool = False
     """End with code 3 unless both are shown to train alike."""
     assert_not_slower: str | None = None
     """End with code 3 unless the second is shown to be slower by at most this much, such as 5%."""
-    settings: tuple[str, ...] = ()
-    """Replace a value of the plan that this makes; may be repeated."""
-    resume_elsewhere: bool = False
-    """Resume even if versions, machine or sources changed."""
 
 
 ARMS, MEASURING, COMPARING = "Arms", "Measuring", "Comparing"
@@ -76,9 +67,7 @@ FLAGS: Sequence[Flag] = (
     *BY_ARM,
     *OF_BOTH,
     Flag(MEASURING, Plan, "hosts", ("-H", "--hosts")),
-    _measurement(
-        "minutes", is_optional=True, help="Minutes to spend; launches and their length are chosen so that intervals are narrow."
-    ),
+    _measurement("minutes", is_optional=True, help=MINUTES),
     _measurement("launches", is_optional=True),
     _measurement("steps_per_launch", ("--steps",)),
     _measurement("until_decided", help="Add launches until the verdict is decided."),
@@ -92,9 +81,7 @@ FLAGS: Sequence[Flag] = (
     _scripts("allow", ("--allow",), metavar="FIELD", help="A difference in work that does not withhold the verdict, or all."),
     Flag(COMPARING, AbOptions, "assert_equal"),
     Flag(COMPARING, AbOptions, "assert_not_slower", metavar="PERCENT"),
-    Flag(MEASURING, AbOptions, "output", ("-o", "--output")),
-    Flag(MEASURING, AbOptions, "settings", ("--set",), metavar="KEY=VALUE"),
-    Flag(MEASURING, AbOptions, "resume_elsewhere"),
+    *session_flags(AbOptions, MEASURING),
 )
 
 
@@ -112,7 +99,7 @@ def run_given(run: Run, given: Given) -> None:
     most = percent_of(asked.assert_not_slower, flag="--assert-not-slower") if asked.assert_not_slower is not None else None
     plan = plan_of(given)
     folder = ResultsFolder(asked.output or default_folder(plan.name))
-    comparison = run(plan, folder, again=words_of(given, folder), resume_elsewhere=asked.resume_elsewhere)
+    comparison = run(plan, folder, again=words_of("ab", given, folder.root), resume_elsewhere=asked.resume_elsewhere)
     if not comparison.is_ok:
         raise typer.Exit(EXIT_FAILED)
     unmet = not_shown(comparison, equal=asked.assert_equal, most_slower=most)
@@ -183,19 +170,6 @@ def percent_of(text: str, *, flag: str) -> float:
     if read is None:
         raise PlanError(f"{flag} {quoted(text)} is no share; give one from 0% to below 100%, such as 5%")
     return float(read[1])
-
-
-def words_of(given: Given, folder: ResultsFolder) -> list[str]:
-    """Return the command line that asks for the same, into this folder."""
-    words = ["ringside", "ab"]
-    for flag, value in given.items():
-        if flag.is_argument:
-            words.append(str(value))
-        elif flag.field != "output" and not (isinstance(value, BaseModel) or value is True):
-            words += [word for one in (value if isinstance(value, list) else [value]) for word in (flag.name, str(one))]
-        elif value is True:
-            words.append(flag.name)
-    return [*words, "-o", str(folder.root)]
 
 
 def not_shown(comparison: Comparison, *, equal: bool, most_slower: float | None) -> list[str]:

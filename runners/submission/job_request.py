@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from measurement.plans.settings import Section
 
 TIME = re.compile(r"[0-9]{1,4}(-[0-9]{1,2}(:[0-9]{1,2}){0,2}|(:[0-9]{1,2}){0,2})")
 
 
-class JobRequest(BaseModel):
+class JobRequest(Section):
     """What the job asks the batch system for."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     scheduler: Literal["slurm", "pbs", "lsf"] = "slurm"
     """The batch system: Slurm, PBS Professional or OpenPBS, or LSF."""

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from measurement.errors import PlanError, quoted
+from measurement.plans.settings import Section
 from runners.hosts.batch_jobs import KUBERNETES, NODE_FILES
 
 Values = dict[str, Any]
@@ -34,10 +35,8 @@ OPEN_MPI = {
 """What both operators set in the pod that drives; a JobSet has no operator that does."""
 
 
-class PodRequest(BaseModel):
+class PodRequest(Section):
     """What the pods ask Kubernetes for: all are alike, so all arms have the same."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     image: str = Field(min_length=1)
     """Image with Ringside, its workloads, and sshd as kubeflow/mpi-operator's base image has it."""

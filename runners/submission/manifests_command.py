@@ -7,23 +7,20 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from measurement.errors import PlanError
+from measurement.plans.settings import Section
 from runners.flags import Flag, Given, command, values_of
 from runners.submission.job_request import JobRequest
 from runners.submission.manifests import RESULTS, PodRequest, as_yaml, job_name, manifests_of
 from runners.submission.schedulers import options_of
 
 
-class ManifestOptions(BaseModel):
+class ManifestOptions(Section):
     """What ``ringside manifests`` is asked besides what the pods ask Kubernetes for."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     plan: Path | None = None
     """A comparison plan (YAML). Its hosts are the pods."""
-    settings: list[str] = []
+    settings: tuple[str, ...] = ()
     """Replace a value of the plan; may be repeated."""
     time: str | None = None
     """Time limit, as for 'ringside submit'. What was measured by then is kept and reported."""

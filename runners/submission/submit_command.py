@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pydantic import BaseModel, ConfigDict
 
 from measurement.errors import PlanError, printable, quoted
+from measurement.plans.settings import Section
 from runners.flags import Flag, Given, command, values_of
 from runners.hosts.batch_jobs import JOB_LOGS, JOB_SCRIPT, SLURM, SUBMITTED
 from runners.submission import script
@@ -29,16 +29,14 @@ LAST_LINES = 3
 """Lines of a job's log that ``ringside status`` shows."""
 
 
-class SubmitOptions(BaseModel):
+class SubmitOptions(Section):
     """What ``ringside submit`` is asked besides what the job asks the batch system for."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     plan: Path | None = None
     """A comparison plan (YAML), without hosts: the job's nodes are used."""
     output: Path | None = None
     """Results folder, seen from all nodes. [results/NAME-TIME]"""
-    settings: list[str] = []
+    settings: tuple[str, ...] = ()
     """Replace a value of the plan; may be repeated."""
     nodes: str = "1"
     """Nodes of the job. Several numbers, such as 1,2,4, are a scaling series: a job for each."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 import yaml
+from pydantic import Field
 
 from measurement.errors import RecordError
+from runners.flags import Flag, Given, SessionOptions, command, session_flags, values_of, words_of
 
 if TYPE_CHECKING:
     from measurement.plans.plan import Plan
@@ -29,60 +31,62 @@ Run = Callable[..., "Comparison"]
 """Measures a plan into a folder, shows the result or not, and says on Ctrl-C how to go on."""
 
 
+class TuneOptions(SessionOptions):
+    """What ``ringside tune`` is asked besides a plan."""
+
+    plan: Path | None = None
+    """A comparison plan (YAML), or the name of one of Ringside's own."""
+    output: Path | None = None
+    """Results folder; one that exists is resumed. [results/NAME-tune-TIME]"""
+    trials: int | None = Field(default=None, ge=1)
+    """Trials of each arm. [24; with --minutes, as many as they hold]"""
+    minutes: float | None = Field(default=None, ge=0)
+    """Minutes to search, all arms together, without the confirmation."""
+    at_once: int = Field(default=3, ge=1)
+    """Trials of each arm in one launch: each has ranks, and memory, of its own."""
+    lossy: bool = False
+    """Search compression, too, which may change how it trains."""
+    seed: int = Field(default=1, ge=0)
+    """Seed of the sampler."""
+
+
+_own = partial(Flag, "Search", TuneOptions)
+FLAGS: Sequence[Flag] = (
+    _own("plan", is_argument=True),
+    *map(_own, ("trials", "minutes", "at_once", "lossy", "seed")),
+    *session_flags(TuneOptions, "Search"),
+)
+
+
 def tune_command(run: Run) -> Callable[..., None]:
     """Return the command for typer."""
+    text = "Search each arm's settings on one budget, and compare defaults, matched and tuned settings in fresh launches."
+    return command(partial(tune_given, run), FLAGS, text=text)
 
-    def tune(
-        plan: Annotated[Path | None, typer.Argument(help="A comparison plan (YAML), or the name of one of Ringside's own.")] = None,
-        output: Annotated[
-            Path | None,
-            typer.Option("-o", "--output", help="Results folder; one that exists is resumed. [results/NAME-tune-TIME]"),
-        ] = None,
-        trials: Annotated[
-            int | None, typer.Option(min=1, help="Trials of each arm. [24; with --minutes, as many as they hold]")
-        ] = None,
-        minutes: Annotated[
-            float | None, typer.Option(min=0, help="Minutes to search, all arms together, without the confirmation.")
-        ] = None,
-        at_once: Annotated[
-            int, typer.Option(min=1, help="Trials of each arm in one launch: each has ranks, and memory, of its own.")
-        ] = 3,
-        lossy: Annotated[bool, typer.Option("--lossy", help="Search compression, too, which may change how it trains.")] = False,
-        seed: Annotated[int, typer.Option(min=0, help="Seed of the sampler.")] = 1,
-        settings: Annotated[
-            list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the plan; may be repeated.")
-        ] = None,
-        resume_elsewhere: Annotated[
-            bool, typer.Option("--resume-elsewhere", help="Resume even if versions, machine or sources changed.")
-        ] = False,
-    ) -> None:
-        """Search each arm's settings on one budget, and compare defaults, matched and tuned settings in fresh launches."""
-        from measurement.conditions.same_environment import plan_digest
-        from measurement.records.results import default_folder
-        from reports.tuning.tuning_schema import Asked
-        from runners.planning.plan_reading import read_plan, require_named
-        from runners.tuning.proposals import sampler_name
-        from runners.tuning.search import Search
 
-        named, overrides = require_named(plan), list(settings or [])
-        chosen = read_plan(named, overrides=overrides)
-        sampler = sampler_name(seed)
-        most = TRIALS if trials is None and minutes is None else trials
-        asked = Asked(plan_digest=plan_digest(chosen), trials=most, minutes=minutes, at_once=at_once, seed=seed, lossy=lossy)
-        root = output or default_folder(f"{chosen.name}-tune")
-        search = Search(chosen, root, asked)
-        if search.untuned:
-            print(f"ringside: left out, since nothing of them can be searched: {', '.join(search.untuned)}", file=sys.stderr)
-        begin(root, asked)
-        flags = {"--trials": trials, "--minutes": minutes, "--at-once": at_once, "--seed": seed}
-        again = ["ringside", "tune", str(named), "-o", str(root), *(["--lossy"] if lossy else [])]
-        again += [word for flag, value in flags.items() if value is not None for word in (flag, str(value))]
-        again += [word for one in overrides for word in ("--set", one)] + (["--resume-elsewhere"] if resume_elsewhere else [])
-        measure = partial(run, again=again, resume_elsewhere=resume_elsewhere)
-        if not finish(search, measure, sampler=sampler):
-            raise typer.Exit(EXIT_FAILED)
+def tune_given(run: Run, given: Given) -> None:
+    """Search and confirm, and end with the code that says whether every arm was confirmed."""
+    from measurement.conditions.same_environment import plan_digest
+    from measurement.records.results import default_folder
+    from reports.tuning.tuning_schema import Asked
+    from runners.planning.plan_reading import read_plan, require_named
+    from runners.tuning.proposals import sampler_name
+    from runners.tuning.search import Search
 
-    return tune
+    own = TuneOptions(**values_of(given, TuneOptions))
+    chosen = read_plan(require_named(own.plan), overrides=own.settings)
+    sampler = sampler_name(own.seed)
+    trials = TRIALS if own.trials is None and own.minutes is None else own.trials
+    wanted = own.model_dump(include=Asked.model_fields.keys() & TuneOptions.model_fields.keys())
+    asked = Asked(**wanted | {"plan_digest": plan_digest(chosen), "trials": trials})
+    root = own.output or default_folder(f"{chosen.name}-tune")
+    search = Search(chosen, root, asked)
+    if search.untuned:
+        print(f"ringside: left out, since nothing of them can be searched: {', '.join(search.untuned)}", file=sys.stderr)
+    begin(root, asked)
+    measure = partial(run, again=words_of("tune", given, root), resume_elsewhere=own.resume_elsewhere)
+    if not finish(search, measure, sampler=sampler):
+        raise typer.Exit(EXIT_FAILED)
 
 
 def begin(root: Path, asked: Asked) -> None:

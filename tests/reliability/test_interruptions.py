@@ -36,5 +36,5 @@ def test_an_interruption_before_the_first_launch_has_its_exit_code_and_its_line(
         finally:
             process.kill()
     assert process.returncode == 130, told
-    again = shlex.join(["ringside", *asked, "--set", "measurement.until_decided=true"])
+    again = shlex.join(["ringside", *asked, "--until-decided"])
     assert told.splitlines() == [f"ringside: interrupted; go on with: {again}"], "what is refused for another digest is no advice"

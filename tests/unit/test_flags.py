@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from typer.testing import CliRunner
 
 from measurement.errors import PlanError
-from runners.flags import Flag, GroupedCommand, command, values_of
+from runners.flags import Flag, GroupedCommand, command, values_of, words_of
 from runners.standalone.command import command_line
 from runners.standalone.flags import FLAGS
 
@@ -62,6 +63,22 @@ def test_bounds_are_the_fields(value):
 def test_a_word_that_is_not_on_the_list_is_refused():
     with pytest.raises(PlanError, match="--kind 'three' is not known; use one or two"):
         raise run("--kind", "three")[1].exception
+
+
+def test_a_flag_without_a_value_stands_for_one():
+    flags = [Flag("Own", Options, "kind", ("--two",), stands_for="two"), Flag("Own", Options, "steps", default=None)]
+    assert run(flags=flags)[0] == {}
+    found, result = run("--two", flags=flags)
+    assert found == {"kind": "two"}, result.output
+
+
+def test_a_command_that_asks_for_the_same_is_written_with_its_folder():
+    own = partial(Flag, "Own", Options)
+    given = {own("kind", is_argument=True): "one", own("options"): ["x=1", "y=2"], own("is_whole"): True}
+    given[own("kind", ("--two",), stands_for="two")] = "two"
+    given[own("folder", ("-o", "--folder"))] = Path("a")
+    words = ["ringside", "try", "one", "-o", "out", "--options", "x=1", "--options", "y=2", "--is-whole", "--two", "--folder", "a"]
+    assert words_of("try", given, Path("out")) == words
 
 
 def test_help_is_the_fields_docstring_with_its_default():

@@ -1,0 +1,205 @@
+"""``ringside compare``, and what all commands that measure share: progress, what is shown, how to go on after Ctrl-C."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from measurement.errors import PlanError, RingsideError, printable
+from measurement.plans.plan import Measurement, Plan
+from runners.flags import MINUTES, Flag, Given, SessionOptions, command, session_flags, values_of, words_of
+from runners.processes.process_exit import interrupted_code
+
+if TYPE_CHECKING:
+    from measurement.records.results import ResultsFolder
+    from reports.regressions.measured import Earlier
+    from reports.schema import Comparison
+    from reports.study_schema import Study
+    from runners.driver.run_comparison import ComparisonRun
+
+EXIT_FAILED, EXIT_REGRESSED = 1, 3
+PLAN, MEASURING, EARLIER = "Plan", "Measuring", "An earlier result"
+
+
+class CompareOptions(SessionOptions):
+    """What ``ringside compare`` is asked besides a plan's own settings."""
+
+    plan: Path | None = None
+    """A comparison plan (YAML), or the name of one of Ringside's own, such as local."""
+    available: bool = False
+    """Leave out arms that this machine cannot run."""
+    against: Path | None = None
+    """Results of this plan at an earlier date: say what changed since."""
+    allow_slower: str | None = None
+    """With --against: the share of its speed that a figure may lose. A regression beyond it ends with code 3. [5%]"""
+    timings: bool = False
+    """Show where the seconds of launches go, too."""
+
+
+_own, _measurement = partial(Flag, PLAN, CompareOptions), partial(Flag, MEASURING, Measurement, default=None)
+FLAGS: Sequence[Flag] = (
+    _own("plan", is_argument=True),
+    *session_flags(CompareOptions, PLAN),
+    _own("available"),
+    _measurement("minutes", help=MINUTES),
+    _measurement("until_decided", help="Add launches until no verdict is undecided."),
+    _measurement("max_minutes", help="With --until-decided: no new launch after this long."),
+    _measurement("rehearsal", ("--rehearse",), stands_for="always", help="Try every arm first even if it passed before."),
+    _measurement("rehearsal", ("--no-rehearsal",), stands_for="never", help="Try no arm before the first launch."),
+    Flag(MEASURING, Plan, "trace", help="Afterwards trace a few steps of every arm, for Perfetto."),
+    Flag(MEASURING, CompareOptions, "timings"),
+    Flag(EARLIER, CompareOptions, "against", metavar="OLD"),
+    Flag(EARLIER, CompareOptions, "allow_slower", metavar="PERCENT"),
+)
+
+
+def compare_given(given: Given) -> None:
+    """Run a plan and end with the code that says what came out."""
+    from measurement.records.results import ResultsFolder, default_folder
+    from reports.regressions.measured import Measured
+    from runners.planning.available import arms_to_compare, left_out_line
+    from runners.planning.plan_reading import DEFAULT, PLANS, find_plan, read_plan, require_named
+
+    asked = CompareOptions(**values_of(given, CompareOptions))
+    plan = require_named(asked.plan)
+    overrides = [*asked.settings, *(f"measurement.{name}={value}" for name, value in values_of(given, Measurement).items())]
+    overrides += [f"{name}={value}" for name, value in values_of(given, Plan).items()]
+    chosen = read_plan(plan, overrides=overrides)
+    folder = ResultsFolder(asked.output or default_folder(chosen.name))
+    earlier = read_earlier(asked.against, asked.allow_slower)
+    if earlier is not None and not chosen.points:
+        earlier.require_like(Measured(folder=folder, plan=chosen))
+    has_next = find_plan(plan).resolve() == PLANS / f"{DEFAULT}.yaml"
+    chosen = arms_to_compare(chosen, folder, only_available=asked.available, has_next=has_next)
+    if chosen.left_out:
+        print(f"ringside: {left_out_line(chosen.left_out)}; compared: {', '.join(chosen.arms)}", file=sys.stderr)
+    again = words_of("compare", given, folder.root)
+    if chosen.points:
+        refuse_for_points({"--against": earlier, "--timings": asked.timings})
+        if not run_study(chosen, folder, again=again, resume_elsewhere=asked.resume_elsewhere):
+            raise typer.Exit(EXIT_FAILED)
+        return
+    how = {"resume_elsewhere": asked.resume_elsewhere, "timings": asked.timings}
+    end_with(measure(chosen, folder, again=again, earlier=earlier, **how))
+
+
+compare = command(compare_given, FLAGS, text="Run a plan: measure its arms interleaved, print the verdicts, write the reports.")
+
+
+def refuse_for_points(given: Mapping[str, object]) -> None:
+    """Refuse flags that a study has no answer to; by their names, what was given."""
+    for flag in (flag for flag, value in given.items() if value):
+        raise PlanError(f"{flag} is for one comparison, and this plan has points; give 'ringside report' one of them")
+
+
+def read_earlier(folder: Path | None, allow_slower: str | None, *, allowed: Sequence[str] = ()) -> Earlier | None:
+    """Read the result that a new one is held against; None where there is no ``--against``."""
+    from measurement.records.results import ResultsFolder
+    from reports.regressions.measured import Earlier, Measured
+    from runners.scripts.ab_command import percent_of
+
+    if folder is None:
+        if allow_slower is not None:
+            raise PlanError("--allow-slower says what may be lost since an earlier result; name that with --against OLD")
+        return None
+    share = percent_of(allow_slower or "5%", flag="--allow-slower") / 100
+    return Earlier(result=Measured.read(ResultsFolder(folder)), allow_slower=share, allowed=allowed)
+
+
+def end_with(comparison: Comparison) -> None:
+    """End with the code that says what came out: an arm that is not ok, or a regression beyond what is allowed."""
+    if not comparison.is_ok:
+        raise typer.Exit(EXIT_FAILED)
+    if comparison.against is not None and comparison.against.beyond:
+        raise typer.Exit(EXIT_REGRESSED)
+
+
+def measure(
+    chosen: Plan,
+    folder: ResultsFolder,
+    *,
+    again: Sequence[str],
+    resume_elsewhere: bool = False,
+    earlier: Earlier | None = None,
+    timings: bool = False,
+    is_shown: bool = True,
+) -> Comparison:
+    """Measure and show, then tell the trackers; neither, where it is a part of something larger. On Ctrl-C, how to go on."""
+    from runners.driver.progress import LaunchProgress
+
+    run: ComparisonRun | None = None
+    try:
+        with LaunchProgress(seconds_per_launch=chosen.measurement.expected_launch_s) as progress:
+            run = comparison_of(chosen)(chosen, folder, progress=progress, resume_elsewhere=resume_elsewhere, earlier=earlier)
+            run.prepare()
+            comparison = run.run()
+    except (KeyboardInterrupt, RingsideError) as error:
+        if run is not None and run.comparison is not None and is_shown:  # it is measured, as far as it came
+            show(run.comparison, folder)
+        if isinstance(error, KeyboardInterrupt):
+            raise interrupted_by_user(again) from None
+        raise
+    if is_shown:
+        show(comparison, folder, tells=True, timings=timings)
+    return comparison
+
+
+def comparison_of(chosen: Plan) -> type[ComparisonRun]:
+    """Return what runs a plan: of workloads, or of commands."""
+    from runners.driver.run_comparison import ComparisonRun
+    from runners.scripts.script_comparison import ScriptComparison
+
+    return ScriptComparison if chosen.are_scripts else ComparisonRun
+
+
+def run_study(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str], resume_elsewhere: bool = False) -> bool:
+    """Measure at every point of the plan and show; returns whether every arm is ok."""
+    from runners.driver.run_study import StudyRun
+
+    run: StudyRun | None = None
+    try:
+        run = StudyRun(chosen, folder, resume_elsewhere=resume_elsewhere)
+        run.prepare()
+        study = run.run()
+    except KeyboardInterrupt:
+        if run is not None and run.report is not None:
+            show(run.report, folder)
+        raise interrupted_by_user(again) from None
+    return show(study, folder, tells=True)
+
+
+def interrupted_by_user(again: Sequence[str]) -> typer.Exit:
+    """How to go on, told on stderr; what to raise. ``again``: the command that asks for the same."""
+    print(f"ringside: interrupted; go on with: {printable(shlex.join(again))}", file=sys.stderr)
+    return typer.Exit(interrupted_code())
+
+
+def show(summary: Comparison | Study, folder: ResultsFolder, *, tells: bool = False, timings: bool = False) -> bool:
+    """The first screen on stdout, below what changed since an earlier result, and where the reports are. Returns ``is_ok``.
+
+    With ``timings``, where the seconds of launches went comes after it. With ``tells``, trackers that the plan names are told then:
+    one that cannot be is a line on stderr, and no other exit code.
+    """
+    from reports import send_reports
+    from reports.formats.console import new_console
+    from reports.formats.terminal import against_group, comparison_lines, shown, study_lines
+    from reports.study_schema import Study
+
+    console = new_console()
+    if isinstance(summary, Study):
+        console.print(study_lines(summary))
+    else:
+        if summary.against is not None:
+            console.print(shown(summary.against.headline), against_group(summary), soft_wrap=True)
+        console.print(comparison_lines(summary, timings=timings))
+    console.print(f"report: {folder.root / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
+    sys.stdout.flush()
+    for failure in send_reports(folder, summary) if tells else []:
+        print(f"ringside: {printable(failure)}", file=sys.stderr)
+    return summary.is_ok

@@ -1,0 +1,121 @@
+"""``ringside report``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from measurement.errors import PlanError
+from measurement.plans.settings import Section
+from runners.compare_command import EARLIER, EXIT_FAILED, CompareOptions, end_with, read_earlier, show
+from runners.flags import Flag, Given, command, values_of
+
+if TYPE_CHECKING:
+    from measurement.records.results import ResultsFolder
+
+
+class ReportOptions(Section):
+    """What ``ringside report`` is asked."""
+
+    folders: tuple[str, ...]
+    """A folder of 'ringside compare'; or those of runs that you started, or one above them, with names of your choice as in old=RUN
+    new=RUN; or another tool's figures, a CSV of arm, run, samples, seconds."""
+    baseline: str | None = None
+    """For your runs, or a CSV: the reference arm. [that of the first run]"""
+    output: Path | None = None
+    """For your runs, or a CSV: folder to write. [results/report-TIME]"""
+    allow: tuple[str, ...] = ()
+    """For your runs, and --against: compare although this differs; may be repeated."""
+
+    def report_folder(self) -> ResultsFolder:
+        """Return the folder to write; refuses one that holds measurements."""
+        from measurement.records.results import ResultsFolder, default_folder
+
+        found = ResultsFolder(self.output or default_folder("report"))
+        if found.plan_path.exists():
+            raise PlanError(f"'{found.root}' holds measurements; give another folder for the report with -o")
+        return found
+
+
+_own, _earlier = partial(Flag, "Results", ReportOptions), partial(Flag, EARLIER, CompareOptions)
+FLAGS: Sequence[Flag] = (
+    _own("folders", is_argument=True),
+    _own("baseline"),
+    _own("output", ("-o", "--output")),
+    _own("allow", metavar="FIELD"),
+    _earlier("against", metavar="OLD", help="For a comparison: its results at an earlier date; say what changed since."),
+    _earlier("allow_slower", metavar="PERCENT"),
+    Flag("Results", CompareOptions, "timings"),
+)
+
+
+def report_given(given: Given) -> None:
+    """Rebuild reports, or make one, and end with the code that says what came out."""
+    from measurement.records.results import ResultsFolder
+    from reports import write_reports
+    from reports.compose_study import write_study
+    from reports.other_figures import is_figures
+    from reports.run_folders import is_separate
+
+    asked, more = ReportOptions(**values_of(given, ReportOptions)), CompareOptions(**values_of(given, CompareOptions))
+    results = ResultsFolder(Path(asked.folders[0]))
+    earlier = read_earlier(more.against, more.allow_slower, allowed=asked.allow)
+    if earlier is not None:
+        if len(asked.folders) > 1 or asked.baseline or asked.output:
+            raise PlanError(
+                "--against holds the folder of one comparison against an earlier one; leave other folders and flags out"
+            )
+        comparison = write_reports(results, earlier=earlier)
+        show(comparison, results, tells=True, timings=more.timings)
+        end_with(comparison)
+        return
+    if any(is_figures(Path(folder)) for folder in asked.folders):
+        is_ok = report_figures(asked)
+    elif len(asked.folders) > 1 or not results.plan_path.is_file() or is_separate(results):
+        is_ok = report_runs(asked)
+    else:
+        for flag, value in (("--baseline", asked.baseline), ("-o", asked.output), ("--allow", asked.allow)):
+            if value:
+                raise PlanError(f"{flag} is for runs that you started yourself; '{results.root}' is a comparison: leave it out")
+        points = results.read_plan().points
+        if points and more.timings:
+            raise PlanError(f"--timings is for one comparison; give it a point, such as '{results.point(next(iter(points))).root}'")
+        written = write_study(results, points=True) if points else write_reports(results)
+        is_ok = show(written, results, tells=True, timings=more.timings)
+    if not is_ok:
+        raise typer.Exit(EXIT_FAILED)
+
+
+report = command(
+    report_given,
+    FLAGS,
+    text="Rebuild the reports of a comparison, or make one of runs that you started yourself, such as python -m runners.hvd.",
+)
+
+
+def report_figures(asked: ReportOptions) -> bool:
+    """Compare another tool's figures; write and show the reports."""
+    from reports.other_figures import conclude_figures
+    from reports.separate_runs import ConcludedRuns, write_runs
+
+    if len(asked.folders) > 1 or asked.allow:
+        raise PlanError("a CSV of figures is reported by itself, and has no conditions to --allow; put all arms into one file")
+    where = asked.report_folder()
+    found = conclude_figures(Path(asked.folders[0]), name=where.root.name, baseline=asked.baseline)
+    write_runs(ConcludedRuns(summary=found), where)
+    return show(found, where)
+
+
+def report_runs(asked: ReportOptions) -> bool:
+    """Compare runs that people started themselves; write and show the reports. Returns whether every run is ok."""
+    from reports.run_folders import read_runs
+    from reports.separate_runs import conclude_runs, write_runs
+
+    where = asked.report_folder()
+    found = conclude_runs(read_runs(list(asked.folders)), name=where.root.name, baseline=asked.baseline, allowed=asked.allow)
+    write_runs(found, where)
+    return show(found.summary, where)
