@@ -96,7 +96,6 @@ def check(
     from runners.planning.check_process import check_and_print
     from runners.planning.own_checks import require_own_work
     from runners.planning.plan_reading import is_plan, read_plan
-    from runners.scripts.check_scripts import print_scripts
     from runners.standalone.flags import settings
 
     if is_plan(workload):
@@ -114,6 +113,20 @@ def check(
     asked = {"workload": workload, "workload_options": options, "local_batch_size": local_batch_size, "seed": seed}
     alone = {"name": "check", "world_size": 2, "baseline": "ddp", "arms": {"ddp": {"backend": "ddp"}}}
     check_and_print(check_plan({**asked, **alone}, source="command line"), with_arms=False)
+    print("nothing to mend")
+
+
+def print_scripts(plan: Plan) -> None:
+    """Print what each command of a plan would start, once all that can be checked without starting them was."""
+    from runners.planning.worktrees import find_revision
+    from runners.scripts.script_setup import resolve_scripts
+
+    for name, setup in resolve_scripts(plan).items():
+        if name not in plan.arms:
+            continue
+        at = f" at {find_revision(setup.arm.commit, setup.folder).commit[:12]}" if setup.arm.commit else ""
+        ranks = f"{setup.plan.world_size} rank{'s' if setup.plan.world_size != 1 else ''}"
+        print(f"  arm        {name}: {ranks} by {setup.launcher_reference}, in {setup.folder}{at}")
     print("nothing to mend")
 
 

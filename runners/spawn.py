@@ -26,7 +26,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from measurement.addresses import LOOPBACK, free_port, holder_of, is_free
 from measurement.errors import PlanError
-from runners.hosts.network import use_interface
+from runners.hosts.names import use_interface
 from runners.launchers.spawn import rank_environment
 
 DEFAULT_PORT = 29500

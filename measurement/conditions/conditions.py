@@ -43,7 +43,7 @@ class Condition:
     sessions: Literal["driver", "ranks"] | None = None
     """Sessions that measure into one folder (``same_environment``). ``driver``: ranks may see it otherwise, as their own cores."""
     hosts: Literal["refuse", "report"] | None = None
-    """Hosts of a plan (``runners.hosts.host_differences``)."""
+    """Hosts of a plan (``runners.hosts.preflight``)."""
     resume: bool = False
     """A training and the checkpoint that it goes on with (``runners.rank.checkpoint``)."""
     follows: frozenset[str] = frozenset()

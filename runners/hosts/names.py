@@ -1,5 +1,7 @@
 """Names and addresses as each host sees them: what its own name means there, whom it finds, which addresses several hosts have.
 
+Sets the network interface of this process, too.
+
 Gloo tells the other hosts the address that a host's own name stands for on it. Debian's installer writes ``127.0.1.1 myhost`` into
 /etc/hosts, and then the others look for it on themselves.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import json
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +20,26 @@ from typing import Any
 
 import psutil
 
+from measurement.errors import PlanError
+from runners.launchers.base import interface_environment
+
 HOSTS_FILE = Path("/etc/hosts")
 View = Mapping[str, Any]
 """What ``look`` returns, of one host."""
+
+
+def use_interface(name: str | None) -> None:
+    """Set the variables by which Gloo, NCCL, Horovod and Open MPI choose an interface, before they start. None sets nothing.
+
+    Raises:
+        PlanError: this host has no such interface.
+    """
+    if name is None:
+        return
+    own = sorted(psutil.net_if_addrs())
+    if name not in own:
+        raise PlanError(f"--network-interface '{name}' is none of {socket.gethostname()}'s; use one of {', '.join(own)}")
+    os.environ |= interface_environment(name) | {"OMPI_MCA_btl_tcp_if_include": name}
 
 
 def look(hosts: Sequence[str]) -> dict[str, Any]:

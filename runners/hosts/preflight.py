@@ -17,11 +17,11 @@ from typing import Any
 import psutil
 
 from measurement.addresses import family_of, listen, with_port
+from measurement.conditions.conditions import CONDITIONS
 from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan import Plan
 from measurement.probes.fingerprint import core_count
 from runners.hosts.batch_jobs import unused_nodes
-from runners.hosts.host_differences import CLOCK_FIELD, host_differences
 from runners.hosts.host_facts import NAMES
 from runners.hosts.names import doubts, hidden, lost, twice
 from runners.hosts.placement import Placement, planned_hosts, spare_hosts
@@ -31,6 +31,9 @@ from runners.processes import remote
 
 ANSWER_TIMEOUT_S = 60.0
 CLOCK_TRIES = 7
+CLOCK_FIELD = "clock_offset_s"
+CLOCK_TOLERANCE_S = 0.1
+"""Clocks matter because of two failures the earlier one, by the hosts' own clocks, is taken for the cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,3 +178,29 @@ def _unusable(facts: Mapping[str, Mapping[str, Any]], plan: Plan, *, address: st
 def _require(wrong: Sequence[str]) -> None:
     if wrong:
         raise LaunchError("\n".join(wrong))
+
+
+def host_differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """Compare hosts with the first one: returns differences that make ranks unequal, and others that are worth knowing. Pure.
+
+    ``facts``: by host, ``conditions.fingerprint`` and, under ``CLOCK_FIELD``, how far its clock is ahead of the driver's.
+    """
+    first, *others = facts
+    unlike = [line for other in others for line in _unlike(facts, first, other, "refuse")]
+    worth_knowing = [line for other in others for line in _unlike(facts, first, other, "report")]
+    clocks = [
+        f"the clock of host '{host}' is {found[CLOCK_FIELD]:+.3f} s off the driver's (of two failures the wrong one may seem first)"
+        for host, found in facts.items()
+        if abs(found.get(CLOCK_FIELD, 0.0)) - found.get("clock_error_s", 0.0) > CLOCK_TOLERANCE_S
+    ]
+    return unlike, worth_knowing + clocks
+
+
+def _unlike(facts: Mapping[str, Mapping[str, Any]], first: str, other: str, rule: str) -> list[str]:
+    names = [condition.field for condition in CONDITIONS if condition.hosts == rule]
+    mine, theirs = facts[first], facts[other]
+    return [
+        f"host '{other}' has {name} {theirs.get(name) or 'missing'}, host '{first}' has {mine.get(name) or 'missing'}"
+        for name in names
+        if theirs.get(name) != mine.get(name)
+    ]

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import psutil
-
 from install.cache import cache_root
 from measurement.errors import PlanError, cut, quoted
+from runners.processes.run_processes import remove_left_folders
 
 NO_HOOKS = ("-c", "core.hooksPath=/dev/null")
 """A checkout of ours runs no post-checkout hook of the user's."""
@@ -120,17 +119,13 @@ def find_revision(name: str, folder: Path) -> Revision:
 
 def _new_folder() -> Path:
     """Make a folder, and remove those of processes on this host that were killed."""
-    start = f"{socket.gethostname()}-"
     root = cache_root().parent / "worktrees"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        made = tempfile.mkdtemp(prefix=f"{start}{os.getpid()}-", dir=root)
+        made = tempfile.mkdtemp(prefix=f"{socket.gethostname()}-{os.getpid()}-", dir=root)
     except OSError:
         return Path(tempfile.mkdtemp(prefix="worktree-")).resolve()
-    for folder in root.glob(f"{start}*"):
-        pid = folder.name.removeprefix(start).partition("-")[0]
-        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(folder, ignore_errors=True)
+    remove_left_folders(root, "")
     return Path(made).resolve()
 
 

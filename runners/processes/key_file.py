@@ -17,10 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 from measurement.errors import LaunchError
 from runners.processes import remote
+from runners.processes.run_processes import remove_left_folders
 
 PREFIX = "ringside-key-"
 PUT = (
@@ -51,7 +50,7 @@ def shared_key(hosts: Sequence[str]) -> Iterator[KeyFile]:
     Raises:
         LaunchError: a host cannot be reached.
     """
-    _remove_orphans()
+    remove_left_folders(Path(tempfile.gettempdir()), PREFIX)
     prefix = f"{PREFIX}{socket.gethostname()}-{os.getpid()}-"
     made = KeyFile(key=secrets.token_hex(32), path=Path(tempfile.mkdtemp(prefix=prefix)) / "key")
     try:
@@ -63,17 +62,6 @@ def shared_key(hosts: Sequence[str]) -> Iterator[KeyFile]:
         with contextlib.suppress(LaunchError):  # a host that has gone keeps the key of a comparison that is over
             _everywhere(hosts, REMOVE, made)
         shutil.rmtree(made.path.parent, ignore_errors=True)
-
-
-def _remove_orphans() -> None:
-    """Remove keys of this user's drivers on this host that have ended."""
-    start = f"{PREFIX}{socket.gethostname()}-"
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        pid = folder.name.removeprefix(start).partition("-")[0]
-        with contextlib.suppress(OSError):
-            is_own = folder.name.startswith(start) and folder.lstat().st_uid == os.getuid()
-            if is_own and pid.isdecimal() and not psutil.pid_exists(int(pid)):
-                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _everywhere(hosts: Sequence[str], script: str, key: KeyFile) -> None:

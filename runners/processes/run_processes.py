@@ -54,6 +54,16 @@ def _is_alive(process: psutil.Process) -> bool:
     return False
 
 
+def remove_left_folders(root: Path, start: str) -> None:
+    """Remove this user's folders ``START-HOST-PID-...`` of processes on this host that have ended: they were killed."""
+    start = f"{start}{socket.gethostname()}-"
+    for folder in root.glob(f"{start}*"):
+        pid = folder.name.removeprefix(start).partition("-")[0]
+        with contextlib.suppress(OSError):
+            if folder.lstat().st_uid == os.getuid() and pid.isdecimal() and not psutil.pid_exists(int(pid)):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
 SHARED_MEMORY = Path("/dev/shm")
 
 

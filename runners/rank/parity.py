@@ -29,9 +29,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from backends.base import EXACT, Prepared
-from backends.rank_state import hyperparameters
 from measurement.errors import PlanError
 from measurement.probes.step_timer import StepTimer
+from runners.probe.ringside_probe.reading.values import hyperparameters
 from runners.protocol.messages import DriftReport, ParityReport, Sketches
 from runners.protocol.sketches import sketch_states, sketch_tensors
 from runners.rank.batches import Batches
@@ -95,7 +95,7 @@ def _take_steps(trainer: Trainer, *, steps: int) -> ParityReport:
         without_gradient=[*alone.missing, *sorted(skipped.names - {*alone.missing})],
         in_some_steps=sorted(skipped.some_steps),
         steps_zeros=skipped.steps_zeros,
-        drift=DriftReport(hyperparameters=hyperparameters(joined.optimizer), parameters={}),
+        drift=DriftReport(hyperparameters=hyperparameters(joined.optimizer.param_groups), parameters={}),
         not_compared=others,
         calls=calls,
         is_exact=trainer.gradient_scale == 1.0 and trainer.backend.gradient_tolerance <= EXACT,

@@ -17,13 +17,14 @@ from torch import Tensor, nn
 
 from backends import Backend
 from backends.base import BuildOptimizer, Prepared
-from backends.rank_state import hyperparameters, sampled
+from backends.carried_tensors import trained_parameters
 from measurement.plans.settings import SpeedSettings
 from measurement.probes.step_timer import StepTimer
 from measurement.records.record import PHASES, RankSteps, ThreadTimes
 from measurement.world import World
 from runners.probe.ringside_probe.machine.core_use import read_threads, threads_between
 from runners.probe.ringside_probe.machine.library_threads import own_threads
+from runners.probe.ringside_probe.reading.values import hyperparameters, some_elements
 from runners.protocol.drift import LEARNING_RATE
 from runners.protocol.messages import DriftReport
 from runners.rank.batches import Batches
@@ -33,6 +34,8 @@ from workloads.optimizers import as_one, members_of, seed_generators
 from workloads.tensors import by_pixels
 
 DATA_WAIT, FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))
+DRIFT_ELEMENTS = 32
+"""How many elements of each parameter are compared between ranks; a step changes nearly all."""
 
 
 class StepOutputs:
@@ -242,7 +245,7 @@ class Trainer:
             faults = _page_faults() - faults
             threads = threads_between(before, read_threads(), is_library=lambda thread: thread not in self.threads_before)
             skipped = self.step_precision.skipped_since(scale)
-        self._rates += hyperparameters(self.joined.optimizer).get(LEARNING_RATE, [])
+        self._rates += hyperparameters(self.joined.optimizer.param_groups).get(LEARNING_RATE, [])
         return RankSteps(
             rank=self.world.rank,
             untimed_s=untimed_s,
@@ -266,7 +269,7 @@ class Trainer:
         """What must be alike on all ranks; None where nothing has been built. Not collective. ``rates``: more learning rates."""
         if self.prepared is None:
             return None
-        bare, numbers = self.prepared.bare, hyperparameters(self.prepared.optimizer)
+        bare, numbers = self.prepared.bare, hyperparameters(self.prepared.optimizer.param_groups)
         numbers[LEARNING_RATE] = [*rates, *self._rates, *numbers.get(LEARNING_RATE, [])]
         if self._before_local is None:
             return DriftReport(hyperparameters=numbers, parameters=sampled(bare))
@@ -301,6 +304,12 @@ class Trainer:
         names = [type(one).__name__ for one in members_of(optimizer)]
         described = {"class": " and ".join(names[1:]) or names[0], **group}
         return found | {"model": model, "optimizer": described, "kept_bytes": kept, "owns_step": self.prepared.owns_step}
+
+
+def sampled(model: nn.Module) -> dict[str, list[float]]:
+    """Some elements of each parameter that is trained and that every rank holds whole."""
+    trained = trained_parameters(model)
+    return {name: some_elements(one, DRIFT_ELEMENTS) for name, one in trained if not hasattr(one, "to_local") and one.numel()}
 
 
 def synchronize_ranks(backend: Backend, device: torch.device) -> None:

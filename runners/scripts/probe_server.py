@@ -7,8 +7,6 @@ other. The other side is ``runners/probe``. Each message carries an HMAC over wh
 from __future__ import annotations
 
 import contextlib
-import hmac
-import json
 import re
 import socket
 import threading
@@ -18,7 +16,7 @@ from datetime import timedelta
 from typing import BinaryIO
 
 from measurement.errors import LaunchError
-from runners.probe.ringside_probe.rank_supervisor import prove
+from runners.probe.ringside_probe.channel import opened, sealed
 from runners.processes.greeting_server import GreetingServer
 from runners.protocol.messages import command_key, reply_key
 
@@ -177,10 +175,8 @@ class ProbeServer:
         threading.Thread(target=self._receive, args=(one,), name=f"ringside-probe-{rank}", daemon=True).start()
 
     def _send(self, one: _Connection, number: int, text: str) -> None:
-        proof = prove(self._key, "command", *one.words, str(number), text)
-        line = json.dumps({"number": number, "text": text, "proof": proof})
         with contextlib.suppress(OSError):  # it has gone: the reply that is waited for tells
-            one.socket.sendall(f"{line}\n".encode())
+            one.socket.sendall(sealed(self._key, "command", one.words, number, text))
 
     def _receive(self, one: _Connection) -> None:
         """Take a rank's replies until it goes, or sends what is not its own."""
@@ -193,13 +189,10 @@ class ProbeServer:
                 del ranks[one.who.rank]
 
     def _take(self, one: _Connection, lines: BinaryIO) -> bool:
-        line = lines.readline(LONGEST_REPLY)
-        if not line.endswith(b"\n"):
+        found = opened(lines.readline(LONGEST_REPLY), self._key, "reply", one.words)
+        if found is None:
             return False
-        told = json.loads(line)
-        number, text = int(told["number"]), str(told["text"])
-        if not hmac.compare_digest(str(told["proof"]), prove(self._key, "reply", *one.words, str(number), text)):
-            return False
+        number, text = found
         with self._changed:
             if self._ranks.get((one.who.arm, one.who.launch), {}).get(one.who.rank) is not one:
                 return False  # of a start that is over

@@ -20,9 +20,8 @@ from runners.hosts.preflight import inspect
 from runners.planning.worktrees import Revision, find_revision, has_changes
 from runners.processes.key_file import shared_key
 from runners.processes.supervisor_server import SupervisorServer
-from runners.scripts.first_state import FirstState
 from runners.scripts.probe_server import ProbeServer
-from runners.scripts.script_launch import ScriptLaunch, is_comparable
+from runners.scripts.script_launch import FirstState, ScriptLaunch, is_comparable
 from runners.scripts.script_session import ScriptEndpoint
 from runners.scripts.script_setup import ScriptSetup, in_worktree, resolve_scripts
 

@@ -2,26 +2,72 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from measurement.errors import LaunchError
+from measurement.files import write_whole
 from measurement.plans.plan import Plan
-from measurement.records.record import LaunchRecord
+from measurement.records.record import LaunchRecord, RankReport
 from reports.scripts.rank_agreement import ranks_apart
 from runners.driver.arm_launch import ArmLaunch
 from runners.driver.arm_session import ArmSession
 from runners.driver.diagnosis import ArmFailed
 from runners.driver.endpoint import DriverEndpoint
 from runners.driver.launch import Launch
+from runners.hosts.placement import Placement
 from runners.planning.arms import LaunchedArm
+from runners.processes import remote
 from runners.protocol.messages import StartedReply
-from runners.scripts.first_state import FirstState
 from runners.scripts.script_session import ScriptEndpoint, ScriptSession
 from runners.scripts.script_setup import ScriptSetup
 
 ITERATIONS = "iterations"
+COPY_TIMEOUT_S = 120.0
+PUT = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1"'
+
+
+class FirstState:
+    """The file with which all scripts start (``same_start``), at one path on all hosts; the baseline's rank 0 writes it once."""
+
+    def __init__(self, path: Path, placement: Placement) -> None:
+        self.path = path.absolute()
+        self._placement = placement
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether no baseline has saved it yet."""
+        return not self.path.is_file()
+
+    def told(self, *, is_baseline: bool) -> dict[str, str]:
+        """What an arm's probe is told of it."""
+        return {"state_file": str(self.path), "state": "save" if is_baseline and self.is_missing else "load"}
+
+    def share(self, ranks: Sequence[RankReport]) -> None:
+        """Bring the file from rank 0's host to all others, where they do not share the folder.
+
+        Raises:
+            ArmFailed: a host cannot be reached, or there is no file.
+        """
+        try:
+            if self.is_missing:
+                source = self._host_of(ranks[0].host)
+                if source is not None:
+                    write_whole(self.path, remote.run(source, ["cat", str(self.path)], timeout_s=COPY_TIMEOUT_S))
+            content = self.path.read_bytes()
+            for host in self._placement.remote:
+                remote.run(host, ["sh", "-c", PUT, "sh", str(self.path)], timeout_s=COPY_TIMEOUT_S, stdin=content)
+        except (LaunchError, OSError) as error:
+            raise ArmFailed(f"its first parameters cannot be brought to the other arms: {error}") from error
+
+    def _host_of(self, name: str) -> str | None:
+        """Return the host as the plan names it; None where it is this one."""
+        if name == socket.gethostname():
+            return None
+        return next((host for host in self._placement.remote if host.partition(".")[0] == name.partition(".")[0]), None)
 
 
 class ScriptLaunch(Launch):

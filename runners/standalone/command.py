@@ -16,7 +16,7 @@ from measurement.plans.plan_file import check_plan
 from measurement.records.results import ResultsFolder, default_folder, folder_name
 from measurement.world import HOROVOD, MPI, World
 from runners.flags import Given, command, values_of
-from runners.hosts.network import use_interface
+from runners.hosts.names import use_interface
 from runners.launchers import horovodrun, mpirun, read_own_world
 from runners.launchers.torchrun import command_in_pod
 from runners.planning.arms import require_given, require_gpu_here

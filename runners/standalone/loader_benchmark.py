@@ -25,7 +25,7 @@ from measurement.records.results import default_folder, folder_name
 from measurement.registry import search_beside
 from measurement.world import RENDEZVOUS, World
 from runners.flags import Flag, Given, command, serve_command, values_of
-from runners.hosts.network import use_interface
+from runners.hosts.names import use_interface
 from runners.launchers import read_own_world
 from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.processes.process_exit import run_command
@@ -33,9 +33,8 @@ from runners.protocol.messages import Job
 from runners.rank.resources import take_resources, threads_of
 from runners.rank.trainer import resolve_device
 from runners.standalone import flags
-from runners.standalone.loader_turns import Loaders, require_loader
+from runners.standalone.loader_turns import Loaders, read_files, require_loader
 from runners.standalone.rendezvous import rendezvous_store
-from runners.standalone.storage import read_files
 
 
 class LoaderOptions(Section):

@@ -10,7 +10,7 @@ from pathlib import Path
 from measurement.errors import PlanError
 from measurement.plans.settings import Section
 from runners.flags import Flag, Given, command, values_of
-from runners.submission.job_request import JobRequest
+from runners.submission.job_request import JobRequest, most_ranks, require_fit, time_warnings
 from runners.submission.manifests import RESULTS, PodRequest, as_yaml, job_name, manifests_of
 from runners.submission.schedulers import options_of
 
@@ -47,7 +47,6 @@ def print_manifests(given: Given) -> None:
     """Print the manifests of a plan, checked as it will be read in the pods."""
     from measurement.plans.plan_file import checked
     from runners.planning.plan_reading import find_plan, read_plan, require_named
-    from runners.submission.requirements import most_ranks, require_fit, time_warnings
 
     asked, values = ManifestOptions(**values_of(given, ManifestOptions)), values_of(given, PodRequest)
     nodes = values.get("nodes", PodRequest.model_fields["nodes"].default)

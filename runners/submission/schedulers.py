@@ -13,11 +13,9 @@ from pathlib import Path
 
 from measurement.errors import LaunchError, PlanError, printable, quoted
 from runners.hosts.batch_jobs import JOB_LOGS, LSF, PBS, SLURM
-from runners.submission.job_request import TIME, JobRequest
+from runners.submission.job_request import STOPS_BEFORE_S, TIME, JobRequest
 
 TIMEOUT_S = 60
-STOPS_BEFORE_S = 60
-"""Before the time limit: what was measured is kept, and reported."""
 Options = Callable[[JobRequest, str, Path], Iterator[str]]
 
 

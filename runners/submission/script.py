@@ -10,8 +10,8 @@ from pathlib import Path
 from measurement.errors import PlanError
 from measurement.files import write_whole
 from runners.hosts.batch_jobs import JOB_SCRIPT, SUBMITTED
-from runners.submission.job_request import JobRequest
-from runners.submission.schedulers import SCHEDULERS, STOPS_BEFORE_S, Scheduler, options_of
+from runners.submission.job_request import STOPS_BEFORE_S, JobRequest
+from runners.submission.schedulers import SCHEDULERS, Scheduler, options_of
 
 
 def script_of(request: JobRequest, plan: Path, *, name: str, folder: Path, arguments: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from measurement.plans.settings import Section
 from runners.flags import Flag, Given, command, values_of
 from runners.hosts.batch_jobs import JOB_LOGS, JOB_SCRIPT, SLURM, SUBMITTED
 from runners.submission import script
-from runners.submission.job_request import JobRequest
+from runners.submission.job_request import JobRequest, most_ranks, require_fit, require_hosts, time_warnings
 from runners.submission.schedulers import Scheduler, options_of
 
 if TYPE_CHECKING:
@@ -120,7 +120,6 @@ def _jobs(asked: SubmitOptions, request: JobRequest) -> tuple[Path, Plan | None,
     from measurement.plans.points import plan_at
     from measurement.records.results import default_folder
     from runners.planning.plan_reading import find_plan, read_plan
-    from runners.submission.requirements import require_hosts
 
     assert asked.plan is not None
     counts, path = _node_counts(asked.nodes), find_plan(asked.plan).resolve()
@@ -150,7 +149,6 @@ def _jobs(asked: SubmitOptions, request: JobRequest) -> tuple[Path, Plan | None,
 def _fitting(asked: SubmitOptions, request: JobRequest, settings: Sequence[str]) -> tuple[Plan, JobRequest]:
     """Read the plan as it will be read in the job, and refuse a job that does not fit it."""
     from runners.planning.plan_reading import read_plan
-    from runners.submission.requirements import most_ranks, require_fit, time_warnings
 
     assert asked.plan is not None
     nodes = [f"node{number}:{request.tasks_per_node}" for number in range(1, request.nodes + 1)]

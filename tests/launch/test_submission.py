@@ -10,8 +10,7 @@ from measurement.errors import PlanError
 from measurement.plans.plan_file import check_plan
 from measurement.records.results import ResultsFolder
 from runners.driver.comparison_folder import require_same_plan
-from runners.submission.job_request import JobRequest, minutes_of
-from runners.submission.requirements import require_fit, require_hosts, time_warnings
+from runners.submission.job_request import JobRequest, minutes_of, require_fit, require_hosts, time_warnings
 from tests.conftest import ringside_here, write_plan
 
 PLAN = "plans/slurm.yaml"

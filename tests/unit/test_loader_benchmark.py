@@ -15,7 +15,7 @@ from reports.formats.terminal import loading_table
 from reports.tables.loader_table import loader_table, storage_table
 from reports.wording.loaders import loader_sentences
 from runners.standalone.loader_benchmark import worker_counts
-from runners.standalone.storage import read_files
+from runners.standalone.loader_turns import read_files
 from tests.kit.results_factory import SHARES, Truth, write_results
 
 HOSTS = ("host1", "host1", "host2")

@@ -14,8 +14,8 @@ from measurement.conditions.same_environment import plan_digest
 from measurement.errors import HostfileError, PlanError, RingsideError
 from measurement.plans.plan_file import check_plan, read_content
 from runners.hosts import preflight as inspection
-from runners.hosts.host_differences import host_differences
 from runners.hosts.placement import Placement, planned_hosts, spare_hosts
+from runners.hosts.preflight import host_differences
 from runners.hosts.ssh_probe import HostStatus
 from runners.launchers import HERE, HostSlots
 from runners.planning.arms import resolve_arms

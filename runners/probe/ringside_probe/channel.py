@@ -1,4 +1,7 @@
-"""The way to the driver: lines of JSON over a socket, each with the proof of who wrote it."""
+"""The way between a script's rank and the driver: lines of JSON over a socket, each with the proof of who wrote it.
+
+The driver's side (``runners.scripts.probe_server``) writes and reads them by the same functions.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,22 @@ import socket
 from typing import Any, Sequence
 
 from .rank_supervisor import prove
+
+
+def sealed(key: str, kind: str, rank: Sequence[str], number: int, text: str) -> bytes:
+    """A line that only who has the key can write. ``kind``: ``command`` or ``reply``; ``number``: of the command."""
+    proof = prove(key, kind, *rank, str(number), text)
+    return (json.dumps({"number": number, "text": text, "proof": proof}) + "\n").encode()
+
+
+def opened(line: bytes, key: str, kind: str, rank: Sequence[str]) -> tuple[int, str] | None:
+    """Number and text of a line; None where it is not whole, or another one wrote it."""
+    if not line.endswith(b"\n"):
+        return None
+    told = json.loads(line)
+    number, text = int(told["number"]), str(told["text"])
+    proof = prove(key, kind, *rank, str(number), text)
+    return (number, text) if hmac.compare_digest(str(told["proof"]), proof) else None
 
 
 class Channel:
@@ -31,13 +50,10 @@ class Channel:
             line = self._lines.readline()
         except (OSError, ValueError):
             return None
-        if not line.endswith(b"\n"):
+        found = opened(line, self._key, "command", self._rank)
+        if found is None:
             return None
-        told = json.loads(line)
-        number, text = int(told["number"]), str(told["text"])
-        if not hmac.compare_digest(str(told["proof"]), prove(self._key, "command", *self._rank, str(number), text)):
-            return None
-        self.outstanding = number
+        self.outstanding, text = found
         command: dict[str, Any] = json.loads(text)
         return command
 
@@ -46,11 +62,8 @@ class Channel:
         if self.outstanding is None:
             return True
         number, self.outstanding = self.outstanding, None
-        text = json.dumps(message)
-        proof = prove(self._key, "reply", *self._rank, str(number), text)
-        line = json.dumps({"number": number, "text": text, "proof": proof})
         try:
-            self.connection.sendall((line + "\n").encode())
+            self.connection.sendall(sealed(self._key, "reply", self._rank, number, json.dumps(message)))
         except OSError:
             return False
         return True

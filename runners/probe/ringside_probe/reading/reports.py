@@ -6,14 +6,14 @@ import os
 import resource
 import socket
 import sys
-from typing import Any, Iterator
+from typing import Any
 
 from ..machine import host
 from ..machine.core_use import usable_cores
 from ..place import Place
 from . import libraries
 from .script import Script
-from .values import numbers, plain
+from .values import hyperparameters, plain, some_elements
 
 DRIFT_ELEMENTS = 4
 DRIFT_PARAMETERS = 100
@@ -58,21 +58,10 @@ def optimizer_report(optimizers: list[Any]) -> dict[str, Any]:
 def drift(script: Script) -> dict[str, Any]:
     """The numbers in the optimizers' groups, and a few elements of the parameters: alike on all ranks."""
     groups = [group for one in script.optimizers for group in one.param_groups]
-    names = sorted({name for group in groups for name in group} - {"params"})
-    hyperparameters = {name: list(numbers(group.get(name) for group in groups)) for name in names}
-    parameters = {} if script.is_sharded else dict(_elements(script))
-    return {"hyperparameters": hyperparameters, "parameters": parameters}
-
-
-def _elements(script: Script) -> Iterator[Any]:
-    torch: Any = sys.modules["torch"]
-    named = [(name, one) for name, one in script.named_parameters() if one.numel()]
-    every = max(1, len(named) // DRIFT_PARAMETERS)
-    with torch.no_grad():
-        for name, one in named[::every]:
-            flat = one.detach().reshape(-1)
-            places = torch.linspace(0, flat.numel() - 1, min(DRIFT_ELEMENTS, flat.numel())).long().to(flat.device)
-            yield name, flat[places].double().tolist()
+    named = [] if script.is_sharded else [(name, one) for name, one in script.named_parameters() if one.numel()]
+    some = named[:: max(1, len(named) // DRIFT_PARAMETERS)]
+    parameters = {name: some_elements(one, DRIFT_ELEMENTS) for name, one in some}
+    return {"hyperparameters": hyperparameters(groups), "parameters": parameters}
 
 
 def peak_memory_bytes(script: Script) -> int:

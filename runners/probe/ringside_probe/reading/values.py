@@ -1,10 +1,10 @@
-"""Settings of a script's as plain JSON."""
+"""Settings as plain JSON, and what must be alike on all ranks, of scripts; Ringside's own ranks report the latter so, too."""
 
 from __future__ import annotations
 
 import math
 import sys
-from typing import Any, Iterable, Iterator
+from typing import Any, Iterable, Iterator, Sequence
 
 LONGEST = 200
 
@@ -21,6 +21,25 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(part) for part in value[:16]]
     return str(value)[:LONGEST] if type(value).__module__ in ("torch", "builtins") else type(value).__name__
+
+
+def hyperparameters(groups: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """The numbers in all parameter groups, by name."""
+    names = sorted({name for group in groups for name in group} - {"params"})
+    return {name: list(numbers(group.get(name) for group in groups)) for name in names}
+
+
+def some_elements(parameter: Any, most: int) -> list[float]:
+    """Some elements, the same ones on all ranks; a complex one counts as two.
+
+    It allocates next to nothing, since memory that is freed before the last block would change how later steps fault pages in.
+    """
+    torch: Any = sys.modules["torch"]
+    with torch.no_grad():
+        flat = parameter.detach().reshape(-1)
+        some = flat[:: max(1, flat.numel() // most)][:most]
+        values: list[float] = (torch.view_as_real(some.resolve_conj()) if some.is_complex() else some).double().reshape(-1).tolist()
+        return values
 
 
 def numbers(values: Iterable[Any]) -> Iterator[float]:
