@@ -113,7 +113,9 @@ def bandwidth(estimate: Estimate | None) -> str:
 
 
 def significant(value: float) -> str:
-    """Three significant digits, never in powers of ten."""
+    """Three significant digits, never in powers of ten; of what is not known, ``NONE``."""
+    if not math.isfinite(value):
+        return NONE
     digits = 2 - math.floor(math.log10(abs(value))) if value else 0
     return f"{value:.{max(digits, 0)}f}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -120,6 +121,16 @@ def test_an_idle_interface_has_no_figures(shown):
     arms = [arm.model_copy(update={"machine": [host]}) for arm in found.arms]
     rows = machine_table(found.model_copy(update={"arms": arms})).rows
     assert {row.entries["network"].text for row in rows} == {"lo 2.00 (10)"}
+
+
+@pytest.mark.slow
+def test_a_host_whose_counters_do_not_move_has_a_row(shown):
+    """Two readings within one tick of its clock: the share of its cores is not known."""
+    host = MachineFigures(host="a", busy_cores=math.nan, core_shares=[], memory_used_bytes=1, memory_bytes=2, network={})
+    found, _ = shown["decided"]
+    arms = [arm.model_copy(update={"machine": [host]}) for arm in found.arms]
+    rows = machine_table(found.model_copy(update={"arms": arms})).rows
+    assert rows[0].entries["cores"].text == "– of 0"
 
 
 @pytest.mark.slow
