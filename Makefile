@@ -4,8 +4,10 @@ PLAN ?= plans/local.yaml
 # More arguments for ringside compare, such as ARGS="-o results/mine".
 ARGS ?=
 PYTHON ?= python3
-# auto: GPU operations over NCCL where a CUDA toolkit and a GPU are present, else CPU. Or: cpu, nccl.
+# auto: GPU operations over NCCL where a CUDA toolkit and a GPU are present, else CPU. Or: cpu, nccl; nccl downloads a missing nvcc.
 HOROVOD_OPERATIONS ?= auto
+# GPUs to compile for, such as 80,90 on a login node without one. Empty: those of this machine.
+COMPUTE_CAPABILITIES ?=
 # Tests wait for processes as long as they compute, so one more than two cores; those that make a lab share a worker.
 WORKERS ?= 3
 # commit: a fifth of the costly tests, another fifth for each commit. all: every test and every case.
@@ -25,7 +27,7 @@ STAMP := $(VENV)/.set-up
 HOROVOD_STATE := $(VENV)/ringside-horovod.json
 NO_HOROVOD := grep -qs '"status": "missing"' $(HOROVOD_STATE)
 UV := $(BIN)/uv --quiet --no-progress
-BUILD_HOROVOD := $(BIN)/python -m install.build_horovod --operations $(HOROVOD_OPERATIONS)
+BUILD_HOROVOD := $(BIN)/python -m install.build_horovod --operations $(HOROVOD_OPERATIONS) --compute-capabilities '$(COMPUTE_CAPABILITIES)'
 INSTALL_SOURCES := $(filter-out install/__init__.py,$(wildcard install/*.py))
 
 .DEFAULT_GOAL := help

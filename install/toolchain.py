@@ -108,9 +108,9 @@ def gpu_compute_capabilities() -> tuple[str, ...]:
     return tuple(sorted({major + minor for major, minor in re.findall(r"^(\d+)\.(\d+)$", said, re.MULTILINE)}))
 
 
-def kernel_targets() -> tuple[str, ...]:
-    """Return the compute capabilities to compile CUDA kernels for: those of the GPUs here, else Hopper's."""
-    return gpu_compute_capabilities() or ("90",)
+def kernel_targets(asked: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the compute capabilities to compile CUDA kernels for: those asked for, else those of the GPUs here, else Hopper's."""
+    return tuple(asked) or gpu_compute_capabilities() or ("90",)
 
 
 def nccl_home() -> Path | None:
@@ -124,12 +124,17 @@ def nccl_home() -> Path | None:
 def choose_operations(asked: str, *, has_toolkit: bool, has_gpu: bool, has_nccl: bool) -> str:
     """Choose between a CPU build and one whose GPU operations run over NCCL: returns "cpu" or "nccl".
 
+    ``has_toolkit``: one is installed, or its compiler can be had as wheels.
+
     Raises:
         ToolchainError: "nccl" was asked for and cannot be built here.
     """
     if asked == "auto":
         return "nccl" if has_toolkit and has_gpu and has_nccl else "cpu"
-    gaps = {"a CUDA toolkit (nvcc on PATH, or CUDA_HOME)": has_toolkit, "NCCL from torch's wheel": has_nccl}
+    gaps = {
+        "a CUDA toolkit (nvcc on PATH, or CUDA_HOME), or a torch with wheels of CUDA 13": has_toolkit,
+        "NCCL from torch's wheel": has_nccl,
+    }
     missing = [name for name, there in gaps.items() if not there]
     if asked == "nccl" and missing:
         raise ToolchainError(f"a GPU build of Horovod needs {' and '.join(missing)}; install it, or ask for 'cpu'")

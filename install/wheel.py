@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from install import cache, edits, toolchain
+from install import cache, cuda_wheels, edits, toolchain
 from install.progress import BuildProgress
 
 HOROVOD_VERSION = "0.28.1"
@@ -47,8 +47,10 @@ class PrerequisiteError(Exception):
     """The build cannot start on this machine."""
 
 
-def build_wheel(directory: Path, operations: str) -> Path:
+def build_wheel(directory: Path, operations: str, *, targets: Sequence[str] = ()) -> Path:
     """Build a wheel into a directory of the cache, next to its build log, and return it. The sources are removed.
+
+    ``targets``: compute capabilities of an NCCL build.
 
     Raises:
         PrerequisiteError: The machine lacks a compiler, a header or make.
@@ -65,8 +67,9 @@ def build_wheel(directory: Path, operations: str) -> Path:
         progress.note("downloading the sources")
         sources = unpack(download_sdist(work), work)
         edits.apply_edits(sources, edits.edits_for(operations))
+        environment = build_environment(operations, work, targets=targets, progress=progress)
         progress.note(f"configuring; log: {directory / 'build.log'}")
-        compile_wheel(sources, work / "dist", directory / "build.log", build_environment(operations, work), progress)
+        compile_wheel(sources, work / "dist", directory / "build.log", environment, progress)
         progress.note("built")
         progress.close()
         return keep_wheel(work / "dist", directory)
@@ -111,10 +114,10 @@ def unpack(archive: Path, work: Path) -> Path:
     return work / archive.name.removesuffix(".tar.gz")
 
 
-def build_environment(operations: str, work: Path) -> dict[str, str]:
+def build_environment(operations: str, work: Path, *, targets: Sequence[str], progress: BuildProgress) -> dict[str, str]:
     """Return the build's environment: the caller's without HOROVOD_* variables, with this environment's tools first on PATH.
 
-    ``work``: scratch directory, for the layout of NCCL that CMake can find.
+    ``work``: scratch directory, for a compiler where this machine has none, and the layout of NCCL that CMake can find.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
     tools = str(Path(sys.executable).parent)
@@ -124,18 +127,36 @@ def build_environment(operations: str, work: Path) -> dict[str, str]:
         "PATH": f"{tools}{os.pathsep}{inherited.get('PATH', os.defpath)}",
         "MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}",
     }
-    return environment | (gpu_environment(environment["PATH"], work) if operations == "nccl" else {})
+    if operations != "nccl":
+        return environment
+    toolkit = toolchain.find_cuda_toolkit() or fetch_toolkit(work, progress)
+    return environment | gpu_environment(environment["PATH"], work, toolkit=toolkit, targets=targets)
 
 
-def gpu_environment(path: str, work: Path) -> dict[str, str]:
+def fetch_toolkit(work: Path, progress: BuildProgress) -> toolchain.CudaToolkit:
+    """Install the compiler of torch's CUDA release into the scratch directory.
+
+    Raises:
+        PrerequisiteError: There are no wheels to match this torch.
+        BuildError: They cannot be downloaded.
+    """
+    release = cuda_wheels.torch_cuda_release()
+    if not release:
+        raise PrerequisiteError("a GPU build needs nvcc, and this torch has no wheels of CUDA 13 to match: install a CUDA toolkit")
+    progress.note(f"no nvcc here: downloading that of CUDA {release} for the build (about 215 MB)")
+    run_quietly(cuda_wheels.install_argv(release, work / "cuda"), f"download of the CUDA {release} compiler")
+    return cuda_wheels.complete_toolkit(work / "cuda", release)
+
+
+def gpu_environment(path: str, work: Path, *, toolkit: toolchain.CudaToolkit, targets: Sequence[str]) -> dict[str, str]:
     """Return what an NCCL build adds to the environment: the toolkit, torch's NCCL wheel, the GPUs to compile for.
 
     Raises:
-        PrerequisiteError: The toolkit or NCCL is not there.
+        PrerequisiteError: NCCL is not there.
     """
-    toolkit, nccl = toolchain.find_cuda_toolkit(), toolchain.nccl_home()
-    if toolkit is None or nccl is None:
-        raise PrerequisiteError("a GPU build needs nvcc and the NCCL of torch's wheel")
+    nccl = toolchain.nccl_home()
+    if nccl is None:
+        raise PrerequisiteError("a GPU build needs the NCCL of torch's wheel")
     headers = sorted(nccl.parent.glob("cu*/include"))  # cuBLAS, cuSPARSE and others that torch's headers include
     return {
         "CUDA_HOME": str(toolkit.home),
@@ -145,7 +166,7 @@ def gpu_environment(path: str, work: Path) -> dict[str, str]:
         "HOROVOD_GPU_OPERATIONS": "NCCL",
         "HOROVOD_NCCL_LINK": "SHARED",
         "HOROVOD_NCCL_HOME": str(linkable_nccl(nccl, work)),
-        "HOROVOD_BUILD_CUDA_CC_LIST": ",".join(toolchain.kernel_targets()),
+        "HOROVOD_BUILD_CUDA_CC_LIST": ",".join(toolchain.kernel_targets(targets)),
         "HOROVOD_WITHOUT_NVTX": "1",
     }
 

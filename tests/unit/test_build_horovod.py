@@ -225,7 +225,7 @@ def test_a_wheel_without_the_extension_does_not_reach_the_cache(tmp_path: Path) 
 
 def test_the_build_ignores_the_callers_horovod_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOROVOD_WITHOUT_GLOO", "1")
-    environment = wheel.build_environment("cpu", tmp_path)
+    environment = wheel.build_environment("cpu", tmp_path, targets=(), progress=progress.BuildProgress("Horovod"))
     assert "HOROVOD_WITHOUT_GLOO" not in environment
     assert environment["HOROVOD_WITH_MPI"] == "1"
     assert environment["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
