@@ -45,11 +45,7 @@ def require_sent(tensors: Named, *, library: str, dtypes: Collection[torch.dtype
 
 
 def require_reduced(model: nn.Module, *, library: str, dtypes: Collection[torch.dtype], remedy: str) -> None:
-    """Refuse parameters to be trained whose gradients cannot be reduced.
-
-    Raises:
-        PlanError: the first, with ``remedy``.
-    """
+    """Refuse parameters to be trained whose gradients cannot be reduced, with a ``PlanError``."""
     for name, parameter in trained_parameters(model):
         if parameter.dtype not in dtypes:
             raise PlanError(f"{library} reduces no {_name(parameter.dtype)} gradients, which '{name}' has; {remedy}")

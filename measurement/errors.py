@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import re
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 TWO_SCRIPTS = "to compare two scripts as they are: ringside ab 'COMMAND' 'COMMAND'"
 """Said where a script is given and a plan or a workload is wanted."""
@@ -16,6 +17,16 @@ class RingsideError(Exception):
 
     is_said = False
     """Whether it was printed already, by a rank that had to before it could end."""
+
+
+@contextmanager
+def about(what: str) -> Iterator[None]:
+    """A context in which messages of errors begin with what they are about, such as ``arm 'a'``."""
+    try:
+        yield
+    except RingsideError as error:
+        error.args = (f"{what}: {error}",)
+        raise
 
 
 class PlanError(RingsideError):

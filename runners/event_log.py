@@ -59,11 +59,7 @@ class TensorboardLog:
         self._add(figures | self._timing(Steps.of(_steps([block]))), record.epoch + 1)
 
     def rounds(self, blocks: Sequence[BlockRecord]) -> None:
-        """Write every round of a launch that is over and did not train to the end.
-
-        Args:
-            blocks: all of one arm, at least one, with the steps of all ranks.
-        """
+        """Write every round of a launch that is over and did not train to the end. ``blocks``: all of one arm, at least one."""
         steps = _steps(blocks)
         for number, raw in steps.groupby("round"):
             own = Steps.of(raw)

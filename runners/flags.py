@@ -73,11 +73,7 @@ class Flag:
         return inspect.Parameter(_identifier(self.name), inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind)
 
     def require_known(self, value: Any) -> None:
-        """Refuse a word that is not on the field's list, if it has one.
-
-        Raises:
-            PlanError: with the list.
-        """
+        """Refuse a word that is not on the field's list, if it has one, with a ``PlanError``."""
         known = self._words()
         if known and value not in known:
             raise PlanError(f"{self.name} {value!r} is not known; use {', '.join(known[:-1])} or {known[-1]}")
@@ -110,13 +106,7 @@ def _bounds(found: FieldInfo, kind: Any) -> dict[str, Any]:
 
 
 def command(run: Callable[[Given], None], flags: Sequence[Flag], *, text: str) -> Callable[..., None]:
-    """Return a function for typer, whose keyword arguments are the flags.
-
-    Args:
-        run: called with what was given.
-        flags: in the order of ``--help``.
-        text: what ``--help`` says first.
-    """
+    """Return a function for typer that calls ``run`` with what was given. ``text``: what ``--help`` says above the flags."""
     by_name = {_identifier(flag.name): flag for flag in flags}
 
     def called(**values: Any) -> None:

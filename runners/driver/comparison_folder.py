@@ -106,11 +106,7 @@ class ComparisonHistory:
 
 
 def require_same_plan(folder: ResultsFolder, plan: Plan) -> None:
-    """Refuse a folder that is not this plan's. One that is not there yet is anybody's.
-
-    Raises:
-        RecordError: it belongs to another plan, or holds something else.
-    """
+    """Refuse a folder that is not this plan's, with a ``RecordError``. One that is not there yet is anybody's."""
     if folder.plan_path.is_file():
         other = folder.read_plan()
         if plan_digest(other) != plan_digest(plan):

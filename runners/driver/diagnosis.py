@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 from measurement.conditions.disturbing_variables import Disturbance
@@ -32,29 +33,22 @@ class ArmFailed(Exception):  # noqa: N818 - an outcome that the driver records, 
         self.status = status
 
 
+@dataclass(eq=False)
 class Diagnosis:
     """Names the cause of a failure, for one arm in one launch."""
 
-    def __init__(
-        self,
-        arm: str,
-        launch: int,
-        *,
-        supervisors: SupervisorServer,
-        processes: ArmProcesses,
-        placement: Placement,
-        variables: Sequence[Disturbance] = (),
-    ) -> None:
-        self.arm, self.launch = arm, launch
-        self._supervisors = supervisors
-        self.processes = processes
-        self.placement = placement
-        self._variables = variables
-        """What of the ranks' environment may be why they died."""
+    arm: str
+    launch: int
+    _: KW_ONLY
+    supervisors: SupervisorServer
+    processes: ArmProcesses
+    placement: Placement
+    variables: Sequence[Disturbance] = ()
+    """What of the ranks' environment may be why they died."""
 
     def looks_dead(self) -> bool:
         """Whether any rank or launcher has ended. Does not wait."""
-        return bool(self._supervisors.gone(self.arm, self.launch)) or self.processes.has_ended()
+        return bool(self.supervisors.gone(self.arm, self.launch)) or self.processes.has_ended()
 
     def of_death(self, heard: Mapping[int, Reply]) -> ArmFailed | None:
         """Name the cause after a rank or launcher has ended and the other ranks had time to report.
@@ -64,7 +58,7 @@ class Diagnosis:
         launcher ends the other ranks before they can report; so is bad input, such as a damaged file. Nothing that a rank saw comes
         before the loss of a host.
         """
-        gone = self._supervisors.gone(self.arm, self.launch)
+        gone = self.supervisors.gone(self.arm, self.launch)
         silent = {rank: self._at(rank, at_s) for rank, at_s in gone.items() if rank not in heard}
         errors = {rank: reply for rank, reply in heard.items() if isinstance(reply, ErrorReply)}
         if silent and not any(reply.cause == "bad input" for reply in errors.values()):
@@ -82,13 +76,13 @@ class Diagnosis:
         if not self.processes.has_ended():
             return None
         time.sleep(SETTLE_S)
-        if self._supervisors.gone(self.arm, self.launch):
+        if self.supervisors.gone(self.arm, self.launch):
             return None
         return self.failed(f"{self.processes.fate()}, before its ranks", excerpt=self.processes.last_words([]))
 
     def _at(self, rank: int, at_s: float) -> float:
         """A time of a rank's host by the clock that all are compared by."""
-        return at_s if self.placement.is_local else self._supervisors.driver_time(self.arm, self.launch, rank, at_s)
+        return at_s if self.placement.is_local else self.supervisors.driver_time(self.arm, self.launch, rank, at_s)
 
     def _lost(self, silent: Mapping[int, float]) -> bool:
         """Whether a rank went without its supervisor, or a host does not answer when it is asked for its logs."""
@@ -109,7 +103,7 @@ class Diagnosis:
     def of_silence(self, silent: Sequence[int], *, timeout_s: float) -> ArmFailed:
         """Name ranks that live but do not answer. Their stack traces go to their logs first."""
         with contextlib.suppress(LaunchError):
-            self._supervisors.tell(self.arm, self.launch, "trace")
+            self.supervisors.tell(self.arm, self.launch, "trace")
             time.sleep(TRACE_S)
         failed = self.failed(f"no answer from {self._who(silent)} within {timeout_s:g} s", ranks=silent)
         failed.status = "timeout"
@@ -141,7 +135,7 @@ class Diagnosis:
         return self.processes.last_words([])
 
     def _suspects(self) -> list[str]:
-        return [f"their environment has {one.setting}, which {one.variable.does}" for one in self._variables]
+        return [f"their environment has {one.setting}, which {one.variable.does}" for one in self.variables]
 
     def _outcome(self, message: str, *, ranks: Sequence[int], tails: Mapping[str, str], excerpt: Sequence[str] = ()) -> ArmFailed:
         hosts = self._hosts(ranks)
@@ -149,7 +143,7 @@ class Diagnosis:
 
     def _hosts(self, ranks: Sequence[int]) -> list[str]:
         if self.placement.is_local:
-            return sorted({one.host for rank, one in self._supervisors.of(self.arm, self.launch).items() if rank in ranks})
+            return sorted({one.host for rank, one in self.supervisors.of(self.arm, self.launch).items() if rank in ranks})
         return sorted({self.placement.host_of(rank) for rank in ranks})
 
     def _who(self, ranks: Sequence[int]) -> str:

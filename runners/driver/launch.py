@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -32,62 +33,45 @@ KEEP_EVERY_S = 30.0
 """At most so much of what was measured is lost with the driver, and what a round or an epoch takes."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Launch:
-    """Runs one launch: start, gates, rounds, end."""
+    """Runs one launch: start, gates, rounds, end. Where it is made, nothing is started."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        arms: Sequence[LaunchedArm],
-        workload: WorkloadSetup | None,
-        cases: Sequence[Case],
-        *,
-        number: int,
-        folder: ResultsFolder,
-        endpoint: DriverEndpoint,
-        progress: LaunchProgress,
-        refused: Mapping[str, LaunchRecord] | None = None,
-        limit: RoundLimit | None = None,
-        alone: bool = False,
-    ) -> None:
-        """Prepare a launch; nothing is started.
+    plan: Plan
+    setups: Sequence[LaunchedArm]
+    """The arms to start."""
+    workload: WorkloadSetup | None = None
+    """What they train. None where arms are commands."""
+    cases: Sequence[Case] = ()
+    """A micro-benchmark's."""
+    number: int
+    folder: ResultsFolder
+    endpoint: DriverEndpoint
+    progress: LaunchProgress
+    refused: Mapping[str, LaunchRecord] = field(default_factory=dict)
+    """By name, the rehearsal's records of arms that failed there: rows of the report, which are not started."""
+    limit: RoundLimit | None = None
+    """When there are enough rounds. None: as the plan's lengths say."""
+    alone: bool = False
+    """Run the arms one at a time, whatever the plan's mode, as a check: without gate and blocks without exchange."""
+    starting_s: float = field(default=0.0, init=False)
+    """Seconds up to the rounds that were not spent on measuring."""
 
-        Args:
-            plan: whose launch it is.
-            arms: to start.
-            workload: that they train. None where arms are commands.
-            cases: a micro-benchmark's.
-            number: of the launch.
-            folder: to write records into.
-            endpoint: where ranks find the driver.
-            progress: is told what happens.
-            refused: by name, the rehearsal's records of arms that failed there: rows of the report, which are not started.
-            limit: when there are enough rounds. None: as the plan's lengths say.
-            alone: run the arms one at a time, whatever the plan's mode, as a check: without gate and blocks without exchange.
-        """
-        self.plan, self.measure = plan, plan.measurement
-        self.number = number
-        self.starting_s = 0.0
-        """What was not spent on measuring, up to the rounds."""
-        self._began = self.ended_s = time.monotonic()
-        self._sample_unit = workload.workload.sample_unit if workload else "samples"
-        self._cases = cases
-        self._folder = folder
-        self._progress = progress
-        self._alone = alone
-        self._is_interleaved = self.measure.mode == "interleaved" and not alone
-        self._gate_comes_first = workload is not None and workload.gate_comes_first(plan.training)
-        self._rng = random.Random(f"{plan.seed}/{number}")
-        self._padding_bytes = random.Random(f"{plan.seed}/{number}/padding").randrange(1, MOST_PADDING)
-        self._limit, self._wanted_rounds = limit, limit.rounds if limit else None
-        self._rounds = self._new_rounds(seconds=self.measure.seconds_per_launch / (1 if self._is_interleaved else len(arms)))
+    def __post_init__(self) -> None:
+        self.measure = self.plan.measurement
+        self._began = self.ended_s = self._kept_at_s = time.monotonic()
+        self._is_interleaved = self.measure.mode == "interleaved" and not self.alone
+        self._gate_comes_first = self.workload is not None and self.workload.gate_comes_first(self.plan.training)
+        self._rng = random.Random(f"{self.plan.seed}/{self.number}")
+        self._padding_bytes = random.Random(f"{self.plan.seed}/{self.number}/padding").randrange(1, MOST_PADDING)
+        self._wanted_rounds = self.limit.rounds if self.limit else None
+        self._rounds = self._new_rounds(seconds=self.measure.seconds_per_launch / (1 if self._is_interleaved else len(self.setups)))
         self._events: dict[str, TensorboardLog] = {}
         self._stages_s: dict[str, float] = {}
-        self._kept_at_s = time.monotonic()
-        self.arms = [self._arm(setup, endpoint) for setup in arms]
+        self.arms = [self._arm(setup) for setup in self.setups]
         for arm in self.arms:
-            if refused and arm.record.arm in refused:
-                arm.refuse(refused[arm.record.arm])
+            if arm.record.arm in self.refused:
+                arm.refuse(self.refused[arm.record.arm])
 
     @property
     def compared(self) -> list[ArmLaunch]:
@@ -100,49 +84,49 @@ class Launch:
         return self._rounds.measuring_s
 
     def _new_rounds(self, *, seconds: float) -> Rounds | TrainingRounds:
-        plan, rng, progress = self.plan, self._rng, self._progress
+        plan, rng, progress = self.plan, self._rng, self.progress
         if plan.training is not None:
             return TrainingRounds(plan, plan.training, rng=rng, progress=progress, note=self._note_epoch)
-        names = [case.name for case in self._cases]
-        if self._alone:
+        names = [case.name for case in self.cases]
+        if self.alone:
             plan = plan.model_copy(update={"measurement": self.measure.model_copy(update={"local_every": 0})})
-        is_enough = self._is_enough if self._limit else None
+        is_enough = self._is_enough if self.limit else None
         return Rounds(plan, cases=names, rng=rng, progress=progress, seconds=seconds, keep=self._keep, is_enough=is_enough)
 
     def _is_enough(self, rounds: int, seconds: float) -> bool:
         """Whether the budget gives this launch no more rounds; arms that run one at a time have as many as the first of them."""
-        assert self._limit is not None
+        assert self.limit is not None
         if self._wanted_rounds is not None and not self._is_interleaved:
             return rounds >= self._wanted_rounds
         number = 1 if self._is_interleaved else len(self.arms)
-        if self._limit.is_reached(rounds, seconds * number, start_s=self.starting_s * number):
+        if self.limit.is_reached(rounds, seconds * number, start_s=self.starting_s * number):
             self._wanted_rounds = rounds
             return True
         return False
 
-    def _session(self, setup: LaunchedArm, folder: Path, endpoint: DriverEndpoint) -> ArmSession:
-        return ArmSession(setup, launch=self.number, folder=folder, endpoint=endpoint, padding_bytes=self._padding_bytes)
+    def _session(self, setup: LaunchedArm, folder: Path) -> ArmSession:
+        return ArmSession(setup, launch=self.number, folder=folder, endpoint=self.endpoint, padding_bytes=self._padding_bytes)
 
-    def _arm(self, setup: LaunchedArm, endpoint: DriverEndpoint) -> ArmLaunch:
-        folder = self._folder.launch_folder(self.number, setup.name)
+    def _arm(self, setup: LaunchedArm) -> ArmLaunch:
+        folder = self.folder.launch_folder(self.number, setup.name)
         for old in [*folder.glob("*.log"), *self._events_folder(setup.name).glob(EVENT_FILES)]:
             old.unlink()
-        session = self._session(setup, folder, endpoint)
+        session = self._session(setup, folder)
         job = job_of(setup.plan, setup.name, setup.arm, transport=setup.transport, launch=self.number, global_plan=self.plan)
         record = job.new_record(
             self.plan,
-            comparison_id=self._folder.root.name,
+            comparison_id=self.folder.root.name,
             launch=self.number,
             transport=setup.transport or "none",
             launcher=setup.launcher_reference,
             environment=dict(setup.arm.environment),
-            **{"sample_unit": self._sample_unit, **setup.recorded},
+            **{"sample_unit": self.workload.workload.sample_unit if self.workload else "samples", **setup.recorded},
             commands=session.commands_as_run(),
-            cases=list(self._cases),
-            alone=self._alone,
+            cases=list(self.cases),
+            alone=self.alone,
             padding_bytes=self._padding_bytes,
         )
-        say, has_local_steps = self._progress.say, setup.has_local_steps
+        say, has_local_steps = self.progress.say, setup.has_local_steps
         return ArmLaunch(session=session, job=job, record=record, say=say, has_local_steps=has_local_steps)
 
     def run(self) -> None:
@@ -185,12 +169,12 @@ class Launch:
             return
         for arm in self.arms:
             if arm.is_running and arm.record.blocks:
-                self._folder.write_launch(arm.record.model_copy(update={"complete": False}))
+                self.folder.write_launch(arm.record.model_copy(update={"complete": False}))
         self._kept_at_s = time.monotonic()
 
     def _run(self, arms: Sequence[ArmLaunch], *, known: Sequence[ArmLaunch]) -> None:
         """Start these arms together, measure them and end them; ``known``: those they are held against, themselves too."""
-        self._progress.say(self._starting(arms))
+        self.progress.say(self._starting(arms))
         with self._timed("start"):
             self._start(arms)
             self._compare(known)
@@ -216,7 +200,7 @@ class Launch:
         for arm in arms:
             arm.run_unless_failed(lambda arm: arm.session.start(arm.job))
         for arm in arms:
-            arm.run_unless_failed(self._await_ready)
+            arm.run_unless_failed(lambda arm: self._note_ready(arm, arm.session.await_ready()))
 
     def _compare(self, known: Sequence[ArmLaunch]) -> None:
         """Hold the arms against each other before anything is timed."""
@@ -225,7 +209,7 @@ class Launch:
     def _stages(self, arms: Sequence[ArmLaunch], known: Sequence[ArmLaunch]) -> list[Callable[[], None]]:
         """What is done with arms that are ready, in its order."""
         stages: list[Callable[[], None]] = [partial(self._run_rounds, arms), partial(self._run_gates, arms, known)]
-        if self._alone:
+        if self.alone:
             stages.pop()
         return stages[::-1] if self._gate_comes_first else stages
 
@@ -243,12 +227,9 @@ class Launch:
 
     def _run_gates(self, arms: Sequence[ArmLaunch], known: Sequence[ArmLaunch]) -> None:
         compared, held = ([arm for arm in some if not arm.is_floor] for some in (arms, known))
-        after_blocks, say = not self._gate_comes_first, self._progress.say
+        after_blocks, say = not self._gate_comes_first, self.progress.say
         with self._timed("gate"):
             run_gates(compared, known=held, measurement=self.measure, after_blocks=after_blocks, say=say)
-
-    def _await_ready(self, arm: ArmLaunch) -> None:
-        self._note_ready(arm, arm.session.await_ready())
 
     def _note_ready(self, arm: ArmLaunch, replies: Sequence[StartedReply]) -> None:
         arm.record.ranks = arm.ready = [reply.report for reply in replies]
@@ -267,14 +248,14 @@ class Launch:
 
     def _write(self, arm: ArmLaunch) -> None:
         arm.record.exit_codes, arm.record.script_starts = arm.session.exit_codes, arm.session.starts
-        self._folder.write_launch(arm.record)
+        self.folder.write_launch(arm.record)
         try:
-            if arm.record.blocks and not self._cases and self.plan.training is None and self.plan.writes_events:
+            if arm.record.blocks and not self.cases and self.plan.training is None and self.plan.writes_events:
                 self._tensorboard_log(arm).rounds(arm.record.blocks)
             if arm.session.name in self._events:
                 self._events.pop(arm.session.name).close()
         except OSError as error:  # the records are what counts
-            self._progress.say(f"TensorBoard's events of {arm.session.name} cannot be written: {error.strerror or error}")
+            self.progress.say(f"TensorBoard's events of {arm.session.name} cannot be written: {error.strerror or error}")
 
     def _note_epoch(self, arm: ArmLaunch, epoch: EpochRecord, block: BlockRecord) -> None:
         if self.plan.writes_events:
@@ -290,4 +271,4 @@ class Launch:
 
     def _events_folder(self, arm: str) -> Path:
         run = f"seed-{seed_of(self.plan, self.number)}" if self.plan.training else f"launch-{self.number}"
-        return self._folder.events_folder(arm, run)
+        return self.folder.events_folder(arm, run)

@@ -16,6 +16,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,8 @@ def rehearse(
     shutil.rmtree(folder, ignore_errors=True)
     with open_endpoint(placement) as endpoint:
         arms = list(resolve_arms(small).values())
-        launch = Launch(small, arms, workload, [], number=0, folder=ResultsFolder(folder), endpoint=endpoint, progress=progress)
+        where: dict[str, Any] = {"folder": ResultsFolder(folder), "endpoint": endpoint, "progress": progress}
+        launch = Launch(plan=small, setups=arms, workload=workload, number=0, **where)
         launch.run()
     failed = {arm.record.arm: arm.record for arm in launch.arms if arm.record.status != "ok"}
     if not failed:
@@ -74,19 +76,18 @@ def rehearse(
     return failed
 
 
+@dataclass(kw_only=True, eq=False)
 class TraceLaunch(Launch):
     """A launch in which every arm is traced, and nothing else is done."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.traced: dict[str, list[TracedRank]] = {}
-        """By arm, those that could be traced."""
+    traced: dict[str, list[TracedRank]] = field(default_factory=dict)
+    """By arm, those that could be traced."""
 
     def _stages(self, arms: Sequence[ArmLaunch], known: Sequence[ArmLaunch]) -> list[Callable[[], None]]:
         return [partial(arm.run_unless_failed, self._trace) for arm in arms]
 
     def _trace(self, arm: ArmLaunch) -> None:
-        self._progress.say(f"tracing {arm.session.name}")
+        self.progress.say(f"tracing {arm.session.name}")
         done = arm.session.exchange(TraceCommand(steps=TRACED_STEPS), TraceReply, timeout_s=3 * self.measure.block_timeout_s)
         behind_s = [arm.session.clock_behind_s(rank) for rank in range(len(done.replies))]
         self.traced[arm.session.name] = on_one_clock(done.replies, behind_s)
@@ -110,7 +111,7 @@ def trace_arms(
     with open_endpoint(placement) as endpoint:
         arms = list(resolve_arms(small).values())
         own: dict[str, Any] = {"folder": ResultsFolder(folder), "endpoint": endpoint, "progress": progress, "refused": refused}
-        launch = TraceLaunch(small, arms, workload, [], number=0, **own)
+        launch = TraceLaunch(plan=small, setups=arms, workload=workload, number=0, **own)
         launch.run()
     traced = {arm.name: launch.traced[arm.name] for arm in arms if arm.name in launch.traced}
     traces = [ArmTrace(arm=name, **_written(folder, f"arm-{name}", {name: ranks})) for name, ranks in traced.items()]

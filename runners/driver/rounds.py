@@ -11,7 +11,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from runners.driver.diagnosis import ArmFailed
 from runners.driver.gates import require_together
 from runners.driver.progress import LaunchProgress
 from runners.protocol.drift import drift_between
-from runners.protocol.messages import BlockCommand, BlockReply, EpochCommand, EpochReply, combine
+from runners.protocol.messages import BlockCommand, BlockReply, EpochCommand, EpochReport, combine
 
 PROBE_STEPS = 4
 SLOWEST_BLOCK = 4.0
@@ -66,40 +66,31 @@ class RoundLimit:
         return rounds >= (self.rounds or pilot_rounds(cost, budget_s=self.budget_s))
 
 
+@dataclass(eq=False)
 class Rounds:
     """Hands out the blocks. Their sizes are found anew in each launch."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        *,
-        cases: Sequence[str],
-        rng: random.Random,
-        progress: LaunchProgress,
-        seconds: float,
-        keep: Callable[[], None],
-        is_enough: Callable[[int, float], bool] | None = None,
-    ) -> None:
-        """Prepare to run rounds.
+    plan: Plan
+    _: KW_ONLY
+    cases: Sequence[str]
+    """A micro-benchmark's."""
+    rng: random.Random
+    """Draws the order."""
+    progress: LaunchProgress
+    seconds: float
+    """How long each ``run`` takes, unless a plan counts rounds."""
+    keep: Callable[[], None]
+    """Follows a round."""
+    is_enough: Callable[[int, float], bool] | None = None
+    """Whether so many rounds, in so many seconds of wall time, end a ``run``. None: as the plan's lengths say, in which no script's
+    being started anew counts."""
+    measuring_s: float = field(default=0.0, init=False)
 
-        Args:
-            plan: whose blocks they are.
-            cases: a micro-benchmark's.
-            rng: draws the order.
-            progress: is told how far each ``run`` is.
-            seconds: of each ``run``, unless a plan counts rounds.
-            keep: follows a round.
-            is_enough: whether so many rounds, in so many seconds of wall time, end a ``run``. None: as the plan's lengths say, in
-                which no script's being started anew counts.
-        """
-        self._plan, self._measure = plan, plan.measurement
-        self._is_micro_benchmark = bool(cases)
-        self._cases: Sequence[CaseName] = list(cases) or [None]
-        self._rng, self._progress = rng, progress
-        self._seconds, self._keep = seconds, keep
-        self._is_enough = is_enough
-        self._turn, self.measuring_s = 0, 0.0
-        steps = plan.measurement.block_steps
+    def __post_init__(self) -> None:
+        self._measure, self._turn = self.plan.measurement, 0
+        self._is_micro_benchmark = bool(self.cases)
+        self._cases: Sequence[CaseName] = list(self.cases) or [None]
+        steps = self._measure.block_steps
         self._sizes = {case: BlockSize(steps=steps) for case in self._cases} if steps else {}
 
     def run(self, arms: Sequence[ArmLaunch]) -> None:
@@ -111,27 +102,25 @@ class Rounds:
         began, restarted_s = time.monotonic(), _restarting_s(arms)
         size = self._sizes.get(None)
         what = f"{size.steps} steps" if size else f"{len(self._cases)} cases"
-        self._progress.say(f"measuring blocks of {what}")
+        self.progress.say(f"measuring blocks of {what}")
         for number, blocks in enumerate(self._rounds(arms)):
             for kind, case, arm in blocks:
                 arm.run_unless_failed(partial(self._block, kind=kind, case=case, number=number, began=began))
             took = time.monotonic() - began
             done = took - (_restarting_s(arms) - restarted_s)
-            self._progress.tick(done, share=self._share_of(number + 1))
-            self._keep()
-            is_over = self._is_enough(number + 1, took) if self._is_enough else self._has_planned_length(number + 1, done)
+            share = self._share_of(number + 1)
+            self.progress.tick(done, share=share)
+            self.keep()
+            has_planned_length = done >= self.seconds if share is None else share >= 1
+            is_over = self.is_enough(number + 1, took) if self.is_enough else has_planned_length
             if is_over or not any(arm.is_running for arm in arms):
                 break
         for arm in arms:
             arm.record.measuring_s = time.monotonic() - began
 
-    def _has_planned_length(self, rounds: int, seconds: float) -> bool:
-        share = self._share_of(rounds)
-        return seconds >= self._seconds if share is None else share >= 1
-
     def _share_of(self, rounds: int) -> float | None:
         """How much of the launch so many rounds are; None where seconds decide."""
-        if self._is_enough:
+        if self.is_enough:
             return None
         if self._measure.steps_per_launch:
             return rounds * min(size.steps for size in self._sizes.values()) / self._measure.steps_per_launch
@@ -146,12 +135,12 @@ class Rounds:
         number = 0
         while True:
             number += 1
-            cases = self._cases if len(self._cases) == 1 else self._rng.sample(self._cases, k=len(self._cases))
+            cases = self._cases if len(self._cases) == 1 else self.rng.sample(self._cases, k=len(self._cases))
             blocks: list[NextBlock] = [
-                ("sync", case, arm) for case in cases for arm in shuffled(compared, self._rng) if case not in arm.record.not_offered
+                ("sync", case, arm) for case in cases for arm in shuffled(compared, self.rng) if case not in arm.record.not_offered
             ]
             if not self._is_micro_benchmark and self._measure.local_every and number % self._measure.local_every == 0:
-                blocks += [("local", None, arm) for arm in shuffled(arms, self._rng) if arm.has_local_steps]
+                blocks += [("local", None, arm) for arm in shuffled(arms, self.rng) if arm.has_local_steps]
             yield blocks
 
     def _find_size(self, case: CaseName, arms: Sequence[ArmLaunch]) -> None:
@@ -172,7 +161,7 @@ class Rounds:
     def _size(self, step_s: dict[str, float]) -> BlockSize:
         """As many steps as fill a block of the baseline; fewer where another arm is far slower."""
         wished = self._measure.block_s
-        usual = step_s.get(self._plan.baseline, min(step_s.values()))
+        usual = step_s.get(self.plan.baseline, min(step_s.values()))
         number = max(1, round(min(wished / usual, SLOWEST_BLOCK * wished / max(step_s.values()))))
         number = min(number, self._measure.steps_per_launch or number)
         if not self._is_micro_benchmark:
@@ -203,7 +192,7 @@ class Rounds:
     def _exchange(self, arm: ArmLaunch, command: BlockCommand) -> BlockRecord:
         done = arm.session.exchange(command, BlockReply, timeout_s=self._measure.block_timeout_s)
         self.measuring_s += done.took_s
-        block = BlockRecord.joined([reply.block for reply in done.replies], **measured_outside(done, self._plan))
+        block = BlockRecord.joined([reply.block for reply in done.replies], **measured_outside(done, self.plan))
         apart = drift_between([reply.drift for reply in done.replies])
         if apart:  # a script's, which no gate follows
             raise ArmFailed(f"{apart}; seen after step {(block.ranks[0].first_step or 0) + command.steps}", status="wrong")
@@ -233,57 +222,54 @@ def shuffled(arms: Sequence[ArmLaunch], rng: random.Random) -> list[ArmLaunch]:
     return rng.sample(list(arms), k=len(arms))
 
 
+@dataclass(eq=False)
 class TrainingRounds:
     """Hands out the epochs. The first one builds the model, and nothing is rebuilt."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        training: TrainingSettings,
-        *,
-        rng: random.Random,
-        progress: LaunchProgress,
-        note: Callable[[ArmLaunch, EpochRecord, BlockRecord], None],
-    ) -> None:
-        """``note`` is called with every epoch and its steps, while all arms wait."""
-        self._plan, self._training = plan, training
-        self._rng, self._progress, self._note = rng, progress, note
-        self._turn, self.measuring_s = 0, 0.0
+    plan: Plan
+    training: TrainingSettings
+    _: KW_ONLY
+    rng: random.Random
+    progress: LaunchProgress
+    note: Callable[[ArmLaunch, EpochRecord, BlockRecord], None]
+    """Called with every epoch and its steps, while all arms wait."""
+    measuring_s: float = field(default=0.0, init=False)
+    _turn: int = field(default=0, init=False)
 
     def run(self, arms: Sequence[ArmLaunch]) -> None:
         """Train until every arm is done or has failed."""
         began = time.monotonic()
-        self._progress.say(f"training {self._training.epochs} epochs")
+        self.progress.say(f"training {self.training.epochs} epochs")
         self._count(arms)
-        for epoch in range(self._training.epochs):
-            for arm in shuffled([arm for arm in arms if not self._is_done(arm)], self._rng):
+        for epoch in range(self.training.epochs):
+            for arm in shuffled([arm for arm in arms if not self._is_done(arm)], self.rng):
                 arm.run_unless_failed(partial(self._epoch, epoch=epoch, began=began))
                 self._count(arms)
         for arm in arms:
             arm.record.measuring_s = time.monotonic() - began
 
     def _is_done(self, arm: ArmLaunch) -> bool:
-        reached = bool(arm.record.epochs) and self._training.is_reached(arm.record.epochs[-1])
-        return not arm.is_running or (self._training.stop_at_target and reached)
+        reached = bool(arm.record.epochs) and self.training.is_reached(arm.record.epochs[-1])
+        return not arm.is_running or (self.training.stop_at_target and reached)
 
     def _count(self, arms: Sequence[ArmLaunch]) -> None:
         """Show the epochs done and to do; an arm that is done early has none to do."""
         done = sum(len(arm.record.epochs) for arm in arms)
-        wanted = sum(len(arm.record.epochs) if self._is_done(arm) else self._training.epochs for arm in arms)
-        self._progress.epochs(done, wanted)
+        wanted = sum(len(arm.record.epochs) if self._is_done(arm) else self.training.epochs for arm in arms)
+        self.progress.epochs(done, wanted)
 
     def _epoch(self, arm: ArmLaunch, *, epoch: int, began: float) -> None:
         """Run one epoch and keep what the ranks report."""
         command = EpochCommand(turn=self._turn, epoch=epoch)
         self._turn += 1
         started = time.monotonic()
-        done = arm.session.exchange(command, EpochReply, timeout_s=self._training.epoch_timeout_s)
+        done = arm.session.exchange(command, EpochReport, timeout_s=self.training.epoch_timeout_s)
         self.measuring_s += done.took_s
-        reports = [reply.report for reply in done.replies]
+        reports = done.replies
         record = combine(reports, epoch=epoch)
-        outside = measured_outside(done, self._plan)
+        outside = measured_outside(done, self.plan)
         block = BlockRecord.joined([report.block for report in reports], started_s=started - began, **outside)
         arm.record.epochs.append(record)
         arm.record.blocks.append(block.packed())
-        self._note(arm, record, block)
+        self.note(arm, record, block)
         require_together([report.drift for report in reports])

@@ -169,7 +169,8 @@ class ComparisonRun:
         self.progress.say("checking the work of arms that have their own")
         host = None if self.has_ranks_here else self.inspection.placement.hosts[0].host
         self.own = require_own_work(self.arms.values(), host=host, micro_benchmark=bool(self.cases))
-        self.arms = self.own.told_to(self.arms)
+        units = self.own.sample_units
+        self.arms = {name: dataclasses.replace(arm, sample_unit=units.get(name)) for name, arm in self.arms.items()}
         self._is_own_work_found = True
         self._note(self.own.notes)
 
@@ -408,10 +409,10 @@ class ComparisonRun:
             drawn = endpoint.placement.drawn(random.Random(f"{self.plan.seed}/{number}/nodes"))
             endpoint = dataclasses.replace(endpoint, placement=drawn)
         return Launch(
-            self.plan,
-            [*others, *([self.floor] if self.floor and not alone else [])],
-            self.workload,
-            self.cases,
+            plan=self.plan,
+            setups=[*others, *([self.floor] if self.floor and not alone else [])],
+            workload=self.workload,
+            cases=self.cases,
             number=number,
             folder=self.folder,
             endpoint=endpoint,

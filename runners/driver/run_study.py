@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from backends import backend_class
 from backends.single import Single
-from measurement.errors import PlanError, RingsideError
+from measurement.errors import PlanError, RingsideError, about
 from measurement.plans.plan import Plan
 from measurement.plans.points import plan_at, world_size_at
 from measurement.records.results import ResultsFolder
@@ -16,7 +16,6 @@ from reports.study_schema import Study
 from runners.driver.comparison_folder import new_manifest, open_folder, refuse_another_environment, require_same_plan
 from runners.driver.progress import LaunchProgress
 from runners.driver.run_comparison import ComparisonRun
-from runners.planning.plan_reading import naming_point
 from runners.planning.workload import resolve_workload
 from workloads import MicroBenchmark
 
@@ -51,7 +50,7 @@ class StudyRun:
                 point=f"{name} ({number} of {len(plans)})",
                 later_launches=plan.measurement.expected_launches * (len(plans) - number),
             )
-            with naming_point(name):
+            with about(f"point '{name}'"):
                 self.runs[name] = ComparisonRun(plan, folder.point(name), progress=progress, resume_elsewhere=resume_elsewhere)
 
     def prepare(self) -> None:
@@ -60,7 +59,7 @@ class StudyRun:
         changes: dict[str, list[str]] = {}
         to_measure = {name: run for name, run in self.runs.items() if not run.is_measured}
         for name, run in to_measure.items():
-            with naming_point(name):
+            with about(f"point '{name}'"):
                 run.check_hosts()
                 for change in run.changes():
                     changes.setdefault(change, []).append(name)

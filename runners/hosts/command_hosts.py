@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from measurement.errors import PlanError, quoted
+from measurement.errors import PlanError, about, quoted
 from runners.hosts.hostfile import parse_hosts, read_hostfile
 from runners.launchers.base import HERE, HostSlots
 from runners.launchers.command_lines import TORCHRUN, CommandLine, hostfile_of, hosts_of, ranks_of, read_command
@@ -53,10 +53,8 @@ def _counted(name: str, arm: Mapping[str, Any], *, hosts: int) -> dict[str, Any]
 
 
 def _read(name: str, arm: Mapping[str, Any]) -> CommandLine:
-    try:
+    with about(f"arm '{name}'"):
         return read_command(arm["command"])
-    except PlanError as error:
-        raise PlanError(f"arm '{name}': {error}") from error
 
 
 def hosts_of_commands(content: Mapping[str, Any]) -> tuple[HostSlots, ...]:

@@ -38,12 +38,7 @@ def main(driver: str, *hosts: str) -> None:
 
 
 def facts(driver: str, hosts: Sequence[str]) -> dict[str, Any]:
-    """Return the fingerprint and what else matters across hosts.
-
-    Args:
-        driver: address and port that the driver listens at; the key ``driver_error`` says why it is not reached.
-        hosts: all by name; the key ``names`` says what they mean here.
-    """
+    """The fingerprint, why the driver's address is not reached (``driver_error``), and what hosts' names mean here (``names``)."""
     return {
         **fingerprint(),
         "mpirun": str(mpi) if (mpi := installed_mpi("mpirun")) else None,

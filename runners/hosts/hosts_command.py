@@ -39,14 +39,8 @@ def named_hosts(path: Path | None, listed: str | None) -> tuple[HostSlots, ...]:
 def show_hosts(hosts: Sequence[HostSlots], *, world_size: int | None, reach: bool, console: Console) -> bool:
     """Print the hosts as a table, and after it the remedy for each that cannot take ranks.
 
-    Args:
-        hosts: what ``named_hosts`` returned.
-        world_size: ranks to place; None: as many as there are slots.
-        reach: whether to look at the hosts.
-        console: where to print.
-
-    Returns:
-        Whether all hosts that were looked at can take ranks, and reach each other's ports.
+    ``world_size``: None: as many as there are slots. ``reach``: whether to look at the hosts. Returns whether all that were looked
+    at can take ranks, and reach each other's ports.
 
     Raises:
         HostfileError: more ranks than slots.

@@ -40,7 +40,7 @@ def try_ports(hosts: Sequence[str], *, here: Collection[str]) -> Reach:
     """Try every pair of hosts, both ways. Each must answer over ssh. ``here``: those that are this machine."""
     argv = remote.python("runners.hosts.port_reach", *hosts)
     talks = {host: remote.Conversation(None if host in here else host, argv) for host in hosts}
-    limit = threading.Timer(ANSWER_TIMEOUT_S, _kill, args=[list(talks.values())])
+    limit = threading.Timer(ANSWER_TIMEOUT_S, lambda: list(map(remote.Conversation.kill, talks.values())))
     limit.start()
     try:
         first = {host: json.loads(talk.answer() or "{}") for host, talk in talks.items()}
@@ -54,11 +54,6 @@ def try_ports(hosts: Sequence[str], *, here: Collection[str]) -> Reach:
     lines = [f"{host}: it could not listen at a port ({ended[host]}); try: ssh {host} true" for host in hosts if not first[host]]
     lines += [f"{host} does not reach ports of {other}: {why}" for host, closed in answers.items() for other, why in closed.items()]
     return Reach(closed=lines, views={host: found["view"] for host, found in first.items() if found})
-
-
-def _kill(processes: Sequence[remote.Conversation]) -> None:
-    for process in processes:
-        process.kill()
 
 
 def _try(host: str, port: int) -> str | None:

@@ -16,28 +16,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import psutil
 
 from measurement.errors import LaunchError
 from runners.processes.answers import framed, new_mark, taken
 from runners.processes.remote import host_command, last_line, printed
-
-Status = Literal[
-    "ok",
-    "unresolved",
-    "unreachable",
-    "refused",
-    "unknown key",
-    "changed key",
-    "denied",
-    "no folder",
-    "no python",
-    "no package",
-    "no answer",
-    "failed",
-]
 
 ANSWER_TIMEOUT_S = 20.0
 """From the start of ssh to the answer of the remote Python, which imports nothing large."""
@@ -49,8 +33,8 @@ LOOK = (
     f"print('{framed(b'%s', '%s').decode().strip()}' % (mark, said, mark)); sys.exit({NO_PACKAGE} if missing else 0)"
 )
 """It answers by ``runners.processes.answers``, which may not be there."""
-EXIT_MEANS: Mapping[int, Status] = {0: "ok", NO_FOLDER: "no folder", NO_PYTHON: "no python", NO_PACKAGE: "no package"}
-SSH_SAYS: Sequence[tuple[str, Status]] = (
+EXIT_MEANS: Mapping[int, str] = {0: "ok", NO_FOLDER: "no folder", NO_PYTHON: "no python", NO_PACKAGE: "no package"}
+SSH_SAYS: Sequence[tuple[str, str]] = (
     ("Could not resolve hostname", "unresolved"),
     ("REMOTE HOST IDENTIFICATION HAS CHANGED", "changed key"),
     ("Host key verification failed", "unknown key"),
@@ -58,7 +42,7 @@ SSH_SAYS: Sequence[tuple[str, Status]] = (
     ("Connection refused", "refused"),
     ("timed out|No route to host|Network is unreachable", "unreachable"),
 )
-WORDS: Mapping[Status, tuple[str, str]] = {
+WORDS: Mapping[str, tuple[str, str]] = {
     "ok": ("Python {said}", ""),
     "unresolved": (
         "its name cannot be resolved",
@@ -89,7 +73,8 @@ class HostStatus:
     """What was found out about a host."""
 
     host: str
-    status: Status
+    status: str
+    """A key of ``WORDS``."""
     detail: str
     """What answered, or what is wrong."""
     address: str = ""
@@ -147,7 +132,7 @@ class Probe:
         said = last_line(errors) if status == "failed" else (answer or b"").decode(errors="replace")
         return self.status_of(host, status, said=said or f"exit code {done.returncode}", address=address)
 
-    def status_of(self, host: str, status: Status, *, said: str = "", address: str = "") -> HostStatus:
+    def status_of(self, host: str, status: str, *, said: str = "", address: str = "") -> HostStatus:
         """Make a status with its words."""
         words = {"host": host, "said": said, "folder": str(self.folder), "python": self.python}
         detail, remedy = (text.format(**words) for text in WORDS[status])
@@ -165,11 +150,7 @@ def probe_hosts(hosts: Sequence[str], *, probe: Probe | None = None) -> list[Hos
 
 
 def require_reachable(found: Iterable[HostStatus]) -> None:
-    """Refuse to start anything where a host cannot take ranks.
-
-    Raises:
-        LaunchError: one line for each such host: its name, what is wrong, what to do.
-    """
+    """Refuse to start anything where a host cannot take ranks, with a ``LaunchError``."""
     if bad := [str(reach) for reach in found if reach.status != "ok"]:
         raise LaunchError("\n".join(bad))
 
@@ -180,6 +161,6 @@ def is_here(address: str) -> bool:
     return address.startswith("127.") or address.partition("%")[0] in own
 
 
-def meaning(errors: str) -> Status:
+def meaning(errors: str) -> str:
     """Return the status that ssh's error message stands for."""
     return next((status for pattern, status in SSH_SAYS if re.search(pattern, errors)), "failed")

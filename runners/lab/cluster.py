@@ -154,11 +154,7 @@ def inner_environment(settings: LabSettings) -> dict[str, str]:
 
 
 def require_outside() -> None:
-    """Refuse to do from inside a host what would cut the ground from under itself.
-
-    Raises:
-        LabError: this process runs in a host of the lab.
-    """
+    """Refuse to do from inside a host what would cut the ground from under itself, with a ``LabError``."""
     if namespaces.is_inside():
         raise LabError("this is a host of the lab; do it outside (another host is reached by ssh)")
 

@@ -29,11 +29,7 @@ TIMEOUT_S = 20.0
 
 
 def require_root() -> None:
-    """Refuse to go on as anybody but root.
-
-    Raises:
-        LabError: not root.
-    """
+    """Refuse to go on as anybody but root, with a ``LabError``."""
     if os.geteuid() != 0:
         raise LabError(
             f"a lab is made of namespaces, which only root may make; this is user {os.geteuid()}; "

@@ -140,11 +140,7 @@ def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSetup:
 
 
 def require_no_secrets(plan: Plan, arm: Arm) -> None:
-    """Refuse variables whose names say that they are secrets.
-
-    Raises:
-        PlanError: the first of them.
-    """
+    """Refuse variables whose names say that they are secrets, with a ``PlanError``."""
     for where, names in (("environment", [*plan.environment, *arm.environment]), ("forward_environment", plan.forward_environment)):
         secret = next((name for name in names if looks_secret(name)), None)
         if secret:
@@ -248,11 +244,7 @@ def require_findable(hidden: Mapping[str, str], backend: Backend, *, network_int
 
 
 def require_gpu(plan: Plan, transport: str | None) -> None:
-    """Refuse GPUs, or a transport that needs them, where all ranks run on this machine and it has none.
-
-    Raises:
-        PlanError: with what to use.
-    """
+    """Refuse GPUs, or a transport that needs them, where all ranks run on this machine and it has none, with a ``PlanError``."""
     if all(entry.host == HERE for entry in planned_hosts(plan)):
         require_gpu_here(plan.device, transport)
     elif transport in ON_GPUS_ONLY and plan.device == "cpu":
@@ -260,11 +252,7 @@ def require_gpu(plan: Plan, transport: str | None) -> None:
 
 
 def require_gpu_here(device: str, transport: str | None) -> None:
-    """Refuse GPUs, or a transport that needs them, for ranks on this machine if it has none.
-
-    Raises:
-        PlanError: with what to use.
-    """
+    """Refuse GPUs, or a transport that needs them, for ranks on this machine if it has none, with a ``PlanError``."""
     import torch
 
     has_gpu = torch.cuda.is_available()

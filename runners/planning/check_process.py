@@ -70,11 +70,7 @@ class Asked(BaseModel):
         return facts
 
     def _require_of_commit(self) -> None:
-        """Refuse modules that were imported from the repository's own files where a commit is asked for.
-
-        Raises:
-            PlanError: with the first of them.
-        """
+        """Refuse modules that were imported from the repository's own files where a commit is asked for, with a ``PlanError``."""
         if self.repository is None or self.worktree is None:
             return
         own, worktree = Path(self.repository), Path(self.worktree)
@@ -163,11 +159,7 @@ def require_data_on(hosts: Sequence[str], plan: Plan, workload: WorkloadSetup) -
 
 
 def require_sound(facts: WorkloadFacts, workload: str, *, max_gradient_norm: float | None = None) -> None:
-    """Refuse a workload of which something cannot work, or that an arm cannot train.
-
-    Raises:
-        PlanError: with all that was found.
-    """
+    """Refuse a workload of which something cannot work, or that an arm cannot train, with a ``PlanError``."""
     if facts.refused:
         raise PlanError(facts.refused)
     errors = list(facts.errors)

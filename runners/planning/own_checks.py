@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from measurement.errors import LaunchError, PlanError
+from measurement.errors import LaunchError, PlanError, about
 from measurement.own_packages import digest
 from runners.planning.arms import ArmSetup
 from runners.planning.check_process import TIMEOUT_S, facts_of, is_ours, require_sound
@@ -39,10 +39,6 @@ class OwnFindings:
     """Those files of theirs that lie here."""
     sample_units: dict[str, str] = field(default_factory=dict)
     """By arm."""
-
-    def told_to(self, arms: Mapping[str, ArmSetup]) -> dict[str, ArmSetup]:
-        """The arms, with what they count per second."""
-        return {name: replace(arm, sample_unit=self.sample_units.get(name)) for name, arm in arms.items()}
 
 
 def require_own_work(arms: Iterable[ArmSetup], *, host: str | None, micro_benchmark: bool = False) -> OwnFindings:
@@ -86,11 +82,9 @@ def _tried(arm: ArmSetup, tried: dict[str, WorkloadFacts], *, host: str | None) 
     asked = None if is_ours(own.workload) else AskedArm.of([arm])
     key = json.dumps([own.python, own.workload, own.options, [] if asked is None else [asked[0].model_dump(exclude={"name"})]])
     if key not in tried:
-        try:
+        with about(f"arm '{arm.name}'"):
             facts = tried[key] = facts_of(arm.plan, asked, host=host, own=own)
             require_sound(facts, own.reference, max_gradient_norm=arm.plan.max_gradient_norm)
-        except PlanError as error:
-            raise PlanError(f"arm '{arm.name}': {error}") from error
         return facts
     return tried[key].model_copy(update={"notes": []})
 

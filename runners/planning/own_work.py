@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from measurement.errors import PlanError, UnavailableError, quoted
+from measurement.errors import PlanError, UnavailableError, about, quoted
 from measurement.plans.plan import Arm, Plan
 from runners.planning.worktrees import commit_of, kept_worktree, repository_of
 from runners.processes.local import search_path
@@ -72,10 +72,8 @@ def resolve_own_work(name: str, arm: Arm, plan: Plan) -> OwnWork:
     )
     if arm.commit is None:
         return found
-    try:
+    with about(f"arm '{name}'"):
         return _at_commit(found, arm.commit)
-    except PlanError as error:
-        raise PlanError(f"arm '{name}': {error}") from error
 
 
 def _interpreter(given: str, arm: str, *, is_here: bool) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from measurement.errors import TWO_SCRIPTS, PlanError, RingsideError, closest
+from measurement.errors import TWO_SCRIPTS, PlanError, about, closest
 from measurement.plans.plan import Plan
 from measurement.plans.plan_file import check_plan, read_content
 from measurement.plans.references import placed_beside
@@ -27,11 +27,7 @@ def plan_names() -> list[str]:
 
 
 def require_named(plan: Path | None) -> Path:
-    """Refuse a command without a plan.
-
-    Raises:
-        PlanError: with the plans that there are.
-    """
+    """Refuse a command without a plan, with a ``PlanError``."""
     if plan is None:
         raise PlanError(
             f"name a plan, such as 'ringside compare {DEFAULT}' (plans/{DEFAULT}.yaml: two ranks on this machine); there are "
@@ -95,17 +91,8 @@ def _workload_options(content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _placed(name: object, point: Any) -> Any:
-    with naming_point(name):
+    with about(f"point '{name}'"):
         return with_hosts(point) if isinstance(point, Mapping) else point
-
-
-@contextmanager
-def naming_point(point: object) -> Iterator[None]:
-    """Put the name of the point before the message of an error."""
-    try:
-        yield
-    except RingsideError as error:
-        raise type(error)(f"point '{point}': {error}") from error
 
 
 def write_template(path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from pydantic import BaseModel, Field
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from backends import make_backend
-from measurement.errors import PlanError, shortened
+from measurement.errors import PlanError, about, shortened
 from measurement.users_code import message_of, paragraph, place_of, place_of_definition
 from runners.planning.arms import ArmSetup
 from runners.planning.wrapped_model import REMEDY, BypassedError, WrappedModel
@@ -59,13 +59,10 @@ class AskedArm(BaseModel):
 
     def ask(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
         """Return what its backend does otherwise, see ``Backend.check_model``; a ``PlanError`` if it cannot train it."""
-        own = f"arm '{self.name}': " if self.name is not None else ""
         backend = make_backend(self.backend, transport=self.transport, options=self.options, arm=self.name)
-        try:
+        with about(f"arm '{self.name}'") if self.name is not None else nullcontext():
             notes = backend.check_model(model, optimizer, missing=missing, sparse=sparse)
-        except PlanError as error:
-            raise PlanError(f"{own}{error}") from error
-        return [f"{own}{note}" for note in notes]
+        return [note if self.name is None else f"arm '{self.name}': {note}" for note in notes]
 
 
 class StopTrial(Exception):  # noqa: N818 - no error of ours

@@ -34,18 +34,24 @@ def give(answer: str | bytes) -> None:
 
 def framed(content: bytes, mark: str) -> bytes:
     """Return an answer in its frame. Pure."""
-    return _begin(mark) + content + _end(mark)
+    begin, end = _frame(mark)
+    return begin + content + end
+
+
+def _frame(mark: str) -> tuple[bytes, bytes]:
+    return f"<{mark}>".encode(), f"</{mark}>\n".encode()
 
 
 def taken(output: bytes, mark: str) -> bytes | None:
     """Return the first answer in some output; None where there is no whole one. Pure."""
-    answer, ended, _ = output.partition(_begin(mark))[2].partition(_end(mark))
+    begin, end = _frame(mark)
+    answer, ended, _ = output.partition(begin)[2].partition(end)
     return answer if ended else None
 
 
 def next_answer(stream: IO[bytes], mark: str) -> bytes | None:
     """Read a stream up to the end of its next answer; None where it ends before."""
-    seen, begin, end = b"", _begin(mark), _end(mark)
+    seen, (begin, end) = b"", _frame(mark)
     while not (begin in seen and seen.endswith(end)):
         line = stream.readline(CHUNK_BYTES)
         if not line:
@@ -54,11 +60,3 @@ def next_answer(stream: IO[bytes], mark: str) -> bytes | None:
         if begin not in seen:
             seen = seen[-len(begin) :]
     return taken(seen, mark)
-
-
-def _begin(mark: str) -> bytes:
-    return f"<{mark}>".encode()
-
-
-def _end(mark: str) -> bytes:
-    return f"</{mark}>\n".encode()

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -111,13 +111,10 @@ def fault_of_environment(error: BaseException) -> str | None:
     if logs and any("torch/_logging/" in place for place in places):
         return f"TORCH_LOGS={logs} keeps PyTorch from being imported, since it names no log of PyTorch's; unset it"
     folders = [Path(folder).absolute() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    own = None if isinstance(error, ValueError) else next((one for one in folders if _is_any_in(places, one)), None)
-    said = str(error).partition("\n")[0]
-    return None if own is None else f"PYTHONPATH has '{own}', of which a file cannot be imported ({said}); leave it out"
-
-
-def _is_any_in(places: Sequence[str], folder: Path) -> bool:
-    return any(Path(place).is_relative_to(folder) for place in places)
+    own = next((one for one in folders if any(Path(place).is_relative_to(one) for place in places)), None)
+    if own is None or isinstance(error, ValueError):
+        return None
+    return f"PYTHONPATH has '{own}', of which a file cannot be imported ({str(error).partition(chr(10))[0]}); leave it out"
 
 
 def say_once(error: RingsideError) -> None:

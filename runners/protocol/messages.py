@@ -213,6 +213,7 @@ def flops_of(reports: Sequence[ParityReport | CheckReport]) -> FlopCount | None:
 class EpochReport(Message):
     """What one rank did in one epoch and the evaluation after it."""
 
+    kind: Literal["epoch"] = "epoch"
     block: BlockRecord
     """Its steps; the evaluation is untimed."""
     losses: list[float]
@@ -254,13 +255,6 @@ class BlockReply(Message):
     block: BlockRecord
     drift: DriftReport | None = None
     """Drift so far, where the arm is a script."""
-
-
-class EpochReply(Message):
-    """The epoch as this rank ran it."""
-
-    kind: Literal["epoch"] = "epoch"
-    report: EpochReport
 
 
 class TraceReply(Message):
@@ -306,7 +300,7 @@ class EndedReply(Message):
     """None: not known to the rank."""
 
 
-Answer = StartedReply | GateReply | BlockReply | EpochReply | EndedReply | TraceReply | FinishedReply
+Answer = StartedReply | GateReply | BlockReply | EpochReport | EndedReply | TraceReply | FinishedReply
 """From one rank to the driver, for one command that it has carried out."""
 Reply = Answer | ErrorReply
 

@@ -169,7 +169,7 @@ def start_engine(
     runner: Trainer | MicroBenchmarkRunner
     epochs = None
     if benchmark:
-        runner = MicroBenchmarkRunner(benchmark=benchmark, backend=backend, world=counted, device=device)
+        runner = MicroBenchmarkRunner(workload=benchmark, backend=backend, world=counted, device=device)
     else:
         runner = trainer = _build(job, setup, backend, counted, device, threads_before)
         if job.training:

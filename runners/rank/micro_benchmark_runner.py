@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,18 +19,20 @@ from workloads import MicroBenchmark
 from workloads.micro_benchmark import Repetition
 
 
+@dataclass(kw_only=True, eq=False)
 class MicroBenchmarkRunner:
     """Repeats one rank's operations. Holds the tensors of one case at a time."""
 
-    def __init__(self, *, benchmark: MicroBenchmark, backend: Backend, world: World, device: torch.device) -> None:
-        self.workload = benchmark
-        self.backend = backend
-        self.world = world
-        self.device = device
-        self.cases = {case.name: case for case in benchmark.cases(world.world_size)}
-        self.communicator = backend.communicator()
-        self._case: str | None = None
-        self._made: Repetition | None = None
+    workload: MicroBenchmark
+    backend: Backend
+    world: World
+    device: torch.device
+    _case: str | None = field(default=None, init=False)
+    _made: Repetition | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.cases = {case.name: case for case in self.workload.cases(self.world.world_size)}
+        self.communicator = self.backend.communicator()
 
     def describe(self) -> dict[str, Any]:
         """Describe this for the rank's report: there is no model and no batch."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -32,22 +33,17 @@ def check_precision(precision: Precision, device: torch.device) -> None:
         raise PlanError(f"precision '{precision}': this PyTorch has no autocast on {device.type}; use 'fp32'")
 
 
+@dataclass(kw_only=True, eq=False)
 class StepPrecision:
     """Precision and clipping of one rank's steps. The scaler belongs to one model and one optimizer."""
 
-    def __init__(
-        self,
-        *,
-        precision: Precision,
-        max_gradient_norm: float | None,
-        device: torch.device,
-        loss_scale: LossScale | None = None,
-    ) -> None:
-        """``loss_scale``: of ``amp-fp16``; None: PyTorch's defaults."""
-        self.precision = precision
-        self.loss_scale = loss_scale or LossScale()
-        self.max_gradient_norm = max_gradient_norm
-        self.device = device
+    precision: Precision
+    max_gradient_norm: float | None
+    device: torch.device
+    loss_scale: LossScale = field(default_factory=LossScale)
+    """How ``amp-fp16`` scales its loss."""
+
+    def __post_init__(self) -> None:
         self.start()
 
     def start(self, *, initial_scale: float | None = None) -> None:

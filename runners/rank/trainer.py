@@ -9,6 +9,7 @@ import resource
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -66,42 +67,33 @@ class StepOutputs:
         return first, among_five
 
 
+@dataclass(kw_only=True, eq=False)
 class Trainer:
     """One rank's model, optimizer and batches."""
 
-    def __init__(
-        self,
-        *,
-        workload: Workload,
-        backend: Backend,
-        world: World,
-        device: torch.device,
-        seed: int,
-        step_precision: StepPrecision,
-        speed: SpeedSettings | None = None,
-        threads_before: frozenset[int] | None = None,
-    ) -> None:
-        """``threads_before``: there before the backend was set up, so not the library's; None: those that are there now."""
-        self.workload = workload
-        self.step_precision = step_precision
-        self.speed = speed or SpeedSettings()
-        self.backend = backend
-        self.world = world
-        self.device = device
-        self.seed = seed
-        self.micro_steps = backend.micro_steps
-        self.threads_before = frozenset(own_threads()) if threads_before is None else threads_before
-        self.prepared: Prepared | None = None
-        self.batches = Batches(workload, world, device)
-        self._has_begun = False
-        """Whether a block has trained on the batches."""
-        self.has_after_step = type(workload).after_step is not Workload.after_step
-        self._before_local: dict[str, list[float]] | None = None
-        """Samples of the parameters before the model's first steps without exchange; None: it has taken none."""
-        self._rates: list[float] = []
-        """Learning rates after each of the model's blocks: schedules may have come to the same end by other ways."""
-        self.steps_taken = 0
-        """Since the model was built, or those of the training that it goes on with."""
+    workload: Workload
+    backend: Backend
+    world: World
+    device: torch.device
+    seed: int
+    step_precision: StepPrecision
+    speed: SpeedSettings = field(default_factory=SpeedSettings)
+    threads_before: frozenset[int] = field(default_factory=lambda: frozenset(own_threads()))
+    """There before the backend was set up, so not the library's."""
+    prepared: Prepared | None = field(default=None, init=False)
+    steps_taken: int = field(default=0, init=False)
+    """Since the model was built, or those of the training that it goes on with."""
+    _has_begun: bool = field(default=False, init=False)
+    """Whether a block has trained on the batches."""
+    _before_local: dict[str, list[float]] | None = field(default=None, init=False)
+    """Samples of the parameters before the model's first steps without exchange; None: it has taken none."""
+    _rates: list[float] = field(default_factory=list, init=False)
+    """Learning rates after each of the model's blocks: schedules may have come to the same end by other ways."""
+
+    def __post_init__(self) -> None:
+        self.micro_steps = self.backend.micro_steps
+        self.batches = Batches(self.workload, self.world, self.device)
+        self.has_after_step = type(self.workload).after_step is not Workload.after_step
 
     def laid_out(self, batch: Any) -> Any:
         """Lay a batch's images out by pixels, if asked."""

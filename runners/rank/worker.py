@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -39,7 +40,6 @@ from runners.protocol.messages import (
     BlockReply,
     Command,
     EpochCommand,
-    EpochReply,
     ErrorReply,
     FinishCommand,
     FinishedReply,
@@ -122,28 +122,31 @@ def error_reply(error: Exception) -> ErrorReply:
     return ErrorReply(cause=cause, message=found.message, excerpt=found.excerpt, at_s=time.time())
 
 
+@dataclass(kw_only=True, eq=False)
 class RankServer:
     """Answers the driver's commands, one after another."""
 
-    def __init__(self, *, store: SealedStore, arm: str, launch: int, world: World, kept_in: Path | None, clock: StartClock) -> None:
-        self._store, self._clock = store, clock
-        self._kept_in = kept_in
-        self._arm, self._launch = arm, launch
-        self._world = world
-        self._measured: FinishedReply | None = None
-        """What was measured, as the rank told of it before a gate that came after."""
+    store: SealedStore
+    arm: str
+    launch: int
+    world: World
+    kept_in: Path | None
+    """Where replies are kept besides; None: they reach the driver."""
+    clock: StartClock
+    measured: FinishedReply | None = field(default=None, init=False)
+    """What was measured, as the rank told of it before a gate that came after."""
 
     def serve(self) -> None:
         """Answer commands until ``finish``."""
         number, done = 0, False
         while not done:
-            place = reply_key(self._arm, self._launch, number, self._world.rank)
+            place = reply_key(self.arm, self.launch, number, self.world.rank)
             try:
-                command = COMMANDS.validate_json(self._store.get(command_key(self._arm, self._launch, number)))
+                command = COMMANDS.validate_json(self.store.get(command_key(self.arm, self.launch, number)))
                 text = (reply := self._answer(command)).model_dump_json()
-                if isinstance(reply, BlockReply) and self._kept_in:
-                    remote_results.append(self._kept_in, self._world.rank, number, text)
-                self._store.set(place, text)
+                if isinstance(reply, BlockReply) and self.kept_in:
+                    remote_results.append(self.kept_in, self.world.rank, number, text)
+                self.store.set(place, text)
             except SystemExit as end:
                 self._end_with(LaunchError(f"the process was ended by sys.exit({end.code!r}), which is not ours"), place)
             except Exception as error:  # noqa: BLE001 - the worker's edge: whatever it was, the driver must hear of it
@@ -160,7 +163,7 @@ class RankServer:
         with contextlib.suppress(OSError):  # the disk is full: the driver must hear of the error all the same
             traceback.print_exception(error)
         with contextlib.suppress(RuntimeError):  # the way to the driver is cut: the log is what is left
-            self._store.set(place, reply)
+            self.store.set(place, reply)
         if mentions_lost_peer(str(error)):
             time.sleep(CAUSE_FIRST_S)
         leave(1)
@@ -172,16 +175,16 @@ class RankServer:
         engine = self._engine
         match command:
             case GateCommand():
-                self._measured = self._report_finished() if command.after_blocks else None
+                self.measured = self._report_finished() if command.after_blocks else None
                 return GateReply(report=engine.run_gate(steps=command.steps, counts_flops=command.counts_flops))
             case BlockCommand():
                 return BlockReply(block=engine.run_block(command))
             case EpochCommand():
-                return EpochReply(report=engine.run_epoch(command))
+                return engine.run_epoch(command)
             case TraceCommand():
                 return self._trace(command.steps)
             case FinishCommand():
-                reply = self._measured or self._report_finished()
+                reply = self.measured or self._report_finished()
                 engine.runner.release()
                 return reply
 
@@ -209,13 +212,13 @@ class RankServer:
 
         from runners.rank.engine import start_engine
 
-        job = Job.model_validate_json(self._store.get(job_key(self._arm, self._launch)))
-        rendezvous = PrefixStore(f"{self._launch}/{self._arm}/rendezvous", self._store.bare)
-        self._clock.mark("imports")
-        self._engine = start_engine(job, self._world, store=rendezvous, clock=self._clock)
+        job = Job.model_validate_json(self.store.get(job_key(self.arm, self.launch)))
+        rendezvous = PrefixStore(f"{self.launch}/{self.arm}/rendezvous", self.store.bare)
+        self.clock.mark("imports")
+        self._engine = start_engine(job, self.world, store=rendezvous, clock=self.clock)
         report = self._engine.report(recorded_environment(os.environ))
-        self._clock.mark("model")
-        return StartedReply(report=report, start_s=self._clock.stages_s)
+        self.clock.mark("model")
+        return StartedReply(report=report, start_s=self.clock.stages_s)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from measurement.errors import PlanError
+from measurement.errors import about
 from measurement.records.record import LaunchRecord
 from reports.formats.terminal import differences_table
 from reports.schema import Comparison
@@ -23,7 +23,7 @@ from runners.processes.supervisor_server import SupervisorServer
 from runners.scripts.probe_server import ProbeServer
 from runners.scripts.script_launch import FirstState, ScriptLaunch, is_comparable
 from runners.scripts.script_session import ScriptEndpoint
-from runners.scripts.script_setup import ScriptSetup, in_worktree, resolve_scripts
+from runners.scripts.script_setup import in_worktree, resolve_scripts
 
 SOURCES = (".py", ".sh", ".yaml", ".yml", ".toml", ".json", ".cfg")
 MOST_SOURCE_BYTES = 1 << 20
@@ -42,14 +42,9 @@ class ScriptComparison(ComparisonRun):
         self._commits: dict[str, Revision] = {}
         for name, setup in self.scripts.items():
             if setup.arm.commit is not None:
-                self._commits[name] = self._revision(setup)
+                with about(f"arm '{name}'"):
+                    self._commits[name] = find_revision(setup.arm.commit, setup.folder)
         self._told = ""
-
-    def _revision(self, setup: ScriptSetup) -> Revision:
-        try:
-            return find_revision(setup.arm.commit or "HEAD", setup.folder)
-        except PlanError as error:
-            raise PlanError(f"arm '{setup.name}': {error}") from error
 
     def _check_arms(self) -> None:
         self.inspection = inspect(self.plan)
@@ -111,8 +106,8 @@ class ScriptComparison(ComparisonRun):
         """Make a launch. ``alone`` never holds of scripts, see ``NOT_OF_SCRIPTS``."""
         state = FirstState(self.folder.root / FIRST_STATE, endpoint.placement) if self.plan.scripts.same_start else None
         return ScriptLaunch(
-            self.plan,
-            list(self.scripts.values()),
+            plan=self.plan,
+            setups=list(self.scripts.values()),
             state=state,
             tell=self._tell_differences,
             number=number,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from measurement.errors import LaunchError
 from measurement.files import write_whole
@@ -16,7 +16,6 @@ from reports.scripts.rank_agreement import ranks_apart
 from runners.driver.arm_launch import ArmLaunch
 from runners.driver.arm_session import ArmSession
 from runners.driver.diagnosis import ArmFailed
-from runners.driver.endpoint import DriverEndpoint
 from runners.driver.launch import Launch
 from runners.hosts.placement import Placement
 from runners.planning.arms import LaunchedArm
@@ -70,43 +69,35 @@ class FirstState:
         return next((host for host in self._placement.remote if host.partition(".")[0] == name.partition(".")[0]), None)
 
 
+@dataclass(kw_only=True, eq=False)
 class ScriptLaunch(Launch):
     """Runs one launch of scripts."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        arms: Sequence[ScriptSetup],
-        *,
-        state: FirstState | None,
-        tell: Callable[[Sequence[LaunchRecord]], None],
-        **given: Any,
-    ) -> None:
-        """``state``: with which all arms start; ``tell`` shows what the arms do differently; ``given``: as ``Launch`` has it."""
-        self._state, self._tell = state, tell
-        super().__init__(plan, arms, None, [], **given)
+    state: FirstState | None
+    """With which all arms start."""
+    tell: Callable[[Sequence[LaunchRecord]], None]
+    """Shows what the arms do differently."""
 
-    def _session(self, setup: LaunchedArm, folder: Path, endpoint: DriverEndpoint) -> ArmSession:
+    def _session(self, setup: LaunchedArm, folder: Path) -> ArmSession:
         assert isinstance(setup, ScriptSetup)
-        assert isinstance(endpoint, ScriptEndpoint)
-        state = self._state.told(is_baseline=setup.name == self.plan.baseline) if self._state else {}
+        assert isinstance(self.endpoint, ScriptEndpoint)
         return ScriptSession(
             setup,
             launch=self.number,
             folder=folder,
-            endpoint=endpoint,
-            state=state,
-            say=self._progress.say,
+            endpoint=self.endpoint,
+            state=self.state.told(is_baseline=setup.name == self.plan.baseline) if self.state else {},
+            say=self.progress.say,
             padding_bytes=self._padding_bytes,
         )
 
     def _start(self, arms: Sequence[ArmLaunch]) -> None:
-        first = [arm for arm in arms if self._state and self._state.is_missing and arm.session.name == self.plan.baseline]
-        if first and self._state:
+        first = [arm for arm in arms if self.state and self.state.is_missing and arm.session.name == self.plan.baseline]
+        if first and self.state:
             super()._start(first)
-            first[0].run_unless_failed(lambda arm: self._state.share(arm.record.ranks) if self._state else None)
+            first[0].run_unless_failed(lambda arm: self.state.share(arm.record.ranks) if self.state else None)
         others = [arm for arm in arms if arm not in first]
-        if self._state and self._state.is_missing:
+        if self.state and self.state.is_missing:
             failed = ArmFailed(f"{self.plan.baseline}, whose parameters it was to start with, has not saved them")
             for arm in others:
                 arm.run_unless_failed(lambda arm: arm.fail(failed))
@@ -125,7 +116,7 @@ class ScriptLaunch(Launch):
                 assert isinstance(arm.session, ScriptSession)
                 arm.session.counts_iterations = True
         if len(known) == len(self.arms):
-            self._tell([arm.record for arm in known])
+            self.tell([arm.record for arm in known])
         for arm in running:
             apart = ranks_apart(arm.record)
             if apart:

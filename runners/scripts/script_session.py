@@ -43,22 +43,21 @@ class ScriptEnded(Exception):  # noqa: N818 - what scripts do
         self.steps = steps
 
 
+@dataclass(eq=False, kw_only=True)
 class ScriptDiagnosis(Diagnosis):
     """Names the cause where the probe did not arrive, too."""
 
-    def __init__(
-        self, setup: ScriptSetup, start: ScriptStart, *, endpoint: ScriptEndpoint, processes: ArmProcesses, has_reported: bool
-    ) -> None:
-        """``has_reported``: whether its ranks have in an earlier start."""
-        super().__init__(setup.name, start.launch, supervisors=endpoint.supervisors, processes=processes, placement=start.placement)
-        self._ranks, self._run_id, self._probes = setup.plan.world_size, start.run_id, endpoint.probes
-        self.has_reported = has_reported
+    ranks: int
+    run_id: str
+    probes: ProbeServer
+    has_reported: bool
+    """Whether its ranks have, in this start or an earlier one."""
 
     def of_silence(self, silent: Sequence[int], *, timeout_s: float) -> ArmFailed:
         """Name ranks that do not answer; where none has ever reported, say why that may be."""
-        if self.has_reported or len(silent) < self._ranks or self._probes.ranks_of(self.arm, self.launch):
+        if self.has_reported or len(silent) < self.ranks or self.probes.ranks_of(self.arm, self.launch):
             return super().of_silence(silent, timeout_s=timeout_s)
-        why = why_silent(look_at(self._run_id, self.processes.pids))
+        why = why_silent(look_at(self.run_id, self.processes.pids))
         excerpt = self.processes.last_words([])
         failed = self.failed(f"no rank reported within {timeout_s:g} s: {why}", excerpt=excerpt)
         failed.status = "timeout"
@@ -66,8 +65,8 @@ class ScriptDiagnosis(Diagnosis):
 
     def of_others(self) -> ArmFailed | None:
         """Name ranks that are others than the command was taken to start, which would be waited for in vain."""
-        connected = list(self._probes.ranks_of(self.arm, self.launch).values())
-        why = why_others(connected, self._probes.refused_of(self.arm, self.launch), ranks=self._ranks)
+        connected = list(self.probes.ranks_of(self.arm, self.launch).values())
+        why = why_others(connected, self.probes.refused_of(self.arm, self.launch), ranks=self.ranks)
         return self.failed(why) if why else None
 
     def _suspects(self) -> list[str]:
@@ -84,7 +83,7 @@ class ScriptDiagnosis(Diagnosis):
         return super()._launchers_words()
 
     def _hosts(self, ranks: Sequence[int]) -> list[str]:
-        known = self._supervisors.of(self.arm, self.launch)
+        known = self.supervisors.of(self.arm, self.launch)
         return sorted({known[rank].host for rank in ranks if rank in known})
 
 
@@ -168,7 +167,15 @@ class ScriptSession(ArmSession):
         self.commands = self._setup.commands(start)
         self._processes = ArmProcesses(self.commands, run_id=run_id, folder=self._folder, placement=place)
         diagnosis = ScriptDiagnosis(
-            self._setup, start, endpoint=self._endpoint, processes=self._processes, has_reported=self.starts > 1
+            self.name,
+            self._launch,
+            supervisors=endpoint.supervisors,
+            processes=self._processes,
+            placement=place,
+            ranks=self._world_size,
+            run_id=run_id,
+            probes=self._endpoint.probes,
+            has_reported=self.starts > 1,
         )
         self._diagnosis = self._script = diagnosis
         self._channel = ScriptChannel(self._endpoint, diagnosis, self._processes, number=number)

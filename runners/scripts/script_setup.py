@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import shutil
 import sys
@@ -11,11 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from backends.horovod.options import WHILE_STOPPED_S
 from measurement.addresses import free_port
-from measurement.errors import PlanError, UnavailableError
+from measurement.errors import PlanError, UnavailableError, about
 from measurement.plans.plan import Arm, Plan
 from measurement.probes.installed_mpi import OPEN_MPI, installed_mpi
 from measurement.world import ALLOW_ROOT
@@ -36,11 +33,12 @@ from runners.launchers.command_lines import (
 )
 from runners.launchers.slurm_job import slurm_job
 from runners.planning.arms import LaunchedArm, require_no_secrets, seed_of
+from runners.probe.ringside_probe.settings import VARIABLE as PROBE
+from runners.probe.ringside_probe.settings import Settings, encode
 from runners.processes import remote
 from runners.processes.local import OUR_PYTHON
 from runners.processes.run_processes import RUN_ID
 
-PROBE = "RINGSIDE_PROBE"
 PROBE_FOLDER = Path(__file__).resolve().parents[1] / "probe"
 PYTHONPATH = "PYTHONPATH"
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
@@ -118,32 +116,30 @@ class ScriptSetup(LaunchedArm):
         path = os.pathsep.join([str(PROBE_FOLDER), *([users_path] if users_path else [])])
         root = dict.fromkeys(ALLOW_ROOT, "1") if os.geteuid() == 0 else {}
         steps = {"SLURM_OVERLAP": "1"} if slurm_job(os.environ) else {}  # arms share the job's cores
-        probe = {PYTHONPATH: path, PROBE: encoded(self._told(start))}
+        probe = {PYTHONPATH: path, PROBE: encode(self._told(start))}
         padding = {PADDING: "x" * start.padding_bytes} if start.padding_bytes else {}
         interface = interface_environment(self.plan.network_interface)
         waits = {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(WHILE_STOPPED_S)}
         return waits | threads | interface | root | steps | self._mounts(start) | chosen | self._exported(padding) | probe | padding
 
-    def _told(self, start: ScriptStart) -> dict[str, Any]:
+    def _told(self, start: ScriptStart) -> Settings:
         """What the probe is told."""
         endpoint, arm = start.endpoint, self.arm
-        return {
-            "driver": endpoint.store_address,
-            "supervisors": endpoint.supervisors.address,
-            "key_file": str(endpoint.key_file),
-            "arm": self.name,
-            "launch": start.launch,
-            "start": start.start,
-            "python": sys.executable,
-            "ranks": self.plan.world_size,
-            "compared_steps": self.plan.scripts.compared_steps,
-            "samples_per_step": arm.samples_per_step,
-            "iteration_ends": arm.iteration_ends,
-            "untimed": arm.untimed,
-            "state_file": None,
-            "state": None,
+        return Settings(
+            driver=endpoint.store_address,
+            supervisors=endpoint.supervisors.address,
+            key_file=str(endpoint.key_file),
+            arm=self.name,
+            launch=start.launch,
+            start=start.start,
+            python=sys.executable,
+            ranks=self.plan.world_size,
+            compared_steps=self.plan.scripts.compared_steps,
+            samples_per_step=arm.samples_per_step,
+            iteration_ends=arm.iteration_ends,
+            untimed=arm.untimed,
             **start.state,
-        }
+        )
 
     def _exported(self, padding: Mapping[str, str]) -> dict[str, str]:
         """An srun without ``--export`` follows this variable."""
@@ -167,11 +163,6 @@ class ScriptSetup(LaunchedArm):
         }
 
 
-def encoded(told: Mapping[str, Any]) -> str:
-    """Return what the probe is told as one word without any sign that a shell or a launcher would read."""
-    return base64.urlsafe_b64encode(json.dumps(told).encode()).decode()
-
-
 def resolve_scripts(plan: Plan) -> dict[str, ScriptSetup]:
     """Resolve every arm of a plan of commands, the control included; returns them by name.
 
@@ -186,8 +177,10 @@ def resolve_scripts(plan: Plan) -> dict[str, ScriptSetup]:
 def _resolved(name: str, arm: Arm, plan: Plan) -> ScriptSetup:
     assert arm.command is not None
     require_no_secrets(plan, arm)
-    try:
+    with about(f"arm '{name}'"):
         line = read_command(arm.command)
+        if flag := blocking_flag(line):
+            raise PlanError(f"python {flag} does not read PYTHONPATH, by which Ringside's probe arrives; leave that flag out")
         folder = Path(arm.directory or ".").expanduser().absolute()
         if not folder.is_dir():
             raise PlanError(f"directory '{folder}' is not a folder; give the one in which you start the command")
@@ -200,13 +193,8 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> ScriptSetup:
             folder=folder,
             inherited=_inherited(arm, line),
         )
-        _require_probe(line)
         if not setup.is_in_container:
             _require_programs(setup)
-    except UnavailableError as error:
-        raise UnavailableError(f"arm '{name}': {error}", lack=error.lack) from error
-    except PlanError as error:
-        raise PlanError(f"arm '{name}': {error}") from error
     return setup
 
 
@@ -232,13 +220,6 @@ def _within(environment: Mapping[str, str], folder: Path, path: str) -> dict[str
     left = {name: value for name, value in environment.items() if name not in ("VIRTUAL_ENV", "PYTHONHOME")}
     virtual = {"VIRTUAL_ENV": str(folder.parent)} if (folder.parent / "pyvenv.cfg").is_file() else {}
     return left | virtual | {"PATH": os.pathsep.join([str(folder), path])}
-
-
-def _require_probe(line: CommandLine) -> None:
-    """Refuse what keeps the probe out."""
-    flag = blocking_flag(line)
-    if flag:
-        raise PlanError(f"python {flag} does not read PYTHONPATH, by which Ringside's probe arrives; leave that flag out")
 
 
 def _require_programs(setup: ScriptSetup) -> None:

@@ -195,11 +195,7 @@ def workload_options(given: Given) -> dict[str, Any]:
 
 
 def require_own_local_rank(given: int | None, world: World) -> None:
-    """Refuse a ``--local-rank`` that is not what the launcher's variables say.
-
-    Raises:
-        PlanError: with both.
-    """
+    """Refuse a ``--local-rank`` that is not what the launcher's variables say, with a ``PlanError``."""
     if given is not None and given != world.local_rank:
         raise PlanError(
             f"--local-rank {given}, but this process is local rank {world.local_rank} of {world.local_world_size} "

@@ -124,7 +124,7 @@ def gather(job: Job, setup: WorkloadSetup, world: World, counts: Sequence[int], 
         files = trained.sample_files() if world.local_rank == 0 else ()
         readers = max(*counts, 1) * world.local_world_size
         storage = read_files(files, readers=readers, seconds=how.seconds, seed=job.seed) if files else None
-        loaders = Loaders(trained, backend=backend, world=world, device=device)
+        loaders = Loaders(workload=trained, backend=backend, world=world, device=device)
         turns = loaders.measure(counts, rounds=how.rounds, seconds=how.seconds)
         everyone = backend.all_gather_object(RankLoading(turns, usable_cores(), storage), RankLoading)
         backend.barrier()

@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,7 @@ MOST_FILES = 5000
 
 
 def require_loader(setup: WorkloadSetup) -> None:
-    """Refuse a workload that has no loader workers.
-
-    Raises:
-        PlanError: it has no option ``loader_workers``.
-    """
+    """Refuse a workload that has no loader workers, with a ``PlanError``."""
     if "loader_workers" not in setup.workload.Options.model_fields:
         raise PlanError(
             f"workload '{setup.reference}' has no option loader_workers, so there is no loader to measure; "
@@ -46,19 +43,21 @@ def require_loader(setup: WorkloadSetup) -> None:
         )
 
 
+@dataclass(kw_only=True, eq=False)
 class Loaders:
     """Makes a new loader for every turn. The data set is read once for all of them."""
 
-    def __init__(self, workload: Workload, *, backend: Backend, world: World, device: torch.device) -> None:
-        self._workload = workload
-        self._backend = backend
-        self._world = world
-        self._device = device
-        next(workload.batches(rank=world.rank, world_size=world.world_size, device=device))  # reads the data set
+    workload: Workload
+    backend: Backend
+    world: World
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        next(self._batches_of(self.workload))  # reads the data set
 
     def measure(self, counts: Sequence[int], *, rounds: int, seconds: float) -> list[LoaderTurn]:
         """Measure every number of workers once a round, in a random order that is the same on all ranks. Collective."""
-        rng = random.Random(self._workload.seed)
+        rng = random.Random(self.workload.seed)
         turns = [(number, workers) for number in range(rounds) for workers in rng.sample(counts, len(counts))]
         warnings.filterwarnings(
             "ignore", message="This DataLoader will create"
@@ -68,16 +67,16 @@ class Loaders:
     def _turn(self, number: int, workers: int, seconds: float) -> LoaderTurn:
         """Warm the loader up, wait for all ranks, use up the batches prefetched meanwhile, then count. Collective."""
         batches = self._batches(workers)
-        stock = workers * getattr(self._workload.options, "prefetch_factor", WARMUP_BATCHES)
+        stock = workers * getattr(self.workload.options, "prefetch_factor", WARMUP_BATCHES)
         _use(batches, max(stock, WARMUP_BATCHES * max(workers, 1)))
-        self._backend.barrier()
+        self.backend.barrier()
         _use(batches, stock)
         samples, took = self._count(batches, max(workers, 1), seconds)
-        self._backend.barrier()
+        self.backend.barrier()
         del batches
         gc.collect()  # the loader's processes end before the next turn
         return LoaderTurn(
-            round=number, rank=self._world.rank, host=socket.gethostname(), workers=workers, samples=samples, seconds=took
+            round=number, rank=self.world.rank, host=socket.gethostname(), workers=workers, samples=samples, seconds=took
         )
 
     def _count(self, batches: Iterator[Any], each: int, seconds: float) -> tuple[int, float]:
@@ -88,16 +87,19 @@ class Loaders:
         """
         samples, began = 0, time.perf_counter()
         while time.perf_counter() - began < seconds:
-            samples += sum(self._workload.count_samples(next(batches)) for _ in range(each))
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+            samples += sum(self.workload.count_samples(next(batches)) for _ in range(each))
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         return samples, time.perf_counter() - began
 
     def _batches(self, workers: int) -> Iterator[Any]:
         """Return batches with this number of workers. A shallow copy of the workload shares the data set that was read."""
-        own = copy.copy(self._workload)
+        own = copy.copy(self.workload)
         own.options = own.options.model_copy(update={"loader_workers": workers})
-        return own.batches(rank=self._world.rank, world_size=self._world.world_size, device=self._device)
+        return self._batches_of(own)
+
+    def _batches_of(self, workload: Workload) -> Iterator[Any]:
+        return workload.batches(rank=self.world.rank, world_size=self.world.world_size, device=self.device)
 
 
 def _use(batches: Iterator[Any], count: int) -> None:
@@ -111,11 +113,7 @@ def read_files(files: Sequence[Path], *, readers: int, seconds: float, seed: int
     The kernel is asked to forget each file first (``POSIX_FADV_DONTNEED``), so that it comes from where it is stored; caches of the
     device or of a file server are beyond reach.
 
-    Args:
-        files: of the whole data set, one at least.
-        readers: threads that read side by side.
-        seconds: of each order.
-        seed: of the random order.
+    ``files``: of the whole data set, one at least. ``readers``: threads that read side by side. ``seconds``: of each order.
 
     Raises:
         OSError: a file cannot be read.

@@ -66,15 +66,9 @@ def minutes_of(time: str) -> float | None:
 
 
 def require_fit(plan: Plan, request: JobRequest, *, flags: tuple[str, str] = ("--ntasks-per-node", "--gpus-per-node")) -> None:
-    """Refuse a job that is too small for the plan's largest world size, or larger than it.
+    """Refuse a job that is too small for the plan's largest world size, or larger than it, with a ``PlanError``.
 
-    Args:
-        plan: of the job.
-        request: its size.
-        flags: by which ranks and GPUs of each node are asked for.
-
-    Raises:
-        PlanError: what the world size needs, what was asked for, what to give.
+    ``flags``: by which ranks and GPUs of each node are asked for.
     """
     ranks = most_ranks(plan)
     nodes, tasks = request.nodes, request.tasks_per_node
@@ -98,16 +92,7 @@ def require_fit(plan: Plan, request: JobRequest, *, flags: tuple[str, str] = ("-
 
 
 def require_hosts(plan: Plan, hosts: object, *, nodes: int) -> None:
-    """Refuse points that would run on the first node alone.
-
-    Args:
-        plan: with its points.
-        hosts: as the plan's file has them.
-        nodes: of the job.
-
-    Raises:
-        PlanError: the first such point.
-    """
+    """Refuse points that would run on the first node alone, with a ``PlanError``. ``hosts``: as the plan's file has them."""
     without = next((name for name, point in plan.points.items() if not hosts and not point.hosts), None)
     if nodes > 1 and without is not None:
         raise PlanError(

@@ -73,14 +73,7 @@ def job_name(plan_name: str) -> str:
 
 
 def manifests_of(request: PodRequest, *, name: str, plan_text: str, arguments: Sequence[str] = ()) -> list[Values]:
-    """Return the manifests, first what the others need.
-
-    Args:
-        request: what the pods ask for.
-        name: of the job; see ``job_name``.
-        plan_text: the plan's file.
-        arguments: of ``ringside compare`` besides.
-    """
+    """Return the manifests, first what the others need. ``name``: see ``job_name``; ``arguments``: more of ``ringside compare``."""
     names = [request.image, request.queue or "", request.claim or "", *arguments]
     broken = next((text for text in names if not text.isprintable()), None)
     if broken is not None:

@@ -155,12 +155,7 @@ SCHEDULERS = {
 
 
 def options_of(request: JobRequest, *, name: str, folder: Path) -> list[str]:
-    """Return the options of a job's script, quoted.
-
-    Args:
-        request: of the batch system.
-        name: of the plan.
-        folder: of the results.
+    """Return the options of the script by which a plan of this name measures into a folder, quoted.
 
     Raises:
         PlanError: a value would be read as something else.

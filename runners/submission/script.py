@@ -17,12 +17,7 @@ from runners.submission.schedulers import SCHEDULERS, Scheduler, options_of
 def script_of(request: JobRequest, plan: Path, *, name: str, folder: Path, arguments: Sequence[str]) -> str:
     """Return the script. It becomes ``ringside compare``, which the signal before the limit reaches; submitted again it goes on.
 
-    Args:
-        request: of the batch system.
-        plan: its file.
-        name: of the plan.
-        folder: of the results.
-        arguments: of ``ringside compare`` besides.
+    ``arguments``: of ``ringside compare`` besides plan and folder.
     """
     system = SCHEDULERS[request.scheduler]
     lines = [f"{system.mark} {option}" for option in options_of(request, name=name, folder=folder)]

@@ -55,10 +55,7 @@ class Launched:
 def next_launch(asked: Asked, seconds: Sequence[float], trials: int) -> tuple[int, bool] | None:
     """Return how many trials of each arm come next, and whether old ones are repeated; None: the budget is spent.
 
-    Args:
-        asked: the budget, the same for every arm.
-        seconds: of the launches so far.
-        trials: of each arm so far.
+    ``seconds``: of the launches so far. ``trials``: of each arm so far.
     """
     most, limit_s = asked.trials or MOST_TRIALS, 60 * (asked.minutes or math.inf)
     if trials >= most or (seconds and sum(seconds) + max(seconds) > limit_s):

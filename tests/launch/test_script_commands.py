@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import shlex
 import subprocess
@@ -21,7 +19,7 @@ from runners.launchers.command_lines import VALUES, blocking_flag, ranks_of, rea
 from runners.planning.plan_reading import read_plan
 from runners.scripts.arrival import SeenPython, first_traceback, hint_of, look_at, why_others, why_silent
 from runners.scripts.probe_server import ScriptRank
-from runners.scripts.script_setup import PROBE_FOLDER, encoded, resolve_scripts
+from runners.scripts.script_setup import PROBE_FOLDER, resolve_scripts
 from tests.conftest import BIN, needs_horovod, ringside_here
 
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -305,8 +303,6 @@ def test_a_script_starts_in_its_own_environment(tmp_path, monkeypatch):
 
 def test_the_probes_folder_holds_the_probe_alone():
     assert {path.name for path in PROBE_FOLDER.iterdir()} - {"__pycache__"} == {"sitecustomize.py", "ringside_probe"}
-    told = {"arm": "a", "samples_per_step": None}
-    assert json.loads(base64.urlsafe_b64decode(encoded(told))) == told
 
 
 def python(**changes):

@@ -22,7 +22,7 @@ from measurement.conditions.conditions import fingerprint
 from runners.launchers import horovodrun, mpirun, torchrun
 from runners.probe.ringside_probe import blocks, imports, loaders, losses, place, settings
 from runners.probe.ringside_probe.machine import host
-from runners.probe.ringside_probe.reading import batches, models, sketches
+from runners.probe.ringside_probe.reading import batches, models, sketches, values
 from runners.probe.ringside_probe.reading.first_steps import FirstSteps
 from runners.probe.ringside_probe.recorder import FOREIGN_STEPS, WITHOUT_BACKWARD, Recorder
 from tests.conftest import REPOSITORY
@@ -83,7 +83,8 @@ def told(**changes):
 
 
 def test_settings_are_read_and_what_is_not_known_is_left_out():
-    assert settings.decode(told(ranks=2, later="x")).ranks == 2
+    found = settings.decode(told(ranks=2, later="x"))
+    assert found.ranks == 2 and settings.decode(settings.encode(found)) == found
 
 
 def test_what_a_rank_has_started_does_nothing(monkeypatch):
@@ -213,6 +214,10 @@ def test_the_norm_of_a_sketch_is_about_that_of_its_tensor():
         ratios.append(math.hypot(*sketches.sketch(x)) ** 2 / float(x.norm()) ** 2)
     assert np.mean(ratios) == pytest.approx(1, abs=0.2)
     assert math.hypot(*sketches.sketch(torch.ones(300, 700))) ** 2 == pytest.approx(210_000, rel=2)
+
+
+def test_a_complex_parameter_is_compared_between_ranks_in_both_of_its_parts():
+    assert values.some_elements(torch.tensor([1 + 2j, 3 - 4j]), 4) == [1.0, 2.0, 3.0, -4.0]
 
 
 def test_small_tensors_are_their_own_sketches_and_others_are_read_as_numbers():

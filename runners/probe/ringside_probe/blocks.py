@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 from collections import deque
+from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, Callable, Sequence
 
@@ -20,24 +21,20 @@ GAP_TIMES = 10
 GAP_S = 0.05
 
 
+@dataclass
 class Block:
     """Carries out one ``block`` command. A device is waited for where the timed steps begin and end, and never between."""
 
-    def __init__(
-        self, command: dict[str, Any], *, recorder: Recorder, script: Script, forwards_s: deque[float], told: dict[str, Any]
-    ) -> None:
-        """Prepare a block; nothing is timed yet.
+    command: dict[str, Any]
+    recorder: Recorder
+    script: Script
+    forwards_s: deque[float]
+    """What is neither wait, backward nor optimizer, in the last timed steps; this block's are added."""
+    told: dict[str, Any]
+    """More fields of the rank's part of the reply."""
 
-        Args:
-            command: as the driver gave it.
-            recorder: of all steps.
-            script: what is known of the script.
-            forwards_s: what is neither wait, backward nor optimizer, in the last timed steps; this block's are added.
-            told: more fields of the rank's part of the reply.
-        """
-        self._command, self._recorder, self._script = command, recorder, script
-        self._forwards_s, self._told = forwards_s, told
-        self._first_step = recorder.iterations
+    def __post_init__(self) -> None:
+        self._first_step = self.recorder.iterations
         self._received = perf_counter_ns()
         self._untimed_s = 0.0
         self._warm: tuple[list[Row], list[float]] = ([], [])
@@ -46,28 +43,28 @@ class Block:
     def begin(self, then: Callable[[dict[str, Any]], None]) -> None:
         """Let the steps come; ``then`` gets the reply in the hook of the last one."""
         self._then = then
-        warmup = int(self._command["warmup_steps"])
+        warmup = int(self.command["warmup_steps"])
         if warmup:
-            self._recorder.at_boundary = uncompiled(self._time)
-            self._recorder.begin(warmup)
+            self.recorder.at_boundary = uncompiled(self._time)
+            self.recorder.begin(warmup)
         else:
             self._time()
 
     def _time(self) -> None:
-        recorder = self._recorder
-        synchronize(self._script.device)
+        recorder = self.recorder
+        synchronize(self.script.device)
         self._warm = (recorder.rows, losses_of(recorder))
         self._before = core_use.read(core_use.usable_cores())
         self._threads = core_use.read_threads()
         self._faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         self._untimed_s = (perf_counter_ns() - self._received) / 1e9
         recorder.at_boundary = uncompiled(self._end)
-        recorder.begin(int(self._command["steps"]))
+        recorder.begin(int(self.command["steps"]))
 
     def _end(self) -> None:
-        recorder = self._recorder
+        recorder = self.recorder
         began = recorder.start
-        synchronize(self._script.device)
+        synchronize(self.script.device)
         rows = recorder.rows
         rows[-1] = (rows[-1][0] + perf_counter_ns() - began, *rows[-1][1:])
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self._faults
@@ -75,9 +72,9 @@ class Block:
         use = core_use.between(self._before, core_use.read(core_use.usable_cores()))
         warm, warm_losses = self._warm
         phases = [phases_of(row) for row in rows]
-        samples = self._script.samples_of
+        samples = self.script.samples_of
         own = {
-            **self._told,
+            **self.told,
             "untimed_s": self._untimed_s + sum(row[4] for row in rows) / 1e9,
             "samples": [samples(row[5]) for row in rows],
             "phases_s": phases,
@@ -85,14 +82,14 @@ class Block:
             "first_step": self._first_step,
             "losses": means(warm, warm_losses) + means(rows, losses_of(recorder)),
             "loss_samples": [samples(row[5]) for row in [*warm, *rows]],
-            "gaps": gaps_in([row[1] for row in phases], self._forwards_s),
+            "gaps": gaps_in([row[1] for row in phases], self.forwards_s),
             "core_use": use,
             "threads": threads,
             "page_faults": faults,
         }
-        header = {name: self._command[name] for name in HEADER}
+        header = {name: self.command[name] for name in HEADER}
         block = {**header, "untimed_s": own["untimed_s"], "ranks": [own]}
-        self._then({"kind": "block", "block": block, "drift": reports.drift(self._script)})
+        self._then({"kind": "block", "block": block, "drift": reports.drift(self.script)})
 
 
 def synchronize(device: Any) -> None:

@@ -114,13 +114,7 @@ def watch(driver: str, key_file: str, arm: str, launch: str, rank: str, host: st
 
 
 def greet(address: tuple[str, int], key: str, who: Sequence[str], *, clock: Callable[[], float] = time.time) -> socket.socket:
-    """Connect to the driver and say who this is, with the proof that it is one of the comparison's own.
-
-    Args:
-        address: of the driver's supervisor server.
-        key: of the comparison.
-        who: arm, launch, rank, host and process id.
-        clock: of this host, seconds since the epoch, which is told besides.
+    """Connect to the driver and say who this is, with the proof that it is one of the comparison's own; and what ``clock`` shows.
 
     Raises:
         OSError: the driver cannot be reached, or does not answer.

@@ -43,6 +43,11 @@ def read() -> Settings | None:
     return decode(os.environ[VARIABLE])
 
 
+def encode(settings: Settings) -> str:
+    """Make one word of them, without any sign that a shell or a launcher would read."""
+    return base64.urlsafe_b64encode(json.dumps(settings._asdict()).encode()).decode()
+
+
 def decode(text: str) -> Settings:
     """Make settings of the variable's text; names that are not known here are left out."""
     told: dict[str, Any] = json.loads(base64.urlsafe_b64decode(text.encode()))

@@ -41,11 +41,12 @@ def read(cores: Sequence[int]) -> dict[str, Any] | None:
         return None
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     process_s = time.process_time()
+    ticks = sum(sum(map(int, stat(child)[11:15])) for child in _descendants(os.getpid()))  # and of their children that have ended
     return {
         "cores": list(cores),
         "busy_s": counted[0],
         "steal_s": counted[1],
-        "own_s": process_s + ended.ru_utime + ended.ru_stime + sum(map(_process_seconds, _descendants(os.getpid()))),
+        "own_s": process_s + ended.ru_utime + ended.ru_stime + ticks * TICK_S,
         "wall_s": time.monotonic(),
         "other_threads_s": process_s - time.thread_time(),
     }
@@ -105,8 +106,3 @@ def _descendants(pid: int) -> Iterator[int]:
     for child in children_from_tasks(pid):
         yield child
         yield from _descendants(child)
-
-
-def _process_seconds(pid: int) -> float:
-    """User and system time of a process and of its children that have ended; 0 if it has ended itself."""
-    return sum(map(int, stat(pid)[11:15])) * TICK_S
