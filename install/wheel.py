@@ -32,6 +32,8 @@ CPU_ENVIRONMENT = {
     "HOROVOD_WITH_GLOO": "1",
     "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # CMake 4 refuses the bundled Gloo's older minimum
 }
+LEFT_OUT_BY_GCC_13 = "-include cstdint -include string"
+"""Horovod and its Gloo use both without including them. From GCC 13 on, other headers of its library no longer do it for them."""
 
 
 class BuildError(Exception):
@@ -126,6 +128,7 @@ def build_environment(operations: str, work: Path, *, targets: Sequence[str], pr
         **CPU_ENVIRONMENT,
         "PATH": f"{tools}{os.pathsep}{inherited.get('PATH', os.defpath)}",
         "MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}",
+        "CXXFLAGS": f"{inherited.get('CXXFLAGS', '')} {LEFT_OUT_BY_GCC_13}".strip(),
     }
     if operations != "nccl":
         return environment

@@ -266,7 +266,7 @@ def _compared(comparison: Comparison) -> str:
 
 
 def _ranks(ranks: int, hosts: int, device: str, *, drawn: str) -> str:
-    kind = "GPU" if device.startswith("cuda") else "CPU"
+    kind = "CPU" if device == "cpu" else "GPU"  # of which the device is the name
     return f"{count(ranks, 'rank')} on {drawn}{count(hosts, 'host')} ({kind})" if hosts else count(ranks, "rank")
 
 

@@ -124,6 +124,13 @@ def test_an_idle_interface_has_no_figures(shown):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("device", "kind"), [("cpu", "CPU"), ("NVIDIA H100 80GB HBM3", "GPU")])
+def test_what_was_compared_says_on_which_kind_of_device(shown, device, kind):
+    found, _ = shown["decided"]
+    assert f"host ({kind})" in first_screen(found.model_copy(update={"device": device})).compared
+
+
+@pytest.mark.slow
 def test_a_host_whose_counters_do_not_move_has_a_row(shown):
     """Two readings within one tick of its clock: the share of its cores is not known."""
     host = MachineFigures(host="a", busy_cores=math.nan, core_shares=[], memory_used_bytes=1, memory_bytes=2, network={})
