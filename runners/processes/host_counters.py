@@ -1,7 +1,7 @@
 """What is counted on this host: CPU time of each core, memory, network interfaces, energy, GPUs.
 
 A supervisor reads it when the driver asks, between blocks. ``records.host_use`` makes of two readings what happened meanwhile.
-NVML is read through nvidia-ml-py where that is installed; this has never run beside a GPU.
+NVML is read through nvidia-ml-py where that is installed.
 """
 
 from __future__ import annotations
