@@ -10,6 +10,8 @@ HOROVOD_OPERATIONS ?= auto
 COMPUTE_CAPABILITIES ?=
 # Tests wait for processes as long as they compute, so one more than two cores; those that make a lab share a worker.
 WORKERS ?= 3
+# Unit tests only compute.
+QUICK_WORKERS ?= 2
 # commit: a fifth of the costly tests, another fifth for each commit. all: every test and every case.
 DRAW ?= commit
 # More arguments for pytest, such as PYTEST_ARGS="tests/unit -x".
@@ -29,6 +31,9 @@ NO_HOROVOD := grep -qs '"status": "missing"' $(HOROVOD_STATE)
 UV := $(BIN)/uv --quiet --no-progress
 BUILD_HOROVOD := $(BIN)/python -m install.build_horovod --operations $(HOROVOD_OPERATIONS) --compute-capabilities '$(COMPUTE_CAPABILITIES)'
 INSTALL_SOURCES := $(filter-out install/__init__.py,$(wildcard install/*.py))
+
+# Images for Python often set it, and then every process here compiles the sources anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup compare quick test check docs picture versions format clean
@@ -53,7 +58,7 @@ compare: setup ## compare Horovod and DDP on this machine (PLAN=plans/local.yaml
 	@$(BIN)/ringside compare $(PLAN) --available $(ARGS)
 
 quick: check ## run the checks and the unit tests that start no process and take no time
-	@$(BIN)/python -m pytest --numprocesses $(WORKERS) -m 'not process and not browser and not slow' tests/unit $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(QUICK_WORKERS) -m 'not process and not browser and not slow' tests/unit $(PYTEST_ARGS)
 
 test: check ## run the checks and the tests; skipped tests are listed with the reason
 	@RINGSIDE_DRAW=$(DRAW) $(BIN)/python -m pytest --numprocesses $(WORKERS) --no-loadscope-reorder $(PYTEST_ARGS)

@@ -24,6 +24,8 @@ from tests.kit.ratios import log_width
 from tests.kit.results_factory import Truth, make_launch
 from tests.unit.test_training_report import epochs, record
 
+pytestmark = pytest.mark.slow  # results of whole runs are composed
+
 DDP = Arm(backend="ddp", transport="gloo", launcher="torchrun")
 HVD = Arm(backend="horovod", transport="gloo", launcher="horovodrun")
 SLOWER = Truth(ratios={"horovod": 0.8}, launch_noise=0.02)
@@ -62,7 +64,6 @@ def compared(paths, **options) -> Comparison:
     return found
 
 
-@pytest.mark.slow
 def test_alternating_runs_are_paired_and_decided(tmp_path):
     found = compared(write_alternating(tmp_path))
     result = found.result("horovod")
@@ -94,7 +95,6 @@ def test_one_run_of_each_gives_a_ratio_and_no_verdict(tmp_path):
     assert "repeat each at least five times, alternating, or let 'ringside compare' interleave them" in found.findings[0]
 
 
-@pytest.mark.slow
 def test_undecided_runs_say_how_many_more_should_decide(tmp_path):
     result = compared(write_alternating(tmp_path, truth=Truth(ratios={"horovod": 0.97}, launch_noise=0.06))).result("horovod")
     assert result.verdict == "undecided"
@@ -119,7 +119,6 @@ def test_patterns_and_folders_above_are_searched(tmp_path):
     assert sorted(by_pattern) == sorted(by_parent)
 
 
-@pytest.mark.slow
 def test_arms_are_named_after_what_tells_them_apart(tmp_path):
     paths = [
         write_run(tmp_path / "a", DDP),
@@ -181,7 +180,6 @@ def test_launches_of_one_arm_must_agree_in_all_that_they_report(tmp_path):
         compared(paths)
 
 
-@pytest.mark.slow
 def test_several_world_sizes_are_the_points_of_a_study(tmp_path):
     paths = [
         write_run(tmp_path / f"{name}-{size}-{launch}", arm, minute=10 * size + 2 * launch + place, world_size=size)
@@ -226,7 +224,6 @@ def write_training(folder, arm, *, seed, right, **changes):
     return folder
 
 
-@pytest.mark.slow
 def test_trainings_to_the_end_are_compared_by_their_seeds(tmp_path):
     endings = {4: 196, 2: 198, 3: 197}
     single = Arm(backend="single")
