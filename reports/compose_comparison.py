@@ -153,7 +153,7 @@ def _cautions(
     plan = evidence.plan
     elsewhere, left = elsewhere_lines(manifest) if manifest else [], left_in_shell(plan, ordered)
     crowded = oversubscription_warning(max((record.ranks for record in evidence.records), key=len, default=[]))
-    remedies = page_fault_lines(arms, freed_memory=plan.freed_memory, are_scripts=plan.are_scripts)
+    remedies = page_fault_lines(arms, freed_memory=plan.freed_memory)
     said = [
         *told(left),
         load_sentence(summarise_load(evidence.readings)),

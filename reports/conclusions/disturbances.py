@@ -23,7 +23,7 @@ from typing import Any
 
 import pandas as pd
 
-from measurement.conditions.disturbing_variables import Disturbance, Library, disturbances
+from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY, Disturbance, Library, disturbances
 from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
 from reports.schema import GapFigures, LoadFigures, PageFaults, StallFigures
@@ -36,8 +36,6 @@ TIMES_MEDIAN = 2.0
 TIMES_DEVIATION = 10.0
 FEW = 10
 """With fewer stalls in all launches together, how often they come is not known well enough to found a verdict on them."""
-KEEPS_MEMORY = ("MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_")
-"""What ``freed_memory: keep`` sets."""
 TURN = ["launch", "arm", "turn"]
 SHARES = ["foreign_share", "steal_share", "other_threads_share"]
 THREADS = ["running_s", "runnable_s", "library_s"]
@@ -56,7 +54,7 @@ READINGS: dict[str, Any] = {
 def left_in_shell(plan: Plan, records: Sequence[LaunchRecord]) -> dict[str, list[Disturbance]]:
     """By arm, variables that its ranks had and that disturb; of what the plan sets only what is refused elsewhere."""
     found: dict[str, dict[str, Disturbance]] = {}
-    kept = {name for name in KEEPS_MEMORY if plan.freed_memory == "keep"}
+    kept = KEEP_FREED_MEMORY.keys() if plan.freed_memory == "keep" else ()
     for record in (one for one in records if one.role != "floor"):
         chosen = {*plan.environment, *record.environment, *kept}
         own = found.setdefault(record.arm, {})

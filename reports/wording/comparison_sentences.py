@@ -147,7 +147,7 @@ def _instead(result: RatioSummary) -> str:
 def _keep_memory(result: RatioSummary, arms: Sequence[ArmSummary], plan: Plan) -> str:
     """That keeping freed memory may help, where pages that steps fault in may be what makes launches differ."""
     is_between = result.between_share is not None and result.between_share >= MOST_BETWEEN
-    if plan.are_scripts or not is_between or not page_fault_lines(arms, freed_memory=plan.freed_memory):
+    if not is_between or not page_fault_lines(arms, freed_memory=plan.freed_memory):
         return ""
     return "; 'freed_memory: keep' may take less, but asks about trainings that keep their memory"
 

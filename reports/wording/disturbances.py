@@ -128,7 +128,7 @@ def load_lines(arms: Sequence[ArmSummary]) -> list[str]:
     return [f"Others took of the ranks' cores while the blocks ran: {said}"]
 
 
-def page_fault_lines(arms: Sequence[ArmSummary], *, freed_memory: str, are_scripts: bool = False) -> list[str]:
+def page_fault_lines(arms: Sequence[ArmSummary], *, freed_memory: str) -> list[str]:
     """That steps fault in pages, arm by arm, and what to do about it; none where they are few, or freed memory is kept.
 
     ``freed_memory``: the plan's.
@@ -138,11 +138,10 @@ def page_fault_lines(arms: Sequence[ArmSummary], *, freed_memory: str, are_scrip
     if freed_memory == "keep" or not matter:
         return []
     told = ", ".join(f"{name} {_by_launch(faults)}" for name, (faults, _) in found.items())
-    compare = "" if are_scripts else "; 'freed_memory: keep' in the plan compares those"
     return [
         f"Page faults per step, by launch, since malloc returns freed memory to the kernel: {told}. They cost time, and make "
         "launches differ. Trainings that keep freed memory (MALLOC_MMAP_MAX_=0, MALLOC_TRIM_THRESHOLD_=1099511627776) may be "
-        f"faster and vary less{compare}"
+        "faster and vary less; 'freed_memory: keep' in the plan, or --freed-memory keep, compares those"
     ]
 
 

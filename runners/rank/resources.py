@@ -16,6 +16,7 @@ from collections.abc import Mapping
 
 import psutil
 
+from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
 from measurement.probes.fingerprint import usable_cores
 from measurement.world import World
 from runners.probe.ringside_probe.machine.library_threads import own_threads
@@ -23,9 +24,6 @@ from runners.probe.ringside_probe.rank_supervisor import state
 
 BINDING_LAUNCHERS = ("mpirun", "mpiexec", "orte", "prte")
 """Beginnings of the names of processes that bind the ranks they start to cores, and are not bound themselves."""
-KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-"""Has glibc keep freed memory (mallopt(3)), in processes that are started with it: no allocation is a mapping of its own, and the
-heap is trimmed only above 1 TiB."""
 M_TRIM_THRESHOLD, M_MMAP_MAX, NEVER = -1, -4, -1
 """Numbers of these settings in glibc's malloc.h, for a process that runs already."""
 SET_BY_TORCHRUN = "1"

@@ -72,6 +72,7 @@ FLAGS: Sequence[Flag] = (
     _measurement("steps_per_launch", ("--steps",)),
     _measurement("until_decided", help="Add launches until the verdict is decided."),
     _measurement("max_minutes", help="With --until-decided: no new launch after this long."),
+    Flag(MEASURING, Plan, "freed_memory"),
     Flag(MEASURING, Plan, "seed", help="Seed of the order of starts and blocks, and of scripts with --seed-flag."),
     _scripts("seed_flag"),
     _scripts("same_start"),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from backends.horovod.options import WHILE_STOPPED_S
 from measurement.addresses import free_port
+from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
 from measurement.errors import PlanError, UnavailableError, about
 from measurement.plans.plan import Arm, Plan
 from measurement.probes.installed_mpi import OPEN_MPI, installed_mpi
@@ -96,7 +97,8 @@ class ScriptSetup(LaunchedArm):
         lines = on_hosts(line, [entry.host for entry in placement.hosts]) if several else [(HERE, line)]
         port = free_port_on_first(placement) if several else free_port()
         own |= {"MASTER_PORT": str(port)} if "MASTER_PORT" in self.inherited else {}
-        carried = {name: own[name] for name in (PYTHONPATH, PROBE, PADDING) if name in own} | {RUN_ID: start.run_id}
+        handed_on = (PYTHONPATH, PROBE, PADDING, *KEEP_FREED_MEMORY)
+        carried = {name: own[name] for name in handed_on if name in own} | {RUN_ID: start.run_id}
         return tuple(
             HostCommand(
                 host=host,
@@ -111,6 +113,7 @@ class ScriptSetup(LaunchedArm):
     def _variables(self, start: ScriptStart) -> dict[str, str]:
         """What a start adds to the environment."""
         chosen = self.plan.environment | self.arm.environment
+        freed = KEEP_FREED_MEMORY if self.plan.freed_memory == "keep" else {}
         threads = {} if self.plan.threads is None else {"OMP_NUM_THREADS": str(self.plan.threads)}
         users_path = chosen.get(PYTHONPATH, self.inherited.get(PYTHONPATH, ""))
         path = os.pathsep.join([str(PROBE_FOLDER), *([users_path] if users_path else [])])
@@ -120,7 +123,8 @@ class ScriptSetup(LaunchedArm):
         padding = {PADDING: "x" * start.padding_bytes} if start.padding_bytes else {}
         interface = interface_environment(self.plan.network_interface)
         waits = {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(WHILE_STOPPED_S)}
-        return waits | threads | interface | root | steps | self._mounts(start) | chosen | self._exported(padding) | probe | padding
+        usual = waits | freed | threads | interface | root | steps | self._mounts(start)
+        return usual | chosen | self._exported(freed | padding) | probe | padding
 
     def _told(self, start: ScriptStart) -> Settings:
         """What the probe is told."""
@@ -141,10 +145,10 @@ class ScriptSetup(LaunchedArm):
             **start.state,
         )
 
-    def _exported(self, padding: Mapping[str, str]) -> dict[str, str]:
+    def _exported(self, more: Mapping[str, str]) -> dict[str, str]:
         """An srun without ``--export`` follows this variable."""
         given = self.inherited.get("SLURM_EXPORT_ENV", "ALL")
-        return {} if "ALL" in given else {"SLURM_EXPORT_ENV": ",".join([given, PYTHONPATH, PROBE, RUN_ID, *padding])}
+        return {} if "ALL" in given else {"SLURM_EXPORT_ENV": ",".join([given, PYTHONPATH, PROBE, RUN_ID, *more])}
 
     def _mounts(self, start: ScriptStart) -> dict[str, str]:
         """An image sees the home folder, /tmp and the current folder; the probe may lie elsewhere."""

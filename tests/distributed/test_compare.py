@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
 from measurement.records.results import ResultsFolder
-from runners.rank.resources import KEEP_FREED_MEMORY
 from tests.conftest import FORKED, needs_horovod, ringside_here, write_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")

@@ -12,6 +12,7 @@ import sys
 import pytest
 import yaml
 
+from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
 from measurement.records.results import ResultsFolder
 from runners.cli import app
 from runners.driver.arm_processes import LAUNCHER_LOG
@@ -53,6 +54,7 @@ def compared(tmp_path_factory):
     """Horovod against DDP, which comes to its end after 26 steps: what was typed, what was said, and the folder."""
     out = tmp_path_factory.mktemp("scripts") / "out"
     typed = (HOROVODRUN, f"{TORCHRUN} --steps 26", "--name-a", "hvd", "--name-b", "ddp", "--launches", "1", "--steps", "12")
+    typed = (*typed, "--freed-memory", "keep")
     with no_process_stays():
         done = ab(*typed, "-o", out, MY_OWN="1")
     assert done.returncode == 0, done.stderr + done.stdout
@@ -67,6 +69,7 @@ def test_horovod_and_ddp_are_compared_as_they_are_typed(compared):
     for record in records.values():
         assert (record.backend, record.workload, record.world_size, record.sample_unit) == ("script", "script", 2, "samples")
         assert [rank.world_size for rank in record.ranks] == [2, 2]
+        assert all(rank.environment.items() >= KEEP_FREED_MEMORY.items() for rank in record.ranks)
         assert sum(block.steps for block in record.blocks) == 12
         assert [len(script.steps) for script in record.scripts] == [5, 5]
         assert [script.configuration["optimizer.keeps_gradients"] for script in record.scripts] == [False, False]

@@ -12,10 +12,10 @@ import pytest
 import typer
 
 from measurement.addresses import free_port
+from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
 from measurement.probes.fingerprint import core_count, usable_cores
 from measurement.records.results import ResultsFolder
 from reports.schema import Comparison
-from runners.rank.resources import KEEP_FREED_MEMORY
 from runners.standalone.command import command_line
 from tests.conftest import REPOSITORY, needs_horovod, ringside_here, run_here
 from tests.kit.commands import HOROVODRUN_HVD, MPIRUN, SHORT, TORCHRUN_DDP, run, warm
