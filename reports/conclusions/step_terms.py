@@ -18,6 +18,9 @@ The typical rank is the one in the middle by its mean over all launches, the low
 late rank of two takes would be overhead, and only the other half imbalance. Its floor is that of the same rank, so that a slow core
 is in both.
 
+One rank exchanges with nobody: there S - L is what the library's calls and copies cost, so it is overhead, or without a floor
+computing.
+
 That they add up proves nothing, since it follows from the definitions; that a planted cause moves its own term does.
 """
 
@@ -139,13 +142,17 @@ def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
         compute, overhead = _of_typical_rank(computing), pd.Series(np.nan, index=computing.index)
     alike = compute + own["data_wait_s"] + overhead.fillna(0.0)
     longest = by_rank["step_s"].max(axis="columns")
+    exchange, imbalance = step - slowest, slowest - alike
+    if len(by_rank["step_s"].columns) == 1:
+        calls, exchange = exchange, 0.0 * exchange
+        compute, overhead = compute + calls.where(overhead.isna(), 0.0), overhead + calls
     return pd.DataFrame(
         {
             "compute": compute,
             "data_wait": own["data_wait_s"],
             "library_overhead": overhead,
-            "imbalance": slowest - alike,
-            "exposed_exchange": step - slowest,
+            "imbalance": imbalance,
+            "exposed_exchange": exchange,
             "step": step,
             "persistent": longest - alike,
             "sync_data_wait": exchanged["data_wait_s"].mean(axis="columns"),

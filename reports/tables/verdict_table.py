@@ -64,7 +64,7 @@ def arm_entries(arm: ArmSummary, result: RatioSummary | None) -> dict[str, Entry
         "ratio": Entry(text=ratio(result.throughput_ratio) if result else "1" if is_baseline and speed else ""),
         "interval": Entry(text=interval(result) if result else ""),
         "verdict": Entry(text="" if kind == "plain" else kind, kind=kind),
-        "exposed": Entry(text=exposed(arm.exposed_exchange_s)),
+        "exposed": Entry(text=exposed(arm.exposed_exchange_s) if arm.world_size > 1 else "not tested"),
     }
 
 

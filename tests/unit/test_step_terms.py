@@ -66,6 +66,14 @@ def test_terms_are_those_of_the_definition_by_hand():
     assert (alone["compute"], pd.isna(alone["library_overhead"])) == (6.0, True)
 
 
+def test_one_rank_exchanges_nothing_and_what_its_calls_cost_is_the_librarys():
+    arm = steps_by_hand([("sync", 0, 0, 0, 1.0, 10.0), ("local", 0, 1, 0, 1.0, 8.0)])
+    found = terms_by_launch(arm, steps_by_hand([("local", 0, 2, 0, 1.0, 7.0)])).loc[0]
+    assert found[list(TERMS)].tolist() == [6.0, 1.0, 3.0, 0.0, 0.0]
+    alone = terms_by_launch(arm, None).loc[0]
+    assert (alone["compute"], alone["exposed_exchange"], pd.isna(alone["library_overhead"])) == (9.0, 0.0, True)
+
+
 def test_what_one_rank_takes_longer_is_imbalance_and_what_all_take_is_overhead():
     def terms(*local_s):
         arm = [("sync", rank, 0, 0, 0.0, 12.0) for rank in (0, 1)]
