@@ -4,7 +4,7 @@ PLAN ?= plans/local.yaml
 # More arguments for ringside compare, such as ARGS="-o results/mine".
 ARGS ?=
 PYTHON ?= python3
-# auto: GPU operations over NCCL where a CUDA toolkit and a GPU are present, else CPU. Or: cpu, nccl; nccl downloads a missing nvcc.
+# auto: GPU operations over NCCL where a GPU is present, else CPU. Or: cpu, nccl. A missing nvcc is downloaded for the build.
 HOROVOD_OPERATIONS ?= auto
 # GPUs to compile for, such as 80,90 on a login node without one. Empty: those of this machine.
 COMPUTE_CAPABILITIES ?=

@@ -53,8 +53,7 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         "--operations",
         choices=toolchain.OPERATIONS,
         default="auto",
-        help="cpu, nccl (GPU operations; a missing nvcc is downloaded for the build), or auto: nccl where a CUDA toolkit and a "
-        "GPU are present (default)",
+        help="cpu, nccl (GPU operations; a missing nvcc is downloaded for the build), or auto: nccl where a GPU is (default)",
     )
     parser.add_argument(
         "--compute-capabilities",
@@ -84,7 +83,7 @@ def choose_operations(asked: str) -> str:
     """Choose a CPU or an NCCL build from what this machine has."""
     return toolchain.choose_operations(
         asked,
-        has_toolkit=toolchain.find_cuda_toolkit() is not None or (asked == "nccl" and bool(cuda_wheels.torch_cuda_release())),
+        has_toolkit=toolchain.find_cuda_toolkit() is not None or bool(cuda_wheels.torch_cuda_release()),
         has_gpu=bool(toolchain.gpu_compute_capabilities()),
         has_nccl=toolchain.nccl_home() is not None,
     )

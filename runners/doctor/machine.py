@@ -1,4 +1,4 @@
-"""What the doctor finds on this machine: launchers, GPUs, cores and memory, compiler, the programs that tests need."""
+"""What the doctor finds on this machine: launchers, cores and memory, compiler, the programs that tests need."""
 
 import os
 import pwd
@@ -33,18 +33,6 @@ def as_root_finding() -> Finding:
     remedy = f"for commands of your own: export {' '.join(f'{name}=1' for name in missing)}" if missing else ""
     detail = "refused by Open MPI, but under ringside compare" if missing else "allowed"
     return finding("launchers", "mpirun as root", detail, remedy)
-
-
-def gpu_findings() -> list[Finding]:
-    """GPUs, their driver and a CUDA toolkit; a machine without GPUs is in order."""
-    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
-    gpus = (toolchain.output_of(query) or "").splitlines()
-    toolkit = toolchain.find_cuda_toolkit()
-    remedy = "" if toolkit or not gpus else "Horovod on GPUs is compiled with nvcc: install the CUDA toolkit, then make setup"
-    return [
-        finding("gpu", "GPUs", "; ".join(gpus) or "none (comparisons run on the CPU)"),
-        finding("gpu", "CUDA toolkit", f"{toolkit.version} ({toolkit.home})" if toolkit else "none", remedy),
-    ]
 
 
 def host_findings() -> list[Finding]:

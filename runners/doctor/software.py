@@ -32,6 +32,7 @@ print(json.dumps({
     "version": torch.__version__, "cuda": torch.version.cuda, "available": dist.is_available(),
     "gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available(),
     "nccl_version": ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else None,
+    "archs": torch._C._cuda_getArchFlags().split() if hasattr(torch._C, "_cuda_getArchFlags") else [],
     "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else [],
 }))
 """
@@ -122,7 +123,7 @@ def horovod_findings() -> list[Finding]:
     rebuild = "" if len(controllers) == 2 else f"rebuild it: make clean, then {SETUP}"
     gpu = f"NCCL (built with {answer['nccl']})" if answer["nccl"] else "none: CPU build"
     wanting = toolchain.gpu_compute_capabilities() and not answer["nccl"]
-    remedy = "install a CUDA toolkit (nvcc), then: make clean setup HOROVOD_OPERATIONS=nccl" if wanting else ""
+    remedy = "make clean setup HOROVOD_OPERATIONS=nccl, which fetches nvcc where it is missing" if wanting else ""
     return [
         finding("horovod", "horovod", answer["version"]),
         finding("horovod", "controllers", ", ".join(controllers) or "none", rebuild),
