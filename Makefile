@@ -36,7 +36,7 @@ INSTALL_SOURCES := $(filter-out install/__init__.py,$(wildcard install/*.py))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compare quick test check docs picture versions format clean
+.PHONY: help setup compare quick test gpu check docs picture versions format clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf 'make %-9s %s\n' "$$name" "$$text"; done
@@ -62,6 +62,12 @@ quick: check ## run the checks and the unit tests that start no process and take
 
 test: check ## run the checks and the tests; skipped tests are listed with the reason
 	@RINGSIDE_DRAW=$(DRAW) $(BIN)/python -m pytest --numprocesses $(WORKERS) --no-loadscope-reorder $(PYTEST_ARGS)
+
+gpu: ## try everything on this machine's GPUs, and pack what came out: ten minutes
+	@command -v nvidia-smi >/dev/null || { echo "make gpu: there is no nvidia-smi, so no GPU's driver, here" >&2; exit 2; }
+	@$(MAKE) --no-print-directory setup HOROVOD_OPERATIONS=nccl
+	@$(BIN)/python -m install.build_horovod --operations nccl --compute-capabilities '$(COMPUTE_CAPABILITIES)'
+	@$(BIN)/python benchmarks/gpu_proof.py $(ARGS)
 
 check: setup ## lint, formatting, types
 	@$(BIN)/ruff check .

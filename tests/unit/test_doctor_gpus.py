@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+import tarfile
+
 import pytest
 
+from benchmarks.gpu_proof import IDENTIFIERS
 from install import toolchain
 from runners.doctor.gpus import cards, cards_without_driver, driver_finding, kernels_finding, mode_findings, read_machine
 from runners.doctor.gpus import gpu_findings as all_findings
 from tests.conftest import REPOSITORY
+from tests.kit.commands import run
 
 ANSWER = (REPOSITORY / "tests" / "data" / "gpu" / "nvidia-smi.xml").read_text(encoding="utf-8")
 
@@ -108,3 +113,25 @@ def test_the_whole_answer_of_a_machine_whose_driver_answers(tmp_path, monkeypatc
     assert list(found)[:4] == ["GPUs", "driver", "capabilities", "CUDA toolkit"]
     assert found["GPUs"].detail.startswith("1 x NVIDIA H100")
     assert not found["CUDA toolkit"].remedy, "nvcc is fetched for the build"
+
+
+@pytest.mark.costly
+@pytest.mark.process
+def test_the_proof_goes_on_after_a_failure_and_packs_what_came_out(tmp_path):
+    """Its own logic, on the CPU. Unable to write, the loaders' check fails."""
+    folder = tmp_path / "proof"
+    (folder / "input").mkdir(parents=True)
+    (folder / "input" / "results").write_text("in the way")
+    command = [sys.executable, "benchmarks/gpu_proof.py", "--device", "cpu", "--output", folder, "--only", "input", "doctor"]
+    done = run(*command, PYTHONPATH=str(REPOSITORY))
+    assert done.returncode == 1, done.stderr
+    doctor, loaders = (folder / "checks.md").read_text().splitlines()
+    assert doctor.startswith("- doctor: ok; not run on a GPU")
+    assert loaders.startswith("- input: exit code 1: ringside: ")
+    with tarfile.open(tmp_path / "proof.tar.gz") as packed:
+        assert {"proof/checks.md", "proof/packages.txt", "proof/doctor/output.txt"} <= set(packed.getnames())
+
+
+def test_identifiers_of_cards_stay_at_home():
+    told = "<serial>165</serial><uuid>GPU-1f</uuid><pdi>0x4</pdi><gpu_part_number>2330</gpu_part_number><mode>Default</mode>"
+    assert IDENTIFIERS.sub(r"<\1/>", told) == "<serial/><uuid/><pdi/><gpu_part_number/><mode>Default</mode>"
