@@ -10,6 +10,7 @@ from typing import Literal
 from measurement.plans.plan import Plan
 from reports.conclusions.cases import VERDICTS, Outcome, count_verdicts
 from reports.conclusions.verdict import LONGEST, is_atypical
+from reports.estimate import Estimate
 from reports.schema import ArmSummary, RatioSummary
 from reports.statistics.budget import FEWEST_ALONE
 from reports.statistics.interim_analyses import error_share
@@ -24,7 +25,18 @@ from reports.wording.disturbances import (
     stall_lines,
     straggler_lines,
 )
-from reports.wording.formatting import apart, bounds_text, count, interval, listed, one_sided_percent, percent, ratio
+from reports.wording.formatting import (
+    apart,
+    bounds_text,
+    count,
+    interval,
+    listed,
+    milliseconds,
+    one_sided_percent,
+    percent,
+    ratio,
+    with_interval,
+)
 from reports.wording.method import run_lines
 
 WIDE = 1.5
@@ -57,6 +69,17 @@ def fastest_sentence(leaders: Sequence[str], plan: Plan) -> list[str]:
     if len(leaders) == 1:
         return [f"Fastest: {leaders[0]}, shown against every other arm measured"]
     return [f"Fastest: {listed(leaders)} are tied"]
+
+
+def input_sentence(arms: Sequence[ArmSummary]) -> list[str]:
+    """What the input takes under each library, where the plan has arms with synthetic input, too."""
+    said = [f"{_input_words(arm.input_share, arm)} under {arm.name}" for arm in arms if arm.input_share]
+    return [f"Input takes {listed(said)}"] if said else []
+
+
+def _input_words(taken: Estimate, arm: ArmSummary) -> str:
+    step = f", {milliseconds(taken.value * arm.step_terms_s.step.value)} ms," if arm.step_terms_s else ""
+    return f"{with_interval(taken, '{:.1%}'.format)} of a step{step}"
 
 
 def _findings_by_case(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: Plan) -> list[str]:

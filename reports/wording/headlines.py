@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from reports.conclusions.cases import VERDICTS, count_verdicts
 from reports.schema import ArmSummary, Comparison, RatioSummary
-from reports.wording.comparison_sentences import counts_words, in_order
+from reports.wording.comparison_sentences import counts_words, in_order, input_sentence
 from reports.wording.formatting import about, listed, percent
 from reports.wording.training_sentences import training_clauses
 
@@ -57,6 +57,9 @@ def _clauses(comparison: Comparison) -> list[str]:
     bad = [arm for arm in arms if arm.status in BAD]
     timed = [result for result in in_order(comparison.candidates, comparison.question) if result.throughput_ratio is not None]
     if not timed:
+        taken = input_sentence([arm.model_copy(update={"step_terms_s": None}) for arm in arms])
+        if taken and not bad:
+            return taken
         alike = {arm.status for arm in bad}
         if len(bad) == len(arms):
             return [f"No comparison: all arms are {bad[0].status if len(alike) == 1 else 'failed or wrong'}"]

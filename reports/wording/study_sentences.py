@@ -82,13 +82,21 @@ def _lead(who: Sequence[str], plan: Plan) -> str:
 
 def findings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
     """One sentence per candidate on its verdicts, then on each arm: how it scales, how long it trains, what the links cost it."""
-    candidates = [name for name in plan.arms if name != plan.baseline]
+    candidates = [name for name, role in plan.roles().items() if role == "candidate"]
     said = [verdicts_sentence(points, name, plan.baseline) for name in candidates]
     said += [sentence for name in plan.arms if (sentence := scaling_sentence(points, name))]
+    said += [sentence for name in plan.arms if (sentence := input_sentence(points, name))]
     said += [sentence for name in plan.arms if (sentence := training_sentence(points, name, plan))]
     if is_about_links(points):
         said += [sentence for name in plan.arms if (sentence := exposed_sentence(points, name))]
     return said
+
+
+def input_sentence(points: Sequence[StudyPoint], name: str) -> str | None:
+    """What the arm's input takes at each point; None where no point has it with synthetic input, too."""
+    told = [(label(points, point), point.arm(name).input_share) for point in sorted_points(points)]
+    said = [f"{with_interval(taken, '{:.1%}'.format)} at {where}" for where, taken in told if taken]
+    return f"Input takes of {name}'s step: {'; '.join(said)}" if said else None
 
 
 def verdicts_sentence(points: Sequence[StudyPoint], name: str, baseline: str) -> str:

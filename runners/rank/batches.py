@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -28,6 +29,10 @@ class Batches(Iterator[Any]):
         )
         self.restarts = 0
         """How often they ended and were begun anew."""
+
+    def repeat(self, count: int) -> None:
+        """Load the next batches, and give these again and again. Their loader ends, so that it takes no core."""
+        self._batches = itertools.cycle([next(self) for _ in range(count)])
 
     def __next__(self) -> Any:
         """Return the next batch; raises a ``PlanError`` where there is none at all."""
