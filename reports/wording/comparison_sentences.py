@@ -64,10 +64,12 @@ def in_order(candidates: Sequence[RatioSummary], asked: Sequence[str]) -> list[R
 
 def fastest_sentence(leaders: Sequence[str], plan: Plan) -> list[str]:
     """Which arm is fastest, or which are tied; nothing where one candidate's finding says it already."""
-    if len(plan.arms) < 3 or not leaders:
+    rivals = [name for name, role in plan.roles().items() if role in ("baseline", "candidate")]
+    if len(rivals) < 3 or not leaders:
         return []
     if len(leaders) == 1:
-        return [f"Fastest: {leaders[0]}, shown against every other arm measured"]
+        alike = "" if len(rivals) == len(plan.arms) else f" with {plan.arms[plan.baseline].input} input"
+        return [f"Fastest: {leaders[0]}, shown against every other arm{alike} measured"]
     return [f"Fastest: {listed(leaders)} are tied"]
 
 

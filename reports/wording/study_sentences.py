@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from measurement.plans.plan import Plan
 from reports.conclusions.study_conclusions import ScalingBase, is_about_links, leaders, sorted_points, units
+from reports.estimate import Estimate
 from reports.schema import ArmSummary
 from reports.study_schema import Study, StudyPoint
 from reports.wording.cautions import CAUTIONS
@@ -56,9 +57,10 @@ def headline(points: Sequence[StudyPoint], plan: Plan) -> str:
     partly = {arm.name for point in points for arm in point.arms if arm.status == "not at this point"}
     told = [(label(points, point), leaders(point, without=partly)) for point in sorted_points(points)]
     known = [(where, who) for where, who in told if who]
+    taken = [clause for name in plan.arms if (clause := _input_clause(points, name))]
     if not known:
         scaled = [sentence for name in plan.arms if (sentence := scaling_sentence(points, name, brief=True))]
-        return scaled[0] if scaled else "Nothing could be compared at any point"
+        return fitting([scaled[0], *taken]) if scaled else "Nothing could be compared at any point"
     leads = {place: _lead(who, plan) for place, who in known}
     where = {lead: [place for place in leads if leads[place] == lead] for lead in dict.fromkeys(leads.values())}
     alone = [(place, who[0]) for place, who in known if len(who) == 1]
@@ -69,7 +71,7 @@ def headline(points: Sequence[StudyPoint], plan: Plan) -> str:
         numbers = [f"{len(places)}" for places in where.values()]
         numbers[0] += f" of {len(known)} points"
         said = [f"{lead} at {number}" for lead, number in zip(where, numbers, strict=True)]
-    sentence = fitting([*said, *winners])
+    sentence = fitting([*said, *winners, *taken])
     return sentence if sentence.startswith(tuple(plan.arms)) else sentence[0].upper() + sentence[1:]
 
 
@@ -94,9 +96,19 @@ def findings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
 
 def input_sentence(points: Sequence[StudyPoint], name: str) -> str | None:
     """What the arm's input takes at each point; None where no point has it with synthetic input, too."""
+    said = [f"{with_interval(taken, '{:.1%}'.format)} at {where}" for where, taken in _input_shares(points, name)]
+    return f"Share of {name}'s step that its input takes: {'; '.join(said)}" if said else None
+
+
+def _input_clause(points: Sequence[StudyPoint], name: str) -> str | None:
+    """The same in brief: at the first point and at the last at which it is shown."""
+    shown = [f"{taken.value:.0%} at {where}" for where, taken in _input_shares(points, name) if taken.excludes(0.0)]
+    return f"input takes of {name}'s step {listed(dict.fromkeys((shown[0], shown[-1])))}" if shown else None
+
+
+def _input_shares(points: Sequence[StudyPoint], name: str) -> list[tuple[str, Estimate]]:
     told = [(label(points, point), point.arm(name).input_share) for point in sorted_points(points)]
-    said = [f"{with_interval(taken, '{:.1%}'.format)} at {where}" for where, taken in told if taken]
-    return f"Input takes of {name}'s step: {'; '.join(said)}" if said else None
+    return [(where, taken) for where, taken in told if taken]
 
 
 def verdicts_sentence(points: Sequence[StudyPoint], name: str, baseline: str) -> str:
