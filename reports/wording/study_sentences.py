@@ -103,7 +103,7 @@ def input_sentence(points: Sequence[StudyPoint], name: str) -> str | None:
 def _input_clause(points: Sequence[StudyPoint], name: str) -> str | None:
     """The same in brief: at the first point and at the last at which it is shown."""
     shown = [f"{taken.value:.0%} at {where}" for where, taken in _input_shares(points, name) if taken.excludes(0.0)]
-    return f"input takes of {name}'s step {listed(dict.fromkeys((shown[0], shown[-1])))}" if shown else None
+    return f"input takes of {name}'s step {listed(list(dict.fromkeys((shown[0], shown[-1]))))}" if shown else None
 
 
 def _input_shares(points: Sequence[StudyPoint], name: str) -> list[tuple[str, Estimate]]:
