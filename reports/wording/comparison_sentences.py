@@ -75,13 +75,16 @@ def fastest_sentence(leaders: Sequence[str], plan: Plan) -> list[str]:
 
 def input_sentence(arms: Sequence[ArmSummary]) -> list[str]:
     """What the input takes under each library, where the plan has arms with synthetic input, too."""
-    said = [f"{_input_words(arm.input_share, arm)} under {arm.name}" for arm in arms if arm.input_share]
+    said = []
+    for taken, arm in ((arm.input_share, arm) for arm in arms if arm.input_share):
+        step = f", {milliseconds(taken.value * arm.step_terms_s.step.value)} ms," if arm.step_terms_s else ""
+        said.append(f"{input_words(taken)} of a step{step} under {arm.name}")
     return [f"Input takes {listed(said)}"] if said else []
 
 
-def _input_words(taken: Estimate, arm: ArmSummary) -> str:
-    step = f", {milliseconds(taken.value * arm.step_terms_s.step.value)} ms," if arm.step_terms_s else ""
-    return f"{with_interval(taken, '{:.1%}'.format)} of a step{step}"
+def input_words(taken: Estimate) -> str:
+    """The share of a step that input takes; an interval from few launches may reach far below 0."""
+    return with_interval(taken, lambda share: "below -100%" if share < -1 else f"{share:.1%}")
 
 
 def _findings_by_case(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: Plan) -> list[str]:

@@ -11,7 +11,7 @@ from reports.estimate import Estimate
 from reports.schema import ArmSummary
 from reports.study_schema import Study, StudyPoint
 from reports.wording.cautions import CAUTIONS
-from reports.wording.comparison_sentences import chance_lines, first_line
+from reports.wording.comparison_sentences import chance_lines, first_line, input_words
 from reports.wording.formatting import count, listed, milliseconds, percent, seconds, with_interval
 from reports.wording.headlines import MOST_WORDS, fitting
 from reports.wording.method import run_lines
@@ -96,7 +96,7 @@ def findings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
 
 def input_sentence(points: Sequence[StudyPoint], name: str) -> str | None:
     """What the arm's input takes at each point; None where no point has it with synthetic input, too."""
-    said = [f"{with_interval(taken, '{:.1%}'.format)} at {where}" for where, taken in _input_shares(points, name)]
+    said = [f"{input_words(taken)} at {where}" for where, taken in _input_shares(points, name)]
     return f"Share of {name}'s step that its input takes: {'; '.join(said)}" if said else None
 
 
