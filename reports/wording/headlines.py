@@ -90,8 +90,9 @@ def _clauses(comparison: Comparison) -> list[str]:
 def _input_clauses(arms: Sequence[ArmSummary], names: Mapping[str, str]) -> list[str]:
     """What the input takes, where that is shown; nothing where no arm ran with synthetic input, too."""
     told = {names[arm.name]: arm.input_share for arm in arms if arm.input_share}
-    shown = [f"{taken.value:.0%} of the step under {name}" for name, taken in told.items() if taken.excludes(0.0)]
-    return [f"input takes {listed(shown)}" if shown else "input is not shown to cost anything"] if told else []
+    shown = [f"{taken.value:.0%} under {name}" for name, taken in told.items() if taken.excludes(0.0)]
+    said = listed(shown).replace(" under ", " of the step under ", 1)
+    return [f"input takes {said}" if shown else "input is not shown to cost anything"] if told else []
 
 
 def _group(result: RatioSummary) -> str:

@@ -57,7 +57,7 @@ def headline(points: Sequence[StudyPoint], plan: Plan) -> str:
     partly = {arm.name for point in points for arm in point.arms if arm.status == "not at this point"}
     told = [(label(points, point), leaders(point, without=partly)) for point in sorted_points(points)]
     known = [(where, who) for where, who in told if who]
-    taken = [clause for name in plan.arms if (clause := _input_clause(points, name))]
+    taken = [clause for clause in [_input_clause(points, plan.baseline)] if clause]
     if not known:
         scaled = [sentence for name in plan.arms if (sentence := scaling_sentence(points, name, brief=True))]
         return fitting([scaled[0], *taken]) if scaled else "Nothing could be compared at any point"
@@ -103,7 +103,8 @@ def input_sentence(points: Sequence[StudyPoint], name: str) -> str | None:
 def _input_clause(points: Sequence[StudyPoint], name: str) -> str | None:
     """The same in brief: at the first point and at the last at which it is shown."""
     shown = [f"{taken.value:.0%} at {where}" for where, taken in _input_shares(points, name) if taken.excludes(0.0)]
-    return f"input takes of {name}'s step {listed(list(dict.fromkeys((shown[0], shown[-1]))))}" if shown else None
+    said = listed(list(dict.fromkeys([*shown[:1], *shown[-1:]])))
+    return "input takes " + said.replace(" at ", f" of {name}'s step at ", 1) if shown else None
 
 
 def _input_shares(points: Sequence[StudyPoint], name: str) -> list[tuple[str, Estimate]]:
