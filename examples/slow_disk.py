@@ -37,7 +37,7 @@ class SlowDigits(SlowDisk, Digits):
     class Options(Digits.Options):
         """What a plan may set under ``workload_options``."""
 
-        reads_per_s: float = 8000.0
+        reads_per_s: float = 4000.0
         """Training images that all ranks together read in a second."""
 
 

@@ -92,7 +92,7 @@ def _input_clauses(arms: Sequence[ArmSummary], names: Mapping[str, str]) -> list
     told = {names[arm.name]: arm.input_share for arm in arms if arm.input_share}
     shown = [f"{taken.value:.0%} under {name}" for name, taken in told.items() if taken.excludes(0.0)]
     said = listed(shown).replace(" under ", " of the step under ", 1)
-    return [f"input takes {said}" if shown else "input is not shown to cost anything"] if told else []
+    return [f"input takes {said}" if shown else "no cost of the input is shown"] if told else []
 
 
 def _group(result: RatioSummary) -> str:
