@@ -98,8 +98,8 @@ class Arm(Section):
     workload_options: dict[str, Any] = {}
     """Options of this arm's workload, over the plan's."""
     input: Input = "real"
-    """What the batches are. ``real``: as the workload gives them. ``synthetic``: its first ones, repeated from memory. In a file,
-    ``input: [real, synthetic]`` beside ``arms`` gives every arm a second one, ``NAME-synthetic``, to show what the input costs."""
+    """``real``: batches as the workload gives them. ``synthetic``: its first eight, repeated from memory. In a file, it may stand
+    beside ``arms``, and ``[real, synthetic]`` makes a second arm, ``NAME-synthetic``: the report then says what the input costs."""
     command: str | None = None
     """Your own script, by the command that starts it, such as ``horovodrun -np 2 -H localhost:2 python train.py``. It runs
     unmodified."""

@@ -101,7 +101,7 @@ def input_sentence(points: Sequence[StudyPoint], name: str) -> str | None:
 
 
 def _input_clause(points: Sequence[StudyPoint], name: str) -> str | None:
-    """The same in brief: at the first point and at the last at which it is shown."""
+    """What it takes in brief, at the first point and the last point at which that is shown."""
     shown = [f"{taken.value:.0%} at {where}" for where, taken in _input_shares(points, name) if taken.excludes(0.0)]
     said = listed(list(dict.fromkeys([*shown[:1], *shown[-1:]])))
     return "input takes " + said.replace(" at ", f" of {name}'s step at ", 1) if shown else None
