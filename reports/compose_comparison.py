@@ -42,7 +42,7 @@ from reports.wording.comparison_sentences import (
     cross_check_lines,
     fastest_sentence,
     findings,
-    input_sentence,
+    input_sentences,
     ratio_note,
     warnings,
 )
@@ -135,7 +135,7 @@ def _answer(
     training: TrainingSummary | None,
 ) -> dict[str, Any]:
     """Fields of ``Comparison``: what came out, in sentences; of a training to the end its figures, too."""
-    said = [*findings(results, arms, plan), *fastest_sentence(leaders, plan), *input_sentence(arms)]
+    said = [*findings(results, arms, plan), *fastest_sentence(leaders, plan), *input_sentences(arms)]
     if training is None:
         return {"findings": said, "control": control_sentence(results)}
     noted = [arm.model_copy(update={"note": training_note(arm, training)}) for arm in training.arms]

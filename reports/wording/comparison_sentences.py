@@ -73,13 +73,14 @@ def fastest_sentence(leaders: Sequence[str], plan: Plan) -> list[str]:
     return [f"Fastest: {listed(leaders)} are tied"]
 
 
-def input_sentence(arms: Sequence[ArmSummary]) -> list[str]:
+def input_sentences(arms: Sequence[ArmSummary]) -> list[str]:
     """What the input takes under each library, where the plan has arms with synthetic input, too."""
     said = []
-    for taken, arm in ((arm.input_share, arm) for arm in arms if arm.input_share):
-        step = f", {milliseconds(taken.value * arm.step_terms_s.step.value)} ms," if arm.step_terms_s else ""
-        said.append(f"{input_words(taken)} of a step{step} under {arm.name}")
-    return [f"Input takes {listed(said)}"] if said else []
+    for taken, terms, name in ((arm.input_share, arm.step_terms_s, arm.name) for arm in arms if arm.input_share):
+        waits = f"; the wait for batches is {with_interval(terms.sync_data_wait, milliseconds)} ms" if terms else ""
+        took = f", {milliseconds(taken.value * terms.step.value)} ms" if terms else ""
+        said.append(f"Input takes {input_words(taken)} of a step under {name}{took}{waits}")
+    return said
 
 
 def input_words(taken: Estimate) -> str:

@@ -91,8 +91,10 @@ def _input_clauses(arms: Sequence[ArmSummary], names: Mapping[str, str]) -> list
     """What the input takes, where that is shown; nothing where no arm ran with synthetic input, too."""
     told = {names[arm.name]: arm.input_share for arm in arms if arm.input_share}
     shown = [f"{taken.value:.0%} under {name}" for name, taken in told.items() if taken.excludes(0.0)]
-    said = listed(shown).replace(" under ", " of the step under ", 1)
-    return [f"input takes {said}" if shown else "no cost of the input is shown"] if told else []
+    if shown:
+        return ["input takes " + listed(shown).replace(" under ", " of the step under ", 1)]
+    is_known = all(taken.bounds for taken in told.values())
+    return ["no cost of the input is shown" if is_known else "what the input costs is undecided"] if told else []
 
 
 def _group(result: RatioSummary) -> str:
