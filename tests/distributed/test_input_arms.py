@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from measurement.records.results import ResultsFolder
 from reports import conclude
-from tests.conftest import needs_horovod, no_process_stays, ringside_here, write_plan
-from tests.distributed.plugins import slow_data
+from tests.conftest import REPOSITORY, needs_horovod, no_process_stays, ringside_here, write_plan
 
 pytestmark = [needs_horovod, pytest.mark.costly]
 
-SAMPLES = 4
-DELAY_S = SAMPLES * slow_data.SECONDS
+SAMPLES, READS_PER_S = 4, 64.0
+DELAY_S = 2 * SAMPLES / READS_PER_S
 """Of each step, in the real arms."""
 
 
@@ -22,7 +19,8 @@ DELAY_S = SAMPLES * slow_data.SECONDS
 def measured(tmp_path_factory):
     root = tmp_path_factory.mktemp("input")
     arms = {"ddp": {"backend": "ddp", "transport": "gloo"}, "hvd": {"backend": "horovod", "transport": "gloo"}}
-    changes = {"workload": f"{Path(slow_data.__file__)}:SlowDigits", "local_batch_size": SAMPLES, "input": ["real", "synthetic"]}
+    changes = {"workload": f"{REPOSITORY}/examples/slow_disk.py:SlowDigits", "workload_options": {"reads_per_s": READS_PER_S}}
+    changes |= {"local_batch_size": SAMPLES, "input": ["real", "synthetic"]}
     with no_process_stays():
         plan = write_plan(root, arms=arms, measurement={"control": False, "launches": 2, "rounds": 2, "local_every": 0}, **changes)
         done = ringside_here("compare", plan, "-o", root / "out")

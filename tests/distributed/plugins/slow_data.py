@@ -1,9 +1,8 @@
-"""MNIST and digits from a slow disk: every sample takes its time. Named by path in plans."""
+"""MNIST from a slow disk: every sample takes its time. Named by path in plans."""
 
 import time
 
 from workloads.data.input import Transformed, length
-from workloads.digits import Digits
 from workloads.mnist import Mnist
 
 SECONDS = 0.03
@@ -25,13 +24,6 @@ class Slow(Transformed):
 
 class SlowMnist(Mnist):
     """Trains as ``mnist`` does."""
-
-    def read_training_set(self):
-        return Slow(super().read_training_set())
-
-
-class SlowDigits(Digits):
-    """Trains as ``digits`` does."""
 
     def read_training_set(self):
         return Slow(super().read_training_set())
