@@ -541,8 +541,7 @@ class Plan(Section):
     def input_pairs(self) -> dict[str, str]:
         """Arms with real input by name, each with the one that differs from it in nothing but synthetic input."""
         real = {name: arm.model_copy(update={"input": "synthetic"}) for name, arm in self.arms.items() if arm.input == "real"}
-        found = {name: next((other for other, arm in self.arms.items() if arm == like), None) for name, like in real.items()}
-        return {name: other for name, other in found.items() if other is not None}
+        return {name: other for name, like in real.items() for other, arm in self.arms.items() if arm == like}
 
     def asked_arms(self) -> list[str]:
         """The candidates that the plan's question is about, see ``question``."""

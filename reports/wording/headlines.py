@@ -57,7 +57,7 @@ def _clauses(comparison: Comparison) -> list[str]:
     bad = [arm for arm in arms if arm.status in BAD]
     timed = [result for result in in_order(comparison.candidates, comparison.question) if result.throughput_ratio is not None]
     if not timed:
-        taken = _input_clauses(arms, labels(arms))
+        taken = _input_clauses(comparison, labels(arms))
         if taken and not bad:
             return [taken[0][0].upper() + taken[0][1:]]
         alike = {arm.status for arm in bad}
@@ -83,18 +83,20 @@ def _clauses(comparison: Comparison) -> list[str]:
     if len(timed) == 1 and not groups.get("decided"):
         said = [_alone(timed[0], names, base, comparison)]
     first = said[0] if groups.get("decided") else said[0][0].upper() + said[0][1:]
-    taken = _input_clauses(arms, names)
+    taken = _input_clauses(comparison, names)
     return [first, *said[1:], *taken, *(f"{names[arm.name]} {BAD[arm.status]}" for arm in bad)]
 
 
-def _input_clauses(arms: Sequence[ArmSummary], names: Mapping[str, str]) -> list[str]:
+def _input_clauses(comparison: Comparison, names: Mapping[str, str]) -> list[str]:
     """What the input takes, where that is shown; nothing where no arm ran with synthetic input, too."""
-    told = {names[arm.name]: arm.input_share for arm in arms if arm.input_share}
+    told = {names[arm.name]: arm.input_share for arm in comparison.arms if arm.input_share}
     shown = [f"{taken.value:.0%} under {name}" for name, taken in told.items() if taken.excludes(0.0)]
-    if shown:
-        return ["input takes " + listed(shown).replace(" under ", " of the step under ", 1)]
-    is_known = all(taken.bounds for taken in told.values())
-    return ["no cost of the input is shown" if is_known else "what the input costs is undecided"] if told else []
+    if not told:
+        return []
+    if any(result.control_failed for result in comparison.results) or not all(taken.bounds for taken in told.values()):
+        return ["what the input costs is undecided"]
+    said = listed(shown).replace(" under ", " of the step under ", 1)
+    return [f"input takes {said}" if shown else "no cost of the input is shown"]
 
 
 def _group(result: RatioSummary) -> str:

@@ -22,6 +22,7 @@ from reports.conclusions.blocks import (
 from reports.conclusions.evidence import measured_minutes
 from reports.conclusions.steps import Steps, read_steps
 from reports.wording.disturbances import page_fault_lines, restart_lines
+from reports.wording.headlines import headline
 from tests.kit.results_factory import Truth, make_plan, write_results
 
 
@@ -174,6 +175,8 @@ def test_what_the_input_takes_is_recovered_and_is_no_verdict(with_inputs):
         f"; input takes {ddp} of the step under DDP and {hvd} under Horovod"
     )
     assert not any(line.startswith("Fastest") for line in both.findings), "one candidate's finding says it already"
+    failed = both.result("horovod-gloo").model_copy(update={"role": "control"})
+    assert headline(both.model_copy(update={"results": [*both.results, failed]})).endswith("; what the input costs is undecided")
     assert alone.results == [] and alone.headline.startswith("Input takes 50% of the step under DDP")
     figure = r"[0-9.]+ \([0-9.]+ to [0-9.]+\)"
     words = (
