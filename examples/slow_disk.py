@@ -2,36 +2,37 @@
 
 import time
 
-from workloads.data.input import Transformed
+from workloads.data.input import Augmented, Transformed
 from workloads.digits import Digits
 from workloads.imagenet import Imagenet
 
 
 class Disk(Transformed):
-    """Reads each sample in a time of its own."""
+    """Takes its time to read each sample."""
 
-    seconds = 0.0
-
-    def __init__(self, samples):
+    def __init__(self, samples, seconds):
         super().__init__(samples, lambda sample: sample)
+        self.seconds = seconds
 
     def __getitem__(self, index):
         time.sleep(self.seconds)
         return super().__getitem__(index)
 
 
-class SlowDisk:
-    """Mixed into a workload: its training set lies on such a disk."""
-
-    def read_training_set(self):
-        return Disk(super().read_training_set())
+class OnSlowDisk:
+    """Mixed into a workload: the samples that it trains on lie on such a disk."""
 
     def batches(self, *, rank, world_size, device):
-        self.training_set.seconds = world_size / self.options.reads_per_s
+        samples, seconds = self.read_training_set(), world_size / self.options.reads_per_s
+        if isinstance(samples, Augmented):  # what it draws for a sample, it draws after reading
+            samples.samples = Disk(samples.samples, seconds)
+        else:
+            samples = Disk(samples, seconds)
+        self.training_set = samples
         return super().batches(rank=rank, world_size=world_size, device=device)
 
 
-class SlowDigits(SlowDisk, Digits):
+class SlowDigits(OnSlowDisk, Digits):
     """``digits``, MNIST's small sister, which comes with Ringside."""
 
     class Options(Digits.Options):
@@ -41,7 +42,7 @@ class SlowDigits(SlowDisk, Digits):
         """Training images that all ranks together read in a second."""
 
 
-class SlowImagenet(SlowDisk, Imagenet):
+class SlowImagenet(OnSlowDisk, Imagenet):
     """``imagenet``: folders of JPEG files."""
 
     class Options(Imagenet.Options):
