@@ -90,13 +90,15 @@ def _clauses(comparison: Comparison) -> list[str]:
 def _input_clauses(comparison: Comparison, names: Mapping[str, str]) -> list[str]:
     """What the input takes, where that is shown; nothing where no arm ran with synthetic input, too."""
     told = {names[arm.name]: arm.input_share for arm in comparison.arms if arm.input_share}
-    shown = [f"{taken.value:.0%} under {name}" for name, taken in told.items() if taken.excludes(0.0)]
+    shown = {name: taken.value for name, taken in told.items() if taken.excludes(0.0)}
     if not told:
         return []
     if any(result.control_failed for result in comparison.results) or not all(taken.bounds for taken in told.values()):
         return ["what the input costs is undecided"]
-    said = listed(shown).replace(" under ", " of the step under ", 1)
-    return [f"input takes {said}" if shown else "no cost of the input is shown"]
+    if not shown:
+        return ["no cost of the input is shown"]
+    span = " to ".join(dict.fromkeys(f"{end(shown.values()):.0%}" for end in (min, max)))
+    return [f"input: {span} of step time" + ("" if len(shown) == len(told) else f" under {listed(list(shown))}")]
 
 
 def _group(result: RatioSummary) -> str:

@@ -105,8 +105,8 @@ def _input_clause(points: Sequence[StudyPoint], name: str) -> str | None:
     failed = {label(points, point) for point in points if any(result.control_failed for result in point.results)}
     told = {where: taken for where, taken in _input_shares(points, name) if where not in failed}
     shown = [f"{taken.value:.0%} at {where}" for where, taken in told.items() if taken.excludes(0.0)]
-    said = listed(list(dict.fromkeys([*shown[:1], *shown[-1:]])))
-    return "input takes " + said.replace(" at ", f" of {name}'s step at ", 1) if shown else None
+    said = ", ".join(dict.fromkeys([*shown[:1], *shown[-1:]]))
+    return "input: " + said.replace(" at ", f" of {name}'s step time at ", 1) if shown else None
 
 
 def _input_shares(points: Sequence[StudyPoint], name: str) -> list[tuple[str, Estimate]]:

@@ -171,13 +171,11 @@ def test_what_the_input_takes_is_recovered_and_is_no_verdict(with_inputs):
     assert all(share.ci_low < true < share.ci_high for share, true in zip(shares.values(), (0.5, 0.2), strict=True))
     assert [one.candidate for one in both.results] == both.fastest == ["horovod-gloo"]
     ddp, hvd = (f"{share.value:.0%}" for share in shares.values())
-    assert both.headline.startswith("Horovod is ") and both.headline.endswith(
-        f"; input takes {ddp} of the step under DDP and {hvd} under Horovod"
-    )
+    assert both.headline.startswith("Horovod is ") and both.headline.endswith(f"; input: {hvd} to {ddp} of step time")
     assert not any(line.startswith("Fastest") for line in both.findings), "one candidate's finding says it already"
     failed = both.result("horovod-gloo").model_copy(update={"role": "control"})
     assert headline(both.model_copy(update={"results": [*both.results, failed]})).endswith("; what the input costs is undecided")
-    assert alone.results == [] and alone.headline.startswith("Input takes 50% of the step under DDP")
+    assert alone.results == [] and alone.headline.startswith("Input: 50% of step time")
     figure = r"[0-9.]+ \([0-9.]+ to [0-9.]+\)"
     words = (
         rf"Input takes [0-9.]+% \([0-9.]+% to [0-9.]+%\) of a step under ddp-gloo, [0-9.]+ ms; the wait for batches is {figure} ms"
