@@ -22,17 +22,27 @@ class Batches(Iterator[Any]):
         """``seed``: their draws begin there and leave the process's generators alone; None: they draw from these."""
         begin = partial(workload.batches, rank=world.rank, world_size=world.world_size, device=device)
         self._begin = begin if seed is None else partial(OwnDraws(seed).iterate, begin)
-        self._batches = self._begin()
+        self._batches, self._workload = self._begin(), type(workload).__name__
         self._none = (
-            f"batches() of workload '{type(workload).__name__}' gave none to rank {world.rank} of {world.world_size}; "
+            f"batches() of workload '{self._workload}' gave none to rank {world.rank} of {world.world_size}; "
             f"give each rank one batch of local_batch_size {workload.local_batch_size} at least"
         )
         self.restarts = 0
         """How often they ended and were begun anew."""
 
     def repeat(self, count: int) -> None:
-        """Load the next batches, and give these again and again. Their loader ends, so that it takes no core."""
-        self._batches = itertools.cycle([next(self) for _ in range(count)])
+        """Load the next batches, and give these again and again. Their loader ends, so that it takes no core.
+
+        Raises:
+            PlanError: batches are iterators, which can be used once.
+        """
+        kept = [next(self) for _ in range(count)]
+        if any(isinstance(batch, Iterator) for batch in kept):
+            raise PlanError(
+                f"batches() of workload '{self._workload}' gives iterators, which end with their first use; give lists or tensors, "
+                "or leave input: synthetic out"
+            )
+        self._batches = itertools.cycle(kept)
 
     def __next__(self) -> Any:
         """Return the next batch; raises a ``PlanError`` where there is none at all."""

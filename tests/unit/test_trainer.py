@@ -134,7 +134,7 @@ def test_micro_batches_of_unequal_sizes_can_weigh_as_one_batch_would():
         assert torch.allclose(mine.grad, wanted.grad, rtol=1e-5, atol=1e-7)
 
 
-def test_synthetic_input_is_the_first_batches_again_and_again():
+def test_synthetic_input_is_the_first_batches_again_and_again(monkeypatch):
     """Of unequal sizes, three to a step, from a generator that then ends; the gate takes what real input gives."""
     job = Job(arm="single", backend="single", workload=f"{IDIOMS}:Uneven", local_batch_size=4, world_size=1, seed=1, device="cpu")
     jobs = [job.model_copy(update={"micro_steps": 3, "input": kind}) for kind in ("real", "synthetic")]
@@ -149,6 +149,9 @@ def test_synthetic_input_is_the_first_batches_again_and_again():
     ours, theirs = (run_gate(one, steps=1) for one in (trainer, real))
     assert ours.samples == theirs.samples
     assert [one.describe()["input"] for one in (real, trainer)] == ["real", "synthetic"]
+    monkeypatch.setattr(trainer.workload, "batches", lambda **_: map(iter, wanted))
+    with pytest.raises(PlanError, match="workload 'Uneven' gives iterators, which end with their first use"):
+        Batches(trainer.workload, trainer.world, trainer.device).repeat(2)
 
 
 @pytest.mark.parametrize("timed", [True, False])
