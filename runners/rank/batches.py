@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +12,7 @@ from measurement.errors import PlanError
 from measurement.world import World
 from workloads import Workload
 from workloads.optimizers import OwnDraws
+from workloads.tensors import leaves_in
 
 
 class Batches(Iterator[Any]):
@@ -42,7 +42,18 @@ class Batches(Iterator[Any]):
                 f"batches() of workload '{self._workload}' gives iterators, which end with their first use; give lists or tensors, "
                 "or leave input: synthetic out"
             )
-        self._batches = itertools.cycle(kept)
+        self._batches = self._again(kept)
+
+    def _again(self, kept: Sequence[Any]) -> Iterator[Any]:
+        """Yield batches in turn; raises a ``PlanError`` where a step has changed them."""
+        tensors = [leaf for batch in kept for _, leaf in leaves_in(batch) if isinstance(leaf, torch.Tensor)]
+        before = [tensor._version for tensor in tensors]
+        while [tensor._version for tensor in tensors] == before:
+            yield from kept
+        raise PlanError(
+            f"a step of workload '{self._workload}' changes its batch in place, which input: synthetic repeats; have compute_loss "
+            "change a copy, or leave input: synthetic out"
+        )
 
     def __next__(self) -> Any:
         """Return the next batch; raises a ``PlanError`` where there is none at all."""

@@ -149,6 +149,8 @@ def test_synthetic_input_is_the_first_batches_again_and_again(monkeypatch):
     ours, theirs = (run_gate(one, steps=1) for one in (trainer, real))
     assert ours.samples == theirs.samples
     assert [one.describe()["input"] for one in (real, trainer)] == ["real", "synthetic"]
+    with pytest.raises(PlanError, match="a step of workload 'Uneven' changes its batch in place, which input: synthetic repeats"):
+        all(batch[0].mul_(2) is not None for batch in trainer.batches)
     monkeypatch.setattr(trainer.workload, "batches", lambda **_: map(iter, wanted))
     with pytest.raises(PlanError, match="workload 'Uneven' gives iterators, which end with their first use"):
         Batches(trainer.workload, trainer.world, trainer.device).repeat(2)
