@@ -53,6 +53,7 @@ This page is made from the code by `python docs/generate.py`. These variables ch
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 FROM_HOSTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}], "default": None}
 VALUES_OF_VARIABLES = {"type": ["string", "number", "boolean"]}
+INPUTS = ["real", "synthetic"]
 
 
 def pages() -> dict[str, str]:
@@ -130,7 +131,7 @@ def _text(text: str) -> str:
 
 
 def plan_schema() -> str:
-    """Return the JSON schema of a plan's file, in which ``hostfile`` may stand for ``hosts``."""
+    """Return the JSON schema of a plan's file, in which ``hostfile`` may stand for ``hosts``, and ``input`` beside the arms."""
     schema = Plan.model_json_schema()
     places = [schema, schema["$defs"]["Point"]]
     for place in places:
@@ -139,6 +140,8 @@ def plan_schema() -> str:
         place["properties"]["hostfile"] = {"type": "string", "description": "A file that lists the hosts, in the place of hosts."}
     for place in (schema, schema["$defs"]["Arm"]):
         place["properties"]["environment"]["additionalProperties"] = VALUES_OF_VARIABLES
+        kinds = schema["$defs"]["Arm"]["properties"]["input"]
+        place["properties"]["input"] = {"enum": [*INPUTS, INPUTS], "description": kinds["description"]}
     schema["required"] = [name for name in schema["required"] if name != "world_size"]  # hosts or points may say it
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"

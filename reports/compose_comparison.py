@@ -20,7 +20,7 @@ from reports.conclusions.blocks import THROUGHPUT, columns
 from reports.conclusions.disturbances import left_in_shell, summarise_load
 from reports.conclusions.evidence import Evidence
 from reports.conclusions.machine import MACHINE_COLUMNS, machine_by_block
-from reports.conclusions.ratios import fastest, summarise_ratios
+from reports.conclusions.ratios import fastest, input_shares, summarise_ratios
 from reports.conclusions.steps import Steps
 from reports.conclusions.summaries import summarise_arms
 from reports.conclusions.training_results import summarise_training
@@ -42,6 +42,7 @@ from reports.wording.comparison_sentences import (
     cross_check_lines,
     fastest_sentence,
     findings,
+    input_sentences,
     ratio_note,
     warnings,
 )
@@ -86,7 +87,9 @@ def compare(
     counted = steps.by_iteration() if unit == ITERATIONS else steps
     evidence = Evidence.gather(plan, records, counted, host_use=host_use, error_share=share, unlike_work=unlike)
     traced = {trace.arm: traced_steps(trace) for trace in traces.arms} if traces else {}
-    arms = [_with_causes(arm, evidence, traced.get(arm.name, [])) for arm in summarise_arms(evidence)]
+    shares = input_shares(evidence)
+    known = [arm.model_copy(update={"input_share": shares.get(arm.name)}) for arm in summarise_arms(evidence)]
+    arms = [_with_causes(arm, evidence, traced.get(arm.name, [])) for arm in known]
     results = _results(evidence, arms)
     leaders, training = fastest(evidence, results), summarise_training(plan, evidence.records)
     found = Comparison(
@@ -132,7 +135,7 @@ def _answer(
     training: TrainingSummary | None,
 ) -> dict[str, Any]:
     """Fields of ``Comparison``: what came out, in sentences; of a training to the end its figures, too."""
-    said = [*findings(results, arms, plan), *fastest_sentence(leaders, plan)]
+    said = [*findings(results, arms, plan), *fastest_sentence(leaders, plan), *input_sentences(arms)]
     if training is None:
         return {"findings": said, "control": control_sentence(results)}
     noted = [arm.model_copy(update={"note": training_note(arm, training)}) for arm in training.arms]
@@ -181,7 +184,7 @@ def _with_causes(arm: ArmSummary, evidence: Evidence, steps: Sequence[TracedStep
 
 
 def _limit(evidence: Evidence, arms: Sequence[ArmSummary]) -> str | None:
-    shares = {arm.name: arm.step_shares for arm in arms if arm.step_shares and arm.role != "control"}
+    shares = {arm.name: arm.step_shares for arm in arms if arm.step_shares and arm.role in ("baseline", "candidate")}
     return limit_sentence(shares, hosts=len({host for record in evidence.records for host in record.hosts}))
 
 

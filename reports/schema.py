@@ -22,7 +22,7 @@ Term = Literal["compute", "data_wait", "library_overhead", "imbalance", "exposed
 """What a step is made of, see ``reports.conclusions.step_terms``."""
 Phase = Literal["data_wait", "forward", "backward", "optimizer"]
 """What a script's step is made of, as hooks see it; ``forward`` is all else, too."""
-Role = Literal["baseline", "control", "candidate"]
+Role = Literal["baseline", "control", "candidate", "other input"]
 Status = Literal["ok", "failed", "wrong", "timeout", "not measured", "not at this point"]
 """The last only in studies: an arm of one process, where there are more ranks."""
 
@@ -351,6 +351,8 @@ class ArmSummary(Stored):
     errors: list[ArmError] = []
     parity: ParityResult | None = None
     blocks: int = 0
+    input_share: Estimate | None = None
+    """What share of its step its input takes; null unless the arm also ran with synthetic input."""
     throughput_per_s: Estimate | None = None
     """All samples over the sum of the slowest rank's times of all synchronised blocks (``reports.conclusions.blocks``)."""
     step_time_s: dict[str, float] = {}

@@ -116,6 +116,7 @@ CONDITIONS = (
     _host("driver", driver_version, arms="equal", sessions="driver"),
     _host("cuda", cuda_version, sessions="driver"),
     Condition(field="backend", source="rank", arms="own"),
+    Condition(field="input", source="rank", arms="own"),
     Condition(field="kept_bytes", source="rank", arms="result"),
     Condition(field="environment", source="rank", arms="equal", parts={"OMP_NUM_THREADS": "as ranks"}),
     Condition(field="sources", source="rank", arms="equal", called="source", follows=OWN_WORK),

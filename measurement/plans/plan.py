@@ -13,7 +13,7 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from measurement.errors import quoted, unknown_name
-from measurement.plans.settings import LossScale, Precision, Section, SpeedSettings, TrainingSettings, parse_plan_rate
+from measurement.plans.settings import Input, LossScale, Precision, Section, SpeedSettings, TrainingSettings, parse_plan_rate
 
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 MOST_RANKS, MOST_RANKS_HERE = 1 << 16, 1 << 10
@@ -26,8 +26,8 @@ EVENTS = "tensorboard"
 """The report that is written while arms run."""
 FLOOR = "floor"
 """The name of the no-op backend's arm, which exchanges nothing."""
-ArmRole = Literal["baseline", "control", "candidate", "floor"]
-"""What an arm is for."""
+ArmRole = Literal["baseline", "control", "candidate", "other input", "floor"]
+"""What an arm is for. One of ``other input`` takes batches of another kind than the baseline's, and competes with no arm."""
 USUAL_LAUNCHES = 8
 """Launches that a budget of minutes makes room for. From fewer, Student's t makes intervals wide."""
 FIXED_LENGTH = ("launches", "seconds_per_launch", "steps_per_launch", "rounds")
@@ -97,6 +97,9 @@ class Arm(Section):
     """A workload of this arm's own. None: the plan's."""
     workload_options: dict[str, Any] = {}
     """Options of this arm's workload, over the plan's."""
+    input: Input = "real"
+    """``real``: batches as the workload gives them. ``synthetic``: its first eight, repeated from memory. In a file, it may stand
+    beside ``arms``, and ``[real, synthetic]`` makes a second arm, ``NAME-synthetic``: the report then says what the input costs."""
     command: str | None = None
     """Your own script, by the command that starts it, such as ``horovodrun -np 2 -H localhost:2 python train.py``. It runs
     unmodified."""
@@ -124,8 +127,9 @@ class Arm(Section):
         if not isinstance(content, dict):
             return content
         backend, command = content.get("backend"), content.get("command")
-        if command is not None and (content.get("workload") is not None or content.get("workload_options")):
-            raise ValueError("an arm by command brings its own work; leave workload and workload_options out")
+        own = [name for name in ("workload", "workload_options", "input") if content.get(name)]
+        if command is not None and own:
+            raise ValueError(f"an arm by command brings its own work; leave {' and '.join(own)} out")
         if command is not None and backend in (None, "", SCRIPT):
             return {**content, "backend": SCRIPT}
         if command is not None:
@@ -445,6 +449,8 @@ class Plan(Section):
         for setting, only in NOT_IN_TRAINING.items():
             if getattr(self.measurement, setting) != only:
                 raise ValueError(f"measurement.{setting} means nothing with training, whose blocks are epochs; leave it out")
+        if any(arm.input == "synthetic" for arm in self.arms.values()):
+            raise ValueError("input: synthetic repeats a few batches, of which no model learns; leave input or training out")
         if self.measurement.until_decided:
             raise ValueError("until_decided is for throughput, not for training; set measurement.launches, the number of seeds")
         return self
@@ -514,11 +520,14 @@ class Plan(Section):
         return measure.floor and measure.local_every > 0 and not is_blind
 
     def roles(self) -> dict[str, ArmRole]:
-        """Every arm of a launch with its role: the baseline, its control, the candidates, the no-op backend (the floor)."""
+        """Every arm of a launch with its role: the baseline, its control, the others, the no-op backend (the floor)."""
         control: dict[str, ArmRole] = {self.control_name: "control"} if self.measurement.control else {}
-        candidates: dict[str, ArmRole] = {name: "candidate" for name in self.arms if name != self.baseline}
+        ours = self.arms[self.baseline].input
+        others: dict[str, ArmRole] = {
+            name: "candidate" if arm.input == ours else "other input" for name, arm in self.arms.items() if name != self.baseline
+        }
         floor: dict[str, ArmRole] = {FLOOR: "floor"} if self.has_floor else {}
-        return {self.baseline: "baseline", **control, **candidates, **floor}
+        return {self.baseline: "baseline", **control, **others, **floor}
 
     def role(self, arm: str) -> ArmRole:
         """What an arm of ``roles`` is for."""
@@ -528,6 +537,11 @@ class Plan(Section):
         """The arms that are compared, in the order of ``roles``: all but the no-op backend (the floor)."""
         compared = [name for name, role in self.roles().items() if role != "floor"]
         return {name: self.arms.get(name, self.arms[self.baseline]) for name in compared}
+
+    def input_pairs(self) -> dict[str, str]:
+        """Arms with real input by name, each with the one that differs from it in nothing but synthetic input."""
+        real = {name: arm.model_copy(update={"input": "synthetic"}) for name, arm in self.arms.items() if arm.input == "real"}
+        return {name: other for name, like in real.items() for other, arm in self.arms.items() if arm == like}
 
     def asked_arms(self) -> list[str]:
         """The candidates that the plan's question is about, see ``question``."""

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr
 
-from measurement.plans.settings import EpochRecord
+from measurement.plans.settings import EpochRecord, Input
 from measurement.records.block_steps import BlockSteps
 from measurement.records.host_use import HostUse
 from measurement.records.script_report import ScriptReport
@@ -73,6 +73,7 @@ class RankReport(Written):
     micro_steps: int
     optimizer: dict[str, Any] = {}
     """Class and hyperparameters of the optimizer as wrapped, learning rate included."""
+    input: Input = "real"
     backend: dict[str, Any] = {}
     """``Backend.describe()``: versions, controller, transport, bucket or fusion sizes really in force."""
     model: dict[str, Any] = {}
@@ -339,7 +340,7 @@ class LaunchRecord(Written):
     plan_digest: str
     launch: int
     arm: str
-    role: Literal["baseline", "control", "candidate", "floor"]
+    role: Literal["baseline", "control", "candidate", "other input", "floor"]
     backend: str
     transport: str
     launcher: str

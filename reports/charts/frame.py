@@ -26,9 +26,9 @@ COLOURS = 10
 def arm_colour(comparison: Comparison | StudyPoint, name: str) -> str:
     """The baseline and its control are grey, candidates have a colour each."""
     arm = comparison.arm(name)
-    if arm.role != "candidate":
+    if arm.role in ("baseline", "control"):
         return f"@{arm.role}"
-    candidates = [other.name for other in comparison.arms if other.role == "candidate"]
+    candidates = [other.name for other in comparison.arms if other.role not in ("baseline", "control")]
     return f"@arm-{candidates.index(name) % COLOURS}"
 
 

@@ -25,6 +25,7 @@ from reports.conclusions.disturbances import FEW, is_quiet, summarise_load, undi
 from reports.conclusions.evidence import Evidence
 from reports.conclusions.machine import resource_ratios
 from reports.conclusions.verdict import by_launches_or_rounds, decide, reach_of_load, stands_clear, tells_nothing, to_decide
+from reports.estimate import Estimate
 from reports.schema import AloneFigures, ArmSummary, RatioSummary, Verdict, Withheld
 from reports.statistics.budget import UNKNOWN, Spread, spread_of
 from reports.statistics.cross_check import Interleaved, cross_check
@@ -66,6 +67,22 @@ def fastest(evidence: Evidence, results: Sequence[RatioSummary]) -> list[str]:
     intervals = _intervals(evidence, samples, copies=[1] * len(others), family=len(others))
     tied = [name for name, one in zip(others, intervals, strict=True) if decide(one, threshold=evidence.threshold) != "faster"]
     return [best, *([] if verdicts[best] == "faster" else [baseline]), *tied]
+
+
+def input_shares(evidence: Evidence) -> dict[str, Estimate]:
+    """What share of its step each arm's real input takes, by name, where the same arm ran with synthetic input, too.
+
+    The intervals hold for all of these arms at once.
+    """
+    pairs = evidence.plan.input_pairs() if len(evidence.blocks) else {}
+    samples = _samples(evidence, evidence.blocks, [[synthetic, real] for real, synthetic in pairs.items()])
+    intervals = _intervals(evidence, samples, copies=[1] * len(pairs), family=len(pairs)) if pairs else []
+    return {real: _taken(one) for real, one in zip(pairs, intervals, strict=True) if one is not None}
+
+
+def _taken(ratio: Estimate) -> Estimate:
+    low, high = (None if bound is None else 1 - 1 / bound for bound in (ratio.ci_low, ratio.ci_high))
+    return Estimate(value=1 - 1 / ratio.value, ci_low=low, ci_high=high)
 
 
 def find_spread(plan: Plan, blocks: pd.DataFrame, *, cases: Sequence[str | None] = (None,)) -> Spread:
@@ -117,7 +134,7 @@ def _intervals(evidence: Evidence, samples: Sequence[Sample], *, copies: Sequenc
 
 @dataclass(frozen=True, kw_only=True)
 class _Ratios:
-    """The ratios of some blocks, by candidate: all arms but the baseline, the control last."""
+    """The ratios of some blocks, by candidate, the control last."""
 
     evidence: Evidence
     samples: Mapping[str, Sample]
@@ -125,8 +142,7 @@ class _Ratios:
     @classmethod
     def find(cls, evidence: Evidence, blocks: pd.DataFrame) -> _Ratios:
         plan = evidence.plan
-        others = [name for name in plan.compared_arms() if name != plan.baseline]
-        names = sorted(others, key=lambda name: plan.role(name) == "control")
+        names = [name for role in ("candidate", "control") for name, own in plan.roles().items() if own == role]
         samples = _samples(evidence, blocks, [[name, *copies_of_baseline(plan, name)] for name in names])
         return cls(evidence=evidence, samples=dict(zip(names, samples, strict=True)))
 
@@ -160,7 +176,7 @@ def _ratios_of_case(evidence: Evidence, case: str | None, arms: Mapping[str, Arm
     spread = find_spread(plan, blocks) if len(blocks) and not evidence.are_runs else UNKNOWN
     results = []
     for name in plan.compared_arms():
-        if name == plan.baseline:
+        if name not in found.samples:
             continue
         sample, interval = found.samples[name], found.intervals[name]
         without = calm.value(name) if calm else None

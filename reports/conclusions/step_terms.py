@@ -70,13 +70,11 @@ class Terms:
         """Take them from the records of all arms, the floor's among them, and their steps that count."""
         bare = timed.where(arm=FLOOR)
         arms = timed.rank_blocks.loc[timed.rank_blocks["case"].isna(), "arm"].unique()
-        own_steps = {record.arm for record in records for rank in record.ranks if rank.owns_step}
+        unlike = {one.arm for one in records if one.role == "other input" or any(rank.owns_step for rank in one.ranks)}
         scripts = {record.arm for record in records if record.workload == SCRIPT}
         alone = before_exchange(timed.where(kind="sync").rank_blocks) if scripts else timed.where(kind="local").rank_blocks
         return cls(
-            by_launch={
-                arm: terms_by_launch(timed.where(arm=arm), None if arm in own_steps else bare) for arm in arms if arm != FLOOR
-            },
+            by_launch={arm: terms_by_launch(timed.where(arm=arm), None if arm in unlike else bare) for arm in arms if arm != FLOOR},
             threads={arm: threads_by_launch(readings[readings["arm"] == arm]) for arm in arms if arm != FLOOR},
             stragglers=find_stragglers(records, alone),
             phases={arm: phases_by_launch(timed.where(arm=arm, kind="sync")) for arm in arms if arm in scripts},

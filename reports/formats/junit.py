@@ -49,7 +49,7 @@ def _document(name: str, *suites: ElementTree.Element) -> bytes:
 
 
 def _suite(name: str, arms: list[ArmSummary], results: list[RatioSummary]) -> ElementTree.Element:
-    shown = [arm for arm in arms if arm.role == "candidate" or (arm.role == "baseline" and arm.status != "ok")]
+    shown = [arm for arm in arms if arm.role == "candidate" or (arm.role in ("baseline", "other input") and arm.status != "ok")]
     by_arm: dict[str, list[RatioSummary | None]] = {arm.name: [None] for arm in shown}
     by_arm |= {name: [result for result in results if result.candidate == name] for name in {one.candidate for one in results}}
     return _counted(name, [_case(name, arm, result) for arm in shown for result in by_arm[arm.name]])

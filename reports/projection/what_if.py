@@ -52,14 +52,14 @@ class Scenario:
 
 
 def what_if(evidence: Evidence, arms: Sequence[ArmSummary], *, link_rates: Sequence[int] = ()) -> list[WhatIf]:
-    """Answer for every arm that has terms, the control left out; nothing where none has.
+    """Answer for every arm that has terms, the control and other inputs left out; nothing where none has.
 
     Args:
         evidence: of the comparison.
         arms: of the comparison.
         link_rates: bits per second of links to answer for, beside the scenarios that every report has.
     """
-    told = {arm.name: found for arm in arms if arm.role != "control" and (found := _told(evidence, arm))}
+    told = {arm.name: found for arm in arms if arm.role in ("baseline", "candidate") and (found := _told(evidence, arm))}
     links = [links_of(rate, is_shaped=_rate(evidence) is not None) for rate in link_rates]
     return [_answer(scenario, told, confidence=evidence.confidence) for scenario in (*SCENARIOS, *links)] if told else []
 

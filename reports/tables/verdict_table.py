@@ -58,12 +58,13 @@ def arm_entries(arm: ArmSummary, result: RatioSummary | None) -> dict[str, Entry
     speed, is_baseline = arm.throughput_per_s, arm.role == "baseline"
     rate_text = f"{rate(speed)} ({rate_interval(speed)})" if speed and speed.ci_low is not None else rate(speed)
     kind = verdict_kind(result) if result or is_baseline else "plain"
+    said = kind if kind != "plain" else arm.role if arm.role == "other input" else ""
     return {
         "status": Entry(text=arm.status, kind=arm.status),
         "throughput": Entry(text=rate_text, short=rate(speed)),
         "ratio": Entry(text=ratio(result.throughput_ratio) if result else "1" if is_baseline and speed else ""),
         "interval": Entry(text=interval(result) if result else ""),
-        "verdict": Entry(text="" if kind == "plain" else kind, kind=kind),
+        "verdict": Entry(text=said, kind=kind),
         "exposed": Entry(text=exposed(arm.exposed_exchange_s) if arm.world_size > 1 else "not tested"),
     }
 

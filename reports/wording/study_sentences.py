@@ -7,10 +7,11 @@ from itertools import pairwise
 
 from measurement.plans.plan import Plan
 from reports.conclusions.study_conclusions import ScalingBase, is_about_links, leaders, sorted_points, units
+from reports.estimate import Estimate
 from reports.schema import ArmSummary
 from reports.study_schema import Study, StudyPoint
 from reports.wording.cautions import CAUTIONS
-from reports.wording.comparison_sentences import chance_lines, first_line
+from reports.wording.comparison_sentences import chance_lines, first_line, input_words
 from reports.wording.formatting import count, listed, milliseconds, percent, seconds, with_interval
 from reports.wording.headlines import MOST_WORDS, fitting
 from reports.wording.method import run_lines
@@ -56,9 +57,10 @@ def headline(points: Sequence[StudyPoint], plan: Plan) -> str:
     partly = {arm.name for point in points for arm in point.arms if arm.status == "not at this point"}
     told = [(label(points, point), leaders(point, without=partly)) for point in sorted_points(points)]
     known = [(where, who) for where, who in told if who]
+    taken = [clause for clause in [_input_clause(points, plan.baseline)] if clause]
     if not known:
         scaled = [sentence for name in plan.arms if (sentence := scaling_sentence(points, name, brief=True))]
-        return scaled[0] if scaled else "Nothing could be compared at any point"
+        return fitting([scaled[0], *taken]) if scaled else "Nothing could be compared at any point"
     leads = {place: _lead(who, plan) for place, who in known}
     where = {lead: [place for place in leads if leads[place] == lead] for lead in dict.fromkeys(leads.values())}
     alone = [(place, who[0]) for place, who in known if len(who) == 1]
@@ -69,7 +71,7 @@ def headline(points: Sequence[StudyPoint], plan: Plan) -> str:
         numbers = [f"{len(places)}" for places in where.values()]
         numbers[0] += f" of {len(known)} points"
         said = [f"{lead} at {number}" for lead, number in zip(where, numbers, strict=True)]
-    sentence = fitting([*said, *winners])
+    sentence = fitting([*said, *winners, *taken])
     return sentence if sentence.startswith(tuple(plan.arms)) else sentence[0].upper() + sentence[1:]
 
 
@@ -82,13 +84,34 @@ def _lead(who: Sequence[str], plan: Plan) -> str:
 
 def findings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
     """One sentence per candidate on its verdicts, then on each arm: how it scales, how long it trains, what the links cost it."""
-    candidates = [name for name in plan.arms if name != plan.baseline]
+    candidates = [name for name, role in plan.roles().items() if role == "candidate"]
     said = [verdicts_sentence(points, name, plan.baseline) for name in candidates]
     said += [sentence for name in plan.arms if (sentence := scaling_sentence(points, name))]
+    said += [sentence for name in plan.arms if (sentence := input_sentence(points, name))]
     said += [sentence for name in plan.arms if (sentence := training_sentence(points, name, plan))]
     if is_about_links(points):
         said += [sentence for name in plan.arms if (sentence := exposed_sentence(points, name))]
     return said
+
+
+def input_sentence(points: Sequence[StudyPoint], name: str) -> str | None:
+    """What the arm's input takes at each point; None where no point has it with synthetic input, too."""
+    said = [f"{input_words(taken)} at {where}" for where, taken in _input_shares(points, name)]
+    return f"Share of {name}'s step that its input takes: {'; '.join(said)}" if said else None
+
+
+def _input_clause(points: Sequence[StudyPoint], name: str) -> str | None:
+    """What it takes in brief, at the first point and the last point at which that is shown."""
+    failed = {label(points, point) for point in points if any(result.control_failed for result in point.results)}
+    told = {where: taken for where, taken in _input_shares(points, name) if where not in failed}
+    shown = [f"{taken.value:.0%} at {where}" for where, taken in told.items() if taken.excludes(0.0)]
+    said = ", ".join(dict.fromkeys([*shown[:1], *shown[-1:]]))
+    return "input: " + said.replace(" at ", f" of {name}'s step time at ", 1) if shown else None
+
+
+def _input_shares(points: Sequence[StudyPoint], name: str) -> list[tuple[str, Estimate]]:
+    told = [(label(points, point), point.arm(name).input_share) for point in sorted_points(points)]
+    return [(where, taken) for where, taken in told if taken]
 
 
 def verdicts_sentence(points: Sequence[StudyPoint], name: str, baseline: str) -> str:

@@ -114,7 +114,8 @@ def resolve_arms(plan: Plan) -> dict[str, ArmSetup]:
 
 def floor_beside(baseline: ArmSetup) -> ArmSetup:
     """Return the arm without any library, on the ranks, under the launcher and in the environment of the baseline."""
-    arm = Arm(backend="backends.single:Floor", launcher=baseline.launcher_reference, environment=baseline.arm.environment)
+    shared = baseline.arm.model_dump(include={"environment", "input"})
+    arm = Arm(backend="backends.single:Floor", launcher=baseline.launcher_reference, **shared)
     return resolve_arm(FLOOR, arm, baseline.plan)
 
 
@@ -336,6 +337,7 @@ def job_of(plan: Plan, name: str, arm: Arm, *, transport: str | None, launch: in
         "backend": arm.backend,
         "transport": transport,
         "options": arm.options,
+        "input": arm.input,
         "seed": seed_of(plan, launch),
         "learning_rate_scale": scaled_by.world_size * scaled_by.micro_steps if plan.training else None,
     }

@@ -30,22 +30,52 @@ def with_option_arms(content: Mapping[str, Any], *, source: str) -> dict[str, An
     made = {name: _made_of(str(name), arm, source) for name, arm in arms.items()}
     if all(one is None for one in made.values()):
         return dict(content)
-    found: dict[Any, Any] = {}
-    for name, several in made.items():
-        for new, arm in (several or {name: arms[name]}).items():
-            if new in found:
-                raise PlanError(f"plan '{source}': two arms would be called '{new}'; rename one")
-            found[new] = arm
-    if len(found) > MOST_ARMS:
-        raise PlanError(
-            f"plan '{source}': its options make {len(found)} arms of {len(arms)}, and {MOST_ARMS} are the most; try fewer values "
-            "at once, or make plans of them"
-        )
+    found = _joined([several or {name: arms[name]} for name, several in made.items()], source)
     for key in ("baseline", "question"):
         several = made.get(content.get(key)) if isinstance(content.get(key), str) else None
         if several:
             raise PlanError(f"plan '{source}': {key} '{content[key]}' is made into several arms; name one: {', '.join(several)}")
     return {**content, "arms": found}
+
+
+def with_input_arms(content: Mapping[str, Any], *, source: str) -> dict[str, Any]:
+    """A plan's plain values with the input of each arm that names none; where that is a list, an arm of each kind.
+
+    Of ``[real, synthetic]`` the arm ``hvd`` keeps its name, and ``hvd-synthetic`` comes to it.
+
+    Raises:
+        PlanError: it is another list; there would be too many arms, or two of a name.
+    """
+    arms, rest = content.get("arms"), {key: value for key, value in content.items() if key != "input"}
+    if not isinstance(arms, Mapping) or not any("input" in one for one in (content, *arms.values()) if isinstance(one, Mapping)):
+        return dict(content)
+    return {**rest, "arms": _joined([_of_inputs(name, arm, content, source) for name, arm in arms.items()], source)}
+
+
+def _of_inputs(name: Any, arm: Any, plan: Mapping[str, Any], source: str) -> dict[Any, Any]:
+    """The arms that one stands for, by name, each with its input."""
+    own = {"input": plan["input"], **arm} if isinstance(arm, Mapping) and "input" in plan else arm
+    given = own.get("input") if isinstance(own, Mapping) else None
+    if not isinstance(given, list):
+        return {name: own}
+    if sorted(map(str, given)) != ["real", "synthetic"]:
+        raise PlanError(f"plan '{source}': input is {quoted(given)}; give real, synthetic, or [real, synthetic] for arms of both")
+    return {name: {**own, "input": "real"}, f"{name}-synthetic": {**own, "input": "synthetic"}}
+
+
+def _joined(made: Sequence[Mapping[Any, Any]], source: str) -> dict[Any, Any]:
+    """The arms that others stand for, in their order."""
+    found: dict[Any, Any] = {}
+    for new, arm in (item for several in made for item in several.items()):
+        if new in found:
+            raise PlanError(f"plan '{source}': two arms would be called '{new}'; rename one")
+        found[new] = arm
+    if len(found) > max(MOST_ARMS, len(made)):
+        raise PlanError(
+            f"plan '{source}': its lists make {len(found)} arms of {len(made)}, and {MOST_ARMS} are the most; try fewer values "
+            "at once, or make plans of them"
+        )
+    return found
 
 
 def _made_of(name: str, arm: Any, source: str) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from measurement.plans.plan import Plan
 from measurement.plans.plan_file import check_plan, read_content
 from measurement.plans.references import placed_beside
 from runners.hosts.placement import with_hosts
-from runners.planning.option_arms import with_option_arms
+from runners.planning.option_arms import with_input_arms, with_option_arms
 from workloads import workload_class
 
 PLANS = Path(__file__).resolve().parents[2] / "plans"
@@ -76,6 +76,7 @@ def read_plan(given: Path, *, overrides: Iterable[str] = ()) -> Plan:
     path = find_plan(given)
     folder = path.parent if path is given else PLANS.parent  # Ringside's own plans name files from there
     content = with_option_arms(placed_beside(read_content(path, overrides=overrides), folder), source=str(given))
+    content = with_input_arms(content, source=str(given))
     points = content.get("points")
     if isinstance(points, dict):
         content["points"] = {name: _placed(name, point) for name, point in points.items()}

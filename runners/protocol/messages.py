@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, TypeAdapter
 
-from measurement.plans.settings import EpochRecord, LossScale, Precision, SpeedSettings, TrainingSettings
+from measurement.plans.settings import EpochRecord, Input, LossScale, Precision, SpeedSettings, TrainingSettings
 from measurement.records.record import BlockKind, BlockRecord, FlopCount, LaunchRecord, RankReport, RankSteps
 from measurement.records.script_report import ScriptReport
 from measurement.records.trace import Span
@@ -33,6 +33,7 @@ class Job(Message):
     options: dict[str, Any] = {}
     workload: str
     workload_options: dict[str, Any] = {}
+    input: Input = "real"
     local_batch_size: int
     micro_steps: int = 1
     world_size: int

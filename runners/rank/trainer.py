@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from backends import Backend
 from backends.base import BuildOptimizer, Prepared
 from backends.carried_tensors import trained_parameters
-from measurement.plans.settings import SpeedSettings
+from measurement.plans.settings import Input, SpeedSettings
 from measurement.probes.step_timer import StepTimer
 from measurement.records.record import PHASES, RankSteps, ThreadTimes
 from measurement.world import World
@@ -35,6 +35,8 @@ from workloads.optimizers import as_one, members_of, seed_generators
 from workloads.tensors import by_pixels
 
 DATA_WAIT, FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))
+REPEATED = 8
+"""How many batches of synthetic input there are."""
 DRIFT_ELEMENTS = 32
 """How many elements of each parameter are compared between ranks; a step changes nearly all."""
 
@@ -80,6 +82,8 @@ class Trainer:
     speed: SpeedSettings = field(default_factory=SpeedSettings)
     threads_before: frozenset[int] = field(default_factory=lambda: frozenset(own_threads()))
     """There before the backend was set up, so not the library's."""
+    input: Input = "real"
+    """What blocks train on; the gate always takes the workload's own batches."""
     prepared: Prepared | None = field(default=None, init=False)
     steps_taken: int = field(default=0, init=False)
     """Since the model was built, or those of the training that it goes on with."""
@@ -221,6 +225,8 @@ class Trainer:
         if not self._has_begun:  # its loaders had time to fill their queue
             self._has_begun = True
             warmup_steps = max(warmup_steps, math.ceil((self.workload.prefetched_batches + 1) / self.micro_steps))
+            if self.input == "synthetic":
+                self.batches.repeat(REPEATED)
         timer = StepTimer(self.device)
         with self._local() if local else nullcontext():
             timer.start()
@@ -274,6 +280,7 @@ class Trainer:
             "seed": self.seed,
             "local_batch_size": self.workload.local_batch_size,
             "micro_steps": self.micro_steps,
+            "input": self.input,
         }
         if self.prepared is None:
             return found

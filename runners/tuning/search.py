@@ -281,6 +281,7 @@ def _require_tunable(plan: Plan) -> None:
         "training to the end, which has no short trials": plan.training is not None,
         "points; tune each in a plan of its own": bool(plan.points),
         "arms with work of their own": plan.has_own_work,
+        "arms on real and on synthetic input; tune them on one": len({arm.input for arm in plan.arms.values()}) > 1,
         "measurement.mode 'separate'": plan.measurement.mode == "separate",
     }
     for what in (what for what, is_so in refused.items() if is_so):

@@ -22,6 +22,7 @@ from reports.conclusions.blocks import (
 from reports.conclusions.evidence import measured_minutes
 from reports.conclusions.steps import Steps, read_steps
 from reports.wording.disturbances import page_fault_lines, restart_lines
+from reports.wording.headlines import headline
 from tests.kit.results_factory import Truth, make_plan, write_results
 
 
@@ -147,6 +148,44 @@ def test_arms_carry_what_they_are(sound):
     assert arm.parity.passed
     assert (arm.scaling_efficiency, arm.scaling_baseline) == (None, None)
     assert (sound.sample_unit, sound.global_batch_size, sound.measured_minutes) == ("images", 64, 3.0)
+
+
+@pytest.fixture(scope="module")
+def with_inputs(tmp_path_factory):
+    """DDP alone, and beside Horovod: the input takes half of DDP's step, a fifth of Horovod's."""
+    truth = Truth(ratios={"horovod-gloo": 1.1, "ddp-gloo-synthetic": 2.0, "horovod-gloo-synthetic": 1.1 / 0.8}, noise=0.01)
+    found = []
+    for names in (["ddp-gloo"], ["ddp-gloo", "horovod-gloo"]):
+        plan = make_plan([*names[1:], *(f"{name}-synthetic" for name in names)], control=False)
+        others = {f"{name}-synthetic": plan.arms[name].model_copy(update={"input": "synthetic"}) for name in names}
+        plan = plan.model_copy(update={"arms": plan.arms | others})
+        found.append(conclude(write_results(tmp_path_factory.mktemp("inputs"), truth=truth, plan=plan)))
+    return found
+
+
+@pytest.mark.slow
+def test_what_the_input_takes_is_recovered_and_is_no_verdict(with_inputs):
+    alone, both = with_inputs
+    shares = {arm.name: arm.input_share for arm in both.arms if arm.input_share}
+    assert [shares[name].value for name in ("ddp-gloo", "horovod-gloo")] == pytest.approx([0.5, 0.2], abs=0.02)
+    assert all(share.ci_low < true < share.ci_high for share, true in zip(shares.values(), (0.5, 0.2), strict=True))
+    assert [one.candidate for one in both.results] == both.fastest == ["horovod-gloo"]
+    ddp, hvd = (f"{share.value:.0%}" for share in shares.values())
+    assert both.headline.startswith("Horovod is ") and both.headline.endswith(f"; input: {hvd} to {ddp} of step time")
+    assert not any(line.startswith("Fastest") for line in both.findings), "one candidate's finding says it already"
+    failed = both.result("horovod-gloo").model_copy(update={"role": "control"})
+    assert headline(both.model_copy(update={"results": [*both.results, failed]})).endswith("; what the input costs is undecided")
+    assert alone.results == [] and alone.headline.startswith("Input: 50% of step time")
+    figure = r"[0-9.]+ \([0-9.]+ to [0-9.]+\)"
+    words = (
+        rf"Input takes [0-9.]+% \([0-9.]+% to [0-9.]+%\) of a step under ddp-gloo, [0-9.]+ ms; the wait for batches is {figure} ms"
+    )
+    assert re.fullmatch(words, alone.findings[-1]), alone.findings[-1]
+    for found in with_inputs:
+        terms = {arm.name: arm.step_terms_s.library_overhead for arm in found.arms}
+        assert {name for name, overhead in terms.items() if overhead is None} == {name for name in terms if "synthetic" in name}
+        rows = {line for line in make_report("markdown").render(found).decode().splitlines() if "| other input |" in line}
+        assert len(rows) == sum("synthetic" in name for name in terms)
 
 
 @pytest.mark.slow

@@ -184,6 +184,39 @@ def test_the_scaling_baseline_is_named(tmp_path):
     assert four.scaling_efficiency.value == pytest.approx(four.speed_up.value / 2)
 
 
+@pytest.mark.slow
+def test_what_the_input_costs_at_each_point(tmp_path):
+    """A fifth of the step on one rank, a half on two, under each library; synthetic arms scale from a synthetic process."""
+    names = ["single", "horovod-gloo", *(f"{name}-synthetic" for name in ("single", "ddp-gloo", "horovod-gloo"))]
+    arms = {name: make_plan(names).arms[name] for name in ("ddp-gloo", *names)}
+    for name in names:
+        library = {"backend": "single", "transport": None} if name.startswith("single") else {"options": {}}
+        arms[name] = arms[name].model_copy(update={**library, "launcher": None, "input": "synthetic" if "syn" in name else "real"})
+    arms["ddp-gloo-synthetic"] = arms["ddp-gloo"].model_copy(update={"input": "synthetic"})
+    study = study_of(
+        {"one": {"world_size": 1}, "two": {"world_size": 2}}, arms={name: arm.model_dump() for name, arm in arms.items()}
+    )
+    found = conclude_study(write_points(tmp_path, study, {"one": _with_input(0.2, single=True), "two": _with_input(0.5)}))
+    for name in ("ddp-gloo", "horovod-gloo"):
+        shares = [point.arm(name).input_share for point in found.points]
+        assert [share.value for share in shares] == pytest.approx([0.2, 0.5], abs=0.02)
+        assert any(
+            line.startswith(f"Share of {name}'s step that its input takes: ") and " at two" in line for line in found.findings
+        )
+    first, last = (f"{point.arm('ddp-gloo').input_share.value:.0%}" for point in found.points)
+    assert found.headline.endswith(f"; input: {first} of ddp-gloo's step time at one, {last} at two")
+    two = found.points[1]
+    assert two.arm("ddp-gloo-synthetic").scaling_baseline.startswith("single-synthetic at one")
+    assert two.arm("ddp-gloo").scaling_efficiency.value == pytest.approx(0.5 / 0.8, rel=0.05)
+    assert two.arm("ddp-gloo-synthetic").scaling_efficiency.value == pytest.approx(1, rel=0.05)
+
+
+def _with_input(share, *, single=False):
+    names = ["horovod-gloo", *(["single"] if single else [])]
+    ratios = dict.fromkeys(names, 1.0) | {f"{name}-synthetic": 1 / (1 - share) for name in ["ddp-gloo", *names]}
+    return Truth(ratios=ratios, step_s=0.016 / (1 - share), noise=0.01, drift=0.0)
+
+
 def test_errors_of_a_quotient_add_as_squares():
     one, other = (Estimate(value=100, ci_low=100 / math.exp(s), ci_high=100 * math.exp(s)) for s in (0.03, 0.04))
     found = quotient(one, other)

@@ -267,6 +267,7 @@ BAD = [
     ({"arms": {"one": {"backend": "naive"}, "ddp": {"backend": "naive"}}}, [], "has no arm to tune: one, ddp state no setting"),
     ({}, ["--minutes", "0.1"], "--minutes 0.1 is too little for one trial of each arm"),
     ({"workload": "collectives"}, [], "'collectives' is a micro-benchmark, and trains nothing"),
+    ({"input": ["real", "synthetic"]}, [], "cannot be tuned: it has arms on real and on synthetic input; tune them on one"),
     ({"points": {"a": {"world_size": 2}}}, [], "cannot be tuned: it has points"),
     (
         {"measurement": {"control": False, "local_every": 0}, "training": {"epochs": 1}},
