@@ -27,7 +27,7 @@ class Machine:
     cuda: str
     """The newest release of CUDA that the driver runs."""
     gpus: Sequence[Mapping[str, str]]
-    """Of each: name, memory, ecc, compute_mode, mig, persistence; "N/A" where a model has no such thing."""
+    """Each has name, memory, ecc, compute_mode, mig, persistence; "N/A" where a model has no such thing."""
 
 
 def read_machine(text: str) -> Machine | None:
