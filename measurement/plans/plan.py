@@ -127,7 +127,7 @@ class Arm(Section):
         if not isinstance(content, dict):
             return content
         backend, command = content.get("backend"), content.get("command")
-        own = [name for name in ("workload", "workload_options", "input") if content.get(name)]
+        own = [name for name in ("workload", "workload_options", "input") if content.get(name) not in (None, "", {}, "real")]
         if command is not None and own:
             raise ValueError(f"an arm by command brings its own work; leave {' and '.join(own)} out")
         if command is not None and backend in (None, "", SCRIPT):

@@ -106,7 +106,7 @@ def test_an_input_is_each_arms_and_a_list_of_both_makes_arms(tmp_path, changes, 
         ({"input": "fake"}, r"input.*'real' or 'synthetic'"),
         ({"input": ["real", "synthetic"], "arms": {"ddp": DDP, "ddp-synthetic": DDP}}, "two arms would be called 'ddp-synthetic'"),
         (
-            {"input": "real", "arms": {"ddp": {"command": "torchrun --nproc-per-node 2 a.py"}}},
+            {"input": "synthetic", "arms": {"ddp": {"command": "torchrun --nproc-per-node 2 a.py"}}},
             "brings its own work; leave input out",
         ),
         (
