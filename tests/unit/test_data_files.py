@@ -25,6 +25,8 @@ from tests.kit.dataset_files import (
 )
 from tests.unit.test_data_workloads import CPU, IMAGES, held_out, refusal, workload
 
+pytestmark = pytest.mark.slow  # data sets are written and read
+
 BATCHES = "cifar-10-batches-py"
 
 

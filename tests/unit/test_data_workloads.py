@@ -31,6 +31,8 @@ from workloads.base import shard_sums
 from workloads.data.cifar_batches import read_batch
 from workloads.language_model import SIZES, Decoder
 
+pytestmark = pytest.mark.slow  # data sets are written and read
+
 CPU = torch.device("cpu")
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 
@@ -116,7 +118,6 @@ def test_a_text_is_cut_into_sequences_that_follow_one_another(tmp_path):
     assert len(made.training_set) == 899 // 16
 
 
-@pytest.mark.slow
 def test_a_decoder_does_not_look_ahead_and_learns(tmp_path):
     torch.manual_seed(1)
     model = Decoder(SIZES["nano"], vocabulary=256, sequence_length=16)
@@ -253,7 +254,6 @@ def test_a_pickle_that_promises_much_takes_little_memory(tmp_path, content):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 
 
-@pytest.mark.slow
 def test_damage_anywhere_in_a_pickle_is_told_in_one_line(tmp_path):
     """Whatever the unpickler makes of it: of 100 damaged files each is refused or read as images."""
     write_cifar10(tmp_path)

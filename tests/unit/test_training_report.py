@@ -25,6 +25,8 @@ from reports.schema import Comparison
 from reports.statistics.student import t_interval
 from tests.kit.results_factory import COMPARISON_ID, STARTED
 
+pytestmark = pytest.mark.slow  # results of whole trainings are composed
+
 HELD_OUT = 200
 ARMS = {
     "ddp": Arm(backend="ddp", transport="gloo"),
