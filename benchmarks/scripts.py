@@ -351,15 +351,15 @@ def main() -> None:
     parser.add_argument("--python-a", default=sys.executable)
     parser.add_argument("--python-b", default=sys.executable)
     parser.add_argument("--examples", type=Path)
-    parser.add_argument("more", nargs="*", help="further flags of 'ringside ab', after --")
-    given = parser.parse_args()
+    words, _, more = " ".join([*sys.argv[1:], ""]).partition(" -- ")
+    given = parser.parse_args(words.split())
     wanted = {"--launches": given.launches, "--steps": given.steps}
     measured = [word for flag, value in wanted.items() if value is not None for word in (flag, str(value))]
     QUESTIONS[given.question](
         Setting(
             output=given.output.resolve(),
             repeats=given.repeats,
-            measured=(*measured, *given.more),
+            measured=(*measured, *more.split()),
             only=given.only,
             examples=given.examples,
             pythons=(given.python_a, given.python_b),
