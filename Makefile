@@ -64,7 +64,7 @@ test: check ## run the checks and the tests; skipped tests are listed with the r
 	@RINGSIDE_DRAW=$(DRAW) $(BIN)/python -m pytest --numprocesses $(WORKERS) --no-loadscope-reorder $(PYTEST_ARGS)
 
 gpu: ## try everything on this machine's GPUs, and pack what came out: ten minutes
-	@command -v nvidia-smi >/dev/null || { echo "make gpu: there is no nvidia-smi, so no GPU's driver, here" >&2; exit 2; }
+	@nvidia-smi -L 2>/dev/null | grep -q '^GPU ' || { echo "make gpu: nvidia-smi shows no GPU here; ringside doctor says what is missing" >&2; exit 2; }
 	@$(MAKE) --no-print-directory setup HOROVOD_OPERATIONS=nccl
 	@$(BIN)/python -m install.build_horovod --operations nccl --compute-capabilities '$(COMPUTE_CAPABILITIES)'
 	@$(BIN)/python benchmarks/gpu_proof.py $(ARGS)

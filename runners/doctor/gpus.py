@@ -116,11 +116,11 @@ def kernels_finding(capabilities: Sequence[str], archs: Sequence[str]) -> Findin
 
 
 def _runs(arch: str, capability: str) -> bool:
-    """Code runs on its major capability from its minor on, and intermediate code on all that are newer."""
+    """Code runs on its major capability from its minor on (with a letter on its own only), intermediate code on all newer ones."""
     kind, _, of = arch.partition("_")
     digits = "".join(filter(str.isdigit, of))
-    if not digits:
-        return False
+    if not digits or of != digits:
+        return of[:-1] == capability
     is_newer = int(capability) >= int(digits)
     return is_newer and (kind == "compute" or digits[:-1] == capability[:-1])
 
@@ -142,7 +142,8 @@ def mode_findings(gpus: Sequence[Mapping[str, str]], environment: Mapping[str, s
     unloads = [one for one in gpus if one["persistence"] == "Disabled"]
     pipe = environment.get("CUDA_MPS_PIPE_DIRECTORY", "")
     whole = "NCCL joins no two slices of a card: one rank for each card, or sudo nvidia-smi -mig 0" if sliced else ""
-    shares = "all arms have a process on a GPU: sudo nvidia-smi -c DEFAULT, or measurement.mode: sequential" if exclusive else ""
+    alone = "" if "Prohibited" in exclusive else ", or measurement.mode: sequential"
+    shares = f"all arms have a process on a GPU: sudo nvidia-smi -c DEFAULT{alone}" if exclusive else ""
     stays = "without it the driver starts anew for each run: sudo nvidia-smi -pm 1" if unloads else ""
     ends = "arms that wait would hold up those in its context: unset it, and echo quit | nvidia-cuda-mps-control" if pipe else ""
     return [

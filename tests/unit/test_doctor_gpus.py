@@ -63,6 +63,7 @@ def test_a_driver_that_is_too_old_for_torch_is_told_with_the_one_that_does(drive
         ("120", ["sm_90", "sm_100"], False),
         ("120", ["sm_90", "compute_90"], True),
         ("90", ["sm_90a"], True),
+        ("103", ["sm_100a"], False),
         ("70", ["sm_75", "sm_80"], False),
         ("70", [], True),
     ],
