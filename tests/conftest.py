@@ -93,11 +93,13 @@ def leave_out_costly(items):
     """Skip four fifths of the costly tests where ``RINGSIDE_DRAW=commit`` is set."""
     if os.environ.get("RINGSIDE_DRAW") != "commit":
         return
-    costly = [item for item in items if item.get_closest_marker("costly")]
-    kept = drawn(range(len(costly)), number=len(costly) // 5)
-    for number, item in enumerate(costly):
-        if number not in kept:
-            item.add_marker(pytest.mark.skip(reason="costly, and not drawn for this commit: make test DRAW=all runs it"))
+    groups = {}
+    for item in items:
+        if marker := item.get_closest_marker("costly"):
+            groups.setdefault(next(iter(marker.args), item.nodeid), []).append(item)
+    kept = drawn(list(groups), number=len(groups) // 5)
+    for item in (item for name, group in groups.items() if name not in kept for item in group):
+        item.add_marker(pytest.mark.skip(reason="costly, and not drawn for this commit: make test DRAW=all runs it"))
 
 
 def pytest_sessionfinish(session, exitstatus):

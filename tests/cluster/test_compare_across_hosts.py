@@ -64,6 +64,7 @@ def compare(plan, folder, *settings):
     return enter("host1", "ringside", "compare", plan, "-o", folder, *(part for one in settings for part in ("--set", one)))
 
 
+@pytest.mark.costly
 def test_launches_draw_their_hosts(nothing_left, tmp_path):
     """One rank and two hosts. The seed is one by which the first two launches have different ones."""
     plan = write_plan(tmp_path, world_size=1, nodes="draw", seed=5, measurement={"launches": 2, "rounds": 2})

@@ -95,6 +95,7 @@ def compared(tmp_path_factory):
     return root / "own"
 
 
+@pytest.mark.costly("before and after")
 def test_each_arm_runs_its_own_commit_and_environment(compared):
     own = compared
     records = {record.arm: record for record in ResultsFolder(own / "out").records()}
@@ -114,6 +115,7 @@ def test_each_arm_runs_its_own_commit_and_environment(compared):
     assert len(git(own, "worktree", "list").splitlines()) == 1
 
 
+@pytest.mark.costly("before and after")
 def test_what_was_asked_for_is_shown_and_unlike_work_gets_no_verdict(compared):
     own = compared
     found = json.loads((own / "out" / "comparison.json").read_text())
@@ -127,6 +129,7 @@ def test_what_was_asked_for_is_shown_and_unlike_work_gets_no_verdict(compared):
     assert (own / "out" / "sources" / "narrow" / "layers.py").read_text() == LAYERS.format(width=16)
 
 
+@pytest.mark.costly("before and after")
 def test_a_comparison_goes_on_where_commits_and_environments_are_as_they_were(compared):
     folder = ResultsFolder(compared / "out")
     then, records = folder.read_manifest(), folder.records()
