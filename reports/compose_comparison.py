@@ -184,7 +184,7 @@ def _with_causes(arm: ArmSummary, evidence: Evidence, steps: Sequence[TracedStep
 
 
 def _limit(evidence: Evidence, arms: Sequence[ArmSummary]) -> str | None:
-    shares = {arm.name: arm.step_shares for arm in arms if arm.step_shares and arm.role in ("baseline", "candidate")}
+    shares = {arm.name: arm.step_shares for arm in arms if arm.step_shares and arm.competes}
     return limit_sentence(shares, hosts=len({host for record in evidence.records for host in record.hosts}))
 
 

@@ -416,6 +416,11 @@ class ArmSummary(Stored):
         return next(figures for figures in self.cases if figures.case == name)
 
     @property
+    def competes(self) -> bool:
+        """Whether it is compared for itself: neither the control nor on other input."""
+        return self.role in ("baseline", "candidate")
+
+    @property
     def exposed_exchange_s(self) -> Estimate | None:
         """What exchange adds to a step, see ``step_terms_s``."""
         return self.step_terms_s.exposed_exchange if self.step_terms_s else None

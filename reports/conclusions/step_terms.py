@@ -140,7 +140,7 @@ def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
         compute, overhead = _of_typical_rank(computing), pd.Series(np.nan, index=computing.index)
     alike = compute + own["data_wait_s"] + overhead.fillna(0.0)
     longest = by_rank["step_s"].max(axis="columns")
-    exchange, imbalance = step - slowest, slowest - alike
+    exchange = step - slowest
     if len(by_rank["step_s"].columns) == 1:
         calls, exchange = exchange, 0.0 * exchange
         compute, overhead = compute + calls.where(overhead.isna(), 0.0), overhead + calls
@@ -149,7 +149,7 @@ def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
             "compute": compute,
             "data_wait": own["data_wait_s"],
             "library_overhead": overhead,
-            "imbalance": imbalance,
+            "imbalance": slowest - alike,
             "exposed_exchange": exchange,
             "step": step,
             "persistent": longest - alike,

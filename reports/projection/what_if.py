@@ -59,7 +59,7 @@ def what_if(evidence: Evidence, arms: Sequence[ArmSummary], *, link_rates: Seque
         arms: of the comparison.
         link_rates: bits per second of links to answer for, beside the scenarios that every report has.
     """
-    told = {arm.name: found for arm in arms if arm.role in ("baseline", "candidate") and (found := _told(evidence, arm))}
+    told = {arm.name: found for arm in arms if arm.competes and (found := _told(evidence, arm))}
     links = [links_of(rate, is_shaped=_rate(evidence) is not None) for rate in link_rates]
     return [_answer(scenario, told, confidence=evidence.confidence) for scenario in (*SCENARIOS, *links)] if told else []
 

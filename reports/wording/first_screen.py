@@ -295,7 +295,7 @@ def _next_step(comparison: Comparison) -> str | None:
         if few in ("one run", "two runs")
         else "three or more launches (measurement.launches)"
     )
-    shares = [arm.step_shares for arm in comparison.arms if arm.step_shares and arm.role in ("baseline", "candidate")]
+    shares = [arm.step_shares for arm in comparison.arms if arm.step_shares and arm.competes]
     starved = bool(shares) and all(bottleneck_of(own) == "input" for own in shares)
     return (
         step
