@@ -1,25 +1,32 @@
 """Does "why" name the cause? Comparisons of which it is known beforehand which term makes the candidate slower.
 
-=========  ==========================================================================  ================  ==========
-cause      what is planted in the candidate                                            expected term     comes from
-=========  ==========================================================================  ================  ==========
-computing  a tenth of each step is computed more, after the optimizer's step           library overhead  its own CPU
-thread     a thread of the library's takes 15% of the rank's core                      library overhead  held up
-twice      each bucket of gradients is exchanged twice                                 exposed exchange
-cycle      Horovod waits 5 ms longer before it looks for gradients to exchange         exposed exchange
-buckets    DDP exchanges each gradient by itself (buckets of 1 KiB)                    exposed exchange
-link       DDP exchanges twice the bytes (float32 in place of float16), slow link      exposed exchange
-late       rank 1 computes longer in backward, by 5% of a step                         imbalance         rank 1
-=========  ==========================================================================  ================  ==========
+============  =======================================================================  ================  =======================
+cause         what is planted in the candidate                                         expected term     comes from
+============  =======================================================================  ================  =======================
+computing     a tenth of each step is computed more, after the optimizer's step        library overhead  its own CPU
+thread        a thread of the library's takes 15% of the rank's core                   library overhead  held up
+twice         each bucket of gradients is exchanged twice                              exposed exchange
+cycle         Horovod waits 5 ms longer before it looks for gradients to exchange      exposed exchange  cycle waits
+buckets       DDP exchanges each gradient by itself (buckets of 1 KiB)                 exposed exchange  small collectives
+buffers       DDP broadcasts 4 MiB of buffers that nothing uses                        exposed exchange  buffers broadcast
+first-bucket  DDP's first bucket has the gradients that come last                      exposed exchange  late first bucket
+compression   Horovod converts gradients to float16, with no link to be slow           exposed exchange  compression
+sparse        Horovod gathers a sparse gradient                                        exposed exchange  sparse gathers
+zeros         Horovod exchanges zeros for a million parameters without a gradient      exposed exchange  zero-filled gradients
+link          DDP exchanges twice the bytes (float32 in place of float16), slow link   exposed exchange
+late          rank 1 computes longer in backward, by 5% of a step                      imbalance         rank 1
+============  =======================================================================  ================  =======================
 
     python benchmarks/planted_causes.py --output FOLDER [--only CAUSE ...] [--repeats 2]
 
 Printed for each comparison: the verdict, the term that the report names (or, where it names none, the largest of those that point
-the way of the verdict), every term's difference, and the straggler. Run it from the repository, on an otherwise idle machine. An
-existing FOLDER is continued. ``link`` needs two hosts, and is left out unless it is asked for:
+the way of the verdict), every term's difference, the straggler, and the specific cause with its milliseconds beside those by which
+the steps differ: what leaving the cause out gains. The control, which has nothing planted, must name none. Run it from the
+repository, on an otherwise idle machine. An existing FOLDER is continued. ``link`` and ``first-bucket`` need two hosts: on one,
+exchange takes the cores that it could hide behind. They are left out unless they are asked for:
 
     ringside lab up --hosts 2 --rate 1gbit
-    ringside lab run -- python benchmarks/planted_causes.py --output FOLDER --only link
+    ringside lab run -- python benchmarks/planted_causes.py --output FOLDER --only link first-bucket
 """
 
 from __future__ import annotations
@@ -35,17 +42,18 @@ from typing import Any
 import yaml
 
 PLANTED = Path(__file__).parent / "plugins" / "planted.py"
+MODELS = Path(__file__).parent / "plugins" / "planted_models.py"
 SLOW = Path(__file__).parent / "plugins" / "slow.py"
 DDP = {"backend": "ddp", "transport": "gloo", "launcher": "torchrun", "options": {"broadcast_buffers": False}}
 HOROVOD = {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"}
 SMALL = {"workload": "digits", "local_batch_size": 32}
-OVER_A_LINK = {
+HOSTS = {"hosts": "host1:1,host2:1", "network_interface": "eth0"}
+OVER_A_LINK = HOSTS | {
     "workload": "resnet18",
     "workload_options": {"image_size": 32, "num_classes": 10},
     "local_batch_size": 8,
-    "hosts": "host1:1,host2:1",
-    "network_interface": "eth0",
 }
+OF_LONG_STEPS = {"seconds_per_launch": 24, "block_s": 1.0}
 MEASUREMENT = {"rehearsal": "never", "launches": 5, "seconds_per_launch": 16, "block_s": 0.3, "local_every": 2}
 
 
@@ -62,11 +70,14 @@ class Cause:
     measurement: dict[str, Any] = field(default_factory=dict)
     straggler: int | None = None
     """The rank that is expected to be named."""
+    named: str | None = None
+    """The specific cause that is expected to be named, by a trace."""
 
     def plan(self, name: str, number: int) -> dict[str, Any]:
         """Return the plan of one repetition, with a seed of its own."""
         candidate = self.baseline | self.planted
-        candidate["options"] = {**self.baseline.get("options", {}), **self.planted.get("options", {})}
+        is_other = self.planted.get("backend") in ("ddp", "horovod")
+        candidate["options"] = {**({} if is_other else self.baseline.get("options", {})), **self.planted.get("options", {})}
         return {
             "name": f"{name}-{number}",
             **self.workload,
@@ -74,6 +85,7 @@ class Cause:
             "seed": 1 + number,
             "baseline": "plain",
             "arms": {"plain": self.baseline, "planted": candidate},
+            "trace": self.named is not None,
             "measurement": MEASUREMENT | self.measurement,
         }
 
@@ -82,8 +94,49 @@ CAUSES = {
     "computing": Cause(term="library_overhead", planted={"backend": f"{SLOW}:SlowDDP", "options": {"extra": 0.1}}),
     "thread": Cause(term="library_overhead", planted={"backend": f"{PLANTED}:BusyThreadDDP"}),
     "twice": Cause(term="exposed_exchange", planted={"backend": f"{PLANTED}:TwiceDDP"}, workload=SMALL),
-    "cycle": Cause(term="exposed_exchange", baseline=HOROVOD, planted={"options": {"cycle_time_ms": 6.0}}, workload=SMALL),
-    "buckets": Cause(term="exposed_exchange", planted={"options": {"bucket_cap_mb": 0.001}}),
+    "cycle": Cause(
+        term="exposed_exchange",
+        baseline=HOROVOD,
+        planted={"options": {"cycle_time_ms": 6.0}},
+        workload=SMALL,
+        named="cycle waits",
+    ),
+    "buckets": Cause(term="exposed_exchange", planted={"options": {"bucket_cap_mb": 0.001}}, named="small collectives"),
+    "buffers": Cause(
+        term="exposed_exchange",
+        planted={"options": {"broadcast_buffers": True}},
+        workload=SMALL | {"workload": f"{MODELS}:BufferedDigits"},
+        named="buffers broadcast",
+    ),
+    "first-bucket": Cause(
+        term="exposed_exchange",
+        baseline={**DDP, "options": {**DDP["options"], "find_unused_parameters": True}},  # type: ignore[dict-item]
+        planted={"backend": f"{PLANTED}:LateBucketDDP"},
+        workload=HOSTS | {"workload": f"{MODELS}:WideDigits", "local_batch_size": 128},
+        measurement=OF_LONG_STEPS,
+        named="late first bucket",
+    ),
+    "compression": Cause(
+        term="exposed_exchange",
+        baseline=HOROVOD,
+        planted={"options": {"compression": "fp16"}},
+        workload=SMALL | {"workload": f"{MODELS}:WideDigits"},
+        named="compression",
+    ),
+    "sparse": Cause(
+        term="exposed_exchange",
+        baseline={**HOROVOD, "options": {"sparse_as_dense": True}},
+        planted={"options": {"sparse_as_dense": False}},
+        workload=SMALL | {"workload": f"{MODELS}:SparseWords"},
+        named="sparse gathers",
+    ),
+    "zeros": Cause(
+        term="exposed_exchange",
+        baseline={**DDP, "options": {**DDP["options"], "find_unused_parameters": True}},  # type: ignore[dict-item]
+        planted={**HOROVOD, "options": {}},
+        workload=SMALL | {"workload": f"{MODELS}:HalfTrainedDigits"},
+        named="zero-filled gradients",
+    ),
     "late": Cause(
         term="imbalance", planted={"backend": f"{PLANTED}:LateRankDDP"}, straggler=1, measurement={"local_every": 1, "launches": 6}
     ),
@@ -92,7 +145,7 @@ CAUSES = {
         baseline={**DDP, "options": {**DDP["options"], "comm_hook": "fp16"}},  # type: ignore[dict-item]
         planted={"options": {"comm_hook": "none"}},
         workload=OVER_A_LINK,
-        measurement={"seconds_per_launch": 24, "block_s": 1.0},
+        measurement=OF_LONG_STEPS,
     ),
 }
 
@@ -114,22 +167,42 @@ def run(name: str, number: int, output: Path) -> bool:
     first = result["because"]["term"] if result["because"] else max(differences, key=lambda term: sign * differences[term])
     arm = next(arm for arm in found["arms"] if arm["name"] == "planted")
     straggler = (arm["by_rank"].get("straggler") or {}).get("rank")
-    is_right = first == cause.term and straggler == cause.straggler
+    named, named_s = ((result["because"] or {}).get(key) for key in ("named", "named_s"))
+    control = next(entry for entry in found["results"] if entry["role"] == "control")
+    named_in_control = (control["because"] or {}).get("named")
+    is_right = first == cause.term and straggler == cause.straggler and named == cause.named and named_in_control is None
+    apart_ms = 1e3 * sum(differences.values())
     terms = ", ".join(f"{term} {1e3 * value:+.2f}" for term, value in differences.items())
     print(
         f"{name} {number}: {'right' if is_right else 'WRONG'}: {result['verdict']} {result['throughput_ratio']:.3f}, "
         f"{'named' if result['because'] else 'not named, largest'} {first}, straggler {straggler}; ms: {terms}; "
-        f"held up {result['cpu_contention_s'] and round(1e3 * result['cpu_contention_s']['value'], 2)}",
+        f"held up {result['cpu_contention_s'] and round(1e3 * result['cpu_contention_s']['value'], 2)}; "
+        f"because of {named}: {named_s and round(1e3 * named_s, 2)} ms of {apart_ms:.2f}; in the control: {named_in_control}"
+        f"{exposed_text(found)}",
         flush=True,
     )
     return is_right
+
+
+def exposed_text(found: dict[str, Any]) -> str:
+    """What each traced arm exposes, by the trace and by timed steps, in ms."""
+    timed = {arm["name"]: (arm["step_terms_s"] or {}).get("exposed_exchange") for arm in found["arms"]}
+    traced = {one["arm"]: one["exposed_s"] for one in (found["traces"] or {}).get("arms", [])}
+    both = {name: [_ms(one), _ms(timed[name])] for name, one in traced.items() if one and timed.get(name)}
+    return "".join(f"; {name} exposes {trace} in the trace, {step} in timed steps" for name, (trace, step) in both.items())
+
+
+def _ms(estimate: dict[str, Any]) -> str:
+    low, high = estimate["ci_low"] or 0.0, estimate["ci_high"] or 0.0
+    return f"{1e3 * estimate['value']:.2f} ({1e3 * low:.2f} to {1e3 * high:.2f})"
 
 
 def main() -> None:
     """Run the comparisons and count those that were right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--only", nargs="+", choices=CAUSES, default=[name for name in CAUSES if name != "link"])
+    here = [name for name, cause in CAUSES.items() if "hosts" not in cause.workload]
+    parser.add_argument("--only", nargs="+", choices=CAUSES, default=here)
     parser.add_argument("--repeats", type=int, default=2)
     given = parser.parse_args()
     given.output.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ import time
 from workloads.data.input import Augmented, Transformed
 from workloads.digits import Digits
 from workloads.imagenet import Imagenet
+from workloads.mnist import Mnist
 
 
 class Disk(Transformed):
@@ -36,6 +37,16 @@ class SlowDigits(OnSlowDisk, Digits):
     """``digits``, MNIST's small sister, which comes with Ringside."""
 
     class Options(Digits.Options):
+        """What a plan may set under ``workload_options``."""
+
+        reads_per_s: float = 4000.0
+        """Training images that all ranks together read in a second."""
+
+
+class SlowMnist(OnSlowDisk, Mnist):
+    """``mnist``: the four files, in the folder ``data_dir``."""
+
+    class Options(Mnist.Options):
         """What a plan may set under ``workload_options``."""
 
         reads_per_s: float = 4000.0

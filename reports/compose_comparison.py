@@ -5,7 +5,7 @@ The same records and steps give the same comparison. Every report renders it, no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -26,13 +26,13 @@ from reports.conclusions.summaries import summarise_arms
 from reports.conclusions.training_results import summarise_training
 from reports.launch_budget import summarise_spread, summarise_timings
 from reports.projection.what_if import what_if
-from reports.schema import ArmSummary, Comparison, RatioSummary
+from reports.schema import ArmSummary, Comparison, RatioSummary, TraceFigures
 from reports.script_schema import ConfigurationDifference
 from reports.scripts.configuration import configuration_of, own_work_differences, unlike_work, work_note
 from reports.scripts.equality import judge_equality
 from reports.scripts.samples import ITERATIONS, sample_unit, samples_of_a_step, script_notes
 from reports.statistics.interim_analyses import error_share
-from reports.traces.causes import with_causes, with_named
+from reports.traces.causes import DDP, HOROVOD, is_like, with_causes, with_named
 from reports.traces.exchange import TracedStep, summarise_traces, traced_steps
 from reports.training_schema import TrainingSummary
 from reports.wording.causes import limit_sentence
@@ -105,7 +105,7 @@ def compare(
         what_if=what_if(evidence, arms, link_rates=link_rates),
         arms=arms,
         cases=evidence.cases,
-        traces=summarise_traces(traces, traced) if traces else None,
+        traces=_traces(traces, traced, arms, confidence=evidence.confidence) if traces else None,
         configuration_differences=differences,
         equality=judge_equality(plan, ordered, losses=losses) if plan.are_scripts else None,
         machine_table=columns(machine_by_block(evidence.host_use, evidence.readings), MACHINE_COLUMNS),
@@ -114,6 +114,13 @@ def compare(
         **_manifest_fields(manifest, evidence.records),
     )
     return found.model_copy(update={"headline": headline(found)})
+
+
+def _traces(
+    traces: Traces, steps: Mapping[str, Sequence[TracedStep]], arms: Iterable[ArmSummary], *, confidence: float
+) -> TraceFigures:
+    whole = {arm.name for arm in arms if is_like(arm, DDP, HOROVOD)}
+    return summarise_traces(traces, steps, whole=whole, confidence=confidence)
 
 
 def _results(evidence: Evidence, arms: Sequence[ArmSummary]) -> list[RatioSummary]:

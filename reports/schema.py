@@ -145,6 +145,8 @@ class TracedArm(Stored):
     """A step of median length; times from its begin."""
     exchanges: list[ExchangeFigures] = []
     """In order."""
+    exposed_s: Estimate | None = None
+    """Exchange that no computing hides, seconds per step; null where gradients are sharded, or the profiler did not see them."""
 
 
 class TraceFigures(Stored):

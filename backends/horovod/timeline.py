@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from measurement.errors import LaunchError
-from measurement.records.trace import Span
+from measurement.records.trace import COMPRESSION, ZERO_FILLED, Span
 
 OPERATION = re.compile(r"^(ALLREDUCE|ALLGATHER|BROADCAST|REDUCESCATTER|ALLTOALL|ADASUM)$")
 """What encloses an operation, from when all ranks are ready until it is done."""
@@ -30,11 +32,17 @@ SUBMITS = ("_allreduce_grad_async", "_grouped_allreduce_grad_async")
 def traced(hvd: Any, optimizer: Any) -> Iterator[list[Span]]:
     """A context whose list gets, at its end, an exchange for each tensor that this rank submitted, and rank 0's operations.
 
+    Beside them stand the conversions that compress tensors, and the tensors that were filled with zeros.
+
     Raises:
         LaunchError: the timeline is not written.
     """
     spans: list[Span] = []
-    with tempfile.TemporaryDirectory(prefix="ringside-timeline-") as folder, _noting_submits(optimizer, spans):
+    with (
+        tempfile.TemporaryDirectory(prefix="ringside-timeline-") as folder,
+        noting_submits(optimizer, spans),
+        noting_compression(optimizer, spans),
+    ):
         path = Path(folder) / "timeline.json"
         hvd.start_timeline(str(path), mark_cycles=True)
         yield spans
@@ -45,17 +53,22 @@ def traced(hvd: Any, optimizer: Any) -> Iterator[list[Span]]:
 
 
 @contextmanager
-def _noting_submits(optimizer: Any, spans: list[Span]) -> Iterator[None]:
+def noting_submits(optimizer: Any, spans: list[Span]) -> Iterator[None]:
     """A context in which the optimizer notes each tensor that it hands to Horovod, as an exchange of no length."""
 
     def noting(submit: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def note(given: Any) -> Any:
-            handle = submit(given)
             parameters = given if isinstance(given, Sequence) else [given]
-            names = [str(optimizer._parameter_names.get(one)) for one in parameters]
-            size = sum(one.numel() * one.element_size() for one in parameters)
+            missing = [one for one in parameters if one.grad is None]
+            handle = submit(given)
+            names = {one: str(optimizer._parameter_names.get(one)) for one in parameters}
             when: dict[str, Any] = {"begin_ns": time.time_ns(), "length_ns": 0}
-            spans.append(Span(row="exchange", name="submitted", num_bytes=size, tensors=names, **when))
+            gathered = [part for one in parameters for part in _gathered(one, names[one], optimizer)]
+            for sent, size in gathered or [(list(names.values()), sum(map(_size, parameters)))]:
+                spans.append(Span(row="exchange", name="submitted", num_bytes=size, tensors=sent, **when))
+            spans.extend(
+                Span(row="library", name=ZERO_FILLED, num_bytes=_size(one), tensors=[names[one]], **when) for one in missing
+            )
             return handle
 
         return note
@@ -68,6 +81,53 @@ def _noting_submits(optimizer: Any, spans: list[Span]) -> Iterator[None]:
     finally:
         for name in known:
             delattr(optimizer, name)
+
+
+def _gathered(parameter: Tensor, name: str, optimizer: Any) -> list[tuple[list[str], int]]:
+    """The names by which Horovod gathers a sparse gradient's two tensors, and their bytes; none where it is sent as a dense one."""
+    gradient = parameter.grad
+    if gradient is None or not gradient.is_sparse or optimizer.sparse_as_dense:
+        return []
+    return [([f"{name}.indices"], _size(gradient._indices())), ([f"{name}.values"], _size(gradient._values()))]
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+class _NotedCompression:
+    """In the place of the optimizer's compression: notes how long it takes, where it changes a tensor."""
+
+    def __init__(self, compression: Any, spans: list[Span]) -> None:
+        self._compression, self._spans = compression, spans
+
+    def compress(self, tensor: Tensor) -> tuple[Tensor, Any]:
+        begin_ns = time.time_ns()
+        compressed, context = self._compression.compress(tensor)
+        self._note(begin_ns, tensor, compressed)
+        return compressed, context
+
+    def decompress(self, tensor: Tensor, context: Any) -> Tensor:
+        begin_ns = time.time_ns()
+        found: Tensor = self._compression.decompress(tensor, context)
+        self._note(begin_ns, found, tensor)
+        return found
+
+    def _note(self, begin_ns: int, tensor: Tensor, compressed: Tensor) -> None:
+        if tensor.dtype != compressed.dtype:
+            times: dict[str, Any] = {"begin_ns": begin_ns, "length_ns": time.time_ns() - begin_ns}
+            self._spans.append(Span(row="library", name=COMPRESSION, **times))
+
+
+@contextmanager
+def noting_compression(optimizer: Any, spans: list[Span]) -> Iterator[None]:
+    """A context in which the optimizer's compression notes what it converts."""
+    own = optimizer._compression
+    optimizer._compression = _NotedCompression(own, spans)
+    try:
+        yield
+    finally:
+        optimizer._compression = own
 
 
 def _when_written(path: Path) -> Sequence[Mapping[str, Any]]:

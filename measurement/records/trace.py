@@ -9,8 +9,12 @@ from typing import Literal
 
 from measurement.records.written import Written
 
-Row = Literal["step", "phase", "exchange", "library"]
-"""A whole step; a phase of the training thread; a collective; the library's own work on the training thread."""
+Row = Literal["step", "phase", "exchange", "library", "gradient"]
+"""A whole step; a phase of the training thread; a collective; the library's own work; on CPUs, a parameter's gradient, once it is
+whole."""
+COMPRESSION, ZERO_FILLED = "compression", "zero-filled"
+"""Of the library's own work: a tensor that is converted to exchange fewer bytes, or back; and, of no length, that zeros were handed
+in for a parameter without a gradient."""
 
 
 class Span(Written):
@@ -24,11 +28,11 @@ class Span(Written):
     """Since the epoch, by the rank's host; once it is stored, by the driver. A collective begins when its rank had come to it."""
     length_ns: int
     num_bytes: int | None = None
-    """Bytes of a collective's tensors on this rank; None: not known."""
+    """Bytes of a collective's tensors on this rank, or of a gradient; None: not known."""
     entered_ns: int | None = None
     """When a collective began to move data, all ranks being there; None: not known."""
     tensors: list[str] = []
-    """What was fused into a collective, where that is known."""
+    """What was fused into a collective, or is without a gradient, where that is known."""
 
     @property
     def end_ns(self) -> int:

@@ -14,6 +14,7 @@ from reports.tables.table import Table
 from reports.tables.terms_table import TIMINGS, causes_table, exchange_table, steps_table, terms_table, threads_table, timing_table
 from reports.tables.verdict_table import conditions_table
 from reports.tables.what_if_table import what_if_caption, what_if_table
+from reports.wording.causes import trace_sentence
 
 
 class Section(NamedTuple):
@@ -63,7 +64,7 @@ def sections(comparison: Comparison) -> list[Section]:
             Section("steps", "Why", steps_table(comparison)),
             Section("terms", "", terms_table(comparison)),
             Section("causes", "Specific causes", causes_table(comparison), CAUSES),
-            Section("exchanges", "Waiting apart from transfer", exchange_table(comparison), EXCHANGES),
+            Section("exchanges", "Waiting apart from transfer", exchange_table(comparison), _exchange_caption(comparison)),
             Section("threads", "", threads_table(comparison)),
             Section("ranks", "Ranks and hosts", rank_table(comparison), rank_caption(arms, comparison.sample_unit)),
             Section("links", "Bytes per link", link_table(arms), link_caption(arms)),
@@ -85,3 +86,9 @@ def sections(comparison: Comparison) -> list[Section]:
     made.append(Section("timings", "Where the seconds of a launch go", timing_table(comparison), TIMINGS))
     made.insert(0, Section("against", f"Against {against.comparison_id}" if against else "", against_table(comparison), said))
     return [section for section in made if section.table.rows]
+
+
+def _exchange_caption(comparison: Comparison) -> str:
+    traced = comparison.traces.arms if comparison.traces else []
+    said = (trace_sentence(comparison.arm(one.arm), one.exposed_s) for one in traced)
+    return ". ".join([EXCHANGES, *filter(None, said)])

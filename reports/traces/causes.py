@@ -9,6 +9,12 @@ gradient copies        what DDP's reducer takes on the training thread to copy g
 unused-parameter       what the reducer takes to walk the graph
 search
 small collectives      of the time in which collectives move data, the share of all but one: that many fewer would be needed
+late first bucket      how much later DDP's first bucket left than gradients of its size were whole, but no more than what is
+                       exposed besides the last bucket: that one cannot leave before the last gradient
+compression            what it takes to convert gradients before and after their exchange; on the CPU
+sparse gathers         the time in which sparse gradients move
+zero-filled gradients  what Horovod's exchange of parameters without a gradient takes after all else was exchanged. The optimizer
+                       then steps them, too, which is not in it
 cycle waits            from when the last rank submitted a step's last tensor until Horovod began to move it, a cycle at most:
                        what it takes longer is negotiation, or threads without a core
 =====================  =====================================================================================================
@@ -16,14 +22,18 @@ cycle waits            from when the last rank submitted a step's last tensor un
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from statistics import fmean
 
 import pandas as pd
 
+from measurement.records.trace import COMPRESSION, ZERO_FILLED
 from reports.schema import ArmSummary, Because, NamedCause, RatioSummary
 from reports.statistics.student import t_interval
-from reports.traces.exchange import TracedStep
+from reports.traces.exchange import Collective, TracedStep, busy_s
 
 WORTH = 0.01
 """A cause is told of from this share of the step on."""
@@ -32,7 +42,28 @@ EXPLAINS = 0.5
 MANY, SMALL = 8, 64 << 10
 """So many collectives a step, of at most so many bytes on the average, are many small ones."""
 REDUCER = "torch.distributed.ddp.reducer::"
+SPARSE = ("sparse", "allgather")
+"""How names of collectives that move sparse gradients are known."""
+DDP, HOROVOD = "ddp", "horovod"
+TELLING = {DDP: "bucket_cap_bytes", HOROVOD: "fusion_threshold_bytes"}
+"""What a back end tells of itself that is derived from one of these."""
 COPIES = ("torch::distributed::reducer::", f"{REDUCER}copy_bucket_to_grad")
+
+
+def is_like(arm: ArmSummary, *backends: str) -> bool:
+    """Whether an arm is of one of these back ends, or of one that is derived from it."""
+    return any(arm.backend == one or TELLING[one] in arm.described for one in backends)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What may be a cause: its name, its seconds in each step or launch, and what changes it."""
+
+    name: str
+    per_step_s: Sequence[float] | pd.Series
+    setting: str
+    num_bytes: int | None = None
+    count: float | None = None
 
 
 def with_causes(
@@ -44,37 +75,62 @@ def with_causes(
     """
     if arm.step_terms_s is None or terms is None:
         return arm
-    found: list[tuple[str, Sequence[float] | pd.Series, dict[str, object]]] = []
-    if arm.backend == "ddp" and arm.options.get("broadcast_buffers", True) and buffer_bytes:
-        found.append(("buffers broadcast", terms["in_forward"], {"num_bytes": buffer_bytes, "setting": "broadcast_buffers: false"}))
-    if arm.backend == "ddp":
-        copies, search = ([step.own_s(*names) for step in steps] for names in (COPIES, (f"{REDUCER}search",)))
-        found.append(("unused-parameter search", search, {"setting": "find_unused_parameters: false"}))
-        if not arm.options.get("gradient_as_bucket_view"):
-            found.append(("gradient copies", copies, {"num_bytes": _exchanged(steps), "setting": "gradient_as_bucket_view: true"}))
-    if steps and _are_small(steps):
-        count = fmean(len(step.collectives) for step in steps)
-        setting = "a larger fusion_threshold_mb" if arm.backend == "horovod" else "a larger bucket_cap_mb"
-        apart = [step.busy_s * (1 - 1 / count) for step in steps]
-        found.append(("small collectives", apart, {"num_bytes": _exchanged(steps), "count": count, "setting": setting}))
-    if arm.backend == "horovod":
-        most_s = float(arm.described.get("cycle_time_ms", "inf")) / 1e3
-        waits = [min(_cycle_s(step), most_s) for step in steps if step.collectives]
-        found.append(("cycle waits", waits, {"setting": "a smaller cycle_time_ms"}))
-    causes = [_cause(name, values, told, arm, confidence) for name, values, told in found]
+    found = [*_of_any(arm, steps)]
+    if is_like(arm, DDP):
+        found += _of_ddp(arm, terms, steps, buffer_bytes=buffer_bytes)
+    if is_like(arm, HOROVOD):
+        found += _of_horovod(arm, steps)
+    causes = [_cause(one, arm, confidence) for one in found]
     return arm.model_copy(update={"causes": [one for one in causes if one is not None]})
 
 
-def _cause(
-    name: str, values: Sequence[float] | pd.Series, told: Mapping[str, object], arm: ArmSummary, confidence: float
-) -> NamedCause | None:
+def _of_any(arm: ArmSummary, steps: Sequence[TracedStep]) -> Iterator[Found]:
+    if steps and _are_small(steps):
+        count = fmean(len(step.collectives) for step in steps)
+        setting = "a larger fusion_threshold_mb" if is_like(arm, HOROVOD) else "a larger bucket_cap_mb"
+        apart = [busy_s(step.collectives) * (1 - 1 / count) for step in steps]
+        yield Found("small collectives", apart, setting, num_bytes=_exchanged(steps), count=count)
+
+
+def _of_ddp(arm: ArmSummary, terms: pd.DataFrame, steps: Sequence[TracedStep], *, buffer_bytes: int) -> Iterator[Found]:
+    if arm.options.get("broadcast_buffers", True) and buffer_bytes:
+        yield Found("buffers broadcast", terms["in_forward"], "broadcast_buffers: false", num_bytes=buffer_bytes)
+    search = [step.own_s(f"{REDUCER}search") for step in steps]
+    yield Found("unused-parameter search", search, "find_unused_parameters: false")
+    if not arm.options.get("gradient_as_bucket_view"):
+        copies = [step.own_s(*COPIES) for step in steps]
+        yield Found("gradient copies", copies, "gradient_as_bucket_view: true", num_bytes=_exchanged(steps))
+    order = "layers registered in the order of forward, and find_unused_parameters: false"
+    yield Found("late first bucket", [_late_s(step) for step in steps], order)
+    yield Found("compression", [step.own_s(COMPRESSION) for step in steps], "comm_hook: none")
+    yield Found("sparse gathers", [busy_s(_sparse(step)) for step in steps], "sparse=False in the embedding")
+
+
+def _of_horovod(arm: ArmSummary, steps: Sequence[TracedStep]) -> Iterator[Found]:
+    most_s = float(arm.described.get("cycle_time_ms", "inf")) / 1e3
+    waits = [min(_cycle_s(step), most_s) for step in steps if step.collectives]
+    yield Found("cycle waits", waits, "a smaller cycle_time_ms")
+    yield Found("compression", [step.own_s(COMPRESSION) for step in steps], "compression: none")
+    yield Found("sparse gathers", [busy_s(_sparse(step)) for step in steps], "sparse_as_dense: true")
+    never = "requires_grad = False on what is never trained"
+    yield Found("zero-filled gradients", [_filled_s(step) for step in steps], never, num_bytes=_filled_bytes(steps))
+
+
+def _cause(found: Found, arm: ArmSummary, confidence: float) -> NamedCause | None:
     """None where it is not shown to take ``WORTH`` of a step."""
-    per_step = t_interval(values, confidence=confidence)
+    per_step = t_interval(found.per_step_s, confidence=confidence)
     if arm.step_terms_s is None or per_step is None or (per_step.ci_low or 0.0) <= 0:
         return None
     if per_step.value < WORTH * arm.step_terms_s.step.value:
         return None
-    return NamedCause.model_validate({"name": name, "term": "exposed_exchange", "per_step_s": per_step, **told})
+    return NamedCause(
+        name=found.name,
+        term="exposed_exchange",
+        per_step_s=per_step,
+        num_bytes=found.num_bytes,
+        count=found.count,
+        setting=found.setting,
+    )
 
 
 def _are_small(steps: Sequence[TracedStep]) -> bool:
@@ -88,6 +144,50 @@ def _exchanged(steps: Sequence[TracedStep]) -> int | None:
     if not sizes or any(size is None for own in sizes for size in own):
         return None
     return round(fmean(sum(size for size in own if size) for own in sizes))
+
+
+def _sparse(step: TracedStep) -> list[Collective]:
+    return [one for one in step.collectives if any(word in one.ranks[0].name for word in SPARSE)]
+
+
+def _late_s(step: TracedStep) -> float:
+    """How much sooner a step's exchange would have ended, had its first bucket left with the first gradients of its size."""
+    buckets = [one for one in step.collectives if "reduce" in one.ranks[0].name and one.ranks[0].num_bytes]
+    if len(buckets) < 2:
+        return 0.0
+    share = (buckets[0].ranks[0].num_bytes or 0) / sum(one.ranks[0].num_bytes or 0 for one in buckets)
+    late = [_late_on_ns(step, one.rank, begin_ns=one.begin_ns, share=share) for one in buckets[0].ranks]
+    last = buckets[-1]
+    spare_s = (step.tail_s() or 0.0) - (last.done_ns - last.arrived_ns) / 1e9
+    return max(0.0, min(min(late) / 1e9, spare_s))
+
+
+def _late_on_ns(step: TracedStep, rank: int, *, begin_ns: int, share: float) -> int:
+    """On one rank; 0 where the bucket left before twice its size was whole, since that is no order of gradients."""
+    gradients = step.gradients(rank)
+    needed = share * sum(one.num_bytes or 0 for one in gradients)
+    whole = list(accumulate(one.num_bytes or 0 for one in gradients if one.end_ns <= begin_ns))
+    if not whole or whole[-1] < 2 * needed:
+        return 0
+    return begin_ns - gradients[bisect_left(whole, needed)].end_ns
+
+
+def _filled_s(step: TracedStep) -> float:
+    """From when all else was exchanged until the zeros were."""
+    filled = [one for one in step.spans if one.name == ZERO_FILLED]
+    names = set.intersection(*({name for one in filled if one.rank == rank for name in one.tensors} for rank in step.ranks))
+    zeros = [one for one in step.collectives if one.ranks[0].tensors and names.issuperset(one.ranks[0].tensors)]
+    if not zeros:
+        return 0.0
+    others = [one.done_ns for one in step.collectives if one not in zeros]
+    begin_ns = max([min(one.begin_ns for one in filled), *others])
+    return max(0, max(one.done_ns for one in zeros) - begin_ns) / 1e9
+
+
+def _filled_bytes(steps: Sequence[TracedStep]) -> int | None:
+    """Of zeros that a rank hands in in a step, mean over ranks and steps."""
+    sizes = [sum(one.num_bytes or 0 for one in step.spans if one.name == ZERO_FILLED) / len(step.ranks) for step in steps]
+    return round(fmean(sizes)) if sizes else None
 
 
 def _cycle_s(step: TracedStep) -> float:

@@ -6,12 +6,13 @@ result its transfer. The n-th collective of a step is the same on every rank.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median, median_low, mode
+from statistics import fmean, median, median_low, mode
 
 from measurement.records.trace import ArmTrace, Span, Traces
 from reports.schema import ExchangeFigures, TracedArm, TraceFigures
+from reports.statistics.student import t_interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,20 +53,42 @@ class TracedStep:
     spans: Sequence[Span]
     collectives: Sequence[Collective]
 
-    def own_s(self, *beginnings: str) -> float:
-        """Mean over ranks of what the library did on the training thread, of names that begin so; seconds."""
-        ranks = {one.rank for one in self.spans if one.row == "step"}
-        own = [one for one in self.spans if one.row == "library" and one.name.startswith(beginnings)]
-        return sum(one.length_ns for one in own) / len(ranks) / 1e9
-
     @property
-    def busy_s(self) -> float:
-        """For how long at least one collective was transferred, seconds."""
-        busy, until = 0, 0
-        for one in sorted(self.collectives, key=lambda one: one.arrived_ns):
-            busy += max(0, one.done_ns - max(one.arrived_ns, until))
-            until = max(until, one.done_ns)
-        return busy / 1e9
+    def ranks(self) -> set[int]:
+        """All that took the step."""
+        return {one.rank for one in self.spans if one.row == "step"}
+
+    def own_s(self, *beginnings: str) -> float:
+        """Mean over ranks of what the library did by itself, of names that begin so; seconds."""
+        own = [one for one in self.spans if one.row == "library" and one.name.startswith(beginnings)]
+        return sum(one.length_ns for one in own) / len(self.ranks) / 1e9
+
+    def gradients(self, rank: int) -> list[Span]:
+        """Of a rank's parameters, in the order in which they were whole. None where the profiler saw none."""
+        own = [one for one in self.spans if one.row == "gradient" and one.rank == rank]
+        return sorted(own, key=lambda one: one.end_ns)
+
+    def tail_s(self) -> float | None:
+        """Seconds from the last gradient until the last collective was done, mean over ranks; None without gradients."""
+        ends = [own[-1].end_ns for rank in self.ranks if (own := self.gradients(rank))]
+        done_ns = max((one.done_ns for one in self.collectives), default=0)
+        return fmean(max(0, done_ns - end) for end in ends) / 1e9 if ends else None
+
+    def exposed_s(self) -> float | None:
+        """The same, with that of collectives before the first gradient, such as a broadcast of buffers; mean over ranks."""
+        first_ns = min((one.end_ns for rank in self.ranks for one in self.gradients(rank)), default=0)
+        early = sum(span.length_ns for one in self.collectives if one.done_ns < first_ns for span in one.ranks)
+        tail_s = self.tail_s()
+        return None if tail_s is None else tail_s + early / len(self.ranks) / 1e9
+
+
+def busy_s(collectives: Sequence[Collective]) -> float:
+    """For how long at least one of them was transferred, seconds."""
+    busy, until = 0, 0
+    for one in sorted(collectives, key=lambda one: one.arrived_ns):
+        busy += max(0, one.done_ns - max(one.arrived_ns, until))
+        until = max(until, one.done_ns)
+    return busy / 1e9
 
 
 def traced_steps(trace: ArmTrace) -> list[TracedStep]:
@@ -90,9 +113,14 @@ def _step(spans: Sequence[Span], own: Sequence[Span]) -> TracedStep:
     return TracedStep(begin_ns=begin_ns, length_ns=length_ns, spans=inside, collectives=collectives)
 
 
-def summarise_traces(traces: Traces, steps: Mapping[str, Sequence[TracedStep]]) -> TraceFigures:
-    """What reports show of traces; ``steps``: by arm."""
-    return TraceFigures(arms=[_arm(trace, steps.get(trace.arm, [])) for trace in traces.arms], merged=traces.merged)
+def summarise_traces(
+    traces: Traces, steps: Mapping[str, Sequence[TracedStep]], *, whole: Collection[str], confidence: float
+) -> TraceFigures:
+    """What reports show of traces; ``steps``: by arm; ``whole``: arms that exchange whole gradients and nothing else."""
+    arms = [_arm(trace, steps.get(trace.arm, [])) for trace in traces.arms]
+    exposed = {name: [value for one in steps.get(name, []) if (value := one.exposed_s()) is not None] for name in whole}
+    arms = [arm.model_copy(update={"exposed_s": t_interval(exposed.get(arm.arm, []), confidence=confidence)}) for arm in arms]
+    return TraceFigures(arms=arms, merged=traces.merged)
 
 
 def _arm(trace: ArmTrace, steps: Sequence[TracedStep]) -> TracedArm:
@@ -100,7 +128,8 @@ def _arm(trace: ArmTrace, steps: Sequence[TracedStep]) -> TracedArm:
     if not steps:
         return found
     typical = next(one for one in steps if one.length_ns == median_low(step.length_ns for step in steps))
-    shown = [one.model_copy(update={"begin_ns": one.begin_ns - typical.begin_ns, "entered_ns": None}) for one in typical.spans]
+    drawn = [one for one in typical.spans if one.row != "gradient"]
+    shown = [one.model_copy(update={"begin_ns": one.begin_ns - typical.begin_ns, "entered_ns": None}) for one in drawn]
     counts = [len(step.collectives) for step in steps]
     exchanges = [_exchange([step for step in steps if len(step.collectives) > number], number) for number in range(max(counts))]
     return found.model_copy(update={"typical_step": shown, "exchanges": exchanges, "steps": len(steps)})

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from reports.conclusions.step_terms import Bottleneck, bottleneck_of
-from reports.schema import Estimate, Phase, RatioSummary, StepShares, Term
-from reports.wording.formatting import bounds_text, listed, milliseconds
+from reports.schema import ArmSummary, Estimate, Phase, RatioSummary, StepShares, Term
+from reports.wording.formatting import bounds_text, listed, milliseconds, with_interval
 
 TERM_NAMES: dict[Term, str] = {
     "compute": "computing",
@@ -88,6 +89,21 @@ def _verb(result: RatioSummary, term: Term | Phase, difference: Estimate, *, int
     if interval and _threads_hold_up(result, term):
         return f"take the training thread's core for {size} ms more of each step besides exchange{bounds}"
     return f"takes {size} ms {more} of each step besides computing and exchange{bounds}"
+
+
+def trace_sentence(arm: ArmSummary, traced: Estimate | None) -> str | None:
+    """Whether a trace exposes as much exchange as timed steps do; None where either is not known. No full stop at the end."""
+    timed = arm.step_terms_s.exposed_exchange if arm.step_terms_s else None
+    if traced is None or timed is None:
+        return None
+    in_trace, in_timed = (with_interval(one, milliseconds) for one in (traced, timed))
+    agree = abs(traced.value - timed.value) <= math.hypot(*(_half_width(one) for one in (traced, timed)))
+    kept = "" if agree else ". The profiler changes that arm's steps, so the trace's milliseconds are not those of timed ones"
+    return f"{arm.name} exposes {in_trace} ms of exchange in the trace, and {in_timed} in timed steps{kept}"
+
+
+def _half_width(estimate: Estimate) -> float:
+    return math.inf if estimate.ci_low is None or estimate.ci_high is None else (estimate.ci_high - estimate.ci_low) / 2
 
 
 def _bounds(difference: Estimate) -> str:

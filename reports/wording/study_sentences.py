@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from measurement.plans.plan import Plan
-from reports.conclusions.study_conclusions import ScalingBase, is_about_links, leaders, sorted_points, units
+from reports.conclusions.study_conclusions import ScalingBase, is_about_links, leaders, quotient, sorted_points, units
 from reports.estimate import Estimate
 from reports.schema import ArmSummary
 from reports.study_schema import Study, StudyPoint
@@ -88,6 +88,7 @@ def findings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
     said = [verdicts_sentence(points, name, plan.baseline) for name in candidates]
     said += [sentence for name in plan.arms if (sentence := scaling_sentence(points, name))]
     said += [sentence for name in plan.arms if (sentence := input_sentence(points, name))]
+    said += [sentence for pair in plan.input_pairs().items() if (sentence := input_scaling_sentence(points, *pair))]
     said += [sentence for name in plan.arms if (sentence := training_sentence(points, name, plan))]
     if is_about_links(points):
         said += [sentence for name in plan.arms if (sentence := exposed_sentence(points, name))]
@@ -98,6 +99,24 @@ def input_sentence(points: Sequence[StudyPoint], name: str) -> str | None:
     """What the arm's input takes at each point; None where no point has it with synthetic input, too."""
     said = [f"{input_words(taken)} at {where}" for where, taken in _input_shares(points, name)]
     return f"Share of {name}'s step that its input takes: {'; '.join(said)}" if said else None
+
+
+def input_scaling_sentence(points: Sequence[StudyPoint], real: str, synthetic: str) -> str | None:
+    """How an arm scales on either input, at the most ranks; None where that is not known. ``real``, ``synthetic``: arms."""
+    found = [
+        (point, own, other)
+        for point in points
+        if (own := point.arm(real).scaling_efficiency) and (other := point.arm(synthetic).scaling_efficiency)
+    ]
+    if not found:
+        return None
+    point, own, other = max(found, key=lambda one: one[0].world_size)
+    if point.world_size == 1:
+        return None
+    apart = quotient(own, other)
+    meaning = "the input holds it back" if apart.value < 1 and apart.excludes(1.0) else "the two are not told apart"
+    both = [with_interval(one, "{:.0%}".format) for one in (own, other)]
+    return f"{real} at {point.name} scales with an efficiency of {both[0]} on real input, {both[1]} on synthetic: {meaning}"
 
 
 def _input_clause(points: Sequence[StudyPoint], name: str) -> str | None:

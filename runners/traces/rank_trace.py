@@ -8,7 +8,7 @@ import json
 import math
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from backends.base import Backend, Prepared
 from measurement.probes.step_timer import StepTimer
 from measurement.records.record import PHASES
-from measurement.records.trace import Row, Span
+from measurement.records.trace import COMPRESSION, Row, Span
 from runners.protocol.messages import TraceReply
 from runners.traces.trace_file import TRAINING
 
@@ -31,6 +31,9 @@ EXCHANGES = ("gloo:", "nccl", "mpi:")
 """How collectives begin: over Gloo where they were issued until they are done; over NCCL their kernels."""
 LIBRARY = ("torch::distributed::reducer::", "torch.distributed.ddp.reducer::")
 """How DDP's reducer begins what it does on the training thread."""
+GRADIENT = "torch::autograd::AccumulateGrad"
+CONVERSION = "aten::copy_"
+"""Between tensors of unlike types."""
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 SHOWN = ("cpu_op", "user_annotation", "cuda_runtime", *ON_GPU)
 """Kinds of events that a viewer shows."""
@@ -115,7 +118,7 @@ def trace_steps(
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     document = _exported(profiler)
-    spans, events = [*own, *spans_of(document)], list(_events(document))
+    spans, events = [*own, *spans_of(document, own)], list(_events(document))
     if len(events) > most_events:
         longest = sorted((one for one in events if "length_ns" in one), key=lambda one: one["length_ns"], reverse=True)
         events = longest[:most_events]
@@ -143,13 +146,26 @@ def _begin_ns(document: Mapping[str, Any], event: Mapping[str, Any]) -> int:
     return int(document.get("baseTimeNanoseconds", 0)) + int(1000 * event["ts"])
 
 
-def spans_of(document: Mapping[str, Any]) -> Iterator[Span]:
-    """What reports draw and count of the profiler's events."""
+def spans_of(document: Mapping[str, Any], own: Sequence[Span] = ()) -> Iterator[Span]:
+    """What reports draw and count of the profiler's events. ``own``: collectives that it did not see."""
+    sent = {_elements(shape) for event in document["traceEvents"] if _row_of(event) == "exchange" for shape in _shapes(event)}
+    sent |= {(one.num_bytes or 0) // ITEM_BYTES["Half"] for one in own if one.name.startswith(EXCHANGES)}
+    on_cpu = not any(event.get("cat") in ON_GPU for event in document["traceEvents"])  # a GPU does these when it gets to them
     for event, begin_ns, length_ns in _slices(document):
         name, row = event["name"], _row_of(event)
-        if row is not None:
-            size = _bytes(event.get("args", {})) if row == "exchange" else None
+        if row is None and on_cpu and _converts(event, sent):
+            name, row = COMPRESSION, "library"
+        if row is not None and (on_cpu or row != "gradient"):
+            size = _bytes(event.get("args", {})) if row in ("exchange", "gradient") else None
             yield Span(row=row, name=name.removeprefix(STEP), begin_ns=begin_ns, length_ns=length_ns, num_bytes=size)
+
+
+def _converts(event: Mapping[str, Any], sent: Set[int]) -> bool:
+    """Whether it copies a whole bucket, which lies flat, into another type or back."""
+    if event["name"] != CONVERSION:
+        return False
+    shapes, kinds = _shapes(event), event["args"].get("Input type", [])
+    return len(shapes) > 1 and len(shapes[0]) == 1 and shapes[0] == shapes[1] and shapes[0][0] in sent and kinds[0] != kinds[1]
 
 
 def _row_of(event: Mapping[str, Any]) -> Row | None:
@@ -160,7 +176,9 @@ def _row_of(event: Mapping[str, Any]) -> Row | None:
         return "phase"
     if name.startswith(LIBRARY):
         return "library"
-    on_gpu = event["cat"] in ON_GPU
+    if name == GRADIENT:
+        return "gradient"
+    on_gpu = event.get("cat") in ON_GPU
     return "exchange" if name.startswith(EXCHANGES) and on_gpu == name.startswith("nccl") else None
 
 
@@ -172,6 +190,11 @@ def _bytes(args: Mapping[str, Any]) -> int | None:
     if not kinds or not shapes:
         return None
     return sum(ITEM_BYTES.get(kind, 1) * _elements(shape) for kind, shape in zip(kinds, shapes, strict=False) if shape) or None
+
+
+def _shapes(event: Mapping[str, Any]) -> list[Any]:
+    """Of the tensors that it takes."""
+    return [shape for shape in event.get("args", {}).get("Input Dims") or [] if shape]
 
 
 def _elements(shape: Any) -> int:

@@ -203,6 +203,8 @@ def test_what_the_input_costs_at_each_point(tmp_path):
         assert any(
             line.startswith(f"Share of {name}'s step that its input takes: ") and " at two" in line for line in found.findings
         )
+    scaled = next(line for line in found.findings if line.startswith("ddp-gloo at two scales with an efficiency of "))
+    assert " on real input, " in scaled and scaled.endswith(" on synthetic: the input holds it back")
     first, last = (f"{point.arm('ddp-gloo').input_share.value:.0%}" for point in found.points)
     assert found.headline.endswith(f"; input: {first} of ddp-gloo's step time at one, {last} at two")
     two = found.points[1]

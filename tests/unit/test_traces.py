@@ -8,20 +8,24 @@ import json
 
 import pandas as pd
 import pytest
+import torch
 
-from backends.horovod.timeline import read_timeline
+from backends.horovod.timeline import noting_compression, noting_submits, read_timeline
 from measurement.records.trace import ArmTrace, Span, Traces
 from reports import conclude
+from reports.estimate import Estimate
 from reports.schema import ArmSummary
 from reports.tables.sections import sections
 from reports.traces.causes import with_causes
 from reports.traces.exchange import traced_steps
+from reports.wording.causes import trace_sentence
 from runners.protocol.messages import TraceReply
 from runners.traces.trace_file import on_one_clock, viewers_file
 from tests.kit import trace_format
 from tests.kit.results_factory import Truth, make_plan, write_results
 
 MS = 1_000_000
+TERMS = ("compute", "data_wait", "imbalance", "exposed_exchange", "persistent", "sync_data_wait", "in_forward")
 START = 1_700_000_000_000 * MS
 
 
@@ -144,17 +148,124 @@ def test_a_cause_is_named_where_it_explains_half_of_the_term(tmp_path, ours, the
     assert {section.name for section in sections(found)} >= {"exchanges"}
 
 
+def causes_of(backend, spans, **described):
+    """What is found in five steps of 20 ms on two ranks, each with these spans: seconds by name."""
+
+    def moved(one, rank, number):
+        by = 20 * MS * number + 10 * number
+        entered_ns = one.entered_ns and one.entered_ns + by
+        return one.model_copy(update={"rank": rank, "begin_ns": one.begin_ns + by, "entered_ns": entered_ns})
+
+    every = [
+        moved(one, rank, number) for number in range(5) for rank in (0, 1) for one in [span("step", f"{number}", 0, 20), *spans]
+    ]
+    term = {"value": 0.001}
+    terms = dict.fromkeys(TERMS, term)
+    what = {"name": "arm", "role": "candidate", "status": "ok", "backend": backend, "transport": "gloo", "launcher": None}
+    told = {"described": described, "step_terms_s": {**terms, "step": term}, "world_size": 2}
+    steps = traced_steps(ArmTrace(arm="arm", spans=every))
+    found = with_causes(ArmSummary.model_validate(what | told), pd.DataFrame(), steps, buffer_bytes=0, confidence=0.95)
+    return {one.name: one.per_step_s.value for one in found.causes}
+
+
 def test_no_cycle_is_waited_for_longer_than_it_lasts():
     """On a crowded host 9 ms passed where a cycle lasts 5."""
-    term = {"value": 0.001}
-    terms = dict.fromkeys(
-        ("compute", "data_wait", "imbalance", "exposed_exchange", "persistent", "sync_data_wait", "in_forward"), term
-    )
-    what = {"name": "hvd", "role": "candidate", "status": "ok", "backend": "horovod", "transport": "gloo", "launcher": None}
-    told = {"described": {"cycle_time_ms": 5.0}, "step_terms_s": {**terms, "step": term}, "world_size": 2}
-    steps = traced_steps(traced_arm("hvd", waits_ms=9.0))
-    found = with_causes(ArmSummary.model_validate(what | told), pd.DataFrame(), steps, buffer_bytes=0, confidence=0.95)
-    assert [(one.name, one.per_step_s.value) for one in found.causes] == [("cycle waits", pytest.approx(0.005))]
+    waited = span("exchange", "horovod:allreduce", 1, 10, num_bytes=8, entered_ns=START + 10 * MS)
+    assert causes_of("horovod", [waited], cycle_time_ms=5.0) == {"cycle waits": pytest.approx(0.005)}
+
+
+def gradients(*at_ms):
+    return [span("gradient", "torch::autograd::AccumulateGrad", at, 0, num_bytes=1 << 20) for at in at_ms]
+
+
+def buckets(first_ms, *, length_ms=1.0, begin_by=0.0):
+    """Eight, one after another."""
+    at = [first_ms + max(number * length_ms, number * begin_by) for number in range(8)]
+    return [span("exchange", "gloo:all_reduce", begin, length_ms, num_bytes=1 << 20) for begin in at]
+
+
+def test_a_first_bucket_is_late_where_it_waits_for_gradients_that_come_last():
+    """Seven of eight transfers could have been hidden, of 1 ms each; the last gradient's own could not."""
+    ready = gradients(*range(1, 9))
+    found = causes_of("ddp", [*ready, *buckets(8.5)])
+    assert found == {"late first bucket": pytest.approx(0.0075)}
+    assert causes_of("ddp", [*ready, *buckets(1.5)]) == {}, "in order"
+    assert causes_of("planted.py:DDP", [*ready, *buckets(8.5)], bucket_cap_bytes=1 << 20) == found
+    assert causes_of("horovod", [*ready, *buckets(8.5)]) == {}, "Horovod's tensors leave as they come"
+
+
+def test_exchange_exposed_in_the_trace_stands_beside_that_of_timed_steps():
+    """From the last gradient at 8 ms to the last collective's end at 16.5; and a broadcast of 0.5 ms before all gradients."""
+    early = span("exchange", "gloo:broadcast", 0.2, 0.5)
+    spans = [early, *gradients(*range(1, 9)), *buckets(8.5)]
+    moved = [one.model_copy(update={"rank": rank}) for rank in (0, 1) for one in [span("step", "0", 0, 20), *spans]]
+    (step,) = traced_steps(ArmTrace(arm="ddp", spans=moved))
+    assert (step.tail_s(), step.exposed_s()) == (pytest.approx(0.0085), pytest.approx(0.009))
+
+    def said(low_s, high_s):
+        timed = {"value": (low_s + high_s) / 2, "ci_low": low_s, "ci_high": high_s}
+        terms = dict.fromkeys(TERMS, timed) | {"step": timed}
+        what = {"name": "a", "role": "candidate", "status": "ok", "backend": "ddp", "transport": "gloo", "launcher": None}
+        arm = ArmSummary.model_validate(what | {"step_terms_s": terms, "world_size": 2})
+        return trace_sentence(arm, Estimate(value=0.009, ci_low=0.008, ci_high=0.010))
+
+    assert "in timed steps" in said(0.008, 0.009) and "changes" not in said(0.008, 0.009)
+    assert "The profiler changes that arm's steps" in said(0.001, 0.002)
+
+
+def test_conversions_and_sparse_gradients_take_what_they_take():
+    converted = [span("library", "compression", at, 0.5) for at in (8, 12)]
+    gathered = [span("exchange", f"horovod:{name}", 10, 2, num_bytes=8, tensors=["w"]) for name in ("allreduce", "allgather")]
+    assert causes_of("horovod", converted) == {"compression": pytest.approx(0.001)}
+    assert causes_of("horovod", gathered) == {"sparse gathers": pytest.approx(0.002)}
+    assert causes_of("ddp", [span("exchange", "gloo:sparse_all_reduce", 10, 2)]) == {"sparse gathers": pytest.approx(0.002)}
+
+
+def test_zeros_take_what_their_exchange_takes_after_all_else():
+    """They are handed in at 12 ms; others' exchange ends at 13, theirs at 15."""
+    zeros = [span("library", "zero-filled", 12, 0, tensors=["unused"])]
+    both = [
+        span("exchange", "horovod:allreduce", begin, length, num_bytes=8, tensors=[name])
+        for name, begin, length in (("used", 10, 3), ("unused", 12, 3))
+    ]
+    assert causes_of("horovod", [*zeros, *both])["zero-filled gradients"] == pytest.approx(0.002)
+    assert "zero-filled gradients" not in causes_of("horovod", both)
+
+
+class Handed:
+    """What ``hvd.DistributedOptimizer`` is to who notes its exchange."""
+
+    sparse_as_dense = False
+
+    def __init__(self, *parameters):
+        self._parameter_names = {one: str(number) for number, one in enumerate(parameters)}
+        self._compression = self
+
+    def _allreduce_grad_async(self, parameter):
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        return None if parameter.grad.is_sparse else self._compression.compress(parameter.grad)
+
+    def compress(self, tensor):
+        return tensor.half(), tensor.dtype
+
+    def decompress(self, tensor, dtype):
+        return tensor.to(dtype)
+
+
+def test_what_horovod_is_handed_is_noted_by_the_names_of_its_timeline():
+    dense, sparse, unused = (torch.nn.Parameter(torch.zeros(4, 2)) for _ in range(3))
+    dense.grad = torch.ones(4, 2)
+    sparse.grad = torch.sparse_coo_tensor([[1]], [[1.0, 2.0]], (4, 2))
+    optimizer, spans = Handed(dense, sparse, unused), []
+    with noting_submits(optimizer, spans), noting_compression(optimizer, spans):
+        sent = [optimizer._allreduce_grad_async(one) for one in (dense, sparse, unused)]
+        optimizer._compression.decompress(*sent[0])
+    submitted = [(one.tensors, one.num_bytes) for one in spans if one.name == "submitted"]
+    assert submitted == [(["0"], 32), (["1.indices"], 8), (["1.values"], 8), (["2"], 32)]
+    assert [(one.tensors, one.num_bytes) for one in spans if one.name == "zero-filled"] == [(["2"], 32)]
+    assert [one.row for one in spans if one.name == "compression"] == ["library"] * 3
+    assert optimizer._compression is optimizer
 
 
 @pytest.mark.slow

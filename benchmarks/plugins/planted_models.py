@@ -1,0 +1,69 @@
+"""Workloads with what a named cause needs, such as ``path/to/planted_models.py:BufferedDigits``."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from workloads.digits import ConvNet, Digits
+
+NUM_BUFFER_BYTES = 4 << 20
+NUM_WORDS, NUM_FEATURES = 20_000, 64
+
+
+class BufferedDigits(Digits):
+    """The digits, with 4 MiB of buffers that nothing uses."""
+
+    def build_model(self) -> nn.Module:
+        """Return the model with its buffer."""
+        model = super().build_model()
+        model.register_buffer("unused", torch.zeros(NUM_BUFFER_BYTES // 4))
+        return model
+
+
+class HalfTrained(ConvNet):
+    """The digits' model beside a layer of a million parameters of which no output depends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.never_used = nn.Linear(1000, 1000)
+
+
+class HalfTrainedDigits(Digits):
+    """The digits, with parameters that get no gradient."""
+
+    def build_model(self) -> nn.Module:
+        """Return the model with its unused layer."""
+        return HalfTrained()
+
+
+class Words(nn.Module):
+    """Mean of a sparse embedding, and one linear layer. Takes images float32 [batch, 1, 28, 28], whose pixels name words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(NUM_WORDS, NUM_FEATURES, sparse=True)
+        self.classify = nn.Linear(NUM_FEATURES, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits [batch, 10]."""
+        words = (images.flatten(1) * 997).long().remainder(NUM_WORDS)
+        logits: Tensor = self.classify(self.embed(words).mean(1))
+        return logits
+
+
+class SparseWords(Digits):
+    """The digits as bags of words, with a sparse gradient."""
+
+    def build_model(self) -> nn.Module:
+        """Return the model."""
+        return Words()
+
+
+class WideDigits(Digits):
+    """Eight linear layers of a million parameters each, in the order in which forward uses them."""
+
+    def build_model(self) -> nn.Module:
+        """Return the model."""
+        wide = [layer for _ in range(8) for layer in (nn.Linear(1000, 1000), nn.ReLU())]
+        return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 1000), *wide, nn.Linear(1000, 10))
