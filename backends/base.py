@@ -143,6 +143,10 @@ class Prepared:
         self.optimizer.load_state_dict(state)
 
 
+WHILE_STOPPED_S = 7 * 24 * 3600
+"""Timeouts of a rank that a driver stops while others have their turn, seconds. That ranks are gone is seen by other means."""
+
+
 class Backend(ABC):
     """Joins models and optimizers of all ranks.
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from backends.base import Backend, Prepared, Store, bytes_of, tensor_of
+from backends.base import WHILE_STOPPED_S, Backend, Prepared, Store, bytes_of, tensor_of
 from backends.carried_tensors import GLOO, require_sent
 from backends.communicator import TorchCommunicator, new_groups
 from measurement.communicator import Communicator
@@ -23,6 +23,9 @@ from measurement.errors import PlanError
 from measurement.plans.settings import PlanOptions
 from measurement.records.trace import Span
 from measurement.world import MPI, RENDEZVOUS, World
+
+NCCL_WHILE_STOPPED = {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(WHILE_STOPPED_S)}
+"""PyTorch's process group over NCCL ends a rank whose watchdog made no progress between two looks, which a stopped one does not."""
 
 
 class ProcessGroupOptions(PlanOptions):
@@ -45,6 +48,10 @@ class TorchDistributed(Backend):
     def needs(self) -> frozenset[str]:
         """MPI has to be started by a launcher of MPI's; the others need a place to meet."""
         return frozenset({MPI} if self.transport == "mpi" else {RENDEZVOUS})
+
+    def environment(self) -> dict[str, str]:
+        """That nothing ends a rank that waits for its turn."""
+        return dict(NCCL_WHILE_STOPPED) if self.transport == "nccl" else {}
 
     def imports(self) -> Mapping[str, str]:
         return {"mpi4py": "mpi4py"} if self.transport == "mpi" else {}

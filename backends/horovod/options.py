@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from backends.base import WHILE_STOPPED_S
 from backends.search_space import MIB, Setting
 from measurement.plans.settings import PlanOptions
 
@@ -21,9 +22,6 @@ TUNED = {*(variable for variable, _ in DEFAULTS.values()), "HOROVOD_HIERARCHICAL
 """Variables that stand for options."""
 CONSTRUCTORS = {"compression", "gradient_predivide_factor", "num_groups", "sparse_as_dense"}
 """Options that ``hvd.DistributedOptimizer`` takes by these names."""
-WHILE_STOPPED_S = 7 * 24 * 3600
-"""How long Horovod shall wait for its peers over Gloo. Its threads talk all the time, so an arm is stopped amid a wait, and a
-wait that is over its 30 s when the arm goes on has failed, whatever has arrived. That ranks are gone is seen by other means."""
 
 
 class HorovodOptions(PlanOptions):

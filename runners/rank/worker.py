@@ -210,12 +210,14 @@ class RankServer:
     def _start(self) -> StartedReply:
         from torch.distributed import PrefixStore
 
+        from backends.base import WHILE_STOPPED_S
         from runners.rank.engine import start_engine
 
         job = Job.model_validate_json(self.store.get(job_key(self.arm, self.launch)))
         rendezvous = PrefixStore(f"{self.launch}/{self.arm}/rendezvous", self.store.bare)
         self.clock.mark("imports")
-        self._engine = start_engine(job, self.world, store=rendezvous, clock=self.clock)
+        timeout = timedelta(seconds=WHILE_STOPPED_S) if job.transport == "nccl" else None
+        self._engine = start_engine(job, self.world, store=rendezvous, timeout=timeout, clock=self.clock)
         report = self._engine.report(recorded_environment(os.environ))
         self.clock.mark("model")
         return StartedReply(report=report, start_s=self.clock.stages_s)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from backends.horovod.options import WHILE_STOPPED_S
+from backends.base import WHILE_STOPPED_S
+from backends.torch_distributed import NCCL_WHILE_STOPPED
 from measurement.addresses import free_port
 from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
 from measurement.errors import PlanError, UnavailableError, about
@@ -27,6 +28,7 @@ from runners.launchers.command_lines import (
     HOROVODRUN,
     MPIRUN,
     PYTHON,
+    SRUN,
     TORCHRUN,
     CommandLine,
     blocking_flag,
@@ -42,7 +44,8 @@ from runners.processes.run_processes import RUN_ID
 
 PROBE_FOLDER = Path(__file__).resolve().parents[1] / "probe"
 PYTHONPATH = "PYTHONPATH"
-MEETING = ("MASTER_ADDR", "MASTER_PORT")
+MASTER_PORT = "MASTER_PORT"
+MEETING = ("MASTER_ADDR", MASTER_PORT)
 BESIDE_PYTHON = (TORCHRUN, HOROVODRUN, PYTHON)
 """Programs that an environment must have itself: another environment's would run the script there."""
 FOLDER_FLAGS = ("wdir", "wd", "D", "chdir")
@@ -88,6 +91,12 @@ class ScriptSetup(LaunchedArm):
         """Whether an image has the programs."""
         return Path(self.line.words[0]).name in CONTAINERS
 
+    @property
+    def needs_port(self) -> bool:
+        """Whether its ranks may meet at a port that the script itself falls back to, which serves one arm only."""
+        names_it = MASTER_PORT in self.inherited or any(MASTER_PORT in word for word in self.line.words)
+        return self.line.kind in (SRUN, MPIRUN) and not names_it
+
     def commands(self, start: ScriptStart) -> tuple[HostCommand, ...]:
         """Return the commands that start it, one for each host that needs one."""
         placement, own = start.placement, self._variables(start)
@@ -96,8 +105,8 @@ class ScriptSetup(LaunchedArm):
         several = not placement.is_local and len(placement.hosts) > 1 and line.kind == TORCHRUN
         lines = on_hosts(line, [entry.host for entry in placement.hosts]) if several else [(HERE, line)]
         port = free_port_on_first(placement) if several else free_port()
-        own |= {"MASTER_PORT": str(port)} if "MASTER_PORT" in self.inherited else {}
-        handed_on = (PYTHONPATH, PROBE, PADDING, *KEEP_FREED_MEMORY)
+        own |= {MASTER_PORT: str(port)} if MASTER_PORT in self.inherited or self.needs_port else {}
+        handed_on = (PYTHONPATH, PROBE, PADDING, *KEEP_FREED_MEMORY, *([MASTER_PORT] if self.needs_port else []))
         carried = {name: own[name] for name in handed_on if name in own} | {RUN_ID: start.run_id}
         return tuple(
             HostCommand(
@@ -122,7 +131,7 @@ class ScriptSetup(LaunchedArm):
         probe = {PYTHONPATH: path, PROBE: encode(self._told(start))}
         padding = {PADDING: "x" * start.padding_bytes} if start.padding_bytes else {}
         interface = interface_environment(self.plan.network_interface)
-        waits = {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(WHILE_STOPPED_S)}
+        waits = {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(WHILE_STOPPED_S)} | NCCL_WHILE_STOPPED
         usual = waits | freed | threads | interface | root | steps | self._mounts(start)
         return usual | chosen | self._exported(freed | padding) | probe | padding
 

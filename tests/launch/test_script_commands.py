@@ -301,6 +301,22 @@ def test_a_script_starts_in_its_own_environment(tmp_path, monkeypatch):
         assert "RANK" not in inherited
 
 
+def test_ranks_whose_launcher_gives_no_port_get_one_of_their_arms_own(tmp_path, monkeypatch):
+    """Scripts fall back to a fixed one, such as 29500, which the first arm that is up takes."""
+    (tmp_path / "t.py").touch()
+    plain, named = "mpirun -np 2 python t.py", "env MASTER_PORT=29500 mpirun -np 2 python t.py"
+    plan = plan_of(tmp_path, a=plain, b="torchrun --nproc-per-node 2 t.py", c=named)
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    assert {name: setup.needs_port for name, setup in resolve_scripts(plan).items()} == {
+        "a": True,
+        "a-control": True,
+        "b": False,
+        "c": False,
+    }
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    assert not any(setup.needs_port for setup in resolve_scripts(plan).values()), "it is given anew all the same"
+
+
 def test_the_probes_folder_holds_the_probe_alone():
     assert {path.name for path in PROBE_FOLDER.iterdir()} - {"__pycache__"} == {"sitecustomize.py", "ringside_probe"}
 
