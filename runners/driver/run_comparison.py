@@ -55,10 +55,11 @@ from runners.planning.arms import (
     require_executables,
     require_findable,
     require_gpus_on,
+    require_shared_gpus,
     resolve_arms,
 )
 from runners.planning.available import left_out_line
-from runners.planning.check_process import is_to_check, require_data_on, require_workable
+from runners.planning.check_process import facts_of, is_to_check, require_data_on, require_sound, require_workable
 from runners.planning.left_variables import require_undisturbed
 from runners.planning.own_checks import OwnFindings, require_own_work
 from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
@@ -184,6 +185,8 @@ class ComparisonRun:
         for arm in arms:
             require_findable(hidden, arm.backend, network_interface=interface)
         require_gpus_on(self.inspection.facts, arms)
+        if self.has_ranks_here:
+            require_shared_gpus(self.plan)
         self._find_own_work()
 
     def _sources(self) -> dict[str, Path]:
@@ -204,7 +207,9 @@ class ComparisonRun:
         """Read the data once on every host that ranks run on; raises a ``PlanError`` where it is missing or damaged."""
         if self.cases:
             return
-        if self.has_ranks_here:
+        if self.has_ranks_here and self.plan.container:
+            require_sound(facts_of(self.plan, None), self.plan.workload)
+        elif self.has_ranks_here:
             made = self.workload.build(local_batch_size=self.plan.local_batch_size, seed=self.plan.seed)
             made.require_data()
             self._note(made.data_notes())

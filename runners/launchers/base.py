@@ -48,6 +48,8 @@ class LaunchJob:
     transport: str | None = None
     """What the backend will talk over; horovodrun chooses its controller by it."""
     python: str = "python"
+    container: tuple[str, ...] = ()
+    """What stands before a command to run it in the container of the ranks; empty: there is none."""
     as_root: bool = False
     """Some launchers refuse root unless a flag allows it."""
     oversubscribed: bool = False
@@ -79,7 +81,7 @@ class LaunchJob:
     @property
     def python_command(self) -> tuple[str, ...]:
         """What each rank runs."""
-        return (self.python, "-m", self.module, *self.arguments)
+        return (*self.container, self.python, "-m", self.module, *self.arguments)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ class Spawn(Launcher):
             HostCommand(
                 host=entry.host if several else HERE,
                 argv=(
-                    *(job.python, "-m", "runners.spawn", "--nproc-per-node", str(entry.slots)),
+                    *(*job.container, job.python, "-m", "runners.spawn", "--nproc-per-node", str(entry.slots)),
                     *(self._rendezvous(job, node) if several else ()),
                     *("-m", job.module, *job.arguments),
                 ),

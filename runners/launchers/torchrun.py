@@ -42,12 +42,18 @@ class Torchrun(Launcher):
         """One ``torchrun`` per host. OMP_NUM_THREADS must be in the job's environment: torchrun would set it to 1."""
         environment = dict(job.environment)
         if job.is_local:
-            argv = ("torchrun", "--standalone", "--local-addr", LOOPBACK, "--nnodes", "1", *self._ranks(job, job.world_size))
+            argv = (*_torchrun(job), "--standalone", "--local-addr", LOOPBACK, "--nnodes", "1", *self._ranks(job, job.world_size))
             return (HostCommand(host=HERE, argv=argv, environment=environment),)
         return tuple(
             HostCommand(
                 host=entry.host,
-                argv=("torchrun", "--nnodes", str(len(job.hosts)), *self._rendezvous(job, node), *self._ranks(job, entry.slots)),
+                argv=(
+                    *_torchrun(job),
+                    "--nnodes",
+                    str(len(job.hosts)),
+                    *self._rendezvous(job, node),
+                    *self._ranks(job, entry.slots),
+                ),
                 environment=environment,
             )
             for node, entry in enumerate(job.hosts)
@@ -59,6 +65,11 @@ class Torchrun(Launcher):
     def _rendezvous(self, job: LaunchJob, node: int) -> tuple[str, ...]:
         """Static rendezvous: every host is given its number, and ranks follow it."""
         return ("--node-rank", str(node), "--master-addr", job.rendezvous_host, "--master-port", str(job.master_port))
+
+
+def _torchrun(job: LaunchJob) -> tuple[str, ...]:
+    """In a container it runs beside its ranks: it starts them itself."""
+    return (*job.container, job.python, "-m", "torch.distributed.run") if job.container else ("torchrun",)
 
 
 class TorchrunC10d(Torchrun):

@@ -11,9 +11,10 @@ from typing import Any
 from backends import Backend, backend_class, make_backend
 from backends.single import Single
 from measurement.environment import looks_secret
-from measurement.errors import LaunchError, PlanError, UnavailableError, shortened, unknown_name
+from measurement.errors import LaunchError, PlanError, UnavailableError, quoted, shortened, unknown_name
 from measurement.plans.plan import FLOOR, Arm, Plan
 from measurement.probes.installed_mpi import installed_mpi
+from measurement.probes.nvml import nvml
 from measurement.world import HOROVOD, MPI, RENDEZVOUS
 from runners.hosts.placement import planned_hosts
 from runners.launchers import HERE, REGISTRY, Launcher, make_launcher
@@ -281,6 +282,21 @@ def require_gpus_on(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSe
             )
 
 
+def require_shared_gpus(plan: Plan) -> None:
+    """Refuse GPUs of this machine that let in one process at a time, where every arm keeps one there, with a ``PlanError``."""
+    library = nvml() if plan.measurement.mode != "sequential" and computes_on_gpu(plan.device) else None
+    if library is None:
+        return
+    handles = map(library.nvmlDeviceGetHandleByIndex, range(library.nvmlDeviceGetCount()))
+    modes = [library.nvmlDeviceGetComputeMode(handle) for handle in handles]
+    exclusive = [number for number, mode in enumerate(modes) if mode != library.NVML_COMPUTEMODE_DEFAULT]
+    if exclusive:
+        raise PlanError(
+            f"GPU {exclusive[0]} is in an exclusive compute mode, and every arm has a process on it; have an administrator set "
+            "'nvidia-smi -c DEFAULT', or set measurement.mode: sequential"
+        )
+
+
 def require_executables(arms: dict[str, ArmSetup]) -> None:
     """Check that every launcher's command is there, and is of the right MPI.
 
@@ -288,6 +304,7 @@ def require_executables(arms: dict[str, ArmSetup]) -> None:
         PlanError: one is missing, or is another MPI's.
     """
     for setup in arms.values():
+        _require_container(setup.plan)
         program, path = setup.launcher.executable, setup.own.environment.get("PATH", search_path())
         if shutil.which(program, path=path) is None:
             raise UnavailableError(
@@ -296,6 +313,16 @@ def require_executables(arms: dict[str, ArmSetup]) -> None:
                 lack=f"'{program}' is not installed",
             )
         require_mpi(setup, path)
+
+
+def _require_container(plan: Plan) -> None:
+    program = plan.container.prefix[0] if plan.container and not plan.hosts else None
+    if program and shutil.which(program, path=search_path()) is None:
+        raise UnavailableError(
+            f"container.prefix begins with {quoted(program)}, which is no program on PATH; load the module that has it, or give "
+            "its path",
+            lack=f"'{program}' is not installed",
+        )
 
 
 def require_mpi(setup: ArmSetup, path: str) -> None:

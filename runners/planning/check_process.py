@@ -192,7 +192,8 @@ def _argv(plan: Plan, arms: Sequence[AskedArm] | None, own: OwnWork | None = Non
         **{name: str(place) for name, place in places.items() if place},
     )
     argv = remote.python("runners.planning.check_process", asked.model_dump_json())
-    return [own.interpreter, *argv[1:]] if own else argv
+    argv = [own.interpreter, *argv[1:]] if own else argv
+    return plan.container.inside(argv) if plan.container else argv
 
 
 def _facts_here(

@@ -92,6 +92,18 @@ def test_the_command(name):
     assert command.host == "localhost"
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_command_of_ranks_in_a_container(name):
+    """torchrun and spawn start their ranks themselves, so they run in it; the others' ranks do."""
+    prefix = ("apptainer", "exec", "image.sif")
+    (command,) = make_launcher(name).commands(job(container=prefix))
+    plain = COMMANDS[name][0]
+    if plain[0] == "torchrun":
+        plain = ("python3", "-m", "torch.distributed.run", *plain[1:])
+    at = plain.index("python3")
+    assert command.argv == (*plain[:at], *prefix, *plain[at:])
+
+
 def test_horovodrun_over_mpi_as_root():
     (command,) = make_launcher("horovodrun").commands(job(transport="mpi", as_root=True))
     binding = "--binding-args=--bind-to none --map-by slot"  # Open MPI 5 refuses Horovod's own words for it

@@ -87,6 +87,15 @@ def test_shipped_plans_resolve(path, monkeypatch):
         ({"environment": {"WANDB_API_KEY": "x"}}, "environment: 'WANDB_API_KEY' looks like a secret"),
         ({"forward_environment": ["HF_TOKEN"]}, "forward_environment: 'HF_TOKEN' looks like a secret"),
         ({"forward_environment": ["no such"]}, "names no environment variable"),
+        ({"container": {"prefix": ""}}, "container.prefix"),
+        (
+            {"container": {"prefix": "box"}, "arms": {"ddp": {"backend": "ddp", "python": "python3"}}},
+            "container and an arm's own python exclude each other",
+        ),
+        (
+            {"container": {"prefix": "box"}, "workload": "", "arms": {"ddp": {"command": "torchrun train.py"}}},
+            "put its prefix before python in each command",
+        ),
         ({"loss_scale": {"initial": 1024}}, "loss_scale is for precision amp-fp16, and precision is fp32"),
         ({"arms": {"ddp": {"backend": "ddp", "launcher": "horovodrun"}}}, "use 'torchrun', 'mpirun', 'spawn'"),
         (

@@ -27,7 +27,7 @@ class Forked(Spawn):
         commands = super().commands(job)
         server = sys.modules.get("tests.kit.warm_server")  # in pytest's own process; ranks' and users' have none
         path = server.socket_path() if server else os.environ.get("TESTS_WARM_SERVER")
-        if path is None or not job.is_local or job.python != sys.executable:
+        if path is None or not job.is_local or job.python != sys.executable or job.container:
             return commands
         (command,) = commands
         start = str(Path(__file__).parent.parent / "start_warm.py")

@@ -1,0 +1,62 @@
+"""Ranks in a container: a mount namespace, in which there are files that the host does not have."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from measurement.records.results import ResultsFolder
+from tests.conftest import needs_horovod, no_process_stays, ringside_here, write_plan
+from tests.kit.dataset_files import write_data
+
+MOUNTS = os.geteuid() == 0 and subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode == 0
+pytestmark = pytest.mark.skipif(not MOUNTS, reason="needs root, and a kernel that makes mount namespaces")
+ARMS = {
+    "torchrun": {"backend": "ddp", "launcher": "torchrun"},
+    "spawn": {"backend": "ddp", "launcher": "spawn"},
+    "mpirun": {"backend": "ddp", "transport": "mpi", "launcher": "mpirun"},
+    "horovodrun": {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"},
+}
+IN_IT = """#!/bin/sh
+exec unshare --mount sh -c 'mount --bind "$0" "$1" && shift && exec "$@"' {image} {inside} "$@"
+"""
+
+
+@pytest.fixture
+def box(tmp_path):
+    """A container with a folder of data, by its program; and the plan that needs them."""
+    image, inside = tmp_path / "image", tmp_path / "inside"
+    inside.mkdir()
+    image.mkdir()
+    options = write_data("mnist", image)
+    program = tmp_path / "box"
+    program.write_text(IN_IT.format(image=image, inside=inside))
+    program.chmod(0o755)
+    return program, {"workload": "mnist", "workload_options": {**options, "data_dir": str(inside)}, "local_batch_size": 4}
+
+
+@needs_horovod
+@pytest.mark.costly
+def test_every_launcher_starts_its_ranks_in_the_container(tmp_path, box):
+    program, work = box
+    with no_process_stays():
+        changes = {"arms": ARMS, "baseline": "torchrun", "container": {"prefix": str(program)}, "measurement": {"control": False}}
+        plan = write_plan(tmp_path, **work, **changes)
+        done = ringside_here("compare", plan, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr + done.stdout
+    found = {record.arm: (record.status, record.error) for record in ResultsFolder(tmp_path / "out").records()}
+    assert {arm: found[arm] for arm in ARMS} == dict.fromkeys(ARMS, ("ok", None))
+
+
+def test_what_the_host_has_not_is_missed_without_the_container(tmp_path, box):
+    _, work = box
+    done = ringside_here("compare", write_plan(tmp_path, **work), "-o", tmp_path / "out")
+    assert done.returncode == 2 and str(work["workload_options"]["data_dir"]) in done.stderr
+
+
+def test_a_container_without_its_program_is_told_before_anything_starts(tmp_path):
+    plan = write_plan(tmp_path, container={"prefix": "apptainr exec image.sif"})
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
+    assert done.returncode == 2 and "container.prefix begins with 'apptainr', which is no program on PATH" in done.stderr
