@@ -1,9 +1,9 @@
-"""What a start at many ranks is made of, one at a time: ssh, imports, the clients of a store, a supervisor's greeting.
+"""What a start at many ranks is made of, one at a time: ssh, imports, the clients of a store, a supervisor's greeting, launchers.
 
     python benchmarks/launch_costs.py [--storms 8 16 32 64]
 
 A real sshd with its default MaxStartups listens on loopback, with keys of its own, and so many connections come at once. CPU
-seconds count both ends. Needs root, as sshd does.
+seconds count both ends. Needs root, as sshd does. In a Slurm job (``ringside lab up --slurm``) a step of it is asked for, too.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from runners.processes.local import find_program
 from runners.processes.supervisor_server import SupervisorServer
 
 TIMES = 5
+ANSWERS_S = 30.0
+"""Within which a server or a connection must have answered."""
 IMPORTS = ("", "import torch", "import runners.rank.engine, torch.distributed")
 
 
@@ -48,9 +50,10 @@ def sshd() -> Iterator[list[str]]:
         try:
             unknown = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"]
             reach = ["ssh", "-F", "none", "-i", str(key), "-o", "BatchMode=yes", *unknown, "-p", str(port), LOOPBACK]
-            while subprocess.run([*reach, "true"], capture_output=True, check=False).returncode:
-                if process.poll() is not None:
-                    sys.exit(f"sshd ended with code {process.returncode}")
+            deadline = time.monotonic() + ANSWERS_S
+            while subprocess.run([*reach, "true"], capture_output=True, check=False, timeout=ANSWERS_S).returncode:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    sys.exit(f"sshd ended with code {process.poll()}, or let nobody in within {ANSWERS_S:g} s")
                 time.sleep(0.1)
             yield reach
         finally:
@@ -59,9 +62,19 @@ def sshd() -> Iterator[list[str]]:
 
 
 def storm(reach: Sequence[str], number: int) -> int:
-    """Connect so often at once; how many the server dropped."""
+    """Connect so often at once; how many the server dropped, or left without an answer."""
     processes = [subprocess.Popen([*reach, "true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(number)]
-    return sum(process.wait(60) != 0 for process in processes)
+    deadline = time.monotonic() + 2 * ANSWERS_S
+    return sum(not _is_in(process, deadline) for process in processes)
+
+
+def _is_in(process: subprocess.Popen[bytes], deadline: float) -> bool:
+    try:
+        return process.wait(max(0.1, deadline - time.monotonic())) == 0
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return False
 
 
 def show(what: str, act: Callable[[], object]) -> None:
@@ -115,6 +128,11 @@ def main() -> None:
     store.set("key", "value")
     show("100 GETs from c10d's store", lambda: [clients[0].get("key") for _ in range(100)])
     show_horovod()
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", "--no-python", "true"]
+    show("torchrun with its rendezvous, of one rank that does nothing", lambda: subprocess.run(torchrun, check=True))
+    if "SLURM_JOB_ID" in os.environ:
+        step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--quiet", "true"]
+        show("a step of a Slurm job (the client's CPU)", lambda: subprocess.run(step, check=True))
     with sshd() as reach:
         show("ssh HOST true (the client's CPU)", lambda: subprocess.run([*reach, "true"], check=True))
         print("\n| connections at once to one sshd | dropped |\n|---|---|")

@@ -8,12 +8,14 @@
 - ``environments``: train_ddp.py in two environments, by ``--python-a`` and ``--python-b``.
 - ``odd``: two optimizers, LBFGS, evaluation in the middle, an early end, a crash, and a script that never steps.
 - ``examples``: Horovod's own examples beside our ports, and PyTorch's minGPT-ddp with two sets of flags. ``--examples`` is a folder
-  with ``horovod-examples``, ``minGPT-ddp``, ``env-mingpt`` and ``mnist`` (the data).
+  with ``horovod-examples``, ``minGPT-ddp``, ``env-mingpt`` and ``mnist`` (the data). minGPT asks for GPUs; without any, a
+  ``sitecustomize`` of that environment tells it that the CPU is one.
 
     python benchmarks/scripts.py QUESTION --output FOLDER [--only NAME] [--repeats N] [--launches N] [--steps N] [-- MORE FLAGS]
 
 The scripts are in tests/outside/scripts. Run it on an otherwise idle machine, but ``mistakes`` and ``odd``, which time nothing that
 counts. An existing FOLDER is continued. ``srun`` is asked where there is a Slurm job (``ringside lab up --hosts 2 --slurm``).
+``--hosts host1:1,host2:1`` puts a rank of each command on each host, where they are written for ranks on this one.
 """
 
 from __future__ import annotations
@@ -128,6 +130,7 @@ class Setting:
     only: str
     examples: Path | None
     pythons: tuple[str, str]
+    hosts: str | None
 
     def chosen(self, pairs: list[Pair]) -> list[Pair]:
         """Those whose name begins as asked for."""
@@ -137,7 +140,11 @@ class Setting:
         """Run ``ringside ab``, or read what an earlier call answered, and print its line."""
         folder = self.output / f"{pair.name}-{repetition:02d}"
         more = [*self.measured, *pair.more, "--name-a", "a", "--name-b", "b"]
-        answer = run(folder, ["ab", pair.a, pair.b, *more])
+        commands = [pair.a, pair.b]
+        if self.hosts:
+            more += ["-H", self.hosts]
+            commands = [one.replace(TORCHRUN, "torchrun --nproc-per-node 1").replace("localhost:2", self.hosts) for one in commands]
+        answer = run(folder, ["ab", *commands, *more])
         print(answer.line(), flush=True)
         return answer
 
@@ -306,7 +313,8 @@ def examples(setting: Setting) -> None:
     horovod, mnist = folder / "horovod-examples", f"--no-cuda --data-dir {shlex.quote(str(folder / 'mnist'))}"
     synthetic = "--no-cuda --model shufflenet_v2_x0_5 --batch-size 2 --num-iters 100000"
     gpt = f"{TORCHRUN} {folder / 'minGPT-ddp' / 'mingpt' / 'main.py'} {mingpt_flags(folder)}"
-    more = tuple(flag for arm in "ab" for flag in (f"--python-{arm}", str(folder / "env-mingpt" / "bin" / "python")))
+    pythons = tuple(flag for arm in "ab" for flag in (f"--python-{arm}", str(folder / "env-mingpt" / "bin" / "python")))
+    more = (*pythons, "--allow", "all")  # another dtype is other work
     pairs = [
         Pair(
             name="mnist",
@@ -351,6 +359,7 @@ def main() -> None:
     parser.add_argument("--python-a", default=sys.executable)
     parser.add_argument("--python-b", default=sys.executable)
     parser.add_argument("--examples", type=Path)
+    parser.add_argument("--hosts", help="a slot on each of two hosts, as -H of horovodrun takes them")
     words, _, more = " ".join([*sys.argv[1:], ""]).partition(" -- ")
     given = parser.parse_args(words.split())
     wanted = {"--launches": given.launches, "--steps": given.steps}
@@ -363,6 +372,7 @@ def main() -> None:
             only=given.only,
             examples=given.examples,
             pythons=(given.python_a, given.python_b),
+            hosts=given.hosts,
         )
     )
 
