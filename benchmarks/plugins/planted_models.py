@@ -67,3 +67,12 @@ class WideDigits(Digits):
         """Return the model."""
         wide = [layer for _ in range(8) for layer in (nn.Linear(1000, 1000), nn.ReLU())]
         return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 1000), *wide, nn.Linear(1000, 10))
+
+
+class DeepDigits(Digits):
+    """Thirty narrow linear layers: sixty tensors of 16 KiB or less."""
+
+    def build_model(self) -> nn.Module:
+        """Return the model."""
+        narrow = [layer for _ in range(30) for layer in (nn.Linear(64, 64), nn.ReLU())]
+        return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 64), *narrow, nn.Linear(64, 10))

@@ -9,8 +9,8 @@ gradient copies        what DDP's reducer takes on the training thread to copy g
 unused-parameter       what the reducer takes to walk the graph
 search
 small collectives      of the time in which collectives move data, the share of all but one: that many fewer would be needed
-late first bucket      how much later DDP's first bucket left than gradients of its size were whole, but no more than what is
-                       exposed besides the last bucket: that one cannot leave before the last gradient
+late first bucket      where DDP's first bucket waited for gradients that came late: how much sooner the exchange would have ended,
+                       had buckets left in the order in which gradients were whole
 compression            what it takes to convert gradients before and after their exchange; on the CPU
 sparse gathers         the time in which sparse gradients move
 zero-filled gradients  what Horovod's exchange of parameters without a gradient takes after all else was exchanged. The optimizer
@@ -30,7 +30,7 @@ from statistics import fmean
 
 import pandas as pd
 
-from measurement.records.trace import COMPRESSION, ZERO_FILLED
+from measurement.records.trace import COMPRESSION, ZERO_FILLED, Span
 from reports.schema import ArmSummary, Because, NamedCause, RatioSummary
 from reports.statistics.student import t_interval
 from reports.traces.exchange import Collective, TracedStep, busy_s
@@ -151,25 +151,30 @@ def _sparse(step: TracedStep) -> list[Collective]:
 
 
 def _late_s(step: TracedStep) -> float:
-    """How much sooner a step's exchange would have ended, had its first bucket left with the first gradients of its size."""
+    """How much sooner a step's exchange would have ended, had its buckets left in the order in which gradients were whole.
+
+    A bucket of the same size leaves as soon as so many bytes are whole on every rank, and not before the one ahead of it is done;
+    each takes its share, by bytes, of the time in which buckets moved.
+    """
     buckets = [one for one in step.collectives if "reduce" in one.ranks[0].name and one.ranks[0].num_bytes]
-    if len(buckets) < 2:
+    sizes = [one.ranks[0].num_bytes or 0 for one in buckets]
+    gradients = [own for rank in sorted(step.ranks) if (own := step.gradients(rank))]
+    if len(buckets) < 2 or not gradients:
         return 0.0
-    share = (buckets[0].ranks[0].num_bytes or 0) / sum(one.ranks[0].num_bytes or 0 for one in buckets)
-    late = [_late_on_ns(step, one.rank, begin_ns=one.begin_ns, share=share) for one in buckets[0].ranks]
-    last = buckets[-1]
-    spare_s = (step.tail_s() or 0.0) - (last.done_ns - last.arrived_ns) / 1e9
-    return max(0.0, min(min(late) / 1e9, spare_s))
+    first, left_ns = sizes[0] / sum(sizes), min(one.begin_ns for one in buckets[0].ranks)
+    if any(_whole_ns(own, min(2 * first, 1.0)) > left_ns for own in gradients):
+        return 0.0  # it left in order, or nearly so
+    busy_ns, end_ns = 1e9 * busy_s(buckets), 0.0
+    for size, sent in zip(sizes, accumulate(sizes), strict=True):
+        ready_ns = max(_whole_ns(own, sent / sum(sizes)) for own in gradients)
+        end_ns = max(ready_ns, end_ns) + busy_ns * size / sum(sizes)
+    return max(0.0, max(one.done_ns for one in buckets) - end_ns) / 1e9
 
 
-def _late_on_ns(step: TracedStep, rank: int, *, begin_ns: int, share: float) -> int:
-    """On one rank; 0 where the bucket left before twice its size was whole, since that is no order of gradients."""
-    gradients = step.gradients(rank)
-    needed = share * sum(one.num_bytes or 0 for one in gradients)
-    whole = list(accumulate(one.num_bytes or 0 for one in gradients if one.end_ns <= begin_ns))
-    if not whole or whole[-1] < 2 * needed:
-        return 0
-    return begin_ns - gradients[bisect_left(whole, needed)].end_ns
+def _whole_ns(gradients: Sequence[Span], share: float) -> int:
+    """When this share of a rank's gradients was whole, by bytes."""
+    whole = list(accumulate(one.num_bytes or 0 for one in gradients))
+    return gradients[min(bisect_left(whole, share * whole[-1] - 0.5), len(gradients) - 1)].end_ns
 
 
 def _filled_s(step: TracedStep) -> float:

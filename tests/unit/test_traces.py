@@ -188,7 +188,7 @@ def test_a_first_bucket_is_late_where_it_waits_for_gradients_that_come_last():
     """Seven of eight transfers could have been hidden, of 1 ms each; the last gradient's own could not."""
     ready = gradients(*range(1, 9))
     found = causes_of("ddp", [*ready, *buckets(8.5)])
-    assert found == {"late first bucket": pytest.approx(0.0075)}
+    assert found == {"late first bucket": pytest.approx(0.0075, rel=1e-3)}
     assert causes_of("ddp", [*ready, *buckets(1.5)]) == {}, "in order"
     assert causes_of("planted.py:DDP", [*ready, *buckets(8.5)], bucket_cap_bytes=1 << 20) == found
     assert causes_of("horovod", [*ready, *buckets(8.5)]) == {}, "Horovod's tensors leave as they come"
