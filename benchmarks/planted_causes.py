@@ -11,7 +11,6 @@ buckets       DDP exchanges each gradient by itself (buckets of 1 KiB)          
 buffers       DDP broadcasts 4 MiB of buffers that nothing uses                        exposed exchange  buffers broadcast
 first-bucket  DDP's first bucket has the gradients that come last                      exposed exchange  late first bucket
 compression   Horovod converts gradients to float16, with no link to be slow           exposed exchange  compression
-sparse        Horovod gathers a sparse gradient                                        exposed exchange  sparse gathers
 zeros         Horovod exchanges zeros for a million parameters without a gradient      exposed exchange  zero-filled gradients
 link          DDP exchanges twice the bytes (float32 in place of float16), slow link   exposed exchange
 late          rank 1 computes longer in backward, by 5% of a step                      imbalance         rank 1
@@ -127,13 +126,6 @@ CAUSES = {
         planted={"options": {"compression": "fp16"}},
         workload=SMALL | {"workload": f"{MODELS}:WideDigits"},
         named="compression",
-    ),
-    "sparse": Cause(
-        term="exposed_exchange",
-        baseline={**HOROVOD, "options": {"sparse_as_dense": True}},
-        planted={"options": {"sparse_as_dense": False}},
-        workload=SMALL | {"workload": f"{MODELS}:SparseWords"},
-        named="sparse gathers",
     ),
     "zeros": Cause(
         term="exposed_exchange",

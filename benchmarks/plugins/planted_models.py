@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from workloads.digits import ConvNet, Digits
 
 NUM_BUFFER_BYTES = 4 << 20
-NUM_WORDS, NUM_FEATURES = 20_000, 64
 
 
 class BufferedDigits(Digits):
@@ -35,29 +34,6 @@ class HalfTrainedDigits(Digits):
     def build_model(self) -> nn.Module:
         """Return the model with its unused layer."""
         return HalfTrained()
-
-
-class Words(nn.Module):
-    """Mean of a sparse embedding, and one linear layer. Takes images float32 [batch, 1, 28, 28], whose pixels name words."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(NUM_WORDS, NUM_FEATURES, sparse=True)
-        self.classify = nn.Linear(NUM_FEATURES, 10)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return logits [batch, 10]."""
-        words = (images.flatten(1) * 997).long().remainder(NUM_WORDS)
-        logits: Tensor = self.classify(self.embed(words).mean(1))
-        return logits
-
-
-class SparseWords(Digits):
-    """The digits as bags of words, with a sparse gradient."""
-
-    def build_model(self) -> nn.Module:
-        """Return the model."""
-        return Words()
 
 
 class WideDigits(Digits):

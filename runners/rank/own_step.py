@@ -224,7 +224,8 @@ def samples(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     """float64 [at most SAMPLES]: some elements of each tensor, of equal sizes the same ones; a sketch costs more."""
     found = {}
     for name, tensor in tensors:
-        flat = real_elements(tensor).reshape(-1)
+        elements = real_elements(tensor)
+        flat = (elements.to_dense() if elements.is_sparse else elements).reshape(-1)  # momentum of sparse gradients is sparse
         if len(flat) > SAMPLES:
             generator = torch.Generator().manual_seed(len(flat))
             flat = flat[torch.randint(len(flat), (SAMPLES,), generator=generator).to(flat.device)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from runners.protocol.gate_verdict import judge_parity
 from runners.protocol.messages import ParityReport
 from runners.protocol.sketches import sketch, sketch_states
-from runners.rank.own_step import put_state, tolerance_of
+from runners.rank.own_step import put_state, samples, tolerance_of
 from workloads.optimizers import OwnDraws, seed_generators
 
 SHAPES = {"weight": (40, 30), "bias": (30,), "dead": (5,)}
@@ -204,3 +204,11 @@ def test_draws_of_batches_go_on_by_themselves_and_are_not_noticed():
     seed_generators(7)
     apart = OwnDraws(5).iterate(draws)
     assert [(next(apart), next(draws())) for _ in range(3)] == list(zip(wanted, others, strict=True))
+
+
+def test_sparse_state_is_sampled_as_dense_state_is():
+    """Momentum of a sparse gradient is sparse, and was refused: "reshape is not implemented for sparse tensors"."""
+    dense = torch.rand(50, 40)
+    dense[::2] = 0
+    found = samples([("dense", dense), ("sparse", dense.to_sparse(1))])
+    assert torch.equal(found["dense"], found["sparse"])
