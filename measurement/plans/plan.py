@@ -442,6 +442,14 @@ class Plan(Section):
         return {**content, "workload": own.get(content.get("baseline"), "")} if own and all(own.values()) else content
 
     @model_validator(mode="after")
+    def _has_one_python(self) -> Plan:
+        if self.container is not None and self.are_scripts:
+            raise ValueError("container is not for arms by command; put its prefix before python in each command")
+        if self.container is not None and any(arm.python for arm in self.arms.values()):
+            raise ValueError("container and an arm's own python exclude each other; leave one of them out")
+        return self
+
+    @model_validator(mode="after")
     def _is_of_one_kind(self) -> Plan:
         """Scripts and workloads are not compared with each other."""
         kinds = {arm.command is not None for arm in self.arms.values()}
@@ -461,14 +469,6 @@ class Plan(Section):
             raise ValueError("scripts is for arms by command; leave it out")
         if self.allow and not self.has_own_work:
             raise ValueError("allow is for arms with a workload, options, a commit or a Python of their own; leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def _has_one_python(self) -> Plan:
-        if self.container is not None and self.are_scripts:
-            raise ValueError("container is not for arms by command; put its prefix before python in each command")
-        if self.container is not None and any(arm.python for arm in self.arms.values()):
-            raise ValueError("container and an arm's own python exclude each other; leave one of them out")
         return self
 
     @model_validator(mode="after")

@@ -13,8 +13,8 @@ Row = Literal["step", "phase", "exchange", "library", "gradient"]
 """A whole step; a phase of the training thread; a collective; the library's own work; on CPUs, a parameter's gradient, once it is
 whole."""
 COMPRESSION, ZERO_FILLED = "compression", "zero-filled"
-"""Of the library's own work: a tensor that is converted to exchange fewer bytes, or back; and, of no length, that zeros were handed
-in for a parameter without a gradient."""
+"""Names of library work: a tensor is converted to exchange fewer bytes, or back; zeros were handed in for a parameter without a
+gradient, which takes no length."""
 
 
 class Span(Written):

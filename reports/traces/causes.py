@@ -190,7 +190,7 @@ def _filled_s(step: TracedStep) -> float:
 
 
 def _filled_bytes(steps: Sequence[TracedStep]) -> int | None:
-    """Of zeros that a rank hands in in a step, mean over ranks and steps."""
+    """Bytes of the zeros that a rank hands in during a step, mean over ranks and steps."""
     sizes = [sum(one.num_bytes or 0 for one in step.spans if one.name == ZERO_FILLED) / len(step.ranks) for step in steps]
     return round(fmean(sizes)) if sizes else None
 

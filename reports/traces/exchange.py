@@ -64,7 +64,7 @@ class TracedStep:
         return sum(one.length_ns for one in own) / len(self.ranks) / 1e9
 
     def gradients(self, rank: int) -> list[Span]:
-        """Of a rank's parameters, in the order in which they were whole. None where the profiler saw none."""
+        """A rank's gradients, in the order in which they were whole; none where the profiler saw none."""
         own = [one for one in self.spans if one.row == "gradient" and one.rank == rank]
         return sorted(own, key=lambda one: one.end_ns)
 
@@ -75,7 +75,7 @@ class TracedStep:
         return fmean(max(0, done_ns - end) for end in ends) / 1e9 if ends else None
 
     def exposed_s(self) -> float | None:
-        """The same, with that of collectives before the first gradient, such as a broadcast of buffers; mean over ranks."""
+        """Seconds of exchange that no computing hides, mean over ranks: ``tail_s``, and collectives before the first gradient."""
         first_ns = min((one.end_ns for rank in self.ranks for one in self.gradients(rank)), default=0)
         early = sum(span.length_ns for one in self.collectives if one.done_ns < first_ns for span in one.ranks)
         tail_s = self.tail_s()

@@ -193,7 +193,7 @@ def _bytes(args: Mapping[str, Any]) -> int | None:
 
 
 def _shapes(event: Mapping[str, Any]) -> list[Any]:
-    """Of the tensors that it takes."""
+    """Shapes of the tensors that an operation takes."""
     return [shape for shape in event.get("args", {}).get("Input Dims") or [] if shape]
 
 
