@@ -32,6 +32,10 @@ class OnSlowDisk:
         self.training_set = samples
         return super().batches(rank=rank, world_size=world_size, device=device)
 
+    def compute_loss(self, model, batch):
+        time.sleep(self.options.accelerator_s)
+        return super().compute_loss(model, batch)
+
 
 class SlowDigits(OnSlowDisk, Digits):
     """``digits``, MNIST's small sister, which comes with Ringside."""
@@ -41,6 +45,8 @@ class SlowDigits(OnSlowDisk, Digits):
 
         reads_per_s: float = 4000.0
         """Training images that all ranks together read in a second."""
+        accelerator_s: float = 0.0
+        """So long each step waits besides, as a rank waits for its GPU: a few cores can then stand for several GPUs."""
 
 
 class SlowMnist(OnSlowDisk, Mnist):
@@ -51,6 +57,8 @@ class SlowMnist(OnSlowDisk, Mnist):
 
         reads_per_s: float = 4000.0
         """Training images that all ranks together read in a second."""
+        accelerator_s: float = 0.0
+        """So long each step waits besides, as a rank waits for its GPU: a few cores can then stand for several GPUs."""
 
 
 class SlowImagenet(OnSlowDisk, Imagenet):
@@ -61,3 +69,5 @@ class SlowImagenet(OnSlowDisk, Imagenet):
 
         reads_per_s: float = 100.0
         """Training images that all ranks together read in a second."""
+        accelerator_s: float = 0.0
+        """So long each step waits besides, as a rank waits for its GPU: a few cores can then stand for several GPUs."""
