@@ -201,7 +201,10 @@ def _cycle_s(step: TracedStep) -> float:
 
 
 def with_named(result: RatioSummary, arms: Mapping[str, ArmSummary]) -> RatioSummary:
-    """The ratio, with the cause that explains at least ``EXPLAINS`` of the term that makes the verdict, if one does."""
+    """The ratio, with the cause that explains at least ``EXPLAINS`` of the term that makes the verdict, if one does.
+
+    It has no more than the term's time: traced steps are longer than timed ones, and a cause's time with them.
+    """
     because = result.because
     if because is None:
         return result
@@ -214,5 +217,5 @@ def with_named(result: RatioSummary, arms: Mapping[str, ArmSummary]) -> RatioSum
     if named is None or apart[named] < EXPLAINS * abs(because.difference_s):
         return result
     found = next(one for one in more.causes if one.name == named)
-    told = {"named": named, "named_s": apart[named], "remedy": f"{found.setting} in {more.name}"}
+    told = {"named": named, "named_s": min(apart[named], abs(because.difference_s)), "remedy": f"{found.setting} in {more.name}"}
     return result.model_copy(update={"because": Because.model_validate(because.model_dump() | told)})

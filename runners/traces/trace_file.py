@@ -55,7 +55,7 @@ def on_one_clock(replies: Sequence[TraceReply], behind_s: Sequence[float]) -> li
 
 def _with_operations(ranks: Sequence[TracedRank]) -> list[TracedRank]:
     """Give every rank the operations that rank 0 alone noted, from when the rank itself had submitted the last of their tensors."""
-    operations = [one for rank in ranks for one in rank.spans if one.tensors and one.name != "submitted"]
+    operations = [one for rank in ranks for one in rank.spans if _is_noted(one) and one.name != "submitted"]
     if not operations:
         return list(ranks)
     found = []
@@ -64,9 +64,14 @@ def _with_operations(ranks: Sequence[TracedRank]) -> list[TracedRank]:
         for one in rank.spans:
             if one.name == "submitted":
                 submitted.setdefault(one.tensors[0], []).append(one)
-        rest = [one for one in rank.spans if not one.tensors]
+        rest = [one for one in rank.spans if not _is_noted(one)]
         found.append(TracedRank(rank=rank.rank, spans=rest + list(_own(operations, submitted, rank.rank)), events=rank.events))
     return found
+
+
+def _is_noted(span: Span) -> bool:
+    """Whether a library noted it of the exchange of tensors, by their names."""
+    return span.row == "exchange" and bool(span.tensors)
 
 
 def _own(operations: Iterable[Span], submitted: Mapping[str, list[Span]], rank: int) -> Iterator[Span]:

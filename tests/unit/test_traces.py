@@ -100,6 +100,19 @@ def test_horovods_timeline_gives_fused_operations_that_begin_on_each_rank_when_i
     assert {one.end_ns for one in found} == {fused.end_ns}
 
 
+def test_tensors_that_were_filled_with_zeros_are_exchanged_besides():
+    """That they were filled took the place of their exchange, which was lost, and so was the cause."""
+    zeros = {"num_bytes": 4000, "tensors": ["unused"]}
+    own = [span("exchange", "submitted", 1, 0, **zeros), span("library", "zero-filled", 1, 0, **zeros)]
+    moved = span("exchange", "horovod:allreduce", 2, 3, tensors=["unused"])
+    traced = on_one_clock([reply([*own, moved]), reply(own)], [0.0, 0.0])
+    for rank in traced:
+        assert [(one.row, one.name, one.rank, one.num_bytes, one.length_ns) for one in rank.spans] == [
+            ("library", "zero-filled", rank.rank, 4000, 0),
+            ("exchange", "horovod:allreduce", rank.rank, 4000, 4 * MS),
+        ]
+
+
 def traced_arm(name, *, waits_ms=0.0, copies_ms=0.0, count=2, size=1 << 20, late_ms=0.0):
     spans = []
     for step in range(5):
@@ -146,6 +159,15 @@ def test_a_cause_is_named_where_it_explains_half_of_the_term(tmp_path, ours, the
         assert f"of that is {name}" in found.findings[0]
     assert ("gradient copies" in causes) == bool(theirs)
     assert {section.name for section in sections(found)} >= {"exchanges"}
+
+
+@pytest.mark.slow
+def test_a_cause_has_no_more_than_the_terms_time(tmp_path):
+    """A waiting of 17 ms was said to be "of that", where that was 11 ms: traced steps are longer than timed ones."""
+    traces = [traced_arm("ddp-gloo"), traced_arm("horovod-gloo", waits_ms=9.0)]
+    because = concluded(tmp_path, *traces, more_exchange_s={"horovod-gloo": 0.004}).result("horovod-gloo").because
+    assert because.named == "cycle waits"
+    assert because.named_s == because.difference_s == pytest.approx(0.004, rel=0.2)
 
 
 def causes_of(backend, spans, **described):
