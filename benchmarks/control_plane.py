@@ -2,8 +2,8 @@
 
     python benchmarks/control_plane.py [--ranks 64 256 1024] [--blocks 20] [--steps 12] [--profile FILE]
 
-Two arms of so many ranks, one launch, a process for each number. Printed are CPU seconds of the driver's process, with its
-store's thread, and wall seconds, which mean nothing on a busy machine. They are those of a block and its parts, of the gate, of a
+Two arms of so many ranks, one launch, a process for each number. Printed are CPU seconds of the driver's process and wall
+seconds, which mean nothing on a busy machine. They are those of a block and its parts, of the gate, of a
 record and of the report. Memory is the peak of what is resident.
 """
 

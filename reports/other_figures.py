@@ -16,7 +16,8 @@ from measurement.conditions.same_environment import plan_digest
 from measurement.errors import PlanError, quoted
 from measurement.files import read_text
 from measurement.plans.plan import ARM_NAME, Arm, Measurement, Plan
-from measurement.records.record import PHASES, STEP_COLUMNS, LaunchRecord
+from measurement.records.block_steps import PHASES
+from measurement.records.record import STEP_COLUMNS, LaunchRecord
 from reports.compose_comparison import compare
 from reports.conclusions.steps import Steps
 from reports.schema import Comparison

@@ -1,21 +1,20 @@
 """Ranks that do nothing, for the control plane alone: a launcher, and the processes that hold many ranks each.
 
-They speak the real protocol: the driver's sealed store with a connection each, and the supervisor server. Replies are as large as
-those of a rank that trains. The first ranks have a process and a real supervisor each, which really stops them. For the others a
-thread of their process answers in the supervisor's place.
+They speak the real protocol. Replies are as large as those of a rank that trains. The first ranks have a process and a real
+supervisor each, which really stops them. The others are hosts of eight ranks, for which their process answers in the place of the
+host's first supervisor.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import selectors
 import sys
-import threading
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 
 from measurement.addresses import split_port
@@ -24,12 +23,13 @@ from measurement.records.record import CoreUse, RankReport, RankSteps, ThreadTim
 from measurement.world import RENDEZVOUS
 from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
 from runners.probe.ringside_probe import rank_supervisor
+from runners.probe.ringside_probe.frames import SAY, Frames, messages_in, pack, together
 from runners.protocol import messages
-from runners.protocol.sealed_store import SealedStore
+from runners.protocol.messages import COMMANDS, FinishCommand, command_key, reply_key
+from runners.protocol.sealed_messages import RankMessages, seal, unseal
 
 RANKS_PER_HOST = 8
-RANKS_PER_PROCESS = 32
-"""Torch takes half a second to connect a client of its store, and its process does nothing else meanwhile."""
+RANKS_PER_PROCESS = 64
 REAL = 2
 """Ranks with a process and a supervisor of their own."""
 TENSORS = 62
@@ -38,7 +38,6 @@ SKETCH = [0.001 * place for place in range(64)]
 CORES = 64
 STEP_S = 0.02
 SHARES = (0.02, 0.3, 0.6, 0.08)
-LONGEST = timedelta(hours=1)
 
 
 class IdleRanks(Launcher):
@@ -62,33 +61,31 @@ def host_of(rank: int) -> str:
 
 
 class Rank:
-    """One rank: a connection to the store, and answers to commands."""
+    """One rank: its answers to commands."""
 
     def __init__(self, given: argparse.Namespace, rank: int) -> None:
-        from torch.distributed import TCPStore
-
-        host, port = split_port(given.driver)
-        bare = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=LONGEST)
-        self._store = SealedStore(bare, key=Path(given.key_file).read_text(encoding="utf-8"))
         self._given, self._rank = given, rank
 
-    def serve(self) -> None:
+    def serve(self, messages: RankMessages) -> None:
         """Answer commands until the last."""
-        given = self._given
         number, done = 0, False
         while not done:
-            place = messages.command_key(given.arm, given.launch, number)
-            command = messages.COMMANDS.validate_json(self._store.get(place))
-            self._store.set(messages.reply_key(given.arm, given.launch, number, self._rank), self._answer(command))
-            number, done = number + 1, isinstance(command, messages.FinishCommand)
+            command = COMMANDS.validate_json(messages.get(command_key(self._given.arm, self._given.launch, number)))
+            messages.set(self.place(number), self.answer(command))
+            number, done = number + 1, isinstance(command, FinishCommand)
 
-    def _answer(self, command: messages.Command) -> str:
+    def place(self, number: int) -> str:
+        """Where its reply to a command goes."""
+        return reply_key(self._given.arm, self._given.launch, number, self._rank)
+
+    def answer(self, command: messages.Command) -> str:
+        """Its reply to a command."""
         match command:
             case messages.BlockCommand():
-                return messages.BlockReply(block=command.record(self._steps(command.steps))).model_dump_json()
+                return messages.BlockReply(steps=self._steps(command.steps)).model_dump_json()
             case messages.GateCommand():
                 return self._given.gate.replace("SAMPLES", f"samples-of-{self._rank}")
-            case messages.FinishCommand():
+            case FinishCommand():
                 return messages.FinishedReply(report=self._report(), peak_memory_bytes=1 << 30).model_dump_json()
         return messages.StartedReply(report=self._report()).model_dump_json()
 
@@ -140,46 +137,64 @@ def gate_reply() -> str:
     return messages.GateReply(report=report).model_dump_json()
 
 
-class StandInSupervisors:
-    """Answers the driver in the place of the supervisors of many ranks."""
+class StandInHost:
+    """Answers the driver in the place of a host's first supervisor, and of the ranks there."""
+
+    found = json.loads(rank_supervisor.read_counters(0).partition(" ")[2])
 
     def __init__(self, given: argparse.Namespace, ranks: Sequence[int]) -> None:
-        self._selector = selectors.DefaultSelector()
-        self._found = json.loads(rank_supervisor.read_counters().partition(" ")[2])
-        key = Path(given.key_file).read_text(encoding="utf-8")
-        for rank in ranks:
-            who = [given.arm, str(given.launch), str(rank), host_of(rank), str(os.getpid())]
-            connection = rank_supervisor.greet(split_port(given.supervisors), key, who)
-            self._selector.register(connection, selectors.EVENT_READ, connection)
+        self._given, self._ranks = given, [Rank(given, rank) for rank in ranks]
+        self._key = Path(given.key_file).read_text(encoding="utf-8")
+        self._frames, self._number = Frames(), 0
+        pid = str(os.getpid())
+        who = [given.arm, str(given.launch), str(ranks[0]), host_of(ranks[0]), pid]
+        self.connection = rank_supervisor.greet(split_port(given.supervisors), self._key, who)
+        for rank in ranks[1:]:
+            self.connection.sendall(pack(f"{rank_supervisor.JOINED} {rank} {pid} {time.time()}"))
 
-    def serve(self) -> None:
-        """Answer each word by itself, until the driver closes its connections: then the process ends."""
-        while self._selector.get_map():
-            for ready, _ in self._selector.select():
-                received = ready.data.recv(4096)
-                if not received:
-                    os._exit(0)
-                for word in received.decode().split():
-                    ready.data.sendall(f"{self._counters() if word == rank_supervisor.COUNTERS else word}\n".encode())
+    def hear(self) -> None:
+        """Do as the driver says. When it closes the connection, the process ends."""
+        received = self.connection.recv(1 << 18)
+        if not received:
+            os._exit(0)
+        for line, message in self._frames.add(received):
+            if line.startswith(f"{SAY} "):
+                for place, sealed in messages_in(line, message):
+                    self._reply(place, sealed)
+            else:
+                self.connection.sendall(pack(self._counters() if line == rank_supervisor.COUNTERS else line))
+
+    def _reply(self, place: str, message: bytes) -> None:
+        """Send the replies of all ranks, together."""
+        if place != command_key(self._given.arm, self._given.launch, self._number):
+            return
+        command = COMMANDS.validate_json(unseal(self._key, place, message))
+        places = {rank.place(self._number): rank.answer(command) for rank in self._ranks}
+        sealed = {place: seal(self._key, place, text) for place, text in places.items()}
+        self.connection.sendall(together([(f"{SAY} {place} {len(message)}", message) for place, message in sealed.items()]))
+        self._number += 1
 
     def _counters(self) -> str:
         """This machine's counters as they were, but for the clock and for as many busy cores as a large host has."""
-        now = {"at_s": time.monotonic(), "core_busy_s": dict.fromkeys(range(CORES), 0.9 * time.monotonic())}
-        return f"{rank_supervisor.COUNTERS} {json.dumps(self._found | now)}"
+        now = {"at_s": time.monotonic(), "core_busy_s": [0.9 * time.monotonic()] * CORES}
+        return f"{rank_supervisor.COUNTERS} {json.dumps(self.found | now)}"
 
 
-def hold(given: argparse.Namespace, ranks: Sequence[int], *, really: bool) -> None:
-    """Be these ranks until they are told to end; ``really``: with a real supervisor, of one rank."""
-    if really:
-        supervisors, key_file = given.supervisors, given.key_file
-        rank_supervisor.start(supervisors, key_file, given.arm, given.launch, ranks[0])
-    else:
-        threading.Thread(target=StandInSupervisors(given, ranks).serve, daemon=True).start()
-    threads = [threading.Thread(target=Rank(given, rank).serve) for rank in ranks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+def hold(given: argparse.Namespace, ranks: Sequence[int]) -> None:
+    """Be the ranks of some hosts until the driver closes the connections."""
+    selector = selectors.DefaultSelector()
+    by_host = itertools.groupby(ranks, host_of)
+    for host in [StandInHost(given, list(those)) for _, those in by_host]:
+        selector.register(host.connection, selectors.EVENT_READ, host)
+    while True:
+        for ready, _ in selector.select():
+            ready.data.hear()
+
+
+def hold_one(given: argparse.Namespace, rank: int) -> None:
+    """Be a rank with a real supervisor, until it is told to end."""
+    channel = rank_supervisor.start(given.supervisors, given.key_file, given.arm, given.launch, rank)
+    Rank(given, rank).serve(RankMessages(channel, key=Path(given.key_file).read_text(encoding="utf-8")))
     os._exit(0)
 
 
@@ -191,17 +206,17 @@ def main() -> None:
     for name in ("driver", "supervisors", "key-file", "arm"):
         parser.add_argument(f"--{name}", required=True)
     given, _ = parser.parse_known_args()
-    import torch.distributed  # noqa: F401 - once, before the processes are made
-
-    threading.stack_size(256 << 10)
     given.fingerprint, given.gate = fingerprint(), gate_reply()
     alone = [[rank] for rank in range(REAL)]
-    others = [range(given.ranks)[first : first + RANKS_PER_PROCESS] for first in range(REAL, given.ranks, RANKS_PER_PROCESS)]
+    first_ones = range(0, given.ranks, RANKS_PER_PROCESS)
+    others = [range(max(first, REAL), min(first + RANKS_PER_PROCESS, given.ranks)) for first in first_ones]
     children = []
     for ranks in [*alone, *others]:
         pid = os.fork()
         if not pid:
-            hold(given, ranks, really=len(ranks) == 1 and ranks[0] < REAL)
+            if len(ranks) == 1:
+                hold_one(given, ranks[0])
+            hold(given, ranks)
         children.append(pid)
     for pid in children:
         os.waitpid(pid, 0)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
+
+PHASES = ("data_wait", "forward", "backward", "optimizer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,14 +24,13 @@ class BlockSteps:
 
     @classmethod
     def of(
-        cls, ranks: Sequence[int], *, samples: Sequence[Sequence[int]], phases_s: Sequence[Sequence[Sequence[float]]]
+        cls, ranks: Sequence[int], *, samples: Sequence[Sequence[int]], phases_s: Sequence[npt.NDArray[np.float64]]
     ) -> BlockSteps:
-        """The columns of what each of these ranks timed; ``samples`` and ``phases_s``: by rank and step."""
-        lengths = [len(own) for own in phases_s]
-        phases = [one for own in phases_s for one in own]
+        """The columns of what each of these ranks timed; ``samples``: by rank and step; ``phases_s``: by rank."""
+        lengths = [len(own) for own in samples]
         return cls(
             rank=np.repeat(np.array(ranks, dtype=np.int32), lengths),
-            step=np.array([step for length in lengths for step in range(length)], dtype=np.int32),
-            samples=np.array([number for own in samples for number in own], dtype=np.int64),
-            phases_s=np.array(phases, dtype=np.float64) if phases else np.zeros((0, 0)),
+            step=np.concatenate([np.arange(length, dtype=np.int32) for length in lengths]),
+            samples=np.fromiter(chain.from_iterable(samples), dtype=np.int64, count=sum(lengths)),
+            phases_s=np.concatenate(phases_s),
         )

@@ -63,7 +63,7 @@ class HostUse(_Counted):
     """What a host did between two readings of its counters, whoever had it do so."""
 
     wall_s: float
-    core_busy_s: dict[int, float]
+    core_busy_s: list[float]
     """CPU seconds of every core."""
     memory_used_bytes: int
     """At the end."""
@@ -84,7 +84,7 @@ class HostUse(_Counted):
         yield "wall_s", "", self.wall_s
         yield "memory_used_bytes", "", self.memory_used_bytes
         yield "memory_bytes", "", self.memory_bytes
-        yield "busy_s", "", sum(self.core_busy_s.values())
+        yield "busy_s", "", sum(self.core_busy_s)
         for interface, traffic in self.network.items():
             for name, number in traffic:
                 yield name, interface, number
@@ -101,7 +101,7 @@ class HostCounters(_Counted):
 
     at_s: float
     """By its monotonic clock."""
-    core_busy_s: dict[int, float]
+    core_busy_s: list[float]
     memory_used_bytes: int
     memory_bytes: int
     network: dict[str, Traffic]
@@ -114,11 +114,7 @@ class HostCounters(_Counted):
         passed = {name: now.since(before.network[name]) for name, now in self.network.items() if name in before.network}
         return HostUse(
             wall_s=self.at_s - before.at_s,
-            core_busy_s={
-                core: round(seconds - before.core_busy_s[core], 3)
-                for core, seconds in self.core_busy_s.items()
-                if core in before.core_busy_s
-            },
+            core_busy_s=[round(now - then, 3) for now, then in zip(self.core_busy_s, before.core_busy_s, strict=False)],
             memory_used_bytes=self.memory_used_bytes,
             memory_bytes=self.memory_bytes,
             network={name: traffic for name, traffic in passed.items() if traffic.sent_packets or traffic.received_packets},

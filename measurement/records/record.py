@@ -5,8 +5,10 @@ Raw samples are stored, derived numbers never. Every file carries ``schema_versi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from operator import attrgetter
 from statistics import fmean
 from typing import Any, Literal
 
@@ -15,6 +17,7 @@ from pydantic import Field, PrivateAttr
 from measurement.plans.settings import EpochRecord, Input
 from measurement.records.block_steps import BlockSteps
 from measurement.records.host_use import HostUse
+from measurement.records.packed_floats import Phases
 from measurement.records.script_report import ScriptReport
 from measurement.records.written import Written
 
@@ -47,8 +50,6 @@ of the messages, counted once for all ranks: on rank 0."""
 LOSS_COLUMNS = {"rank": "int32", "start": "int32", "step": "int64", "samples": "int64", "loss": "float64"}
 """losses.parquet: one row per rank and step of a script, timed or not. ``step`` counts from 0 at the script's start, and ``start``
 how often the script was started before in this launch; ``samples`` are this rank's in the step."""
-
-PHASES = ("data_wait", "forward", "backward", "optimizer")
 
 
 class RankReport(Written):
@@ -174,7 +175,7 @@ class RankSteps(Written):
     """Rebuild and warm-up steps; of an epoch, its evaluation."""
     samples: list[int]
     """int [steps]: this rank's, in the workload's unit."""
-    phases_s: list[list[float]]
+    phases_s: Phases
     """float64 [steps, len(PHASES)], seconds on this rank's clock."""
     skipped_steps: int = 0
     """Timed steps whose gradients overflowed in fp16: the optimizer took no step."""
@@ -250,17 +251,19 @@ class BlockRecord(Written):
     _columns: BlockSteps | None = PrivateAttr(default=None)
 
     @classmethod
-    def joined(cls, blocks: Sequence[BlockRecord], **measured: Any) -> BlockRecord:
-        """Make one of a block as every rank made it, at least one, by rank. ``measured``: fields that only the caller knows."""
-        ranks = [steps for block in blocks for steps in block.ranks]
+    def joined(cls, one: BlockRecord, ranks: Sequence[RankSteps], **measured: Any) -> BlockRecord:
+        """Make the record of a block from ``one`` rank's and the steps of all, at least one, by rank.
+
+        ``measured``: fields that only the caller knows.
+        """
         load = load_of([steps.core_use for steps in ranks if steps.core_use])
-        longest = {name: max(getattr(steps, name) for steps in ranks) for name in ("untimed_s", "skipped_steps", "restarts")}
+        longest = {name: max(map(attrgetter(name), ranks)) for name in ("untimed_s", "skipped_steps", "restarts")}
         threads = mean_times([steps.threads for steps in ranks])
         faults = [steps.page_faults for steps in ranks if steps.page_faults is not None]
         means = {"threads": threads, "page_faults": fmean(faults) if len(faults) == len(ranks) > 0 else None}
         gaps = dict(sorted(gap for steps in ranks for gap in steps.gaps))  # by step, the longest last
-        update = {"ranks": ranks, "gaps": list(gaps.items()), **means, **longest, **load, **measured}
-        return blocks[0].model_copy(update=update)
+        update = {"ranks": list(ranks), "gaps": list(gaps.items()), **means, **longest, **load, **measured}
+        return one.model_copy(update=update)
 
     def packed(self) -> BlockRecord:
         """A copy with its steps in columns alone. What else its ranks told stands in the fields of the block."""
@@ -278,20 +281,27 @@ class BlockRecord(Written):
         return BlockSteps.of([own.rank for own in ranks], samples=samples, phases_s=phases_s)
 
 
+def ranks_of(blocks: Sequence[BlockRecord]) -> list[RankSteps]:
+    """What all ranks timed of a block, from the record of each."""
+    return [steps for block in blocks for steps in block.ranks]
+
+
 def load_of(uses: Sequence[CoreUse]) -> dict[str, Any]:
     """The load fields of a block from its ranks' core use. Ranks that share cores counted them alike, and each its own time."""
-    shared: dict[tuple[str, tuple[int, ...]], list[CoreUse]] = {}
-    for use in uses:
-        shared.setdefault((use.host, tuple(use.cores)), []).append(use)
-    groups = list(shared.values())
-    capacity_s = sum(fmean([use.wall_s for use in group]) * len(group[0].cores) for group in groups)
+    places = [(use.host, tuple(use.cores)) for use in uses]
+    counts = Counter(places)
+    capacity_s = busy_s = steal_s = own_s = 0.0
+    for use, place in zip(uses, places, strict=True):
+        share = 1 / counts[place]
+        capacity_s += share * use.wall_s * len(use.cores)
+        busy_s += share * use.busy_s
+        steal_s += share * use.steal_s
+        own_s += use.own_s
     if not capacity_s:
         return {}
-    busy_s = sum(fmean([use.busy_s for use in group]) for group in groups)
-    steal_s = sum(fmean([use.steal_s for use in group]) for group in groups)
     other_threads = [use.other_threads_s / use.wall_s for use in uses if use.other_threads_s is not None and use.wall_s]
     return {
-        "foreign_share": (busy_s - sum(use.own_s for use in uses)) / capacity_s,
+        "foreign_share": (busy_s - own_s) / capacity_s,
         "steal_share": steal_s / capacity_s,
         "other_threads_share": fmean(other_threads) if other_threads else None,
     }
@@ -302,7 +312,7 @@ def mean_times(times: Sequence[ThreadTimes | None]) -> ThreadTimes | None:
     known = [one for one in times if one is not None]
     if not known or len(known) < len(times):
         return None
-    return ThreadTimes(**{name: fmean([getattr(one, name) for one in known]) for name in ThreadTimes.model_fields})
+    return ThreadTimes(**{name: fmean(map(attrgetter(name), known)) for name in ThreadTimes.model_fields})
 
 
 class FlopCount(Written):

@@ -14,8 +14,9 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow.parquet import ParquetFile, ParquetWriter
 
+from measurement.records.block_steps import PHASES
 from measurement.records.host_use import HOST_COLUMNS
-from measurement.records.record import LOSS_COLUMNS, PHASES, STEP_COLUMNS, BlockRecord, LaunchRecord
+from measurement.records.record import LOSS_COLUMNS, STEP_COLUMNS, BlockRecord, LaunchRecord
 
 HOST_USE_TYPES: dict[str, Any] = {"launch": "int64", "arm": "string", **HOST_COLUMNS}
 ROWS_AT_ONCE = 1 << 20
@@ -121,7 +122,7 @@ def host_use_of(record: LaunchRecord) -> pd.DataFrame:
     for block in record.blocks:
         for host, use in block.hosts.items():
             rows += [(block.turn, host, measure, of, value) for measure, of, value in use.rows()]
-            for core, seconds in use.core_busy_s.items():
+            for core, seconds in enumerate(use.core_busy_s):
                 cores[host, core] = cores.get((host, core), 0.0) + seconds
     rows += [(None, host, "core_busy_s", str(core), seconds) for (host, core), seconds in cores.items()]
     return pd.DataFrame(rows, columns=list(HOST_COLUMNS)).astype(HOST_COLUMNS)

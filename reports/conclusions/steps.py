@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from measurement.records.record import PHASES, LaunchRecord
+from measurement.records.block_steps import PHASES
+from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder
 from measurement.records.step_tables import ROWS_AT_ONCE, joined
 

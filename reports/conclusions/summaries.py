@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from measurement.probes.flops import peak_of
-from measurement.records.record import PHASES, Failure, LaunchRecord, RankReport
+from measurement.records.block_steps import PHASES
+from measurement.records.record import Failure, LaunchRecord, RankReport
 from reports.conclusions.blocks import throughput_interval
 from reports.conclusions.cases import summarise_cases
 from reports.conclusions.disturbances import summarise_gaps, summarise_load, summarise_page_faults, summarise_stalls

@@ -8,7 +8,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from measurement.records.record import PHASES, Case
+from measurement.records.block_steps import PHASES
+from measurement.records.record import Case
 from reports.base import Report
 from reports.conclusions.step_terms import TERMS
 from reports.schema import ArmSummary, Comparison, Estimate, RatioSummary

@@ -1,9 +1,8 @@
-"""Commands from the driver to all ranks of an arm, and their replies, through the driver's store."""
+"""Commands from the driver to all ranks of an arm, and their replies."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import TypeVar
 
@@ -14,8 +13,6 @@ from runners.processes.remote_results import kept_replies
 from runners.protocol.messages import REPLIES, Command, ErrorReply, Job, Message, Reply, command_key, job_key, reply_key
 
 POLL = timedelta(milliseconds=500)
-AT_ONCE = 64
-"""Replies that are read by one request. A gate's have a megabyte each, so that those of all ranks would fill the memory."""
 Expected = TypeVar("Expected", bound=Message)
 
 
@@ -25,20 +22,20 @@ class ArmChannel:
     number = 0
     """Number of the next command."""
 
-    def __init__(self, store: MessageStore, diagnosis: Diagnosis) -> None:
+    def __init__(self, messages: MessageStore, diagnosis: Diagnosis) -> None:
         self.failure: ArmFailed | None = None
         """Raised by the next command: the arm has died, but the replies to its last command could be saved."""
-        self._store, self._diagnosis = store, diagnosis
+        self._messages, self._diagnosis = messages, diagnosis
         self._arm, self._launch, self._world_size = diagnosis.arm, diagnosis.launch, diagnosis.placement.world_size
 
     def give(self, job: Job) -> None:
         """Put the arm's job where its ranks look for it."""
-        self._store.set(job_key(self._arm, self._launch), job.model_dump_json())
+        self._messages.set(self._arm, self._launch, job_key(self._arm, self._launch), job.model_dump_json())
 
     def send(self, command: Command) -> None:
         """Give every rank its next command; ``receive`` takes the replies."""
         raise_if(self.failure)
-        self._store.set(command_key(self._arm, self._launch, self.number), command.model_dump_json())
+        self._messages.set(self._arm, self._launch, command_key(self._arm, self._launch, self.number), command.model_dump_json())
         self.number += 1
 
     def receive(self, expected: type[Expected], *, timeout_s: float) -> list[Expected]:
@@ -53,47 +50,47 @@ class ArmChannel:
         """Wait for all ranks; a block whose replies were lost on the way is taken from what the ranks kept of it."""
         deadline = time.monotonic() + timeout_s
         number = self.number - 1
-        keys = [reply_key(self._arm, self._launch, number, rank) for rank in range(self._world_size)]
+        missing = {reply_key(self._arm, self._launch, number, rank): rank for rank in range(self._world_size)}
+        heard: dict[int, Reply] = {}
         try:
-            while not self._store.wait(keys, POLL):
-                self._raise_if_dead(keys)
-                if time.monotonic() > deadline:
-                    heard = self._heard(keys)
-                    silent = [rank for rank in range(self._world_size) if rank not in heard]
-                    raise self._diagnosis.of_silence(silent, timeout_s=timeout_s)
+            while missing:
+                if not self._take(missing, heard, POLL):
+                    self._raise_if_dead(missing, heard)
+                if missing and time.monotonic() > deadline:
+                    raise self._diagnosis.of_silence(sorted(missing.values()), timeout_s=timeout_s)
         except ArmFailed as failed:
             kept = kept_replies(self._diagnosis.processes.timings(), number=number, world_size=self._world_size)
             if kept is None:
                 raise
             self.failure = failed
             return [REPLIES.validate_json(reply) for reply in kept]
-        return [reply for first in range(0, len(keys), AT_ONCE) for reply in self._take(keys[first : first + AT_ONCE])]
+        return [heard[rank] for rank in sorted(heard)]
 
-    def _take(self, keys: Sequence[str]) -> list[Reply]:
-        """Read replies that are there, and remove them."""
+    def _take(self, missing: dict[str, int], heard: dict[int, Reply], timeout: timedelta) -> bool:
+        """Wait for some of the missing replies, and move them among those heard; returns whether any came.
+
+        Each is read as it comes: a gate's are a megabyte each, and would fill the memory.
+        """
         try:
-            replies = [REPLIES.validate_json(text) for text in self._store.get_all(keys)]
+            found = self._messages.take(self._arm, self._launch, missing, timeout)
         except LaunchError as error:
             raise self._diagnosis.failed(str(error)) from error
-        for key in keys:
-            self._store.remove(key)
-        return replies
+        for place, text in found.items():
+            heard[missing.pop(place)] = REPLIES.validate_json(text)
+        return bool(found)
 
-    def _raise_if_dead(self, keys: Sequence[str]) -> None:
+    def _raise_if_dead(self, missing: dict[str, int], heard: dict[int, Reply]) -> None:
         """An error that a rank reports says more than its exit code, so give it time to arrive."""
         if self._diagnosis.looks_dead():
             time.sleep(SETTLE_S)
-            if not self._store.wait(keys, POLL):
-                raise_if(self._diagnosis.of_death(self._heard(keys)))
+            self._take_all(missing, heard)
+            if missing:
+                raise_if(self._diagnosis.of_death(heard))
 
-    def _heard(self, keys: Sequence[str]) -> dict[int, Reply]:
-        return {rank: self._read(key) for rank, key in enumerate(keys) if self._store.has(key)}
-
-    def _read(self, key: str) -> Reply:
-        try:
-            return REPLIES.validate_json(self._store.get(key))
-        except LaunchError as error:
-            raise self._diagnosis.failed(str(error)) from error
+    def _take_all(self, missing: dict[str, int], heard: dict[int, Reply]) -> None:
+        """Take all replies that are there."""
+        while missing and self._take(missing, heard, timedelta()):
+            pass
 
 
 def raise_if(failure: ArmFailed | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,7 +24,6 @@ from runners.processes import remote
 from runners.processes.key_file import shared_key
 from runners.processes.run_processes import RUN_ID
 from runners.processes.supervisor_server import SupervisorServer
-from runners.protocol.sealed_store import SealedStore
 
 PORT_TIMEOUT_S = 20.0
 PADDING = "RINGSIDE_PADDING"
@@ -35,34 +34,23 @@ MOST_PADDING = 4096
 
 
 class MessageStore(Protocol):
-    """Messages by their place, see ``SealedStore``."""
+    """Messages to and from the ranks of an arm in a launch, by their place."""
 
-    def set(self, place: str, text: str) -> None:
-        """Put a message in its place."""
+    def set(self, arm: str, launch: int, place: str, text: str) -> None:
+        """Send a message to every rank of an arm."""
 
-    def get(self, place: str) -> bytes:
-        """Return the message of a place."""
-
-    def get_all(self, places: Sequence[str]) -> list[bytes]:
-        """Return the messages of places."""
-
-    def wait(self, places: Sequence[str], timeout: timedelta) -> bool:
-        """Wait until there is a message in each place; return whether there was in time."""
-
-    def has(self, place: str) -> bool:
-        """Whether there is a message."""
-
-    def remove(self, place: str) -> None:
-        """Remove a message."""
+    def take(self, arm: str, launch: int, places: Collection[str], timeout: timedelta) -> dict[str, bytes]:
+        """Wait until there is a message of ranks in any of these places; return what is there, by place. It is kept no longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DriverEndpoint:
     """Where the ranks of all arms find the driver."""
 
-    store: MessageStore
-    """Where ranks find commands, and put their replies."""
+    messages: MessageStore
+    """By which ranks get commands, and reply."""
     store_address: str
+    """Of the ``TCPStore`` at which the libraries' process groups meet; of the probes' server where the arms are scripts."""
     supervisors: SupervisorServer
     key_file: Path
     """Where the comparison's key lies, on every host."""
@@ -72,7 +60,7 @@ class DriverEndpoint:
 
 @contextmanager
 def open_endpoint(placement: Placement) -> Iterator[DriverEndpoint]:
-    """Serve the store and the supervisor connections; on loopback if all ranks are on this host."""
+    """Serve a store and the supervisors' connections; on loopback if all ranks are on this host."""
     from torch.distributed import TCPStore
 
     address = placement.driver_address
@@ -90,7 +78,7 @@ def open_endpoint(placement: Placement) -> Iterator[DriverEndpoint]:
         )
         try:
             yield DriverEndpoint(
-                store=SealedStore(store, key=key_file.key),
+                messages=supervisors,
                 store_address=with_port(address, port),
                 supervisors=supervisors,
                 key_file=key_file.path,
@@ -99,6 +87,7 @@ def open_endpoint(placement: Placement) -> Iterator[DriverEndpoint]:
             )
         finally:
             supervisors.close()
+            del store  # it ends with its last reference
 
 
 def build_launch_job(

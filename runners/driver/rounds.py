@@ -17,7 +17,7 @@ from typing import Any
 
 from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, TrainingSettings
-from measurement.records.record import BlockKind, BlockRecord
+from measurement.records.record import BlockKind, BlockRecord, ranks_of
 from reports.statistics.budget import FEWEST_ROUNDS, Cost, pilot_rounds
 from runners.driver.arm_launch import ArmLaunch
 from runners.driver.arm_session import Exchange
@@ -192,7 +192,8 @@ class Rounds:
     def _exchange(self, arm: ArmLaunch, command: BlockCommand) -> BlockRecord:
         done = arm.session.exchange(command, BlockReply, timeout_s=self._measure.block_timeout_s)
         self.measuring_s += done.took_s
-        block = BlockRecord.joined([reply.block for reply in done.replies], **measured_outside(done, self.plan))
+        ranks = [reply.steps for reply in done.replies]
+        block = BlockRecord.joined(command.record(ranks[0]), ranks, **measured_outside(done, self.plan))
         apart = drift_between([reply.drift for reply in done.replies])
         if apart:  # a script's, which no gate follows
             raise ArmFailed(f"{apart}; seen after step {(block.ranks[0].first_step or 0) + command.steps}", status="wrong")
@@ -268,7 +269,9 @@ class TrainingRounds:
         reports = done.replies
         record = combine(reports, epoch=epoch)
         outside = measured_outside(done, self.plan)
-        block = BlockRecord.joined([report.block for report in reports], started_s=started - began, **outside)
+        block = BlockRecord.joined(
+            reports[0].block, ranks_of([report.block for report in reports]), started_s=started - began, **outside
+        )
         arm.record.epochs.append(record)
         arm.record.blocks.append(block.packed())
         self.note(arm, record, block)

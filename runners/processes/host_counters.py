@@ -25,7 +25,7 @@ def read_counters() -> dict[str, Any]:
     memory = psutil.virtual_memory()
     return {
         "at_s": time.monotonic(),
-        "core_busy_s": dict(enumerate(map(_busy_s, psutil.cpu_times(percpu=True)))),
+        "core_busy_s": list(map(_busy_s, psutil.cpu_times(percpu=True))),
         "memory_used_bytes": memory.total - memory.available,
         "memory_bytes": memory.total,
         "network": {

@@ -1,4 +1,7 @@
-"""The driver's side of the supervisors' connections: stops, continues and kills ranks on any host, and hears when they end."""
+"""The driver's side of the supervisors' connections: messages to and from ranks, and words that stop, continue and kill them.
+
+There is one connection for each host of an arm, by its first supervisor (``host_relay`` has the other side).
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,24 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from pydantic import ValidationError
 
 from measurement.errors import LaunchError
 from measurement.records.host_use import HostCounters
-from runners.probe.ringside_probe.rank_supervisor import COUNTERS, FAILED, GONE, STOP_TIMEOUT_S
+from runners.probe.ringside_probe.frames import SAY, Frames, messages_in, pack, say
+from runners.probe.ringside_probe.host_relay import FOLLOWER_S
+from runners.probe.ringside_probe.rank_supervisor import COUNTERS, FAILED, GONE, JOINED
 from runners.processes.greeting_server import GreetingServer
+from runners.protocol.sealed_messages import seal, unseal
 
-ACKNOWLEDGE_TIMEOUT_S = STOP_TIMEOUT_S + 10
-ANSWER_BYTES = 16384
-"""Taken at once: the counters of a host with a hundred cores are whole in it."""
+ACKNOWLEDGE_TIMEOUT_S = FOLLOWER_S + 5
+AT_ONCE = 1 << 18
+LATEST = 2
+"""Messages that a host may still need that comes when others have theirs: the arm's job, and the command behind it."""
 
 
 @dataclass(kw_only=True)
@@ -30,22 +38,53 @@ class SupervisedRank:
     rank: int
     host: str
     pid: int
-    connection: socket.socket
     clock_behind_s: float
     """What the driver's clock showed more than its host's when it reported, the time that took included."""
     is_gone: bool = False
     gone_at_s: float = math.inf
     """When its process ended, seconds since the epoch by its host's clock; infinite if its supervisor did not report it."""
-    pending: bytes = field(default=b"", repr=False)
+
+
+@dataclass(kw_only=True, eq=False)
+class HostConnection:
+    """The connection to a host's first supervisor."""
+
+    host: str
+    connection: socket.socket
+    ranks: list[SupervisedRank]
+    """The arm's ranks that it speaks for."""
+    answers: list[str] = field(default_factory=list)
+    """Lines that answer words, and were not taken yet."""
+    is_closed: bool = False
+    frames: Frames = field(default_factory=Frames, repr=False)
+
+
+@dataclass(eq=False)
+class SupervisedArm:
+    """One arm in one launch."""
+
+    hosts: dict[int, HostConnection] = field(default_factory=dict)
+    """By the descriptor of the connection."""
+    ranks: dict[int, SupervisedRank] = field(default_factory=dict)
+    """All that have reported, by rank."""
+    messages: dict[str, bytes] = field(default_factory=dict)
+    """From ranks, by their place, not taken yet, and still sealed."""
+    latest: dict[str, bytes] = field(default_factory=dict)
+    """The last ones to ranks, by their place."""
+    listening: select.epoll = field(default_factory=select.epoll)
+    """Tells which hosts have said something, however many there are."""
+
+    @property
+    def open_hosts(self) -> list[HostConnection]:
+        """Those that are connected."""
+        return [host for host in list(self.hosts.values()) if not host.is_closed]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a supervisor answered to a word."""
+    """What a host answered to a word."""
 
-    rank: SupervisedRank
-    failed: bool
-    """The word could not be obeyed; ``text`` says why."""
+    host: HostConnection
     text: str
 
 
@@ -54,8 +93,10 @@ class SupervisorServer:
 
     def __init__(self, *, address: str, key: str) -> None:
         """``key``: of the comparison; who cannot prove to have it is let go."""
-        self._ranks: dict[tuple[str, int], dict[int, SupervisedRank]] = {}
+        self._key = key
+        self._arms: dict[tuple[str, int], SupervisedArm] = {}
         self._lock = threading.Lock()
+        """Held while an arm gets a host or a message to hand on, so that no host misses one."""
         self._server = GreetingServer(address=address, key=key, name="ringside-supervisors", welcome=self._welcome)
 
     @property
@@ -64,9 +105,35 @@ class SupervisorServer:
         return self._server.address
 
     def of(self, arm: str, launch: int) -> dict[int, SupervisedRank]:
-        """Return the ranks of an arm whose supervisors have connected, by rank."""
+        """Return the ranks of an arm whose supervisors have connected, by rank. Does not wait."""
+        known = self._arm(arm, launch)
+        _hear_all(known, timeout_s=0)
+        return dict(known.ranks)
+
+    def set(self, arm: str, launch: int, place: str, text: str) -> None:
+        """Send a message to every rank of an arm, and to those that come later."""
         with self._lock:
-            return dict(self._ranks.get((arm, launch), {}))
+            known = self._arms.setdefault((arm, launch), SupervisedArm())
+            known.latest[place] = sealed = seal(self._key, place, text)
+            while len(known.latest) > LATEST:
+                del known.latest[next(iter(known.latest))]
+            for host in known.open_hosts:
+                with contextlib.suppress(OSError):  # it has closed: the reply that is waited for tells
+                    host.connection.sendall(say(place, sealed))
+
+    def take(self, arm: str, launch: int, places: Collection[str], timeout: timedelta) -> dict[str, bytes]:
+        """Wait until there is a message of ranks in any of these places; return what is there, by place. It is kept no longer.
+
+        Raises:
+            LaunchError: somebody else has written one.
+        """
+        known, deadline = self._arm(arm, launch), time.monotonic() + timeout.total_seconds()
+        while True:
+            left_s = deadline - time.monotonic()
+            found = {place: known.messages.pop(place) for place in list(known.messages) if place in places}
+            if found or left_s < 0:
+                return {place: unseal(self._key, place, sealed) for place, sealed in found.items()}
+            _hear_all(known, timeout_s=left_s)
 
     def tell(self, arm: str, launch: int, word: str) -> None:
         """Send a word to every supervisor of an arm and wait until each has done it.
@@ -74,10 +141,10 @@ class SupervisorServer:
         Raises:
             LaunchError: a supervisor does not answer in time, or says that it could not.
         """
-        answers = self._ask([one for one in self.of(arm, launch).values() if not one.is_gone], word)
-        failed = next((one for one in answers if one.failed), None)
-        if failed is not None:
-            raise LaunchError(f"rank {failed.rank.rank} on {failed.rank.host}: {failed.text}")
+        for answer in self._ask(arm, launch, self._arm(arm, launch).open_hosts, word):
+            if answer.text.startswith(FAILED):
+                rank, _, why = answer.text.removeprefix(f"{FAILED} {word} ").partition(" ")
+                raise LaunchError(f"rank {rank} on {answer.host.host}: {why}")
 
     def counters(self, arm: str, launch: int) -> dict[str, HostCounters]:
         """The counters of every host of an arm, by host; those are left out that cannot be read.
@@ -85,37 +152,16 @@ class SupervisorServer:
         Raises:
             LaunchError: a supervisor does not answer in time.
         """
-        one_each: dict[str, SupervisedRank] = {}
-        for _, one in sorted(self.of(arm, launch).items()):
-            if not one.is_gone:
-                one_each.setdefault(one.host, one)
+        one_each = {host.host: host for host in reversed(self._arm(arm, launch).open_hosts)}
         found = {}
-        for answer in self._ask(list(one_each.values()), COUNTERS):
-            if not answer.failed:
-                with contextlib.suppress(ValidationError):
-                    found[answer.rank.host] = HostCounters.model_validate_json(answer.text)
+        for answer in self._ask(arm, launch, list(one_each.values()), COUNTERS):
+            with contextlib.suppress(ValidationError):  # it could not read them
+                found[answer.host.host] = HostCounters.model_validate_json(answer.text.removeprefix(COUNTERS))
         return found
-
-    def _ask(self, ranks: Sequence[SupervisedRank], word: str) -> list[Answer]:
-        """Send a word to these supervisors and wait for the answers of those whose ranks do not end meanwhile.
-
-        Raises:
-            LaunchError: one does not answer in time.
-        """
-        line = f"{word}\n".encode()
-        for one in ranks:
-            with contextlib.suppress(OSError):  # it has closed: the answer that is waited for tells
-                one.connection.send(line, socket.MSG_DONTWAIT)
-        answers = [self._await_answer(one, word) for one in ranks]
-        return [answer for answer in answers if answer is not None]
 
     def gone(self, arm: str, launch: int) -> dict[int, float]:
         """Return the ended ranks of an arm in the order they ended, and when (``SupervisedRank.gone_at_s``). Does not wait."""
         ranks = self.of(arm, launch).values()
-        for one in _that_spoke([one for one in ranks if not one.is_gone]):
-            with contextlib.suppress(BlockingIOError):
-                while not one.is_gone:
-                    _hear(one, timeout_s=0)
         return {one.rank: one.gone_at_s for one in sorted(ranks, key=lambda one: one.gone_at_s) if one.is_gone}
 
     def driver_time(self, arm: str, launch: int, rank: int, at_s: float) -> float:
@@ -126,92 +172,111 @@ class SupervisorServer:
         return at_s + min(one.clock_behind_s for one in ranks.values() if one.host == ranks[rank].host)
 
     def release(self, arm: str, launch: int) -> None:
-        """Close an arm's connections; supervisors then kill ranks that still run."""
+        """Close an arm's connections and forget its messages; supervisors then kill ranks that still run."""
         with self._lock:
-            ranks = self._ranks.pop((arm, launch), {})
-        for one in ranks.values():
-            one.connection.close()
+            known = self._arms.pop((arm, launch), None)
+        for host in known.hosts.values() if known else ():
+            host.connection.close()
 
     def close(self) -> None:
         """Close everything."""
         self._server.close()
-        for arm, launch in list(self._ranks):
+        for arm, launch in list(self._arms):
             self.release(arm, launch)
 
+    def _arm(self, arm: str, launch: int) -> SupervisedArm:
+        """What is known of an arm: nothing, before it starts and once it was released."""
+        with self._lock:
+            return self._arms.get((arm, launch)) or SupervisedArm()
+
     def _welcome(self, connection: socket.socket, who: Sequence[str]) -> None:
-        """Take in a rank's supervisor; its second is let go."""
+        """Take in a host's first supervisor, and give it what waits for its ranks; a rank's second is let go."""
         arm, launch, rank, host, pid, at_s = who
         behind_s = time.time() - float(at_s)
-        one = SupervisedRank(rank=int(rank), host=host, pid=int(pid), connection=connection, clock_behind_s=behind_s)
+        one = SupervisedRank(rank=int(rank), host=host, pid=int(pid), clock_behind_s=behind_s)
         with self._lock:
-            known = self._ranks.setdefault((arm, int(launch)), {}).setdefault(one.rank, one)
-        if known is not one:
-            raise ConnectionError("its rank has a supervisor")
+            known = self._arms.setdefault((arm, int(launch)), SupervisedArm())
+            if known.ranks.setdefault(one.rank, one) is not one:
+                raise ConnectionError("its rank has a supervisor")
+            for place, sealed in known.latest.items():
+                connection.sendall(say(place, sealed))
+            known.hosts[connection.fileno()] = HostConnection(host=host, connection=connection, ranks=[one])
+            known.listening.register(connection, select.EPOLLIN)
 
-    @staticmethod
-    def _await_answer(one: SupervisedRank, word: str) -> Answer | None:
-        """None if its rank ends."""
-        deadline = time.monotonic() + ACKNOWLEDGE_TIMEOUT_S
-        while not one.is_gone and (answer := _take_answer(one, word)) is None:
-            try:
-                _hear(one, timeout_s=max(0.01, deadline - time.monotonic()))
-            except TimeoutError:
-                raise LaunchError(f"rank {one.rank} on {one.host} was not told to {word}: its supervisor does not answer") from None
-        return None if one.is_gone else answer
+    def _ask(self, arm: str, launch: int, hosts: Sequence[HostConnection], word: str) -> list[Answer]:
+        """Send a word to these hosts and wait for the answers of those that do not go meanwhile.
+
+        Raises:
+            LaunchError: one does not answer in time.
+        """
+        known, deadline = self._arm(arm, launch), time.monotonic() + ACKNOWLEDGE_TIMEOUT_S
+        for host in hosts:
+            with contextlib.suppress(OSError):  # it has closed: the answer that is waited for tells
+                host.connection.send(pack(word), socket.MSG_DONTWAIT)
+        answers, silent, spoke = [], set(hosts), list(hosts)
+        while silent:
+            for host in silent.intersection(spoke):
+                text = _take_answer(host, word)
+                if text is not None:
+                    answers.append(Answer(host=host, text=text))
+                if text is not None or host.is_closed:
+                    silent.remove(host)
+            left_s = deadline - time.monotonic()
+            if silent and left_s < 0:
+                late = min(silent, key=lambda host: host.ranks[0].rank)
+                raise LaunchError(
+                    f"rank {late.ranks[0].rank} on {late.host} was not told to {word}: its supervisor does not answer"
+                )
+            spoke = _hear_all(known, timeout_s=left_s) if silent else []
+        return answers
 
 
-def _that_spoke(ranks: Sequence[SupervisedRank]) -> list[SupervisedRank]:
-    """Those of whom something can be received, by one question to the kernel. Does not wait."""
-    waiting, known = select.poll(), {one.connection.fileno(): one for one in ranks}
-    for descriptor in known:
-        waiting.register(descriptor, select.POLLIN)
-    return [known[descriptor] for descriptor, _ in waiting.poll(0)]
+def _hear_all(known: SupervisedArm, *, timeout_s: float) -> list[HostConnection]:
+    """Take in what the hosts of an arm have said, and wait until one says something. Returns those that did."""
+    spoke = [known.hosts[descriptor] for descriptor, _ in known.listening.poll(max(0.0, timeout_s))]
+    for host in spoke:
+        _hear(host, known)
+    return spoke
 
 
-def _take_answer(one: SupervisedRank, word: str) -> Answer | None:
-    """Take the answer to a word, and all before it, from what a supervisor said; None if there is none yet."""
-    if one.pending == f"{word}\n".encode():  # as a thousand ranks say at each stop
-        one.pending = b""
-        return Answer(rank=one, failed=False, text="")
-    for line in one.pending.split(b"\n")[:-1]:
-        text = line.decode()
-        failed = text.startswith(f"{FAILED} {word} ")
-        if failed or text == word or text.startswith(f"{word} "):
-            one.pending = one.pending.partition(line + b"\n")[2]
-            return Answer(rank=one, failed=failed, text=text.removeprefix(f"{FAILED} ").removeprefix(word).strip())
+def _hear(host: HostConnection, known: SupervisedArm) -> None:
+    """Take in what a host has said: messages, answers, ranks that have come or gone, or the end of the connection."""
+    try:
+        received = host.connection.recv(AT_ONCE, socket.MSG_DONTWAIT)
+        frames = host.frames.add(received)
+    except OSError:  # the kernel gave it up, or it does not speak as supervisors do
+        received, frames = b"", []
+    for line, message in frames:
+        _take_in(host, known, line, message)
+    if not received:
+        host.is_closed = True
+        known.listening.unregister(host.connection)
+        for one in host.ranks:
+            one.is_gone = True
+
+
+def _take_in(host: HostConnection, known: SupervisedArm, line: str, message: bytes) -> None:
+    verb, _, rest = line.partition(" ")
+    if verb == SAY:
+        known.messages.update(messages_in(line, message))
+    elif verb == JOINED:
+        rank, pid, at_s = rest.split()
+        one = SupervisedRank(rank=int(rank), host=host.host, pid=int(pid), clock_behind_s=time.time() - float(at_s))
+        if known.ranks.setdefault(one.rank, one) is one:
+            host.ranks.append(one)
+    elif verb == GONE:
+        rank, at_s = rest.split()
+        for one in host.ranks:
+            if one.rank == int(rank):
+                one.is_gone, one.gone_at_s = True, float(at_s)
+    else:
+        host.answers.append(line)
+
+
+def _take_answer(host: HostConnection, word: str) -> str | None:
+    """Take the answer to a word, and all before it; None if there is none yet."""
+    for number, line in enumerate(host.answers):
+        if line == word or line.startswith((f"{word} ", f"{FAILED} {word} ")):
+            del host.answers[: number + 1]
+            return line
     return None
-
-
-def _hear(one: SupervisedRank, *, timeout_s: float) -> None:
-    """Receive what its supervisor sent: words, or the end of the connection.
-
-    Raises:
-        TimeoutError: nothing has come in time.
-        BlockingIOError: nothing is there, and ``timeout_s`` is 0.
-    """
-    try:
-        data = _receive(one.connection, timeout_s=timeout_s)
-    except OSError as error:
-        if isinstance(error, BlockingIOError) or error.errno is None:  # not yet; the kernel's own time-out, ETIMEDOUT, is the end
-            raise
-        data = b""
-    one.pending += data
-    if not data:
-        one.is_gone = True
-        for line in one.pending.decode(errors="replace").split("\n")[:-1]:
-            if line.startswith(f"{GONE} "):
-                one.gone_at_s = float(line.removeprefix(GONE))
-
-
-def _receive(connection: socket.socket, *, timeout_s: float) -> bytes:
-    """What is there, or comes in time. Most ranks have answered while the first was waited for."""
-    try:
-        return connection.recv(ANSWER_BYTES, socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        if not timeout_s:
-            raise
-    waiting = select.poll()
-    waiting.register(connection, select.POLLIN)
-    if not waiting.poll(1000 * timeout_s):
-        raise TimeoutError
-    return connection.recv(ANSWER_BYTES, socket.MSG_DONTWAIT)

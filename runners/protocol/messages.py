@@ -1,16 +1,16 @@
-"""The messages between driver and ranks: the job, commands and replies. Plain JSON through the driver's store."""
+"""The messages between driver and ranks: the job, commands and replies. Plain JSON."""
 
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from measurement.plans.settings import EpochRecord, Input, LossScale, Precision, SpeedSettings, TrainingSettings
-from measurement.records.record import BlockKind, BlockRecord, FlopCount, LaunchRecord, RankReport, RankSteps
+from measurement.records.packed_floats import Sketch
+from measurement.records.record import BlockKind, BlockRecord, FlopCount, LaunchRecord, RankReport, RankSteps, ranks_of
 from measurement.records.script_report import ScriptReport
 from measurement.records.trace import Span
 
@@ -129,8 +129,6 @@ Command = StartCommand | GateCommand | BlockCommand | EpochCommand | TraceComman
 """From the driver to every rank of an arm."""
 
 
-Sketch = Annotated[list[float], AfterValidator(lambda values: array("d", values)), PlainSerializer(list)]
-"""float64 [sketch_size]. In a message it is an ``array``, with a quarter of a list's memory: all ranks send hundreds each."""
 Sketches = dict[str, Sketch]
 """By tensor name; see ``runners.protocol.sketches``."""
 
@@ -250,10 +248,10 @@ class GateReply(Message):
 
 
 class BlockReply(Message):
-    """The block as this rank timed it."""
+    """What this rank timed in the block."""
 
     kind: Literal["block"] = "block"
-    block: BlockRecord
+    steps: RankSteps
     drift: DriftReport | None = None
     """Drift so far, where the arm is a script."""
 
@@ -332,8 +330,7 @@ def combine(reports: Sequence[EpochReport], *, epoch: int) -> EpochRecord:
     Counts and held-out sums are added, since each sample belongs to one rank. A step's loss is the mean over ranks, whose batches
     are equally large. Times are those of the slowest rank.
     """
-    first = reports[0]
-    ranks = [steps for report in reports for steps in report.block.ranks]
+    first, ranks = reports[0], ranks_of([report.block for report in reports])
 
     def total(counts: Sequence[int | None]) -> int | None:
         known = [count for count in counts if count is not None]

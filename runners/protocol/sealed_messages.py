@@ -1,67 +1,63 @@
-"""Messages between driver and ranks, in a store that anybody may write to who reaches its port: each proves who wrote it.
+"""Messages between driver and ranks. Each proves that the comparison's own wrote it.
 
-PyTorch's ``TCPStore`` asks nobody for a credential, and a rank imports what its job names. So each message carries an HMAC of its
-key in the store and its text, by the comparison's key. A key in the store is used once, so that no message can stand for another.
+A rank imports what its job names, and a message passes through supervisors and over networks. So each carries an HMAC of its place
+and its text, by the comparison's key. A place is used once, so that no message can stand for another.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-from collections.abc import Sequence
-from datetime import timedelta
-from typing import Any
+import socket
 
 from measurement.errors import LaunchError
+from runners.probe.ringside_probe.frames import SAY, Frames, messages_in, say
+
+AT_ONCE = 1 << 18
+PROOF_BYTES = 32
 
 
-class SealedStore:
-    """A store whose messages are proven. Driver and ranks have one each."""
+def seal(key: str, place: str, text: str) -> bytes:
+    """The bytes of a message: its proof and its text."""
+    written = text.encode()
+    return _proof(key, place, written) + written
 
-    def __init__(self, store: Any, *, key: str) -> None:
-        """``store``: a ``torch.distributed.Store``."""
-        self.bare = store
-        """For what the libraries themselves meet over."""
-        self._key = key.encode()
 
-    def set(self, place: str, text: str) -> None:
-        """Put a message in its place."""
-        self.bare.set(place, f"{self._proof(place, text.encode())} {text}")
+def unseal(key: str, place: str, sealed: bytes) -> bytes:
+    """The text of a message; raises a ``LaunchError`` where somebody else has written it."""
+    proof, text = sealed[:PROOF_BYTES], sealed[PROOF_BYTES:]
+    if not hmac.compare_digest(proof, _proof(key, place, text)):
+        raise LaunchError(
+            f"the message '{place}' was not written by this comparison: somebody else on the network reaches its connections; "
+            "close the driver's ports to others (docs/security.md)"
+        )
+    return text
+
+
+def _proof(key: str, place: str, text: bytes) -> bytes:
+    return hmac.digest(key.encode(), place.encode() + b"\0" + text, "sha256")
+
+
+class RankMessages:
+    """A rank's messages from and to the driver, which its supervisor hands on."""
+
+    def __init__(self, channel: socket.socket, *, key: str) -> None:
+        """``channel``: to the supervisor, see ``rank_supervisor.start``."""
+        self._channel, self._key = channel, key
+        self._frames = Frames()
+        self._read: dict[str, bytes] = {}
+        """What came before it was asked for."""
 
     def get(self, place: str) -> bytes:
-        """Return the message of a place once it is there; raises a ``LaunchError`` where somebody else has written it."""
-        return self._proven(place, bytes(self.bare.get(place)))
+        """Wait for the message of a place. Raises a ``LaunchError`` where somebody else has written it, or none can come."""
+        while place not in self._read:
+            received = self._channel.recv(AT_ONCE)
+            if not received:
+                raise LaunchError("the supervisor of this rank has ended")
+            for line, message in self._frames.add(received):
+                if line.startswith(SAY):
+                    self._read.update(messages_in(line, message))
+        return unseal(self._key, place, self._read.pop(place))
 
-    def get_all(self, places: Sequence[str]) -> list[bytes]:
-        """Return the messages of places in one request once all are there; raises as ``get`` does."""
-        return [self._proven(place, bytes(sealed)) for place, sealed in zip(places, self.bare.multi_get(list(places)), strict=True)]
-
-    def _proven(self, place: str, sealed: bytes) -> bytes:
-        proof, _, text = sealed.partition(b" ")
-        if not hmac.compare_digest(proof, self._proof(place, text).encode()):
-            raise LaunchError(
-                f"the message '{place}' in the driver's store was not written by this comparison: somebody else on the network "
-                "reaches the store's port; close it to others (docs/security.md)"
-            )
-        return text
-
-    def wait(self, places: Sequence[str], timeout: timedelta) -> bool:
-        """Wait until there is a message in each place; returns whether there was in time."""
-        from torch.distributed import DistStoreError
-
-        try:
-            self.bare.wait(list(places), timeout)
-        except DistStoreError:
-            return False
-        return True
-
-    def has(self, place: str) -> bool:
-        """Whether there is a message. Does not wait."""
-        return bool(self.bare.check([place]))
-
-    def remove(self, place: str) -> None:
-        """Remove a message."""
-        self.bare.delete_key(place)
-
-    def _proof(self, place: str, text: bytes) -> str:
-        return hmac.new(self._key, place.encode() + b"\0" + text, hashlib.sha256).hexdigest()
+    def set(self, place: str, text: str) -> None:
+        """Send a message to the driver. Raises an ``OSError`` where the way is cut."""
+        self._channel.sendall(say(place, seal(self._key, place, text)))

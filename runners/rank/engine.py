@@ -23,7 +23,7 @@ from measurement.errors import PlanError, WorldSizeMismatchError
 from measurement.plans.settings import SpeedSettings
 from measurement.probes.fingerprint import usable_cores
 from measurement.probes.start_clock import StartClock
-from measurement.records.record import BlockRecord, Case, CoreUse, RankReport
+from measurement.records.record import Case, CoreUse, RankReport, RankSteps
 from measurement.world import World
 from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.probe.ringside_probe.machine import core_use
@@ -103,8 +103,8 @@ class Engine:
             **runner.describe(),
         )
 
-    def run_block(self, command: BlockCommand) -> BlockRecord:
-        """Run and time one block; the record holds this rank's steps. Collective."""
+    def run_block(self, command: BlockCommand) -> RankSteps:
+        """Run and time one block; returns this rank's steps. Collective."""
         asked = {"steps": command.steps, "warmup_steps": command.warmup_steps}
         cores = usable_cores()
         before = core_use.read(cores)
@@ -115,7 +115,7 @@ class Engine:
             steps = self.runner.run_block(local=command.kind == "local", **asked)
         use = core_use.between(before, core_use.read(cores))
         steps.core_use = CoreUse(**use) if use else None
-        return command.record(steps)
+        return steps
 
     def run_gate(self, *, steps: int, counts_flops: bool = False) -> ParityReport | CheckReport:
         """Take the gate: ``steps`` optimizer steps, or every case once. Rank 0 then counts FLOPs, if asked. Collective."""

@@ -84,5 +84,5 @@ class MicroBenchmarkRunner:
             timer.end_step()
         one = self.cases[case]  # its bytes are counted on rank 0: all samples over time then is the algbw
         samples = [one.message_bytes * one.messages * repetitions if self.world.rank == 0 else 0] * steps
-        phases_s = timer.read().tolist()
+        phases_s = timer.read()
         return RankSteps(rank=self.world.rank, untimed_s=untimed_s, samples=samples, phases_s=phases_s, wrong=wrong)

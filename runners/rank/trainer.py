@@ -21,7 +21,8 @@ from backends.base import BuildOptimizer, Prepared
 from backends.carried_tensors import trained_parameters
 from measurement.plans.settings import Input, SpeedSettings
 from measurement.probes.step_timer import StepTimer
-from measurement.records.record import PHASES, RankSteps, ThreadTimes
+from measurement.records.block_steps import PHASES
+from measurement.records.record import RankSteps, ThreadTimes
 from measurement.world import World
 from runners.probe.ringside_probe.machine.core_use import read_threads, threads_between
 from runners.probe.ringside_probe.machine.library_threads import own_threads
@@ -239,7 +240,7 @@ class Trainer:
             restarts, faults = self.batches.restarts, _page_faults()
             timer.start()
             samples = [self.step(timer) for _ in range(steps)]
-            phases_s = timer.read().tolist()
+            phases_s = timer.read()
             faults = _page_faults() - faults
             threads = threads_between(before, read_threads(), is_library=lambda thread: thread not in self.threads_before)
             skipped = self.step_precision.skipped_since(scale)

@@ -1,6 +1,6 @@
 """One rank of an arm under the driver: ``python -m runners.rank.worker``, started N times by a launcher.
 
-It starts its supervisor, redirects its output to a log, connects to the driver's store and answers commands until ``finish``.
+It starts its supervisor, which hands messages on, redirects its output to a log and answers commands until ``finish``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from runners.protocol.messages import (
     job_key,
     reply_key,
 )
-from runners.protocol.sealed_store import SealedStore
+from runners.protocol.sealed_messages import RankMessages
 from runners.rank.remote_error import RemoteError
 from runners.rank.resources import take_resources
 
@@ -70,19 +70,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     search_beside(Path(given.beside) if given.beside else Path.cwd())
     os.environ.pop("PYTHONSAFEPATH", None)  # was for this process: programs that the workload starts shall find what lies beside
     world = read_world(os.environ, make_launcher(given.launcher).rank_variables)
-    rank_supervisor.start(given.supervisors, given.key_file, given.arm, given.launch, world.rank)
+    channel = rank_supervisor.start(given.supervisors, given.key_file, given.arm, given.launch, world.rank)
     folder = Path(given.log_folder) if given.log_folder else remote_results.make_folder(os.environ[RUN_ID])
     redirect_output(folder / remote_results.log_name(world.rank))
     faulthandler.register(signal.SIGUSR1)
     take_resources(world, threads=given.threads, affinity=given.affinity, freed_memory=given.freed_memory)
 
-    from torch.distributed import TCPStore
-
-    host, port = split_port(given.driver)
-    bare = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=FOREVER)
-    store = SealedStore(bare, key=Path(given.key_file).read_text(encoding="utf-8"))
-    kept_in = None if given.log_folder else folder
-    RankServer(store=store, arm=given.arm, launch=given.launch, world=world, kept_in=kept_in, clock=clock).serve()
+    RankServer(
+        messages=RankMessages(channel, key=Path(given.key_file).read_text(encoding="utf-8")),
+        store_address=given.driver,
+        arm=given.arm,
+        launch=given.launch,
+        world=world,
+        kept_in=None if given.log_folder else folder,
+        clock=clock,
+    ).serve()
     leave(0)  # torn down in order; Gloo in torch 2.15 may still abort when the interpreter takes the rest apart
 
 
@@ -126,7 +128,9 @@ def error_reply(error: Exception) -> ErrorReply:
 class RankServer:
     """Answers the driver's commands, one after another."""
 
-    store: SealedStore
+    messages: RankMessages
+    store_address: str
+    """Of the store at which process groups meet."""
     arm: str
     launch: int
     world: World
@@ -142,11 +146,11 @@ class RankServer:
         while not done:
             place = reply_key(self.arm, self.launch, number, self.world.rank)
             try:
-                command = COMMANDS.validate_json(self.store.get(command_key(self.arm, self.launch, number)))
+                command = COMMANDS.validate_json(self.messages.get(command_key(self.arm, self.launch, number)))
                 text = (reply := self._answer(command)).model_dump_json()
                 if isinstance(reply, BlockReply) and self.kept_in:
                     remote_results.append(self.kept_in, self.world.rank, number, text)
-                self.store.set(place, text)
+                self.messages.set(place, text)
             except SystemExit as end:
                 self._end_with(LaunchError(f"the process was ended by sys.exit({end.code!r}), which is not ours"), place)
             except Exception as error:  # noqa: BLE001 - the worker's edge: whatever it was, the driver must hear of it
@@ -162,8 +166,8 @@ class RankServer:
         reply = error_reply(error).model_dump_json()
         with contextlib.suppress(OSError):  # the disk is full: the driver must hear of the error all the same
             traceback.print_exception(error)
-        with contextlib.suppress(RuntimeError):  # the way to the driver is cut: the log is what is left
-            self.store.set(place, reply)
+        with contextlib.suppress(OSError):  # the way to the driver is cut: the log is what is left
+            self.messages.set(place, reply)
         if mentions_lost_peer(str(error)):
             time.sleep(CAUSE_FIRST_S)
         leave(1)
@@ -178,7 +182,7 @@ class RankServer:
                 self.measured = self._report_finished() if command.after_blocks else None
                 return GateReply(report=engine.run_gate(steps=command.steps, counts_flops=command.counts_flops))
             case BlockCommand():
-                return BlockReply(block=engine.run_block(command))
+                return BlockReply(steps=engine.run_block(command))
             case EpochCommand():
                 return engine.run_epoch(command)
             case TraceCommand():
@@ -208,13 +212,15 @@ class RankServer:
         return FinishedReply(report=report, peak_memory_bytes=engine.peak_memory_bytes(), drift=engine.drift())
 
     def _start(self) -> StartedReply:
-        from torch.distributed import PrefixStore
+        from torch.distributed import PrefixStore, TCPStore
 
         from backends.base import WHILE_STOPPED_S
         from runners.rank.engine import start_engine
 
-        job = Job.model_validate_json(self.store.get(job_key(self.arm, self.launch)))
-        rendezvous = PrefixStore(f"{self.launch}/{self.arm}/rendezvous", self.store.bare)
+        job = Job.model_validate_json(self.messages.get(job_key(self.arm, self.launch)))
+        host, port = split_port(self.store_address)
+        store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=FOREVER)
+        rendezvous = PrefixStore(f"{self.launch}/{self.arm}/rendezvous", store)
         self.clock.mark("imports")
         timeout = timedelta(seconds=WHILE_STOPPED_S) if job.transport == "nccl" else None
         self._engine = start_engine(job, self.world, store=rendezvous, timeout=timeout, clock=self.clock)

@@ -1,7 +1,7 @@
 """The driver's side of the probes' connections: commands to the ranks of scripts, and their replies.
 
-It has the methods of ``SealedStore`` that ``ArmChannel`` uses, with the same keys, so that a script's rank is talked to like any
-other. The other side is ``runners/probe``. Each message carries an HMAC over who sends it, its number and its text.
+It is a ``MessageStore``, so that a script's rank is talked to like any other. The other side is ``runners/probe``. Each message
+carries an HMAC over who sends it, its number and its text.
 """
 
 from __future__ import annotations
@@ -10,20 +10,19 @@ import contextlib
 import re
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import BinaryIO
 
-from measurement.errors import LaunchError
 from runners.probe.ringside_probe.channel import opened, sealed
 from runners.processes.greeting_server import GreetingServer
 from runners.protocol.messages import command_key, reply_key
 
 LONGEST_REPLY = 1 << 28
 """Bytes of a line: a script of thousands of tensors reports each of them."""
-COMMAND_KEY = re.compile("([0-9]+)/(.+)/command/([0-9]+)")
-"""What ``command_key`` makes: launch, arm and number."""
+COMMAND_KEY = re.compile(".+/command/([0-9]+)")
+"""What ``command_key`` makes, with the command's number."""
 
 ArmLaunch = tuple[str, int]
 
@@ -86,43 +85,22 @@ class ProbeServer:
         with self._changed:
             return list(self._refused.get((arm, launch), []))
 
-    def set(self, place: str, text: str) -> None:
-        """Put a message in its place. A command goes to all ranks of its arm, and to those that connect later."""
+    def set(self, arm: str, launch: int, place: str, text: str) -> None:
+        """Send a command to all ranks of an arm, and to those that connect later; they need no job."""
+        found = COMMAND_KEY.fullmatch(place)
+        if found is None:
+            return
+        number = int(found[1])
         with self._changed:
-            self._messages[place] = text
-            found = COMMAND_KEY.fullmatch(place)
-            if found is None:
-                return
-            launch, arm, number = int(found[1]), found[2], int(found[3])
             self._commands[arm, launch] = (number, text)
             for one in self._ranks.get((arm, launch), {}).values():
                 self._send(one, number, text)
 
-    def get(self, place: str) -> bytes:
-        """The message of a place; raises a ``LaunchError`` where there is none."""
+    def take(self, arm: str, launch: int, places: Collection[str], timeout: timedelta) -> dict[str, bytes]:
+        """Wait until there is a reply in any of these places; return what is there, by place. It is kept no longer."""
         with self._changed:
-            if place not in self._messages:
-                raise LaunchError(f"there is no message '{place}'")
-            return self._messages[place].encode()
-
-    def get_all(self, places: Sequence[str]) -> list[bytes]:
-        """The messages of places; raises as ``get`` does."""
-        return [self.get(place) for place in places]
-
-    def has(self, place: str) -> bool:
-        """Whether there is a message. Does not wait."""
-        with self._changed:
-            return place in self._messages
-
-    def wait(self, places: Sequence[str], timeout: timedelta) -> bool:
-        """Wait until there is a message in each place; returns whether there was in time."""
-        with self._changed:
-            return self._changed.wait_for(lambda: all(place in self._messages for place in places), timeout.total_seconds())
-
-    def remove(self, place: str) -> None:
-        """Remove a message."""
-        with self._changed:
-            self._messages.pop(place, None)
+            self._changed.wait_for(lambda: any(place in self._messages for place in places), timeout.total_seconds())
+            return {place: self._messages.pop(place).encode() for place in places if place in self._messages}
 
     def restart(self, arm: str, launch: int) -> int:
         """Forget the ranks of an arm, and its last command: its script is started anew.

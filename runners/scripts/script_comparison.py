@@ -90,7 +90,7 @@ class ScriptComparison(ComparisonRun):
             probes = ProbeServer(address=placement.driver_address, key=key_file.key)
             stack.callback(probes.close)
             yield ScriptEndpoint(
-                store=probes,
+                messages=probes,
                 store_address=probes.address,
                 supervisors=supervisors,
                 key_file=key_file.path,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from measurement.errors import cut
-from measurement.records.record import BlockRecord
+from measurement.records.record import RankSteps
 from runners.driver.arm_channel import ArmChannel, Expected, raise_if
 from runners.driver.arm_processes import LAST_WORDS, LAUNCHER_LOG, ArmProcesses
 from runners.driver.arm_session import EXIT_TIMEOUT_S, ArmSession, Exchange
@@ -31,7 +31,7 @@ class ScriptEndpoint(DriverEndpoint):
     """Where the probes of all arms find the driver."""
 
     probes: ProbeServer
-    """Which is the store, too."""
+    """Which ``messages`` are, too."""
 
 
 class ScriptEnded(Exception):  # noqa: N818 - what scripts do
@@ -92,7 +92,7 @@ class ScriptChannel(ArmChannel):
 
     def __init__(self, endpoint: ScriptEndpoint, diagnosis: ScriptDiagnosis, processes: ArmProcesses, *, number: int) -> None:
         """``number``: of the next command; those of earlier starts have smaller ones."""
-        super().__init__(endpoint.store, diagnosis)
+        super().__init__(endpoint.messages, diagnosis)
         self.number = number
         self._script, self._processes = diagnosis, processes
         self._ended_s: float | None = None
@@ -104,20 +104,20 @@ class ScriptChannel(ArmChannel):
             self._raise_if_ended(dict(enumerate(replies)))
         return replies
 
-    def _raise_if_dead(self, keys: Sequence[str]) -> None:
+    def _raise_if_dead(self, missing: dict[str, int], heard: dict[int, Reply]) -> None:
         """A rank that ends takes its launcher with it, sooner or later: neither is a death."""
         raise_if(self._script.of_others())
-        heard = self._heard(keys)
         if any(isinstance(reply, EndedReply) for reply in heard.values()):
             self._ended_s = self._ended_s or time.monotonic()
-            if len(heard) == len(keys) or time.monotonic() - self._ended_s > ENDING_S:
+            if time.monotonic() - self._ended_s > ENDING_S:
                 self._raise_if_ended(heard)
         elif self._script.has_reported and self._processes.codes and set(self._processes.codes) == {0}:
             time.sleep(SETTLE_S)
-            self._raise_if_ended(self._heard(keys))
+            self._take_all(missing, heard)
+            self._raise_if_ended(heard)
             raise ScriptEnded(None)
         else:
-            super()._raise_if_dead(keys)
+            super()._raise_if_dead(missing, heard)
 
     def _raise_if_ended(self, heard: Mapping[int, Reply]) -> None:
         ended = {rank: reply for rank, reply in heard.items() if isinstance(reply, EndedReply)}
@@ -216,7 +216,7 @@ class ScriptSession(ArmSession):
         if self.counts_iterations:
             for reply in done.replies:
                 if isinstance(reply, BlockReply):
-                    _count_iterations(reply.block)
+                    _count_iterations(reply.steps)
         return done
 
     def _start_anew(self, ended: ScriptEnded) -> None:
@@ -254,7 +254,6 @@ def _too_short(ended: ScriptEnded, command: Command) -> str:
     )
 
 
-def _count_iterations(block: BlockRecord) -> None:
+def _count_iterations(steps: RankSteps) -> None:
     """Let a step count as one, on rank 0."""
-    for steps in block.ranks:
-        steps.samples = [int(steps.rank == 0)] * len(steps.samples)
+    steps.samples = [int(steps.rank == 0)] * len(steps.samples)

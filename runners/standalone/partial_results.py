@@ -11,7 +11,7 @@ import socket
 
 from measurement.errors import RecordError
 from measurement.plans.plan import Plan
-from measurement.records.record import BlockRecord, Failure, LaunchRecord
+from measurement.records.record import BlockRecord, Failure, LaunchRecord, ranks_of
 from measurement.records.results import ResultsFolder
 from runners.processes.process_exit import interrupted_code
 from runners.processes.remote_results import append, kept_replies, timings_name
@@ -79,7 +79,8 @@ class PartialResults:
         files = {name: path.read_bytes() for name in names if (path := self._folder / name).exists()}
         found: list[BlockRecord] = []
         while replies := kept_replies(files, number=len(found), world_size=world_size):
-            found.append(BlockRecord.joined([BlockRecord.model_validate_json(reply) for reply in replies]))
+            blocks = [BlockRecord.model_validate_json(reply) for reply in replies]
+            found.append(BlockRecord.joined(blocks[0], ranks_of(blocks)))
         return found
 
 

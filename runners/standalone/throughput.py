@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from measurement.errors import ParityError
 from measurement.plans.plan import Measurement
-from measurement.records.record import BlockKind, BlockRecord, LaunchRecord
+from measurement.records.record import BlockKind, BlockRecord, LaunchRecord, ranks_of
 from runners.protocol.drift import drift_between
 from runners.protocol.messages import BlockCommand, DriftReport
 from runners.rank.engine import Engine
@@ -39,12 +39,12 @@ def measure(engine: Engine, record: LaunchRecord, measurement: Measurement, *, k
             warmup_steps=measurement.warmup_steps if number == 0 else 0,
             rebuild=False,
         )
-        block = engine.run_block(command)
+        block = command.record(engine.run_block(command))
         mine.append(block.model_copy(update={"started_s": started - began, "wall_s": time.monotonic() - started}))
         keep(mine[-1])
     record.measuring_s = time.monotonic() - began
     everyone = engine.backend.all_gather_object(mine, list[BlockRecord])
-    record.blocks = [BlockRecord.joined(blocks) for blocks in zip(*everyone, strict=True)]
+    record.blocks = [BlockRecord.joined(blocks[0], ranks_of(blocks)) for blocks in zip(*everyone, strict=True)]
     wrong = [f"rank {steps.rank}: {steps.wrong}" for block in record.blocks for steps in block.ranks if steps.wrong]
     if wrong:
         raise ParityError("; ".join(wrong))

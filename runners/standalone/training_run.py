@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from measurement.errors import PlanError
 from measurement.plans.settings import EpochRecord, TrainingSettings
-from measurement.records.record import BlockRecord, LaunchRecord
+from measurement.records.record import BlockRecord, LaunchRecord, ranks_of
 from runners.processes.process_exit import EXIT_BAD_INPUT
 from runners.protocol.messages import EpochCommand, EpochReport, combine
 from runners.protocol.tensor_bytes import read_tensors
@@ -136,7 +136,9 @@ class TrainingRun:
         reports = self._engine.backend.all_gather_object(report, EpochReport)
         require_together([each.drift for each in reports])
         done, wall_s = combine(reports, epoch=epoch), time.monotonic() - started
-        block = BlockRecord.joined([each.block for each in reports], started_s=started - began, wall_s=wall_s)
+        block = BlockRecord.joined(
+            reports[0].block, ranks_of([each.block for each in reports]), started_s=started - began, wall_s=wall_s
+        )
         record.epochs.append(done)
         record.blocks.append(block)
         self._say(line(done, epochs=self._training.epochs, unit=record.sample_unit))

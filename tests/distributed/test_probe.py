@@ -70,7 +70,7 @@ def test_blocks_are_whole_and_their_phases_sum(launched):
     for number, replies in enumerate(found["blocks"]):
         for rank, reply in enumerate(replies):
             assert isinstance(reply, BlockReply)
-            own = reply.block.ranks[0]
+            own = reply.steps
             assert (own.rank, own.samples, len(own.phases_s)) == (rank, [8] * STEPS, STEPS)
             assert own.first_step == 5 + number * (STEPS + WARMUP)
             assert len(own.losses) == len(own.loss_samples) == STEPS + WARMUP
@@ -126,7 +126,7 @@ def test_a_script_that_ends_early_says_so_and_is_started_anew(tmp_path):
         for start in range(2):
             arm.start(sys.executable, "probe_cases.py", "exits", start=start)
             assert isinstance(arm.receive()[0], StartedReply)
-            own = arm.block(10, block=start)[0].block.ranks[0]
+            own = arm.block(10, block=start)[0].steps
             assert (own.start, own.first_step) == (start, 5)
             assert arm.block(10**6) == [EndedReply(steps=50, exit_code=7)]
             assert arm.process.wait(timeout=60) == 7
@@ -156,7 +156,7 @@ def test_what_goes_wrong_in_the_probe_does_not_end_the_script(tmp_path):
 def test_several_optimizers_step_in_an_iteration(tmp_path):
     replies, _ = alone(tmp_path, "two_optimizers", blocks=1, samples_per_step=32)
     script = replies[0].script
-    assert (script.samples_from, replies[1].block.ranks[0].samples) == ("samples_per_step", [32] * 20)
+    assert (script.samples_from, replies[1].steps.samples) == ("samples_per_step", [32] * 20)
     assert [step.backward_passes for step in script.steps] == [1, 3, 3, 3, 3]
     assert (script.configuration["accumulation"], script.configuration["optimizer.1.class"]) == (1, "Adam")
     assert {"0.weight", "Linear.weight"} <= set(script.started)
@@ -165,7 +165,7 @@ def test_several_optimizers_step_in_an_iteration(tmp_path):
 
 def test_lbfgs_calls_its_closure_many_times_in_a_step(tmp_path):
     replies, _ = alone(tmp_path, "lbfgs", blocks=1)
-    script, own = replies[0].script, replies[1].block.ranks[0]
+    script, own = replies[0].script, replies[1].steps
     assert all(step.backward_passes > 1 and step.samples == 4 for step in script.steps)
     assert (script.configuration["accumulation"], script.notes) == (1, [])
     assert script.steps[0].gradients
@@ -175,7 +175,7 @@ def test_lbfgs_calls_its_closure_many_times_in_a_step(tmp_path):
 @pytest.mark.parametrize("untimed", ["nothing", "evaluation"])
 def test_an_evaluation_is_timed_unless_the_plan_says_otherwise(tmp_path, untimed):
     replies, _ = alone(tmp_path, "evaluates", blocks=1, untimed=untimed)
-    own = replies[1].block.ranks[0]
+    own = replies[1].steps
     assert replies[0].script.configuration["accumulation"] == 2
     assert own.samples == [8] * 20
     assert {step for step, _ in own.gaps} >= ({1, 9, 17} if untimed == "nothing" else set())
@@ -184,7 +184,7 @@ def test_an_evaluation_is_timed_unless_the_plan_says_otherwise(tmp_path, untimed
 
 def test_steps_that_overflow_are_counted_and_losses_are_not_scaled(tmp_path):
     replies, _ = alone(tmp_path, "overflows", blocks=1)
-    script, own = replies[0].script, replies[1].block.ranks[0]
+    script, own = replies[0].script, replies[1].steps
     assert [math.isfinite(step.loss) for step in script.steps] == [True, True, False, True, True]
     assert script.steps[0].loss < 3
     assert script.steps[2].parameters == script.steps[1].parameters

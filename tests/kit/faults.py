@@ -88,7 +88,7 @@ KINDS = {
     "horovod-mpi": Kind(backend="FaultyHorovod", transport="mpi", launcher="horovodrun"),
 }
 LAUNCHERS = {"exits-at-once": "ExitsAtOnce", "never-starts": "NeverStarts"}
-IN_RANK = ("raise", "lock", "out-of-memory", "nan", "flood", "cut-store")
+IN_RANK = ("raise", "lock", "out-of-memory", "nan", "flood", "cut-off")
 OF_DRIVER = ("kill-driver", "stop-driver", "disk-full", "read-only")
 NEED_MOUNTS = ("disk-full", "read-only")
 GOES_ON = ("kill-driver", *NEED_MOUNTS)
@@ -106,7 +106,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "lock": _RUNNING,
     "out-of-memory": _RUNNING,
     "flood": _RUNNING,
-    "cut-store": _RUNNING,
+    "cut-off": _RUNNING,
     "nan": ("gates", "block"),
     "exits-at-once": ("start",),
     "never-starts": ("start",),
@@ -126,7 +126,7 @@ CAUSES = {
     "out-of-memory": ("failed", r"^rank 1: MemoryError"),
     "flood": ("failed", r"^rank 1: ValueError: planted"),
     "nan": ("wrong|failed", r"(?i)nan|finite"),
-    "cut-store": ("failed", r"^rank 1 died without a word"),
+    "cut-off": ("failed", r"^(rank 1|ranks 0, 1) died without a word"),
     "exits-at-once": ("failed", r"^the ranks did not report; the launcher ended with code 0"),
     "never-starts": ("timeout", r"^no answer from ranks 0, 1 within"),
 }

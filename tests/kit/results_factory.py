@@ -211,7 +211,7 @@ def _add_block(
     wall = steps * step_s + 0.3
     place = {"turn": turn, "round": number, "block": block, "kind": kind, "case": case.name if case else None, "steps": steps}
     timed = BlockRecord(**place, started_s=turn * wall, wall_s=wall, untimed_s=0.2, ranks=ranks)
-    blocks.append(BlockRecord.joined([timed]))
+    blocks.append(BlockRecord.joined(timed, timed.ranks))
 
 
 def _finish(plan: Plan, truth: Truth, launch: int, arm: str, blocks: list[BlockRecord]) -> LaunchRecord:

@@ -64,14 +64,18 @@ class ScriptDriver:
             )
 
     def send(self, command) -> None:
-        self.server.set(command_key(self.arm, 0, self._number), command.model_dump_json())
+        self.server.set(self.arm, 0, command_key(self.arm, 0, self._number), command.model_dump_json())
         self._number += 1
 
     def receive(self) -> list:
         """Every rank's reply to the last command."""
         keys = [reply_key(self.arm, 0, self._number - 1, rank) for rank in range(self.ranks)]
-        assert self.server.wait(keys, TIMEOUT), self.log
-        return [REPLIES.validate_json(self.server.get(key)) for key in keys]
+        found: dict[str, bytes] = {}
+        while len(found) < self.ranks:
+            came = self.server.take(self.arm, 0, [key for key in keys if key not in found], TIMEOUT)
+            assert came, self.log
+            found |= came
+        return [REPLIES.validate_json(found[key]) for key in keys]
 
     def ask(self, command) -> list:
         self.send(command)

@@ -18,7 +18,7 @@ TOGETHER = [
     "raise.finish.ddp-gloo",
     "lock.block.ddp-gloo",
     "flood.start.ddp-gloo",
-    "cut-store.block.ddp-gloo",
+    "cut-off.block.ddp-gloo",
     "exits-at-once.start.ddp-mpi",
 ]
 """Faults of arms."""

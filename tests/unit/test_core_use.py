@@ -107,11 +107,11 @@ def test_ranks_that_share_cores_are_not_each_others_load():
 
 def test_a_block_knows_its_load_and_one_of_an_old_kernel_does_not():
     ranks = [RankSteps(rank=rank, untimed_s=0.1, samples=[1], phases_s=[[0, 0, 1, 0]]) for rank in (0, 1)]
-    blocks = [BlockRecord(turn=0, round=0, block=0, kind="sync", steps=1, ranks=[one]) for one in ranks]
-    assert BlockRecord.joined(blocks).foreign_share is None
+    block = BlockRecord(turn=0, round=0, block=0, kind="sync", steps=1)
+    assert BlockRecord.joined(block, ranks).foreign_share is None
     for one, core in zip(ranks, (0, 1), strict=True):
         one.core_use = use(cores=[core], busy_s=0.9, own_s=0.6)
-    joined = BlockRecord.joined(blocks)
+    joined = BlockRecord.joined(block, ranks)
     assert joined.foreign_share == pytest.approx(0.3)
 
 

@@ -72,7 +72,7 @@ class Scene:
     def go(self, **at_s):
         """Ranks end at a time that their supervisors tell: ``r0=12.5``."""
         for rank, when in ((int(name[1:]), when) for name, when in at_s.items()):
-            self.ranks[rank].sendall(f"{GONE} {when}\n".encode())
+            self.ranks[rank].sendall(f"{GONE} {rank} {when}\n".encode())
             self.ranks[rank].close()
             wait_until(lambda rank=rank: rank in self.supervisors.gone(ARM, LAUNCH))
 

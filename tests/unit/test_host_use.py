@@ -26,7 +26,7 @@ from tests.unit.test_rank_supervisor import supervised, supervisors  # noqa: F40
 
 BEFORE = HostCounters(
     at_s=10.0,
-    core_busy_s={0: 100.0, 1: 200.0},
+    core_busy_s=[100.0, 200.0],
     memory_used_bytes=2**30,
     memory_bytes=2**34,
     network={"lo": Traffic(sent_bytes=5, received_bytes=5, sent_packets=1, received_packets=1)},
@@ -41,7 +41,7 @@ def later(**changes):
     traffic = Traffic(sent_bytes=2_000_005, received_bytes=1_000_005, sent_packets=301, received_packets=101)
     given = {
         "at_s": 12.0,
-        "core_busy_s": {0: 101.5, 1: 200.5},
+        "core_busy_s": [101.5, 200.5],
         "memory_used_bytes": 2**31,
         "network": {"lo": traffic, "eth0": traffic},
         "energy_uj": {"package-0": (19_000_000, 1_000_000_000)},
@@ -52,7 +52,7 @@ def later(**changes):
 
 def test_two_readings_make_what_happened_between_them():
     use = later().since(BEFORE)
-    assert (use.wall_s, use.core_busy_s, use.memory_used_bytes) == (2.0, {0: 1.5, 1: 0.5}, 2**31)
+    assert (use.wall_s, use.core_busy_s, use.memory_used_bytes) == (2.0, [1.5, 0.5], 2**31)
     assert use.network == {"lo": Traffic(sent_bytes=2_000_000, received_bytes=1_000_000, sent_packets=300, received_packets=100)}
     assert use.energy_j == {"package-0": 20.0}, "its counter began anew"
     assert (use.gpus[0].energy_j, use.gpus[0].sm_mhz) == (600.0, 1900)
@@ -91,7 +91,7 @@ def test_a_supervisor_reads_the_counters_of_its_host(supervisors):  # noqa: F811
                 far.recv(1 << 16, socket.MSG_WAITALL)
             far.close()
         use = supervisors.counters("arm", 0)[socket.gethostname()].since(before)
-    assert sum(use.core_busy_s.values()) >= 0.4
+    assert sum(use.core_busy_s) >= 0.4
     assert len(use.core_busy_s) == psutil.cpu_count()
     assert use.network["lo"].sent_bytes >= 1 << 20
     assert 0 < use.memory_used_bytes < use.memory_bytes == psutil.virtual_memory().total

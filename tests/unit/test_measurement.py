@@ -17,7 +17,8 @@ from measurement.files import write_whole
 from measurement.plans.plan_file import check_plan
 from measurement.probes.step_timer import StepTimer
 from measurement.records import results
-from measurement.records.record import PHASES, SCHEMA_VERSION, STEP_COLUMNS, BlockRecord, LaunchRecord, RankSteps
+from measurement.records.block_steps import PHASES
+from measurement.records.record import SCHEMA_VERSION, STEP_COLUMNS, BlockRecord, LaunchRecord, RankSteps
 from measurement.records.results import ResultsFolder
 from tests.conftest import TINY
 
@@ -65,9 +66,9 @@ def test_a_record_and_its_steps_come_back(tmp_path):
         RankSteps(rank=rank, untimed_s=0.1 * rank, samples=[4, 4], phases_s=[[0.1, 0.2, 0.3, 0.4], [1, 2, 3, 4]]) for rank in (0, 1)
     ]
     place = {"turn": 7, "round": 2, "block": 1, "kind": "sync", "steps": 2}
-    of_ranks = [BlockRecord(**place, untimed_s=steps.untimed_s, ranks=[steps]) for steps in own]
-    block = BlockRecord.joined(of_ranks, started_s=3.0, wall_s=1.0)
-    assert (block.ranks, block.untimed_s, block.started_s) == (own, 0.1, 3.0)
+    block = BlockRecord.joined(BlockRecord(**place), own, started_s=3.0, wall_s=1.0)
+    assert [id(steps) for steps in block.ranks] == [id(steps) for steps in own]
+    assert (block.untimed_s, block.started_s) == (0.1, 3.0)
     made = record(blocks=[block])
     folder.write_launch(made)
     assert folder.records() == [record(blocks=[block.model_copy(update={"ranks": []})], started_at=made.started_at)]

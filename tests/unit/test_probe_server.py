@@ -8,7 +8,6 @@ from datetime import timedelta
 
 import pytest
 
-from measurement.errors import LaunchError
 from runners.probe.ringside_probe.channel import Channel
 from runners.probe.ringside_probe.rank_supervisor import greet
 from runners.processes import greeting_server
@@ -44,29 +43,25 @@ def reply(number, rank=0):
 def test_a_command_reaches_ranks_that_are_there_and_those_that_come(server):
     first = connect(server)
     wait_until(lambda: server.ranks_of("a/b", 1))
-    server.set(command(0), '{"do": "start"}')
+    server.set("a/b", 1, command(0), '{"do": "start"}')
     other = connect(server, rank=1)
     assert first.receive(timeout_s=20) == other.receive(timeout_s=20) == {"do": "start"}
     first.reply({"kind": "started", "text": "ä"})
-    assert not server.wait([reply(0), reply(0, 1)], SHORT)
+    found = server.take("a/b", 1, [reply(0), reply(0, 1)], LONG)
+    assert {place: json.loads(text) for place, text in found.items()} == {reply(0): {"kind": "started", "text": "ä"}}
+    assert server.take("a/b", 1, [reply(0), reply(0, 1)], SHORT) == {}
     other.reply({"kind": "started"})
-    assert server.wait([reply(0), reply(0, 1)], LONG)
-    assert json.loads(server.get(reply(0))) == {"kind": "started", "text": "ä"}
-    server.remove(reply(0))
-    assert (server.has(reply(0)), server.has(reply(0, 1))) == (False, True)
-    with pytest.raises(LaunchError, match="no message"):
-        server.get(reply(0))
+    assert set(server.take("a/b", 1, [reply(0), reply(0, 1)], LONG)) == {reply(0, 1)}
     assert {rank: (one.pid, one.world_size) for rank, one in server.ranks_of("a/b", 1).items()} == {0: (7, 2), 1: (7, 2)}
 
 
 def test_a_command_is_answered_once(server):
-    server.set(command(0), '{"do": "start"}')
+    server.set("a/b", 1, command(0), '{"do": "start"}')
     channel = connect(server)
     channel.receive(timeout_s=20)
     channel.reply({"kind": "ended"})
     channel.reply({"kind": "started"})
-    assert server.wait([reply(0)], LONG)
-    assert b"ended" in server.get(reply(0))
+    assert b"ended" in server.take("a/b", 1, [reply(0)], LONG)[reply(0)]
 
 
 def test_a_second_process_of_a_rank_is_let_go_and_known(server):
@@ -84,42 +79,43 @@ def test_who_does_not_have_the_key_is_let_go(server):
 
 
 def test_a_reply_that_another_wrote_is_not_taken(server):
-    server.set(command(0), '{"do": "start"}')
+    server.set("a/b", 1, command(0), '{"do": "start"}')
     channel = connect(server)
     channel.receive(timeout_s=20)
     channel._key = "another"
     channel.reply({"kind": "started"})
     assert channel.receive(timeout_s=20) is None
-    assert not server.has(reply(0))
+    assert server.take("a/b", 1, [reply(0)], SHORT) == {}
 
 
 def test_a_command_that_another_wrote_is_not_obeyed(server):
     channel = connect(server)
     channel._key = "another"
-    server.set(command(0), '{"do": "start"}')
+    server.set("a/b", 1, command(0), '{"do": "start"}')
     assert channel.receive(timeout_s=20) is None
 
 
 def test_a_script_that_is_started_anew_gets_new_commands_only(server):
     old = connect(server)
-    server.set(command(0), '{"do": "start"}')
+    server.set("a/b", 1, command(0), '{"do": "start"}')
     assert old.receive(timeout_s=20)
     assert server.restart("a/b", 1) == 1
     assert old.receive(timeout_s=20) is None
     late = connect(server, start=0)
     assert late.receive(timeout_s=20) is None
-    server.set(command(1), '{"do": "finish"}')
+    server.set("a/b", 1, command(1), '{"do": "finish"}')
     new = connect(server, start=1)
     assert new.receive(timeout_s=20) == {"do": "finish"}
     new.reply({"kind": "finished"})
-    assert server.wait([reply(1)], LONG)
+    assert server.take("a/b", 1, [reply(1)], LONG)
 
 
 def test_nothing_is_kept_of_an_arm_that_was_released(server):
     channel = connect(server)
-    server.set(command(0), '{"do": "start"}')
+    server.set("a/b", 1, command(0), '{"do": "start"}')
     channel.receive(timeout_s=20)
     server.release("a/b", 1)
     assert channel.receive(timeout_s=20) is None
-    assert not server.has(command(0))
+    assert connect(server).receive(timeout_s=0.5) is None, "no command waits for it"
+    server.release("a/b", 1)
     assert not server.ranks_of("a/b", 1)

@@ -13,13 +13,14 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import psutil
 import pytest
 
-from runners.probe.ringside_probe import rank_supervisor
+from runners.probe.ringside_probe import host_relay, rank_supervisor
 from runners.probe.ringside_probe.rank_supervisor import ProcessTree, children_from_all_processes, children_from_tasks
 from runners.processes.supervisor_server import SupervisorServer
 from tests.conftest import REPOSITORY, started_processes, wait_until
@@ -82,7 +83,7 @@ def supervisors():
 @contextmanager
 def supervised(supervisors, program, *, rank=0):
     """A process that starts its supervisor as a rank does, and then runs a program."""
-    begin = f"from runners.probe.ringside_probe.rank_supervisor import start; start(*{[supervisors.address, str(KEY_FILE)]}"
+    begin = f"from runners.probe.ringside_probe.rank_supervisor import start; way = start(*{[supervisors.address, str(KEY_FILE)]}"
     with subprocess.Popen([sys.executable, "-c", f"{begin}, 'arm', 0, {rank}){program}"], cwd=REPOSITORY) as process:
         try:
             wait_until(lambda: rank in supervisors.of("arm", 0))
@@ -137,9 +138,15 @@ def test_a_rank_is_stopped_without_other_ranks_and_their_supervisors(supervisors
 SLEEPS = "; import time; time.sleep(600)"
 
 
+def connection_of(supervisors):
+    """The driver's connection to the first supervisor of the arm's only host."""
+    (host,) = supervisors._arm("arm", 0).open_hosts
+    return host.connection
+
+
 def test_half_a_word_is_waited_for(supervisors):
     with supervised(supervisors, SLEEPS) as rank:
-        connection = supervisors.of("arm", 0)[0].connection
+        connection = connection_of(supervisors)
         connection.sendall(b"sto")
         time.sleep(0.3)
         assert rank_supervisor.state(rank.pid) == "S"
@@ -151,10 +158,10 @@ def test_half_a_word_is_waited_for(supervisors):
 
 def test_a_connection_that_is_reset_after_stop_leaves_no_frozen_rank(supervisors):
     with supervised(supervisors, SLEEPS) as rank:
-        one = supervisors.of("arm", 0)[0]
-        one.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        one.connection.sendall(b"stop\n" * 50)
-        one.connection.close()
+        connection = connection_of(supervisors)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.sendall(b"stop\n" * 50)
+        supervisors.release("arm", 0)
         assert rank.wait(20) == -signal.SIGKILL
 
 
@@ -172,18 +179,18 @@ def test_a_rank_does_not_outlive_its_supervisor(supervisors, frozen):
     with supervised(supervisors, SLEEPS) as rank:
         if frozen:
             supervisors.tell("arm", 0, "stop")
-        (supervisor,) = (one for one in psutil.Process(rank.pid).children() if rank_supervisor.is_supervisor(one.pid))
-        supervisor.kill()
+        supervisor_of(rank).kill()
         assert rank.wait(20) == -signal.SIGKILL
 
 
 WITHOUT_PIDFDS = """
-import errno, os
+import errno, os, socket
 def pidfd_open(*_):
     raise OSError(errno.ENOSYS, "Function not implemented")
 os.pidfd_open = pidfd_open
-from runners.probe.ringside_probe import rank_supervisor
-rank_supervisor.watch({address!r}, {key_file!r}, "arm", "0", "0", "vm", str(os.getppid()))
+from runners.probe.ringside_probe import host_relay
+way, _ = socket.socketpair()
+host_relay.watch({address!r}, {key_file!r}, "arm", "0", "0", "vm", str(os.getppid()), str(way.detach()))
 """
 
 
@@ -204,6 +211,144 @@ def test_a_rank_is_supervised_where_the_kernel_has_no_pidfds(supervisors):
             rank.kill()
 
 
+def supervisor_of(process):
+    """The supervisor that a rank started."""
+    (found,) = (one for one in psutil.Process(process.pid).children() if rank_supervisor.is_supervisor(one.pid))
+    return found
+
+
+ANSWERS = """
+from runners.protocol.sealed_messages import RankMessages
+messages = RankMessages(way, key="k")
+messages.set(f"reply/{rank}", str(int(messages.get("job")) + rank))
+messages.set(f"twice/{rank}", "x" * 5_000_000)
+messages.get("more")
+messages.set(f"more/{rank}", str(rank))
+"""
+
+
+@contextmanager
+def rank_that(supervisors, program, rank):
+    with supervised(supervisors, f"; rank = {rank}{program}", rank=rank) as process:
+        yield process
+
+
+def take_all(supervisors, *places):
+    found = {}
+    while len(found) < len(places):
+        came = supervisors.take("arm", 0, [place for place in places if place not in found], timedelta(seconds=20))
+        assert came, f"only {sorted(found)} came"
+        found |= came
+    return found
+
+
+def test_the_ranks_of_a_host_share_a_connection_over_which_messages_pass(supervisors):
+    """The second one comes late, and gets what the first has had."""
+    supervisors.set("arm", 0, "job", "5")
+    with rank_that(supervisors, ANSWERS, 3) as first, rank_that(supervisors, ANSWERS, 0) as second:
+        connection_of(supervisors)
+        assert take_all(supervisors, "reply/0", "reply/3") == {"reply/0": b"5", "reply/3": b"8"}
+        supervisors.set("arm", 0, "more", "1")
+        found = take_all(supervisors, "twice/0", "twice/3", "more/0", "more/3")
+        assert {place: len(text) for place, text in found.items()} == {"twice/0": 5e6, "twice/3": 5e6, "more/0": 1, "more/3": 1}
+        assert (first.wait(20), second.wait(20)) == (0, 0)
+        wait_until(lambda: set(supervisors.gone("arm", 0)) == {0, 3})
+        assert math.inf not in supervisors.gone("arm", 0).values()
+
+
+def test_others_go_on_when_the_first_rank_of_a_host_has_ended(supervisors):
+    with supervised(supervisors, SLEEPS) as first, supervised(supervisors, SLEEPS, rank=1) as second:
+        first.kill()
+        first.wait(20)
+        wait_until(lambda: list(supervisors.gone("arm", 0)) == [0])
+        supervisors.tell("arm", 0, "stop")
+        assert rank_supervisor.state(second.pid) == "T"
+        supervisors.tell("arm", 0, "continue")
+        assert supervisors.counters("arm", 0)
+        second.kill()
+        second.wait(20)
+        wait_until(lambda: list(supervisors.gone("arm", 0)) == [0, 1])
+        assert math.inf not in supervisors.gone("arm", 0).values()
+
+
+def test_the_end_of_another_rank_is_told_with_its_time_or_without(supervisors):
+    with ExitStack() as stack:
+        ranks = [stack.enter_context(supervised(supervisors, SLEEPS, rank=rank)) for rank in range(3)]
+        before = time.time()
+        ranks[1].kill()
+        ranks[1].wait(20)
+        wait_until(lambda: 1 in supervisors.gone("arm", 0))
+        assert before <= supervisors.gone("arm", 0)[1] <= time.time()
+        supervisor_of(ranks[2]).kill()
+        assert ranks[2].wait(20) == -signal.SIGKILL
+        wait_until(lambda: supervisors.gone("arm", 0).get(2) == math.inf)
+        supervisors.tell("arm", 0, "stop")
+        assert rank_supervisor.state(ranks[0].pid) == "T"
+
+
+def test_a_hosts_ranks_do_not_outlive_the_first_ones_supervisor(supervisors):
+    with supervised(supervisors, SLEEPS) as first, supervised(supervisors, SLEEPS, rank=1) as second:
+        supervisor_of(first).kill()
+        assert (first.wait(20), second.wait(20)) == (-signal.SIGKILL, -signal.SIGKILL)
+        wait_until(lambda: supervisors.gone("arm", 0) == {0: math.inf, 1: math.inf})
+
+
+def test_a_second_process_of_a_rank_is_let_go(supervisors):
+    """Such as two processes of a script that are rank 0 of 1 each."""
+    with supervised(supervisors, SLEEPS) as first, supervised(supervisors, SLEEPS) as second:
+        assert second.wait(20) == -signal.SIGKILL
+        supervisors.tell("arm", 0, "stop")
+        assert rank_supervisor.state(first.pid) == "T"
+
+
+class Obedient:
+    """A process tree of this process's parent, which is left in peace."""
+
+    root = os.getppid()
+
+    @staticmethod
+    def obey(_word):
+        return ""
+
+
+def test_a_follower_that_does_not_answer_is_named(monkeypatch):
+    monkeypatch.setattr(host_relay, "FOLLOWER_S", 0.3)
+    up, driver = socket.socketpair()
+    own, _rank = socket.socketpair()
+    meeting = socket.socket(socket.AF_UNIX)
+    meeting.bind("")
+    meeting.listen()
+    relay = host_relay.Relay(up, own=own, followers=meeting, tree=Obedient(), ended=None, rank=0)
+    serving = threading.Thread(target=relay.serve)
+    serving.start()
+    followers = [socket.socket(socket.AF_UNIX) for _ in range(2)]
+    for rank, follower in enumerate(followers, start=1):
+        follower.connect(meeting.getsockname())
+        follower.sendall(f"joined {rank} 7 1.5\n".encode())
+        assert driver.recv(64) == f"joined {rank} 7 1.5\n".encode()
+    driver.sendall(b"stop\n")
+    followers[0].sendall(b"stop\n")
+    assert driver.recv(256) == b"failed stop 2 its supervisor does not answer\n"
+    followers[1].sendall(b"stop\n")  # late, and no answer to the next word
+    driver.sendall(b"continue\n")
+    for follower in followers:
+        follower.sendall(b"continue\n")
+    assert driver.recv(256) == b"continue\n"
+    driver.close()
+    serving.join(20)
+    for one in (up, own, _rank, meeting, *followers):
+        one.close()
+
+
+def test_ranks_of_another_user_are_no_followers(supervisors, monkeypatch):
+    """A socket in the kernel's abstract namespace asks nobody for a permission."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert host_relay._is_ours(ours)
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        assert not host_relay._is_ours(ours)
+
+
 def test_a_process_that_does_not_stop_is_named(tmp_path, monkeypatch):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -214,7 +359,7 @@ def test_a_process_that_does_not_stop_is_named(tmp_path, monkeypatch):
             # With a child: an interpreter that starts waits for the disk in state D, too, and then does stop.
             wait_until(lambda: children_from_tasks(process.pid) and rank_supervisor.state(process.pid) == "D")
             said = tree.obey("stop")
-            assert said.startswith(f"failed stop process {process.pid} (")
+            assert said.startswith(f"process {process.pid} (")
             assert said.endswith(", state D) did not stop within 0.2 s")
         finally:
             tree.kill()
@@ -230,7 +375,7 @@ def test_a_process_is_given_the_time_that_a_crowded_host_takes(tmp_path):
             wait_until(lambda: children_from_tasks(process.pid) and rank_supervisor.state(process.pid) == "D")
             late = threading.Timer(6, pipe.write_text, [""])
             late.start()
-            assert tree.obey("stop") == "stop"
+            assert tree.obey("stop") == ""
             late.join()
         finally:
             tree.kill()

@@ -49,7 +49,7 @@ class Session:
         step = [0.0, 0.0, step_s, 0.0]
         wrong = self.wrong.get(command.case)
         own = [RankSteps(rank=r, untimed_s=0, samples=[1] * steps, phases_s=[step] * steps, wrong=wrong) for r in range(2)]
-        return Exchange(replies=[expected(block=command.record(steps)) for steps in own], took_s=steps * step_s, hosts={})
+        return Exchange(replies=[expected(steps=steps) for steps in own], took_s=steps * step_s, hosts={})
 
 
 def run(*, cases=(), step_s=0.01, steps_s=None, not_offered=None, wrong=None, session=Session, **measurement):

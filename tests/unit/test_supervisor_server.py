@@ -1,17 +1,20 @@
-"""What the driver hears from supervisors: real sockets, spoken to as ``rank_supervisor.py`` does."""
+"""What the driver hears from supervisors: real sockets, spoken to as ``host_relay`` does."""
 
 import math
 import socket
 import threading
 from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 
 from measurement.errors import LaunchError
+from runners.probe.ringside_probe.frames import say
 from runners.probe.ringside_probe.rank_supervisor import greet, prove, receive_line
-from runners.processes import greeting_server
+from runners.processes import greeting_server, supervisor_server
 from runners.processes.greeting_server import MOST_GREETINGS
 from runners.processes.supervisor_server import SupervisorServer
+from runners.protocol.sealed_messages import RankMessages, seal
 from tests.conftest import wait_until
 
 KEY = "the comparison's"
@@ -83,7 +86,7 @@ def test_strangers_that_say_nothing_do_not_keep_a_supervisor_out(supervisors, mo
 def test_ranks_that_went_are_told_in_the_order_of_their_going(supervisors):
     connections = [connect(supervisors, rank) for rank in range(4)]
     assert supervisors.gone("arm", 0) == {}
-    for rank, last in [(0, b""), (1, b"gone 12.5\n"), (3, b"gone 12.25\n")]:
+    for rank, last in [(0, b""), (1, b"gone 1 12.5\n"), (3, b"gone 3 12.25\n")]:
         connections[rank].sendall(last)
         connections[rank].close()
     wait_until(lambda: len(supervisors.gone("arm", 0)) == 3)
@@ -94,7 +97,7 @@ def test_ranks_that_went_are_told_in_the_order_of_their_going(supervisors):
 def test_half_a_line_is_no_time_at_which_a_rank_went(supervisors):
     """A connection that broke in the middle of it made its rank the first to go."""
     connections = [connect(supervisors, rank) for rank in range(2)]
-    for connection, last in zip(connections, [b"gone 12.5\n", b"gone 1"], strict=True):
+    for connection, last in zip(connections, [b"gone 0 12.5\n", b"gone 1 1"], strict=True):
         connection.sendall(last)
         connection.close()
     wait_until(lambda: len(supervisors.gone("arm", 0)) == 2)
@@ -103,7 +106,7 @@ def test_half_a_line_is_no_time_at_which_a_rank_went(supervisors):
 
 def test_a_rank_may_go_right_after_it_did_as_told(supervisors):
     connection = connect(supervisors, 0)
-    connection.sendall(b"stop\ngone 3.5\n")
+    connection.sendall(b"stop\ngone 0 3.5\n")
     supervisors.tell("arm", 0, "stop")
     connection.close()
     wait_until(lambda: supervisors.gone("arm", 0) == {0: 3.5})
@@ -112,7 +115,7 @@ def test_a_rank_may_go_right_after_it_did_as_told(supervisors):
 def test_a_connection_that_the_kernel_gives_up_is_a_rank_gone(supervisors):
     """ETIMEDOUT is a TimeoutError in Python, as is the end of one's own patience. Here the other end takes nothing more."""
     with connect(supervisors, 0):
-        near = supervisors.of("arm", 0)[0].connection
+        near = supervisors._arm("arm", 0).open_hosts[0].connection
         near.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 100)
         near.settimeout(0)
         with suppress(BlockingIOError):
@@ -123,15 +126,25 @@ def test_a_connection_that_the_kernel_gives_up_is_a_rank_gone(supervisors):
 
 def test_a_supervisor_that_could_not_obey_is_an_error_that_says_why(supervisors):
     connection = connect(supervisors, 0)
-    connection.sendall(b"failed stop process 7 (python, state D) did not stop within 5 s\n")
-    with pytest.raises(LaunchError, match=r"^rank 0 on vm: process 7 \(python, state D\) did not stop within 5 s$"):
+    connection.sendall(b"failed stop 3 process 7 (python, state D) did not stop within 5 s\n")
+    with pytest.raises(LaunchError, match=r"^rank 3 on vm: process 7 \(python, state D\) did not stop within 5 s$"):
         supervisors.tell("arm", 0, "stop")
     connection.sendall(b"kill\n")
     supervisors.tell("arm", 0, "kill")
     connection.close()
 
 
-@pytest.mark.parametrize("said", ["failed counters ImportError: no psutil", 'counters {"at_s": "NaN"}', "counters"])
+def test_a_host_that_does_not_answer_is_named(supervisors, monkeypatch):
+    monkeypatch.setattr(supervisor_server, "ACKNOWLEDGE_TIMEOUT_S", 0.2)
+    connections = [connect(supervisors, rank) for rank in range(2)]
+    connections[0].sendall(b"stop\n")
+    with pytest.raises(LaunchError, match=r"^rank 1 on vm was not told to stop: its supervisor does not answer$"):
+        supervisors.tell("arm", 0, "stop")
+    for connection in connections:
+        connection.close()
+
+
+@pytest.mark.parametrize("said", ["failed counters 0 ImportError: no psutil", 'counters {"at_s": "NaN"}', "counters"])
 def test_counters_that_a_supervisor_cannot_read_are_left_out(supervisors, said):
     connection = connect(supervisors, 0)
     connection.sendall(f"{said}\n".encode())
@@ -145,9 +158,79 @@ def test_ranks_that_have_ended_are_found_among_those_that_say_nothing(supervisor
     """All are asked about at once, and words that wait to be read are kept."""
     talking, ended, silent = (connect(supervisors, rank) for rank in range(3))
     talking.sendall(b"stop\n")
-    ended.sendall(b"gone 12.5\n")
+    ended.sendall(b"gone 1 12.5\n")
     ended.close()
     wait_until(lambda: supervisors.gone("arm", 0) == {1: 12.5})
-    assert supervisors.of("arm", 0)[0].pending == b"stop\n"
+    for connection in (ended, silent):
+        connection.close()
+    supervisors.tell("arm", 0, "stop")
     talking.close()
-    silent.close()
+
+
+def test_a_host_speaks_for_all_its_ranks(supervisors):
+    connection = connect(supervisors, 0)
+    connection.sendall(b"joined 2 1002 1.5\njoined 4 1004 2.5\njoined 0 77 1.5\n")
+    wait_until(lambda: set(supervisors.of("arm", 0)) == {0, 2, 4})
+    assert {rank: one.pid for rank, one in supervisors.of("arm", 0).items()} == {0: 1000, 2: 1002, 4: 1004}
+    connection.sendall(b"gone 2 12.5\n")
+    wait_until(lambda: supervisors.gone("arm", 0) == {2: 12.5})
+    connection.close()
+    wait_until(lambda: supervisors.gone("arm", 0) == {2: 12.5, 0: math.inf, 4: math.inf})
+
+
+def take(supervisors, *places, s=20):
+    return supervisors.take("arm", 0, places, timedelta(seconds=s))
+
+
+def test_messages_reach_ranks_that_are_there_and_those_that_come(supervisors):
+    supervisors.set("arm", 0, "0/arm/job", "{}")
+    ranks = [RankMessages(connect(supervisors, 0), key=KEY)]
+    supervisors.set("arm", 0, "0/arm/command/0", '{"do": "start"}')
+    ranks.append(RankMessages(connect(supervisors, 1), key=KEY))
+    for rank, messages in enumerate(ranks):
+        assert messages.get("0/arm/command/0") == b'{"do": "start"}'
+        assert messages.get("0/arm/job") == b"{}", "which came first, and was kept"
+        messages.set(f"0/arm/reply/0/{rank}", f'{{"größe": {rank}}}')
+    found = take(supervisors, "0/arm/reply/0/1")
+    assert found == {"0/arm/reply/0/1": '{"größe": 1}'.encode()}
+    assert take(supervisors, "0/arm/reply/0/0", "0/arm/reply/0/1") == {"0/arm/reply/0/0": '{"größe": 0}'.encode()}
+    assert take(supervisors, "0/arm/reply/0/0", s=0.1) == {}
+
+
+def test_a_message_may_be_large(supervisors):
+    connection = connect(supervisors, 0)
+    text = "x" * 30_000_000
+    sending = threading.Thread(target=RankMessages(connection, key=KEY).set, args=("0/arm/reply/0/0", text))
+    sending.start()
+    assert take(supervisors, "0/arm/reply/0/0") == {"0/arm/reply/0/0": text.encode()}
+    sending.join()
+
+
+FORGED = {
+    "plain": b'{"workload": "evil.py:C"}',
+    "empty": b"",
+    "no text": bytes([255, 0, 32, 32]),
+    "another key": seal("another", "0/arm/job", "{}"),
+    "of another place": seal(KEY, "0/arm/other", "{}"),
+    "longer": seal(KEY, "0/arm/job", "{}") + b" ",
+}
+
+
+@pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED)
+def test_what_somebody_else_wrote_is_refused(supervisors, forged):
+    connection = connect(supervisors, 0)
+    connection.sendall(say("0/arm/job", forged))
+    with pytest.raises(LaunchError, match="'0/arm/job' was not written by this comparison"):
+        take(supervisors, "0/arm/job")
+    supervisors._arm("arm", 0).open_hosts[0].connection.sendall(say("0/arm/job", forged))
+    with pytest.raises(LaunchError, match="'0/arm/job' was not written by this comparison"):
+        RankMessages(connection, key=KEY).get("0/arm/job")
+
+
+@pytest.mark.parametrize("said", [b"say 0/arm/reply/0/0 -1\n", b"say 0/arm/reply/0/0 9999999999999\n", b"x" * 3_000_000])
+def test_who_does_not_speak_as_supervisors_do_is_a_rank_gone(supervisors, said):
+    connection = connect(supervisors, 0)
+    with suppress(OSError):
+        connection.sendall(said)
+    wait_until(lambda: 0 in supervisors.gone("arm", 0))
+    connection.close()

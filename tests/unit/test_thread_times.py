@@ -56,9 +56,9 @@ def test_a_block_has_the_mean_over_ranks_or_nothing():
         return RankSteps(rank=number, untimed_s=0.0, samples=[1], phases_s=[[0.0] * 4], threads=threads, page_faults=faults)
 
     times = [ThreadTimes(running_s=one, runnable_s=2 * one, library_s=0.0, others_s=1.0) for one in (1.0, 3.0)]
-    place = {"turn": 0, "round": 0, "block": 0, "kind": "sync", "steps": 1}
-    both = BlockRecord.joined([BlockRecord(**place, ranks=[rank(number, one)]) for number, one in enumerate(times)])
+    block = BlockRecord(turn=0, round=0, block=0, kind="sync", steps=1)
+    both = BlockRecord.joined(block, [rank(number, one) for number, one in enumerate(times)])
     assert both.threads == ThreadTimes(running_s=2.0, runnable_s=4.0, library_s=0.0, others_s=1.0)
     assert both.page_faults == 50
-    one = BlockRecord.joined([BlockRecord(**place, ranks=[rank(0, times[0]), rank(1, None)])])
+    one = BlockRecord.joined(block, [rank(0, times[0]), rank(1, None)])
     assert one.threads is None

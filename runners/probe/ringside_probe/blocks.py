@@ -16,7 +16,6 @@ from .reading import reports
 from .reading.script import Script
 from .recorder import Recorder, Row
 
-HEADER = ("turn", "round", "block", "kind", "case", "steps", "repetitions")
 GAP_TIMES = 10
 GAP_S = 0.05
 
@@ -87,9 +86,7 @@ class Block:
             "threads": threads,
             "page_faults": faults,
         }
-        header = {name: self.command[name] for name in HEADER}
-        block = {**header, "untimed_s": own["untimed_s"], "ranks": [own]}
-        self._then({"kind": "block", "block": block, "drift": reports.drift(self.script)})
+        self._then({"kind": "block", "steps": own, "drift": reports.drift(self.script)})
 
 
 def synchronize(device: Any) -> None:

@@ -1,19 +1,15 @@
 """The supervisor of one rank: a small process beside it that stops, continues and, if need be, kills it.
 
 A stopped rank cannot receive commands, and launchers do not stop their ranks. So each rank starts a supervisor before anything
-else. It holds a connection to the driver and does what it is told. If the connection ends, whatever the reason, it kills its rank
-and ends, so that no rank is left behind, frozen or not. If the rank ends, it reports when. If the supervisor itself ends, the
-kernel kills the rank (Linux), which may be frozen and could do nothing about it.
+else. It holds a connection to the driver, or to the first supervisor on its host (``host_relay``), and does what it is told. If the
+connection ends, whatever the reason, it kills its rank and ends, so that no rank is left behind, frozen or not. If the rank ends,
+it reports when. If the supervisor itself ends, the kernel kills the rank (Linux), which may be frozen and could do nothing about
+it.
 
 It stops, continues and kills the rank's whole process tree: loader workers too, and what they started.
 
 Standard library only, Python 3.8 or later, run as a file with ``python -I -S``: it must start in milliseconds and never compete
 for the CPU. Ringside's own ranks start theirs from this file, too.
-Each line from the driver is a word (``stop``, ``continue``, ``trace``, ``kill``), answered by the same word when it is done.
-If a process does not stop in time, the answer is ``failed stop`` and a sentence that says which.
-``counters`` is answered by the word and the host's counters in JSON; one supervisor of each host is asked, between blocks.
-The last line, ``gone SECONDS``, comes unasked: the time at which its rank ended, by this host's clock. The first one says who it is
-and what this host's clock shows. Only whole lines count, on both sides.
 """
 
 from __future__ import annotations
@@ -21,10 +17,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hmac
+import importlib
 import io
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -36,6 +32,7 @@ from typing import Any
 
 STOPPED = ("T", "t", "Z", "X")
 """The kernel's letters for processes that do not run: stopped, traced, ended."""
+JOINED = "joined"
 GONE = "gone"
 FAILED = "failed"
 COUNTERS = "counters"
@@ -44,19 +41,21 @@ STOP_TIMEOUT_S = 30.0
 PR_SET_CHILD_SUBREAPER = 36
 THIS_FILE = str(Path(__file__).resolve())
 GREETING_S = 60
-LONGEST_WORD = 64
-"""Bytes of a line from the driver."""
 LOSS_S = 20
 """After this long without an answer, the other host counts as gone."""
 
 
-def start(driver: str, key_file: str, arm: str, launch: int, rank: int, *, python: str = sys.executable) -> None:
+def start(driver: str, key_file: str, arm: str, launch: int, rank: int, *, python: str = sys.executable) -> socket.socket:
     """Start this process's supervisor. A rank calls it before anything else; ``key_file``: see ``greet``.
 
     ``python`` runs it, and reads the host's counters where it has Ringside's packages.
+
+    Returns:
+        The way to the driver, see ``frames``: who does not need it lets it go.
     """
     keep_orphans()
-    told = [driver, key_file, arm, str(launch), str(rank), socket.gethostname(), str(os.getpid())]
+    ours, theirs = socket.socketpair()
+    told = [driver, key_file, arm, str(launch), str(rank), socket.gethostname(), str(os.getpid()), str(theirs.fileno())]
     end, held = os.pipe()
     die_when_closed(end)
     subprocess.Popen(
@@ -64,9 +63,11 @@ def start(driver: str, key_file: str, arm: str, launch: int, rank: int, *, pytho
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
-        pass_fds=[held],
+        pass_fds=[held, theirs.fileno()],
     )
     os.close(held)
+    theirs.close()
+    return ours
 
 
 def die_when_closed(end: int) -> None:
@@ -81,36 +82,6 @@ def keep_orphans() -> None:
     import ctypes  # only here: a supervisor starts without it
 
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def watch(driver: str, key_file: str, arm: str, launch: str, rank: str, host: str, pid: str) -> None:
-    """Obey the driver until it or the rank has ended. If this process is told to end, its rank goes first."""
-    rank_pid = int(pid)
-    tree = ProcessTree(rank_pid)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def end_both(*_: object) -> None:
-        kill_rank(tree)
-        os._exit(1)
-
-    for sent in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(sent, end_both)
-    ended = open_pidfd(rank_pid)  # of the rank, if that is the parent afterwards: its pid was not another's meanwhile
-    address, _, port = driver.rpartition(":")
-    try:
-        connection = greet(
-            (address.strip("[]"), int(port)), Path(key_file).read_text(encoding="utf-8"), [arm, launch, rank, host, pid]
-        )
-        keep_alive(connection)
-    except OSError as error:
-        kill_rank(tree)
-        sys.exit(f"ringside: the supervisor of rank {rank} on {host} cannot reach the driver at {driver}: {error}")
-    try:
-        obey_until_the_end(connection, tree, ended=ended)
-    except OSError:  # a reset: the driver has gone
-        pass
-    finally:
-        kill_rank(tree)
 
 
 def greet(address: tuple[str, int], key: str, who: Sequence[str], *, clock: Callable[[], float] = time.time) -> socket.socket:
@@ -154,29 +125,6 @@ def prove(key: str, *words: str) -> str:
     return hmac.new(key.encode(), " ".join(words).encode(), "sha256").hexdigest()
 
 
-def obey_until_the_end(connection: socket.socket, tree: ProcessTree, *, ended: int | None) -> None:
-    """Obey the driver until it closes the connection, or the rank has ended, which is reported.
-
-    Raises:
-        OSError: the connection broke.
-    """
-    listening: list[Any] = [connection] if ended is None else [connection, ended]
-    pending = b""
-    while True:
-        ready, _, _ = select.select(listening, [], [], 0.2 if ended is None else None)
-        if not is_parent(tree.root):
-            connection.sendall(f"{GONE} {time.time()}\n".encode())
-            return
-        if connection in ready:
-            received = connection.recv(4096)
-            *lines, pending = (pending + received).split(b"\n")
-            if not received or len(pending) > LONGEST_WORD:
-                return
-            for word in (line.decode(errors="replace") for line in lines):
-                answer = read_counters() if word == COUNTERS else tree.obey(word)
-                connection.sendall(f"{answer}\n".encode())
-
-
 def kill_rank(tree: ProcessTree) -> None:
     """Kill the rank's process tree, unless the rank has ended: its pid may be another's by now."""
     if is_parent(tree.root):
@@ -196,12 +144,12 @@ def open_pidfd(pid: int) -> int | None:
         return None
 
 
-def read_counters() -> str:
-    """The host's counters in JSON, after the word that asks for them; or why they cannot be read."""
+def read_counters(rank: int) -> str:
+    """The host's counters in JSON, after the word that asks for them; or why the supervisor of ``rank`` cannot read them."""
     try:
         return f"{COUNTERS} {json.dumps(_counters())}"
     except Exception as error:  # noqa: BLE001 - it is there to stop ranks, whatever else cannot be done
-        return f"{FAILED} {COUNTERS} {type(error).__name__}: {' '.join(str(error).split())}"
+        return f"{FAILED} {COUNTERS} {rank} {type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _counters() -> dict[str, Any]:
@@ -237,19 +185,19 @@ class ProcessTree:
         self._stopped: list[int] = []
 
     def obey(self, word: str) -> str:
-        """Do as the driver's word says. Returns the answer, without the line's end."""
+        """Do as the driver's word says. Returns why that could not be done, else nothing."""
         if word == "stop":
             running = self.stop(timeout_s=STOP_TIMEOUT_S)
             if running:
                 named = ", ".join(f"{pid} ({name(pid)}, state {letter})" for pid, letter in running.items())
-                return f"{FAILED} {word} process {named} did not stop within {STOP_TIMEOUT_S:g} s"
+                return f"process {named} did not stop within {STOP_TIMEOUT_S:g} s"
         elif word == "continue":
             self.go_on()
         elif word == "trace":
             send(self.root, signal.SIGUSR1)
         elif word == "kill":
             self.kill()
-        return word
+        return ""
 
     def stop(self, *, timeout_s: float) -> dict[int, str]:
         """Stop every process. Returns when all were seen stopped, or the time is over.
@@ -365,4 +313,7 @@ def read(path: str) -> str:
 
 
 if __name__ == "__main__":
-    watch(*sys.argv[1:])
+    sys.path.append(str(Path(THIS_FILE).parents[1]))  # for this import only: a sitecustomize lies there, too
+    host_relay = importlib.import_module("ringside_probe.host_relay")
+    sys.path.pop()
+    host_relay.watch(*sys.argv[1:])

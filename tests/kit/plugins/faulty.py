@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import os
 import resource
 import socket
-import sys
 import threading
 import time
 from pathlib import Path
@@ -23,12 +23,15 @@ from reports.base import Report
 from runners.launchers.horovodrun import Horovodrun
 from runners.launchers.mpirun import Mpirun
 from runners.launchers.spawn import Spawn
+from runners.probe.ringside_probe.rank_supervisor import is_supervisor
 
 THIRD_ROUND = 4
 """Which block it is: the trial that sets the blocks' length comes first."""
 GATES = 2
 """Which ``prepare`` it is: the first builds what is measured."""
 HOLD_S = 60.0
+PIDFD_GETFD = 438
+"""The number of the system call pidfd_getfd(2)."""
 MEMORY_BYTES = 256 << 20
 FLOOD_BYTES = 32 << 20
 
@@ -74,16 +77,18 @@ def fail() -> None:
     raise ValueError("planted")
 
 
-def cut_the_store() -> None:
-    """End this process's connections to the driver's store, as a firewall between them does."""
-    address = sys.argv[sys.argv.index("--driver") + 1]
-    for connection in psutil.Process().net_connections("tcp"):
-        if connection.raddr and connection.raddr.port == int(address.rpartition(":")[2]):
-            with socket.socket(fileno=os.dup(connection.fd)) as cut:
-                cut.shutdown(socket.SHUT_RDWR)
+def cut_off() -> None:
+    """End the connections of this rank's supervisor, as a firewall between it and the driver does."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for one in filter(lambda child: is_supervisor(child.pid), psutil.Process().children()):
+        process = os.pidfd_open(one.pid)
+        for descriptor in Path(f"/proc/{one.pid}/fd").iterdir():
+            if str(descriptor.readlink()).startswith("socket:"):
+                with socket.socket(fileno=libc.syscall(PIDFD_GETFD, process, int(descriptor.name), 0)) as cut:
+                    cut.shutdown(socket.SHUT_RDWR)
 
 
-IN_RANK = {"raise": fail, "lock": spin_in_a_lock, "out-of-memory": take_all_memory, "flood": flood, "cut-store": cut_the_store}
+IN_RANK = {"raise": fail, "lock": spin_in_a_lock, "out-of-memory": take_all_memory, "flood": flood, "cut-off": cut_off}
 
 
 class Faults:

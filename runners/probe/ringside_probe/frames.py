@@ -1,0 +1,85 @@
+"""What driver, supervisors and ranks say to each other: lines, some of which are followed by the bytes of a message.
+
+``say PLACE LENGTH`` is followed by a message of so many bytes, for or from a rank. With more places and lengths, it is followed by
+as many messages. All other lines stand alone. Only what is whole counts.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Iterator, Sequence
+
+SAY = "say"
+LONGEST_MESSAGE = 1 << 30
+LONGEST_LINE = 1 << 20
+"""Bytes: the counters of a host with many cores are one line."""
+
+
+def pack(line: str, message: bytes = b"") -> bytes:
+    """The bytes of a frame. ``line`` must name the message's length, see ``say``."""
+    return line.encode() + b"\n" + message
+
+
+def say(place: str, message: bytes) -> bytes:
+    """The bytes by which a message is sent to its place, which has no spaces."""
+    return pack(f"{SAY} {place} {len(message)}", message)
+
+
+def together(frames: Sequence[tuple[str, bytes]]) -> bytes:
+    """The bytes of several frames with messages, as one."""
+    lines = [line.partition(" ")[2] for line, _ in frames]
+    return pack(f"{SAY} {' '.join(lines)}", b"".join([message for _, message in frames]))
+
+
+def messages_in(line: str, message: bytes) -> Iterator[tuple[str, bytes]]:
+    """The messages of a frame, with their places."""
+    _, *words = line.split(" ")
+    begin = 0
+    for place, length in zip(words[::2], map(int, words[1::2])):
+        yield place, message[begin : begin + length]
+        begin += length
+
+
+class Frames:
+    """Cuts what a connection receives into frames."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+        self._line: str | None = None
+        """That whose message is not whole yet."""
+        self._length = 0
+
+    def add(self, data: bytes) -> list[tuple[str, bytes]]:
+        """Take what was received; returns the frames that are whole by it: lines, and their messages, mostly empty.
+
+        Raises:
+            ConnectionError: the other side does not speak like this.
+        """
+        pending = self._pending
+        found: list[tuple[str, bytes]] = []
+        pending += data
+        while True:
+            if self._line is None:
+                end = pending.find(b"\n")
+                if end < 0:
+                    if len(pending) > LONGEST_LINE:
+                        raise ConnectionError("no line came")
+                    return found
+                self._line = pending[:end].decode(errors="replace")
+                del pending[: end + 1]
+                self._length = _length_of(self._line)
+            if len(pending) < self._length:
+                return found
+            found.append((self._line, bytes(pending[: self._length])))
+            del pending[: self._length]
+            self._line = None
+
+
+def _length_of(line: str) -> int:
+    if not line.startswith(f"{SAY} "):
+        return 0
+    words = line.split(" ")[2::2]
+    length = sum(int(word) for word in words) if all(word.isdecimal() for word in words) else math.inf
+    if length > LONGEST_MESSAGE:
+        raise ConnectionError(f"messages of {' and '.join(words)} bytes are none")
+    return int(length)

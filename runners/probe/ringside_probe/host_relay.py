@@ -1,0 +1,355 @@
+"""A supervisor's conversation. The first one of an arm on its host speaks with the driver, for all ranks of the arm there.
+
+The others connect to the first, over a socket in the kernel's abstract namespace whose name only the comparison's key gives. So
+the driver has one connection for each host, and not one for each rank. Where a host has no such sockets, each speaks for itself.
+
+From the driver, and from the first to the others:
+
+- a word (``stop``, ``continue``, ``trace``, ``kill``): each does so, and the first answers when all have; ``failed WORD RANK WHY``
+  where one could not
+- ``counters``: the first answers with those of the host
+- ``say`` and a message, which is for every rank
+
+To the driver:
+
+- ``joined RANK PID CLOCK``: there is another rank; the first one's own is in its greeting
+- ``gone RANK CLOCK``: a rank has ended, by this host's clock; ``inf`` where its supervisor did not say when
+- answers to words, and ``say`` with the messages of ranks, those of one host together
+
+If a connection ends, whoever listens at it kills its rank and ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, Sequence
+
+from .frames import SAY, Frames, pack, together
+from .rank_supervisor import (
+    COUNTERS,
+    FAILED,
+    GONE,
+    GREETING_S,
+    JOINED,
+    STOP_TIMEOUT_S,
+    ProcessTree,
+    greet,
+    is_parent,
+    keep_alive,
+    kill_rank,
+    open_pidfd,
+    prove,
+    read_counters,
+)
+
+HOLD_S = 0.02
+"""So long at most a message waits for those of the host's other ranks, so that the driver is woken once."""
+AT_ONCE = 1 << 18
+NO_PIDFD_S = 0.2
+"""How often the rank is looked at where the kernel does not tell of its end."""
+FOLLOWER_S = STOP_TIMEOUT_S + 5
+"""A follower that does not answer within this is told of, before the driver gives up on this supervisor."""
+LATEST = 2
+"""Messages that a rank may still need that comes when others have theirs: its job, and the command behind it."""
+
+
+def watch(driver: str, key_file: str, arm: str, launch: str, rank: str, host: str, pid: str, channel: str) -> None:
+    """Obey the driver until it or the rank has ended. If this process is told to end, its rank goes first.
+
+    ``channel`` is the descriptor of a socket to the rank.
+    """
+    tree = ProcessTree(int(pid))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def end_both(*_: object) -> None:
+        kill_rank(tree)
+        os._exit(1)
+
+    for sent in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sent, end_both)
+    ended = open_pidfd(tree.root)  # of the rank, if that is the parent afterwards: its pid was not another's meanwhile
+    address, _, port = driver.rpartition(":")
+    try:
+        key = Path(key_file).read_text(encoding="utf-8")
+        up, followers = join((address.strip("[]"), int(port)), key, [arm, launch, rank, host, pid])
+    except OSError as error:
+        kill_rank(tree)
+        sys.exit(f"ringside: the supervisor of rank {rank} on {host} cannot reach the driver at {driver}: {error}")
+    try:
+        own = socket.socket(fileno=int(channel))
+        Relay(up, own=own, followers=followers, tree=tree, ended=ended, rank=int(rank)).serve()
+    except OSError:  # a reset: the driver has gone, or the host's first supervisor
+        pass
+    finally:
+        kill_rank(tree)
+
+
+def join(address: tuple[str, int], key: str, who: Sequence[str]) -> tuple[socket.socket, socket.socket | None]:
+    """Connect to the arm's first supervisor on this host; where this is the first one, to the driver.
+
+    Returns:
+        The connection, and the socket at which the others come; None where they do not come here.
+
+    Raises:
+        OSError: the driver cannot be reached.
+    """
+    arm, launch, rank, host, pid = who
+    name = "\0ringside-" + prove(key, "meet", arm, launch, host)
+    deadline = time.monotonic() + GREETING_S
+    while time.monotonic() < deadline:
+        meeting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            meeting.bind(name)
+            meeting.listen(socket.SOMAXCONN)
+        except OSError as error:
+            meeting.close()
+            if error.errno != errno.EADDRINUSE:
+                break
+        else:
+            return _to_the_driver(address, key, who), meeting
+        first = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with contextlib.suppress(OSError):  # it is not yet there, or not any more
+            first.connect(name)
+            if not _is_ours(first):
+                first.close()
+                break
+            first.sendall(pack(f"{JOINED} {rank} {pid} {time.time()}"))
+            return first, None
+        first.close()
+        time.sleep(0.01)
+    return _to_the_driver(address, key, who), None
+
+
+def _to_the_driver(address: tuple[str, int], key: str, who: Sequence[str]) -> socket.socket:
+    connection = greet(address, key, who)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    keep_alive(connection)
+    return connection
+
+
+def _is_ours(connection: socket.socket) -> bool:
+    """Whether the other side's process is of this user."""
+    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return bool(struct.unpack("3i", told)[1] == os.geteuid())
+
+
+class Follower:
+    """Another supervisor of the host, as the first one knows it."""
+
+    def __init__(self) -> None:
+        self.frames = Frames()
+        self.rank: int | None = None
+        """None until it has said so."""
+        self.is_gone = False
+
+
+class Relay:
+    """Hands on between the driver, its own rank, and the host's other supervisors, of which one that is not first has none."""
+
+    def __init__(
+        self,
+        up: socket.socket,
+        *,
+        own: socket.socket,
+        followers: socket.socket | None,
+        tree: ProcessTree,
+        ended: int | None,
+        rank: int,
+    ) -> None:
+        """``up`` leads to the driver, ``own`` to the rank; ``followers``: where others connect; ``ended``: the rank's pidfd."""
+        self._up, self._own, self._meeting, self._tree, self._ended, self._rank = up, own, followers, tree, ended, rank
+        self._from_driver, self._from_rank = Frames(), Frames()
+        self._followers: dict[socket.socket, Follower] = {}
+        self._latest: deque[bytes] = deque(maxlen=LATEST)
+        self._held: list[tuple[str, bytes]] = []
+        self._held_until = math.inf
+        self._word: str | None = None
+        """That the driver waits for the answer of."""
+        self._awaited: set[socket.socket] = set()
+        self._failure = ""
+        self._late = math.inf
+        """When the followers that are awaited are late."""
+        self._hears_rank, self._is_gone = True, False
+
+    def serve(self) -> None:
+        """Serve until the driver closes, or all ranks of the host have ended.
+
+        Raises:
+            OSError: a connection broke.
+        """
+        while not self._is_gone or self._followers:
+            ready, _, _ = select.select(self._sources(), [], [], self._patience_s())
+            if self._up in ready and not self._hear_driver():
+                return
+            if self._own in ready:
+                self._hear_rank()
+            if self._meeting in ready:
+                self._welcome()
+            if not self._is_gone and not is_parent(self._tree.root):
+                self._tell_own_end()
+            for connection in [one for one in ready if one in self._followers]:
+                self._hear_follower(connection)
+            now = time.monotonic()
+            if now > self._held_until:
+                self._pass_held()
+            if now > self._late:
+                late = min(self._followers[one].rank or 0 for one in self._awaited)
+                self._failure = f"{FAILED} {self._word} {late} its supervisor does not answer"
+                self._awaited.clear()
+                self._answer()
+
+    def _sources(self) -> list[Any]:
+        found: list[Any] = [self._up, *self._followers]
+        if not self._is_gone:
+            found += [one for one in (self._ended, self._meeting) if one is not None]
+            found += [self._own] if self._hears_rank else []
+        return found
+
+    def _patience_s(self) -> float | None:
+        until = min(self._held_until, self._late)
+        if self._ended is None and not self._is_gone:
+            until = min(until, time.monotonic() + NO_PIDFD_S)
+        return None if until == math.inf else max(0.0, until - time.monotonic())
+
+    def _hear_driver(self) -> bool:
+        """Hand on or do what the driver says; returns whether it is still there."""
+        received = self._up.recv(AT_ONCE)
+        for line, message in self._from_driver.add(received):
+            if line.startswith(f"{SAY} "):
+                frame = pack(line, message)
+                self._latest.append(frame)
+                self._give_rank(frame)
+                for connection, follower in self._followers.items():
+                    if follower.rank is not None:
+                        _give(connection, frame)
+            elif line == COUNTERS:
+                self._up.sendall(pack(read_counters(self._rank)))
+            else:
+                self._do(line)
+        return bool(received)
+
+    def _give_rank(self, frame: bytes) -> None:
+        if not self._is_gone:
+            _give(self._own, frame)
+
+    def _do(self, word: str) -> None:
+        """Do as the word says, and have the followers do it; the answer follows when all have."""
+        self._word, self._failure, self._late = word, "", time.monotonic() + FOLLOWER_S
+        self._awaited = {connection for connection, one in self._followers.items() if one.rank is not None and not one.is_gone}
+        for connection in self._awaited:
+            _give(connection, pack(word))
+        if not self._is_gone and is_parent(self._tree.root):
+            why = self._tree.obey(word)
+            self._failure = f"{FAILED} {word} {self._rank} {why}" if why else ""
+        self._answer()
+
+    def _answer(self) -> None:
+        """Answer the driver's word, if nobody is awaited."""
+        if self._word is not None and not self._awaited:
+            self._up.sendall(pack(self._failure or self._word))
+            self._word, self._late = None, math.inf
+
+    def _hear_rank(self) -> None:
+        """Take what the rank says. Loader workers that it forked may hold its end open, so its end is not told by this."""
+        received = _receive(self._own)
+        self._hears_rank = bool(received)
+        for frame in self._from_rank.add(received):
+            self._hold(frame)
+
+    def _tell_own_end(self) -> None:
+        """Tell the driver that the rank has ended, after all that it said."""
+        at_s = time.time()
+        self._own.setblocking(False)
+        while self._hears_rank:
+            self._hear_rank()
+        self._is_gone = True
+        if self._meeting is not None:
+            self._meeting.close()  # who comes now is a first one
+        self._pass_held()
+        self._up.sendall(pack(f"{GONE} {self._rank} {at_s}"))
+
+    def _hold(self, frame: tuple[str, bytes]) -> None:
+        """Keep a message until the host's other ranks have sent theirs, for a moment."""
+        self._held.append(frame)
+        self._held_until = min(self._held_until, time.monotonic() + HOLD_S)
+        there = sum(one.rank is not None and not one.is_gone for one in self._followers.values()) + (not self._is_gone)
+        if len(self._held) >= there:
+            self._pass_held()
+
+    def _pass_held(self) -> None:
+        if self._held:
+            self._up.sendall(together(self._held))
+        self._held, self._held_until = [], math.inf
+
+    def _welcome(self) -> None:
+        """Take in another supervisor, of the same user; it says next of which rank."""
+        assert self._meeting is not None
+        connection, _ = self._meeting.accept()
+        if _is_ours(connection):
+            self._followers[connection] = Follower()
+        else:
+            connection.close()
+
+    def _hear_follower(self, connection: socket.socket) -> None:
+        """Hand on what a follower says, or that it has gone."""
+        follower = self._followers[connection]
+        received = _receive(connection)
+        for line, message in follower.frames.add(received):
+            verb, _, rest = line.partition(" ")
+            if verb == SAY:
+                self._hold((line, message))
+            elif verb == JOINED:
+                self._join(connection, int(rest.partition(" ")[0]), line)
+            elif verb == GONE:
+                follower.is_gone = True
+                self._pass_held()
+                self._up.sendall(pack(line))
+            elif line == self._word:
+                self._awaited.discard(connection)
+            elif line.startswith(f"{FAILED} {self._word} "):
+                self._failure = self._failure or line
+                self._awaited.discard(connection)
+        if not received or follower.rank is None:
+            self._lose(connection)
+        self._answer()
+
+    def _join(self, connection: socket.socket, rank: int, line: str) -> None:
+        """A follower says of which rank it is. A rank's second is let go: what it was told would no longer reach the first."""
+        if rank == self._rank or any(one.rank == rank for one in self._followers.values()):
+            return
+        self._followers[connection].rank = rank
+        self._up.sendall(pack(line))
+        for frame in self._latest:
+            _give(connection, frame)
+
+    def _lose(self, connection: socket.socket) -> None:
+        follower = self._followers.pop(connection)
+        connection.close()
+        self._awaited.discard(connection)
+        if follower.rank is not None and not follower.is_gone:
+            self._pass_held()
+            self._up.sendall(pack(f"{GONE} {follower.rank} {math.inf}"))
+
+
+def _give(connection: socket.socket, frame: bytes) -> None:
+    with contextlib.suppress(OSError):  # it has gone, which is seen when it is listened to
+        connection.sendall(frame)
+
+
+def _receive(connection: socket.socket) -> bytes:
+    """What has come; empty where the other side has gone, or nothing is there of one that does not wait."""
+    try:
+        return connection.recv(AT_ONCE)
+    except OSError:
+        return b""
