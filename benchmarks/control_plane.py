@@ -33,7 +33,6 @@ from runners.driver.arm_session import ArmSession
 from runners.driver.launch import Launch
 from runners.driver.progress import LaunchProgress
 from runners.driver.rounds import Rounds
-from runners.processes.supervisor_server import SupervisorServer
 
 LAUNCHER = f"{Path(__file__).parent / 'plugins' / 'idle_ranks.py'}:IdleRanks"
 PARTS: dict[str, tuple[Any, str]] = {
@@ -41,7 +40,6 @@ PARTS: dict[str, tuple[Any, str]] = {
     "block": (Rounds, "_block"),
     ". stop": (ArmSession, "freeze"),
     ". continue": (ArmSession, "thaw"),
-    ". counters": (SupervisorServer, "counters"),
     ". replies": (ArmChannel, "receive"),
     "gate": (gates, "_pass_gate"),
     ". judge": (gates, "judge_gate"),

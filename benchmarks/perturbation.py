@@ -37,6 +37,7 @@ from reports.conclusions.blocks import tabulate_blocks
 from reports.conclusions.steps import read_steps
 from reports.statistics.student import t_interval
 from runners.compare_command import measure
+from runners.probe.ringside_probe.supervision.rank_supervisor import COUNTERS
 from runners.processes.supervisor_server import SupervisorServer
 
 UNREAD = Path(__file__).parent / "plugins" / "unread.py"
@@ -71,14 +72,16 @@ def counters(output: Path, *, launches: int, seconds: float) -> None:
 def ask_sometimes() -> None:
     """Have the driver ask for the hosts' counters before and after one block of every two."""
     calls: dict[tuple[str, int], int] = {}
-    ask = SupervisorServer.counters
+    ask = SupervisorServer.tell
 
-    def asked(server: SupervisorServer, arm: str, launch: int) -> dict[str, HostCounters]:
-        number = calls.setdefault((arm, launch), 0) // 2
-        calls[arm, launch] += 1
-        return ask(server, arm, launch) if coin(f"{arm} {launch}", number) else {}
+    def asked(server: SupervisorServer, arm: str, launch: int, *words: str) -> dict[str, HostCounters]:
+        if COUNTERS in words:
+            number = calls.setdefault((arm, launch), 0) // 2
+            calls[arm, launch] += 1
+            words = words if coin(f"{arm} {launch}", number) else tuple(word for word in words if word != COUNTERS)
+        return ask(server, arm, launch, *words)
 
-    SupervisorServer.counters = asked  # type: ignore[method-assign]
+    SupervisorServer.tell = asked  # type: ignore[method-assign]
 
 
 def neighbours(folder: ResultsFolder) -> tuple[list[float], list[float]]:

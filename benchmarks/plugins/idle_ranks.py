@@ -22,11 +22,11 @@ from measurement.conditions.conditions import fingerprint
 from measurement.records.record import CoreUse, RankReport, RankSteps, ThreadTimes
 from measurement.world import RENDEZVOUS
 from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
-from runners.probe.ringside_probe import rank_supervisor
-from runners.probe.ringside_probe.frames import SAY, Frames, messages_in, pack, together
+from runners.probe.ringside_probe.supervision import rank_supervisor
+from runners.probe.ringside_probe.supervision.frames import SAY, Frames, messages_in, pack, together
+from runners.processes.sealed_messages import RankMessages, seal, unseal
 from runners.protocol import messages
 from runners.protocol.messages import COMMANDS, FinishCommand, command_key, reply_key
-from runners.protocol.sealed_messages import RankMessages, seal, unseal
 
 RANKS_PER_HOST = 8
 RANKS_PER_PROCESS = 64
@@ -84,7 +84,7 @@ class Rank:
             case messages.BlockCommand():
                 return messages.BlockReply(steps=self._steps(command.steps)).model_dump_json()
             case messages.GateCommand():
-                return self._given.gate.replace("SAMPLES", f"samples-of-{self._rank}")
+                return self._given.gate[self._rank == 0].replace("SAMPLES", f"samples-of-{self._rank}")
             case FinishCommand():
                 return messages.FinishedReply(report=self._report(), peak_memory_bytes=1 << 30).model_dump_json()
         return messages.StartedReply(report=self._report()).model_dump_json()
@@ -123,11 +123,12 @@ class Rank:
         )
 
 
-def gate_reply() -> str:
-    """What each rank found in the gate, but for its samples: sketches of a ResNet-18's tensors."""
+def gate_reply(*, is_first: bool) -> str:
+    """What a rank found in the gate, but for its samples: sketches of a ResNet-18's tensors. ``is_first``: of rank 0."""
     sketches = {f"layer{number // 16}.{number % 16}.weight": SKETCH for number in range(TENSORS)}
     report = messages.ParityReport(
-        **dict.fromkeys(("started", "wanted", "local", "synced", "ended"), sketches),
+        **dict.fromkeys(("started", "local", "synced", "ended"), sketches),
+        wanted=sketches if is_first else {},
         sizes=dict.fromkeys(sketches, 180_000),
         samples="SAMPLES",
         gradient_scale=1.0,
@@ -206,7 +207,7 @@ def main() -> None:
     for name in ("driver", "supervisors", "key-file", "arm"):
         parser.add_argument(f"--{name}", required=True)
     given, _ = parser.parse_known_args()
-    given.fingerprint, given.gate = fingerprint(), gate_reply()
+    given.fingerprint, given.gate = fingerprint(), [gate_reply(is_first=False), gate_reply(is_first=True)]
     alone = [[rank] for rank in range(REAL)]
     first_ones = range(0, given.ranks, RANKS_PER_PROCESS)
     others = [range(max(first, REAL), min(first + RANKS_PER_PROCESS, given.ranks)) for first in first_ones]

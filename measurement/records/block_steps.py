@@ -30,7 +30,7 @@ class BlockSteps:
         lengths = [len(own) for own in samples]
         return cls(
             rank=np.repeat(np.array(ranks, dtype=np.int32), lengths),
-            step=np.concatenate([np.arange(length, dtype=np.int32) for length in lengths]),
+            step=np.fromiter(chain.from_iterable(map(range, lengths)), dtype=np.int32, count=sum(lengths)),
             samples=np.fromiter(chain.from_iterable(samples), dtype=np.int64, count=sum(lengths)),
-            phases_s=np.concatenate(phases_s),
+            phases_s=np.concatenate([np.zeros((0, len(PHASES))), *phases_s]),
         )

@@ -33,7 +33,12 @@ class Traffic(_Counted):
 
     def since(self, before: Traffic) -> Traffic:
         """What passed after an earlier reading."""
-        return Traffic(**{name: getattr(self, name) - getattr(before, name) for name in Traffic.model_fields})
+        return Traffic.model_construct(
+            sent_bytes=self.sent_bytes - before.sent_bytes,
+            received_bytes=self.received_bytes - before.received_bytes,
+            sent_packets=self.sent_packets - before.sent_packets,
+            received_packets=self.received_packets - before.received_packets,
+        )
 
 
 class _GpuState(_Counted):
@@ -112,7 +117,7 @@ class HostCounters(_Counted):
     def since(self, before: HostCounters) -> HostUse:
         """What happened after an earlier reading of the same host. Cores and interfaces that were not there then are left out."""
         passed = {name: now.since(before.network[name]) for name, now in self.network.items() if name in before.network}
-        return HostUse(
+        return HostUse.model_construct(  # of what was read and checked; a thousand ranks have a hundred hosts
             wall_s=self.at_s - before.at_s,
             core_busy_s=[round(now - then, 3) for now, then in zip(self.core_busy_s, before.core_busy_s, strict=False)],
             memory_used_bytes=self.memory_used_bytes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,42 +123,42 @@ class ArmSession:
 
     def exchange(self, command: Command, expected: type[Expected], *, timeout_s: float) -> Exchange[Expected]:
         """Thaw the ranks, give them a command, wait for all replies and freeze them again; see ``ArmChannel.receive``."""
-        before = self._counters()
-        self.thaw()
+        before = self.thaw(counting=True)
         began = time.monotonic()
         self._channel.send(command)
         replies = self._channel.receive(expected, timeout_s=timeout_s)
         took_s = time.monotonic() - began
-        self.freeze()
-        hosts = {host: after.since(before[host]) for host, after in self._counters().items() if host in before}
+        after = self.freeze(counting=True)
+        hosts = {host: now.since(before[host]) for host, now in after.items() if host in before}
         return Exchange(replies=replies, took_s=took_s, hosts=hosts)
-
-    def _counters(self) -> dict[str, HostCounters]:
-        """The counters of every host of the arm, read outside its ranks while they wait."""
-        if self._channel.failure is not None:
-            return {}
-        with self._failing_alone():
-            return self._supervisors.counters(self.name, self._launch)
 
     def clock_behind_s(self, rank: int) -> float:
         """What the driver's clock shows more than that of a rank's host."""
         return self._supervisors.driver_time(self.name, self._launch, rank, 0.0)
 
-    def freeze(self) -> None:
-        """Stop every rank; returns when all have stopped."""
-        if self._measure.freeze and not self._frozen and self._channel.failure is None:
-            self._frozen = True
-            with self._failing_alone():
-                self._supervisors.tell(self.name, self._launch, "stop")
+    def freeze(self, *, counting: bool = False) -> dict[str, HostCounters]:
+        """Stop every rank; returns when all have stopped: the counters of every host, if asked. They are read while ranks wait."""
+        if self._channel.failure is not None:
+            return {}
+        words = [*(["stop"] if self._measure.freeze and not self._frozen else []), *(["counters"] if counting else [])]
+        self._frozen = self._measure.freeze
+        return self._tell(words)
 
-    def thaw(self) -> None:
-        """Let every rank go on; raises ``ArmFailed`` where the arm has died, or its launcher has ended."""
+    def thaw(self, *, counting: bool = False) -> dict[str, HostCounters]:
+        """Let every rank go on; returns the counters of every host before that, if asked.
+
+        Raises:
+            ArmFailed: the arm has died, or its launcher has ended.
+        """
         raise_if(self._channel.failure)
         raise_if(self._diagnosis.of_lost_launcher())
-        if self._frozen:
-            self._frozen = False
-            with self._failing_alone():
-                self._supervisors.tell(self.name, self._launch, "continue")
+        words = [*(["counters"] if counting else []), *(["continue"] if self._frozen else [])]
+        self._frozen = False
+        return self._tell(words)
+
+    def _tell(self, words: Sequence[str]) -> dict[str, HostCounters]:
+        with self._failing_alone():
+            return self._supervisors.tell(self.name, self._launch, *words) if words else {}
 
     def ask_to_finish(self) -> None:
         """Ask the ranks for a last report, after which they end by themselves; ``finish`` waits for both."""

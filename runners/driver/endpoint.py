@@ -50,7 +50,7 @@ class DriverEndpoint:
     messages: MessageStore
     """By which ranks get commands, and reply."""
     store_address: str
-    """Of the ``TCPStore`` at which the libraries' process groups meet; of the probes' server where the arms are scripts."""
+    """Where the libraries' process groups meet, a ``TCPStore``; the probes' server where the arms are scripts."""
     supervisors: SupervisorServer
     key_file: Path
     """Where the comparison's key lies, on every host."""

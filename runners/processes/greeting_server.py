@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from measurement.addresses import listen, with_port
-from runners.probe.ringside_probe.rank_supervisor import keep_alive, prove, receive_line
+from runners.probe.ringside_probe.supervision.rank_supervisor import keep_alive, prove, receive_line
 
 GREETING_TIMEOUT_S = 5.0
 MOST_GREETINGS = 128

@@ -19,11 +19,11 @@ from pydantic import ValidationError
 
 from measurement.errors import LaunchError
 from measurement.records.host_use import HostCounters
-from runners.probe.ringside_probe.frames import SAY, Frames, messages_in, pack, say
-from runners.probe.ringside_probe.host_relay import FOLLOWER_S
-from runners.probe.ringside_probe.rank_supervisor import COUNTERS, FAILED, GONE, JOINED
+from runners.probe.ringside_probe.supervision.frames import SAY, Frames, messages_in, pack, say
+from runners.probe.ringside_probe.supervision.host_relay import FOLLOWER_S
+from runners.probe.ringside_probe.supervision.rank_supervisor import COUNTERS, FAILED, GONE, JOINED
 from runners.processes.greeting_server import GreetingServer
-from runners.protocol.sealed_messages import seal, unseal
+from runners.processes.sealed_messages import seal, unseal
 
 ACKNOWLEDGE_TIMEOUT_S = FOLLOWER_S + 5
 AT_ONCE = 1 << 18
@@ -135,29 +135,24 @@ class SupervisorServer:
                 return {place: unseal(self._key, place, sealed) for place, sealed in found.items()}
             _hear_all(known, timeout_s=left_s)
 
-    def tell(self, arm: str, launch: int, word: str) -> None:
-        """Send a word to every supervisor of an arm and wait until each has done it.
+    def tell(self, arm: str, launch: int, *words: str) -> dict[str, HostCounters]:
+        """Send words to every supervisor of an arm and wait until each has done them, in their order.
+
+        Returns:
+            The counters of every host, where ``counters`` is among them; those are left out that cannot be read.
 
         Raises:
             LaunchError: a supervisor does not answer in time, or says that it could not.
         """
-        for answer in self._ask(arm, launch, self._arm(arm, launch).open_hosts, word):
-            if answer.text.startswith(FAILED):
-                rank, _, why = answer.text.removeprefix(f"{FAILED} {word} ").partition(" ")
+        counters: dict[str, HostCounters] = {}
+        for answer in self._ask(arm, launch, words):
+            if answer.text.startswith(COUNTERS):
+                with contextlib.suppress(ValidationError):
+                    counters.setdefault(answer.host.host, HostCounters.model_validate_json(answer.text.removeprefix(COUNTERS)))
+            elif answer.text.startswith(FAILED) and not answer.text.startswith(f"{FAILED} {COUNTERS}"):
+                rank, _, why = answer.text.removeprefix(f"{FAILED} ").partition(" ")[2].partition(" ")
                 raise LaunchError(f"rank {rank} on {answer.host.host}: {why}")
-
-    def counters(self, arm: str, launch: int) -> dict[str, HostCounters]:
-        """The counters of every host of an arm, by host; those are left out that cannot be read.
-
-        Raises:
-            LaunchError: a supervisor does not answer in time.
-        """
-        one_each = {host.host: host for host in reversed(self._arm(arm, launch).open_hosts)}
-        found = {}
-        for answer in self._ask(arm, launch, list(one_each.values()), COUNTERS):
-            with contextlib.suppress(ValidationError):  # it could not read them
-                found[answer.host.host] = HostCounters.model_validate_json(answer.text.removeprefix(COUNTERS))
-        return found
+        return counters
 
     def gone(self, arm: str, launch: int) -> dict[int, float]:
         """Return the ended ranks of an arm in the order they ended, and when (``SupervisedRank.gone_at_s``). Does not wait."""
@@ -203,31 +198,32 @@ class SupervisorServer:
             known.hosts[connection.fileno()] = HostConnection(host=host, connection=connection, ranks=[one])
             known.listening.register(connection, select.EPOLLIN)
 
-    def _ask(self, arm: str, launch: int, hosts: Sequence[HostConnection], word: str) -> list[Answer]:
-        """Send a word to these hosts and wait for the answers of those that do not go meanwhile.
+    def _ask(self, arm: str, launch: int, words: Sequence[str]) -> list[Answer]:
+        """Send words to all hosts of an arm and wait for the answers of those that do not go meanwhile.
 
         Raises:
             LaunchError: one does not answer in time.
         """
         known, deadline = self._arm(arm, launch), time.monotonic() + ACKNOWLEDGE_TIMEOUT_S
+        hosts, said = known.open_hosts, b"".join(map(pack, words))
         for host in hosts:
             with contextlib.suppress(OSError):  # it has closed: the answer that is waited for tells
-                host.connection.send(pack(word), socket.MSG_DONTWAIT)
-        answers, silent, spoke = [], set(hosts), list(hosts)
-        while silent:
-            for host in silent.intersection(spoke):
-                text = _take_answer(host, word)
-                if text is not None:
+                host.connection.send(said, socket.MSG_DONTWAIT)
+        answers: list[Answer] = []
+        spoke, missing = hosts, {host: list(words) for host in hosts}
+        while missing:
+            for host in spoke:
+                left = missing.get(host, [])
+                while left and (text := _take_answer(host, left[0])) is not None:
                     answers.append(Answer(host=host, text=text))
-                if text is not None or host.is_closed:
-                    silent.remove(host)
+                    del left[0]
+                if host in missing and (not left or host.is_closed):
+                    del missing[host]
             left_s = deadline - time.monotonic()
-            if silent and left_s < 0:
-                late = min(silent, key=lambda host: host.ranks[0].rank)
-                raise LaunchError(
-                    f"rank {late.ranks[0].rank} on {late.host} was not told to {word}: its supervisor does not answer"
-                )
-            spoke = _hear_all(known, timeout_s=left_s) if silent else []
+            if missing and left_s < 0:
+                rank, name, word = min((host.ranks[0].rank, host.host, left[0]) for host, left in missing.items())
+                raise LaunchError(f"rank {rank} on {name} was not told to {word}: its supervisor does not answer")
+            spoke = _hear_all(known, timeout_s=left_s) if missing else []
         return answers
 
 

@@ -149,7 +149,7 @@ class ParityReport(Message):
     started: Sketches
     """Parameters and buffers after ``prepare``, which must be rank 0's; of any dtype, as far as they can be sketched."""
     wanted: Sketches
-    """Parameters and buffers of this rank before ``prepare``; only rank 0's are used."""
+    """Parameters and buffers before ``prepare``; rank 0's alone."""
     local: Sketches
     """Gradients of the bare model on this rank's first batch, at the weights ``prepare`` left."""
     synced: Sketches

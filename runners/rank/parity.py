@@ -84,7 +84,7 @@ def _take_steps(trainer: Trainer, *, steps: int) -> ParityReport:
     state = _whole_optimizer_state(trainer)
     return ParityReport(
         started=started,
-        wanted=wanted,
+        wanted=wanted if trainer.world.rank == 0 else {},
         local=alone.gradients,
         synced=synced,
         ended=sketch_states({name: ended[name] for name, _ in model.named_parameters() if name in ended})[0],

@@ -20,7 +20,7 @@ from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
 from measurement.probes.fingerprint import usable_cores
 from measurement.world import World
 from runners.probe.ringside_probe.machine.library_threads import own_threads
-from runners.probe.ringside_probe.rank_supervisor import state
+from runners.probe.ringside_probe.supervision.rank_supervisor import state
 
 BINDING_LAUNCHERS = ("mpirun", "mpiexec", "orte", "prte")
 """Beginnings of the names of processes that bind the ranks they start to cores, and are not bound themselves."""

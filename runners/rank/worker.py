@@ -28,10 +28,11 @@ from measurement.registry import search_beside
 from measurement.world import World
 from runners.launchers import make_launcher
 from runners.launchers.rank_variables import read_world
-from runners.probe.ringside_probe import rank_supervisor
+from runners.probe.ringside_probe.supervision import rank_supervisor
 from runners.processes import remote_results
 from runners.processes.process_exit import leave
 from runners.processes.run_processes import RUN_ID
+from runners.processes.sealed_messages import RankMessages
 from runners.protocol.lost_peers import CAUSE_FIRST_S, mentions_lost_peer
 from runners.protocol.messages import (
     COMMANDS,
@@ -54,7 +55,6 @@ from runners.protocol.messages import (
     job_key,
     reply_key,
 )
-from runners.protocol.sealed_messages import RankMessages
 from runners.rank.remote_error import RemoteError
 from runners.rank.resources import take_resources
 
@@ -130,7 +130,7 @@ class RankServer:
 
     messages: RankMessages
     store_address: str
-    """Of the store at which process groups meet."""
+    """Where the ``TCPStore`` listens at which process groups meet."""
     arm: str
     launch: int
     world: World

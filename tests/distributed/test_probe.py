@@ -39,7 +39,7 @@ def run_through(folder, argv):
             found["blocks"].append(arm.block(STEPS, warmup=WARMUP, block=number))
             arm.stop()
             arm.go_on()
-        found["counters"] = arm.supervisors.counters(arm.arm, 0)
+        found["counters"] = arm.supervisors.tell(arm.arm, 0, "counters")
         found["finished"] = arm.finish()
         found["exit_code"], found["log"] = arm.exit_code, arm.log
     return found

@@ -17,7 +17,7 @@ from runners.driver.arm_processes import LAUNCHER_LOG, ArmProcesses
 from runners.driver.diagnosis import Diagnosis
 from runners.hosts.placement import Placement
 from runners.launchers import HERE, HostCommand, HostSlots
-from runners.probe.ringside_probe.rank_supervisor import GONE, greet
+from runners.probe.ringside_probe.supervision.rank_supervisor import GONE, greet
 from runners.processes.remote_results import log_name
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import CheckReport, GateReply

@@ -80,7 +80,7 @@ def test_a_supervisor_reads_the_counters_of_its_host(supervisors):  # noqa: F811
         supervised(supervisors, "; import time; time.sleep(600)"),
         supervised(supervisors, "; import time; time.sleep(600)", rank=1),
     ):
-        (before,) = supervisors.counters("arm", 0).values()
+        (before,) = supervisors.tell("arm", 0, "counters").values()
         busy = time.process_time() + 0.5
         while time.process_time() < busy:
             pass
@@ -90,7 +90,7 @@ def test_a_supervisor_reads_the_counters_of_its_host(supervisors):  # noqa: F811
                 near.sendall(bytes(1 << 16))
                 far.recv(1 << 16, socket.MSG_WAITALL)
             far.close()
-        use = supervisors.counters("arm", 0)[socket.gethostname()].since(before)
+        use = supervisors.tell("arm", 0, "counters")[socket.gethostname()].since(before)
     assert sum(use.core_busy_s) >= 0.4
     assert len(use.core_busy_s) == psutil.cpu_count()
     assert use.network["lo"].sent_bytes >= 1 << 20

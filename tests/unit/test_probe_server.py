@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from runners.probe.ringside_probe.channel import Channel
-from runners.probe.ringside_probe.rank_supervisor import greet
+from runners.probe.ringside_probe.supervision.rank_supervisor import greet
 from runners.processes import greeting_server
 from runners.protocol.messages import command_key, reply_key
 from runners.scripts.probe_server import ProbeServer

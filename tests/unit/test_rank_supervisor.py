@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -20,8 +21,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runners.probe.ringside_probe import host_relay, rank_supervisor
-from runners.probe.ringside_probe.rank_supervisor import ProcessTree, children_from_all_processes, children_from_tasks
+from runners.probe.ringside_probe.supervision import host_relay, rank_supervisor
+from runners.probe.ringside_probe.supervision.rank_supervisor import ProcessTree, children_from_all_processes, children_from_tasks
 from runners.processes.supervisor_server import SupervisorServer
 from tests.conftest import REPOSITORY, started_processes, wait_until
 
@@ -73,8 +74,8 @@ KEY_FILE = Path(tempfile.mkdtemp()) / "key"
 @pytest.fixture
 def supervisors():
     KEY_FILE.parent.mkdir(exist_ok=True)
-    KEY_FILE.write_text("k")
-    served = SupervisorServer(address="127.0.0.1", key="k")
+    KEY_FILE.write_text(key := secrets.token_hex(8))  # of each test its own, as of each comparison: supervisors meet by it
+    served = SupervisorServer(address="127.0.0.1", key=key)
     yield served
     served.close()
     shutil.rmtree(KEY_FILE.parent)
@@ -83,8 +84,9 @@ def supervisors():
 @contextmanager
 def supervised(supervisors, program, *, rank=0):
     """A process that starts its supervisor as a rank does, and then runs a program."""
-    begin = f"from runners.probe.ringside_probe.rank_supervisor import start; way = start(*{[supervisors.address, str(KEY_FILE)]}"
-    with subprocess.Popen([sys.executable, "-c", f"{begin}, 'arm', 0, {rank}){program}"], cwd=REPOSITORY) as process:
+    begin = "from runners.probe.ringside_probe.supervision.rank_supervisor import start"
+    starts = f"way = start({supervisors.address!r}, {str(KEY_FILE)!r}, 'arm', 0, {rank}){program}"
+    with subprocess.Popen([sys.executable, "-c", f"{begin}; {starts}"], cwd=REPOSITORY) as process:
         try:
             wait_until(lambda: rank in supervisors.of("arm", 0))
             yield process
@@ -188,7 +190,7 @@ import errno, os, socket
 def pidfd_open(*_):
     raise OSError(errno.ENOSYS, "Function not implemented")
 os.pidfd_open = pidfd_open
-from runners.probe.ringside_probe import host_relay
+from runners.probe.ringside_probe.supervision import host_relay
 way, _ = socket.socketpair()
 host_relay.watch({address!r}, {key_file!r}, "arm", "0", "0", "vm", str(os.getppid()), str(way.detach()))
 """
@@ -217,13 +219,13 @@ def supervisor_of(process):
     return found
 
 
-ANSWERS = """
-from runners.protocol.sealed_messages import RankMessages
-messages = RankMessages(way, key="k")
-messages.set(f"reply/{rank}", str(int(messages.get("job")) + rank))
-messages.set(f"twice/{rank}", "x" * 5_000_000)
+ANSWERS = f"""
+from runners.processes.sealed_messages import RankMessages
+messages = RankMessages(way, key=open({str(KEY_FILE)!r}).read())
+messages.set("reply/" + str(rank), str(int(messages.get("job")) + rank))
+messages.set("twice/" + str(rank), "x" * 5_000_000)
 messages.get("more")
-messages.set(f"more/{rank}", str(rank))
+messages.set("more/" + str(rank), str(rank))
 """
 
 
@@ -264,7 +266,7 @@ def test_others_go_on_when_the_first_rank_of_a_host_has_ended(supervisors):
         supervisors.tell("arm", 0, "stop")
         assert rank_supervisor.state(second.pid) == "T"
         supervisors.tell("arm", 0, "continue")
-        assert supervisors.counters("arm", 0)
+        assert supervisors.tell("arm", 0, "stop", "counters")
         second.kill()
         second.wait(20)
         wait_until(lambda: list(supervisors.gone("arm", 0)) == [0, 1])
@@ -327,10 +329,12 @@ def test_a_follower_that_does_not_answer_is_named(monkeypatch):
         follower.sendall(f"joined {rank} 7 1.5\n".encode())
         assert driver.recv(64) == f"joined {rank} 7 1.5\n".encode()
     driver.sendall(b"stop\n")
+    assert followers[0].recv(16) == b"stop\n"
     followers[0].sendall(b"stop\n")
     assert driver.recv(256) == b"failed stop 2 its supervisor does not answer\n"
     followers[1].sendall(b"stop\n")  # late, and no answer to the next word
     driver.sendall(b"continue\n")
+    assert followers[0].recv(16) == b"continue\n"
     for follower in followers:
         follower.sendall(b"continue\n")
     assert driver.recv(256) == b"continue\n"

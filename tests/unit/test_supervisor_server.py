@@ -9,12 +9,12 @@ from datetime import timedelta
 import pytest
 
 from measurement.errors import LaunchError
-from runners.probe.ringside_probe.frames import say
-from runners.probe.ringside_probe.rank_supervisor import greet, prove, receive_line
+from runners.probe.ringside_probe.supervision.frames import say
+from runners.probe.ringside_probe.supervision.rank_supervisor import greet, prove, receive_line
 from runners.processes import greeting_server, supervisor_server
 from runners.processes.greeting_server import MOST_GREETINGS
+from runners.processes.sealed_messages import RankMessages, seal
 from runners.processes.supervisor_server import SupervisorServer
-from runners.protocol.sealed_messages import RankMessages, seal
 from tests.conftest import wait_until
 
 KEY = "the comparison's"
@@ -148,7 +148,7 @@ def test_a_host_that_does_not_answer_is_named(supervisors, monkeypatch):
 def test_counters_that_a_supervisor_cannot_read_are_left_out(supervisors, said):
     connection = connect(supervisors, 0)
     connection.sendall(f"{said}\n".encode())
-    assert supervisors.counters("arm", 0) == {}
+    assert supervisors.tell("arm", 0, "counters") == {}
     connection.sendall(b"stop\n")
     supervisors.tell("arm", 0, "stop")
     connection.close()

@@ -11,7 +11,7 @@ import select
 import socket
 from typing import Any, Sequence
 
-from .rank_supervisor import prove
+from .supervision.rank_supervisor import prove
 
 
 def sealed(key: str, kind: str, rank: Sequence[str], number: int, text: str) -> bytes:

@@ -11,7 +11,7 @@ import sys
 from collections import deque
 from typing import Any
 
-from . import blocks, compiling, endings, rank_supervisor
+from . import blocks, compiling, endings
 from .channel import Channel
 from .compiling import uncompiled
 from .place import Place, find_place
@@ -20,6 +20,7 @@ from .reading.first_steps import FirstSteps
 from .recorder import Recorder
 from .reporting import flat, say
 from .settings import RANK_VARIABLE, Settings
+from .supervision import rank_supervisor
 
 
 class Rank:

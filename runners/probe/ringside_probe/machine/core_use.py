@@ -14,8 +14,8 @@ import threading
 import time
 from typing import Any, Callable, Dict, Iterator, Sequence, Tuple
 
-from ..rank_supervisor import children_from_tasks, stat
-from ..rank_supervisor import read as read_file
+from ..supervision.rank_supervisor import children_from_tasks, stat
+from ..supervision.rank_supervisor import read as read_file
 from .library_threads import is_library, own_threads, thread_name
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")

