@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -273,19 +273,17 @@ def test_others_go_on_when_the_first_rank_of_a_host_has_ended(supervisors):
         assert math.inf not in supervisors.gone("arm", 0).values()
 
 
-def test_the_end_of_another_rank_is_told_with_its_time_or_without(supervisors):
-    with ExitStack() as stack:
-        ranks = [stack.enter_context(supervised(supervisors, SLEEPS, rank=rank)) for rank in range(3)]
+@pytest.mark.parametrize("goes", ["rank", "supervisor"])
+def test_the_end_of_another_rank_is_told_with_its_time(supervisors, goes):
+    """Where its supervisor ended, too: the first to go was told last."""
+    with supervised(supervisors, SLEEPS) as first, supervised(supervisors, SLEEPS, rank=1) as other:
         before = time.time()
-        ranks[1].kill()
-        ranks[1].wait(20)
+        other.kill() if goes == "rank" else supervisor_of(other).kill()
+        assert other.wait(20) == -signal.SIGKILL
         wait_until(lambda: 1 in supervisors.gone("arm", 0))
         assert before <= supervisors.gone("arm", 0)[1] <= time.time()
-        supervisor_of(ranks[2]).kill()
-        assert ranks[2].wait(20) == -signal.SIGKILL
-        wait_until(lambda: supervisors.gone("arm", 0).get(2) == math.inf)
         supervisors.tell("arm", 0, "stop")
-        assert rank_supervisor.state(ranks[0].pid) == "T"
+        assert rank_supervisor.state(first.pid) == "T"
 
 
 def test_a_hosts_ranks_do_not_outlive_the_first_ones_supervisor(supervisors):

@@ -13,7 +13,7 @@ From the driver, and from the first to the others:
 To the driver:
 
 - ``joined RANK PID CLOCK``: there is another rank; the first one's own is in its greeting
-- ``gone RANK CLOCK``: a rank has ended, by this host's clock; ``inf`` where its supervisor did not say when
+- ``gone RANK CLOCK``: a rank has ended, by this host's clock, or its supervisor has
 - answers to words, and ``say`` with the messages of ranks, those of one host together
 
 If a connection ends, whoever listens at it kills its rank and ends.
@@ -351,7 +351,7 @@ class Relay:
         self._awaited.discard(connection)
         if follower.rank is not None and not follower.is_gone:
             self._pass_held()
-            self._up.sendall(pack(f"{GONE} {follower.rank} {math.inf}"))
+            self._up.sendall(pack(f"{GONE} {follower.rank} {time.time()}"))
 
 
 def _give(connection: socket.socket, frame: bytes) -> None:
