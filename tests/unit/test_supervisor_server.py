@@ -3,6 +3,7 @@
 import math
 import socket
 import threading
+import time
 from contextlib import suppress
 from datetime import timedelta
 
@@ -195,6 +196,14 @@ def test_messages_reach_ranks_that_are_there_and_those_that_come(supervisors):
     assert found == {"0/arm/reply/0/1": '{"größe": 1}'.encode()}
     assert take(supervisors, "0/arm/reply/0/0", "0/arm/reply/0/1") == {"0/arm/reply/0/0": '{"größe": 0}'.encode()}
     assert take(supervisors, "0/arm/reply/0/0", s=0.1) == {}
+
+
+def test_who_does_not_wait_gets_what_has_come(supervisors):
+    """An error that a rank had told of was not seen, and its death was the cause."""
+    RankMessages(connect(supervisors, 0), key=KEY).set("0/arm/reply/0/0", "late")
+    time.sleep(0.2)
+    assert take(supervisors, "0/arm/reply/0/0", s=0) == {"0/arm/reply/0/0": b"late"}
+    assert take(supervisors, "0/arm/reply/0/0", s=0) == {}
 
 
 def test_a_message_may_be_large(supervisors):
