@@ -159,8 +159,9 @@ def check_import(wheel: Path) -> None:
     """
     try:
         run_quietly([sys.executable, "-c", "import horovod.torch"], "import of the installed Horovod")
-    except BuildError:
-        wheel.unlink()
+    except BuildError as error:
+        if not error.was_ended:
+            wheel.unlink()
         raise
 
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -36,13 +37,17 @@ LEFT_OUT_BY_GCC_13 = "-include cstdint -include string"
 """Horovod and its Gloo use both without including them. From GCC 13 on, other headers of its library no longer do it for them."""
 
 
+ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+"""How people and systems end a process, which says nothing of what it did."""
+
+
 class BuildError(Exception):
     """The build ran and failed."""
 
-    def __init__(self, message: str, *, retry: bool = False) -> None:
-        """Keep the message and whether trying again may help with nothing changed on the machine."""
+    def __init__(self, message: str, *, retry: bool = False, was_ended: bool = False) -> None:
+        """Keep the message, whether trying again may help with nothing changed here, and whether somebody ended what failed."""
         super().__init__(message)
-        self.retry = retry
+        self.retry, self.was_ended = retry, was_ended
 
 
 class PrerequisiteError(Exception):
@@ -254,4 +259,4 @@ def run_quietly(argv: Sequence[str], what: str) -> None:
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace", check=False)
     if done.returncode != 0:
         tail = textwrap.indent(log_tail(done.stderr), "  | ")
-        raise BuildError(f"{what} failed (exit {done.returncode})\n{tail}", retry=True)
+        raise BuildError(f"{what} failed (exit {done.returncode})\n{tail}", retry=True, was_ended=-done.returncode in ENDING)

@@ -46,6 +46,9 @@ PROBE_FOLDER = Path(__file__).resolve().parents[1] / "probe"
 PYTHONPATH = "PYTHONPATH"
 MASTER_PORT = "MASTER_PORT"
 MEETING = ("MASTER_ADDR", MASTER_PORT)
+SLURM_OVERLAP, SLURM_EXPORT_ENV = "SLURM_OVERLAP", "SLURM_EXPORT_ENV"
+FOR_LAUNCHERS = (*ALLOW_ROOT, SLURM_OVERLAP, SLURM_EXPORT_ENV)
+"""What a start adds to the environment for launchers alone. All else is for ranks, on other hosts, too."""
 BESIDE_PYTHON = (TORCHRUN, HOROVODRUN, PYTHON)
 """Programs that an environment must have itself: another environment's would run the script there."""
 FOLDER_FLAGS = ("wdir", "wd", "D", "chdir")
@@ -106,8 +109,7 @@ class ScriptSetup(LaunchedArm):
         lines = on_hosts(line, [entry.host for entry in placement.hosts]) if several else [(HERE, line)]
         port = free_port_on_first(placement) if several else free_port()
         own |= {MASTER_PORT: str(port)} if MASTER_PORT in self.inherited or self.needs_port else {}
-        handed_on = (PYTHONPATH, PROBE, PADDING, *KEEP_FREED_MEMORY, *([MASTER_PORT] if self.needs_port else []))
-        carried = {name: own[name] for name in handed_on if name in own} | {RUN_ID: start.run_id}
+        carried = {name: value for name, value in own.items() if name not in FOR_LAUNCHERS} | {RUN_ID: start.run_id}
         return tuple(
             HostCommand(
                 host=host,
@@ -127,13 +129,13 @@ class ScriptSetup(LaunchedArm):
         users_path = chosen.get(PYTHONPATH, self.inherited.get(PYTHONPATH, ""))
         path = os.pathsep.join([str(PROBE_FOLDER), *([users_path] if users_path else [])])
         root = dict.fromkeys(ALLOW_ROOT, "1") if os.geteuid() == 0 else {}
-        steps = {"SLURM_OVERLAP": "1"} if slurm_job(os.environ) else {}  # arms share the job's cores
+        steps = {SLURM_OVERLAP: "1"} if slurm_job(os.environ) else {}  # arms share the job's cores
         probe = {PYTHONPATH: path, PROBE: encode(self._told(start))}
         padding = {PADDING: "x" * start.padding_bytes} if start.padding_bytes else {}
         interface = interface_environment(self.plan.network_interface)
         waits = {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(WHILE_STOPPED_S)} | NCCL_WHILE_STOPPED
-        usual = waits | freed | threads | interface | root | steps | self._mounts(start)
-        return usual | chosen | self._exported(freed | padding) | probe | padding
+        found = waits | freed | threads | interface | root | steps | self._mounts(start) | chosen | probe | padding
+        return found | self._exported(found)
 
     def _told(self, start: ScriptStart) -> Settings:
         """What the probe is told."""
@@ -154,10 +156,11 @@ class ScriptSetup(LaunchedArm):
             **start.state,
         )
 
-    def _exported(self, more: Mapping[str, str]) -> dict[str, str]:
+    def _exported(self, found: Mapping[str, str]) -> dict[str, str]:
         """An srun without ``--export`` follows this variable."""
-        given = self.inherited.get("SLURM_EXPORT_ENV", "ALL")
-        return {} if "ALL" in given else {"SLURM_EXPORT_ENV": ",".join([given, PYTHONPATH, PROBE, RUN_ID, *more])}
+        given = self.inherited.get(SLURM_EXPORT_ENV, "ALL")
+        names = [given, RUN_ID, *(name for name in found if name not in FOR_LAUNCHERS)]
+        return {} if "ALL" in given else {SLURM_EXPORT_ENV: ",".join(names)}
 
     def _mounts(self, start: ScriptStart) -> dict[str, str]:
         """An image sees the home folder, /tmp and the current folder; the probe may lie elsewhere."""

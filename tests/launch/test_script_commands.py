@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -13,13 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from measurement.errors import HostfileError, PlanError
-from runners.hosts.placement import with_hosts
+from runners.hosts.placement import Placement, with_hosts
+from runners.launchers import HERE, HostSlots
 from runners.launchers.carried_variables import carrying, on_hosts, seeded
 from runners.launchers.command_lines import VALUES, blocking_flag, ranks_of, read_command
 from runners.planning.plan_reading import read_plan
 from runners.scripts.arrival import SeenPython, first_traceback, hint_of, look_at, why_others, why_silent
 from runners.scripts.probe_server import ScriptRank
-from runners.scripts.script_setup import PROBE_FOLDER, resolve_scripts
+from runners.scripts.script_setup import FOR_LAUNCHERS, PROBE_FOLDER, ScriptStart, resolve_scripts
 from tests.conftest import BIN, needs_horovod, ringside_here
 
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -315,6 +318,25 @@ def test_ranks_whose_launcher_gives_no_port_get_one_of_their_arms_own(tmp_path, 
     }
     monkeypatch.setenv("MASTER_PORT", "29500")
     assert not any(setup.needs_port for setup in resolve_scripts(plan).values()), "it is given anew all the same"
+
+
+def test_all_that_a_start_adds_reaches_ranks_on_other_hosts(tmp_path, monkeypatch):
+    """Those of mpirun had neither a plan's variables and threads, nor the timeouts of a rank that is stopped."""
+    (tmp_path / "t.py").touch()
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    monkeypatch.setenv("SLURM_EXPORT_ENV", "NONE")
+    plan = plan_of(tmp_path, a={"command": "mpirun -np 2 python t.py", "environment": {"COLOUR": "blue"}})
+    plan = plan.model_copy(update={"threads": 2})
+    (setup,) = (one for name, one in resolve_scripts(plan).items() if name == "a")
+    endpoint = SimpleNamespace(store_address="h:1", supervisors=SimpleNamespace(address="h:2"), key_file="k")
+    place = Placement(hosts=(HostSlots(host=HERE, slots=2),), cores={HERE: 2}, here=frozenset({HERE}))
+    start = ScriptStart(launch=0, start=0, run_id="r", endpoint=endpoint, placement=place, state={}, padding_bytes=9)
+    (command,) = setup.commands(start)
+    names = {name for before, name in itertools.pairwise(command.argv) if before == "-x"}
+    assert names >= {"COLOUR", "OMP_NUM_THREADS", "HOROVOD_GLOO_TIMEOUT_SECONDS", "PYTHONPATH", "RINGSIDE_PROBE", "RINGSIDE_RUN"}
+    assert not names & set(FOR_LAUNCHERS)
+    assert names == {*command.environment, "RINGSIDE_RUN"} - set(FOR_LAUNCHERS)
+    assert set(command.environment["SLURM_EXPORT_ENV"].split(",")) >= {"COLOUR", "OMP_NUM_THREADS", "RINGSIDE_RUN"}
 
 
 def test_the_probes_folder_holds_the_probe_alone():

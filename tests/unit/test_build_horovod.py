@@ -223,6 +223,21 @@ def test_a_wheel_without_the_extension_does_not_reach_the_cache(tmp_path: Path) 
     assert wheel.keep_wheel(built, kept) == kept / name == cache.cached_wheel(kept)
 
 
+@pytest.mark.parametrize(("ends", "is_kept"), [("kill -TERM $$", True), ("kill -SEGV $$", False), ("exit 1", False)])
+def test_a_wheel_that_cannot_be_imported_leaves_the_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ends: str, is_kept: bool
+) -> None:
+    """One whose trial was ended by whoever ended the set-up left it, too, and was compiled anew."""
+    python, built = tmp_path / "python", tmp_path / "a.whl"
+    python.write_text(f"#!/bin/sh\n{ends}\n")
+    python.chmod(0o755)
+    built.touch()
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(wheel.BuildError, match="import of the installed Horovod failed"):
+        build_horovod.check_import(built)
+    assert built.exists() == is_kept
+
+
 def test_the_build_ignores_the_callers_horovod_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOROVOD_WITHOUT_GLOO", "1")
     environment = wheel.build_environment("cpu", tmp_path, targets=(), progress=progress.BuildProgress("Horovod"))
