@@ -125,6 +125,7 @@ CAUSES = {
         baseline=HOROVOD,
         planted={"options": {"compression": "fp16"}},
         workload=SMALL | {"workload": f"{MODELS}:WideDigits"},
+        measurement=OF_LONG_STEPS,
         named="compression",
     ),
     "zeros": Cause(
@@ -161,6 +162,8 @@ def run(name: str, number: int, output: Path) -> bool:
     result = next(entry for entry in found["results"] if entry["role"] == "candidate")
     differences = {term: one["value"] for term, one in result["term_differences_s"].items()}
     sign = -1 if result["verdict"] == "faster" else 1
+    if not differences:
+        sys.exit(f"{folder.name}: {result['verdict']}, see {folder / 'report.md'}")
     first = result["because"]["term"] if result["because"] else max(differences, key=lambda term: sign * differences[term])
     arm = next(arm for arm in found["arms"] if arm["name"] == "planted")
     straggler = (arm["by_rank"].get("straggler") or {}).get("rank")

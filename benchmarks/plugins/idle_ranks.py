@@ -158,12 +158,15 @@ class StandInHost:
         received = self.connection.recv(1 << 18)
         if not received:
             os._exit(0)
+        answers = b""
         for line, message in self._frames.add(received):
             if line.startswith(f"{SAY} "):
                 for place, sealed in messages_in(line, message):
                     self._reply(place, sealed)
             else:
-                self.connection.sendall(pack(self._counters() if line == rank_supervisor.COUNTERS else line))
+                answers += pack(self._counters() if line == rank_supervisor.COUNTERS else line)
+        if answers:
+            self.connection.sendall(answers)
 
     def _reply(self, place: str, message: bytes) -> None:
         """Send the replies of all ranks, together."""

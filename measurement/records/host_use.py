@@ -31,9 +31,14 @@ class Traffic(_Counted):
     sent_packets: int
     received_packets: int
 
+    @property
+    def packets(self) -> int:
+        """Sent and received."""
+        return self.sent_packets + self.received_packets
+
     def since(self, before: Traffic) -> Traffic:
         """What passed after an earlier reading."""
-        return Traffic.model_construct(
+        return Traffic(
             sent_bytes=self.sent_bytes - before.sent_bytes,
             received_bytes=self.received_bytes - before.received_bytes,
             sent_packets=self.sent_packets - before.sent_packets,
@@ -116,13 +121,14 @@ class HostCounters(_Counted):
 
     def since(self, before: HostCounters) -> HostUse:
         """What happened after an earlier reading of the same host. Cores and interfaces that were not there then are left out."""
-        passed = {name: now.since(before.network[name]) for name, now in self.network.items() if name in before.network}
-        return HostUse.model_construct(  # of what was read and checked; a thousand ranks have a hundred hosts
+        known = {name: before.network[name] for name in self.network if name in before.network}
+        passed = {name: self.network[name].since(then) for name, then in known.items() if self.network[name].packets > then.packets}
+        return HostUse(
             wall_s=self.at_s - before.at_s,
-            core_busy_s=[round(now - then, 3) for now, then in zip(self.core_busy_s, before.core_busy_s, strict=False)],
+            core_busy_s=[now - then for now, then in zip(self.core_busy_s, before.core_busy_s, strict=False)],
             memory_used_bytes=self.memory_used_bytes,
             memory_bytes=self.memory_bytes,
-            network={name: traffic for name, traffic in passed.items() if traffic.sent_packets or traffic.received_packets},
+            network=passed,
             energy_j={
                 name: (now - before.energy_uj[name][0]) % limit / 1e6
                 for name, (now, limit) in self.energy_uj.items()

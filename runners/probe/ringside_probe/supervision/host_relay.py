@@ -179,7 +179,9 @@ class Relay:
         self._words: deque[str] = deque()
         """From the driver, not done yet."""
         self._word: str | None = None
-        """That the driver waits for the answer of."""
+        """That is being done."""
+        self._answers = b""
+        """To the words before it, not sent yet."""
         self._awaited: set[socket.socket] = set()
         self._failure = ""
         self._late = math.inf
@@ -247,9 +249,12 @@ class Relay:
         while self._words and self._word is None:
             word = self._words.popleft()
             if word == COUNTERS:
-                self._up.sendall(pack(read_counters(self._rank)))
+                self._answers += pack(read_counters(self._rank))
             else:
                 self._do(word)
+        if self._answers and self._word is None:  # together, so that the driver is woken once
+            self._up.sendall(self._answers)
+            self._answers = b""
 
     def _give_rank(self, frame: bytes) -> None:
         if not self._is_gone:
@@ -267,9 +272,9 @@ class Relay:
         self._answer()
 
     def _answer(self) -> None:
-        """Answer the driver's word, if nobody is awaited."""
+        """Have an answer to the driver's word, if nobody is awaited."""
         if self._word is not None and not self._awaited:
-            self._up.sendall(pack(self._failure or self._word))
+            self._answers += pack(self._failure or self._word)
             self._word, self._late = None, math.inf
 
     def _hear_rank(self) -> None:
