@@ -35,6 +35,13 @@ def crowded_warning(ranks: int, cores: int | None) -> str | None:
     )
 
 
+def shared_gpus_warning(ranks: int, gpus: int) -> str | None:
+    """A sentence where ranks that compute on GPUs have one together; ``gpus``: 0 where their number is not known."""
+    if not gpus or ranks <= gpus:
+        return None
+    return f"{ranks} ranks have {gpus} GPU{'' if gpus == 1 else 's'}: some compute on the same one, in turns, and NCCL refuses that"
+
+
 def git_state(folder: Path) -> dict[str, Any]:
     """Commit and whether it was changed since, of the checkout ``folder`` lies in; empty outside one."""
     commit = output_of(["git", "-C", str(folder), "rev-parse", "HEAD"])
@@ -72,6 +79,18 @@ def gpu_names() -> list[str]:
     if torch is None or not torch.cuda.is_available():
         return []
     return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+
+
+def cards() -> list[str]:
+    """The GPUs of this machine by the driver's own library, which needs no torch; none where it cannot tell."""
+    library = nvml()
+    if library is None:
+        return []
+    try:
+        handles = map(library.nvmlDeviceGetHandleByIndex, range(library.nvmlDeviceGetCount()))
+        return [str(library.nvmlDeviceGetName(handle)) for handle in handles]
+    except library.NVMLError:
+        return []
 
 
 def driver_version() -> str | None:

@@ -22,7 +22,7 @@ from measurement.conditions.sources import digests, sources_of_all
 from measurement.environment import steering_environment
 from measurement.errors import PlanError
 from measurement.plans.plan import Plan
-from measurement.probes.fingerprint import crowded_warning, usable_cores
+from measurement.probes.fingerprint import crowded_warning, gpu_names, shared_gpus_warning, usable_cores
 from measurement.records.record import LaunchRecord, LengthChoice
 from measurement.records.results import ResultsFolder
 from reports import conclude, make_reports, write_reports
@@ -45,6 +45,7 @@ from runners.driver.progress import LaunchProgress
 from runners.driver.rehearsal import Memory, rehearse, require_something_to_measure, trace_arms
 from runners.driver.rounds import RoundLimit
 from runners.hosts.batch_jobs import job_id
+from runners.hosts.host_facts import CARDS
 from runners.hosts.preflight import inspect
 from runners.hosts.ssh_probe import probe_hosts
 from runners.lab.links import require_lab, shaped_links
@@ -299,11 +300,13 @@ class ComparisonRun:
             trace_arms(self.plan, self.workload, **where, progress=self.progress, refused=self._refused)
 
     def _crowded(self) -> list[str]:
-        """Say on which hosts ranks share cores, unless they compute on GPUs."""
-        if computes_on_gpu(self.plan.device) or any(facts.get("gpus") for facts in self.inspection.facts.values()):
-            return []
-        placement = self.inspection.placement
-        warnings = {entry.host: crowded_warning(entry.slots, placement.cores.get(entry.host)) for entry in placement.hosts}
+        """Say on which hosts ranks share cores, or GPUs where they compute on these."""
+        facts, placement = self.inspection.facts, self.inspection.placement
+        gpus = {host: len(found.get(CARDS, [])) for host, found in facts.items()} or {HERE: len(gpu_names())}
+        if self.plan.device != "cpu" and (any(gpus.values()) or computes_on_gpu(self.plan.device)):
+            warnings = {entry.host: shared_gpus_warning(entry.slots, gpus.get(entry.host, 0)) for entry in placement.hosts}
+        else:
+            warnings = {entry.host: crowded_warning(entry.slots, placement.cores.get(entry.host)) for entry in placement.hosts}
         return [warning if host == HERE else f"host '{host}': {warning}" for host, warning in warnings.items() if warning]
 
     def _numbers(self, done: set[int]) -> Iterator[int]:

@@ -18,12 +18,13 @@ import psutil
 
 from measurement.addresses import free_port, split_port
 from measurement.conditions.conditions import fingerprint
+from measurement.probes.fingerprint import cards
 from measurement.probes.installed_mpi import installed_mpi
 from runners.hosts.names import look
 from runners.processes.answers import give
 
 FREE_PORT = "--free-port"
-NAMES = "names"
+NAMES, CARDS = "names", "cards"
 CONNECT_TIMEOUT_S = 5.0
 
 
@@ -38,12 +39,13 @@ def main(driver: str, *hosts: str) -> None:
 
 
 def facts(driver: str, hosts: Sequence[str]) -> dict[str, Any]:
-    """The fingerprint, why the driver's address is not reached (``driver_error``), and what hosts' names mean here (``names``)."""
+    """The fingerprint, and: GPUs (``cards``), why the driver is not reached (``driver_error``), what hosts' names mean (``names``)."""
     return {
         **fingerprint(),
         "mpirun": str(mpi) if (mpi := installed_mpi("mpirun")) else None,
         "interfaces": sorted(psutil.net_if_addrs()),
         "driver_error": reach(driver),
+        CARDS: cards(),
         NAMES: look(hosts),
     }
 

@@ -22,7 +22,7 @@ from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan import Plan
 from measurement.probes.fingerprint import core_count
 from runners.hosts.batch_jobs import unused_nodes
-from runners.hosts.host_facts import NAMES
+from runners.hosts.host_facts import CARDS, NAMES
 from runners.hosts.names import doubts, hidden, lost, twice
 from runners.hosts.placement import Placement, planned_hosts, spare_hosts
 from runners.hosts.ssh_probe import HostStatus, is_here, probe_hosts, require_reachable
@@ -193,7 +193,16 @@ def host_differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[list[str],
         for host, found in facts.items()
         if abs(found.get(CLOCK_FIELD, 0.0)) - found.get("clock_error_s", 0.0) > CLOCK_TOLERANCE_S
     ]
-    return unlike, worth_knowing + clocks
+    return unlike, [*worth_knowing, *_unlike_cards(facts), *clocks]
+
+
+def _unlike_cards(facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What is to be known of GPUs of several kinds: all ranks wait for those on the slowest."""
+    kinds = {host: sorted(set(found.get(CARDS, []))) for host, found in facts.items()}
+    if len({tuple(own) for own in kinds.values()}) < 2 and all(len(own) < 2 for own in kinds.values()):
+        return []
+    listed = ", ".join(f"'{host}' has {' and '.join(own) or 'none'}" for host, own in kinds.items())
+    return [f"GPUs are of several kinds, and all ranks wait for the slowest: {listed}"]
 
 
 def _unlike(facts: Mapping[str, Mapping[str, Any]], first: str, other: str, rule: str) -> list[str]:

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from measurement.probes.fingerprint import crowded_warning, usable_cores
+from measurement.probes.fingerprint import crowded_warning, shared_gpus_warning, usable_cores
 from measurement.records.record import BlockRecord, CoreUse, RankSteps, load_of
 from runners.probe.ringside_probe.machine import core_use
 from runners.processes.busy_machine import busy_warning
@@ -120,3 +120,8 @@ def test_ranks_that_share_cores_are_told_so():
     assert crowded_warning(4, None) is None
     assert crowded_warning(3, 2).startswith("3 ranks share 2 cores: each also waits for its turn on a core")
     assert crowded_warning(2, 1).startswith("2 ranks share 1 core: ")
+
+
+def test_ranks_that_share_gpus_are_told_so():
+    assert [shared_gpus_warning(ranks, gpus) for ranks, gpus in [(2, 2), (2, 4), (2, 0)]] == [None] * 3
+    assert shared_gpus_warning(2, 1) == "2 ranks have 1 GPU: some compute on the same one, in turns, and NCCL refuses that"

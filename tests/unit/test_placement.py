@@ -159,6 +159,22 @@ def test_hosts_that_differ_are_named():
     assert host_differences({"host1": FACTS}) == ([], [])
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (["A100"] * 4, ["A100"] * 2, None),
+        ([], [], None),
+        (["A100"], ["H100"], "'host1' has A100, 'host2' has H100"),
+        (["A100"], [], "'host1' has A100, 'host2' has none"),
+        (["A100", "T4"], ["A100", "T4"], "'host1' has A100 and T4, 'host2' has A100 and T4"),
+    ],
+)
+def test_gpus_of_several_kinds_are_told(first, second, said):
+    _, warnings = host_differences({"host1": FACTS | {"cards": first}, "host2": FACTS | {"cards": second}})
+    wanted = [f"GPUs are of several kinds, and all ranks wait for the slowest: {said}"]
+    assert warnings == (wanted if said else [])
+
+
 def test_the_driver_is_reached_by_its_interface_or_route(tmp_path):
     here, found = frozenset({HERE, "me"}), [HostStatus(host="me", status="ok", detail="", address="127.0.0.1")]
 
