@@ -39,7 +39,7 @@ def main(driver: str, *hosts: str) -> None:
 
 
 def facts(driver: str, hosts: Sequence[str]) -> dict[str, Any]:
-    """The fingerprint, and: GPUs (``cards``), why the driver is not reached (``driver_error``), what hosts' names mean (``names``)."""
+    """The fingerprint, and: GPUs (``cards``), why the driver is not reached (``driver_error``), what names mean (``names``)."""
     return {
         **fingerprint(),
         "mpirun": str(mpi) if (mpi := installed_mpi("mpirun")) else None,
