@@ -45,13 +45,14 @@ from measurement.probes.start_clock import StartClock
 from measurement.world import World
 from runners.rank.worker import RankServer
 
-class Store:
+class Messages:
     def get(self, key):
         raise OSError("sample 60 is damaged")
     def set(self, key, text):
         os._exit(9)
 
-RankServer(store=Store(), arm="ddp", launch=0, world=World(), kept_in=None, clock=StartClock()).serve()
+place = {"messages": Messages(), "store_address": "127.0.0.1:1", "arm": "ddp", "launch": 0}
+RankServer(**place, world=World(), kept_in=None, clock=StartClock()).serve()
 """
 """It is ended as soon as it has told of its error."""
 
