@@ -63,7 +63,7 @@ NO_PIDFD_S = 0.2
 FOLLOWER_S = STOP_TIMEOUT_S + 5
 """A follower that does not answer within this is told of, before the driver gives up on this supervisor."""
 LATEST = 2
-"""Messages that a rank may still need that comes when others have theirs: its job, and the command behind it."""
+"""Messages that a rank, or a host, may still need that comes when others have theirs: its job, and the command behind it."""
 
 
 def watch(driver: str, key_file: str, arm: str, launch: str, rank: str, host: str, pid: str, channel: str) -> None:
