@@ -23,7 +23,7 @@ from measurement.records.record import CoreUse, RankReport, RankSteps, ThreadTim
 from measurement.world import RENDEZVOUS
 from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
 from runners.probe.ringside_probe.supervision import rank_supervisor
-from runners.probe.ringside_probe.supervision.frames import SAY, Frames, messages_in, pack, together
+from runners.probe.ringside_probe.supervision.frames import AT_ONCE, SAY, Frames, messages_in, pack, together
 from runners.processes.sealed_messages import RankMessages, seal, unseal
 from runners.protocol import messages
 from runners.protocol.messages import COMMANDS, FinishCommand, command_key, reply_key
@@ -155,7 +155,7 @@ class StandInHost:
 
     def hear(self) -> None:
         """Do as the driver says. When it closes the connection, the process ends."""
-        received = self.connection.recv(1 << 18)
+        received = self.connection.recv(AT_ONCE)
         if not received:
             os._exit(0)
         answers = b""

@@ -20,7 +20,9 @@ from pathlib import Path
 
 import psutil
 
-RUN_ID = "RINGSIDE_RUN"
+from runners.probe.ringside_probe.supervision import host_relay
+
+RUN_ID = host_relay.RUN
 """The variable that every process of a run inherits."""
 
 

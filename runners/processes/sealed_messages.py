@@ -10,9 +10,8 @@ import hmac
 import socket
 
 from measurement.errors import LaunchError
-from runners.probe.ringside_probe.supervision.frames import SAY, Frames, messages_in, say
+from runners.probe.ringside_probe.supervision.frames import AT_ONCE, SAY, Frames, messages_in, say
 
-AT_ONCE = 1 << 18
 PROOF_BYTES = 32
 
 

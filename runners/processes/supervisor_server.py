@@ -19,14 +19,13 @@ from pydantic import ValidationError
 
 from measurement.errors import LaunchError
 from measurement.records.host_use import HostCounters
-from runners.probe.ringside_probe.supervision.frames import SAY, Frames, messages_in, pack, say
+from runners.probe.ringside_probe.supervision.frames import AT_ONCE, SAY, Frames, messages_in, pack, say
 from runners.probe.ringside_probe.supervision.host_relay import FOLLOWER_S, LATEST
 from runners.probe.ringside_probe.supervision.rank_supervisor import COUNTERS, FAILED, GONE, JOINED
 from runners.processes.greeting_server import GreetingServer
 from runners.processes.sealed_messages import seal, unseal
 
 ACKNOWLEDGE_TIMEOUT_S = FOLLOWER_S + 5
-AT_ONCE = 1 << 18
 
 
 @dataclass(kw_only=True)

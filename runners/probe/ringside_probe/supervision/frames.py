@@ -10,6 +10,8 @@ import math
 from typing import Iterator, Sequence
 
 SAY = "say"
+AT_ONCE = 1 << 18
+"""Bytes that are received at once, on every side."""
 LONGEST_MESSAGE = 1 << 30
 LONGEST_LINE = 1 << 20
 """Bytes: the counters of a host with many cores are one line."""

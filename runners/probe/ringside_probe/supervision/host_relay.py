@@ -35,7 +35,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Sequence
 
-from .frames import SAY, Frames, pack, together
+from .frames import AT_ONCE, SAY, Frames, pack, together
 from .rank_supervisor import (
     COUNTERS,
     FAILED,
@@ -57,7 +57,6 @@ RUN = "RINGSIDE_RUN"
 """Names the start of the arm, where the launcher hands it on: the ranks of a script that is started anew meet anew."""
 HOLD_S = 0.02
 """So long at most a message waits for those of the host's other ranks, so that the driver is woken once."""
-AT_ONCE = 1 << 18
 NO_PIDFD_S = 0.2
 """How often the rank is looked at where the kernel does not tell of its end."""
 FOLLOWER_S = STOP_TIMEOUT_S + 5
