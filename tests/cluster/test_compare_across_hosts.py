@@ -75,6 +75,7 @@ def test_launches_draw_their_hosts(nothing_left, tmp_path):
     assert [record.hosts for record in records if record.arm == "ddp"] == [["host1"], ["host2"]]
 
 
+@pytest.mark.costly
 def test_data_that_one_host_lacks_is_refused_before_anything_starts(nothing_left, tmp_path):
     write_data("mnist", tmp_path / "data")
     only_here = f"/dev/shm/{tmp_path.name}"  # which each host has for itself
@@ -212,6 +213,7 @@ def test_a_wrong_key_is_one_line(lab, tmp_path):
     )
 
 
+@pytest.mark.costly
 @pytest.mark.skipif("ssh" not in LOST, reason=NOT_DRAWN)
 def test_a_host_whose_sshd_is_killed_is_named(nothing_left, tmp_path):
     """With all that it serves: launchers there lose their line, ranks their launchers."""

@@ -84,6 +84,7 @@ def wait_for(job_id):
 ENDED = {"", "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL"}
 
 
+@pytest.mark.costly("alone in Slurm")
 @pytest.mark.parametrize(
     ("command", "expected"),
     drawn(
@@ -115,6 +116,7 @@ def test_horovod_over_mpi_without_pmix_is_refused_with_the_remedy(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.costly
 def test_the_doctor_and_the_hosts_of_a_job():
     told = in_job("ringside doctor; ringside hosts").stdout
     assert re.search(r"slurm +job +ok +\d+: host1:2,host2:2", told)
@@ -164,6 +166,7 @@ def test_a_job_that_is_stopped_keeps_what_it_measured_and_is_gone_on_with(tmp_pa
     assert {tuple(place.host for place in record.ranks) for record in records} == {("host1", "host1", "host2")}
 
 
+@pytest.mark.costly
 def test_scripts_are_compared_in_a_job(tmp_path):
     """Steps share the job's cores, carry the probe's variables and reach both nodes; nothing of them stays."""
     script = REPOSITORY / "tests" / "outside" / "scripts" / "either.py"

@@ -63,6 +63,7 @@ def test_a_hidden_host_is_told_before_anything_starts(hidden, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.costly
 def test_ranks_that_are_started_by_hand_end_on_both_hosts_and_say_why(hidden, tmp_path):
     command = ["torchrun", "--nnodes", "2", "--master-addr", "host1", "--master-port", "29512", "--nproc-per-node", "1"]
     run = ["-m", "runners.ddp", "--transport", "gloo", "--timeout", "200", "-o", str(tmp_path / "run")]

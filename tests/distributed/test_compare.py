@@ -84,6 +84,7 @@ def test_horovods_options_reach_the_library_and_pass_the_gate(tmp_path):
     assert records[0, "adasum"].parity.gradient_error is None
 
 
+@pytest.mark.costly
 def test_ddps_options_reach_the_library_and_one_process_may_take_the_place_of_all_ranks(tmp_path):
     """As ``dp`` does on GPUs: it trains on the batches of all of them, and its throughput counts all."""
 

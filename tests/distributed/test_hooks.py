@@ -37,6 +37,7 @@ def found(tmp_path_factory):
     return found
 
 
+@pytest.mark.costly
 def test_a_single_process_runs_each_hook_once(found):
     ran = found["single"][0]["plain"]["steps"]
     assert (ran["step pre"], ran["step post"]) == (hooked.STEPS, hooked.STEPS)

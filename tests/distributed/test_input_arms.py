@@ -28,6 +28,7 @@ def measured(tmp_path_factory):
     return ResultsFolder(root / "out")
 
 
+@pytest.mark.costly("input arms")
 def test_the_input_is_what_real_arms_are_slower_by(measured):
     records = measured.records()
     assert {record.arm: record.ranks[0].input for record in records} == {
@@ -43,6 +44,7 @@ def test_the_input_is_what_real_arms_are_slower_by(measured):
         assert waits.min() >= DELAY_S if record.ranks[0].input == "real" else waits.median() < DELAY_S / 2
 
 
+@pytest.mark.costly("input arms")
 def test_the_report_says_what_the_input_takes(measured):
     found = conclude(measured)
     assert {one.candidate for one in found.results} == {"hvd"}, "an arm with other input is no candidate"

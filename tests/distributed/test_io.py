@@ -21,6 +21,7 @@ SHORT = ["--seconds", "0.05", "--rounds", "2", "--local-batch-size", "8"]
 SLOW = f"{Path(__file__).parent / 'plugins' / 'slow_data.py'}:SlowMnist"
 
 
+@pytest.mark.costly
 def test_every_rank_loads_with_every_number_of_workers(tmp_path):
     write_mnist(tmp_path / "data")
     asked = ["-m", "runners.io", "--workload", "mnist", "--data-dir", tmp_path / "data", "--workers", "0,2", *SHORT]
@@ -49,6 +50,7 @@ def test_files_of_images_are_read_without_the_loaders_first(tmp_path):
     assert "at random, 2 readers" in done.stdout
 
 
+@pytest.mark.costly
 def test_a_workload_without_a_loader_is_refused_in_one_line(tmp_path):
     done = run("python", "-m", "runners.io", "--workload", "synthetic", *SHORT, "-o", tmp_path)
     assert done.returncode == 2, done.stderr
@@ -80,6 +82,7 @@ def test_a_loader_that_is_slow_on_purpose_is_named_as_the_limit(tmp_path):
     assert "and training waits for data" in needed.stdout
 
 
+@pytest.mark.costly("damaged image")
 def test_a_damaged_image_ends_the_rank_whose_loader_process_meets_it_with_one_line(tmp_path):
     options, path = damaged_images(tmp_path / "data")
     given = [part for name, value in {**options, "loader_workers": 1}.items() for part in ("--workload-option", f"{name}={value}")]
@@ -94,6 +97,7 @@ def test_a_damaged_image_ends_the_rank_whose_loader_process_meets_it_with_one_li
     assert "exitcode  : 2" in done.stderr
 
 
+@pytest.mark.costly("damaged image")
 def test_a_damaged_image_fails_the_arms_of_a_comparison_by_its_name(tmp_path):
     options, path = damaged_images(tmp_path / "data")
     plan = write_plan(

@@ -32,6 +32,7 @@ def compare(python: Path, plan: Path, folder: Path) -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.costly("other MPIs")
 @pytest.mark.parametrize("requirement", OTHERS)
 def test_arms_run_over_another_mpi(requirement, tmp_path):
     launcher, version, others = OTHERS[requirement]
@@ -46,6 +47,7 @@ def test_arms_run_over_another_mpi(requirement, tmp_path):
     assert [one.partition(", mpi4py")[0] for one in told] == [version, version]
 
 
+@pytest.mark.costly("other MPIs")
 def test_the_launcher_of_the_mpi_that_is_not_there_is_refused(tmp_path):
     python = environment_with("mpich==5.0.2", tmp_path / "environment")
     plan = write_plan(tmp_path, arms={"ddp": {"backend": "ddp", "transport": "mpi", "launcher": "mpirun"}})

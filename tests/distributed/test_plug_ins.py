@@ -73,6 +73,7 @@ def readme(tmp_path_factory):
     return folder
 
 
+@pytest.mark.costly("plug-ins")
 def test_readmes_plug_ins_are_compared(readme):
     records = {record.arm: record for record in ResultsFolder(readme / "out").records()}
     assert {record.status for record in records.values()} == {"ok"}
@@ -83,6 +84,7 @@ def test_readmes_plug_ins_are_compared(readme):
     assert {block.kind for block in records["ddp"].blocks} == {"sync", "local"}
 
 
+@pytest.mark.costly("plug-ins")
 def test_the_reports_that_the_plan_names_are_written_and_no_others(readme):
     written = {path.name for path in (readme / "out").glob("[!.]*.*")}
     assert written == {"plan.yaml", "manifest.json", "comparison.json", "report.html", "junit.xml", "one-line.txt"}
@@ -93,6 +95,7 @@ def test_the_reports_that_the_plan_names_are_written_and_no_others(readme):
     assert {item.get("name") for item in case.iter("property")} >= {"throughput_ratio", "verdict"}
 
 
+@pytest.mark.costly("plug-ins")
 def test_it_is_not_gone_on_with_after_its_workload_was_changed(readme):
     manifest = ResultsFolder(readme / "out").read_manifest()
     assert "regression.py" in manifest.sources

@@ -134,6 +134,7 @@ def test_a_script_that_ends_early_says_so_and_is_started_anew(tmp_path):
             arm.supervisors.release(arm.arm, 0)
 
 
+@pytest.mark.costly
 def test_a_script_that_raises_is_told_with_its_line(tmp_path):
     replies, arm = alone(tmp_path, "crashes")
     error = replies[-1]
@@ -144,6 +145,7 @@ def test_a_script_that_raises_is_told_with_its_line(tmp_path):
     assert "Traceback" in arm.log
 
 
+@pytest.mark.costly
 def test_what_goes_wrong_in_the_probe_does_not_end_the_script(tmp_path):
     replies, arm = alone(tmp_path, "odd")
     assert isinstance(replies[-1], ErrorReply)
@@ -153,6 +155,7 @@ def test_what_goes_wrong_in_the_probe_does_not_end_the_script(tmp_path):
     assert "ended by itself 40" in arm.log
 
 
+@pytest.mark.costly
 def test_several_optimizers_step_in_an_iteration(tmp_path):
     replies, _ = alone(tmp_path, "two_optimizers", blocks=1, samples_per_step=32)
     script = replies[0].script
@@ -163,6 +166,7 @@ def test_several_optimizers_step_in_an_iteration(tmp_path):
     assert ["Linear.weight" in step.gradients for step in script.steps] == [False, True, False, False, False]
 
 
+@pytest.mark.costly
 def test_lbfgs_calls_its_closure_many_times_in_a_step(tmp_path):
     replies, _ = alone(tmp_path, "lbfgs", blocks=1)
     script, own = replies[0].script, replies[1].steps
@@ -172,6 +176,7 @@ def test_lbfgs_calls_its_closure_many_times_in_a_step(tmp_path):
     assert own.samples == [4] * 20
 
 
+@pytest.mark.costly("evaluation")
 @pytest.mark.parametrize("untimed", ["nothing", "evaluation"])
 def test_an_evaluation_is_timed_unless_the_plan_says_otherwise(tmp_path, untimed):
     replies, _ = alone(tmp_path, "evaluates", blocks=1, untimed=untimed)
@@ -182,6 +187,7 @@ def test_an_evaluation_is_timed_unless_the_plan_says_otherwise(tmp_path, untimed
     assert (own.untimed_s > sum(map(sum, own.phases_s))) == (untimed == "evaluation")
 
 
+@pytest.mark.costly
 def test_steps_that_overflow_are_counted_and_losses_are_not_scaled(tmp_path):
     replies, _ = alone(tmp_path, "overflows", blocks=1)
     script, own = replies[0].script, replies[1].steps
@@ -193,6 +199,7 @@ def test_steps_that_overflow_are_counted_and_losses_are_not_scaled(tmp_path):
     assert script.configuration["scaler.enabled"] is True
 
 
+@pytest.mark.costly
 def test_compiled_steps_are_steps_and_the_probe_is_not_compiled(tmp_path):
     replies, arm = alone(tmp_path, "compiled", blocks=1)
     assert isinstance(replies[-1], FinishedReply)
@@ -207,6 +214,7 @@ def test_parameters_without_optimizer_and_batches_without_loader_are_told(tmp_pa
     assert (script.samples_from, script.steps[0].samples, script.steps[0].batch) == (None, None, None)
 
 
+@pytest.mark.costly
 def test_one_script_begins_with_the_parameters_of_another_and_ends_without_its_driver(tmp_path):
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
@@ -221,6 +229,7 @@ def test_one_script_begins_with_the_parameters_of_another_and_ends_without_its_d
     assert loaded.notes == []
 
 
+@pytest.mark.costly
 def test_ranks_that_a_script_starts_itself_are_ranks(tmp_path):
     with driver(tmp_path, ranks=2) as arm:
         arm.start(sys.executable, "probe_cases.py", "spawns")
@@ -230,6 +239,7 @@ def test_ranks_that_a_script_starts_itself_are_ranks(tmp_path):
         assert "KeyError: 'rank 0'" in replies[0].message
 
 
+@pytest.mark.costly
 def test_a_share_of_the_parameters_is_not_compared(tmp_path):
     replies, _ = alone(tmp_path, "shards", blocks=1)
     script = replies[0].script

@@ -46,6 +46,7 @@ def compared(tmp_path_factory):
     return {record.arm: record for record in ResultsFolder(folder / "out").records()}
 
 
+@pytest.mark.costly("same work")
 @pytest.mark.parametrize("arm", ["ddp", "zero", "fsdp2", "fp16", pytest.param("horovod", marks=needs_horovod)])
 def test_equal_work_is_timed(compared, arm):
     record = compared[arm]
@@ -59,11 +60,13 @@ def test_equal_work_is_timed(compared, arm):
         assert record.parity.state_distance is not None
 
 
+@pytest.mark.costly("same work")
 def test_lossy_compression_is_told(compared):
     (note,) = [note for note in compared["fp16"].parity.notes if "ddp" in note]
     assert f"after {STEPS} steps" in note and "options of one ask for other gradients, or for less exact ones" in note
 
 
+@pytest.mark.costly("same work")
 def test_dropped_hooks_are_wrong_and_not_who_runs_them(compared):
     """Though the baseline drops them."""
     record = compared["dropshooks"]
@@ -74,6 +77,7 @@ def test_dropped_hooks_are_wrong_and_not_who_runs_them(compared):
     assert not record.parity.passed
 
 
+@pytest.mark.costly("same work")
 def test_another_optimizer_step_is_wrong(compared):
     record = compared["forgetsweightdecay"]
     assert record.status == "wrong"
@@ -82,6 +86,7 @@ def test_another_optimizer_step_is_wrong(compared):
     assert record.parity.gradient_error < 1e-5
 
 
+@pytest.mark.costly("same work")
 def test_a_second_forward_pass_is_wrong(compared):
     record = compared["forwardtwice"]
     assert record.status == "wrong"

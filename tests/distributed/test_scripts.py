@@ -181,6 +181,7 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
     assert "no further launches: nothing is left to compare" in done.stderr
 
 
+@pytest.mark.costly
 def test_scripts_that_never_step_are_told_so(tmp_path):
     typed = (f"{ALONE} --never-step", f"{ALONE} --never-step --seed 2", "--launches", "1", "--steps", "4")
     with no_process_stays():

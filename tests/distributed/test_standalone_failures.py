@@ -80,6 +80,7 @@ def test_a_run_whose_peer_fails_ends_and_keeps_its_blocks(tmp_path, launcher, ba
     assert "failed" in (tmp_path / "report" / "report.md").read_text()
 
 
+@pytest.mark.costly("interrupted alone")
 @pytest.mark.parametrize("launcher", drawn(["torchrun", "mpirun"], number=1))
 def test_an_interrupted_run_ends_and_keeps_its_blocks(tmp_path, launcher):
     """Not under horovodrun (0.28.1), which may wait for ever in its own threads after its ranks have ended."""
@@ -98,6 +99,7 @@ def blocks(folder, rank):
     return found[0].read_text().splitlines() if found else []
 
 
+@pytest.mark.costly
 @needs_horovod
 def test_the_rank_that_knows_the_reason_says_it_before_its_launcher_ends_it(tmp_path):
     """Rank 0 alone writes; what the others hear first is that it has gone."""
@@ -123,6 +125,7 @@ def test_the_reason_is_told_though_another_rank_ends_first(tmp_path):
     assert record.error.message.startswith("rank 0: OSError: sample 7 is damaged")
 
 
+@pytest.mark.costly
 def test_a_rank_that_cannot_start_ends_those_of_other_hosts(tmp_path):
     """Both are this one; each launcher knows its own ranks only."""
     where = ["--nodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]

@@ -30,6 +30,7 @@ def traced(tmp_path_factory):
     return ResultsFolder(root / "out")
 
 
+@pytest.mark.costly("traces")
 def test_every_file_follows_the_formats_rules(traced):
     traces = traced.traces()
     assert {trace.arm: trace.error for trace in traces.arms} == dict.fromkeys(ARMS)
@@ -42,6 +43,7 @@ def test_every_file_follows_the_formats_rules(traced):
         assert trace_format.slices(events, row="exchange")
 
 
+@pytest.mark.costly("traces")
 @pytest.mark.parametrize("arm", ARMS)
 def test_every_steps_exchange_has_the_bytes_of_its_gradients(traced, arm):
     (trace,) = (one for one in traced.traces().arms if one.arm == arm)
@@ -66,6 +68,7 @@ def test_every_steps_exchange_has_the_bytes_of_its_gradients(traced, arm):
         assert {len(one.ranks[0].tensors) for step in steps for one in step.collectives} != {1}, "nothing was fused"
 
 
+@pytest.mark.costly("traces")
 def test_the_report_links_and_draws_it(traced):
     page = (traced.root / "report.html").read_text()
     assert 'data-chart="traces"' in page and 'href="traces/merged.json.gz"' in page

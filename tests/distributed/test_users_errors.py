@@ -24,6 +24,7 @@ def compare(tmp_path, name):
     return done, records[0]
 
 
+@pytest.mark.costly
 def test_an_exception_in_a_comparison(tmp_path):
     done, record = compare(tmp_path, "RaisesInLoader")
     assert record.error.message.startswith(

@@ -139,6 +139,7 @@ def snapshot(waiting_ranks, their_processes, running_ranks):
     return [views]
 
 
+@pytest.mark.costly("waiting arms")
 def test_no_process_of_a_waiting_arm_runs(taken_turns):
     seen, _ = taken_turns
     assert len(seen) >= SNAPSHOTS
@@ -149,6 +150,7 @@ def test_no_process_of_a_waiting_arm_runs(taken_turns):
         assert before == after, "a process computed while its arm waited"
 
 
+@pytest.mark.costly("waiting arms")
 def test_loaders_set_the_pace_of_an_arm_as_they_do_in_a_run_that_nobody_interrupts(taken_turns):
     """With batches from a queue that was filled while the arm did not step, it would be several times as fast.
 

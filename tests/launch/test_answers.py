@@ -81,6 +81,7 @@ class Talker(Digits):
 """
 
 
+@pytest.mark.costly
 def test_what_a_users_code_prints_is_no_answer(greeting_host, tmp_path):
     (tmp_path / "talker.py").write_text(TALKER)
     reference = f"{tmp_path / 'talker.py'}:Talker"

@@ -78,6 +78,7 @@ def test_a_comparison_in_a_folder_with_all_six(folder):
     assert {record.status for record in ResultsFolder(folder / "out").records()} == {"ok"}
 
 
+@pytest.mark.costly
 def test_a_standalone_run_in_a_folder_with_the_other_five(folder):
     """In the current folder and on PYTHONPATH. Of runners.py Python itself makes the module that ``-m runners.ddp`` asks for."""
     (folder / "runners.py").unlink()

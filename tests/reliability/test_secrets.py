@@ -70,6 +70,7 @@ def test_no_process_shows_or_has_a_secret_of_the_drivers_environment(tmp_path, m
     assert not any(secret.encode() in content for secret in (SECRET, *keys.values()) for content in written)
 
 
+@pytest.mark.costly("secrets alone")
 @pytest.mark.parametrize(
     "command",
     drawn(
