@@ -16,6 +16,8 @@ QUICK_WORKERS ?= 2
 DRAW ?= commit
 # More arguments for pytest, such as PYTEST_ARGS="tests/unit -x".
 PYTEST_ARGS ?=
+# Of `make gpu-bundle`: what `pip freeze` prints on the machine that is packed for.
+HAS ?= packages.txt
 # Of `make versions`.
 PYTHONS ?= python3.11 python3.12 python3.13
 TORCHES ?= oldest newest
@@ -36,10 +38,10 @@ INSTALL_SOURCES := $(filter-out install/__init__.py,$(wildcard install/*.py))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compare quick test gpu check docs picture versions format clean
+.PHONY: help setup compare quick test gpu gpu-bundle check docs picture versions format clean
 
 help: ## list the commands
-	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf 'make %-9s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf 'make %-11s %s\n' "$$name" "$$text"; done
 
 setup: $(STAMP) ## create .venv: torch, Open MPI, Horovod, everything pinned
 	@if $(NO_HOROVOD); then $(BUILD_HOROVOD) --retry-only || $(NO_HOROVOD); fi
@@ -68,6 +70,9 @@ gpu: ## try everything on this machine's GPUs, and pack what came out: ten minut
 	@$(MAKE) --no-print-directory setup HOROVOD_OPERATIONS=nccl
 	@$(BIN)/python -m install.build_horovod --operations nccl --compute-capabilities '$(COMPUTE_CAPABILITIES)'
 	@$(BIN)/python benchmarks/gpu_proof.py $(ARGS)
+
+gpu-bundle: setup ## pack what a machine without network lacks for make gpu (HAS=packages.txt, its pip freeze)
+	@$(BIN)/python -m install.gpu_bundle --has '$(HAS)' $(ARGS)
 
 check: setup ## lint, formatting, types
 	@$(BIN)/ruff check .

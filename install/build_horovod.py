@@ -146,8 +146,8 @@ def install_horovod(key: cache.BuildKey, operations: str, *, targets: Sequence[s
     wheel = None if rebuild else cache.cached_wheel(directory)
     if wheel is None:
         wheel = build_wheel(directory, operations, targets=targets)
-    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", sys.executable]
-    run_quietly([*uv, "--no-deps", "--reinstall", str(wheel)], "installation of the wheel")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall"]
+    run_quietly([*pip, str(wheel)], "installation of the wheel")
     check_import(wheel)
 
 

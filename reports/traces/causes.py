@@ -11,7 +11,8 @@ search
 small collectives      of the time in which collectives move data, the share of all but one: that many fewer would be needed
 late first bucket      where DDP's first bucket waited for gradients that came late: how much sooner the exchange would have ended,
                        had buckets left in the order in which gradients were whole
-compression            what it takes to convert gradients before and after their exchange; on the CPU
+compression            what it takes to convert gradients before and after their exchange; on the CPU. Beside an arm that is like it
+                       but for compression, all by which it exposes more exchange: a CPU sums float16 more slowly, too
 sparse gathers         the time in which sparse gradients move
 zero-filled gradients  what Horovod's exchange of parameters without a gradient takes after all else was exchanged. The optimizer
                        then steps them, too, which is not in it
@@ -47,6 +48,8 @@ SPARSE = ("sparse", "allgather")
 DDP, HOROVOD = "ddp", "horovod"
 TELLING = {DDP: "bucket_cap_bytes", HOROVOD: "fusion_threshold_bytes"}
 """What a back end tells of itself that is derived from one of these."""
+LOSSY = ("compression", "comm_hook")
+"""The options by which Horovod and DDP exchange gradients in fewer bytes."""
 COPIES = ("torch::distributed::reducer::", f"{REDUCER}copy_bucket_to_grad")
 
 
@@ -104,14 +107,14 @@ def _of_ddp(arm: ArmSummary, terms: pd.DataFrame, steps: Sequence[TracedStep], *
         yield Found("gradient copies", copies, "gradient_as_bucket_view: true", num_bytes=_exchanged(steps))
     order = "layers registered in the order of forward, and find_unused_parameters: false"
     yield Found("late first bucket", [_late_s(step) for step in steps], order)
-    yield Found("compression", [step.own_s(COMPRESSION) for step in steps], "comm_hook: none")
+    yield Found(COMPRESSION, [step.own_s(COMPRESSION) for step in steps], "comm_hook: none")
 
 
 def _of_horovod(arm: ArmSummary, steps: Sequence[TracedStep]) -> Iterator[Found]:
     most_s = float(arm.described.get("cycle_time_ms", "inf")) / 1e3
     waits = [min(_cycle_s(step), most_s) for step in steps if step.collectives]
     yield Found("cycle waits", waits, "a smaller cycle_time_ms")
-    yield Found("compression", [step.own_s(COMPRESSION) for step in steps], "compression: none")
+    yield Found(COMPRESSION, [step.own_s(COMPRESSION) for step in steps], "compression: none")
     never = "requires_grad = False on what is never trained"
     yield Found("zero-filled gradients", [_filled_s(step) for step in steps], never, num_bytes=_filled_bytes(steps))
 
@@ -213,9 +216,20 @@ def with_named(result: RatioSummary, arms: Mapping[str, ArmSummary]) -> RatioSum
         more, less = less, more
     others = {one.name: one.per_step_s.value for one in less.causes}
     apart = {one.name: one.per_step_s.value - others.get(one.name, 0.0) for one in more.causes if one.term == because.term}
+    if COMPRESSION in apart and _differ_in_compression(more, less):
+        apart[COMPRESSION] = abs(because.difference_s)
     named = max(apart, key=lambda name: apart[name], default=None)
     if named is None or apart[named] < EXPLAINS * abs(because.difference_s):
         return result
     found = next(one for one in more.causes if one.name == named)
     told = {"named": named, "named_s": min(apart[named], abs(because.difference_s)), "remedy": f"{found.setting} in {more.name}"}
     return result.model_copy(update={"because": Because.model_validate(because.model_dump() | told)})
+
+
+def _differ_in_compression(one: ArmSummary, other: ArmSummary) -> bool:
+    """Whether the arms are set alike but for compression."""
+    likes = [
+        (arm.backend, arm.transport, arm.launcher, {name: value for name, value in arm.options.items() if name not in LOSSY})
+        for arm in (one, other)
+    ]
+    return likes[0] == likes[1]

