@@ -28,6 +28,8 @@ PROOF_REQUIREMENTS = ("pytest>=9", "pytest-timeout")
 """What `make gpu` needs beside the build: its first check runs tests."""
 SETUPTOOLS = "setuptools>=77,<81"
 """What pyproject.toml builds with. It is packed whatever that machine has: a new environment comes with one of its own, often older."""
+OF_TORCH = re.compile(r"(?!nvidia-ml-py)(nvidia|cuda|triton)\b")
+"""Packages that come with torch, whose wheels name them and whose other builds have them inside. They are never packed."""
 FOLDER = "ringside-gpu"
 INSTALL = """\
 #!/bin/sh
@@ -142,7 +144,8 @@ def missing(has: Mapping[str, str], python: str, work: Path) -> list[str]:
     if done.returncode:
         raise PrerequisiteError(f"no versions fit what that machine has: {' '.join(done.stderr.split())}")
     needed = [line.split(" ;")[0].strip() for line in done.stdout.splitlines() if "==" in line]
-    return [one for one in needed if normalised(one.split("==")[0].split("[")[0]) not in has]
+    names = [normalised(one.split("==")[0].split("[")[0]) for one in needed]
+    return [one for one, name in zip(needed, names, strict=True) if name not in has and not OF_TORCH.match(name)]
 
 
 def download_wheels(packages: Sequence[str], python: str, target: Path) -> None:

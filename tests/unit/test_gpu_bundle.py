@@ -80,12 +80,15 @@ def test_it_is_installed_without_an_index(tmp_path):
     wheels = {gpu_bundle.normalised(Path(name).name.split("-")[0]) for name in names if name.endswith(".whl")}
     assert wheels == {*LACKING, "setuptools"}
     assert "ringside-gpu/wheels/horovod-0.28.1.tar.gz" in names
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     nowhere = {"PYTHON": str(python), "HOROVOD_OPERATIONS": "cpu", "PIP_INDEX_URL": "http://127.0.0.1:9/"}
     done = subprocess.run(
-        [tmp_path / "ringside-gpu" / "install.sh"], env=os.environ | nowhere, capture_output=True, text=True, timeout=800
+        [tmp_path / "ringside-gpu" / "install.sh"], env=inherited | nowhere, capture_output=True, text=True, timeout=800
     )
     assert done.returncode == 0, done.stdout + done.stderr
     script = "import jinja2, horovod.torch, runners.cli, torch; print(jinja2.__file__, runners.cli.__file__)"
     own = tmp_path / "ringside-gpu" / "ringside" / ".venv" / "bin" / "python"
-    shown = subprocess.run([own, "-c", script], capture_output=True, text=True, check=True, timeout=100, cwd=tmp_path).stdout
+    shown = subprocess.run(
+        [own, "-c", script], capture_output=True, text=True, check=True, timeout=100, cwd=tmp_path, env=inherited
+    ).stdout
     assert shown.count(str(tmp_path / "ringside-gpu")) == 2
