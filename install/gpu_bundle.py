@@ -27,7 +27,7 @@ GLIBC = 28
 PROOF_REQUIREMENTS = ("pytest>=9", "pytest-timeout")
 """What `make gpu` needs beside the build: its first check runs tests."""
 SETUPTOOLS = "setuptools>=77,<81"
-"""What pyproject.toml builds with. It is packed whatever that machine has: a new environment comes with one of its own, often older."""
+"""What pyproject.toml builds with. It is packed whatever that machine has: a new environment has its own, often older."""
 OF_TORCH = re.compile(r"(?!nvidia-ml-py)(nvidia|cuda|triton)\b")
 """Packages that come with torch, whose wheels name them and whose other builds have them inside. They are never packed."""
 FOLDER = "ringside-gpu"
