@@ -140,7 +140,7 @@ def missing(has: Mapping[str, str], python: str, work: Path) -> list[str]:
     argv = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--extra", "mpi"]
     argv += ["--python-version", python, "--python-platform", f"x86_64-manylinux_2_{GLIBC}", "--constraint", str(work / "has.txt")]
     argv += ["--no-config", str(REPOSITORY / "pyproject.toml"), str(work / "besides.txt")]
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace", check=False)
     if done.returncode:
         raise PrerequisiteError(f"no versions fit what that machine has: {' '.join(done.stderr.split())}")
     needed = [line.split(" ;")[0].strip() for line in done.stdout.splitlines() if "==" in line]
