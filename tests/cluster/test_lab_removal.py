@@ -15,8 +15,9 @@ from runners.lab.state import STATE
 from tests.cluster.conftest import inside
 from tests.conftest import REPOSITORY, ringside, wait_until
 
+pytestmark = pytest.mark.costly("lab removal")
 
-@pytest.mark.costly("lab removal")
+
 def test_a_host_dies_with_its_first_process(no_lab):
     assert ringside("lab", "up").returncode == 0
     argv = [sys.executable, "-m", "runners.cli", "lab", "run", "--host", "host2", "--", "sh", "-c", "echo started; exec sleep 300"]
@@ -36,7 +37,6 @@ def test_a_host_dies_with_its_first_process(no_lab):
     assert [line.split()[2:4] for line in done.stdout.splitlines()[1:]] == [["3", "yes"], ["0", "no"]]
 
 
-@pytest.mark.costly("lab removal")
 def test_down_twice_and_without_a_lab(no_lab):
     assert ringside("lab", "down").stdout == "there is no lab\n"
     assert ringside("lab", "up", "--hosts", "1").returncode == 0
@@ -47,7 +47,6 @@ def test_down_twice_and_without_a_lab(no_lab):
         assert (done.returncode, done.stderr) == (2, "ringside: no lab is up; make one: ringside lab up --hosts 2\n")
 
 
-@pytest.mark.costly("lab removal")
 @pytest.mark.parametrize("stage", ["", "networks/switch", "networks/host1", "logs/host3"])
 def test_down_after_an_up_that_was_killed(no_lab, stage):
     """At whatever moment: each stage is known by the file it begins with."""
@@ -63,7 +62,6 @@ def test_down_after_an_up_that_was_killed(no_lab, stage):
     assert ("remove what is left of it: ringside lab down" if killed else "is up already") in done.stderr
 
 
-@pytest.mark.costly("lab removal")
 def test_up_that_fails_leaves_nothing(no_lab, tmp_path):
     (tmp_path / "sshd").write_text("#!/bin/sh\necho no sshd today >&2\nexit 1\n")
     (tmp_path / "sshd").chmod(0o755)
@@ -73,7 +71,6 @@ def test_up_that_fails_leaves_nothing(no_lab, tmp_path):
     assert not STATE.exists()
 
 
-@pytest.mark.costly("lab removal")
 def test_a_delay_is_there_or_refused(no_lab):
     done = ringside("lab", "up", "--hosts", "2", "--delay", "1ms", "--rate", "100mbit")
     if done.returncode == 0:

@@ -26,7 +26,7 @@ ARMS = {
     "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"},
     "horovod": {"backend": "horovod", "transport": "mpi", "launcher": "horovodrun"},
 }
-pytestmark = [needs_horovod, pytest.mark.costly]
+pytestmark = [needs_horovod, pytest.mark.costly("pods")]
 
 
 def running(folder, *flavour, **changes):
@@ -44,7 +44,6 @@ def running(folder, *flavour, **changes):
     return Running(job=job, folder=own, claims={"results": claim}, images=IMAGES), claim / "tiny"
 
 
-@pytest.mark.costly("pods")
 @pytest.mark.parametrize("flavour", ["mpijob", "trainjob", "jobset"])
 def test_both_arms_run_in_the_pods_of_one_job(lab, tmp_path, flavour):
     pods, results = running(tmp_path, "--flavour", flavour)
@@ -59,7 +58,6 @@ def test_both_arms_run_in_the_pods_of_one_job(lab, tmp_path, flavour):
     assert "1 of 1 launches are measured" in ringside_here("status", results).stdout
 
 
-@pytest.mark.costly("pods")
 @pytest.mark.parametrize("how", ["evicted", "limit"])
 def test_what_was_measured_is_kept(lab, tmp_path, how):
     """A pod of the job is killed, or the time limit is over: one line says so."""

@@ -12,6 +12,8 @@ from measurement.records.results import ResultsFolder
 from tests.cluster.conftest import enter
 from tests.conftest import REPOSITORY
 
+pytestmark = pytest.mark.costly("spawn by hand")
+
 SHORT = shlex.split("--workload digits --local-batch-size 16 --blocks 2 --block-steps 3 --warmup-steps 1 --network-interface eth0")
 
 
@@ -20,7 +22,6 @@ def command(node, folder, *, where=("--master-addr", "host1")):
     return ["python", "-m", "runners.spawn", *place, "-m", "runners.ddp", "--transport", "gloo", *SHORT, "-o", str(folder)]
 
 
-@pytest.mark.costly("spawn by hand")
 def test_two_hosts_by_hand(lab, tmp_path):
     other = [sys.executable, "-m", "runners.cli", "lab", "run", "--host", "host2", "--", *command(1, tmp_path)]
     with subprocess.Popen(other, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as second:
@@ -32,7 +33,6 @@ def test_two_hosts_by_hand(lab, tmp_path):
     assert {place.environment["GLOO_SOCKET_IFNAME"] for place in record.ranks} == {"eth0"}
 
 
-@pytest.mark.costly("spawn by hand")
 def test_an_interface_that_is_not_there(lab, tmp_path):
     done = enter("host1", *command(0, tmp_path, where=("--master-addr", "host1", "--network-interface", "wlan0")))
     assert done.returncode == 2

@@ -28,7 +28,7 @@ def compare(tmp_path, *, arms, options, **changes):
     return done, {record.arm: record for record in ResultsFolder(tmp_path / "out").records()}
 
 
-@pytest.mark.costly("collectives")
+@pytest.mark.costly
 @needs_horovod
 def test_every_operation_is_checked_measured_and_reported(tmp_path):
     """Both sizes of all six operations; Horovod has nothing from rank to rank."""

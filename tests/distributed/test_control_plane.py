@@ -11,8 +11,9 @@ import pytest
 
 from tests.conftest import REPOSITORY
 
+pytestmark = pytest.mark.costly("control plane")
 
-@pytest.mark.costly("control plane")
+
 def test_sixty_four_idle_ranks_are_driven_to_a_report():
     """Two of each arm's ranks have real supervisors; the benchmark refuses arms that are not ok."""
     argv = [sys.executable, "-P", "benchmarks/control_plane.py", "--alone", "--ranks", "64", "--blocks", "2"]

@@ -16,6 +16,8 @@ from tests.conftest import FORKED, HAS_HOROVOD, TINY, needs_horovod, ringside_he
 from tests.distributed.ranks import idioms
 from tests.kit.commands import forked
 
+pytestmark = pytest.mark.costly("idioms")
+
 NAMES = ("Plain", "Scheduled", "TwoOptimizers", "Recommender", "Unused", "Tied", "Checkpointed", "Finite", "Uneven", "Compiled")
 EVERYDAY = (
     "Augmented",
@@ -76,7 +78,6 @@ EACH = [
 ]
 
 
-@pytest.mark.costly("idioms")
 @pytest.mark.parametrize(("backend", "name"), EACH)
 def test_it_computes_what_it_should_and_the_same_as_ddp(taken, backend, name):
     reports = gates(taken[backend][name])
@@ -87,7 +88,6 @@ def test_it_computes_what_it_should_and_the_same_as_ddp(taken, backend, name):
     assert compare_state(first[0], reports[0], first_arm="ddp", steps=idioms.STEPS).failures == []
 
 
-@pytest.mark.costly("idioms")
 def test_a_layer_that_some_steps_leave_out_is_a_note_where_libraries_differ(taken):
     """Steps without exchange came before some of them, which DDP would not survive by itself."""
     first = gates(taken["ddp"][SKIPPING])[0]
@@ -102,7 +102,6 @@ def test_a_layer_that_some_steps_leave_out_is_a_note_where_libraries_differ(take
     assert same.distance == 0
 
 
-@pytest.mark.costly("idioms")
 @pytest.mark.parametrize("when", ["drift", "drift_with_local"])
 def test_ranks_that_follow_their_own_loss_have_drifted_apart_and_no_others(taken, when):
     for backend in BACKENDS:
@@ -134,7 +133,6 @@ def test_a_comparison_calls_them_wrong(tmp_path, name, changes):
     assert records[0].error.message.startswith("ranks have drifted apart: learning rates 0.0")
 
 
-@pytest.mark.costly("idioms")
 def test_a_schedule_by_step_reaches_the_optimizer_that_steps(taken):
     for backend in BACKENDS:
         steps = 10 if backend != "fsdp2" else 8  # the others have taken two steps without exchange besides
@@ -142,14 +140,12 @@ def test_a_schedule_by_step_reaches_the_optimizer_that_steps(taken):
             assert rank["rates"] == [pytest.approx(0.05 * 0.5**steps)], backend
 
 
-@pytest.mark.costly("idioms")
 def test_batches_that_end_are_begun_anew_and_counted(taken):
     """Five a rank: each block takes eight, two in an untimed step and two in each of three timed ones."""
     for backend in BACKENDS:
         assert taken[backend]["Finite"][0]["restarts"] == [1, 2], backend
 
 
-@pytest.mark.costly("idioms")
 def test_unused_parameters_are_told_and_not_compared(taken):
     for backend in ("naive", *(["horovod"] if HAS_HOROVOD else [])):
         first, other = gates(taken["ddp"]["Unused"])[0], gates(taken[backend]["Unused"])[0]

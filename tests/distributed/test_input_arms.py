@@ -8,7 +8,7 @@ from measurement.records.results import ResultsFolder
 from reports import conclude
 from tests.conftest import REPOSITORY, needs_horovod, no_process_stays, ringside_here, write_plan
 
-pytestmark = [needs_horovod, pytest.mark.costly]
+pytestmark = [needs_horovod, pytest.mark.costly("input arms")]
 
 SAMPLES, READS_PER_S = 4, 64.0
 DELAY_S = 2 * SAMPLES / READS_PER_S
@@ -28,7 +28,6 @@ def measured(tmp_path_factory):
     return ResultsFolder(root / "out")
 
 
-@pytest.mark.costly("input arms")
 def test_the_input_is_what_real_arms_are_slower_by(measured):
     records = measured.records()
     assert {record.arm: record.ranks[0].input for record in records} == {
@@ -44,7 +43,6 @@ def test_the_input_is_what_real_arms_are_slower_by(measured):
         assert waits.min() >= DELAY_S if record.ranks[0].input == "real" else waits.median() < DELAY_S / 2
 
 
-@pytest.mark.costly("input arms")
 def test_the_report_says_what_the_input_takes(measured):
     found = conclude(measured)
     assert {one.candidate for one in found.results} == {"hvd"}, "an arm with other input is no candidate"

@@ -11,7 +11,7 @@ from measurement.records.results import ResultsFolder
 from tests.conftest import HAS_HOROVOD, REPOSITORY, write_plan
 from tests.kit.other_mpi import environment_with, variables_of
 
-pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("no_processes_left")]
+pytestmark = [pytest.mark.costly("other MPIs"), pytest.mark.usefixtures("no_processes_left")]
 
 HOROVOD = {
     "horovod-mpirun": {"backend": "horovod", "transport": "mpi", "launcher": "mpirun"},
@@ -32,7 +32,6 @@ def compare(python: Path, plan: Path, folder: Path) -> subprocess.CompletedProce
     )
 
 
-@pytest.mark.costly("other MPIs")
 @pytest.mark.parametrize("requirement", OTHERS)
 def test_arms_run_over_another_mpi(requirement, tmp_path):
     launcher, version, others = OTHERS[requirement]
@@ -47,7 +46,6 @@ def test_arms_run_over_another_mpi(requirement, tmp_path):
     assert [one.partition(", mpi4py")[0] for one in told] == [version, version]
 
 
-@pytest.mark.costly("other MPIs")
 def test_the_launcher_of_the_mpi_that_is_not_there_is_refused(tmp_path):
     python = environment_with("mpich==5.0.2", tmp_path / "environment")
     plan = write_plan(tmp_path, arms={"ddp": {"backend": "ddp", "transport": "mpi", "launcher": "mpirun"}})

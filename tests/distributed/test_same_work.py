@@ -9,7 +9,7 @@ import pytest
 from measurement.records.results import ResultsFolder
 from tests.conftest import FORKED, HAS_HOROVOD, needs_horovod, no_process_stays, ringside_here, write_plan
 
-pytestmark = pytest.mark.usefixtures("no_processes_left")
+pytestmark = [pytest.mark.costly("same work"), pytest.mark.usefixtures("no_processes_left")]
 UNEQUAL = Path(__file__).parent / "plugins" / "unequal.py"
 STEPS = 4
 HOOKS = "the optimizer's step post-hooks"
@@ -46,7 +46,6 @@ def compared(tmp_path_factory):
     return {record.arm: record for record in ResultsFolder(folder / "out").records()}
 
 
-@pytest.mark.costly("same work")
 @pytest.mark.parametrize("arm", ["ddp", "zero", "fsdp2", "fp16", pytest.param("horovod", marks=needs_horovod)])
 def test_equal_work_is_timed(compared, arm):
     record = compared[arm]
@@ -60,13 +59,11 @@ def test_equal_work_is_timed(compared, arm):
         assert record.parity.state_distance is not None
 
 
-@pytest.mark.costly("same work")
 def test_lossy_compression_is_told(compared):
     (note,) = [note for note in compared["fp16"].parity.notes if "ddp" in note]
     assert f"after {STEPS} steps" in note and "options of one ask for other gradients, or for less exact ones" in note
 
 
-@pytest.mark.costly("same work")
 def test_dropped_hooks_are_wrong_and_not_who_runs_them(compared):
     """Though the baseline drops them."""
     record = compared["dropshooks"]
@@ -77,7 +74,6 @@ def test_dropped_hooks_are_wrong_and_not_who_runs_them(compared):
     assert not record.parity.passed
 
 
-@pytest.mark.costly("same work")
 def test_another_optimizer_step_is_wrong(compared):
     record = compared["forgetsweightdecay"]
     assert record.status == "wrong"
@@ -86,7 +82,6 @@ def test_another_optimizer_step_is_wrong(compared):
     assert record.parity.gradient_error < 1e-5
 
 
-@pytest.mark.costly("same work")
 def test_a_second_forward_pass_is_wrong(compared):
     record = compared["forwardtwice"]
     assert record.status == "wrong"

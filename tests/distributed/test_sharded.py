@@ -11,7 +11,7 @@ from tests.distributed.ranks import sharded
 from tests.kit.commands import forked
 from tests.kit.dataset_files import write_data
 
-pytestmark = pytest.mark.usefixtures("no_processes_left")
+pytestmark = [pytest.mark.costly("sharded"), pytest.mark.usefixtures("no_processes_left")]
 SHARDED = [name for name in sharded.OPTIONS if name != "ddp"]
 
 
@@ -28,7 +28,6 @@ def seen(tmp_path_factory):
     return found
 
 
-@pytest.mark.costly("sharded")
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("name", SHARDED)
 def test_gradients_and_parameters_are_ddps(seen, ranks, name):
@@ -37,7 +36,6 @@ def test_gradients_and_parameters_are_ddps(seen, ranks, name):
         assert np.linalg.norm(ours - ddps) < 1e-4 * np.linalg.norm(ddps), what
 
 
-@pytest.mark.costly("sharded")
 @pytest.mark.parametrize("name", ["fsdp2", "fsdp2-whole", "fsdp2-blocks"])
 def test_what_a_rank_keeps_falls_with_the_number_of_ranks(seen, name):
     whole = 4 * seen[2][name]["elements"]
@@ -47,7 +45,6 @@ def test_what_a_rank_keeps_falls_with_the_number_of_ranks(seen, name):
         assert kept["optimizer_state"] == pytest.approx(2 * whole / ranks, rel=0.1), "Adam keeps two for each"
 
 
-@pytest.mark.costly("sharded")
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_zero_spreads_the_optimizer_state_alone(seen, ranks):
     kept, whole = seen[ranks]["zero"]["kept_bytes"], 4 * seen[2]["zero"]["elements"]
@@ -55,7 +52,6 @@ def test_zero_spreads_the_optimizer_state_alone(seen, ranks):
     assert 0 < kept["optimizer_state"] < 2 * whole * 0.75, "whole parameters are shared out, so not evenly"
 
 
-@pytest.mark.costly("sharded")
 def test_the_sharding_units_are_those_asked_for(seen):
     units = {name: seen[2][name]["described"]["sharding_units"] for name in SHARDED if name.startswith("fsdp2")}
     assert units == {"fsdp2": 4, "fsdp2-whole": 1, "fsdp2-blocks": 4}, "three blocks and the whole"

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("no_processes_left")
 ARMS = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": FORKED}, "single": {"backend": "single"}}
 
 
-@pytest.mark.costly("study")
+@pytest.mark.costly
 def test_one_and_two_ranks(tmp_path):
     points = {"one": {"world_size": 1}, "two": {"world_size": 2}}
     plan = write_plan(tmp_path, arms=ARMS, points=points, scaling="strong", measurement={"rounds": 2, "local_every": 2})

@@ -10,7 +10,7 @@ from runners.driver.rehearsal import TRACED_STEPS
 from tests.conftest import needs_horovod, no_process_stays, ringside_here, write_plan
 from tests.kit import trace_format
 
-pytestmark = [needs_horovod, pytest.mark.costly]
+pytestmark = [needs_horovod, pytest.mark.costly("traces")]
 
 ARMS = {
     "ddp": {"backend": "ddp", "transport": "gloo", "options": {"bucket_cap_mb": 0.01, "find_unused_parameters": True}},
@@ -30,7 +30,6 @@ def traced(tmp_path_factory):
     return ResultsFolder(root / "out")
 
 
-@pytest.mark.costly("traces")
 def test_every_file_follows_the_formats_rules(traced):
     traces = traced.traces()
     assert {trace.arm: trace.error for trace in traces.arms} == dict.fromkeys(ARMS)
@@ -43,7 +42,6 @@ def test_every_file_follows_the_formats_rules(traced):
         assert trace_format.slices(events, row="exchange")
 
 
-@pytest.mark.costly("traces")
 @pytest.mark.parametrize("arm", ARMS)
 def test_every_steps_exchange_has_the_bytes_of_its_gradients(traced, arm):
     (trace,) = (one for one in traced.traces().arms if one.arm == arm)
@@ -68,7 +66,6 @@ def test_every_steps_exchange_has_the_bytes_of_its_gradients(traced, arm):
         assert {len(one.ranks[0].tensors) for step in steps for one in step.collectives} != {1}, "nothing was fused"
 
 
-@pytest.mark.costly("traces")
 def test_the_report_links_and_draws_it(traced):
     page = (traced.root / "report.html").read_text()
     assert 'data-chart="traces"' in page and 'href="traces/merged.json.gz"' in page

@@ -13,6 +13,8 @@ import pytest
 from measurement.records.results import ResultsFolder
 from tests.conftest import REPOSITORY, no_process_stays, write_plan
 
+pytestmark = pytest.mark.costly("waiting arms")
+
 SLOW_LOADER = Path(__file__).parent / "plugins" / "slow_loader.py"
 ARMS = ("ddp", "naive")
 STOPPED = ("T", "t", "Z", "X")
@@ -139,7 +141,6 @@ def snapshot(waiting_ranks, their_processes, running_ranks):
     return [views]
 
 
-@pytest.mark.costly("waiting arms")
 def test_no_process_of_a_waiting_arm_runs(taken_turns):
     seen, _ = taken_turns
     assert len(seen) >= SNAPSHOTS
@@ -150,7 +151,6 @@ def test_no_process_of_a_waiting_arm_runs(taken_turns):
         assert before == after, "a process computed while its arm waited"
 
 
-@pytest.mark.costly("waiting arms")
 def test_loaders_set_the_pace_of_an_arm_as_they_do_in_a_run_that_nobody_interrupts(taken_turns):
     """With batches from a queue that was filled while the arm did not step, it would be several times as fast.
 

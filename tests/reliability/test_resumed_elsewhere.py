@@ -160,7 +160,7 @@ def test_records_tell_where_there_is_no_manifest_and_what_tells_nothing_goes_on_
     assert launches_of(out) == [0, 1]
 
 
-@pytest.mark.costly("resumed elsewhere")
+@pytest.mark.costly
 def test_a_study_is_refused_at_each_point(tmp_path):
     """Before anything is measured, so that what was measured before may be made up."""
     arms = {"ddp": {"backend": "ddp"}, "buckets": {"backend": "ddp", "options": {"bucket_cap_mb": 1}}}
