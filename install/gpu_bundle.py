@@ -11,12 +11,17 @@ Exit codes: 0 packed, 1 a download failed, 2 it cannot be packed.
 
 import argparse
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from install.build_horovod import BUILD_REQUIREMENTS
 from install.wheel import BuildError, PrerequisiteError, download_sdist, run_quietly
@@ -26,8 +31,6 @@ GLIBC = 28
 """The newest minor release of glibc that packed wheels may ask for; that of RHEL 8, Debian 10 and Ubuntu 20.04."""
 PROOF_REQUIREMENTS = ("pytest>=9", "pytest-timeout")
 """What `make gpu` needs beside the build: its first check runs tests."""
-SETUPTOOLS = "setuptools>=77,<81"
-"""What pyproject.toml builds with. It is packed whatever that machine has: a new environment has its own, often older."""
 OF_TORCH = re.compile(r"(?!nvidia-ml-py)(nvidia|cuda|triton)\b")
 """Packages that come with torch, whose wheels name them and whose other builds have them inside. They are never packed."""
 FOLDER = "ringside-gpu"
@@ -84,16 +87,11 @@ def read_packages(path: Path) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         raise PrerequisiteError(f"{path} cannot be read ({error}); there: python3 -m pip freeze > {path.name}") from error
     found = [re.match(r"([\w.-]+)(?:==([^+\s;]+)| @ )", line) for line in lines]
-    packages = {normalised(one[1]): one[2] or "" for one in found if one}
-    packages.pop("setuptools", None)
+    packages: dict[str, str] = {canonicalize_name(one[1]): one[2] or "" for one in found if one}
+    packages.pop("setuptools", None)  # a new environment has one of its own, often older: it is always packed
     if "torch" not in packages:
         raise PrerequisiteError(f"{path} names no torch, which is too large to pack; install torch there first")
     return packages
-
-
-def normalised(name: str) -> str:
-    """The name of a distribution as indexes write it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def pack(has: Mapping[str, str], python: str, output: Path, *, limit_mib: float) -> None:
@@ -121,12 +119,13 @@ def pack(has: Mapping[str, str], python: str, output: Path, *, limit_mib: float)
             archive.add(work / FOLDER, arcname=FOLDER)
         refuse_large(checkout, wheels.iterdir(), limit_mib)
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_bytes(checkout.read_bytes())
+        shutil.move(checkout, output)
 
 
 def requirements() -> list[str]:
     """What is installed there beside Ringside and its extra ``mpi``."""
-    return [*(SETUPTOOLS if name == "setuptools" else name for name in BUILD_REQUIREMENTS), *PROOF_REQUIREMENTS]
+    build = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
+    return [*build, *BUILD_REQUIREMENTS, *PROOF_REQUIREMENTS]
 
 
 def missing(has: Mapping[str, str], python: str, work: Path) -> list[str]:
@@ -144,7 +143,7 @@ def missing(has: Mapping[str, str], python: str, work: Path) -> list[str]:
     if done.returncode:
         raise PrerequisiteError(f"no versions fit what that machine has: {' '.join(done.stderr.split())}")
     needed = [line.split(" ;")[0].strip() for line in done.stdout.splitlines() if "==" in line]
-    names = [normalised(one.split("==")[0].split("[")[0]) for one in needed]
+    names = [canonicalize_name(Requirement(one).name) for one in needed]
     return [one for one, name in zip(needed, names, strict=True) if name not in has and not OF_TORCH.match(name)]
 
 

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.utils import canonicalize_name
 
 from install import gpu_bundle
 
@@ -56,7 +57,7 @@ def linked_environment(folder: Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60)
     ours, theirs = (Path(sysconfig.get_path("purelib", vars={"base": str(base)})) for base in (sys.prefix, folder))
     for distribution in metadata.distributions():
-        if gpu_bundle.normalised(distribution.name) in LACKING | OURS:
+        if canonicalize_name(distribution.name) in LACKING | OURS:
             continue
         for top in {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")}:
             if not (theirs / top).exists():
@@ -69,7 +70,7 @@ def linked_environment(folder: Path) -> Path:
 @pytest.mark.timeout(900)
 def test_it_is_installed_without_an_index(tmp_path):
     python = linked_environment(tmp_path / "machine")
-    there = {gpu_bundle.normalised(one.name): one.version for one in metadata.distributions()}
+    there = {canonicalize_name(one.name): one.version for one in metadata.distributions()}
     listed = tmp_path / "packages.txt"
     listed.write_text("".join(f"{name}=={version}\n" for name, version in there.items() if name not in LACKING | OURS))
     bundle = tmp_path / "bundle.tar"
@@ -77,7 +78,7 @@ def test_it_is_installed_without_an_index(tmp_path):
     with tarfile.open(bundle) as archive:
         names = archive.getnames()
         archive.extractall(tmp_path, filter="data")
-    wheels = {gpu_bundle.normalised(Path(name).name.split("-")[0]) for name in names if name.endswith(".whl")}
+    wheels = {canonicalize_name(Path(name).name.split("-")[0]) for name in names if name.endswith(".whl")}
     assert wheels == {*LACKING, "setuptools"}
     assert "ringside-gpu/wheels/horovod-0.28.1.tar.gz" in names
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
