@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -21,6 +22,7 @@ from backends.communicator import TorchCommunicator, new_groups
 from measurement.communicator import Communicator
 from measurement.errors import PlanError
 from measurement.plans.settings import PlanOptions
+from measurement.probes.nccl_library import nccl_of
 from measurement.records.trace import Span
 from measurement.world import MPI, RENDEZVOUS, World
 
@@ -141,7 +143,8 @@ class TorchDistributed(Backend):
         del found["mpi_library"]
         found["transport"] = "mpi" if group == "mpi4py" else group
         if group == "nccl":
-            found["nccl_version"] = ".".join(map(str, torch.cuda.nccl.version()))
+            version = ".".join(map(str, torch.cuda.nccl.version()))
+            found["nccl"] = nccl_of(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so") or version
         if group == "mpi":
             found["mpi_library"] = "torch"
         if group == "mpi4py":

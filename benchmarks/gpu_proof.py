@@ -93,6 +93,7 @@ def checks(device: Device) -> list[Check]:
     ddp, horovod, fsdp2 = device.arm("ddp"), device.arm("horovod"), device.arm("fsdp2")
     pair, three = {"ddp": ddp, "horovod": horovod}, {"ddp": ddp, "horovod": horovod, "fsdp2": fsdp2}
     bf16 = {"precision": "amp-bf16"}
+    alone = {"dp": device.arm("dp")} if device.kind == "cuda" else {}
     on_all = [
         Check(
             name=f"all-{device.count}-gpus",
@@ -112,8 +113,8 @@ def checks(device: Device) -> list[Check]:
         Check(name="tests", shows="DDP over NCCL; events beside kernels", argv=[sys.executable, "-m", "pytest", "-q", "tests/gpu"]),
         Check(
             name="one-rank",
-            shows="DDP, Horovod and FSDP2 with a control and a floor: stopped in turn, bfloat16, traced",
-            plan=plan(device, three, trace=True, **bf16),
+            shows="DDP, Horovod, FSDP2 and DataParallel with a control and a floor: stopped in turn, bfloat16, traced",
+            plan=plan(device, three | alone, trace=True, **bf16),
             judge=_is_traced,
             limit_s=200,
         ),
@@ -180,9 +181,14 @@ def _is_delayed(found: dict[str, Any]) -> str:
 
 
 def _is_traced(found: dict[str, Any]) -> str:
-    """There is a trace of each arm, and the control comes out equal."""
+    """There is a trace of each arm, NCCL's log was read in it, one NCCL serves both libraries, and the control comes out equal."""
     if not found["traces"]:
         return "there is no trace"
+    over = {arm["name"]: arm["described"]["nccl"] for arm in found["arms"] if arm["transport"] == "nccl"}
+    if unread := [arm["arm"] for arm in found["traces"]["arms"] if arm["arm"] in over and not arm["nccl"]]:
+        return f"NCCL's log was not read: {', '.join(unread)}"
+    if len(set(over.values())) > 1:
+        return f"libraries call NCCL of several releases: {over}"
     control = [one["verdict"] for one in found["results"] if one["role"] == "control"]
     return "the control does not come out equal" if {"faster", "slower"} & set(control) else ""
 

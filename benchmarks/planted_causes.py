@@ -13,7 +13,7 @@ first-bucket  DDP's first bucket has the gradients that come last               
 compression   Horovod converts gradients to float16, with no link to be slow           exposed exchange  compression
 zeros         Horovod exchanges zeros for a million parameters without a gradient      exposed exchange  zero-filled gradients
 link          DDP exchanges twice the bytes (float32 in place of float16), slow link   exposed exchange
-late          rank 1 computes longer in backward, by 5% of a step                      imbalance         rank 1
+late          rank 1 computes longer in backward, by 10% of a step                     imbalance         rank 1
 ============  =======================================================================  ================  =======================
 
     python benchmarks/planted_causes.py --output FOLDER [--only CAUSE ...] [--repeats 2]
@@ -136,7 +136,11 @@ CAUSES = {
         named="zero-filled gradients",
     ),
     "late": Cause(
-        term="imbalance", planted={"backend": f"{PLANTED}:LateRankDDP"}, straggler=1, measurement={"local_every": 1, "launches": 6}
+        term="imbalance",
+        planted={"backend": f"{PLANTED}:LateRankDDP", "options": {"late_by": 0.1}},
+        straggler=1,
+        workload={"workload": "digits", "local_batch_size": 128, "freed_memory": "keep"},
+        measurement={"local_every": 1, "launches": 6, "seconds_per_launch": 30},
     ),
     "link": Cause(
         term="exposed_exchange",

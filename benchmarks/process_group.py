@@ -33,7 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 import backends.mpi.process_group  # noqa: F401 - registers "mpi4py"
 from runners.launchers import read_own_world
 from runners.processes.local import search_path
-from runners.rank.resources import spread
+from runners.rank.resources import take_resources
 from tests.kit.ratios import equal_work, ratio_interval
 
 SIZES = [1024 * 4**power for power in range(9)]
@@ -94,8 +94,7 @@ def slowest(times: dict[str, float]) -> dict[str, float]:
 
 def rank_main(seconds: float, seed: int, output: Path) -> None:
     """Run rounds over all sizes on one rank until the time is over. Rank 0 writes the times."""
-    spread(read_own_world())
-    torch.set_num_threads(1)
+    take_resources(read_own_world(), threads=1)
     dist.init_process_group("mpi4py", init_method="mpi4py://")
     gloo = dist.new_group(backend="gloo")
     from mpi4py import MPI

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from measurement.records.record import Case, Failure, LengthChoice, ParityResult
-from measurement.records.trace import Span
+from measurement.records.trace import NcclChoices, Span
 from reports.against_schema import Against
 from reports.estimate import Caution, Estimate, RunOrder, Stored
 from reports.script_schema import ConfigurationDifference, Equality
@@ -147,6 +147,8 @@ class TracedArm(Stored):
     """In order."""
     exposed_s: Estimate | None = None
     """Exchange that no computing hides, seconds per step; null where gradients are sharded, or the profiler did not see them."""
+    nccl: NcclChoices | None = None
+    """Null where it does not exchange over NCCL."""
 
 
 class TraceFigures(Stored):

@@ -26,6 +26,7 @@ from backends.remade_optimizer import constructor_needs, without_constructor
 from backends.search_space import Setting
 from measurement.communicator import Communicator
 from measurement.errors import LaunchError, PlanError, shortened
+from measurement.probes.nccl_library import nccl_of, version_of
 from measurement.records.trace import Span
 from measurement.world import HOROVOD, MPI, RENDEZVOUS, World
 
@@ -221,6 +222,10 @@ class Horovod(Backend):
             **self.options.model_dump(exclude={"fusion_threshold_mb", "cycle_time_ms", "cache_capacity"}),
         }
         found["backward_passes_per_step"] = self.micro_steps
+        if found["transport"] == "nccl":
+            from horovod.torch import mpi_lib_v2
+
+            found["nccl"] = nccl_of(mpi_lib_v2.__file__) or version_of(hvd.nccl_built())
         return found | knobs_in_force(os.environ)
 
     def _transport_in_force(self, controller: str) -> str:

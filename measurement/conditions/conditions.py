@@ -83,6 +83,7 @@ CONDITIONS = (
     Condition(field="decay_epochs", source="training", resume=True),
     Condition(field="decay_factor", source="training", resume=True),
     Condition(field="device", source="rank", arms="equal"),
+    Condition(field="gpu", source="rank", arms="as ranks"),
     Condition(field="threads", source="rank", arms="as ranks"),
     Condition(field="affinity", source="rank", arms="as ranks", between_runs="cores"),
     Condition(field="seed", source="rank", arms="equal", resume=True),

@@ -352,8 +352,8 @@ class Plan(Section):
     threads: int | None = Field(default=None, ge=1)
     """OMP_NUM_THREADS of every rank. None: the host's cores divided by its ranks."""
     affinity: Literal["spread", "none"] = "spread"
-    """``spread`` pins each local rank to its equal share of the cores, where there is at least one for each.
-    ``none`` leaves placement to the kernel."""
+    """``spread`` pins each local rank to its equal share of the cores, where there is at least one for each: those next to its GPU,
+    and whole physical cores, as far as there are. ``none`` leaves placement to the kernel."""
     freed_memory: Literal["keep", "return"] = "return"
     """``return`` leaves malloc as the system has it, as in a user's own run. ``keep`` has a rank keep the memory that it frees,
     by glibc's environment variables. That narrows intervals on CPUs, but trainings without it run otherwise."""

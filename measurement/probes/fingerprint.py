@@ -93,6 +93,19 @@ def cards() -> list[str]:
         return []
 
 
+def exclusive_cards() -> list[int]:
+    """The numbers of GPUs of this machine that let in one process at a time, or none at all."""
+    library = nvml()
+    if library is None:
+        return []
+    try:
+        handles = map(library.nvmlDeviceGetHandleByIndex, range(library.nvmlDeviceGetCount()))
+        modes = [library.nvmlDeviceGetComputeMode(handle) for handle in handles]
+    except library.NVMLError:
+        return []
+    return [number for number, mode in enumerate(modes) if mode != library.NVML_COMPUTEMODE_DEFAULT]
+
+
 def driver_version() -> str | None:
     """The version of NVIDIA's driver, where there are ``gpu_names``."""
     library = nvml() if gpu_names() else None

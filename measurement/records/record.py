@@ -65,6 +65,8 @@ class RankReport(Written):
     host: str
     pid: int
     device: str
+    gpu: str | None = None
+    """Address of its GPU on the PCI bus; None on a CPU, and where it is not known."""
     threads: int
     """torch.get_num_threads()."""
     affinity: list[int]

@@ -40,6 +40,32 @@ class Span(Written):
         return self.begin_ns + self.length_ns
 
 
+class NcclCollective(Written):
+    """How NCCL carries out a collective of one size."""
+
+    operation: str | None = None
+    """Such as ``AllReduce``; None where this release of NCCL does not say."""
+    num_bytes: int
+    algorithm: str
+    """Such as ``RING``."""
+    protocol: str
+    """Such as ``SIMPLE``."""
+
+
+class NcclChoices(Written):
+    """What NCCL chose by itself, as its log says."""
+
+    version: str | None = None
+    network: str | None = None
+    """Such as ``IB`` or ``Socket``."""
+    channels: int | None = None
+    """How many it has for collectives."""
+    connections: list[str] = []
+    """The kinds between ranks, such as ``P2P/CUMEM`` or ``NET/IB/GDRDMA``."""
+    collectives: list[NcclCollective] = []
+    """The largest, in the order of their sizes; those before the traced steps are among them."""
+
+
 class ArmTrace(Written):
     """The trace of an arm."""
 
@@ -47,6 +73,8 @@ class ArmTrace(Written):
     file: str | None = None
     """The viewers' file, in the folder of the traces; None: there is none."""
     spans: list[Span] = []
+    nccl: NcclChoices | None = None
+    """None: it does not exchange over NCCL."""
     error: str | None = None
     """Why there is none."""
 

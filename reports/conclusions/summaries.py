@@ -133,14 +133,15 @@ def _identity(evidence: Evidence, name: str, records: Sequence[LaunchRecord]) ->
 
 
 def compute_units(ranks: Sequence[RankReport]) -> int | None:
-    """Cores that the ranks' threads can use, host by host; of ranks on GPUs one each, or as many as the backend says it uses.
+    """Cores that the ranks' threads can use, host by host; of ranks on GPUs these, or as many as the backend says it uses.
 
     None where the platform does not tell.
     """
     if any(not rank.affinity for rank in ranks):
         return None
     if all(rank.fingerprint.get("gpus") and rank.device != "cpu" for rank in ranks):
-        return sum(int(rank.backend.get("gpus", 1)) for rank in ranks)
+        cards = {(rank.host, rank.gpu or rank.rank) for rank in ranks}
+        return max(len(cards), sum(int(rank.backend.get("gpus", 0)) for rank in ranks))
     hosts: dict[str, list[RankReport]] = {}
     for rank in ranks:
         hosts.setdefault(rank.host, []).append(rank)

@@ -21,7 +21,7 @@ from reports.wording.formatting import percent
 from reports.wording.method import method
 from reports.wording.study_sentences import bases, study_method
 
-WHY = ("phases", "steps", "terms", "causes", "exchanges", "threads", "ranks", "links")
+WHY = ("phases", "steps", "terms", "causes", "exchanges", "nccl", "threads", "ranks", "links")
 DIFFERED = ("equality", "differences", "conditions")
 SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#&~$"})
 

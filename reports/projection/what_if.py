@@ -149,11 +149,11 @@ def _beats(ours: Bounds, theirs: Bounds, *, confidence: float) -> bool:
 
 
 def _without(term: Term, told: Told) -> Bounds | str:
-    """The step less a term; one that is below 0 on average has nothing to give."""
+    """The step less a term; one that is below 0 on average has nothing to give, as far as its launches can tell."""
     lost = told.terms[term] + (_given_back(told) if term != "exposed_exchange" else 0.0)
     if lost.isna().any():
         return "there is no floor to tell it from computing"
-    step = told.terms["step"] - (lost if lost.mean() > 0 else 0.0)
+    step = told.terms["step"] - (lost - min(lost.mean(), 0.0))
     return step, step
 
 

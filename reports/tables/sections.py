@@ -11,7 +11,16 @@ from reports.tables.rank_tables import link_caption, link_table, rank_caption, r
 from reports.tables.resource_table import resource_caption, resource_table
 from reports.tables.script_tables import differences_table, equality_table, phases_table
 from reports.tables.table import Table
-from reports.tables.terms_table import TIMINGS, causes_table, exchange_table, steps_table, terms_table, threads_table, timing_table
+from reports.tables.terms_table import (
+    TIMINGS,
+    causes_table,
+    exchange_table,
+    nccl_table,
+    steps_table,
+    terms_table,
+    threads_table,
+    timing_table,
+)
 from reports.tables.verdict_table import conditions_table
 from reports.tables.what_if_table import what_if_caption, what_if_table
 from reports.wording.causes import trace_sentence
@@ -41,6 +50,7 @@ EXCHANGES = (
     "Medians over the traced steps. Skew is from when the first rank had come to a collective to the last, transfer from then "
     "until every rank had its result, Horovod's cycle and negotiation included"
 )
+NCCL = "By NCCL's log of the traced launch. Where arms differ here, NCCL is set otherwise, and not the library alone"
 PHASES = (
     "Mean over launches, on the slowest rank of each step. Phases are what torch's hooks see: the wait for the exchange is part of "
     "backward, in Horovod's scripts too; forward is everything that is in no other phase"
@@ -65,6 +75,7 @@ def sections(comparison: Comparison) -> list[Section]:
             Section("terms", "", terms_table(comparison)),
             Section("causes", "Specific causes", causes_table(comparison), CAUSES),
             Section("exchanges", "Waiting apart from transfer", exchange_table(comparison), _exchange_caption(comparison)),
+            Section("nccl", "What NCCL chose", nccl_table(comparison), NCCL),
             Section("threads", "", threads_table(comparison)),
             Section("ranks", "Ranks and hosts", rank_table(comparison), rank_caption(arms, comparison.sample_unit)),
             Section("links", "Bytes per link", link_table(arms), link_caption(arms)),

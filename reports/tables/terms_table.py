@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from measurement.records.trace import NcclCollective
 from reports.conclusions.step_terms import TERMS
 from reports.schema import Comparison, Estimate
 from reports.tables.table import Entry, Row, Table, columns, row
 from reports.wording.causes import TERM_NAMES
 from reports.wording.formatting import NONE, milliseconds, step_shares, with_interval
 
-MOST_EXCHANGES = 24
+MOST_EXCHANGES, MOST_COLLECTIVES = 24, 3
 """How many an arm shows; comparison.json has all."""
 TIMINGS = (
     "Mean of launches that ran all arms at once, in wall time of all arms together. The start is split as the arm tells that was "
@@ -104,6 +105,30 @@ def exchange_table(comparison: Comparison) -> Table:
         for one in arm.exchanges[:MOST_EXCHANGES]
     ]
     return Table(columns=columns(titles, numeric=("size", *figures)), rows=rows)
+
+
+def nccl_table(comparison: Comparison) -> Table:
+    """What NCCL chose in the traced launch: a row for each arm that exchanges over it."""
+    titles = {"version": "NCCL", "network": "network", "connections": "ranks meet by", "channels": "channels"}
+    rows = [
+        row(
+            {
+                "arm": arm.arm,
+                **{name: str(getattr(arm.nccl, name) or NONE) for name in ("version", "network", "channels")},
+                "connections": ", ".join(arm.nccl.connections) or NONE,
+                "collectives": "; ".join(map(_collective, arm.nccl.collectives[:MOST_COLLECTIVES])) or NONE,
+            }
+        )
+        for arm in (comparison.traces.arms if comparison.traces else [])
+        if arm.nccl
+    ]
+    titles = {"arm": "arm", **titles, "collectives": "largest collectives"}
+    return Table(columns=columns(titles, numeric=("channels",), wraps=("connections", "collectives")), rows=rows)
+
+
+def _collective(one: NcclCollective) -> str:
+    """Such as ``AllReduce of 26,214,400 bytes by RING, SIMPLE``."""
+    return f"{one.operation or 'one'} of {one.num_bytes:,} bytes by {one.algorithm}, {one.protocol}"
 
 
 def milliseconds_entry(estimate: Estimate | None) -> Entry:

@@ -116,6 +116,7 @@ def conditions_table(comparison: Comparison) -> Table:
         "buffers": {arm.name: "yes" if arm.described.get("broadcast_buffers", False) else "no" for arm in arms},
         "unit": {arm.name: _exchange_unit(arm) for arm in arms},
         "mpi": {arm.name: _mpi_parameters(arm.name, mpi) for arm in arms},
+        "nccl": {arm.name: arm.described.get("nccl", NONE) for arm in arms},
     }
     titles = {
         "arm": "arm",
@@ -125,6 +126,7 @@ def conditions_table(comparison: Comparison) -> Table:
         "buffers": "buffers broadcast in forward",
         "unit": "gradients meet in",
         "mpi": "MPI parameters",
+        "nccl": "NCCL",
     }
     alike = [name for name, values in defaults.items() if len(set(values.values())) == 1]
     rows = []

@@ -48,8 +48,15 @@ SPARSE = ("sparse", "allgather")
 DDP, HOROVOD = "ddp", "horovod"
 TELLING = {DDP: "bucket_cap_bytes", HOROVOD: "fusion_threshold_bytes"}
 """What a back end tells of itself that is derived from one of these."""
-LOSSY = ("compression", "comm_hook")
-"""The options by which Horovod and DDP exchange gradients in fewer bytes."""
+CHANGED_BY = {
+    "buffers broadcast": {"broadcast_buffers"},
+    "gradient copies": {"gradient_as_bucket_view"},
+    "unused-parameter search": {"find_unused_parameters"},
+    "small collectives": {"bucket_cap_mb", "first_bucket_mb", "fusion_threshold_mb"},
+    COMPRESSION: {"compression", "comm_hook"},
+    "cycle waits": {"cycle_time_ms"},
+}
+"""By cause, options of Horovod and DDP. Arms that differ in nothing else differ by the cause: of it the trace shows a part."""
 COPIES = ("torch::distributed::reducer::", f"{REDUCER}copy_bucket_to_grad")
 
 
@@ -216,8 +223,7 @@ def with_named(result: RatioSummary, arms: Mapping[str, ArmSummary]) -> RatioSum
         more, less = less, more
     others = {one.name: one.per_step_s.value for one in less.causes}
     apart = {one.name: one.per_step_s.value - others.get(one.name, 0.0) for one in more.causes if one.term == because.term}
-    if COMPRESSION in apart and _differ_in_compression(more, less):
-        apart[COMPRESSION] = abs(because.difference_s)
+    apart |= {name: abs(because.difference_s) for name in apart if _sets_apart(name, more, less)}
     named = max(apart, key=lambda name: apart[name], default=None)
     if named is None or apart[named] < EXPLAINS * abs(because.difference_s):
         return result
@@ -226,10 +232,9 @@ def with_named(result: RatioSummary, arms: Mapping[str, ArmSummary]) -> RatioSum
     return result.model_copy(update={"because": Because.model_validate(because.model_dump() | told)})
 
 
-def _differ_in_compression(one: ArmSummary, other: ArmSummary) -> bool:
-    """Whether the arms are set alike but for compression."""
-    likes = [
-        (arm.backend, arm.transport, arm.launcher, {name: value for name, value in arm.options.items() if name not in LOSSY})
-        for arm in (one, other)
-    ]
-    return likes[0] == likes[1]
+def _sets_apart(name: str, one: ArmSummary, other: ArmSummary) -> bool:
+    """Whether the arms differ in the options that change this cause, and in nothing else."""
+    likes = [(arm.backend, arm.transport, arm.launcher) for arm in (one, other)]
+    names = one.options.keys() | other.options.keys()
+    unlike = {option for option in names if one.options.get(option) != other.options.get(option)}
+    return likes[0] == likes[1] and bool(unlike) and unlike <= CHANGED_BY.get(name, set())

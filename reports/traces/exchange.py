@@ -124,7 +124,7 @@ def summarise_traces(
 
 
 def _arm(trace: ArmTrace, steps: Sequence[TracedStep]) -> TracedArm:
-    found = TracedArm(arm=trace.arm, file=trace.file, error=trace.error)
+    found = TracedArm(arm=trace.arm, file=trace.file, error=trace.error, nccl=trace.nccl)
     if not steps:
         return found
     typical = next(one for one in steps if one.length_ns == median_low(step.length_ns for step in steps))

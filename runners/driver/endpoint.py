@@ -117,6 +117,7 @@ def build_launch_job(
         "--launcher": setup.launcher_reference,
         **({"--log-folder": str(log_folder.resolve())} if is_local else {}),
         "--threads": threads,
+        "--device": plan.device,
         "--affinity": plan.affinity,
         "--freed-memory": plan.freed_memory,
         **({"--beside": str(setup.own.beside)} if setup.own.beside else {}),

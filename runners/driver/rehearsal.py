@@ -26,7 +26,7 @@ from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
 from measurement.records.results import TRACES_FILE, ResultsFolder, write_result
-from measurement.records.trace import ArmTrace, Traces
+from measurement.records.trace import ArmTrace, NcclChoices, Traces
 from runners.driver.arm_launch import ArmLaunch
 from runners.driver.endpoint import open_endpoint
 from runners.driver.launch import Launch
@@ -36,6 +36,7 @@ from runners.hosts.preflight import inspect
 from runners.planning.arms import require_executables, resolve_arm, resolve_arms
 from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.protocol.messages import TraceCommand, TraceReply
+from runners.traces.nccl_log import VARIABLES, of_all_ranks
 from runners.traces.trace_file import TracedRank, on_one_clock, viewers_file
 
 SAMPLES = 4
@@ -48,21 +49,20 @@ NOT_REHEARSED = {
 }
 """Fields of a plan that change nothing of what a rehearsal shows."""
 TRACED_STEPS = 6
+GPU_IS_FULL = "CUDA out of memory"
+"""How torch begins its OutOfMemoryError."""
 RANK = re.compile(r"^ranks? [0-9, ]+: ")
 """Stands before a message; which rank it was may be chance."""
 
 
 def rehearse(
-    plan: Plan, workload: WorkloadSetup, *, placement: Placement, folder: Path, progress: LaunchProgress
+    plan: Plan, workload: WorkloadSetup, *, placement: Placement, folder: Path, progress: LaunchProgress, on_gpus: bool = False
 ) -> dict[str, LaunchRecord]:
     """Rehearse every arm of a plan, together or one at a time as it measures them; nothing is left running.
 
-    Few samples, one short round, no control and no floor. Returns the records of the arms that failed or were wrong, by name;
-    their logs lie in ``folder``.
+    Returns the records of the arms that failed or were wrong, by name; their logs lie in ``folder``. ``on_gpus``: see ``short_of``.
     """
-    measurement = plan.measurement.model_copy(update={**SHORT, "local_every": min(plan.measurement.local_every, 1)})
-    changes = {"local_batch_size": min(plan.local_batch_size, SAMPLES), "link_rate": None, "training": None}
-    small = plan.model_copy(update={**changes, "measurement": measurement})
+    small = short_of(plan, on_gpus=on_gpus)
     progress.start(uncounted="rehearsal")
     shutil.rmtree(folder, ignore_errors=True)
     with open_endpoint(placement) as endpoint:
@@ -76,12 +76,26 @@ def rehearse(
     return failed
 
 
+def short_of(plan: Plan, *, on_gpus: bool) -> Plan:
+    """The plan of a rehearsal: one short round. On CPUs of few samples, without control and floor.
+
+    On GPUs it has all that the plan has, since the memory of a card must hold every arm at once, those that wait included.
+    """
+    kept = {"control", "floor"} if on_gpus else set()
+    short = {name: value for name, value in SHORT.items() if name not in kept}
+    measurement = plan.measurement.model_copy(update={**short, "local_every": min(plan.measurement.local_every, 1)})
+    samples = plan.local_batch_size if on_gpus else min(plan.local_batch_size, SAMPLES)
+    changes = {"local_batch_size": samples, "link_rate": None, "training": None}
+    return plan.model_copy(update={**changes, "measurement": measurement})
+
+
 @dataclass(kw_only=True, eq=False)
 class TraceLaunch(Launch):
     """A launch in which every arm is traced, and nothing else is done."""
 
     traced: dict[str, list[TracedRank]] = field(default_factory=dict)
     """By arm, those that could be traced."""
+    nccl: dict[str, NcclChoices | None] = field(default_factory=dict)
 
     def _stages(self, arms: Sequence[ArmLaunch], known: Sequence[ArmLaunch]) -> list[Callable[[], None]]:
         return [partial(arm.run_unless_failed, self._trace) for arm in arms]
@@ -91,6 +105,7 @@ class TraceLaunch(Launch):
         done = arm.session.exchange(TraceCommand(steps=TRACED_STEPS), TraceReply, timeout_s=3 * self.measure.block_timeout_s)
         behind_s = [arm.session.clock_behind_s(rank) for rank in range(len(done.replies))]
         self.traced[arm.session.name] = on_one_clock(done.replies, behind_s)
+        self.nccl[arm.session.name] = of_all_ranks([reply.nccl for reply in done.replies])
 
 
 def trace_arms(
@@ -104,8 +119,8 @@ def trace_arms(
 ) -> None:
     """Trace every arm of a plan but those ``refused``; what came of it is in ``folder``. Nothing is left running."""
     short = plan.measurement.model_copy(update={**SHORT, "mode": "interleaved", "local_every": 0})
-    timeline = {"environment": plan.environment | {"HOROVOD_TIMELINE": "DYNAMIC"}}
-    small = plan.model_copy(update={"measurement": short, "training": None, **timeline})
+    telling = {"environment": plan.environment | {"HOROVOD_TIMELINE": "DYNAMIC"} | VARIABLES}
+    small = plan.model_copy(update={"measurement": short, "training": None, **telling})
     shutil.rmtree(folder, ignore_errors=True)
     progress.start(uncounted="trace")
     with open_endpoint(placement) as endpoint:
@@ -114,7 +129,10 @@ def trace_arms(
         launch = TraceLaunch(plan=small, setups=arms, workload=workload, number=0, **own)
         launch.run()
     traced = {arm.name: launch.traced[arm.name] for arm in arms if arm.name in launch.traced}
-    traces = [ArmTrace(arm=name, **_written(folder, f"arm-{name}", {name: ranks})) for name, ranks in traced.items()]
+    traces = [
+        ArmTrace(arm=name, nccl=launch.nccl[name], **_written(folder, f"arm-{name}", {name: ranks}))
+        for name, ranks in traced.items()
+    ]
     failed = {arm.record.arm: arm.record for arm in launch.arms if arm.record.arm not in traced}
     traces += [ArmTrace(arm=name, error=_reason(record)) for name, record in failed.items()]
     shown = {name: traced[name] for name in [plan.baseline, *plan.asked_arms()] if name in traced}
@@ -164,7 +182,17 @@ def _reason(record: LaunchRecord) -> str:
 
 
 def require_something_to_measure(plan: Plan, failed: Mapping[str, LaunchRecord], *, folder: Path) -> None:
-    """Refuse to measure where the baseline failed in the rehearsal, or every candidate did: with a ``LaunchError``."""
+    """Refuse to measure where the baseline failed in the rehearsal, or every candidate did, or a GPU does not hold all arms.
+
+    Raises a ``LaunchError``.
+    """
+    full = [name for name, record in failed.items() if GPU_IS_FULL in _reason(record)]
+    if full and plan.measurement.mode != "sequential":
+        raise LaunchError(
+            f"nothing was measured: GPU memory does not hold all arms at once, those that wait included (the rehearsal ended for "
+            f"{', '.join(full)}; its logs: {folder}); set measurement.mode: sequential, which has one up at a time, or a smaller "
+            "local_batch_size"
+        )
     candidates = plan.arms.keys() - {plan.baseline}
     if plan.baseline not in failed and (not candidates or candidates - failed.keys()):
         return
@@ -181,7 +209,14 @@ class Memory:
 
     def __init__(self, plan: Plan, *, conditions: Mapping[str, object]) -> None:
         """``conditions``: versions, machines, digests of sources and variables that a rehearsal depends on."""
-        content = [plan.model_dump(mode="json", exclude=NOT_REHEARSED), plan.measurement.mode, dict(conditions)]
+        measured = plan.measurement
+        content = [
+            plan.model_dump(mode="json", exclude=NOT_REHEARSED),
+            measured.mode,
+            measured.control,
+            measured.floor,
+            dict(conditions),
+        ]
         digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:24]
         self._path = cache_root().parent / "rehearsals" / digest
 

@@ -22,7 +22,7 @@ from measurement.conditions.sources import digests, sources_of_all
 from measurement.environment import steering_environment
 from measurement.errors import PlanError
 from measurement.plans.plan import Plan
-from measurement.probes.fingerprint import crowded_warning, gpu_names, shared_gpus_warning, usable_cores
+from measurement.probes.fingerprint import crowded_warning, exclusive_cards, gpu_names, shared_gpus_warning, usable_cores
 from measurement.records.record import LaunchRecord, LengthChoice
 from measurement.records.results import ResultsFolder
 from reports import conclude, make_reports, write_reports
@@ -45,7 +45,7 @@ from runners.driver.progress import LaunchProgress
 from runners.driver.rehearsal import Memory, rehearse, require_something_to_measure, trace_arms
 from runners.driver.rounds import RoundLimit
 from runners.hosts.batch_jobs import job_id
-from runners.hosts.host_facts import CARDS
+from runners.hosts.host_facts import CARDS, EXCLUSIVE
 from runners.hosts.preflight import inspect
 from runners.hosts.ssh_probe import probe_hosts
 from runners.lab.links import require_lab, shaped_links
@@ -185,9 +185,10 @@ class ComparisonRun:
         hidden, interface = self.inspection.hidden, self.plan.network_interface
         for arm in arms:
             require_findable(hidden, arm.backend, network_interface=interface)
-        require_gpus_on(self.inspection.facts, arms)
-        if self.has_ranks_here:
-            require_shared_gpus(self.plan)
+        facts = self.inspection.facts
+        require_gpus_on(facts, arms)
+        here = {HERE: exclusive_cards()} if not facts and computes_on_gpu(self.plan.device) else {}
+        require_shared_gpus(self.plan, here | {host: found.get(EXCLUSIVE, []) for host, found in facts.items()})
         self._find_own_work()
 
     def _sources(self) -> dict[str, Path]:
@@ -288,7 +289,8 @@ class ComparisonRun:
         if wanted == "once" and memory.knows():
             return
         folder, placement = self.folder.root / "rehearsal", self.inspection.placement
-        self._refused = rehearse(self.plan, self.workload, placement=placement, folder=folder, progress=self.progress)
+        where: dict[str, Any] = {"placement": placement, "folder": folder, "on_gpus": self._are_on_gpus}
+        self._refused = rehearse(self.plan, self.workload, **where, progress=self.progress)
         require_something_to_measure(self.plan, self._refused, folder=folder)
         if not self._refused:
             memory.add()
@@ -299,12 +301,22 @@ class ComparisonRun:
         if self.plan.trace and self.folder.traces() is None:
             trace_arms(self.plan, self.workload, **where, progress=self.progress, refused=self._refused)
 
+    @property
+    def _gpus(self) -> dict[str, int]:
+        """How many GPUs each host has."""
+        facts = self.inspection.facts
+        return {host: len(found.get(CARDS, [])) for host, found in facts.items()} or {HERE: len(gpu_names())}
+
+    @property
+    def _are_on_gpus(self) -> bool:
+        """Whether ranks compute on GPUs."""
+        return self.plan.device != "cpu" and (any(self._gpus.values()) or computes_on_gpu(self.plan.device))
+
     def _crowded(self) -> list[str]:
         """Say on which hosts ranks share cores, or GPUs where they compute on these."""
-        facts, placement = self.inspection.facts, self.inspection.placement
-        gpus = {host: len(found.get(CARDS, [])) for host, found in facts.items()} or {HERE: len(gpu_names())}
-        if self.plan.device != "cpu" and (any(gpus.values()) or computes_on_gpu(self.plan.device)):
-            warnings = {entry.host: shared_gpus_warning(entry.slots, gpus.get(entry.host, 0)) for entry in placement.hosts}
+        placement = self.inspection.placement
+        if self._are_on_gpus:
+            warnings = {entry.host: shared_gpus_warning(entry.slots, self._gpus.get(entry.host, 0)) for entry in placement.hosts}
         else:
             warnings = {entry.host: crowded_warning(entry.slots, placement.cores.get(entry.host)) for entry in placement.hosts}
         return [warning if host == HERE else f"host '{host}': {warning}" for host, warning in warnings.items() if warning]

@@ -18,13 +18,13 @@ import psutil
 
 from measurement.addresses import free_port, split_port
 from measurement.conditions.conditions import fingerprint
-from measurement.probes.fingerprint import cards
+from measurement.probes.fingerprint import cards, exclusive_cards
 from measurement.probes.installed_mpi import installed_mpi
 from runners.hosts.names import look
 from runners.processes.answers import give
 
 FREE_PORT = "--free-port"
-NAMES, CARDS = "names", "cards"
+NAMES, CARDS, EXCLUSIVE = "names", "cards", "exclusive_cards"
 CONNECT_TIMEOUT_S = 5.0
 
 
@@ -39,13 +39,18 @@ def main(driver: str, *hosts: str) -> None:
 
 
 def facts(driver: str, hosts: Sequence[str]) -> dict[str, Any]:
-    """The fingerprint, and: GPUs (``cards``), why the driver is not reached (``driver_error``), what names mean (``names``)."""
+    """The fingerprint, and what else the preflight must know.
+
+    GPUs (``cards``), those that one process has for itself (``exclusive_cards``), why the driver is not reached
+    (``driver_error``), what names mean (``names``).
+    """
     return {
         **fingerprint(),
         "mpirun": str(mpi) if (mpi := installed_mpi("mpirun")) else None,
         "interfaces": sorted(psutil.net_if_addrs()),
         "driver_error": reach(driver),
         CARDS: cards(),
+        EXCLUSIVE: exclusive_cards(),
         NAMES: look(hosts),
     }
 

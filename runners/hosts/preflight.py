@@ -20,7 +20,7 @@ from measurement.addresses import family_of, listen, with_port
 from measurement.conditions.conditions import CONDITIONS
 from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan import Plan
-from measurement.probes.fingerprint import core_count
+from measurement.probes.fingerprint import cards, core_count
 from runners.hosts.batch_jobs import unused_nodes
 from runners.hosts.host_facts import CARDS, NAMES
 from runners.hosts.names import doubts, hidden, lost, twice
@@ -59,7 +59,8 @@ def inspect(plan: Plan) -> Preflight:
     if plan.hosts is None or hosts[0].host == HERE:
         unused = unused_nodes(os.environ) if plan.hosts is None else None
         placement = Placement(hosts=hosts, cores={HERE: core_count()})
-        return Preflight(placement=placement, warnings=[unused] if unused else [])
+        kinds = [] if plan.device == "cpu" else _unlike_cards({HERE: {CARDS: cards()}})
+        return Preflight(placement=placement, warnings=[*([unused] if unused else []), *kinds])
     spare = spare_hosts(plan, hosts)
     names = [entry.host for entry in (*hosts, *spare)]
     found = probe_hosts(names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +14,8 @@ from measurement.environment import looks_secret
 from measurement.errors import LaunchError, PlanError, UnavailableError, quoted, shortened, unknown_name
 from measurement.plans.plan import FLOOR, Arm, Plan
 from measurement.probes.installed_mpi import installed_mpi
-from measurement.probes.nvml import nvml
 from measurement.world import HOROVOD, MPI, RENDEZVOUS
+from runners.hosts.host_facts import CARDS
 from runners.hosts.placement import planned_hosts
 from runners.launchers import HERE, REGISTRY, Launcher, make_launcher
 from runners.planning.own_work import OwnWork, resolve_own_work
@@ -268,31 +268,32 @@ def require_gpu_here(device: str, transport: str | None) -> None:
 
 
 def require_gpus_on(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSetup]) -> None:
-    """Refuse a transport that needs GPUs where a host has none. ``facts``: the fingerprints of other hosts, by name.
+    """Refuse a transport that needs GPUs where a host has none. ``facts``: ``runners.hosts.host_facts`` by host.
 
     Raises:
         PlanError: with the hosts.
     """
-    without = [host for host, found in facts.items() if not found.get("gpus")]
+    without = [host for host, found in facts.items() if not found.get(CARDS)]
     for setup in arms:
         if without and setup.backend.transport in ON_GPUS_ONLY:
             raise PlanError(
-                f"arm '{setup.name}': transport '{setup.backend.transport}' needs a GPU on every host, and PyTorch sees none on "
-                f"{shortened(without)}; use 'gloo', or other hosts"
+                f"arm '{setup.name}': transport '{setup.backend.transport}' needs a GPU on every host, and NVIDIA's driver shows "
+                f"none on {shortened(without)}; use 'gloo', or other hosts"
             )
 
 
-def require_shared_gpus(plan: Plan) -> None:
-    """Refuse GPUs of this machine that let in one process at a time, where every arm keeps one there, with a ``PlanError``."""
-    library = nvml() if plan.measurement.mode != "sequential" and computes_on_gpu(plan.device) else None
-    if library is None:
-        return
-    handles = map(library.nvmlDeviceGetHandleByIndex, range(library.nvmlDeviceGetCount()))
-    modes = [library.nvmlDeviceGetComputeMode(handle) for handle in handles]
-    exclusive = [number for number, mode in enumerate(modes) if mode != library.NVML_COMPUTEMODE_DEFAULT]
-    if exclusive:
+def require_shared_gpus(plan: Plan, exclusive: Mapping[str, Sequence[int]]) -> None:
+    """Refuse GPUs that let in one process at a time, where every arm keeps one there. ``exclusive``: their numbers, by host.
+
+    Raises:
+        PlanError: with the first of them.
+    """
+    found = [(host, numbers[0]) for host, numbers in exclusive.items() if numbers]
+    if found and plan.measurement.mode != "sequential" and plan.device != "cpu":
+        host, number = found[0]
+        where = "" if host == HERE else f" of host '{host}'"
         raise PlanError(
-            f"GPU {exclusive[0]} is in an exclusive compute mode, and every arm has a process on it; have an administrator set "
+            f"GPU {number}{where} is in an exclusive compute mode, and every arm has a process on it; have an administrator set "
             "'nvidia-smi -c DEFAULT', or set measurement.mode: sequential"
         )
 

@@ -12,7 +12,7 @@ from measurement.plans.settings import EpochRecord, Input, LossScale, Precision,
 from measurement.records.packed_floats import Sketch
 from measurement.records.record import BlockKind, BlockRecord, FlopCount, LaunchRecord, RankReport, RankSteps, ranks_of
 from measurement.records.script_report import ScriptReport
-from measurement.records.trace import Span
+from measurement.records.trace import NcclChoices, Span
 
 if TYPE_CHECKING:
     from measurement.plans.plan import Plan
@@ -264,6 +264,8 @@ class TraceReply(Message):
     """By its host's clock."""
     events: str
     """All that a viewer shows besides, see ``runners.traces.rank_trace``: JSON, compressed by gzip, in base64."""
+    nccl: NcclChoices | None = None
+    """By this rank's log."""
 
 
 class FinishedReply(Message):

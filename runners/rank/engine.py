@@ -22,6 +22,7 @@ from measurement.conditions.sources import digests, sources_of
 from measurement.errors import PlanError, WorldSizeMismatchError
 from measurement.plans.settings import SpeedSettings
 from measurement.probes.fingerprint import usable_cores
+from measurement.probes.gpu_places import pci_address
 from measurement.probes.start_clock import StartClock
 from measurement.records.record import Case, CoreUse, RankReport, RankSteps
 from measurement.world import World
@@ -94,6 +95,7 @@ class Engine:
             host=socket.gethostname(),
             pid=os.getpid(),
             device=str(runner.device) if runner.device.type == "cpu" else torch.cuda.get_device_name(runner.device),
+            gpu=None if runner.device.type == "cpu" else pci_address(runner.device.index),
             threads=torch.get_num_threads(),
             affinity=usable_cores(),
             backend=self.backend.describe(),

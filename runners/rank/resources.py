@@ -12,12 +12,15 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import islice
+from pathlib import Path
 
 import psutil
 
 from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
 from measurement.probes.fingerprint import usable_cores
+from measurement.probes.gpu_places import cores_near_gpus
 from measurement.world import World
 from runners.probe.ringside_probe.machine.library_threads import own_threads
 from runners.probe.ringside_probe.supervision.rank_supervisor import state
@@ -26,30 +29,55 @@ BINDING_LAUNCHERS = ("mpirun", "mpiexec", "orte", "prte")
 """Beginnings of the names of processes that bind the ranks they start to cores, and are not bound themselves."""
 M_TRIM_THRESHOLD, M_MMAP_MAX, NEVER = -1, -4, -1
 """Numbers of these settings in glibc's malloc.h, for a process that runs already."""
+TOPOLOGY, PLACES = Path("/sys/devices/system/cpu"), ("physical_package_id", "core_id")
 SET_BY_TORCHRUN = "1"
 """torchrun sets OMP_NUM_THREADS to this in its ranks where it is not set."""
 
 
-def take_resources(world: World, *, threads: int, affinity: str = "spread", freed_memory: str = "return") -> None:
-    """Give this rank what a plan says of the same names. Before torch computes anything, so that its threads are made with it."""
+def take_resources(
+    world: World, *, threads: int, device: str = "cpu", affinity: str = "spread", freed_memory: str = "return"
+) -> None:
+    """Give this rank what a plan says of the same names. Before torch computes anything, so that its threads are made with it.
+
+    ``spread`` pins it to its equal share of the host's cores. Those of the host are the cores that its launcher may use: mpirun
+    binds ranks to a core each, or a socket, as torchrun and horovodrun do not.
+    """
+    cores, ranks = launcher_cores() or usable_cores(), world.local_world_size
     if affinity == "spread":
-        spread(world)
+        pin(share_out(cores, [frozenset()] * ranks)[world.local_rank])
     if freed_memory == "keep":
         keep_freed_memory()
-    import torch  # after the affinity
+    import torch  # after the affinity: libraries count their threads by it
 
+    if affinity == "spread" and device != "cpu":
+        pin(share_out(cores, cores_near_gpus(ranks))[world.local_rank])
     torch.set_num_threads(threads)
 
 
-def spread(world: World) -> None:
-    """Pin this rank to its equal share of the host's cores; leave it all cores if there are fewer cores than ranks.
+def share_out(cores: Iterable[int], near: Sequence[Set[int]]) -> list[list[int]]:
+    """Equal shares of a host's cores, one for each of its ranks; each has all of them if there are fewer cores than ranks.
 
-    Those of the host are the cores that its launcher may use: mpirun binds ranks to a core each, or a socket, as torchrun and
-    horovodrun do not.
+    Hardware threads of one core stay together. ``near``: by rank, the cores that it had best; empty where none are.
     """
-    cores = launcher_cores() or usable_cores()
-    share = len(cores) // world.local_world_size
-    pin(cores[world.local_rank * share : (world.local_rank + 1) * share] if share else cores)
+    left = sorted(cores, key=_place)
+    size = len(left) // len(near)
+    if not size:
+        return [sorted(left)] * len(near)
+    shares = []
+    for own in near:
+        shares.append([core for core in left if core in own][:size])
+        left = [core for core in left if core not in shares[-1]]
+    rest = iter(left)
+    return [sorted([*share, *islice(rest, size - len(share))]) for share in shares]
+
+
+def _place(core: int) -> tuple[int, int, int]:
+    """The socket, the physical core on it, and the number of what Linux calls a core; sockets are all 0 where it does not tell."""
+    try:
+        socket, physical = (int((TOPOLOGY / f"cpu{core}/topology/{name}").read_text(encoding="ascii")) for name in PLACES)
+    except (OSError, ValueError):
+        return 0, core, core
+    return socket, physical, core
 
 
 def pin(cores: list[int]) -> None:

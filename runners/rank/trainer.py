@@ -20,6 +20,7 @@ from backends import Backend
 from backends.base import BuildOptimizer, Prepared
 from backends.carried_tensors import trained_parameters
 from measurement.plans.settings import Input, SpeedSettings
+from measurement.probes.gpu_places import gpu_number
 from measurement.probes.step_timer import StepTimer
 from measurement.records.block_steps import PHASES
 from measurement.records.record import RankSteps, ThreadTimes
@@ -330,7 +331,7 @@ def resolve_device(wanted: str, *, local_rank: int) -> torch.device:
     gpu = torch.cuda.is_available() if wanted == "auto" else wanted == "cuda"
     if not gpu:
         return torch.device("cpu")
-    device = torch.device("cuda", local_rank % max(torch.cuda.device_count(), 1))
+    device = torch.device("cuda", gpu_number(local_rank) or 0)
     torch.cuda.set_device(device)
     return device
 

@@ -72,9 +72,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     world = read_world(os.environ, make_launcher(given.launcher).rank_variables)
     channel = rank_supervisor.start(given.supervisors, given.key_file, given.arm, given.launch, world.rank)
     folder = Path(given.log_folder) if given.log_folder else remote_results.make_folder(os.environ[RUN_ID])
-    redirect_output(folder / remote_results.log_name(world.rank))
+    log = folder / remote_results.log_name(world.rank)
+    redirect_output(log)
     faulthandler.register(signal.SIGUSR1)
-    take_resources(world, threads=given.threads, affinity=given.affinity, freed_memory=given.freed_memory)
+    take_resources(world, threads=given.threads, device=given.device, affinity=given.affinity, freed_memory=given.freed_memory)
 
     RankServer(
         messages=RankMessages(channel, key=Path(given.key_file).read_text(encoding="utf-8")),
@@ -82,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         arm=given.arm,
         launch=given.launch,
         world=world,
+        log=log,
         kept_in=None if given.log_folder else folder,
         clock=clock,
     ).serve()
@@ -101,6 +103,7 @@ def _arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--beside", help="where to look for the workload's modules; default: the working directory")
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--device", default="cpu", help="the plan's")
     parser.add_argument("--affinity", choices=("none", "spread"), default="spread")
     parser.add_argument("--freed-memory", choices=("keep", "return"), default="keep")
     return parser
@@ -134,6 +137,8 @@ class RankServer:
     arm: str
     launch: int
     world: World
+    log: Path
+    """What this process prints."""
     kept_in: Path | None
     """Where replies are kept besides; None: they reach the driver."""
     clock: StartClock
@@ -197,7 +202,9 @@ class RankServer:
 
         trainer = self._engine.trainer
         trainer.run_block(steps=1, warmup_steps=2, local=False)  # DDP rebuilds its buckets in its second step
-        return trace_steps(
+        from runners.traces.nccl_log import read_log
+
+        reply = trace_steps(
             trainer.step,
             backend=self._engine.backend,
             prepared=trainer.joined,
@@ -205,6 +212,7 @@ class RankServer:
             steps=steps,
             most_events=MOST_EVENTS // trainer.world.world_size,
         )
+        return reply.model_copy(update={"nccl": read_log(self.log)})
 
     def _report_finished(self) -> FinishedReply:
         engine = self._engine

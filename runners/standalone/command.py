@@ -79,7 +79,7 @@ def measure(backend: str, given: Given) -> None:
     folder = ResultsFolder(options.output or default_folder(f"{plan.baseline}-{folder_name(plan.workload)}"))
     if world.rank == 0 and (folder.plan_path.exists() or any(folder.root.glob("launch-*"))):
         raise PlanError(f"'{folder.root}' holds a run already; give another folder with -o, one for each run, or remove it")
-    take_resources(world, threads=threads, affinity=plan.affinity, freed_memory=plan.freed_memory)
+    take_resources(world, threads=threads, device=plan.device, affinity=plan.affinity, freed_memory=plan.freed_memory)
     training = TrainingOptions(**values_of(given, TrainingOptions))
     StandaloneRun(plan=plan, world=world, options=options, training=training, folder=folder).run()
 

@@ -113,7 +113,7 @@ def worker_counts(text: str) -> list[int]:
 
 def gather(job: Job, setup: WorkloadSetup, world: World, counts: Sequence[int], how: LoaderOptions) -> LoaderRecord | None:
     """Measure on all ranks and return the record on rank 0. Collective."""
-    take_resources(world, threads=threads_of(world, asked=None, environment=os.environ))
+    take_resources(world, threads=threads_of(world, asked=None, environment=os.environ), device=job.device)
     device = resolve_device(job.device, local_rank=world.local_rank)
     backend = make_backend(job.backend, transport=job.transport, options=job.options)
     trained = setup.build(local_batch_size=job.local_batch_size, seed=job.seed)

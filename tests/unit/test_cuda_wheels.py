@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from install import build_horovod, cuda_wheels, toolchain
+from tests.conftest import REPOSITORY
 
 HIDE_TOOLKIT = """
 set -e
@@ -29,9 +30,12 @@ assert toolchain.find_cuda_toolkit() is None
 print(wheel.build_wheel(Path(sys.argv[1]), "nccl", targets=("80", "90")))
 """
 IMPORT = """
-import json, horovod, horovod.torch as hvd
+import json, pathlib, torch, horovod, horovod.torch as hvd
+from horovod.torch import mpi_lib_v2
+from measurement.probes.nccl_library import nccl_of
 built = {"nccl": hvd.nccl_built(), "cuda": hvd.cuda_built(), "gloo": hvd.gloo_built(), "mpi": hvd.mpi_built()}
-print(json.dumps({"file": horovod.__file__, **built}))
+calls = [nccl_of(mpi_lib_v2.__file__), nccl_of(pathlib.Path(torch.__file__).parent / "lib" / "libtorch_cuda.so")]
+print(json.dumps({"file": horovod.__file__, "calls": calls, **built}))
 """
 FATBIN_MAGIC = struct.pack("<I", 0xBA55ED50)
 CUBIN = 2
@@ -112,9 +116,11 @@ def test_a_machine_without_nvcc_builds_horovod_with_nccl_for_the_capabilities_as
     libraries = os.pathsep.join(
         str(folder) for folder in (site.parents[1], site / "torch" / "lib", site / "nvidia" / "nccl" / "lib")
     )
-    said = json.loads(run(sys.executable, "-c", IMPORT, PYTHONPATH=target, LD_LIBRARY_PATH=libraries).splitlines()[-1])
+    paths = {"PYTHONPATH": f"{target}{os.pathsep}{REPOSITORY}", "LD_LIBRARY_PATH": libraries}
+    said = json.loads(run(sys.executable, "-c", IMPORT, **paths).splitlines()[-1])
     assert said["file"].startswith(str(target))
     assert said["nccl"] and said["cuda"] and said["gloo"] and said["mpi"]
+    assert said["calls"][0] == said["calls"][1], "Horovod calls torch's own NCCL"
     (extension,) = (target / "horovod" / "torch").glob("mpi_lib_v2.*.so")
     assert cubin_capabilities(extension.read_bytes()) == {80, 90}
 

@@ -7,7 +7,7 @@ import tarfile
 
 import pytest
 
-from benchmarks.gpu_proof import IDENTIFIERS
+from benchmarks.gpu_proof import DELAY_MS, IDENTIFIERS, Device, checks
 from install import toolchain
 from runners.doctor.gpus import cards, cards_without_driver, driver_finding, kernels_finding, mode_findings, read_machine
 from runners.doctor.gpus import gpu_findings as all_findings
@@ -131,6 +131,34 @@ def test_the_proof_goes_on_after_a_failure_and_packs_what_came_out(tmp_path):
     assert loaders.startswith("- input: exit code 1: ringside: ")
     with tarfile.open(tmp_path / "proof.tar.gz") as packed:
         assert {"proof/checks.md", "proof/packages.txt", "proof/doctor/output.txt"} <= set(packed.getnames())
+
+
+def arm(name, *, transport="nccl", nccl="2.30.7 (torch's)", p50=0.01):
+    return {"name": name, "transport": transport, "described": {"nccl": nccl}, "step_time_s": {"p50": p50}}
+
+
+def found(*arms, verdict="undecided", read=True, candidate="waiting"):
+    results = [{"role": "control", "candidate": "ddp-control", "verdict": verdict}, {"role": "candidate", "candidate": candidate}]
+    traced = [{"arm": one["name"], "nccl": {"network": "IB"} if read else None} for one in arms]
+    return {"arms": arms, "traces": {"arms": traced}, "results": [results[0], {**results[1], "verdict": verdict}]}
+
+
+@pytest.mark.parametrize(
+    ("check", "comparison", "said"),
+    [
+        ("one-rank", found(arm("ddp"), arm("horovod"), arm("dp", transport=None)), ""),
+        ("one-rank", found(arm("ddp"), arm("horovod", nccl="2.28.9 (own)")), "libraries call NCCL of several releases"),
+        ("one-rank", found(arm("ddp"), read=False), "NCCL's log was not read: ddp"),
+        ("one-rank", found(arm("ddp"), verdict="slower"), "the control does not come out equal"),
+        ("delayed-kernel", found(arm("ddp"), arm("delayed", p50=0.01 + DELAY_MS / 1000)), ""),
+        ("delayed-kernel", found(arm("ddp"), arm("delayed")), "its step is longer by 0.00 ms, not 2"),
+        ("waiting-host", found(arm("ddp"), verdict="slower"), ""),
+        ("waiting-host", found(arm("ddp"), verdict="faster"), "it is called faster"),
+    ],
+)
+def test_the_proof_judges_what_a_comparison_says(check, comparison, said):
+    (one,) = [one for one in checks(Device(kind="cuda", count=1, name="H100")) if one.name == check]
+    assert one.judge(comparison).startswith(said) and bool(one.judge(comparison)) == bool(said)
 
 
 def test_identifiers_of_cards_stay_at_home():

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from backends import make_backend
 from backends.base import WHILE_STOPPED_S
-from measurement.errors import PlanError
-from runners.planning import arms
-from tests.kit.results_factory import make_plan
+from measurement.errors import LaunchError, PlanError
+from measurement.plans.plan_file import check_plan
+from measurement.probes import fingerprint
+from runners.driver.rehearsal import require_something_to_measure, short_of
+from runners.hosts.host_facts import CARDS, facts
+from runners.launchers import HERE
+from runners.planning.arms import require_gpus_on, require_shared_gpus, resolve_arms
+from tests.kit.results_factory import Truth, make_launch, make_plan
 
 
 def cards(*modes):
     """Answers as NVML does for cards in these compute modes."""
     return SimpleNamespace(
         NVML_COMPUTEMODE_DEFAULT=0,
+        NVMLError=OSError,
+        nvmlDeviceGetName=lambda handle: "H100",
         nvmlDeviceGetCount=lambda: len(modes),
         nvmlDeviceGetHandleByIndex=lambda number: number,
         nvmlDeviceGetComputeMode=lambda handle: modes[handle],
@@ -25,12 +35,44 @@ def cards(*modes):
 
 
 @pytest.mark.parametrize(("mode", "second", "is_refused"), [("interleaved", 3, 1), ("interleaved", 0, 0), ("sequential", 3, 0)])
-def test_an_exclusive_card_is_refused_where_arms_are_up_at_once(monkeypatch, mode, second, is_refused):
-    monkeypatch.setattr(arms, "nvml", lambda: cards(0, second))
-    monkeypatch.setattr(arms, "computes_on_gpu", lambda device: True)
-    said = r"GPU 1 is in an exclusive compute mode.*'nvidia-smi -c DEFAULT', or set measurement\.mode: sequential"
+@pytest.mark.parametrize(("host", "named"), [(HERE, ""), ("node2", r" of host 'node2'")])
+def test_an_exclusive_card_is_refused_where_arms_are_up_at_once(monkeypatch, mode, second, is_refused, host, named):
+    monkeypatch.setattr(fingerprint, "nvml", lambda: cards(0, second))
+    said = rf"GPU 1{named} is in an exclusive compute mode.*'nvidia-smi -c DEFAULT', or set measurement\.mode: sequential"
     with pytest.raises(PlanError, match=said) if is_refused else nullcontext():
-        arms.require_shared_gpus(make_plan(mode=mode))
+        require_shared_gpus(make_plan(mode=mode), {"node1": [], host: fingerprint.exclusive_cards()})
+
+
+def test_a_host_whose_driver_shows_gpus_takes_arms_over_nccl(monkeypatch):
+    """What a host tells of itself, without torch: it is asked before anything of size is imported."""
+    monkeypatch.setattr(fingerprint, "nvml", lambda: cards(0))
+    with monkeypatch.context() as without:
+        without.delitem(sys.modules, "torch")
+        told = json.loads(json.dumps(facts("127.0.0.1:1", ["node1"])))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    arm = {"a": {"backend": "ddp", "transport": "nccl"}}
+    content = {"name": "p", "workload": "digits", "world_size": 2, "hosts": "node1:1,node2:1", "baseline": "a", "arms": arm}
+    over_nccl = resolve_arms(check_plan(content, source="plan.yaml")).values()
+    require_gpus_on({"node1": told}, over_nccl)
+    with pytest.raises(PlanError, match=r"arm 'a': transport 'nccl' needs a GPU on every host.* none on 'node2'"):
+        require_gpus_on({"node1": told, "node2": {**told, CARDS: []}}, over_nccl)
+
+
+@pytest.mark.parametrize(("on_gpus", "kept"), [(True, (64, True, True)), (False, (4, False, False))])
+def test_a_rehearsal_on_gpus_has_all_that_their_memory_must_hold(on_gpus, kept):
+    plan = make_plan(floor=True).model_copy(update={"local_batch_size": 64})
+    short = short_of(plan, on_gpus=on_gpus)
+    assert (short.local_batch_size, short.measurement.control, short.measurement.floor) == kept
+    assert short.measurement.launches == 1
+
+
+@pytest.mark.parametrize(("mode", "said"), [("interleaved", "measurement.mode: sequential"), ("sequential", None)])
+def test_a_gpu_that_does_not_hold_all_arms_is_told_before_anything_is_measured(tmp_path, mode, said):
+    plan = make_plan(mode=mode)
+    truth = Truth(statuses={("horovod-gloo", 0): "failed"}, message="rank 0: OutOfMemoryError: CUDA out of memory. Tried 2 GiB")
+    (record,) = [one for one in make_launch(plan, truth, 0, random=np.random.default_rng(0)) if one.arm == "horovod-gloo"]
+    with pytest.raises(LaunchError, match=f"does not hold all arms at once.*{said}") if said else nullcontext():
+        require_something_to_measure(plan, {"horovod-gloo": record}, folder=tmp_path)
 
 
 def test_nothing_ends_a_rank_over_nccl_that_waits_for_its_turn():

@@ -16,7 +16,7 @@ from measurement.errors import PlanError, RingsideError
 from measurement.plans.plan import Plan
 from measurement.plans.plan_file import check_plan
 from measurement.plans.references import placed_beside
-from runners.planning.arms import require_gpus_on, resolve_arms
+from runners.planning.arms import resolve_arms
 from runners.planning.plan_reading import read_plan
 from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
 from tests.conftest import REPOSITORY, TINY, write_plan
@@ -292,19 +292,6 @@ def test_gpus_that_are_not_there_are_refused_when_the_plan_is_read(monkeypatch, 
     with pytest.raises(PlanError) as caught:
         resolve_arms(plan)
     assert message in str(caught.value)
-
-
-def test_gpus_of_other_hosts_are_looked_for_there(monkeypatch):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    arms = {"a": {"backend": "ddp", "transport": "nccl"}}
-    plan = check_plan(
-        {"name": "p", "workload": "digits", "world_size": 2, "hosts": "one:1,two:1", "baseline": "a", "arms": arms},
-        source="plan.yaml",
-    )
-    resolved = resolve_arms(plan).values()
-    require_gpus_on({"one": {"gpus": ["H100"]}, "two": {"gpus": ["H100"]}}, resolved)
-    with pytest.raises(PlanError, match="needs a GPU on every host, and PyTorch sees none on 'two'"):
-        require_gpus_on({"one": {"gpus": ["H100"]}, "two": {"gpus": []}}, resolved)
 
 
 def test_files_lie_beside_the_plan_or_in_the_working_directory(tmp_path, monkeypatch):

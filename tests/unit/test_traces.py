@@ -171,21 +171,26 @@ def test_a_cause_has_no_more_than_the_terms_time(tmp_path):
 
 
 @pytest.mark.slow
-def test_compression_costs_what_sets_an_arm_apart_from_one_that_is_like_it(tmp_path):
+@pytest.mark.parametrize(
+    ("cause", "option"),
+    [("compression", {"compression": "fp16"}), ("cycle waits", {"cycle_time_ms": 21})],
+    ids=str,
+)
+def test_a_cause_has_all_that_sets_an_arm_apart_from_one_that_is_like_it_but_for_its_option(tmp_path, cause, option):
     """Conversions took 30 ms of the 138 by which float16 made Horovod's exchange longer, so nothing was named."""
     found = concluded(tmp_path, traced_arm("ddp-gloo"), traced_arm("horovod-gloo"), more_exchange_s={"horovod-gloo": 0.004})
     result, arm = found.result("horovod-gloo"), next(arm for arm in found.arms if arm.name == "horovod-gloo")
     converts = NamedCause(
-        name="compression",
+        name=cause,
         term="exposed_exchange",
         per_step_s=Estimate(value=0.001, ci_low=0.0009, ci_high=0.0011),
-        setting="compression: none",
+        setting="another value",
     )
-    lossy = arm.model_copy(update={"options": {"compression": "fp16", "cycle_time_ms": 1}, "causes": [converts]})
-    alike, other = ({"name": "ddp-gloo", "options": {"cycle_time_ms": cycle_ms}, "causes": []} for cycle_ms in (1, 5))
-    because = with_named(result, {"horovod-gloo": lossy, "ddp-gloo": lossy.model_copy(update=alike)}).because
-    assert (because.named, because.named_s) == ("compression", because.difference_s)
-    assert with_named(result, {"horovod-gloo": lossy, "ddp-gloo": lossy.model_copy(update=other)}).because.named is None
+    slow = arm.model_copy(update={"options": {"groups": 1, **option}, "causes": [converts]})
+    alike, other = ({"name": "ddp-gloo", "options": {"groups": groups}, "causes": []} for groups in (1, 5))
+    because = with_named(result, {"horovod-gloo": slow, "ddp-gloo": slow.model_copy(update=alike)}).because
+    assert (because.named, because.named_s) == (cause, because.difference_s)
+    assert with_named(result, {"horovod-gloo": slow, "ddp-gloo": slow.model_copy(update=other)}).because.named is None
 
 
 def causes_of(backend, spans, **described):

@@ -73,6 +73,13 @@ def test_scenarios_by_hand(scenario, terms, expected):
     assert found == (expected if isinstance(expected, str) else pytest.approx(expected))
 
 
+def test_a_term_below_zero_has_nothing_to_give_as_far_as_its_launches_can_tell():
+    """It was said to give 1.000 (1.000 to 1.000), where launches differed by more than the term."""
+    terms = pd.concat([told(library_overhead=overhead).terms for overhead in (-3.0, -1.0, 1.0, -1.0)], ignore_index=True)
+    shortest, longest = BY_NAME["no library overhead"].steps(replace(told(), terms=terms))
+    assert list(shortest) == list(longest) == [12.0, 10.0, 8.0, 10.0]
+
+
 def test_what_is_not_known_says_why():
     assert "no bytes" in links_of(10**9, is_shaped=True).steps(told(link_bits=0.0))
     nothing = replace(told(), threads=told().threads.iloc[:0])

@@ -1,0 +1,80 @@
+"""What NCCL is and what it chose: by the linker, and by lines as it prints them. No GPU is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from measurement.probes.nccl_library import nccl_of, version_of
+from measurement.records.trace import ArmTrace, NcclCollective, Traces
+from reports import conclude
+from reports.formats.markdown import MarkdownReport
+from runners.traces.nccl_log import choices_of, of_all_ranks
+from tests.kit.results_factory import make_plan, write_results
+
+RANK_0 = """
+node1:310:310 [0] NCCL INFO cudaDriverVersion 13000
+NCCL version 2.28.9+cuda13.0
+node1:310:388 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>
+node1:310:388 [0] NCCL INFO Using network IB
+node1:310:388 [0] NCCL INFO 16 coll channels, 16 collnet channels, 0 nvls channels, 16 p2p channels, 2 p2p channels per peer
+node1:310:390 [0] NCCL INFO Channel 00/0 : 3[1] -> 0[0] [receive] via NET/IB/0/GDRDMA
+node1:310:390 [0] NCCL INFO Channel 01/0 : 0[0] -> 2[0] [send] via NET/IB/1(1)/GDRDMA
+node1:310:391 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
+node1:310:310 [0] NCCL INFO Broadcast: 4 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}
+node1:310:310 [0] NCCL INFO AllReduce: 26214400 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..15}
+node1:310:310 [0] NCCL INFO AllReduce: 26214400 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..15}
+loss 0.31 via P2P/nothing
+""".splitlines()
+RANK_1 = [
+    "node1:311:392 [1] NCCL INFO Channel 00 : 1[1] -> 0[0] via SHM/direct/direct",
+    "node1:311:392 [1] NCCL INFO Channel 00/0 : 1[1] -> 2[0] [send] via NET/Socket/0/Shared",
+]
+OLD = ["node1:1:1 [0] NCCL INFO 4194304 Bytes -> Algo 1 proto 2 time 98.531982"]
+
+
+def test_the_log_says_by_what_network_connections_and_algorithms():
+    found = of_all_ranks([choices_of(RANK_0), choices_of(RANK_1), None])
+    assert (found.version, found.network, found.channels) == ("2.28.9+cuda13.0", "IB", 16)
+    assert found.connections == ["NET/IB/GDRDMA", "NET/Socket/Shared", "P2P/CUMEM", "SHM/direct/direct"]
+    assert found.collectives == [
+        NcclCollective(operation="AllReduce", num_bytes=26_214_400, algorithm="RING", protocol="SIMPLE"),
+        NcclCollective(operation="Broadcast", num_bytes=4, algorithm="RING", protocol="LL"),
+    ]
+
+
+def test_numbers_of_older_releases_become_names():
+    (only,) = choices_of(OLD).collectives
+    assert only == NcclCollective(num_bytes=4_194_304, algorithm="RING", protocol="SIMPLE")
+
+
+def test_a_rank_without_nccl_says_nothing():
+    assert choices_of(["loss 0.3", "Algo 1"]) is None
+    assert of_all_ranks([None, None]) is None
+
+
+def test_the_report_shows_what_each_arm_chose(tmp_path):
+    folder = write_results(tmp_path, plan=make_plan())
+    arms = [ArmTrace(arm="ddp-gloo", nccl=choices_of(RANK_0)), ArmTrace(arm="horovod-gloo")]
+    folder.traces_folder.mkdir()
+    (folder.traces_folder / "traces.json").write_text(Traces(arms=arms).model_dump_json(), encoding="utf-8")
+    text = MarkdownReport().render(conclude(folder)).decode()
+    assert "What NCCL chose" in text
+    assert "AllReduce of 26,214,400 bytes by RING, SIMPLE" in text
+
+
+@pytest.mark.parametrize(("code", "version"), [(23007, "2.30.7"), (21805, "2.18.5")])
+def test_a_code_is_a_version(code, version):
+    assert version_of(code) == version
+
+
+@pytest.mark.skipif(not torch.version.cuda, reason="this torch has no NCCL")
+def test_the_nccl_that_torch_calls_is_found_with_its_file():
+    found = nccl_of(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so")
+    assert found.startswith(f"{'.'.join(map(str, torch.cuda.nccl.version()))} (")
+
+
+def test_a_library_without_nccl_calls_none(tmp_path):
+    assert nccl_of("libc.so.6") is nccl_of(tmp_path / "none.so") is None
