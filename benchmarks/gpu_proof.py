@@ -34,7 +34,7 @@ HELD_UP = Path(__file__).parent / "plugins" / "held_up.py"
 RINGSIDE = [sys.executable, "-m", "runners.cli"]
 RINGSIDE_SPAWN = [sys.executable, "-m", "runners.spawn", "--nproc-per-node", "1", "-m"]
 READS = ["--seconds", "1", "--workers", "0,2"]
-DELAY_MS = 2.0
+DELAY_MS, DELAYS = 2.0, ("kernel", "stream", "copy")
 IDENTIFIERS = re.compile(r"<([a-z_]*(?:serial|serial_number|uuid|pdi|board_id|part_number|guid))>[^<]*</\1>")
 Judge = Callable[[dict[str, Any]], str]
 """Given ``comparison.json``, says what is wrong; nothing where all is well."""
@@ -119,10 +119,15 @@ def checks(device: Device) -> list[Check]:
             limit_s=200,
         ),
         Check(
-            name="delayed-kernel",
-            shows=f"a kernel of {DELAY_MS:g} ms in one arm is found, by its size",
-            plan=plan(device, {"ddp": ddp, "delayed": device.arm(f"{HELD_UP}:DelayedDDP", delay_ms=DELAY_MS)}, launches=1),
+            name="delayed",
+            shows=f"{DELAY_MS:g} ms more in a kernel, on a second stream and in a copy are found, by their size",
+            plan=plan(
+                device,
+                {"ddp": ddp, **{by: device.arm(f"{HELD_UP}:DelayedDDP", delay_ms=DELAY_MS, by=by) for by in DELAYS}},
+                launches=1,
+            ),
             judge=_is_delayed,
+            limit_s=200,
         ),
         Check(
             name="waiting-host",
@@ -174,19 +179,22 @@ def checks(device: Device) -> list[Check]:
 
 
 def _is_delayed(found: dict[str, Any]) -> str:
-    """The delayed arm's step is longer than the baseline's by the delay, to a fifth of it."""
+    """Every delayed arm's step is longer than the baseline's by the delay, to a fifth of it."""
     medians = {arm["name"]: arm["step_time_s"]["p50"] for arm in found["arms"]}
-    longer = medians["delayed"] - medians["ddp"]
-    return "" if abs(1e3 * longer - DELAY_MS) < DELAY_MS / 5 else f"its step is longer by {1e3 * longer:.2f} ms, not {DELAY_MS:g}"
+    longer = {by: 1e3 * (medians[by] - medians["ddp"]) for by in DELAYS}
+    wrong = [f"{by}: {more:.2f} ms" for by, more in longer.items() if abs(more - DELAY_MS) > DELAY_MS / 5]
+    return f"steps are longer by something else than {DELAY_MS:g} ms ({', '.join(wrong)})" if wrong else ""
 
 
 def _is_traced(found: dict[str, Any]) -> str:
-    """There is a trace of each arm, NCCL's log was read in it, one NCCL serves both libraries, and the control comes out equal."""
+    """There is a trace of each arm with NCCL's log, NVML tells clocks, one NCCL serves all, and the control comes out equal."""
     if not found["traces"]:
         return "there is no trace"
     over = {arm["name"]: arm["described"]["nccl"] for arm in found["arms"] if arm["transport"] == "nccl"}
     if unread := [arm["arm"] for arm in found["traces"]["arms"] if arm["arm"] in over and not arm["nccl"]]:
         return f"NCCL's log was not read: {', '.join(unread)}"
+    if over and any(host["gpu_mhz"] is None for arm in found["arms"] for host in arm["machine"]):
+        return "NVML tells no clock of the GPU"
     if len(set(over.values())) > 1:
         return f"libraries call NCCL of several releases: {over}"
     control = [one["verdict"] for one in found["results"] if one["role"] == "control"]

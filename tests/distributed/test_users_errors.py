@@ -42,6 +42,7 @@ def test_an_exception_in_a_comparison(tmp_path):
 
 RANK_OF_A_HASTY_DRIVER = """
 import os
+from pathlib import Path
 from measurement.probes.start_clock import StartClock
 from measurement.world import World
 from runners.rank.worker import RankServer
@@ -53,7 +54,7 @@ class Messages:
         os._exit(9)
 
 place = {"messages": Messages(), "store_address": "127.0.0.1:1", "arm": "ddp", "launch": 0}
-RankServer(**place, world=World(), kept_in=None, clock=StartClock()).serve()
+RankServer(**place, world=World(), log=Path("log"), kept_in=None, clock=StartClock()).serve()
 """
 """It is ended as soon as it has told of its error."""
 

@@ -7,7 +7,7 @@ import tarfile
 
 import pytest
 
-from benchmarks.gpu_proof import DELAY_MS, IDENTIFIERS, Device, checks
+from benchmarks.gpu_proof import DELAY_MS, DELAYS, IDENTIFIERS, Device, checks
 from install import toolchain
 from runners.doctor.gpus import cards, cards_without_driver, driver_finding, kernels_finding, mode_findings, read_machine
 from runners.doctor.gpus import gpu_findings as all_findings
@@ -133,8 +133,9 @@ def test_the_proof_goes_on_after_a_failure_and_packs_what_came_out(tmp_path):
         assert {"proof/checks.md", "proof/packages.txt", "proof/doctor/output.txt"} <= set(packed.getnames())
 
 
-def arm(name, *, transport="nccl", nccl="2.30.7 (torch's)", p50=0.01):
-    return {"name": name, "transport": transport, "described": {"nccl": nccl}, "step_time_s": {"p50": p50}}
+def arm(name, *, transport="nccl", nccl="2.30.7 (torch's)", p50=0.01, mhz=1980.0):
+    told = {"described": {"nccl": nccl}, "machine": [{"gpu_mhz": mhz}]}
+    return {"name": name, "transport": transport, "step_time_s": {"p50": p50}, **told}
 
 
 def found(*arms, verdict="undecided", read=True, candidate="waiting"):
@@ -149,9 +150,10 @@ def found(*arms, verdict="undecided", read=True, candidate="waiting"):
         ("one-rank", found(arm("ddp"), arm("horovod"), arm("dp", transport=None)), ""),
         ("one-rank", found(arm("ddp"), arm("horovod", nccl="2.28.9 (own)")), "libraries call NCCL of several releases"),
         ("one-rank", found(arm("ddp"), read=False), "NCCL's log was not read: ddp"),
+        ("one-rank", found(arm("ddp", mhz=None)), "NVML tells no clock of the GPU"),
         ("one-rank", found(arm("ddp"), verdict="slower"), "the control does not come out equal"),
-        ("delayed-kernel", found(arm("ddp"), arm("delayed", p50=0.01 + DELAY_MS / 1000)), ""),
-        ("delayed-kernel", found(arm("ddp"), arm("delayed")), "its step is longer by 0.00 ms, not 2"),
+        ("delayed", found(arm("ddp"), *(arm(by, p50=0.01 + DELAY_MS / 1000) for by in DELAYS)), ""),
+        ("delayed", found(arm("ddp"), *map(arm, DELAYS)), "steps are longer by something else than 2 ms (kernel: 0.00 ms, stream"),
         ("waiting-host", found(arm("ddp"), verdict="slower"), ""),
         ("waiting-host", found(arm("ddp"), verdict="faster"), "it is called faster"),
     ],

@@ -60,7 +60,7 @@ def linked_environment(folder: Path) -> Path:
         if canonicalize_name(distribution.name) in LACKING | OURS:
             continue
         for top in {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")}:
-            if not (theirs / top).exists():
+            if (ours / top).exists() and not (theirs / top).exists():  # those that setuptools brings lie elsewhere
                 (theirs / top).symlink_to(ours / top)
     return folder / "bin" / "python"
 
