@@ -28,6 +28,7 @@ from runners.protocol.same_work import ROUNDING
 from runners.protocol.sketches import real_elements, sketch_tensors
 from runners.rank.batches import Batches
 from runners.rank.trainer import Trainer
+from workloads import Workload
 from workloads.optimizers import as_one, members_of, seed_generators, torch_states
 from workloads.tensors import is_finite, stored_values
 
@@ -54,7 +55,21 @@ class OwnStep:
     noise: dict[str, float] = field(default_factory=dict)
     """What rounding makes of each gradient, as ``ParityReport`` has it."""
     rounding: dict[str, float] = field(default_factory=dict)
-    """How much rounding changes the step, relative to it, by parameter and optimizer state; rank 0's alone."""
+    """How much rounding changes the steps, relative to them, by parameter and optimizer state; rank 0's alone."""
+
+
+@dataclass(kw_only=True)
+class OwnRun:
+    """A bare model with an optimizer, a workload and batches of its own."""
+
+    prepared: Prepared
+    workload: Workload
+    batches: Iterator[Any]
+
+    @property
+    def gradients(self) -> Sketches:
+        """Those of the last step."""
+        return sketch_tensors(self.prepared.full_gradients().items())
 
 
 class OwnSteps:
@@ -66,73 +81,89 @@ class OwnSteps:
         self._rank = trainer.world.rank
         self._loss, self._drew = 0.0, False
 
-    def take(self) -> OwnStep:
+    def take(self, *, steps: int) -> OwnStep:
         """Take it twice: rank 0 with parameters that are off by ``NUDGE``; the others, and a rank alone, as it was. Collective.
 
         Where gradients are nothing but rounding, as for a bias before a batch norm, nudged ones are others, and an optimizer that
-        divides by their size, as Adam does, makes whole steps of them.
+        divides by their size, as Adam does, makes whole steps of them. Rank 0 of more than two takes all ``steps`` so, since later
+        ones may make far more of a rounding, as with batch norm over few values. The sum over two ranks has one order.
 
         Raises:
             PlanError: the loss or a gradient is not finite, or not repeatable, which no backend can have brought about.
         """
         alone = self._with_gradients(self._parameters)
         self._require_finite(alone)
-        missing = [name for name, parameter in alone.bare.named_parameters() if parameter.requires_grad and parameter.grad is None]
-        found = OwnStep(gradients=sketch_tensors(alone.full_gradients().items()), missing=missing, draws=self._drew)
+        parameters = alone.prepared.bare.named_parameters()
+        missing = [name for name, parameter in parameters if parameter.requires_grad and parameter.grad is None]
+        found = OwnStep(gradients=alone.gradients, missing=missing, draws=self._drew)
         is_alone = self._trainer.world.world_size == 1
         apart = self._repeated(found.gradients) if self._rank > 0 or is_alone else None
         seen = next(filter(None, self._trainer.backend.all_gather_object(apart, str | None)), None)
         if seen:
             raise PlanError(f"{NOT_REPEATABLE}: {seen}, from the same parameters, batch and seeds; {REPEATABLE_SO}")
         if self._rank == 0:
-            self._find_rounding(found, alone)
+            self._find_rounding(found, alone, steps=steps if self._trainer.world.world_size > 2 else 1)
         return found
 
     def _repeated(self, gradients: Sketches) -> str | None:
         """Take the step again; what was seen if it came to something else."""
         loss, size = self._loss, norm(gradients)
         again = self._with_gradients(self._parameters)
-        distance = norm(sketch_tensors(again.full_gradients().items()), gradients)
-        coarsest = max(map(tolerance_of, again.bare.parameters()))
+        distance = norm(again.gradients, gradients)
+        coarsest = max(map(tolerance_of, again.prepared.bare.parameters()))
         if distance <= REPEATABLE * max(coarsest, self._trainer.step_precision.gradient_error) * size:
             return None
         apart = f"{distance / size:.2g} of their size apart" if size else "none the first time"
         return f"rank {self._rank} came to a loss of {loss:.6g}, then of {self._loss:.6g}, with gradients {apart}"
 
-    def _find_rounding(self, found: OwnStep, alone: Prepared) -> None:
-        """Take the step from nudged parameters, then both optimizer steps."""
-        trained = {name for name, parameter in alone.bare.named_parameters() if parameter.requires_grad}
+    def _find_rounding(self, found: OwnStep, alone: OwnRun, *, steps: int) -> None:
+        """Take the step from nudged parameters, then both optimizer steps, and those that follow."""
+        trained = {name for name, parameter in alone.prepared.bare.named_parameters() if parameter.requires_grad}
         begun = samples((name, self._parameters[name]) for name in trained)
-        exact = _after_step(alone)
-        del alone
+        exact = _after_step(alone.prepared)
         generator = torch.Generator().manual_seed(0)
         nudged = {name: _nudged(self._parameters[name], NUDGE, generator) for name in sorted(trained)}
         other = self._with_gradients({**self._parameters, **nudged})
-        gradients = sketch_tensors(other.full_gradients().items())
+        gradients = other.gradients
         noise = {name: norm({name: gradients[name]}, found.gradients) for name in gradients}
         found.noise = {name: value for name, value in noise.items() if math.isfinite(value)}
-        put_state(other.bare, self._parameters)
-        for parameter in other.bare.parameters():
+        put_state(other.prepared.bare, self._parameters)
+        for parameter in other.prepared.bare.parameters():
             if parameter.grad is not None:
                 parameter.grad = _nudged(parameter.grad, ROUNDING, generator)
-        rounded = _after_step(other)
+        rounded = _after_step(other.prepared)
+        for _ in range(1, steps):
+            for run in (alone, other):
+                run.prepared.bare.zero_grad()
+                self._find_gradients(run)
+            exact, rounded = _after_step(alone.prepared), _after_step(other.prepared)
         found.rounding = {
             name: _relative(rounded[name] - values, values - begun[name] if name in begun else values)
             for name, values in exact.items()
             if name in rounded
         }
 
-    def _with_gradients(self, parameters: Mapping[str, Any]) -> Prepared:
-        """Return a bare model with these parameters, this rank's own gradients of a step, and a new optimizer."""
-        trainer, precision = self._trainer, self._trainer.step_precision
+    def _with_gradients(self, parameters: Mapping[str, Any]) -> OwnRun:
+        """Begin a run with these parameters; returns it with this rank's own gradients of the first step."""
+        trainer = self._trainer
         workload = trainer.another_workload()
         bare = trainer.build_bare(workload=workload)
         put_state(bare, parameters)
-        alone = Prepared(bare, as_one(workload.build_optimizer(bare)))
+        run = OwnRun(
+            prepared=Prepared(bare, as_one(workload.build_optimizer(bare))),
+            workload=workload,
+            batches=Batches(workload, trainer.world, trainer.device, seed=trainer.seed),
+        )
+        self._find_gradients(run)
+        return run
+
+    def _find_gradients(self, run: OwnRun) -> None:
+        """Compute the gradients of the run's next step."""
+        trainer, precision, workload = self._trainer, self._trainer.step_precision, run.workload
+        alone, bare = run.prepared, run.prepared.bare
         seed_generators(trainer.seed + self._rank)
         before = torch_states()
-        apart = Batches(workload, trainer.world, trainer.device, seed=trainer.seed)
-        batches: Iterable[Any] = map(trainer.laid_out, islice(apart, trainer.micro_steps))
+        batches: Iterable[Any] = map(trainer.laid_out, islice(run.batches, trainer.micro_steps))
         weighed = list(batches) if workload.weighs_micro_batches else []
         self._loss = 0.0
         for batch in weighed or batches:
@@ -145,13 +176,12 @@ class OwnSteps:
         for parameter in bare.parameters():
             if parameter.grad is not None:
                 parameter.grad /= precision.scaler.get_scale()
-        return alone
 
-    def _require_finite(self, alone: Prepared) -> None:
+    def _require_finite(self, alone: OwnRun) -> None:
         """Refuse NaN and infinity before anything was exchanged, with a ``PlanError``."""
         found = {"the loss": torch.tensor(self._loss)}
         if not self._trainer.step_precision.scaler.is_enabled():  # which skips steps whose gradients overflow
-            gradients = {name: parameter.grad for name, parameter in alone.bare.named_parameters()}
+            gradients = {name: parameter.grad for name, parameter in alone.prepared.bare.named_parameters()}
             found |= {f"the gradient of '{name}'": one for name, one in gradients.items() if one is not None}
         for what, tensor in found.items():
             if not is_finite(tensor):

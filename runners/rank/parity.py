@@ -73,7 +73,7 @@ def _take_steps(trainer: Trainer, *, steps: int) -> ParityReport:
     parameters = joined.full_parameters()
     started, _ = sketch_states(parameters)
     finite = [name for name, parameter in model.named_parameters() if name in parameters and is_finite(parameters[name])]
-    alone = OwnSteps(trainer, parameters).take()
+    alone = OwnSteps(trainer, parameters).take(steps=steps)
     batches = digest.batches(Batches(trainer.workload, trainer.world, trainer.device, seed=trainer.seed))
     counter.watch_prepared(joined)
     skipped = SkippedParameters(joined)
