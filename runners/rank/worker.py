@@ -171,6 +171,7 @@ class RankServer:
         reply = error_reply(error).model_dump_json()
         with contextlib.suppress(OSError):  # the disk is full: the driver must hear of the error all the same
             traceback.print_exception(error)
+            sys.stderr.flush()
         with contextlib.suppress(OSError):  # the way to the driver is cut: the log is what is left
             self.messages.set(place, reply)
         if mentions_lost_peer(str(error)):
