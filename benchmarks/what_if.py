@@ -42,6 +42,7 @@ from reports import conclude
 from reports.projection.what_if import Told, links_of
 from reports.schema import Comparison, Estimate, WhatIfArm
 
+DIGITS = {"workload": "digits", "local_batch_size": 128, "freed_memory": "keep", "world_size": 2}
 DDP = {"backend": "ddp", "transport": "gloo", "launcher": "torchrun", "options": {"broadcast_buffers": False}}
 PLUGINS = Path(__file__).parent / "plugins"
 PLANTED: dict[str, dict[str, Any]] = {
@@ -95,14 +96,7 @@ def throughput(found: Comparison, arm: str) -> float:
 def planted(name: str, output: Path) -> Iterator[Check]:
     """Take a planted cause away, and the same of the arm without it."""
     arms = {"plain": DDP, "planted": DDP | PLANTED[name]}
-    plan = {
-        "workload": "digits",
-        "local_batch_size": 128,
-        "freed_memory": "keep",
-        "world_size": 2,
-        "baseline": "plain",
-        "arms": arms,
-    }
+    plan = DIGITS | {"baseline": "plain", "arms": arms}
     found = conclude(compare(name, {**plan, "measurement": MEASUREMENT}, output))
     ours, alike = (answer(found, SCENARIOS[name], arm).gain for arm in ("planted", "plain"))
     assert ours is not None
@@ -114,15 +108,7 @@ def core(output: Path) -> Iterator[Check]:
     """Give ranks twice the cores."""
     usable = sorted(os.sched_getaffinity(0))
     arms = {"ddp": DDP, "horovod": {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"}}
-    plan = {
-        "workload": "digits",
-        "local_batch_size": 128,
-        "freed_memory": "keep",
-        "world_size": 2,
-        "baseline": "ddp",
-        "arms": arms,
-        "threads": 1,
-    }
+    plan = DIGITS | {"baseline": "ddp", "arms": arms, "threads": 1}
     found = []
     for name, cores in (("core-half", usable[: len(usable) // 2]), ("core-all", usable)):
         os.sched_setaffinity(0, cores)  # what is started inherits it

@@ -83,27 +83,25 @@ def gpu_names() -> list[str]:
 
 def cards() -> list[str]:
     """The GPUs of this machine by the driver's own library, which needs no torch; none where it cannot tell."""
-    library = nvml()
-    if library is None:
-        return []
-    try:
-        handles = map(library.nvmlDeviceGetHandleByIndex, range(library.nvmlDeviceGetCount()))
-        return [str(library.nvmlDeviceGetName(handle)) for handle in handles]
-    except library.NVMLError:
-        return []
+    return list(map(str, _of_cards("nvmlDeviceGetName")))
 
 
 def exclusive_cards() -> list[int]:
     """The numbers of GPUs of this machine that let in one process at a time, or none at all."""
+    modes = _of_cards("nvmlDeviceGetComputeMode")
+    return [number for number, mode in enumerate(modes) if mode != nvml().NVML_COMPUTEMODE_DEFAULT]
+
+
+def _of_cards(question: str) -> list[Any]:
+    """What NVML answers of each GPU; nothing where it cannot tell."""
     library = nvml()
     if library is None:
         return []
     try:
         handles = map(library.nvmlDeviceGetHandleByIndex, range(library.nvmlDeviceGetCount()))
-        modes = [library.nvmlDeviceGetComputeMode(handle) for handle in handles]
+        return [getattr(library, question)(handle) for handle in handles]
     except library.NVMLError:
         return []
-    return [number for number, mode in enumerate(modes) if mode != library.NVML_COMPUTEMODE_DEFAULT]
 
 
 def driver_version() -> str | None:

@@ -109,7 +109,8 @@ def exchange_table(comparison: Comparison) -> Table:
 
 def nccl_table(comparison: Comparison) -> Table:
     """What NCCL chose in the traced launch: a row for each arm that exchanges over it."""
-    titles = {"version": "NCCL", "network": "network", "connections": "ranks meet by", "channels": "channels"}
+    told = {"version": "NCCL", "network": "network", "connections": "ranks meet by", "channels": "channels"}
+    titles = {"arm": "arm", **told, "collectives": "largest collectives"}
     rows = [
         row(
             {
@@ -122,7 +123,6 @@ def nccl_table(comparison: Comparison) -> Table:
         for arm in (comparison.traces.arms if comparison.traces else [])
         if arm.nccl
     ]
-    titles = {"arm": "arm", **titles, "collectives": "largest collectives"}
     return Table(columns=columns(titles, numeric=("channels",), wraps=("connections", "collectives")), rows=rows)
 
 

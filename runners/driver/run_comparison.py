@@ -314,9 +314,9 @@ class ComparisonRun:
 
     def _crowded(self) -> list[str]:
         """Say on which hosts ranks share cores, or GPUs where they compute on these."""
-        placement = self.inspection.placement
+        placement, gpus = self.inspection.placement, self._gpus
         if self._are_on_gpus:
-            warnings = {entry.host: shared_gpus_warning(entry.slots, self._gpus.get(entry.host, 0)) for entry in placement.hosts}
+            warnings = {entry.host: shared_gpus_warning(entry.slots, gpus.get(entry.host, 0)) for entry in placement.hosts}
         else:
             warnings = {entry.host: crowded_warning(entry.slots, placement.cores.get(entry.host)) for entry in placement.hosts}
         return [warning if host == HERE else f"host '{host}': {warning}" for host, warning in warnings.items() if warning]
