@@ -2,9 +2,9 @@
 
     python benchmarks/control_plane.py [--ranks 64 256 1024] [--blocks 20] [--steps 12] [--profile FILE]
 
-Two arms of so many ranks, one launch, a process for each number. Printed are CPU seconds of the driver's process and wall
-seconds, which mean nothing on a busy machine. They are those of a block and its parts, of the gate, of a
-record and of the report. Memory is the peak of what is resident.
+Two arms of so many ranks, one launch, a process for each number. The driver has one core, the ranks have all others. Printed are
+CPU seconds of the driver's process and wall seconds, which mean nothing on a busy machine. They are those of a block and its
+parts, of the gate, of a record and of the report. Memory is the peak of what is resident.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ def plan_of(ranks: int, *, blocks: int, steps: int) -> Plan:
 
 def measure(ranks: int, *, blocks: int, steps: int, profile: Path | None = None) -> dict[str, Any]:
     """Run one comparison; the seconds of its parts and its memory."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # a core of its own, as on a host without ranks
     timings, before = Timings(), peak_mib()
     timings.watch()
     profiler = cProfile.Profile(time.thread_time)

@@ -210,6 +210,8 @@ def main() -> None:
     for name in ("driver", "supervisors", "key-file", "arm"):
         parser.add_argument(f"--{name}", required=True)
     given, _ = parser.parse_known_args()
+    if others := set(range(os.cpu_count() or 1)) - os.sched_getaffinity(0):  # the driver has its core for itself
+        os.sched_setaffinity(0, others)
     given.fingerprint, given.gate = fingerprint(), [gate_reply(is_first=False), gate_reply(is_first=True)]
     alone = [[rank] for rank in range(REAL)]
     first_ones = range(0, given.ranks, RANKS_PER_PROCESS)

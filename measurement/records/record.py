@@ -314,7 +314,7 @@ def mean_times(times: Sequence[ThreadTimes | None]) -> ThreadTimes | None:
     known = [one for one in times if one is not None]
     if not known or len(known) < len(times):
         return None
-    return ThreadTimes(**{name: fmean(map(attrgetter(name), known)) for name in ThreadTimes.model_fields})
+    return ThreadTimes(**{name: fmean([getattr(one, name) for one in known]) for name in ThreadTimes.model_fields})
 
 
 class FlopCount(Written):

@@ -26,6 +26,10 @@ from runners.processes.greeting_server import GreetingServer
 from runners.processes.sealed_messages import seal, unseal
 
 ACKNOWLEDGE_TIMEOUT_S = FOLLOWER_S + 5
+FEW = 1 / 16
+"""Share of an arm's hosts: where fewer have said something, the driver waits for more. To wake costs it more than to read."""
+GATHER_S = 0.002
+"""How long it waits for them."""
 
 
 @dataclass(kw_only=True)
@@ -225,7 +229,11 @@ class SupervisorServer:
 
 def _hear_all(known: SupervisedArm, *, timeout_s: float) -> list[HostConnection]:
     """Take in what the hosts of an arm have said, and wait until one says something. Returns those that did."""
-    spoke = [known.hosts[descriptor] for descriptor, _ in known.listening.poll(max(0.0, timeout_s))]
+    ready = known.listening.poll(max(0.0, timeout_s))
+    if 0 < len(ready) < FEW * len(known.hosts) and timeout_s > GATHER_S:
+        time.sleep(GATHER_S)
+        ready = known.listening.poll(0)
+    spoke = [known.hosts[descriptor] for descriptor, _ in ready]
     for host in spoke:
         _hear(host, known)
     return spoke

@@ -183,6 +183,24 @@ def take(supervisors, *places, s=20):
     return supervisors.take("arm", 0, places, timedelta(seconds=s))
 
 
+def test_many_hosts_that_speak_one_after_another_are_heard_with_few_wakes(supervisors, monkeypatch):
+    """The driver woke for each of a thousand ranks' hosts, which took it longer than what they said."""
+    monkeypatch.setattr(supervisor_server, "GATHER_S", 0.2)
+    connections = [connect(supervisors, rank) for rank in range(34)]
+    places = {f"reply/{rank}" for rank in range(34)}
+    connections[0].sendall(say("reply/0", seal(KEY, "reply/0", "done")))
+
+    def others_speak(seconds, sleep=time.sleep):
+        for rank, connection in enumerate(connections[1:], start=1):
+            connection.sendall(say(f"reply/{rank}", seal(KEY, f"reply/{rank}", "done")))
+        sleep(seconds)
+
+    monkeypatch.setattr(supervisor_server.time, "sleep", others_speak)
+    assert supervisors.take("arm", 0, places, timedelta(seconds=10)).keys() == places
+    for connection in connections:
+        connection.close()
+
+
 def test_messages_reach_ranks_that_are_there_and_those_that_come(supervisors):
     supervisors.set("arm", 0, "0/arm/job", "{}")
     ranks = [RankMessages(connect(supervisors, 0), key=KEY)]
