@@ -171,7 +171,8 @@ def run(name: str, number: int, output: Path) -> bool:
     first = result["because"]["term"] if result["because"] else max(differences, key=lambda term: sign * differences[term])
     arm = next(arm for arm in found["arms"] if arm["name"] == "planted")
     straggler = (arm["by_rank"].get("straggler") or {}).get("rank")
-    named, named_s = ((result["because"] or {}).get(key) for key in ("named", "named_s"))
+    because = result["because"] or {}
+    named, named_s = because.get("named"), because.get("gain_s") or because.get("named_s")
     control = next(entry for entry in found["results"] if entry["role"] == "control")
     named_in_control = (control["because"] or {}).get("named")
     is_right = first == cause.term and straggler == cause.straggler and named == cause.named and named_in_control is None

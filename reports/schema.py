@@ -97,6 +97,9 @@ class Because(Stored):
     """The specific cause that explains at least half of it (``NamedCause.name``); null where none does."""
     named_s: float | None = None
     """By how much that takes longer in the arm that has more of it, seconds per step."""
+    gain_s: float | None = None
+    """By how much the steps differ, all terms together, where the arms differ in that cause's own option alone: what the other
+    value of the option gains. Null elsewhere."""
     remedy: str | None = None
     """The setting that changes it, and the arm."""
 

@@ -213,7 +213,8 @@ def _cycle_s(step: TracedStep) -> float:
 def with_named(result: RatioSummary, arms: Mapping[str, ArmSummary]) -> RatioSummary:
     """The ratio, with the cause that explains at least ``EXPLAINS`` of the term that makes the verdict, if one does.
 
-    It has no more than the term's time: traced steps are longer than timed ones, and a cause's time with them.
+    It has no more than the term's time: traced steps are longer than timed ones, and a cause's time with them. Where its own
+    option alone sets the arms apart, the term is all its doing, and so is what other terms take longer or less.
     """
     because = result.because
     if because is None:
@@ -229,6 +230,8 @@ def with_named(result: RatioSummary, arms: Mapping[str, ArmSummary]) -> RatioSum
         return result
     found = next(one for one in more.causes if one.name == named)
     told = {"named": named, "named_s": min(apart[named], abs(because.difference_s)), "remedy": f"{found.setting} in {more.name}"}
+    if _sets_apart(named, more, less):
+        told["gain_s"] = abs(sum(one.value for one in result.term_differences_s.values()))
     return result.model_copy(update={"because": Because.model_validate(because.model_dump() | told)})
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from reports.conclusions.step_terms import Bottleneck, bottleneck_of
-from reports.schema import ArmSummary, Estimate, Phase, RatioSummary, StepShares, Term
+from reports.schema import ArmSummary, Because, Estimate, Phase, RatioSummary, StepShares, Term
 from reports.wording.formatting import bounds_text, listed, milliseconds, with_interval
 
 TERM_NAMES: dict[Term, str] = {
@@ -45,9 +45,17 @@ def cause_clause(result: RatioSummary) -> str:
     rest = {name: one for name, one in known.items() if name != cause.term and one.excludes(0.0)}
     second = max(rest, key=lambda name: abs(rest[name].value), default=None)
     besides = f"; it {_verb(result, second, rest[second], interval=False)}" if second is not None else ""
-    named = f"; {milliseconds(cause.named_s)} ms of that is {cause.named} ({cause.remedy} changes it)" if cause.named else ""
     subject = "its threads" if _threads_hold_up(result, cause.term) else "it"
-    return f", because {subject} {_verb(result, cause.term, first, interval=True)}{named}{besides}"
+    return f", because {subject} {_verb(result, cause.term, first, interval=True)}{_named(cause)}{besides}"
+
+
+def _named(cause: Because) -> str:
+    """The specific cause, with a semicolon before it; empty where none is known."""
+    if cause.named is None:
+        return ""
+    if cause.gain_s is None:
+        return f"; {milliseconds(cause.named_s)} ms of that is {cause.named} ({cause.remedy} changes it)"
+    return f"; all of that is {cause.named}, and {cause.remedy} gains {milliseconds(cause.gain_s)} ms a step"
 
 
 def short_cause(result: RatioSummary) -> str:

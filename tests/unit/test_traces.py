@@ -18,7 +18,7 @@ from reports.schema import ArmSummary, NamedCause
 from reports.tables.sections import sections
 from reports.traces.causes import with_causes, with_named
 from reports.traces.exchange import traced_steps
-from reports.wording.causes import trace_sentence
+from reports.wording.causes import cause_clause, trace_sentence
 from runners.protocol.messages import TraceReply
 from runners.traces.trace_file import on_one_clock, viewers_file
 from tests.kit import trace_format
@@ -190,6 +190,11 @@ def test_a_cause_has_all_that_sets_an_arm_apart_from_one_that_is_like_it_but_for
     alike, other = ({"name": "ddp-gloo", "options": {"groups": groups}, "causes": []} for groups in (1, 5))
     because = with_named(result, {"horovod-gloo": slow, "ddp-gloo": slow.model_copy(update=alike)}).because
     assert (because.named, because.named_s) == (cause, because.difference_s)
+    apart = {"library_overhead": Estimate(value=-0.0015)}
+    shorter = result.model_copy(update={"term_differences_s": result.term_differences_s | apart})
+    told = with_named(shorter, {"horovod-gloo": slow, "ddp-gloo": slow.model_copy(update=alike)})
+    assert told.because.gain_s == pytest.approx(0.004 - 0.0015, rel=0.2), "what a longer cycle wins back counts, too"
+    assert f"all of that is {cause}, and another value in horovod-gloo gains" in cause_clause(told)
     assert with_named(result, {"horovod-gloo": slow, "ddp-gloo": slow.model_copy(update=other)}).because.named is None
 
 
