@@ -14,16 +14,19 @@ core   two ranks on half of the cores                 a spare core per rank     
     ringside lab run -- python benchmarks/what_if.py --output FOLDER --only link
     python benchmarks/what_if.py --simulate 2000
 
+What came has an error of its own. So a check that fails tells besides whether the two are apart beyond both intervals.
 Run it from the repository, on an otherwise idle machine. An existing FOLDER is continued. ``core`` on two cores has both ranks
 share one, and then has a core for each.
 
-``--simulate`` runs no ranks: buckets become ready during backward, and pass one link in order. It counts how often the bounds hold
-the step at another rate, without any noise; the rates are a tenth to ten times the one measured.
+``--simulate`` runs no ranks: buckets become ready during backward, and pass one link in order, both ways at once or one after the
+other. It counts how often the bounds hold the step at another rate, without any noise; the rates are a tenth to ten times the one
+measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import subprocess
 import sys
@@ -60,12 +63,18 @@ class Check:
 
     name: str
     answer: Estimate
-    came: float
+    came: Estimate
 
     @property
     def holds(self) -> bool:
         """Whether the answer's interval holds what came."""
-        return self.answer.bounds is not None and self.answer.bounds[0] <= self.came <= self.answer.bounds[1]
+        return self.answer.bounds is not None and self.answer.bounds[0] <= self.came.value <= self.answer.bounds[1]
+
+    @property
+    def is_contradicted(self) -> bool:
+        """Whether the two are farther apart than both intervals let expect."""
+        widths = [_log_half_width(one) for one in (self.answer, self.came)]
+        return abs(math.log(self.answer.value / self.came.value)) > math.hypot(*widths)
 
 
 def compare(name: str, plan: dict[str, Any], output: Path) -> ResultsFolder:
@@ -87,10 +96,17 @@ def answer(found: Comparison, scenario: str, arm: str) -> WhatIfArm:
     return next(told for told in one.arms if told.arm == arm)
 
 
-def throughput(found: Comparison, arm: str) -> float:
-    """Return what was measured."""
-    told = found.arm(arm).throughput_per_s
-    return told.value if told else float("nan")
+def _log_half_width(estimate: Estimate) -> float:
+    return math.log(estimate.bounds[1] / estimate.bounds[0]) / 2 if estimate.bounds else 0.0
+
+
+def apart(found: Comparison, other: Comparison, arm: str) -> Estimate:
+    """Return the throughput of an arm in a comparison over that in another, which share no launch."""
+    one, two = (each.arm(arm).throughput_per_s for each in (found, other))
+    assert one is not None
+    assert two is not None
+    ratio, width = one.value / two.value, math.exp(math.hypot(_log_half_width(one), _log_half_width(two)))
+    return Estimate(value=ratio, ci_low=ratio / width, ci_high=ratio * width)
 
 
 def planted(name: str, output: Path) -> Iterator[Check]:
@@ -101,7 +117,9 @@ def planted(name: str, output: Path) -> Iterator[Check]:
     ours, alike = (answer(found, SCENARIOS[name], arm).gain for arm in ("planted", "plain"))
     assert ours is not None
     assert alike is not None
-    yield Check(name=name, answer=ours.times(1 / alike.value), came=throughput(found, "plain") / throughput(found, "planted"))
+    result = next(one for one in found.results if one.candidate == "planted")
+    slower = Estimate(value=result.throughput_ratio or math.nan, ci_low=result.ci_low, ci_high=result.ci_high)
+    yield Check(name=name, answer=ours.times(1 / alike.value), came=slower.under(1.0))
 
 
 def core(output: Path) -> Iterator[Check]:
@@ -117,7 +135,7 @@ def core(output: Path) -> Iterator[Check]:
     for arm in arms:
         gain = answer(half, "a spare core per rank", arm).gain
         if gain:
-            yield Check(name=f"core, {arm}", answer=gain, came=throughput(whole, arm) / throughput(half, arm))
+            yield Check(name=f"core, {arm}", answer=gain, came=apart(whole, half, arm))
 
 
 def link(output: Path) -> Iterator[Check]:
@@ -135,7 +153,7 @@ def link(output: Path) -> Iterator[Check]:
             for arm in plan["arms"]:
                 gain = answer(found[measured], links_of(rate, is_shaped=True).name, arm).gain
                 if gain:
-                    came = throughput(found[other], arm) / throughput(found[measured], arm)
+                    came = apart(found[other], found[measured], arm)
                     yield Check(name=f"{measured} to {other}, {arm}", answer=gain, came=came)
 
 
@@ -152,13 +170,14 @@ def step_of(random: np.random.Generator) -> Callable[[float], tuple[float, dict[
     count = int(random.integers(1, 9))
     forward, backward, optimizer = random.uniform(0.2, 1), random.uniform(0.5, 2), random.uniform(0, 0.2)
     bits, latency = random.dirichlet(np.ones(count)), random.exponential(0.02, count)
+    ways = int(random.integers(1, 3))
     ready = forward + backward * np.sort(random.uniform(0, 1, count))
     ready[-1] = forward + backward
 
     def step(rate: float) -> tuple[float, dict[str, float]]:
         free = 0.0
         for at, size, late in zip(ready, bits, latency, strict=True):
-            free = max(free, at) + late + size / rate
+            free = max(free, at) + late + ways * size / rate
         whole, alone = max(free, forward + backward) + optimizer, forward + backward + optimizer
         return whole, {"step": whole, "exposed_exchange": whole - alone, "quiet": forward + optimizer}
 
@@ -198,10 +217,16 @@ def run(names: Sequence[str], output: Path) -> None:
     found = []
     for name in names:
         for one in CHECKS[name](output):
-            low, high = one.answer.bounds or (float("nan"), float("nan"))
-            print(f"{one.name:<40}{low:>8.3f} to {high:.3f}, came {one.came:.3f}{'' if one.holds else ' OUT'}", flush=True)
-            found.append(one.holds)
-    print(f"{sum(found)} of {len(found)} within")
+            said = "" if one.holds else " OUT" if one.is_contradicted else " out, but not beyond the error of both"
+            came = f"{one.came.value:.3f} ({_bounds_text(one.came)})"
+            print(f"{one.name:<40}{_bounds_text(one.answer)}, came {came}{said}", flush=True)
+            found.append(one)
+    within, contradicted = (sum(getattr(one, name) for one in found) for name in ("holds", "is_contradicted"))
+    print(f"{within} of {len(found)} within, {contradicted} farther apart than both intervals let expect")
+
+
+def _bounds_text(estimate: Estimate) -> str:
+    return " to ".join(f"{bound:.3f}" for bound in estimate.bounds or (math.nan, math.nan))
 
 
 def main() -> None:
