@@ -26,7 +26,7 @@ ARMS = {
     "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"},
     "horovod": {"backend": "horovod", "transport": "mpi", "launcher": "horovodrun"},
 }
-pytestmark = [needs_horovod, pytest.mark.costly("pods")]
+pytestmark = [needs_horovod, pytest.mark.costly]
 
 
 def running(folder, *flavour, **changes):

@@ -39,6 +39,7 @@ def records_of(folder):
     return {record.arm: record for record in ResultsFolder(folder).records()}
 
 
+@pytest.mark.costly
 def test_each_launcher_reaches_both_hosts(nothing_left, tmp_path):
     """mpirun and horovodrun carry their own hosts, torchrun is started on each host of the plan."""
     arms = {"torchrun": {"command": TORCHRUN}, "horovodrun": {"command": HOROVODRUN}, "mpirun": {"command": MPIRUN}}

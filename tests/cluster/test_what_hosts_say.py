@@ -53,6 +53,7 @@ def test_a_greeting_is_passed_over(greeting, tmp_path):
         assert (ResultsFolder(tmp_path / "out").launch_folder(0, record.arm) / "rank-1.log").exists()
 
 
+@pytest.mark.costly
 def test_a_hidden_host_is_told_before_anything_starts(hidden, tmp_path):
     looked = enter("host1", "ringside", "hosts", "-H", "host1:1,host2:1")
     assert looked.returncode == 1, looked.stdout

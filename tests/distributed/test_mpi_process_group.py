@@ -108,6 +108,7 @@ def test_operations_and_dtypes(quick_cases, tables):
         assert {dtype: whole[label][dtype] for dtype in dtypes} == dict.fromkeys(dtypes, "passed"), label
 
 
+@pytest.mark.costly
 def test_an_absent_rank_is_an_error_that_says_what_and_who(tmp_path):
     done = mpirun(3, "cases.py", f"absent:{tmp_path}", timeout=90)
     for rank in (1, 2):

@@ -11,7 +11,7 @@ from measurement.records.results import ResultsFolder
 from tests.conftest import HAS_HOROVOD, REPOSITORY, write_plan
 from tests.kit.other_mpi import environment_with, variables_of
 
-pytestmark = [pytest.mark.costly("other MPIs"), pytest.mark.usefixtures("no_processes_left")]
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("no_processes_left")]
 
 HOROVOD = {
     "horovod-mpirun": {"backend": "horovod", "transport": "mpi", "launcher": "mpirun"},

@@ -45,9 +45,10 @@ def run_through(folder, argv):
     return found
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=() if name == "torchrun" else needs_horovod) for name in LAUNCHERS]
-)
+NEEDS = {"horovodrun": [needs_horovod], "mpirun": [needs_horovod, pytest.mark.costly("probe over mpirun")]}
+
+
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=NEEDS.get(name, ())) for name in LAUNCHERS])
 def launched(request, tmp_path_factory):
     return request.param, run_through(tmp_path_factory.mktemp(request.param), LAUNCHERS[request.param])
 
@@ -208,6 +209,7 @@ def test_compiled_steps_are_steps_and_the_probe_is_not_compiled(tmp_path):
     assert "global hooks" not in arm.log
 
 
+@pytest.mark.costly
 def test_parameters_without_optimizer_and_batches_without_loader_are_told(tmp_path):
     script = alone(tmp_path, "lost_parameters", blocks=0)[0][0].script
     assert script.without_optimizer == ["1.weight", "1.bias", "3.weight", "3.bias"]

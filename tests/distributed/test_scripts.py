@@ -151,6 +151,7 @@ def test_a_changed_script_or_another_command_is_not_mixed_in(tmp_path):
         assert "RINGSIDE_PADDING" not in record.commands[0]["environment"], "records have its length alone"
 
 
+@pytest.mark.costly
 def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
     """One launch: each arm fails in a way of its own, and the baseline does not."""
     commands = {

@@ -198,6 +198,7 @@ def test_a_run_is_never_overwritten(run_once):
 
 
 @needs_horovod
+@pytest.mark.costly
 def test_torchrun_cannot_start_horovod():
     done = run("torchrun", "--standalone", "--nproc-per-node", "2", "-m", "runners.hvd", *SHORT)
     assert done.returncode != 0

@@ -105,6 +105,7 @@ def test_runners_on_pythonpath_is_named(folder, command):
     assert done.stderr == f"{told}; rename it\n"
 
 
+@pytest.mark.costly
 def test_a_class_that_is_looked_for_in_our_package_is_told_where_it_is(folder, monkeypatch):
     done = run("ringside", "check", "workloads:Own", cwd=folder)
     assert done.returncode == 2
@@ -115,6 +116,7 @@ def test_a_class_that_is_looked_for_in_our_package_is_told_where_it_is(folder, m
         resolve_workload(f"{folder / 'model.py'}:Own", {})
 
 
+@pytest.mark.costly
 def test_the_doctor_names_the_clash(folder):
     done = run(sys.executable, "-P", "-m", "runners.cli", "doctor", cwd=folder)
     assert done.returncode == 0, done.stderr
