@@ -160,8 +160,10 @@ def equal_arms(searches: int, noise: float, trials: int) -> float:
 
 
 def ringside(*words: object) -> None:
-    """Run a command; a failed arm is a row of its report, and stops nothing here."""
-    subprocess.run([sys.executable, "-m", "runners.cli", *map(str, words)], check=False)
+    """Run a command; a failed arm is a row of its report, and stops nothing here. Input that is refused does."""
+    ended = subprocess.run([sys.executable, "-m", "runners.cli", *map(str, words)], check=False)
+    if ended.returncode == 2:
+        sys.exit(2)
 
 
 def result_of(folder: Path, name: str) -> Mapping[str, Any]:
