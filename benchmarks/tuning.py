@@ -33,6 +33,7 @@ from reports.conclusions.verdict import decide
 from reports.statistics.intervals import ratio_intervals
 from reports.tuning.effects import fit_effects, normal, option_sets
 from reports.tuning.tuning_schema import Asked, Options, SearchedSetting, Trial
+from runners.processes.process_exit import EXIT_BAD_INPUT
 from runners.tuning.proposals import propose
 from runners.tuning.search import next_launch, open_settings
 
@@ -162,8 +163,8 @@ def equal_arms(searches: int, noise: float, trials: int) -> float:
 def ringside(*words: object) -> None:
     """Run a command; a failed arm is a row of its report, and stops nothing here. Input that is refused does."""
     ended = subprocess.run([sys.executable, "-m", "runners.cli", *map(str, words)], check=False)
-    if ended.returncode == 2:
-        sys.exit(2)
+    if ended.returncode == EXIT_BAD_INPUT:
+        sys.exit(EXIT_BAD_INPUT)
 
 
 def result_of(folder: Path, name: str) -> Mapping[str, Any]:

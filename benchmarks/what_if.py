@@ -42,6 +42,7 @@ import yaml
 from measurement.plans.settings import parse_plan_rate, parse_rate
 from measurement.records.results import ResultsFolder
 from reports import conclude
+from reports.conclusions.study_conclusions import quotient
 from reports.projection.what_if import Told, links_of
 from reports.schema import Comparison, Estimate, WhatIfArm
 
@@ -73,8 +74,7 @@ class Check:
     @property
     def is_contradicted(self) -> bool:
         """Whether the two are farther apart than both intervals let expect."""
-        widths = [_log_half_width(one) for one in (self.answer, self.came)]
-        return abs(math.log(self.answer.value / self.came.value)) > math.hypot(*widths)
+        return quotient(self.answer, self.came).excludes(1.0)
 
 
 def compare(name: str, plan: dict[str, Any], output: Path) -> ResultsFolder:
@@ -96,17 +96,12 @@ def answer(found: Comparison, scenario: str, arm: str) -> WhatIfArm:
     return next(told for told in one.arms if told.arm == arm)
 
 
-def _log_half_width(estimate: Estimate) -> float:
-    return math.log(estimate.bounds[1] / estimate.bounds[0]) / 2 if estimate.bounds else 0.0
-
-
 def apart(found: Comparison, other: Comparison, arm: str) -> Estimate:
     """Return the throughput of an arm in a comparison over that in another, which share no launch."""
     one, two = (each.arm(arm).throughput_per_s for each in (found, other))
     assert one is not None
     assert two is not None
-    ratio, width = one.value / two.value, math.exp(math.hypot(_log_half_width(one), _log_half_width(two)))
-    return Estimate(value=ratio, ci_low=ratio / width, ci_high=ratio * width)
+    return quotient(one, two)
 
 
 def planted(name: str, output: Path) -> Iterator[Check]:

@@ -185,8 +185,8 @@ def _with_spare_core(told: Told) -> Bounds | str:
 def _with_link(rate: int, told: Told) -> Bounds | str:
     """Send the bytes at another rate.
 
-    At least: both ways are used at once, and all of backward hides them. At most: one way is used after the other, as Open MPI does
-    over TCP, and nothing more is hidden. Over a link of a known rate, that takes no longer than a step leaves time for.
+    The bounds hold all of backward hiding them and no more of them hidden than now. They hold both ways used at once, and one after
+    the other, as Open MPI does over TCP: twice as long, or on a link of known rate as long as a step leaves time for.
     """
     if not told.link_bits:
         return "no bytes of its exchange were counted between hosts"
@@ -208,8 +208,8 @@ def links_of(rate: int, *, is_shaped: bool) -> Scenario:
     faster = "" if is_shaped else ", and the links measured are faster"
     return Scenario(
         name=f"links of {rate / unit:g} {words}",
-        assumes="the bytes of a step stay, latency stays" + faster + "; bounds: from one way after the other and no more hidden, "
-        "to both ways at once and all of backward hiding it",
+        assumes="the bytes of a step stay, latency stays" + faster + "; bounds hold both ways at once and one after the "
+        "other, all of backward hiding it and no more of it hidden",
         steps=partial(_with_link, rate),
     )
 

@@ -224,13 +224,14 @@ def with_named(result: RatioSummary, arms: Mapping[str, ArmSummary]) -> RatioSum
         more, less = less, more
     others = {one.name: one.per_step_s.value for one in less.causes}
     apart = {one.name: one.per_step_s.value - others.get(one.name, 0.0) for one in more.causes if one.term == because.term}
-    apart |= {name: abs(because.difference_s) for name in apart if _sets_apart(name, more, less)}
+    own = {name for name in apart if _sets_apart(name, more, less)}
+    apart |= dict.fromkeys(own, abs(because.difference_s))
     named = max(apart, key=lambda name: apart[name], default=None)
     if named is None or apart[named] < EXPLAINS * abs(because.difference_s):
         return result
     found = next(one for one in more.causes if one.name == named)
     told = {"named": named, "named_s": min(apart[named], abs(because.difference_s)), "remedy": f"{found.setting} in {more.name}"}
-    if _sets_apart(named, more, less):
+    if named in own:
         told["gain_s"] = abs(sum(one.value for one in result.term_differences_s.values()))
     return result.model_copy(update={"because": Because.model_validate(because.model_dump() | told)})
 

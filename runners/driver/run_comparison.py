@@ -9,7 +9,7 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -247,12 +247,12 @@ class ComparisonRun:
             self.progress.say(f"warning: {warning}")
         done = self._complete_launches()
         try:
-            with shaped_links(self.plan.link_rate), self._endpoint() as endpoint, _collecting_between_launches() as collect:
+            with shaped_links(self.plan.link_rate), self._endpoint() as endpoint, _without_garbage_collection():
                 for number in self._numbers(done):
-                    collect()
                     self.folder.require_room()
                     self._rehearse_once()
                     self._launch(number, endpoint)
+                    gc.collect()
                     if self._must_stop(number):
                         break
                 else:
@@ -454,8 +454,8 @@ class ComparisonRun:
 
 
 @contextmanager
-def _collecting_between_launches() -> Iterator[Callable[[], int]]:
-    """A context in which Python looks for garbage only where the function is called that it gives.
+def _without_garbage_collection() -> Iterator[None]:
+    """A context in which Python looks for garbage only where it is asked to.
 
     While a thousand ranks reply, it would look a fourth of the time, and find none. What is imported stays.
     """
@@ -464,7 +464,7 @@ def _collecting_between_launches() -> Iterator[Callable[[], int]]:
     gc.freeze()
     gc.disable()
     try:
-        yield gc.collect
+        yield
     finally:
         if was_on:
             gc.enable()
