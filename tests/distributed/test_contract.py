@@ -14,7 +14,7 @@ from backends import backend_class
 from measurement.world import World
 from tests.conftest import HAS_HOROVOD, REPOSITORY, needs_horovod
 from tests.distributed.ranks import contract
-from tests.kit.commands import MPIRUN, run
+from tests.kit.commands import under_mpirun
 
 ENGINE = f"{REPOSITORY / 'tests' / 'outside' / 'engine.py'}:EngineBackend"
 LAUNCHES = [["ddp=gloo", "naive=gloo", "fsdp2=gloo", f"{ENGINE}=gloo", "ddp=mpi"]]
@@ -36,7 +36,7 @@ def lives(tmp_path_factory):
     found = {ALONE: [contract.life("single", None, World(), None)]}
     for number, launch in enumerate(LAUNCHES + HOROVOD * HAS_HOROVOD):
         folder = tmp_path_factory.mktemp(f"launch-{number}")
-        done = run(*MPIRUN, "-m", contract.__name__, folder, *launch)
+        done = under_mpirun(contract, folder, *launch)
         assert done.returncode == 0, done.stdout + done.stderr
         ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
         found |= {one: [rank[one] for rank in ranks] for one in launch}

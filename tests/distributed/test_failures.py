@@ -111,7 +111,7 @@ def blocks_begun(folder, arm):
 
 def test_an_interrupted_comparison_keeps_its_blocks_and_resumes(tmp_path):
     """Also the rounds since the last half minute's write: nothing but the interruption writes so soon."""
-    process = begin(tmp_path, arms={"ddp": {**SAYS_EACH_BLOCK, "launcher": "spawn"}})
+    process = begin(tmp_path, arms={"ddp": SAYS_EACH_BLOCK})
     try:
         wait_for_blocks(tmp_path, "ddp", "ddp-control")
         process.send_signal(signal.SIGINT)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import HAS_HOROVOD, needs_horovod
 from tests.distributed.ranks import hooked
-from tests.kit.commands import MPIRUN, forked, run
+from tests.kit.commands import forked, under_mpirun
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 TRAINED = ["ddp", "zero", "naive", "fsdp2", "engine", pytest.param("horovod", marks=needs_horovod)]
@@ -27,7 +27,7 @@ def found(tmp_path_factory):
     found = {}
     launches = [(partial(forked, 1), ["single"]), (partial(forked, 2), ["ddp", "zero", "naive", "fsdp2", "engine", *HOROVOD])]
     if HAS_HOROVOD:  # over MPI alone
-        launches.append((lambda module, *more: run(*MPIRUN, "-m", module.__name__, *more), ["adasum"]))
+        launches.append((under_mpirun, ["adasum"]))
     for number, (start, names) in enumerate(launches):
         folder = tmp_path_factory.mktemp(f"launch-{number}")
         done = start(hooked, folder, *names)

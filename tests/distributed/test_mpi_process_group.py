@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.conftest import BIN, REPOSITORY
+from tests.kit.commands import warm
 
 RANKS = REPOSITORY / "tests" / "distributed" / "ranks"
 MPIRUN = shutil.which("mpirun", path=str(BIN))
@@ -48,10 +49,15 @@ REFUSED_TORCH_TESTS = {
 
 def mpirun(ranks, script, *arguments, options=(), timeout=280):
     """Under the launcher, with neither MASTER_ADDR nor RANK."""
+    return under_launcher(ranks, sys.executable, RANKS / script, *arguments, options=options, timeout=timeout)
+
+
+def under_launcher(ranks, *program, options=(), timeout=280):
+    """A program and its arguments, the same way."""
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     local = {"OMPI_MCA_oob_tcp_if_include": "lo", "OMPI_MCA_btl_tcp_if_include": "lo"}
     environment = {**os.environ, **as_root, **local, "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]])}
-    command = [MPIRUN, "-np", str(ranks), "--oversubscribe", *options, sys.executable, RANKS / script, *arguments]
+    command = [MPIRUN, "-np", str(ranks), "--oversubscribe", *options, *program]
     told = list(map(str, command))
     return subprocess.run(told, capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY, env=environment, check=False)
 
@@ -64,8 +70,8 @@ def tables(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def quick_cases(tables):
-    """One launch for all, since most of a launch is importing torch."""
-    return mpirun(4, "cases.py", *QUICK, f"operations:{tables}")
+    """One launch for all, whose ranks are forked from what has imported torch: most of a launch is importing that."""
+    return under_launcher(4, *warm("-m", "tests.distributed.ranks.cases"), *QUICK, f"operations:{tables}")
 
 
 @pytest.mark.parametrize("case", QUICK)

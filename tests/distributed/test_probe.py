@@ -45,7 +45,7 @@ def run_through(folder, argv):
     return found
 
 
-NEEDS = {"horovodrun": [needs_horovod], "mpirun": [needs_horovod, pytest.mark.costly("probe over mpirun")]}
+NEEDS = {name: [needs_horovod, pytest.mark.costly(f"probe over {name}")] for name in ("horovodrun", "mpirun")}
 
 
 @pytest.fixture(scope="module", params=[pytest.param(name, marks=NEEDS.get(name, ())) for name in LAUNCHERS])
@@ -122,6 +122,7 @@ def alone(folder, name, *, blocks=2, **settings):
         return replies, arm
 
 
+@pytest.mark.costly
 def test_a_script_that_ends_early_says_so_and_is_started_anew(tmp_path):
     with driver(tmp_path, ranks=1) as arm:
         for start in range(2):

@@ -40,10 +40,10 @@ def run_once(tmp_path_factory):
     ("command", "runner", "expected"),
     [
         (*TORCHRUN_DDP, ("torchrun", "gloo")),
-        (MPIRUN, "ddp --transport mpi", ("openmpi", "mpi")),
+        pytest.param(MPIRUN, "ddp --transport mpi", ("openmpi", "mpi"), marks=pytest.mark.costly),
         pytest.param(*HOROVODRUN_HVD, ("horovodrun", "gloo"), marks=needs_horovod),
         pytest.param(MPIRUN, "hvd --transport gloo", ("openmpi", "gloo"), marks=[needs_horovod, pytest.mark.costly]),
-        (["python"], "ddp", ("none", "gloo")),
+        pytest.param(["python"], "ddp", ("none", "gloo"), marks=pytest.mark.costly),
         pytest.param(["python"], "hvd", ("none", "gloo"), marks=[needs_horovod, pytest.mark.costly]),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else None,

@@ -40,7 +40,8 @@ SHORT_MPI = [
 ]
 ENDS_S = 150
 CELLS = [
-    *drawn([("torchrun", "KilledDDP"), pytest.param("horovodrun", "KilledHorovod", marks=needs_horovod)], number=1),
+    ("torchrun", "KilledDDP"),
+    pytest.param("horovodrun", "KilledHorovod", marks=needs_horovod),
     ("spawn", "RaisingDDP"),
     ("spawn", "HangingDDP"),
 ]
@@ -64,7 +65,7 @@ def kept(folder):
     return record
 
 
-@pytest.mark.parametrize(("launcher", "backend"), CELLS)
+@pytest.mark.parametrize(("launcher", "backend"), drawn(CELLS, number=1))
 def test_a_run_whose_peer_fails_ends_and_keeps_its_blocks(tmp_path, launcher, backend):
     process = start(launcher, backend, tmp_path / "run")
     try:

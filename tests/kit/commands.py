@@ -31,6 +31,11 @@ def forked(ranks, module, *arguments, timeout=200):
     return run(*warm("-m", "runners.spawn"), "--nproc-per-node", ranks, "-m", module.__name__, *arguments, timeout=timeout)
 
 
+def under_mpirun(module, *arguments):
+    """Run a module of ``tests.distributed.ranks`` on two ranks of ``mpirun``'s, forked as well."""
+    return run("mpirun", "-np", "2", "--oversubscribe", *warm("-m", module.__name__), *arguments)
+
+
 HOROVODRUN = ["-np", "2", "-H", "localhost:2", "python"]
 MPIRUN = ["mpirun", "-np", "2", "--oversubscribe", "python"]
 TORCHRUN_DDP = (["torchrun", "--standalone", "--nproc-per-node", "2"], "ddp")

@@ -1,4 +1,4 @@
-"""Cells of the fault matrix, drawn by the commit: two faults of arms in one comparison, and one of the driver or its disk.
+"""Cells of the fault matrix, drawn by the commit: two faults of arms in one comparison, sometimes one of the driver or its disk.
 
 They are drawn from one cell for each fault, but for a launcher that never starts ranks, whose time-out is long. A killed driver and
 a full disk are in ``test_nothing_is_lost``. All cells: ``python benchmarks/fault_matrix.py``.
@@ -42,6 +42,7 @@ def test_a_fault_of_an_arm_is_named_and_the_others_finish(together, text):
     assert together.broken.get(cell(text), []) == []
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("text", DRAWN_ALONE)
 def test_a_fault_of_the_driver_or_its_disk_loses_nothing(tmp_path, text):
     if cell(text).fault in faults.NEED_MOUNTS and not faults.can_mount():

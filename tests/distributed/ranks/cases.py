@@ -325,7 +325,7 @@ def refusals():
 @case
 def operations(file):
     """Every operation on every dtype."""
-    import operations_table
+    from tests.distributed.ranks import operations_table
 
     start()
     operations_table.write_tables(file)
