@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import shutil
@@ -11,6 +12,7 @@ import pytest
 
 from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
 from measurement.records.results import ResultsFolder
+from runners.driver.progress import LaunchProgress
 from tests.conftest import FORKED, needs_horovod, ringside_here, write_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
@@ -29,9 +31,13 @@ def records_of(folder):
 @needs_horovod
 def test_horovod_and_ddp_agree_with_the_reference_and_are_compared(tmp_path, monkeypatch):
     monkeypatch.setenv("HOROVOD_GLOO_TIMEOUT_SECONDS", "1")  # an arm waits longer for its turn, and lives
+    say, collects = LaunchProgress.say, {}
+    monkeypatch.setattr(LaunchProgress, "say", lambda self, what: (collects.setdefault(what, gc.isenabled()), say(self, what)))
     plan = write_plan(tmp_path, arms={"ddp": {"backend": "ddp"}, **HOROVOD}, measurement={"control": False})
     done = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
+    assert [is_on for what, is_on in collects.items() if "checking ddp" in what] == [False], "a search would fall into blocks"
+    assert gc.isenabled()
     records = records_of(tmp_path / "out")
     assert {arm for _, arm in records} == {"ddp", *HOROVOD}
     for record in records.values():
@@ -166,7 +172,7 @@ def test_a_budget_of_minutes_makes_three_launches_at_least_and_is_spent_once(tmp
 def test_some_of_eight_launches_run_one_arm_at_a_time(tmp_path):
     """Seven of the eight are copies of the first, of which one is called measured so, since only the other is about this."""
     arms = {"ddp": {"backend": "ddp"}, "other": {"backend": "ddp", "options": {"bucket_cap_mb": 1}}}
-    measurement, out = {"control": True, "floor": True, "local_every": 1, "alone_every": 5}, tmp_path / "out"
+    measurement, out = {"control": True, "floor": True, "local_every": 1, "alone_every": 4}, tmp_path / "out"
     plan = write_plan(tmp_path, arms=arms, world_size=1, measurement=measurement)
     first = ringside_here("compare", plan, "-o", out)
     assert first.returncode == 0, first.stderr
