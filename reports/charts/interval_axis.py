@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,7 +58,7 @@ def interval_axis(
     ticks: list[tuple[float, str]] = []
     for tick in sorted(TICKS, key=lambda tick: (tick != 1, tick > 1, abs(math.log(tick)))):
         if abs(math.log(tick)) <= 9 and 4 <= place(tick) <= 96 and all(abs(place(tick) - other) >= APART for other, _ in ticks):
-            ticks.append((place(tick), "same" if tick == 1 else percent_apart(tick).replace(".0%", "%")))
+            ticks.append((place(tick), "same" if tick == 1 else re.sub(r"\.0+(?=%| )", "", percent_apart(tick))))
     band = None if threshold is None else (place(1 - threshold), round(place(1 + threshold) - place(1 - threshold), 2))
     return IntervalAxis(
         bars=[

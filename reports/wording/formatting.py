@@ -26,22 +26,24 @@ def ratio(value: float | None) -> str:
 
 
 def apart(value: float) -> str:
-    """How far a ratio is from 1, before 'faster' or 'slower': ``5.2%``, and beyond a factor of ten ``18 times``."""
-    factor = max(value, 1 / value) if value > 0 else math.inf
-    if factor < 10:
+    """How far a ratio is from 1, before 'faster' or 'slower': ``5.2%``, from 2 on ``4.20 times``, below a tenth ``18.0 times``."""
+    if 0.1 < value < 2:
         return f"{abs(value - 1):.1%}"
+    factor = max(value, 1 / value) if value > 0 else math.inf
     return f"{significant(factor)} times" if factor <= LARGEST else f"more than {LARGEST} times"
 
 
 def about(value: float) -> str:
     """``apart`` with two or three digits: ``5.2%``, ``12%``."""
-    return f"{abs(value - 1):.0%}" if abs(value - 1) >= 0.0995 and 0.1 < value < 10 else apart(value)
+    return f"{abs(value - 1):.0%}" if abs(value - 1) >= 0.0995 and 0.1 < value < 2 else apart(value)
 
 
 def percent_apart(value: float) -> str:
-    """``about`` with the sign of a percentage: ``-5.2%``."""
+    """``about`` with the sign of a percentage: ``-5.2%``; ``4.20 times``, ``18.0 times slower``."""
     size = about(value)
-    return size if "times" in size else f"{'-' if value < 1 else '+'}{size}"
+    if "times" in size:
+        return f"{size} slower" if value < 1 else size
+    return f"{'-' if value < 1 else '+'}{size}"
 
 
 def percent(share: float) -> str:

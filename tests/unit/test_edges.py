@@ -21,7 +21,7 @@ from reports.conclusions.verdict import reach_of_load, stands_clear, tells_nothi
 from reports.formats.terminal import comparison_lines
 from reports.statistics.student import around
 from reports.wording.first_screen import first_screen
-from reports.wording.formatting import apart, ratio
+from reports.wording.formatting import apart, percent_apart, ratio
 from tests.kit.results_factory import FORMATS, Truth, make_launch, make_plan, write_results
 from tests.unit.test_separate_runs import compared, write_alternating
 from tests.unit.test_study import write_points
@@ -176,10 +176,25 @@ def test_ratios_beyond_what_anybody_measures_are_bounds(value, text):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(1.0521, "5.2%"), (0.7, "30.0%"), (1 / 18, "18.0 times"), (0.0, "more than 9999 times")]
+    ("value", "text"),
+    [
+        (1.0521, "5.2%"),
+        (0.7, "30.0%"),
+        (4.234, "4.23 times"),
+        (0.21, "79.0%"),
+        (1 / 18, "18.0 times"),
+        (0.0, "more than 9999 times"),
+    ],
 )
 def test_how_far_a_ratio_is_from_1(value, text):
     assert apart(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1.0521, "+5.2%"), (0.7, "-30%"), (4.234, "4.23 times"), (1 / 18, "18.0 times slower")]
+)
+def test_its_direction_is_told_where_no_word_follows(value, text):
+    assert percent_apart(value) == text
 
 
 def test_bounds_are_finite_however_wide_the_interval_is():
