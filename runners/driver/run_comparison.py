@@ -56,6 +56,7 @@ from runners.planning.arms import (
     require_executables,
     require_findable,
     require_gpus_on,
+    require_known_device,
     require_shared_gpus,
     resolve_arms,
 )
@@ -187,6 +188,7 @@ class ComparisonRun:
             require_findable(hidden, arm.backend, network_interface=interface)
         facts = self.inspection.facts
         require_gpus_on(facts, arms)
+        require_known_device(facts, arms)
         here = {HERE: exclusive_cards()} if not facts and computes_on_gpu(self.plan.device) else {}
         require_shared_gpus(self.plan, here | {host: found.get(EXCLUSIVE, []) for host, found in facts.items()})
         self._find_own_work()

@@ -282,6 +282,24 @@ def require_gpus_on(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSe
             )
 
 
+def require_known_device(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSetup]) -> None:
+    """Have the plan name the device where hosts have GPUs and this machine has none, as a login node. ``facts``: as above.
+
+    ``device: auto`` gave their arms transports for CPUs here, and the ranks would compute on GPUs.
+
+    Raises:
+        PlanError: with an arm that names no transport, and with the hosts.
+    """
+    having = [host for host, found in facts.items() if found.get(CARDS)]
+    for setup in arms:
+        is_open = setup.arm.transport is None and any(name in ON_GPUS_ONLY for name in setup.backend.transports)
+        if having and is_open and setup.plan.device == "auto" and not computes_on_gpu("auto"):
+            raise PlanError(
+                f"arm '{setup.name}' names no transport, and got '{setup.transport}', since this machine shows no GPU; "
+                f"there are some on {shortened(having)}: say device: cuda, or device: cpu"
+            )
+
+
 def require_shared_gpus(plan: Plan, exclusive: Mapping[str, Sequence[int]]) -> None:
     """Refuse GPUs that let in one process at a time, where every arm keeps one there. ``exclusive``: their numbers, by host.
 

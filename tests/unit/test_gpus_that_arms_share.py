@@ -18,7 +18,7 @@ from measurement.probes import fingerprint
 from runners.driver.rehearsal import require_something_to_measure, short_of
 from runners.hosts.host_facts import CARDS, facts
 from runners.launchers import HERE
-from runners.planning.arms import require_gpus_on, require_shared_gpus, resolve_arms
+from runners.planning.arms import require_gpus_on, require_known_device, require_shared_gpus, resolve_arms
 from tests.kit.results_factory import Truth, make_launch, make_plan
 
 
@@ -56,6 +56,27 @@ def test_a_host_whose_driver_shows_gpus_takes_arms_over_nccl(monkeypatch):
     require_gpus_on({"node1": told}, over_nccl)
     with pytest.raises(PlanError, match=r"arm 'a': transport 'nccl' needs a GPU on every host.* none on 'node2'"):
         require_gpus_on({"node1": told, "node2": {**told, CARDS: []}}, over_nccl)
+
+
+@pytest.mark.parametrize(
+    ("device", "transport", "is_here", "is_refused"),
+    [
+        ("auto", None, False, True),
+        ("cuda", None, False, False),
+        ("cpu", None, False, False),
+        ("auto", "gloo", False, False),
+        ("auto", None, True, False),
+    ],
+)
+def test_a_login_node_without_gpus_does_not_choose_for_hosts_that_have_some(monkeypatch, device, transport, is_here, is_refused):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: is_here)
+    arm = {"backend": "ddp"} | ({"transport": transport} if transport else {})
+    content = {"name": "p", "workload": "digits", "world_size": 2, "hosts": "node1:1,node2:1", "baseline": "a", "arms": {"a": arm}}
+    arms = resolve_arms(check_plan(content | {"device": device}, source="plan.yaml")).values()
+    said = r"arm 'a' names no transport, and got 'gloo', .* there are some on 'node2': say device: cuda, or device: cpu"
+    with pytest.raises(PlanError, match=said) if is_refused else nullcontext():
+        require_known_device({"node1": {CARDS: []}, "node2": {CARDS: ["H100"]}}, arms)
+    require_known_device({"node1": {CARDS: []}, "node2": {CARDS: []}}, arms)
 
 
 @pytest.mark.parametrize(("on_gpus", "kept"), [(True, (64, True, True)), (False, (4, False, False))])
