@@ -318,7 +318,7 @@ def show_alone(replications: int) -> None:
         "\none arm at a time; said to contradict though equal, verdict withheld | made by interleaving, withheld: 3%, 5%, 10%, 20%"
     )
     for candidates in (1, 2):
-        for together, alone in ((6, 2), (12, 3), (24, 6)):
+        for together, alone in ((8, 2), (12, 3), (24, 6)):
             for label, spread, drift, factor in LEVELS:
                 random = np.random.default_rng([14, candidates, together, sum(map(ord, label))])
                 draws = functools.partial(cross_checked, candidates, together, alone, spread, drift, factor, random)

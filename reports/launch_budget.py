@@ -30,8 +30,9 @@ from reports.statistics.budget import (
     Cost,
     Spread,
     choose,
+    enough_for_alone,
     is_alone_due,
-    pilot_rounds,
+    pilot,
     wanted_alone,
 )
 
@@ -63,7 +64,7 @@ def choose_length(
     measured = rounds_of(records)
     rounds, cost = [one for one in measured if one], cost_of(plan, records, between_s=between_s)
     if len(measured) < PILOTS:
-        return _pilot(launch, measured, cost, left_s=left_s)
+        return _pilot(launch, rounds, cost, left_s=left_s)
     if cost is None or len(rounds) < 2:  # nothing is timed here
         return None
     cases: list[str | None] = [case.name for case in cases_of(records)]
@@ -107,7 +108,7 @@ class Alone:
 
     def wanted(self, launches: int, *, every: int) -> int:
         """How many there are to be in all. Once there is one, there are to be two, though they leave room for fewer others."""
-        enough = max(launches, USUAL_LAUNCHES) if self.done else launches
+        enough = max(launches, enough_for_alone(every)) if self.done else launches
         wanted = min(wanted_alone(enough, every=every), self.room)
         return max(wanted, self.done) if wanted >= FEWEST_ALONE else self.done
 
@@ -122,7 +123,7 @@ def _alone(plan: Plan, records: Sequence[LaunchRecord], cost: Cost, *, between_s
         return NO_ALONE
     took = [seconds + between_s for seconds in _launch_seconds([record for record in records if record.alone]).values() if seconds]
     share = len(plan.arms) / len(plan.compared_arms())
-    expected = cost.start_s + share * cost.round_s * pilot_rounds(cost, budget_s=60 * measure.minutes)
+    expected = cost.start_s + share * cost.round_s * pilot([], cost, left_s=60 * measure.minutes).rounds
     cost_s = statistics.fmean(took) if took else expected
     left_s = ALONE_SHARE * 60 * measure.minutes - sum(took)
     return Alone(done=len(took), room=len(took) + max(int(left_s / cost_s), 0), cost_s=cost_s)
@@ -198,9 +199,8 @@ def _blocks(folder: ResultsFolder, records: Sequence[LaunchRecord], known: dict[
 def _pilot(launch: int, rounds: Sequence[int], cost: Cost | None, *, left_s: float) -> LengthChoice:
     if cost is None:
         return LengthChoice(launch=launch, launches=USUAL_LAUNCHES, left_s=left_s)
-    wanted = pilot_rounds(cost, budget_s=left_s * USUAL_LAUNCHES / max(USUAL_LAUNCHES - len(rounds), 1))
-    expected = max(int(left_s / (cost.start_s + wanted * cost.round_s)), PILOTS - len(rounds))
-    found = LengthChoice(launch=launch, rounds=wanted, launches=len(rounds) + expected, left_s=left_s)
+    chosen = pilot(rounds, cost, left_s=left_s)
+    found = LengthChoice(launch=launch, rounds=chosen.rounds, launches=len(rounds) + chosen.launches, left_s=left_s)
     found.start_s, found.round_s = cost.start_s, cost.round_s
     return found
 

@@ -228,8 +228,8 @@ class Measurement(Section):
     local_every: int = Field(default=4, ge=0)
     """Every this many rounds, each arm also runs a block without gradient exchange. 0: never; the report then cannot say why."""
     alone_every: int = Field(default=5, ge=0)
-    """One in so many launches runs its arms one at a time, two launches at least, to check that interleaving does not make the
-    answer. Done where there are eight launches or more, and within a quarter of ``minutes``. 0: never. Not in trainings, not in
+    """One in so many launches runs its arms one at a time, to check that interleaving does not make the answer. Done where that
+    makes two launches (ten in all, by default), and within a quarter of ``minutes``. 0: never. Not in trainings, not in
     micro-benchmarks, and not of scripts, which may end and be started anew within a launch."""
     parity_steps: int = Field(default=3, ge=1)
     """Optimizer steps after which all ranks' parameters must agree."""

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from measurement.plans.plan import USUAL_LAUNCHES
 from reports.statistics.intervals import LaunchRatios, launch_variance, pooled_df
 
 FEWEST_ROUNDS, MOST_ROUNDS = 4, 60
@@ -99,8 +98,16 @@ def spread_of(pool: Sequence[LaunchRatios]) -> Spread:
 
 
 def wanted_alone(launches: int, *, every: int) -> int:
-    """How many of a comparison's launches run their arms one at a time: one in ``every``, two at least, none of few launches."""
-    return min(max(launches // every, FEWEST_ALONE), launches // 2) if every and launches >= USUAL_LAUNCHES else 0
+    """How many of a comparison's launches run their arms one at a time: one in ``every``, and none where that is fewer than two.
+
+    Two of eight would make the interval a fifth wider, and tell of biases of 20% alone.
+    """
+    return min(launches // every, launches // 2) if every and launches >= enough_for_alone(every) else 0
+
+
+def enough_for_alone(every: int) -> int:
+    """The number of launches from which on some run their arms one at a time."""
+    return FEWEST_ALONE * max(every, 2)
 
 
 def is_alone_due(number: int, done: int, *, launches: int, wanted: int) -> bool:
@@ -111,31 +118,33 @@ def is_alone_due(number: int, done: int, *, launches: int, wanted: int) -> bool:
     return done < wanted and number >= int((done + 0.5) * launches / wanted)
 
 
-def pilot_rounds(cost: Cost, *, budget_s: float) -> int:
-    """Rounds of a pilot launch: the best number if variances are as usual, and no more than leaves room for ``USUAL_LAUNCHES``."""
-    best = math.sqrt(cost.start_s / cost.round_s) * USUAL_RATIO
-    room = (budget_s / USUAL_LAUNCHES - cost.start_s) / cost.round_s
-    return int(min(max(min(best, room), FEWEST_ROUNDS), MOST_ROUNDS))
-
-
 def choose(done: Sequence[int], *, cost: Cost, spread: Spread, left_s: float) -> Length | None:
     """How many rounds the next launch shall have.
 
-    ``done``: rounds of each launch that was measured, two at least.
+    ``done``: rounds of each launch that was measured. There are to be ``PILOTS`` in all at least, whatever is left; the ``spread``
+    of a pilot is ``UNKNOWN``.
 
     Returns:
         None: no launch is left that would fit and make the interval narrower.
     """
+    fewest = max(PILOTS - len(done), 1)
     most = min(int(left_s / (cost.start_s + FEWEST_ROUNDS * cost.round_s)), MOST_LAUNCHES)
-    if most < 1:
+    if most < fewest and len(done) >= PILOTS:
         return None
     expected = spread.expected
-    number = np.arange(1, most + 1)
+    number = np.arange(fewest, max(most, fewest) + 1)
     rounds = np.minimum(np.floor((left_s / number - cost.start_s) / cost.round_s), MOST_ROUNDS).clip(FEWEST_ROUNDS)
     known = sum(expected.of_launch(one) for one in done)
     total = len(done) + number
     later = expected.launch_variance + expected.round_variance / rounds
     half = special.stdtrit(total - 1, 0.975) * np.sqrt(known + number * later) / total
     best = int(np.argmin(half))
-    so_far = special.stdtrit(len(done) - 1, 0.975) * math.sqrt(known) / len(done)
+    so_far = special.stdtrit(len(done) - 1, 0.975) * math.sqrt(known) / len(done) if len(done) >= PILOTS else math.inf
     return Length(rounds=int(rounds[best]), launches=int(number[best])) if half[best] < so_far else None
+
+
+def pilot(done: Sequence[int], cost: Cost, *, left_s: float) -> Length:
+    """How many rounds a launch shall have before variances are known: the best number if they are as usual."""
+    found = choose(done, cost=cost, spread=UNKNOWN, left_s=left_s)
+    assert found is not None, "there are always to be so many pilots"
+    return found

@@ -6,13 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from measurement.plans.plan import USUAL_LAUNCHES
 from measurement.records.record import LengthChoice
 from reports.conclusions.disturbances import DISTURBED, FEW, MANY, TIMES_DEVIATION, TIMES_MEDIAN
 from reports.conclusions.step_terms import LIMIT
 from reports.conclusions.verdict import LOAD_POWER
 from reports.schema import Comparison, RatioSummary, SpreadFigures
-from reports.statistics.budget import PILOTS
+from reports.statistics.budget import PILOTS, enough_for_alone
 from reports.statistics.intervals import TRIM
 from reports.wording.formatting import apart, one_sided_percent, percent
 from reports.wording.training_sentences import training_method
@@ -76,7 +75,8 @@ def _alone(comparison: Comparison) -> list[str]:
         return []
     launches = max((result.alone.launches for result in comparison.results if result.alone), default=0)
     if not launches:
-        why = "alone_every: 0" if not asked["alone_every"] else f"it needs {USUAL_LAUNCHES} launches, and a quarter of the time"
+        every = asked["alone_every"]
+        why = f"it needs {enough_for_alone(every)} launches, and a quarter of the time" if every else "alone_every: 0"
         return [f"No launch ran its arms one at a time, so that interleaving itself was not checked ({why})."]
     return [
         f"One arm at a time: {launches} launches ran their arms one after the other, without control, floor and gate. They are "
