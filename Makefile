@@ -8,8 +8,8 @@ PYTHON ?= python3
 HOROVOD_OPERATIONS ?= auto
 # GPUs to compile for, such as 80,90 on a login node without one. Empty: those of this machine.
 COMPUTE_CAPABILITIES ?=
-# Tests wait for processes as long as they compute, so twice two cores; those that make a lab share a worker.
-WORKERS ?= 4
+# Tests wait for processes as long as they compute, so one more than two cores; those that make a lab share a worker.
+WORKERS ?= 3
 # Unit tests only compute.
 QUICK_WORKERS ?= 2
 # commit: a tenth of the costly tests, another tenth for each commit. all: every test and every case.

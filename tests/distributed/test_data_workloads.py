@@ -20,6 +20,7 @@ if HAS_HOROVOD:
     ARMS["horovod"] = {"backend": "horovod", "transport": "gloo"}
 
 
+@pytest.mark.costly
 def test_all_backends_train_mnist_from_files_on_the_same_samples(tmp_path):
     options = {**write_data("mnist", tmp_path / "data"), "loader_workers": 1}
     plan = write_plan(

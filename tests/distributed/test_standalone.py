@@ -114,8 +114,10 @@ def test_ranks_that_do_not_come_are_named_at_the_timeout():
     done = as_rank(0, free_port())
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("ringside: only 1 of 2 ranks came within 2 s: rank 0; rank 1 did not: start every host's ranks")
-    port = free_port()
-    done = as_rank(1, port)
+    with socket.socket() as held:  # so that nobody else listens there meanwhile
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        done = as_rank(1, port)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"did not reach rank 0 at 127.0.0.1:{port} within 2 s: start all ranks with the same address" in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -189,7 +191,7 @@ def test_the_launcher_of_an_mpijob_is_told_of_mpirun(monkeypatch):
 
 
 def test_a_run_is_never_overwritten(run_once):
-    _, folder = run_once(["python"], "ddp")
+    _, folder = run_once(*TORCHRUN_DDP)
     before = (folder / "plan.yaml").read_bytes()
     done = run(*warm("-m", "runners.ddp"), *SHORT, "-o", folder)
     assert done.returncode == 2

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.kit.generated_input import judge, targets
 
-INPUTS, LEAST = 60, 5
+INPUTS, LEAST = 40, 5
 
 
 @pytest.mark.parametrize("target", targets(), ids=lambda target: target.name)
