@@ -64,7 +64,7 @@ def choose_length(
     measured = rounds_of(records)
     rounds, cost = [one for one in measured if one], cost_of(plan, records, between_s=between_s)
     if len(measured) < PILOTS:
-        return _pilot(launch, rounds, cost, left_s=left_s)
+        return _pilot(launch, measured, cost, left_s=left_s)
     if cost is None or len(rounds) < 2:  # nothing is timed here
         return None
     cases: list[str | None] = [case.name for case in cases_of(records)]
@@ -123,7 +123,7 @@ def _alone(plan: Plan, records: Sequence[LaunchRecord], cost: Cost, *, between_s
         return NO_ALONE
     took = [seconds + between_s for seconds in _launch_seconds([record for record in records if record.alone]).values() if seconds]
     share = len(plan.arms) / len(plan.compared_arms())
-    expected = cost.start_s + share * cost.round_s * pilot([], cost, left_s=60 * measure.minutes).rounds
+    expected = cost.start_s + share * cost.round_s * pilot(cost, left_s=60 * measure.minutes).rounds
     cost_s = statistics.fmean(took) if took else expected
     left_s = ALONE_SHARE * 60 * measure.minutes - sum(took)
     return Alone(done=len(took), room=len(took) + max(int(left_s / cost_s), 0), cost_s=cost_s)
@@ -196,11 +196,11 @@ def _blocks(folder: ResultsFolder, records: Sequence[LaunchRecord], known: dict[
     return blocks[~blocks["arm"].isin(wrong)]
 
 
-def _pilot(launch: int, rounds: Sequence[int], cost: Cost | None, *, left_s: float) -> LengthChoice:
+def _pilot(launch: int, measured: Sequence[int], cost: Cost | None, *, left_s: float) -> LengthChoice:
     if cost is None:
         return LengthChoice(launch=launch, launches=USUAL_LAUNCHES, left_s=left_s)
-    chosen = pilot(rounds, cost, left_s=left_s)
-    found = LengthChoice(launch=launch, rounds=chosen.rounds, launches=len(rounds) + chosen.launches, left_s=left_s)
+    chosen = pilot(cost, left_s=left_s, done=[rounds for rounds in measured if rounds], owed=PILOTS - len(measured))
+    found = LengthChoice(launch=launch, rounds=chosen.rounds, launches=len(measured) + chosen.launches, left_s=left_s)
     found.start_s, found.round_s = cost.start_s, cost.round_s
     return found
 

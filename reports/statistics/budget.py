@@ -121,30 +121,35 @@ def is_alone_due(number: int, done: int, *, launches: int, wanted: int) -> bool:
 def choose(done: Sequence[int], *, cost: Cost, spread: Spread, left_s: float) -> Length | None:
     """How many rounds the next launch shall have.
 
-    ``done``: rounds of each launch that was measured. There are to be ``PILOTS`` in all at least, whatever is left; the ``spread``
-    of a pilot is ``UNKNOWN``.
+    ``done``: rounds of each launch that was measured, two at least.
 
     Returns:
         None: no launch is left that would fit and make the interval narrower.
     """
-    fewest = max(PILOTS - len(done), 1)
     most = min(int(left_s / (cost.start_s + FEWEST_ROUNDS * cost.round_s)), MOST_LAUNCHES)
-    if most < fewest and len(done) >= PILOTS:
+    if most < 1:
         return None
-    expected = spread.expected
-    number = np.arange(fewest, max(most, fewest) + 1)
+    length, half = _narrowest(done, range(1, most + 1), cost=cost, spread=spread, left_s=left_s)
+    so_far = special.stdtrit(len(done) - 1, 0.975) * math.sqrt(sum(map(spread.expected.of_launch, done))) / len(done)
+    return length if half < so_far else None
+
+
+def pilot(cost: Cost, *, left_s: float, done: Sequence[int] = (), owed: int = PILOTS) -> Length:
+    """How many rounds a launch shall have before variances are known: the best number if they are as usual.
+
+    ``done``: rounds of each pilot that was measured. ``owed``: pilots to be made, this one included, whatever time is left.
+    """
+    most = min(int(left_s / (cost.start_s + FEWEST_ROUNDS * cost.round_s)), MOST_LAUNCHES)
+    return _narrowest(done, range(owed, max(most, owed) + 1), cost=cost, spread=UNKNOWN, left_s=left_s)[0]
+
+
+def _narrowest(done: Sequence[int], later: range, *, cost: Cost, spread: Spread, left_s: float) -> tuple[Length, float]:
+    """The best of these numbers of launches to come, which share what is left alike, and the half-width to be expected."""
+    expected, number = spread.expected, np.array(later)
     rounds = np.minimum(np.floor((left_s / number - cost.start_s) / cost.round_s), MOST_ROUNDS).clip(FEWEST_ROUNDS)
     known = sum(expected.of_launch(one) for one in done)
     total = len(done) + number
-    later = expected.launch_variance + expected.round_variance / rounds
-    half = special.stdtrit(total - 1, 0.975) * np.sqrt(known + number * later) / total
+    each = expected.launch_variance + expected.round_variance / rounds
+    half = special.stdtrit(total - 1, 0.975) * np.sqrt(known + number * each) / total
     best = int(np.argmin(half))
-    so_far = special.stdtrit(len(done) - 1, 0.975) * math.sqrt(known) / len(done) if len(done) >= PILOTS else math.inf
-    return Length(rounds=int(rounds[best]), launches=int(number[best])) if half[best] < so_far else None
-
-
-def pilot(done: Sequence[int], cost: Cost, *, left_s: float) -> Length:
-    """How many rounds a launch shall have before variances are known: the best number if they are as usual."""
-    found = choose(done, cost=cost, spread=UNKNOWN, left_s=left_s)
-    assert found is not None, "there are always to be so many pilots"
-    return found
+    return Length(rounds=int(rounds[best]), launches=int(number[best])), float(half[best])

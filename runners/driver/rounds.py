@@ -63,7 +63,7 @@ class RoundLimit:
         cost = Cost(start_s=max(start_s, 0.1) * (1 + self.end_share), round_s=max(seconds, 1e-3) / rounds)
         if rounds >= FEWEST_ROUNDS and cost.start_s + seconds + cost.round_s > self.budget_s:
             return True
-        return rounds >= (self.rounds or pilot([], cost, left_s=self.budget_s).rounds)
+        return rounds >= (self.rounds or pilot(cost, left_s=self.budget_s).rounds)
 
 
 @dataclass(eq=False)

@@ -283,9 +283,10 @@ def require_gpus_on(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSe
 
 
 def require_known_device(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSetup]) -> None:
-    """Have the plan name the device where hosts have GPUs and this machine has none, as a login node. ``facts``: as above.
+    """Have the plan name the device where hosts have GPUs and this machine has none, as a login node.
 
     ``device: auto`` gave their arms transports for CPUs here, and the ranks would compute on GPUs.
+    ``facts``: ``runners.hosts.host_facts`` by host.
 
     Raises:
         PlanError: with an arm that names no transport, and with the hosts.

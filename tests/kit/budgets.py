@@ -81,7 +81,8 @@ def on_a_budget(regime: Regime, budget_s: float, random: np.random.Generator) ->
     alone, left_s = Alone(done=0, room=0, cost_s=0.0), budget_s
     while True:
         if len(launches) < PILOTS:
-            found = LengthChoice(launch=0, launches=0, left_s=left_s, rounds=pilot(rounds, regime.cost, left_s=left_s).rounds)
+            chosen = pilot(regime.cost, left_s=left_s, done=rounds, owed=PILOTS - len(rounds))
+            found = LengthChoice(launch=0, launches=0, left_s=left_s, rounds=chosen.rounds)
         else:
             pool = [launch_ratios(one, scale=scale) for one, scale in zip(tables(launches), SCALES, strict=True)]
             spread = spread_of([one for one in pool if one is not None])

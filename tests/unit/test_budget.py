@@ -75,21 +75,23 @@ def test_a_launch_of_few_rounds_that_would_make_the_interval_wider_is_not_made()
 )
 def test_pilots_have_the_best_length_where_variances_are_as_usual(cost, launches, rounds):
     """A machine that starts slowly has room for fewer than eight: they would have six rounds, and intervals a tenth wider."""
-    found = pilot([], cost, left_s=300)
+    found = pilot(cost, left_s=300)
     assert (found.launches, found.rounds) == (launches, rounds)
-    second = pilot([rounds], cost, left_s=300 - cost.start_s - rounds * cost.round_s)
+    second = pilot(cost, left_s=300 - cost.start_s - rounds * cost.round_s, done=[rounds], owed=2)
     assert abs(second.launches + 1 - launches) <= 1
 
 
 def test_there_are_three_pilots_however_long_a_start_takes():
     slow = Cost(start_s=100.0, round_s=1.0)
-    assert [(one.launches, one.rounds) for one in (pilot([], slow, left_s=300), pilot([4, 4], slow, left_s=-9))] == [(3, 4), (1, 4)]
+    third = pilot(slow, left_s=-9, done=[4, 4], owed=1)
+    assert [(one.launches, one.rounds) for one in (pilot(slow, left_s=300), third)] == [(3, 4), (1, 4)]
+    assert choose([4, 4], cost=slow, spread=UNKNOWN, left_s=-9) is None, "where one of three timed nothing"
 
 
 def test_the_first_pilot_ends_when_it_knows_what_its_rounds_take():
     first = RoundLimit(rounds=None, budget_s=300)
     done = next(number for number in range(1, 100) if first.is_reached(number, 0.8 * number, start_s=18))
-    assert done == pilot([], Cost(start_s=18 * 1.3, round_s=0.8), left_s=300).rounds
+    assert done == pilot(Cost(start_s=18 * 1.3, round_s=0.8), left_s=300).rounds
     chosen = RoundLimit(rounds=20, budget_s=60)
     assert [chosen.is_reached(number, 0.5 * number, start_s=18) for number in (19, 20)] == [False, True]
     assert not chosen.is_reached(3, 90.0, start_s=18), "a launch has four rounds at least"
