@@ -31,7 +31,7 @@ FLOOR = "floor"
 ArmRole = Literal["baseline", "control", "candidate", "other input", "floor"]
 """What an arm is for. One of ``other input`` takes batches of another kind than the baseline's, and competes with no arm."""
 USUAL_LAUNCHES = 8
-"""Launches that a budget of minutes makes room for. From fewer, Student's t makes intervals wide."""
+"""Launches that are expected of a budget of minutes before any is measured."""
 FIXED_LENGTH = ("launches", "seconds_per_launch", "steps_per_launch", "rounds")
 """Settings of ``measurement`` that say how long is measured, in the place of ``minutes``."""
 NOT_OF_SCRIPTS = {"floor": False, "local_every": 0, "alone_every": 0, "rehearsal": "never"}

@@ -11,7 +11,6 @@ Nothing here sees a ratio. Variances do not tell which arm is faster, so that a 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ import numpy as np
 from scipy import special
 
 from reports.statistics.intervals import LaunchRatios, launch_variance, pooled_df
+from reports.statistics.student import Array
 
 FEWEST_ROUNDS, MOST_ROUNDS = 4, 60
 PILOTS = 3
@@ -126,12 +126,11 @@ def choose(done: Sequence[int], *, cost: Cost, spread: Spread, left_s: float) ->
     Returns:
         None: no launch is left that would fit and make the interval narrower.
     """
-    most = min(int(left_s / (cost.start_s + FEWEST_ROUNDS * cost.round_s)), MOST_LAUNCHES)
+    most = _most(cost, left_s)
     if most < 1:
         return None
     length, half = _narrowest(done, range(1, most + 1), cost=cost, spread=spread, left_s=left_s)
-    so_far = special.stdtrit(len(done) - 1, 0.975) * math.sqrt(sum(map(spread.expected.of_launch, done))) / len(done)
-    return length if half < so_far else None
+    return length if half < _half_width(sum(map(spread.expected.of_launch, done)), launches=len(done)) else None
 
 
 def pilot(cost: Cost, *, left_s: float, done: Sequence[int] = (), owed: int = PILOTS) -> Length:
@@ -139,17 +138,25 @@ def pilot(cost: Cost, *, left_s: float, done: Sequence[int] = (), owed: int = PI
 
     ``done``: rounds of each pilot that was measured. ``owed``: pilots to be made, this one included, whatever time is left.
     """
-    most = min(int(left_s / (cost.start_s + FEWEST_ROUNDS * cost.round_s)), MOST_LAUNCHES)
-    return _narrowest(done, range(owed, max(most, owed) + 1), cost=cost, spread=UNKNOWN, left_s=left_s)[0]
+    return _narrowest(done, range(owed, max(_most(cost, left_s), owed) + 1), cost=cost, spread=UNKNOWN, left_s=left_s)[0]
+
+
+def _most(cost: Cost, left_s: float) -> int:
+    """How many launches fit, be they as short as they may."""
+    return min(int(left_s / (cost.start_s + FEWEST_ROUNDS * cost.round_s)), MOST_LAUNCHES)
+
+
+def _half_width(variances: float | Array, *, launches: float | Array) -> Array:
+    """The half-width of an interval over launches whose variances have this sum, by Student's t."""
+    return np.asarray(special.stdtrit(launches - 1, 0.975) * np.sqrt(variances) / launches)
 
 
 def _narrowest(done: Sequence[int], later: range, *, cost: Cost, spread: Spread, left_s: float) -> tuple[Length, float]:
     """The best of these numbers of launches to come, which share what is left alike, and the half-width to be expected."""
     expected, number = spread.expected, np.array(later)
     rounds = np.minimum(np.floor((left_s / number - cost.start_s) / cost.round_s), MOST_ROUNDS).clip(FEWEST_ROUNDS)
-    known = sum(expected.of_launch(one) for one in done)
-    total = len(done) + number
+    known = sum(map(expected.of_launch, done))
     each = expected.launch_variance + expected.round_variance / rounds
-    half = special.stdtrit(total - 1, 0.975) * np.sqrt(known + number * each) / total
+    half = _half_width(known + number * each, launches=len(done) + number)
     best = int(np.argmin(half))
     return Length(rounds=int(rounds[best]), launches=int(number[best])), float(half[best])

@@ -25,9 +25,14 @@ def ratio(value: float | None) -> str:
     return f"{value:.3f}" if value < 100 else f"{value:.0f}"
 
 
+def _is_percent(value: float) -> bool:
+    """Whether a ratio is told as a percentage, and not as so many times."""
+    return 0.1 < value < 2
+
+
 def apart(value: float) -> str:
     """How far a ratio is from 1, before 'faster' or 'slower': ``5.2%``, from 2 on ``4.20 times``, below a tenth ``18.0 times``."""
-    if 0.1 < value < 2:
+    if _is_percent(value):
         return f"{abs(value - 1):.1%}"
     factor = max(value, 1 / value) if value > 0 else math.inf
     return f"{significant(factor)} times" if factor <= LARGEST else f"more than {LARGEST} times"
@@ -35,15 +40,15 @@ def apart(value: float) -> str:
 
 def about(value: float) -> str:
     """``apart`` with two or three digits: ``5.2%``, ``12%``."""
-    return f"{abs(value - 1):.0%}" if abs(value - 1) >= 0.0995 and 0.1 < value < 2 else apart(value)
+    return f"{abs(value - 1):.0%}" if abs(value - 1) >= 0.0995 and _is_percent(value) else apart(value)
 
 
 def percent_apart(value: float) -> str:
     """``about`` with the sign of a percentage: ``-5.2%``; ``4.20 times``, ``18.0 times slower``."""
     size = about(value)
-    if "times" in size:
-        return f"{size} slower" if value < 1 else size
-    return f"{'-' if value < 1 else '+'}{size}"
+    if _is_percent(value):
+        return f"{'-' if value < 1 else '+'}{size}"
+    return f"{size} slower" if value < 1 else size
 
 
 def percent(share: float) -> str:
