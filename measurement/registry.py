@@ -43,7 +43,9 @@ class Registry:
         """
         if not isinstance(reference, str) or not reference:
             raise PlanError(f"a {self.kind} must be a name or 'module:Class', not {reference!r}")
-        target = reference if ":" in reference else self.names().get(reference)
+        target = reference if ":" in reference else self.table.get(reference)
+        if target is None:  # only then, since every installed package is read for its entry points
+            target = self.names().get(reference)
         if target is None and reference.endswith(".py"):
             raise PlanError(self._without_class(reference))
         if target is None:

@@ -51,7 +51,8 @@ def empty(types: Mapping[str, Any]) -> pd.DataFrame:
 
 def joined(parts: Iterable[pd.DataFrame], types: Mapping[str, Any]) -> pd.DataFrame:
     """All parts in one table of these columns, which has no rows where there are none."""
-    return pd.concat([empty(types), *parts], ignore_index=True).astype(types)
+    found = list(parts)
+    return pd.concat(found, ignore_index=True)[list(types)].astype(types) if found else empty(types)
 
 
 def read_losses(path: Path) -> pd.DataFrame:
@@ -75,31 +76,34 @@ def read_host_use(path: Path, record: LaunchRecord) -> pd.DataFrame:
 
 def steps_of(blocks: Iterable[BlockRecord]) -> pd.DataFrame:
     """The raw steps of blocks that still hold them (columns: ``STEP_COLUMNS``)."""
-    return joined(map(_steps_of_block, blocks), STEP_COLUMNS)
+    found = [block for block in blocks if len(block.columns.rank)]
+    if not found:
+        return empty(STEP_COLUMNS)
+    own = [block.columns for block in found]
+    rows = [len(steps.rank) for steps in own]
+    phases = np.concatenate([steps.phases_s for steps in own])
+    table: dict[str, Any] = {name: np.concatenate([getattr(steps, name) for steps in own]) for name in ("rank", "step", "samples")}
+    for name in ("turn", "round", "block"):
+        table[name] = np.repeat([getattr(block, name) for block in found], rows)
+    for name in ("kind", "case"):
+        table[name] = pd.array([getattr(block, name) for block in found], dtype="string").repeat(rows)
+    for column, phase in enumerate(PHASES):
+        table[f"{phase}_s"] = phases[:, column]
+    table["step_s"] = phases.sum(axis=1)
+    return pd.DataFrame(table)[list(STEP_COLUMNS)].astype(STEP_COLUMNS)
 
 
 def parquet_of_steps(record: LaunchRecord) -> bytes:
     """The content of a Parquet file with a record's steps, made in parts of about ``ROWS_AT_ONCE`` rows."""
     buffer = BytesIO()
     with ParquetWriter(buffer, pa.Schema.from_pandas(empty(STEP_COLUMNS), preserve_index=False)) as writer:
-        part: list[pd.DataFrame] = []
+        part: list[BlockRecord] = []
         for block in record.blocks:
-            part.append(_steps_of_block(block))
-            if sum(map(len, part)) >= ROWS_AT_ONCE or block is record.blocks[-1]:
-                writer.write_table(pa.Table.from_pandas(joined(part, STEP_COLUMNS), preserve_index=False))
+            part.append(block)
+            if sum(len(held.columns.rank) for held in part) >= ROWS_AT_ONCE or block is record.blocks[-1]:
+                writer.write_table(pa.Table.from_pandas(steps_of(part), preserve_index=False))
                 part = []
     return buffer.getvalue()
-
-
-def _steps_of_block(block: BlockRecord) -> pd.DataFrame:
-    steps = block.columns
-    rows = len(steps.rank)
-    place = {name: np.full(rows, getattr(block, name), dtype=np.int32) for name in ("turn", "round", "block")}
-    words = {name: pd.array([getattr(block, name)], dtype="string").repeat(rows) for name in ("kind", "case")}
-    times = {f"{phase}_s": steps.phases_s[:, column] for column, phase in enumerate(PHASES)} if rows else {}
-    step_s = sum(times.values(), start=np.zeros(rows))
-    table = {"rank": steps.rank, **place, **words, "step": steps.step, "samples": steps.samples, **times, "step_s": step_s}
-    return pd.DataFrame(table) if rows else empty(STEP_COLUMNS)
 
 
 def losses_of(record: LaunchRecord) -> pd.DataFrame:

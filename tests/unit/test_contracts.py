@@ -122,3 +122,15 @@ def test_a_backend_says_what_it_takes(name):
 def test_every_report_has_a_name_of_its_own():
     made = [reports.REGISTRY.resolve(name)() for name in reports.REGISTRY.table]
     assert len({report.file_name for report in made}) == len(made) >= 4
+
+
+@pytest.mark.parametrize(
+    "registry", [workloads.REGISTRY, backends.REGISTRY, reports.REGISTRY, LAUNCHERS], ids=lambda registry: registry.kind
+)
+def test_a_name_of_our_own_is_found_without_reading_every_installed_package(registry, monkeypatch):
+    """That takes 0.02 s of a core where 150 are installed, and planning looks names up two hundred times."""
+    monkeypatch.setattr("measurement.registry.entry_points", lambda **_: pytest.fail("read"))
+    for name in registry.table:
+        assert isinstance(registry.resolve(name), type)
+    if registry is workloads.REGISTRY:
+        assert workload_class("digits")[1] == {}
