@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import io
@@ -57,7 +58,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """What goes to one worker: a module, whose tests share launches, and all that make a lab, of which there is one.
+    """What goes to one worker: a module, whose tests share launches; all that make the one lab; all that parse our code.
 
     As ``--dist loadgroup`` has it, which would put the group's name behind each test's, where nobody can copy that to run it.
     """
@@ -66,11 +67,15 @@ def pytest_xdist_make_scheduler(config, log):
     class ByModule(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             module = nodeid.partition("::")[0]
-            return "lab" if module.startswith("tests/cluster/") else module
+            if module.startswith("tests/cluster/"):
+                return "lab"
+            return "code" if Path(module).stem in READ_OUR_CODE else module
 
     return ByModule(config, log)
 
 
+READ_OUR_CODE = ("test_documents", "test_encodings", "test_rooms")
+"""Those that look through ``parsed`` files."""
 FOLDERS = ("distributed", "launch", "cluster", "gpu")
 """Whose names are markers of their tests."""
 START_PROCESSES = ("distributed", "cluster", "gpu")
@@ -108,9 +113,11 @@ def pytest_sessionfinish(session, exitstatus):
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config):
-    """After the summary, which the leaks that a library of torch's reports at its end would otherwise bury."""
-    is_worker = hasattr(config, "workerinput")
-    if EXIT_STATUS in config.stash and not is_worker:
+    """After the summary, which the leaks that a library of torch's reports at its end would otherwise bury.
+
+    A worker has told all it has to tell by then, and the interpreter's own teardown of torch takes it three seconds.
+    """
+    if EXIT_STATUS in config.stash:
         leave_in_order(config.stash[EXIT_STATUS])
 
 
@@ -172,6 +179,12 @@ def drawn(cases, *, number):
 def commit():
     """The name of the commit that is tested; empty outside of git."""
     return subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of one of our files, which several tests look through."""
+    return ast.parse(path.read_text())
 
 
 def documented_files() -> dict[str, str]:

@@ -98,6 +98,7 @@ def test_the_headline_counts_the_cases(found):
     assert (counts["faster"], counts["slower"], counts["not offered"], sum(counts.values())) == (1, 1, 3, 6)
 
 
+@pytest.mark.slow
 def test_the_control_has_its_veto_in_its_own_case_only(tmp_path):
     truth = Truth(
         ratios={"horovod-gloo": 1.03},

@@ -481,6 +481,7 @@ def test_candidates_are_held_against_each_other_and_ties_are_named(tmp_path):
     assert found.findings[-1].endswith("are tied")
 
 
+@pytest.mark.slow
 def test_steps_of_launches_that_are_not_ok_do_not_count(tmp_path):
     folder = write_results(tmp_path, truth=Truth(statuses={("horovod-gloo", 0): "failed", ("horovod-mpi", 2): "wrong"}))
     records = folder.records()

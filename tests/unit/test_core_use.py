@@ -41,6 +41,7 @@ def test_own_time_is_own_and_busy():
     assert found.busy_s >= 0.4
 
 
+@pytest.mark.slow
 def test_time_of_a_thread_besides_the_training_thread_is_told_apart():
     def spin_beside():
         thread = threading.Thread(target=lambda: sum(range(20_000_000)))

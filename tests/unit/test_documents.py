@@ -20,7 +20,7 @@ from measurement.plans.plan import Arm, Measurement, Plan, Point, ScriptSettings
 from measurement.plans.plan_file import check_plan
 from measurement.plans.settings import LossScale, SpeedSettings, TrainingSettings
 from runners.planning.option_arms import with_input_arms
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, parsed
 from workloads import REGISTRY as WORKLOADS
 from workloads import workload_class
 
@@ -181,7 +181,7 @@ def test_docstrings_can_be_read_alone(room):
     texts = {
         f"{path.relative_to(REPOSITORY)}:{node.lineno}": node.value.value
         for path in (REPOSITORY / room).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
     }
     assert len(texts) > 10

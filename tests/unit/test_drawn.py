@@ -35,6 +35,7 @@ def run_at(pytester, monkeypatch):
     return run_them
 
 
+@pytest.mark.slow
 def test_a_tenth_is_drawn_by_the_commit_and_all_if_asked(run_at):
     first = run_at("a")
     assert len(first) == 1 + 3 and "test_cheap" in first

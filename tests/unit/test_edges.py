@@ -67,6 +67,7 @@ def sound(tmp_path, truth=None, *, seed=1, **measurement):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [12, 1])
 def test_one_launch_gives_a_ratio_and_no_verdict(tmp_path, rounds):
     found = sound(tmp_path, launches=1, rounds=rounds)
@@ -263,6 +264,7 @@ def test_one_of_two_launches_stalled(tmp_path):
 CASES = [Case(name=f"all_reduce/{size}", operation="all_reduce", message_bytes=size) for size in (1024, 4096)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("launches", "said"),
     [(1, "one launch gives a ratio but no verdict"), (2, "with two launches, their variance is poorly estimated")],
@@ -291,6 +293,7 @@ def test_points_of_few_launches_say_so_and_the_charts_stay_readable(tmp_path, la
     assert "range" in axis or launches == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "said"), [(1, "one run of an arm gives a ratio"), (2, "two runs disagree, or agree by chance; make")]
 )

@@ -11,6 +11,7 @@ from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
 from runners.protocol.messages import ErrorReply
 from runners.rank.remote_error import RemoteError
+from tests.conftest import parsed
 
 HOUSE = Path(__file__).parents[2]
 ROOMS = ("measurement", "workloads", "backends", "runners", "reports", "install")
@@ -67,6 +68,6 @@ def test_every_file_and_program_is_read_in_a_named_encoding() -> None:
         f"{file.relative_to(HOUSE)}:{line}"
         for room in ROOMS
         for file in sorted((HOUSE / room).rglob("*.py"))
-        for line in without_encoding(ast.parse(file.read_bytes()))
+        for line in without_encoding(parsed(file))
     ]
     assert not found

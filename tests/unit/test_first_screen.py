@@ -150,6 +150,7 @@ def test_far_out_blocks_are_told_where_they_matter(shown):
         assert is_atypical(changed, threshold=0.01) == told, (total, typical)
 
 
+@pytest.mark.slow
 def test_arms_that_are_called_otherwise_keep_their_names(tmp_path):
     truth = Truth(ratios={"new": 0.5, "fp16": 0.5, "old": 0.5}, noise=0.01, drift=0.0)
     found = conclude(write_results(tmp_path, truth=truth, plan=make_plan(truth.ratios, launches=2, rounds=4, local_every=0)))

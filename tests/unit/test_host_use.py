@@ -74,6 +74,7 @@ def test_bytes_over_links_are_those_of_the_plans_interface_where_arms_are_frozen
     assert measured_outside(done, check_plan(running, source="test"))["link_bytes"] == {}
 
 
+@pytest.mark.slow
 def test_a_supervisor_reads_the_counters_of_its_host(supervisors):  # noqa: F811
     """It runs without site-packages, and computes and sends what is then counted."""
     with (

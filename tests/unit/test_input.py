@@ -107,6 +107,7 @@ def test_too_few_samples_are_refused_before_anything_is_loaded():
         share(0, 3).epochs(numbers(11))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*WRITERS, "digits"])
 def test_metrics_of_several_ranks_are_those_of_one(name, tmp_path):
     setup = resolve_workload(name, write_data(name, tmp_path / "data"))

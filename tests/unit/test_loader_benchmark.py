@@ -115,6 +115,7 @@ def test_table_and_files(tmp_path):
     assert figures["loading"]["layout"]["shapes"][0]["y0"] == 450
 
 
+@pytest.mark.slow
 def test_what_training_needs_is_without_its_waiting_for_data(tmp_path):
     folder = write_results(tmp_path / "results", truth=Truth(noise=0.001, drift=0.0))
     found = read_demand(folder.root, "digits")

@@ -55,6 +55,7 @@ def test_a_rank_without_nccl_says_nothing():
     assert of_all_ranks([None, None]) is None
 
 
+@pytest.mark.slow
 def test_the_report_shows_what_each_arm_chose(tmp_path):
     folder = write_results(tmp_path, plan=make_plan())
     arms = [ArmTrace(arm="ddp-gloo", nccl=choices_of(RANK_0)), ArmTrace(arm="horovod-gloo")]

@@ -35,6 +35,7 @@ def test_rows_of_a_run_are_summed_and_other_columns_ignored(tmp_path):
     assert figures["new"]["3"] == (2000, 18.1)
 
 
+@pytest.mark.slow
 def test_they_are_compared_unpaired_and_said_to_be_somebody_elses_clock(tmp_path):
     done = ringside_here("report", whole(tmp_path), "-o", tmp_path / "out", "--baseline", "new")
     assert done.returncode == 0, done.stderr
@@ -51,6 +52,7 @@ def test_they_are_compared_unpaired_and_said_to_be_somebody_elses_clock(tmp_path
         assert "parity" not in text.lower() or name == "report.html"
 
 
+@pytest.mark.slow
 def test_the_file_gives_the_same_bytes_each_time(tmp_path):
     path = whole(tmp_path)
     first, second = (conclude_figures(path, name="same").model_dump_json() for _ in range(2))

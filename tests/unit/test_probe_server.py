@@ -110,6 +110,7 @@ def test_a_script_that_is_started_anew_gets_new_commands_only(server):
     assert server.take("a/b", 1, [reply(1)], LONG)
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_of_an_arm_that_was_released(server):
     channel = connect(server)
     server.set("a/b", 1, command(0), '{"do": "start"}')

@@ -154,6 +154,7 @@ def test_parts_of_a_host_change_nothing():
     assert (one.efficiency_of, other.efficiency_of) == (8, 1)
 
 
+@pytest.mark.slow
 def test_the_interval_grows_with_the_distance_and_with_unsure_figures():
     near, far = only(RING, [128, 1024]).predictions
     widths = [math.log(one.samples_per_s.ci_high / one.samples_per_s.ci_low) for one in (near, far)]

@@ -11,6 +11,8 @@ from reports.against_schema import Against, Change
 from reports.estimate import Estimate
 from tests.kit.results_factory import make_plan, write_results
 
+pytestmark = pytest.mark.slow  # results of whole comparisons are composed
+
 CI = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID", "CI_JOB_URL")
 
 

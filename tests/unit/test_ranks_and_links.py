@@ -96,6 +96,7 @@ def test_the_table_is_in_the_reports(tmp_path):
     assert not rank_table(conclude(ResultsFolder(alone.root))).rows
 
 
+@pytest.mark.slow
 def test_of_very_many_ranks_the_slowest_are_shown(tmp_path):
     plan = make_plan([], launches=1, rounds=2, local_every=2, floor=False).model_copy(update={"world_size": 100})
     comparison = conclude(write_results(tmp_path, plan=plan))

@@ -209,6 +209,7 @@ def test_the_first_screen_fits_80_columns_and_14_lines_plain_and_whole(compariso
     assert "failed" in next(line for line in lines if line.startswith("horovod-mpi"))
 
 
+@pytest.mark.slow
 def test_the_stored_folder_of_schema_version_1_is_read(tmp_path):
     """As version 0.1.0 writes it. Where this fails, ``results.MIGRATIONS`` lacks an entry."""
     copy = shutil.copytree(STORED, tmp_path / "stored")

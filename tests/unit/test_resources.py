@@ -37,6 +37,7 @@ def test_threads(world, asked, environment, threads):
     assert threads_of(world, asked=asked, environment=environment) == threads
 
 
+@pytest.mark.slow
 def test_a_fork_waits_for_a_native_thread_that_runs(monkeypatch):
     monkeypatch.setattr(resources, "LONGEST_WAIT_S", 60.0)
     began, much = threading.Event(), bytes(300_000_000)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, parsed
 
 ROOMS = {
     "measurement": set(),
@@ -66,7 +66,7 @@ BANNED = {"utils", "helpers", "common", "core", "misc"}
 def imported_modules(path: Path) -> set[str]:
     """Everything that a file imports anywhere in it, by its full name; ``from a import b`` counts as a.b, too."""
     found, package = set(), path.relative_to(REPOSITORY).parent.parts
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -190,5 +190,5 @@ def test_only_launchers_know_rank_variables():
         for path in (REPOSITORY / room).rglob("*.py"):
             if {"launchers", "ringside_probe"} & set(path.parts) or path.name in ("rendezvous.py", "environment.py"):
                 continue
-            text = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
+            text = {n.value for n in ast.walk(parsed(path)) if isinstance(n, ast.Constant)}
             assert not names & text, path

@@ -106,6 +106,7 @@ def test_candidates_and_control_cover_at_their_nominal_rate(launches, spread):
     assert all(covered / 150 >= 0.92)
 
 
+@pytest.mark.slow
 def test_the_true_ratio_of_totals_is_covered_where_an_arm_stalls():
     """3% faster, but 50% longer in a quarter of its blocks: 0.917 in total."""
     random, covered = np.random.default_rng(21), 0
@@ -136,6 +137,7 @@ def test_among_six_equal_candidates_a_false_claim_is_as_rare_as_with_one():
     assert wrong / 200 <= 0.05
 
 
+@pytest.mark.slow
 def test_an_interval_is_not_wide_without_need():
     """Were it as wide as for each candidate's launches alone, a third of these 4% differences would be missed."""
     random = np.random.default_rng(3)
@@ -167,6 +169,7 @@ def test_one_long_run_may_differ_by_more_than_the_mean_is_uncertain():
     assert math.log(calm.run_high / calm.run_low) < 3 * log_width(calm)
 
 
+@pytest.mark.slow
 def test_the_prediction_holds_for_the_next_run():
     random, covered = np.random.default_rng(8), 0
     for _ in range(200):
@@ -176,6 +179,7 @@ def test_the_prediction_holds_for_the_next_run():
     assert covered / 200 >= 0.92
 
 
+@pytest.mark.slow
 def test_unequal_counts_cover():
     random, covered = np.random.default_rng(8), 0
     for _ in range(200):

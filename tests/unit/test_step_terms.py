@@ -213,6 +213,7 @@ def test_every_report_shows_the_terms(burdened):
     assert "library_overhead_s_ci_low" in (folder.root / "report.csv").read_text().splitlines()[0]
 
 
+@pytest.mark.slow
 def test_without_a_floor_and_threads_there_is_no_overhead_to_tell(tmp_path):
     """The kernel of another system keeps no counters of threads."""
     folder = write_results(tmp_path, plan=make_plan(["horovod-gloo"], floor=False))

@@ -113,6 +113,7 @@ def test_a_rank_may_go_right_after_it_did_as_told(supervisors):
     wait_until(lambda: supervisors.gone("arm", 0) == {0: 3.5})
 
 
+@pytest.mark.slow
 def test_a_connection_that_the_kernel_gives_up_is_a_rank_gone(supervisors):
     """ETIMEDOUT is a TimeoutError in Python, as is the end of one's own patience. Here the other end takes nothing more."""
     with connect(supervisors, 0):
@@ -183,6 +184,7 @@ def take(supervisors, *places, s=20):
     return supervisors.take("arm", 0, places, timedelta(seconds=s))
 
 
+@pytest.mark.slow
 def test_many_hosts_that_speak_one_after_another_are_heard_with_few_wakes(supervisors, monkeypatch):
     """The driver woke for each of a thousand ranks' hosts, which took it longer than what they said."""
     monkeypatch.setattr(supervisor_server, "GATHER_S", 0.2)

@@ -18,6 +18,8 @@ from reports.tables.verdict_table import verdict_table
 from reports.wording.first_screen import first_screen
 from tests.kit.results_factory import Truth, make_plan, write_results
 
+pytestmark = pytest.mark.slow  # results of whole comparisons are composed
+
 GREEN, RED = "\x1b[1;32m", "\x1b[1;31m"
 
 

@@ -61,6 +61,7 @@ def refused(folder: ResultsFolder, *references: str) -> str:
     return said
 
 
+@pytest.mark.slow
 def test_gauges_are_read_by_prometheus_own_parsers(folder):
     from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
     from prometheus_client.parser import text_string_to_metric_families as textfile

@@ -250,6 +250,7 @@ def steps_taken():
     hook.remove()
 
 
+@pytest.mark.slow
 def test_steps_that_overflow_are_skipped_until_the_loss_scale_is_low_enough(steep_engine, steps_taken):
     trainer = steep_engine.trainer
     block = trainer.run_block(steps=20, warmup_steps=0, local=False)

@@ -185,6 +185,7 @@ def test_a_workloads_own_schedule_goes_on_beside_the_plans_rules():
     assert ruled_rates == [own_rates[0], pytest.approx([rate / 10 for rate in own_rates[1]])]
 
 
+@pytest.mark.slow
 def test_an_epoch_with_fewer_batches_than_the_workload_said_is_refused():
     with pytest.raises(
         PlanError, match=r"epoch_batches\(0, first_batch=0\) of workload 'FewerThanSaid' gave 2 batches to rank 0, and 4"
