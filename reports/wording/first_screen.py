@@ -247,7 +247,7 @@ def _alone(results: Sequence[RatioSummary]) -> Mark:
 
 def _compared(comparison: Comparison) -> str:
     """Workload, ranks, hosts, batch and what was measured."""
-    unit, hosts = comparison.sample_unit, len(comparison.hosts)
+    hosts = len(comparison.hosts)
     launches = max((result.launches for result in comparison.results), default=0)
     training = comparison.training
     drawn = f"{comparison.drawn_hosts} of " if comparison.drawn_hosts else ""
@@ -256,7 +256,7 @@ def _compared(comparison: Comparison) -> str:
     if comparison.cases:
         parts.append(count(len(comparison.cases), "case"))
     elif comparison.local_batch_size and not comparison.figures_of:
-        parts.append(f"{comparison.local_batch_size:,} {unit} per rank")
+        parts.append(f"batch {comparison.local_batch_size:,} per rank")
     if training:
         parts += [count(training.settings.epochs, "epoch"), count(max(arm.seeds for arm in training.arms), "seed")]
     elif launches:

@@ -68,6 +68,14 @@ def test_headline_and_first_screen_have_few_words(shown, kind):
 
 
 @pytest.mark.slow
+def test_the_batch_is_not_told_in_the_unit_of_throughput(shown):
+    """8 sequences a rank are some thousand tokens, and were told as 8 tokens."""
+    comparison, _ = shown["decided"]
+    tokens = first_screen(comparison.model_copy(update={"sample_unit": "tokens", "local_batch_size": 8})).compared
+    assert "batch 8 per rank" in tokens and "token" not in tokens
+
+
+@pytest.mark.slow
 def test_the_answer_comes_first_and_the_marks_say_what_weakens_it(shown):
     assert {kind: shown[kind][0].headline for kind in HEADLINES} == HEADLINES
     quiet = {kind: (screen.marks[1].word, screen.marks[1].ok) for kind, (_, screen) in shown.items()}
