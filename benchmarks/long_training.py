@@ -28,7 +28,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,23 +35,12 @@ import numpy as np
 import pandas as pd
 import torch
 import yaml
+from bare_ranks import REPOSITORY, build_workload, join_ddp, join_horovod, launcher
 from scipy import stats
 
-REPOSITORY = Path(__file__).parent.parent
 STEPS_BETWEEN_LOOKS = 20
 """Ranks look together, by a small all_reduce, whether the time is over."""
 CONFIDENCE = 0.95
-
-
-def launcher(arm: dict[str, Any], ranks: int) -> list[str]:
-    """Return the command that starts the ranks of an arm, without what they run."""
-    backend, transport = arm["backend"], arm.get("transport", "gloo")
-    if arm.get("options") or (backend, transport) not in {("ddp", "gloo"), ("horovod", "gloo"), ("horovod", "mpi")}:
-        sys.exit(f"long_training.py trains DDP over Gloo and Horovod over Gloo or MPI without options, not {arm}")
-    if backend == "ddp":
-        return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    how = ["--gloo"] if transport == "gloo" else ["--mpi", "--mpi-args=--oversubscribe --bind-to none"]
-    return ["horovodrun", *how, "-np", str(ranks), "-H", f"localhost:{ranks}", sys.executable]
 
 
 def train(backend: str, plan: dict[str, Any], seconds: float, skip: float, output: Path) -> None:
@@ -84,58 +72,6 @@ def train(backend: str, plan: dict[str, Any], seconds: float, skip: float, outpu
     if rank == 0:
         output.write_text(json.dumps(samples * ranks / took))
     os._exit(0)  # libraries' teardowns are not what is measured
-
-
-def build_workload(plan: dict[str, Any]) -> Any:
-    """Return the plan's workload: one of ours by name, or a class as ``module:Class``."""
-    from workloads import workload_class
-
-    cls, preset = workload_class(plan["workload"])
-    options = cls.Options(**{**preset, **plan.get("workload_options", {})})
-    return cls(local_batch_size=plan.get("local_batch_size", 32), seed=plan.get("seed", 0), options=options)
-
-
-Step = Callable[[Any], int]
-Agree = Callable[[float], float]
-
-
-def join_ddp(workload: Any, model: torch.nn.Module) -> tuple[Step, Agree]:
-    """Wrap a model as PyTorch's tutorial does."""
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-
-    dist.init_process_group("gloo")
-    wrapped = DistributedDataParallel(model)
-    optimizer = workload.build_optimizer(wrapped.module)
-
-    def agree(seconds: float) -> float:
-        told = torch.tensor([seconds])
-        dist.all_reduce(told, op=dist.ReduceOp.MAX)
-        return float(told)
-
-    return _step(workload, wrapped, optimizer), agree
-
-
-def join_horovod(workload: Any, model: torch.nn.Module) -> tuple[Step, Agree]:
-    """Wrap a model as Horovod's PyTorch example does."""
-    import horovod.torch as hvd
-
-    hvd.init()
-    optimizer = workload.build_optimizer(model)
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    return _step(workload, model, optimizer), lambda seconds: float(hvd.allreduce(torch.tensor([seconds]), op=hvd.Max))
-
-
-def _step(workload: Any, model: torch.nn.Module, optimizer: Any) -> Step:
-    def step(batch: Any) -> int:
-        optimizer.zero_grad()
-        workload.compute_loss(model, batch).backward()
-        optimizer.step()
-        return int(workload.count_samples(batch))
-
-    return step
 
 
 def measure(name: str, arm: dict[str, Any], given: argparse.Namespace, ranks: int) -> float:

@@ -2,7 +2,7 @@
 
     python benchmarks/start.py [plans/local.yaml] [--rounds 8] [--output FOLDER]
 
-In each round, in random order: one launch of ``ringside compare``, and the bare trainings of ``long_training.py`` started the same
+In each round, in random order: one launch of ``ringside compare``, and the same ranks bare (``bare_ranks.py``), started the same
 way and all at once: as many arms, control and no-op backend included, of as many ranks. Ringside's start lasts until all ranks are
 connected and have their model (``stages_s`` of its records). A bare start lasts until the last rank has wrapped its model.
 Printed: both in seconds, and the geometric mean of their ratios with Student's t interval over rounds.
@@ -24,29 +24,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
-from long_training import REPOSITORY, build_workload, join_ddp, join_horovod, launcher
+from bare_ranks import REPOSITORY, launcher
 
 from measurement.plans.plan import FLOOR
 from reports.statistics.student import log_interval
 from runners.planning.plan_reading import read_plan
 
+BARE = str(Path(__file__).parent / "bare_ranks.py")
 NOBODY: dict[str, Any] = {"backend": "none"}
 """The no-op backend's bare ranks: processes that know nothing of each other."""
-
-
-def bare_rank(backend: str, plan: dict[str, Any], folder: Path) -> None:
-    """Build and wrap the model as a user's script does, and note when that was done."""
-    workload = build_workload(plan)
-    torch.manual_seed(workload.seed)
-    model = workload.build_model()
-    if backend == "none":
-        workload.build_optimizer(model)
-    else:
-        (join_ddp if backend == "ddp" else join_horovod)(workload, model)
-    (folder / f"{backend}-{os.getpid()}").write_text(repr(time.time()))
-    os._exit(0)  # libraries' teardowns are not what is measured
 
 
 def commands_of(given: argparse.Namespace, folder: Path) -> list[list[str]]:
@@ -56,7 +43,7 @@ def commands_of(given: argparse.Namespace, folder: Path) -> list[list[str]]:
     for name, role in plan.roles().items():
         arm = NOBODY if role == "floor" else content["arms"][plan.baseline if role == "control" else name]
         started = [[sys.executable]] * ranks if name == FLOOR else [launcher(arm, ranks)]
-        commands += [[*one, __file__, str(given.plan), "--rank", arm["backend"], str(folder)] for one in started]
+        commands += [[*one, BARE, str(given.plan), arm["backend"], str(folder)] for one in started]
     return commands
 
 
@@ -104,10 +91,7 @@ def main() -> None:
     parser.add_argument("plan", type=Path, nargs="?", default=REPOSITORY / "plans" / "local.yaml")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--output", type=Path, help="folder for Ringside's results. [a temporary one]")
-    parser.add_argument("--rank", nargs=2, metavar=("BACKEND", "FOLDER"), help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.rank:
-        bare_rank(given.rank[0], yaml.safe_load(given.plan.read_text()), Path(given.rank[1]))
     given.output = given.output or Path(tempfile.mkdtemp(prefix="start-"))
     took: list[tuple[float, float]] = []
     for number in range(given.rounds):
