@@ -35,6 +35,10 @@ class Registry:
         installed = {point.name: point.value for point in entry_points(group=self.group) if point.name not in self.table}
         return self.table | installed
 
+    def find(self, name: str) -> str | None:
+        """The reference that a name stands for; None where it is unknown. Entry points, which cost time, come last."""
+        return self.table.get(name) or self.names().get(name)
+
     def resolve(self, reference: str) -> type:
         """The class a reference names.
 
@@ -43,9 +47,7 @@ class Registry:
         """
         if not isinstance(reference, str) or not reference:
             raise PlanError(f"a {self.kind} must be a name or 'module:Class', not {reference!r}")
-        target = reference if ":" in reference else self.table.get(reference)
-        if target is None:  # only then, since every installed package is read for its entry points
-            target = self.names().get(reference)
+        target = reference if ":" in reference else self.find(reference)
         if target is None and reference.endswith(".py"):
             raise PlanError(self._without_class(reference))
         if target is None:

@@ -41,9 +41,8 @@ def workload_class(reference: str) -> tuple[type[Workload] | type[MicroBenchmark
     if (
         isinstance(reference, str)
         and ":" not in reference
-        and reference not in REGISTRY.table
+        and REGISTRY.find(reference) is None
         and reference in _torchvision_models()
-        and reference not in REGISTRY.names()
     ):
         return workload_class("synthetic")[0], {"model": reference}
     found = REGISTRY.resolve(reference)

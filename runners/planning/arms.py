@@ -222,7 +222,7 @@ def require_given(gives: AbstractSet[str], backend: Backend, *, launcher: str, r
     names = [f"'{name}'" for name in usable_launchers(backend)]
     listed = " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
     others = f"use {listed}" if names else "use a launcher that does"
-    own = make_launcher(launcher).remedies if launcher in REGISTRY.names() else {}
+    own = make_launcher(launcher).remedies if REGISTRY.find(launcher) else {}
     remedy = next((own[need] for need in sorted(missing) if need in own), others)
     why = "; ".join(WITHOUT.get(need, f"it does not give '{need}'") for need in sorted(missing))
     raise PlanError(f"launcher '{launcher}' cannot start backend '{reference}'{over} ({why}); {remedy}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from importlib.metadata import EntryPoint
 
 import pytest
 import torch
@@ -134,3 +135,11 @@ def test_a_name_of_our_own_is_found_without_reading_every_installed_package(regi
         assert isinstance(registry.resolve(name), type)
     if registry is workloads.REGISTRY:
         assert workload_class("digits")[1] == {}
+
+
+def test_a_workload_of_an_installed_package_is_found_without_importing_torchvision(monkeypatch):
+    """That import takes seconds, and each rank would pay for it."""
+    point = EntryPoint(name="theirs", value=workloads.REGISTRY.table["digits"], group=workloads.REGISTRY.group)
+    monkeypatch.setattr("measurement.registry.entry_points", lambda **_: [point])
+    monkeypatch.setattr("workloads._torchvision_models", lambda: pytest.fail("imported"))
+    assert workload_class("theirs") == workload_class("digits")
