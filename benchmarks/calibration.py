@@ -51,8 +51,7 @@ QUIET_DDP = {**DDP, "options": {"broadcast_buffers": False}}
 pass, and they wait less if a step ends later."""
 HOROVOD = {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"}
 LOCAL = {"ddp": DDP, "horovod-gloo": HOROVOD, "horovod-mpi": {**HOROVOD, "transport": "mpi"}}
-DEFAULTS = {"launches": 5, "seconds_per_launch": 22, "local_every": 4}
-"""Those of plans/local.yaml."""
+DEFAULTS = {"local_every": 4, **yaml.safe_load((Path(__file__).parent.parent / "plans" / "local.yaml").read_text())["measurement"]}
 HOG = """
 import os, sys, time
 os.sched_setaffinity(0, {int(sys.argv[1])})

@@ -18,6 +18,8 @@ on synthetic block times of which the truth is known: each arm, the baseline and
   how often it is called different though it is equal, and how often one that really is 2, 5 or 18 times slower is found.
 - ``equivalence``: how often a candidate is called equivalent whose truth lies exactly at the threshold, how often one that is equal
   is called so, by the 90% interval and by the 95% one, and how often that one is called faster or slower.
+- ``promise``: five minutes on a budget that end undecided, then launches as long as the last ones: how many launches more the
+  report says it would take, beside how many it takes until the half-width reaches the estimate's distance, and until a verdict.
 - ``candidates``: six equal candidates; how often one of them at least is called different, and how often 3% are found.
 """
 
@@ -33,13 +35,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from reports.conclusions.verdict import decide, reach_of_load, stands_clear
+from reports.conclusions.verdict import decide, reach_of_load, stands_clear, to_decide
 from reports.estimate import Estimate
 from reports.statistics.cross_check import Interleaved, cross_check
 from reports.statistics.interim_analyses import error_share, next_analysis
 from reports.statistics.intervals import Launches, RatioEstimate, ratio_intervals, typical_ratio
 from reports.statistics.student import student_t
-from tests.kit.budgets import REGIMES, Regime, fixed, interval_of, on_a_budget
+from tests.kit.budgets import REGIMES, Regime, fixed, interval_of, launch, on_a_budget
 from tests.kit.ratios import equal_work, log_width
 
 Array = npt.NDArray[np.float64]
@@ -50,6 +52,8 @@ MOST_LAUNCHES = 60
 DIFFERENCE = 1.03
 THRESHOLD = 0.01
 BUDGET_S = 300.0
+MOST_PROMISED = 60
+"""Launches: longer promises are not followed."""
 LEVELS = (
     ("launches 0.5%, drift 1%", 0.005, 0.01, 1.0),
     ("launches 2%, drift 3%", 0.02, 0.03, 1.0),
@@ -312,6 +316,61 @@ def best_fixed(regime: Regime, random: np.random.Generator, replications: int) -
     return min(found)
 
 
+def show_promise(replications: int) -> None:
+    """Print how often a promise of more launches is met within a factor of two, and within its range, by regime and effect."""
+    print(
+        "\nundecided after 5 minutes, promised; median promise / needed, launches more for the half-width: within a factor of two, "
+        "in the range | for a verdict: within a factor of two"
+    )
+    for regime in REGIMES:
+        for effect in (0.5, 0.8):
+            random = np.random.default_rng([15, sum(map(ord, regime.name)), int(10 * effect)])
+            half = float(np.mean([log_width(interval_of(on_a_budget(regime, BUDGET_S, random))) / 2 for _ in range(20)]))
+            drawn = [promised(regime, effect * half, random) for _ in range(replications)]
+            kept = [one for one in drawn if one is not None]
+            if not kept:
+                continue
+            said, low, high, needed, verdict = np.array(kept).T
+            met = [np.mean((said <= 2 * found) & (found <= 2 * said)) for found in (needed, verdict)]
+            told = f"{len(kept) / len(drawn):>7.0%}{np.median(said):>7.0f} /{np.median(needed):>4.0f}"
+            inside = np.mean((np.floor(low) <= needed) & (needed <= np.ceil(high)))
+            name = f"{regime.name}, {math.expm1(effect * half):.1%} slower"
+            print(f"{name:<48}{told}{met[0]:>8.0%}{inside:>7.0%} |{met[1]:>7.0%}", flush=True)
+
+
+def promised(regime: Regime, effect: float, random: np.random.Generator) -> tuple[float, float, float, int, int] | None:
+    """Launches more that an undecided comparison promises, their range, and those that it takes; None where nothing is promised.
+
+    Args:
+        regime: of launches.
+        effect: by which the candidate's blocks take longer, as log.
+        random: draws.
+
+    Returns:
+        The promise, its least and its most; launches more until the half-width reaches the distance of the promise's estimate from
+        1, and until the first verdict. Both are at most thrice the most that is promised.
+    """
+    launches = [_slower(one, effect) for one in on_a_budget(regime, BUDGET_S, random)]
+    interval, done = interval_of(launches), len(launches)
+    more = to_decide(interval, threshold=THRESHOLD, measured=done, launches=done)
+    is_open = decide(interval, threshold=THRESHOLD) == "undecided" and abs(interval.value - 1) >= THRESHOLD
+    if not is_open or more is None or more.value is None or more.high is None or more.high > MOST_PROMISED:
+        return None
+    said = max(math.ceil(more.value), 1)
+    needed, verdict, most = 0, 0, 3 * max(math.ceil(more.high), said)
+    while not (needed and verdict) and len(launches) - done < most:
+        launches.append(_slower(launch(regime, launches[-1].shape[1], random), effect))
+        found, number = interval_of(launches), len(launches) - done
+        needed = needed or number * (log_width(found) / 2 <= abs(math.log(interval.value)))
+        verdict = verdict or number * (decide(found, threshold=THRESHOLD) != "undecided")
+    return said, more.low, more.high, needed or most, verdict or most
+
+
+def _slower(blocks: Array, effect: float) -> Array:
+    """A launch's seconds by arm, the candidate's longer by ``effect``."""
+    return blocks * np.exp([[effect], [0.0], [0.0]])
+
+
 def show_alone(replications: int) -> None:
     """Print false contradictions, and of verdicts that interleaving alone has made the share that is withheld."""
     print(
@@ -402,6 +461,7 @@ def main() -> None:
         "equivalence": show_equivalence,
         "candidates": show_candidates,
         "budget": show_budget,
+        "promise": show_promise,
         "alone": show_alone,
         "busy": show_busy,
     }

@@ -92,9 +92,9 @@ def told(argv: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def environment() -> dict[str, str]:
-    """This one, with the programs of our Python first."""
+    """This one, with the programs of our Python first and a thread for each rank, as torchrun sets it."""
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "COLUMNS": "200"}
-    return {**os.environ, **allowed, "PATH": f"{BIN}:{os.environ['PATH']}"}
+    return {"OMP_NUM_THREADS": "1", **os.environ, **allowed, "PATH": f"{BIN}:{os.environ['PATH']}"}
 
 
 @dataclass(frozen=True, kw_only=True)

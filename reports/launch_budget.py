@@ -116,6 +116,11 @@ class Alone:
 NO_ALONE = Alone(done=0, room=0, cost_s=0.0)
 
 
+def alone_within(budget_s: float, *, done: int, cost_s: float) -> Alone:
+    """Launches of this mean cost that a budget leaves room for; those that are done have theirs."""
+    return Alone(done=done, room=done + max(int((ALONE_SHARE * budget_s - done * cost_s) / cost_s), 0), cost_s=cost_s)
+
+
 def _alone(plan: Plan, records: Sequence[LaunchRecord], cost: Cost, *, between_s: float) -> Alone:
     """What such launches cost so far, or may be expected to: a start like that of all arms at once, and fewer blocks a round."""
     measure = plan.measurement
@@ -124,9 +129,7 @@ def _alone(plan: Plan, records: Sequence[LaunchRecord], cost: Cost, *, between_s
     took = [seconds + between_s for seconds in _launch_seconds([record for record in records if record.alone]).values() if seconds]
     share = len(plan.arms) / len(plan.compared_arms())
     expected = cost.start_s + share * cost.round_s * pilot(cost, left_s=60 * measure.minutes).rounds
-    cost_s = statistics.fmean(took) if took else expected
-    left_s = ALONE_SHARE * 60 * measure.minutes - sum(took)
-    return Alone(done=len(took), room=len(took) + max(int(left_s / cost_s), 0), cost_s=cost_s)
+    return alone_within(60 * measure.minutes, done=len(took), cost_s=statistics.fmean(took) if took else expected)
 
 
 def summarise_spread(evidence: Evidence) -> SpreadFigures | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from scipy.optimize import brentq
 from scipy.special import chdtri
 
 from reports.estimate import Estimate
 from reports.schema import RatioSummary, Verdict
+from reports.statistics.student import student_t
 
 LONGEST = 24 * 60.0
 """Minutes, or runs; beyond this, 'measure longer' is no advice."""
@@ -16,6 +18,8 @@ LONGEST_LAUNCH = 50.0
 """Launches that would have to be this many times as long are no advice: what is between launches is then most of the variance."""
 FEWEST = 3
 """Launches that tell how much launches differ well enough to say how many more are needed."""
+CONFIDENCE = 0.95
+"""At which Student's t falls with more launches; at others it falls nearly alike."""
 LOAD_POWER = 2
 """Load may slow one arm by its share of the cores, and once more since ranks wait for each other; and another arm not at all."""
 MOST_LOAD = 0.99
@@ -94,8 +98,9 @@ class More:
 def to_decide(interval: Estimate | None, *, threshold: float, measured: float, launches: int) -> More | None:
     """How much to add to what was measured, minutes or runs of each arm, until there should be a verdict, if the estimate stays.
 
-    The half-width goes as one over the square root of what is measured. It follows from the spread of a few launches, which is
-    known by a factor only: the range holds it at 80%, by the chi-squared distribution of a variance.
+    The half-width goes as Student's t over the square root of the launches, both of which more of them improve. It follows from
+    the spread of a few launches, which is known by a factor only: the range holds it at 80%, by the chi-squared distribution of a
+    variance. ``benchmarks/interval_coverage.py --only promise`` holds this against what it takes.
 
     Returns:
         None where nothing can be said: no interval yet, fewer than ``FEWEST`` launches, or an estimate so near the threshold that
@@ -103,12 +108,13 @@ def to_decide(interval: Estimate | None, *, threshold: float, measured: float, l
     """
     if measured <= 0 or launches < FEWEST:
         return None
-    times = _times_as_much(interval, threshold=threshold)
-    if times is None:
+    too_wide = _too_wide(interval, threshold=threshold)
+    if too_wide is None:
         return None
     freedom = launches - 1
     factors = (1.0, freedom / chdtri(freedom, 0.1), freedom / chdtri(freedom, 0.9))
-    value, least, most = (measured * max(float(factor) * times - 1, 0.0) for factor in factors)
+    needed = (_launches_for(too_wide * math.sqrt(float(factor)), launches) for factor in factors)
+    value, least, most = (measured * (number / launches - 1) for number in needed)
     if least > LONGEST:
         return None
     return More(value=value if value <= LONGEST else None, low=least, high=most if most <= LONGEST else None)
@@ -131,21 +137,33 @@ def by_launches_or_rounds(
 
     ``between_share``: the share of the variance of a launch's ratio that is between launches, which rounds do not reduce.
     """
-    times = _times_as_much(interval, threshold=threshold) if launches >= FEWEST else None
-    if not times:
+    too_wide = _too_wide(interval, threshold=threshold) if launches >= FEWEST else None
+    if not too_wide:
         return None
-    left = 1 / times - between_share  # of a launch's variance, for rounds
+    left = too_wide**-2 - between_share  # of a launch's variance, for rounds
     longer = (1 - between_share) / left if left > 0 else math.inf
     needed = math.ceil(rounds * longer) if longer <= LONGEST_LAUNCH else None
-    return Instead(launches=max(math.ceil(launches * (times - 1)), 1), rounds=needed)
+    return Instead(launches=max(math.ceil(_launches_for(too_wide, launches) - launches), 1), rounds=needed)
 
 
-def _times_as_much(interval: Estimate | None, *, threshold: float) -> float | None:
-    """How many times as much must be measured for a verdict; None where nothing can be said."""
+def _launches_for(too_wide: float, launches: int) -> float:
+    """How many launches make an interval of so many of them that is too wide by a factor as narrow as it must be."""
+    if too_wide <= 1:
+        return launches
+
+    def half_width(number: float) -> float:
+        return student_t(CONFIDENCE, number - 1) / math.sqrt(number)
+
+    wanted = half_width(launches) / too_wide
+    return float(brentq(lambda number: half_width(number) - wanted, launches, launches * too_wide**2))
+
+
+def _too_wide(interval: Estimate | None, *, threshold: float) -> float | None:
+    """The half-width over that which a verdict needs; None where nothing can be said."""
     if interval is None or interval.bounds is None:
         return None
     distance = abs(interval.value - 1)
     is_apart = distance >= threshold
     wanted = abs(math.log(interval.value)) if is_apart else threshold - distance
     low, high = interval.bounds if is_apart else (interval.one_sided or interval.bounds)
-    return (math.log(high / low) / 2 / wanted) ** 2 if wanted > 0 else None
+    return math.log(high / low) / 2 / wanted if wanted > 0 else None

@@ -13,7 +13,6 @@ from measurement.errors import PlanError, UnavailableError, about, quoted
 from measurement.plans.plan import Arm, Plan
 from runners.planning.worktrees import commit_of, kept_worktree, repository_of
 from runners.processes.local import search_path
-from workloads import REGISTRY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +89,7 @@ def _interpreter(given: str, arm: str, *, is_here: bool) -> str:
 
 def _at_commit(found: OwnWork, revision: str) -> OwnWork:
     module, _, name = found.reference.rpartition(":")
-    if not name or not module or found.reference in REGISTRY.names():
+    if not name or not module:
         raise PlanError(
             f"commit {quoted(revision)}: workload '{found.reference}' lies in no repository of yours; name yours as "
             "path/to/file.py:Class or package.module:Class, or leave commit out"

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import collections
 import json
-import os
 import shutil
-import subprocess
 import sys
 
 import psutil
 import pytest
 
 from tests.conftest import BIN, REPOSITORY
-from tests.kit.commands import warm
+from tests.kit.commands import run, warm
 
 RANKS = REPOSITORY / "tests" / "distributed" / "ranks"
 MPIRUN = shutil.which("mpirun", path=str(BIN))
@@ -54,12 +52,8 @@ def mpirun(ranks, script, *arguments, options=(), timeout=280):
 
 def under_launcher(ranks, *program, options=(), timeout=280):
     """A program and its arguments, the same way."""
-    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    local = {"OMPI_MCA_oob_tcp_if_include": "lo", "OMPI_MCA_btl_tcp_if_include": "lo"}
-    environment = {**os.environ, **as_root, **local, "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]])}
-    command = [MPIRUN, "-np", str(ranks), "--oversubscribe", *options, *program]
-    told = list(map(str, command))
-    return subprocess.run(told, capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY, env=environment, check=False)
+    loopback = {"OMPI_MCA_oob_tcp_if_include": "lo", "OMPI_MCA_btl_tcp_if_include": "lo"}
+    return run(MPIRUN, "-np", ranks, "--oversubscribe", *options, *program, timeout=timeout, **loopback)
 
 
 @pytest.fixture(scope="module")

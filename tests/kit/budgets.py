@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from measurement.records.record import LengthChoice
-from reports.launch_budget import Alone, filled
-from reports.statistics.budget import ALONE_SHARE, PILOTS, Cost, pilot, spread_of
+from reports.launch_budget import NO_ALONE, alone_within, filled
+from reports.statistics.budget import PILOTS, Cost, pilot, spread_of
 from reports.statistics.intervals import Launches, RatioEstimate, launch_ratios, ratio_intervals
 from reports.statistics.student import Array
 from tests.kit.ratios import equal_work
@@ -78,7 +78,7 @@ def on_a_budget(regime: Regime, budget_s: float, random: np.random.Generator) ->
     """
     launches: list[Array] = []
     rounds: list[int] = []
-    alone, left_s = Alone(done=0, room=0, cost_s=0.0), budget_s
+    alone, left_s = NO_ALONE, budget_s
     while True:
         if len(launches) < PILOTS:
             chosen = pilot(regime.cost, left_s=left_s, done=rounds, owed=PILOTS - len(rounds))
@@ -87,8 +87,7 @@ def on_a_budget(regime: Regime, budget_s: float, random: np.random.Generator) ->
             pool = [launch_ratios(one, scale=scale) for one, scale in zip(tables(launches), SCALES, strict=True)]
             spread = spread_of([one for one in pool if one is not None])
             cost_s = regime.start_s + ALONE_ROUND * rounds[-1] * regime.round_s
-            room = alone.done + max(int((ALONE_SHARE * budget_s - alone.done * alone.cost_s) / cost_s), 0)
-            alone = Alone(done=alone.done, room=room, cost_s=cost_s)
+            alone = alone_within(budget_s, done=alone.done, cost_s=cost_s)
             asked = LengthChoice(launch=0, launches=0, left_s=left_s)
             found = filled(asked, rounds, regime.cost, spread, alone, every=ALONE_EVERY)
         if found is None or found.rounds is None:
