@@ -361,8 +361,10 @@ def promised(regime: Regime, effect: float, random: np.random.Generator) -> tupl
     while not (needed and verdict) and len(launches) - done < most:
         launches.append(_slower(launch(regime, launches[-1].shape[1], random), effect))
         found, number = interval_of(launches), len(launches) - done
-        needed = needed or number * (log_width(found) / 2 <= abs(math.log(interval.value)))
-        verdict = verdict or number * (decide(found, threshold=THRESHOLD) != "undecided")
+        if not needed and log_width(found) / 2 <= abs(math.log(interval.value)):
+            needed = number
+        if not verdict and decide(found, threshold=THRESHOLD) != "undecided":
+            verdict = number
     return said, more.low, more.high, needed or most, verdict or most
 
 
