@@ -144,7 +144,7 @@ def machine_by_block(host_use: pd.DataFrame, readings: pd.DataFrame) -> pd.DataF
 
 
 def summarise_links(plan: Plan, records: Sequence[LaunchRecord]) -> list[LinkFigures]:
-    """An arm's bytes per step and host, averaged over all blocks that count.
+    """An arm's bytes per step and host, averaged over all blocks that count, with hosts in the order of their ranks.
 
     Empty where no bytes were counted, or no block was without exchange.
     """
@@ -156,9 +156,10 @@ def summarise_links(plan: Plan, records: Sequence[LaunchRecord]) -> list[LinkFig
     size = int(good[0].ranks[0].model.get("gradient_bytes", 0))
     needed = ring_bytes([ranks[rank] for rank in sorted(ranks)], size * share_sent(good[0].options))
     warmup = plan.measurement.warmup_steps
-    links = {host: [_per_step(blocks, host, way, warmup=warmup) for way in (0, 1)] for host in blocks[0].link_bytes}
+    counted = [host for host in needed if host in blocks[0].link_bytes]
+    links = {host: [_per_step(blocks, host, way, warmup=warmup) for way in (0, 1)] for host in counted}
     return [
-        LinkFigures(host=host, sent_bytes=sent, received_bytes=received, needed_bytes=needed.get(host, 0.0))
+        LinkFigures(host=host, sent_bytes=sent, received_bytes=received, needed_bytes=needed[host])
         for host, (sent, received) in links.items()
     ]
 
