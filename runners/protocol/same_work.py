@@ -3,7 +3,8 @@
 Arms begin with the same parameters and take the same batches, so what they come to differs by rounding alone (sums in another
 order). It may be apart by ``steps`` × ``SAFETY`` × the rounding of one step, relative to what the steps changed. The rounding of
 one step is ``ROUNDING`` × the gradient's tolerance, or what each rank 0 found by trying where that is more
-(``ParityReport.rounding``).
+(``ParityReport.rounding``). Besides, each step rounds the tensor itself, which counts where steps hardly change it, as in a warm-up
+of the learning rate: ``EPSILON`` × the square root of ``steps``, relative to the tensor.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from runners.protocol.messages import ParityReport
 ROUNDING = 0.1
 """Part of the gradient's tolerance that sums in another order may use up: 1e-5 in fp32, where 1e-6 and less is found."""
 SAFETY = 10.0
+EPSILON = 2.0**-23
+"""The last place of a number of float32, relative to it."""
 STEP_HOOKS = ("the optimizer's step pre-hooks", "the optimizer's step post-hooks")
 """As in the counts of ``ParityReport.calls``."""
 MAX_TENSORS = 3
@@ -95,7 +98,8 @@ def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str, s
             apart = float(np.linalg.norm(others[kind][name].end - tensor.end))
             scale = max(float(np.linalg.norm(tensor.change)), floor * tensor.size**0.5)
             distance = 0.0 if apart == 0 else apart / scale if scale > 0 else float("inf")
-            allowed = _tolerance(first, other, name, steps=steps)
+            itself = EPSILON * steps**0.5 * float(np.linalg.norm(tensor.end))
+            allowed = _tolerance(first, other, name, steps=steps) + (itself / scale if scale > 0 else 0.0)
             worst = max(worst, distance)
             if not distance <= allowed:
                 owner = name.partition(" of ")[2]
