@@ -97,7 +97,7 @@ class Rank:
             untimed_s=0.04,
             samples=[32] * steps,
             phases_s=[[share * STEP_S * slower for share in SHARES] for _ in range(steps)],
-            core_use=CoreUse(host=host_of(self._rank), cores=[self._rank % RANKS_PER_HOST], **use),
+            core_use=CoreUse(machine=host_of(self._rank), cores=[self._rank % RANKS_PER_HOST], **use),
             threads=ThreadTimes(running_s=0.25, runnable_s=0.01, library_s=0.01, others_s=0.0),
             page_faults=12,
         )

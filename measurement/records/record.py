@@ -140,7 +140,8 @@ BlockKind = Literal["sync", "local"]
 class CoreUse(Written):
     """What one rank's cores were used for while a block ran, untimed steps included (``ringside_probe.machine.core_use``)."""
 
-    host: str
+    machine: str
+    """Whose cores they are. Hosts of one kernel, such as a node's pods, are one machine."""
     cores: list[int]
     wall_s: float
     busy_s: float
@@ -290,7 +291,7 @@ def ranks_of(blocks: Sequence[BlockRecord]) -> list[RankSteps]:
 
 def load_of(uses: Sequence[CoreUse]) -> dict[str, Any]:
     """The load fields of a block from its ranks' core use. Ranks that share cores counted them alike, and each its own time."""
-    places = [(use.host, tuple(use.cores)) for use in uses]
+    places = [(use.machine, tuple(use.cores)) for use in uses]
     counts = Counter(places)
     capacity_s = busy_s = steal_s = own_s = 0.0
     for use, place in zip(uses, places, strict=True):

@@ -90,7 +90,7 @@ def test_a_busy_machine_is_told():
 
 
 def use(**changes):
-    given = {"host": "a", "cores": [0], "wall_s": 1.0, "busy_s": 1.0, "steal_s": 0.0, "own_s": 1.0}
+    given = {"machine": "a", "cores": [0], "wall_s": 1.0, "busy_s": 1.0, "steal_s": 0.0, "own_s": 1.0}
     return CoreUse(**given | changes)
 
 
@@ -103,7 +103,17 @@ def test_pinned_ranks_count_each_on_its_own_core():
 def test_ranks_that_share_cores_are_not_each_others_load():
     both = [use(cores=[0, 1], busy_s=2.0, own_s=own) for own in (1.2, 0.8)]
     assert load_of(both)["foreign_share"] == pytest.approx(0.0)
-    assert load_of([both[0], use(host="b", cores=[0, 1], busy_s=2.0, own_s=1.0)])["foreign_share"] == pytest.approx(1.8 / 4)
+    assert load_of([both[0], use(machine="b", cores=[0, 1], busy_s=2.0, own_s=1.0)])["foreign_share"] == pytest.approx(1.8 / 4)
+
+
+def test_hosts_of_one_kernel_count_the_same_cores(monkeypatch):
+    """As the pods of a node, or the hosts of a lab: each counts all that the cores did, and its own ranks alone."""
+    here = use_of(lambda: None)
+    monkeypatch.setattr(core_use.socket, "gethostname", lambda: "pod")
+    there = use_of(lambda: None)
+    busy = {"busy_s": 2.0, "own_s": 1.0, "wall_s": 2.0, "cores": [0]}
+    both = [one.model_copy(update=busy) for one in (here, there)]
+    assert load_of(both)["foreign_share"] == pytest.approx(0.0)
 
 
 def test_a_block_knows_its_load_and_one_of_an_old_kernel_does_not():

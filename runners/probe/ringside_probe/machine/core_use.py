@@ -57,7 +57,12 @@ def between(before: dict[str, Any] | None, after: dict[str, Any] | None) -> dict
     if before is None or after is None or before["cores"] != after["cores"]:
         return None
     spent = {name: after[name] - before[name] for name in after if name != "cores"}
-    return {"host": socket.gethostname(), "cores": after["cores"], **spent}
+    return {"machine": machine_id(), "cores": after["cores"], **spent}
+
+
+def machine_id() -> str:
+    """Return the kernel's boot id, else the host's name: pods of a node and hosts of a lab count the same cores."""
+    return read_file("/proc/sys/kernel/random/boot_id").strip() or socket.gethostname()
 
 
 def read_threads() -> ThreadReading | None:
