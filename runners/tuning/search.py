@@ -153,9 +153,18 @@ class Search:
                     names[name][ending] = next(alike, f"{name}-{ending}")
                     arms[names[name][ending]] = arm
         base = self.plan.baseline if self.plan.baseline in self.spaces else next(iter(self.spaces))
-        about = {"baseline": f"{base}-{TUNED}", "question": TUNED if len(self.spaces) > 1 else None}
+        about: dict[str, Any] = {"baseline": f"{base}-{TUNED}", "question": TUNED if len(self.spaces) > 1 else None}
+        about["measurement"] = self._as_long_for_each(len(arms))
         made = _made(self.plan, f"{self.plan.name}-{TUNED}", arms, **about) if len(arms) > 1 else None
         return Confirmation(plan=made, names=names, baseline=base, effects=effects, best=best)
+
+    def _as_long_for_each(self, arms: int) -> dict[str, Any]:
+        """The plan's ``measurement``, as much longer as there are more arms. ``rounds`` and steps stay: they count for each arm."""
+        settings, compared = self.plan.measurement.model_dump(mode="json"), len(self.plan.compared_arms())
+        share = (compared - len(self.plan.arms) + arms) / compared
+        return settings | {
+            name: round(share * settings[name], 2) for name in ("minutes", "seconds_per_launch") if settings.get(name) is not None
+        }
 
     def _spaces(self, *, has_buffers: bool) -> dict[str, list[SearchedSetting]]:
         stated = {"has_buffers": has_buffers, "several_hosts": len(planned_hosts(self.plan)) > 1}

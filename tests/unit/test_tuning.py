@@ -193,6 +193,21 @@ def test_arms_take_turns_with_their_own_defaults_and_the_answer_is_a_plan_of_fre
     assert plan_text(confirmation) == (root / "tuned.yaml").read_text()
 
 
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [
+        ({"minutes": 4.5}, {"minutes": 7.5}),
+        ({"launches": 3, "seconds_per_launch": 12.0}, {"launches": 3, "seconds_per_launch": 20.0, "minutes": None}),
+        ({"launches": 3, "rounds": 7}, {"launches": 3, "rounds": 7}),
+    ],
+)
+def test_the_confirmation_measures_each_arm_as_long_as_the_plan_does(tmp_path, asked, wanted):
+    plan = plan_of(measurement=asked)
+    made = Search(plan, tmp_path, ASKED).confirmation().plan
+    assert (len(plan.compared_arms()), len(made.compared_arms())) == (3, 5)
+    assert {name: getattr(made.measurement, name) for name in wanted} == wanted
+
+
 def test_the_report_says_what_was_gained_and_what_was_not_worth_touching(searched):
     root, _, _ = searched
     tuning = Tuning.model_validate_json((root / "tuning.json").read_text())
