@@ -156,11 +156,15 @@ def summarise_links(plan: Plan, records: Sequence[LaunchRecord]) -> list[LinkFig
     size = int(good[0].ranks[0].model.get("gradient_bytes", 0))
     needed = ring_bytes([ranks[rank] for rank in sorted(ranks)], size * share_sent(good[0].options))
     warmup = plan.measurement.warmup_steps
-    counted = [host for host in needed if host in blocks[0].link_bytes]
-    links = {host: [_per_step(blocks, host, way, warmup=warmup) for way in (0, 1)] for host in counted}
     return [
-        LinkFigures(host=host, sent_bytes=sent, received_bytes=received, needed_bytes=needed[host])
-        for host, (sent, received) in links.items()
+        LinkFigures(
+            host=host,
+            sent_bytes=_per_step(blocks, host, 0, warmup=warmup),
+            received_bytes=_per_step(blocks, host, 1, warmup=warmup),
+            needed_bytes=needed_bytes,
+        )
+        for host, needed_bytes in needed.items()
+        if host in blocks[0].link_bytes
     ]
 
 

@@ -161,7 +161,7 @@ class Search:
     def _as_long_for_each(self, arms: int) -> dict[str, Any]:
         """The plan's ``measurement``, as much longer as there are more arms. ``rounds`` and steps stay: they count for each arm."""
         settings, compared = self.plan.measurement.model_dump(mode="json"), len(self.plan.compared_arms())
-        share = (compared - len(self.plan.arms) + arms) / compared
+        share = (compared + arms - len(self.plan.arms)) / compared
         return settings | {
             name: round(share * settings[name], 2) for name in ("minutes", "seconds_per_launch") if settings.get(name) is not None
         }

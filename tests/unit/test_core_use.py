@@ -110,6 +110,7 @@ def test_hosts_of_one_kernel_count_the_same_cores(monkeypatch):
     """As the pods of a node, or the hosts of a lab: each counts all that the cores did, and its own ranks alone."""
     here = use_of(lambda: None)
     monkeypatch.setattr(core_use.socket, "gethostname", lambda: "pod")
+    core_use.machine_id.cache_clear()
     there = use_of(lambda: None)
     busy = {"busy_s": 2.0, "own_s": 1.0, "wall_s": 2.0, "cores": [0]}
     both = [one.model_copy(update=busy) for one in (here, there)]

@@ -12,6 +12,7 @@ import resource
 import socket
 import threading
 import time
+from functools import lru_cache
 from typing import Any, Callable, Dict, Iterator, Sequence, Tuple
 
 from ..supervision.rank_supervisor import children_from_tasks, stat
@@ -60,6 +61,7 @@ def between(before: dict[str, Any] | None, after: dict[str, Any] | None) -> dict
     return {"machine": machine_id(), "cores": after["cores"], **spent}
 
 
+@lru_cache(maxsize=None)  # asked after every block
 def machine_id() -> str:
     """Return the kernel's boot id, else the host's name: pods of a node and hosts of a lab count the same cores."""
     return read_file("/proc/sys/kernel/random/boot_id").strip() or socket.gethostname()
