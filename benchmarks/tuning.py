@@ -31,7 +31,7 @@ from backends import make_backend
 from measurement.plans.plan import Arm
 from reports.conclusions.verdict import decide
 from reports.statistics.intervals import ratio_intervals
-from reports.tuning.effects import fit_effects, normal, option_sets
+from reports.tuning.effects import Effects, fit_effects, normal, option_sets
 from reports.tuning.tuning_schema import Asked, Options, SearchedSetting, Trial
 from runners.processes.process_exit import EXIT_BAD_INPUT
 from runners.tuning.proposals import propose
@@ -100,8 +100,8 @@ def key(options: Options) -> str:
     return json.dumps(options, sort_keys=True)
 
 
-def search(settings: list[SearchedSetting], truth: Truth, random: np.random.Generator, *, noise: float, asked: Asked) -> Options:
-    """Search as ``ringside tune`` does, with launches that answer by the truth and noise; returns what is taken."""
+def search(settings: list[SearchedSetting], truth: Truth, random: np.random.Generator, *, noise: float, asked: Asked) -> Effects:
+    """Search as ``ringside tune`` does, with launches that answer by the truth and noise."""
     trials: list[Trial] = []
     launches = 0
     while wanted := next_launch(asked, [LAUNCH_S] * launches, len(trials)):
@@ -111,7 +111,12 @@ def search(settings: list[SearchedSetting], truth: Truth, random: np.random.Gene
             log = truth.of(options) + random.normal(0, noise) - default
             trials.append(Trial(launch=launches, options=options, status="ok", log_ratio=log))
         launches += 1
-    return fit_effects(settings, trials).best(margin=THRESHOLD / 2)
+    return fit_effects(settings, trials)
+
+
+def best_of(effects: Effects) -> Options:
+    """What a search takes."""
+    return effects.best(margin=THRESHOLD / 2)
 
 
 def verdict(difference: float, random: np.random.Generator, *, noise: float) -> str:
@@ -129,33 +134,38 @@ def verdict(difference: float, random: np.random.Generator, *, noise: float) -> 
 
 def simulate(searches: int, noises: Sequence[float], trials: int) -> None:
     """Print a line for each kind of truth and noise."""
-    print("truth    noise  library  within 2%  mean loss  mean gain  best gain")
+    print("truth    noise  library  within 2%  mean loss  mean gain  best gain  left to find, by the search itself  it holds")
     for size, noise, (name, settings) in itertools.product((0.0, 0.04, 0.15, 0.5), noises, spaces().items()):
-        losses, gains, bests = [], [], []
+        losses, gains, bests, left = [], [], [], []
         for number in range(searches):
             random = np.random.default_rng([int(1000 * size), int(1000 * noise), number])
             truth = Truth(settings, random, size=size)
             asked = Asked(plan_digest="", trials=trials, minutes=None, at_once=3, seed=number, lossy=False)
-            gains.append(truth.of(search(settings, truth, random, noise=noise, asked=asked)))
+            effects = search(settings, truth, random, noise=noise, asked=asked)
+            taken = best_of(effects)
+            gains.append(truth.of(taken))
             bests.append(truth.best)
             losses.append(truth.best - gains[-1])
+            left.append(np.log(list(effects.left_to_find(taken).model_dump().values())))
         close = sum(loss < -math.log(1 - CLOSE) for loss in losses) / searches
         shown = f"{close:9.0%}  {np.mean(losses):9.2%}  {np.mean(gains):9.2%}  {np.mean(bests):9.2%}"
+        said, holds = np.median(left, axis=0), np.mean(np.array(losses) <= np.array(left)[:, 2])
+        shown += f"  {said[0]:.1%}, at most {said[2]:.1%}  {holds:.0%}"
         print(f"{size:5.0%}  {noise:7.1%}  {name:7}  {shown}", flush=True)
-    for noise in noises:
-        equal = equal_arms(searches, noise, trials)
-        print(f"equal arms, noise {noise:.1%}, each tuned: not told apart {equal:.0%}", flush=True)
+    for size, noise, (name, settings) in itertools.product((0.0, 0.04, 0.15), noises, spaces().items()):
+        equal = equal_arms(searches, settings, size=size, noise=noise, trials=trials)
+        print(f"equal arms, effects {size:.0%}, noise {noise:.1%}, {name}, each tuned: not told apart {equal:.0%}", flush=True)
 
 
-def equal_arms(searches: int, noise: float, trials: int) -> float:
+def equal_arms(searches: int, settings: list[SearchedSetting], *, size: float, noise: float, trials: int) -> float:
     """The share of confirmations that tell nothing of two arms that are the same, each of which was tuned by itself."""
-    settings, told = spaces()["ddp"], 0
+    told = 0
     for number in range(searches):
-        random = np.random.default_rng([7, int(1000 * noise), number])
-        truth, taken = Truth(settings, random, size=0.0), []
-        for arm in (0, 1):
-            asked = Asked(plan_digest="", trials=trials, minutes=None, at_once=3, seed=2 * number + arm, lossy=False)
-            taken.append(truth.of(search(settings, truth, random, noise=noise, asked=asked)))
+        random = np.random.default_rng([7, int(1000 * size), int(1000 * noise), number])
+        truth, taken = Truth(settings, random, size=size), []
+        for _ in range(2):
+            asked = Asked(plan_digest="", trials=trials, minutes=None, at_once=3, seed=number, lossy=False)
+            taken.append(truth.of(best_of(search(settings, truth, random, noise=noise, asked=asked))))
         told += verdict(taken[0] - taken[1], random, noise=noise) in ("faster", "slower")
     return 1 - told / searches
 

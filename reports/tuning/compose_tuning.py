@@ -71,6 +71,20 @@ def pair_words(pair: TunedPair) -> str:
     return f"{pair.candidate} is {apart(pair.ratio.value)} {pair.verdict} than {pair.baseline}"
 
 
+def short_search_warnings(arms: Sequence[TunedArm], pairs: Sequence[TunedPair]) -> list[str]:
+    """What must be said where the slower of two tuned arms may have more left to find than it is behind."""
+    left = {arm.name: arm.left_to_find for arm in arms}
+    told = []
+    for pair in pairs:
+        if pair.question == TUNED and pair.verdict in ("faster", "slower"):
+            behind = pair.candidate if pair.verdict == "slower" else pair.baseline
+            may = left[behind.rpartition("-")[0]].ci_high or 1.0
+            gap = max(pair.ratio.value, 1 / pair.ratio.value)
+            if may > gap:
+                told.append(f"more trials may turn that: another setting may make {behind} {apart(may)} faster (95% bound)")
+    return told
+
+
 def lossy_warnings(arms: Sequence[TunedArm]) -> list[str]:
     """What must be said where tuned arms send less than the gradients, and others do not."""
     lossy = {arm.name: arm.lossy for arm in arms if arm.lossy}

@@ -9,9 +9,11 @@ from reports.formats.html import render_page
 from reports.tables.table import Entry, Table, columns, row
 from reports.tuning.compose_tuning import pair_words
 from reports.tuning.tuning_schema import TUNED, SearchedSetting, TunedArm, TunedPair, Tuning
-from reports.wording.formatting import NONE, bounds_text, percent, ratio
+from reports.wording.formatting import NONE, apart, bounds_text, percent, ratio
 
 HEIGHT_PX = 360
+WORTH = 1.02
+"""A setting that cannot gain so much is not worth touching."""
 QUESTIONS = {"tuned": "both tuned", "default": "both at defaults", "matched": "bytes matched", "gain": "gained by tuning"}
 
 
@@ -59,9 +61,11 @@ def answers(tuning: Tuning) -> list[str]:
     gains = {pair.candidate.rpartition("-")[0]: pair for pair in tuning.pairs if pair.question == "gain"}
     told = [_gained(arm, gains.get(arm.name)) for arm in tuning.arms]
     idle = [(arm, [one for one in arm.settings if not _is_worth(arm, one)]) for arm in tuning.arms]
-    for words, was_tried in (("not worth touching", True), ("not tried, for want of trials,", False)):
-        options = {arm.name: [one.option for one in some if _was_tried(arm, one) == was_tried] for arm, some in idle}
+    for words, wanted in (("not worth touching", True), ("not decided, for want of trials,", False)):
+        options = {arm.name: [one.option for one in some if _is_idle(arm, one) == wanted] for arm, some in idle}
         told += [f"{words} in {name}: {', '.join(some)}" for name, some in options.items() if some]
+    left = [f"{arm.name} {apart(arm.left_to_find.value)}, at most {apart(arm.left_to_find.ci_high or 1.0)}" for arm in tuning.arms]
+    told.append(f"left for more trials to find, with 95%: {', '.join(left)}")
     told += [f"fixed by the plan in {arm.name}, so not searched: {', '.join(arm.fixed)}" for arm in tuning.arms if arm.fixed]
     return told
 
@@ -118,10 +122,11 @@ def _is_worth(arm: TunedArm, setting: SearchedSetting) -> bool:
     return setting.option in arm.best or helps
 
 
-def _was_tried(arm: TunedArm, setting: SearchedSetting) -> bool:
-    """Whether a trial that was timed had another value than the default's."""
+def _is_idle(arm: TunedArm, setting: SearchedSetting) -> bool:
+    """Whether a trial that was timed had another value than the default's, and no value can gain what is of interest."""
     timed = [trial.options for trial in arm.trials if trial.log_ratio is not None]
-    return any(options.get(setting.option, setting.default) != setting.default for options in timed)
+    was_tried = any(options.get(setting.option, setting.default) != setting.default for options in timed)
+    return was_tried and all((one.ratio.ci_high or 1.0) <= WORTH for one in arm.effects if one.option == setting.option)
 
 
 def _chart(arm: TunedArm) -> Figure:

@@ -73,6 +73,8 @@ class TunedArm(Stored):
     trials: list[Trial]
     effects: list[SettingEffect]
     best: Options
+    left_to_find: Estimate
+    """Throughput of the fastest option set over that of the best found: what the trials leave possible, with a 90% interval."""
     code: list[str]
     """The best as lines of a user's own script and shell."""
     lossy: list[str]

@@ -44,7 +44,7 @@ def propose(settings: Sequence[SearchedSetting], trials: Sequence[Trial], number
         settings: that are searched; at least one.
         trials: that were measured. The same ones bring the same proposals, so that a search can go on.
         number: wanted. Fewer are returned where there are not so many.
-        seed: of the whole search.
+        seed: of the whole search. Arms with the same settings so begin with the same option sets, and none is luckier.
         repeat: measure the most promising again, and the best without one of its options, in the place of new ones.
     """
     failed = [trial.options for trial in trials if trial.log_ratio is None]

@@ -182,10 +182,10 @@ class Search:
             return None
         number, repeat = min(wanted[0], MOST_ARMS // len(self.spaces) - 1), wanted[1]
         arms: dict[str, Arm] = {}
-        for place, (name, space) in enumerate(self.spaces.items()):
-            own, sampled = self.plan.arms[name], self.asked.seed + place
+        for name, space in self.spaces.items():
+            own = self.plan.arms[name]
             arms[f"{name}-{DEFAULT}"] = own
-            for trial, options in enumerate(propose(space, self.trials[name], number, seed=sampled, repeat=repeat), 1):
+            for trial, options in enumerate(propose(space, self.trials[name], number, seed=self.asked.seed, repeat=repeat), 1):
                 arms[f"{name}-trial-{trial}"] = _with(own, options)
         if len(arms) == len(self.spaces):
             return None

@@ -144,7 +144,7 @@ def plan_text(plan: Plan) -> str:
 def compose(search: Search, wanted: Confirmation, comparison: Comparison | None, *, sampler: str) -> Tuning:
     """Return what came out."""
     from backends import make_backend
-    from reports.tuning.compose_tuning import headline, lossy_warnings, tuned_pairs
+    from reports.tuning.compose_tuning import headline, lossy_warnings, short_search_warnings, tuned_pairs
     from reports.tuning.tuning_schema import TunedArm, Tuning
 
     arms = []
@@ -159,6 +159,7 @@ def compose(search: Search, wanted: Confirmation, comparison: Comparison | None,
             trials=search.trials[name],
             effects=wanted.effects[name].table(),
             best=best,
+            left_to_find=wanted.effects[name].left_to_find(best),
             code=backend.users_code(),
             lossy=[one.option for one in space if one.is_lossy and one.option in best],
         )
@@ -174,7 +175,7 @@ def compose(search: Search, wanted: Confirmation, comparison: Comparison | None,
         confidence=search.plan.measurement.confidence,
         pairs=pairs,
         headline=headline(arms, pairs),
-        warnings=lossy_warnings(arms),
+        warnings=[*lossy_warnings(arms), *short_search_warnings(arms, pairs)],
     )
 
 

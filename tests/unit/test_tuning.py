@@ -13,7 +13,8 @@ from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan import Arm
 from measurement.plans.plan_file import check_plan
 from reports import write_reports
-from reports.tuning.compose_tuning import headline, lossy_warnings
+from reports.estimate import Estimate
+from reports.tuning.compose_tuning import headline, lossy_warnings, short_search_warnings
 from reports.tuning.effects import fit_effects, normal
 from reports.tuning.tuning_report import answers, tuning_page
 from reports.tuning.tuning_schema import Asked, Trial, TunedArm, Tuning
@@ -222,14 +223,53 @@ def test_the_report_says_what_was_gained_and_what_was_not_worth_touching(searche
         assert text in page
 
 
-def test_what_no_trial_tried_is_not_called_worthless(searched):
+def test_what_no_trial_tried_and_what_may_yet_gain_is_not_called_worthless(searched):
     root, _, _ = searched
     tuning = Tuning.model_validate_json((root / "tuning.json").read_text())
-    arms = [arm.model_copy(update={"trials": arm.trials[:1]}) for arm in tuning.arms]
-    told = "\n".join(answers(tuning.model_copy(update={"arms": arms})))
-    idle = [one.option for one in arms[0].settings if one.option not in arms[0].trials[0].options]
-    assert idle
-    assert f"not tried, for want of trials, in {arms[0].name}: {', '.join(idle)}" in told
+    name, settings, trial = tuning.arms[0].name, tuning.arms[0].settings, tuning.arms[0].trials[0]
+    untried = [one.option for one in settings if one.option not in trial.options]
+    tried = [one.option for one in settings if one.option in trial.options]
+    assert untried
+    assert tried
+    for high, undecided in ((1.01, untried), (1.03, [one.option for one in settings])):
+        bound = Estimate(value=1.0, ci_low=0.99, ci_high=high)
+        effects = [one.model_copy(update={"ratio": bound}) for one in tuning.arms[0].effects]
+        arm = tuning.arms[0].model_copy(update={"trials": [trial], "effects": effects})
+        told = answers(tuning.model_copy(update={"arms": [arm]}))
+        assert f"not decided, for want of trials, in {name}: {', '.join(undecided)}" in told
+        assert (f"not worth touching in {name}: {', '.join(tried)}" in told) == (high == 1.01)
+
+
+def test_a_setting_that_few_trials_left_out_is_left_to_find():
+    settings = list(options_of("horovod").values())
+    left = {}
+    for number in (3, 24):
+        trials = noisy_trials(settings, lambda options: 0.2 * (options.get("num_groups") == 4), number=number, noise=0.01)
+        effects = fit_effects(settings, trials)
+        left[number] = effects.left_to_find(effects.best(margin=0.005))
+    assert left[24].ci_high - 1 < (left[3].ci_high - 1) / 2
+    assert left[3].ci_low <= left[3].value <= left[3].ci_high
+
+
+def test_equal_arms_begin_with_the_same_option_sets(tmp_path):
+    both = {name: {"backend": "horovod", "transport": "gloo"} for name in ("a", "b")}
+    search = Search(plan_of(arms=both, baseline="a"), tmp_path, ASKED)
+    plan = search._next_plan()
+    for number in (1, 2):
+        assert plan.arms[f"a-trial-{number}"].options == plan.arms[f"b-trial-{number}"].options
+
+
+def test_a_verdict_that_more_trials_may_turn_says_so(searched):
+    root, _, _ = searched
+    tuning = Tuning.model_validate_json((root / "tuning.json").read_text())
+    pair = next(one for one in tuning.pairs if one.question == "tuned")
+    assert pair.verdict == "faster"  # so the baseline is behind
+    for high, wanted in ((1.001, 0), (9.0, 1)):
+        left = Estimate(value=1.0, ci_low=1.0, ci_high=high)
+        arms = [arm.model_copy(update={"left_to_find": left}) for arm in tuning.arms]
+        told = short_search_warnings(arms, tuning.pairs)
+        assert len(told) == wanted
+        assert all(f"another setting may make {pair.baseline} " in line for line in told)
 
 
 def test_where_nothing_is_told_apart_one_short_sentence_says_so(searched):
@@ -268,7 +308,15 @@ def test_an_arm_that_fails_with_its_own_settings_ends_the_search(tmp_path):
 
 def test_lossy_settings_are_never_held_against_lossless_ones_in_silence():
     def arm(name, lossy):
-        empty = {"fixed": {}, "settings": [], "trials": [], "effects": [], "best": {}, "code": []}
+        empty = {
+            "fixed": {},
+            "settings": [],
+            "trials": [],
+            "effects": [],
+            "best": {},
+            "code": [],
+            "left_to_find": Estimate(value=1.0),
+        }
         return TunedArm(name=name, backend="x", lossy=lossy, **empty)
 
     assert lossy_warnings([arm("ddp", ["comm_hook"]), arm("hvd", [])]) == [
