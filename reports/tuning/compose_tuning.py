@@ -13,7 +13,7 @@ from reports.estimate import Estimate
 from reports.schema import Comparison
 from reports.statistics.intervals import ratio_intervals
 from reports.tuning.tuning_schema import DEFAULT, MATCHED, TUNED, PairQuestion, TunedArm, TunedPair
-from reports.wording.formatting import apart
+from reports.wording.formatting import about, apart
 
 Names = Mapping[str, Mapping[str, str]]
 """By arm, those of the confirmation that are its tuned, default and matched ones; of two that are alike the same."""
@@ -81,7 +81,7 @@ def short_search_warnings(arms: Sequence[TunedArm], pairs: Sequence[TunedPair]) 
             may = left[behind.rpartition("-")[0]].ci_high or 1.0
             gap = max(pair.ratio.value, 1 / pair.ratio.value)
             if may > gap:
-                told.append(f"more trials may turn that: another setting may make {behind} {apart(may)} faster (95% bound)")
+                told.append(f"more trials may turn that: another setting may make {behind} up to {about(may)} faster")
     return told
 
 

@@ -29,8 +29,8 @@ JOINT = (0.0, 0.25, 1.0)
 NOISES = (0.003, 0.008, 0.015, 0.03, 0.05, 0.08, 0.15)
 """Standard deviations of one arm in one launch."""
 HALF_90 = 1.645
-DRAWS = 400
-"""Of all option sets' speed-ups together, to say what the best of them may be."""
+DRAWS, MOST_DRAWN = 400, 256
+"""Of the speed-ups of so many promising option sets together, to say what the best of them may be."""
 MOST_SETS = 4096
 """Option sets that are looked through for promising ones."""
 
@@ -79,14 +79,14 @@ class Effects:
         ]
 
     def best(self, *, margin: float) -> Options:
-        """The option set to take: the best of those tried, without what hardly adds to it or may as well add nothing.
+        """The option set to take: the best of those tried, without what is not expected to add to it.
 
         ``margin``: of log speed-up, that is of no interest.
         """
         sets = [{}, *self.tried]
-        means, deviations = self.predict(sets)
+        means, _ = self.predict(sets)
         top = int(np.argmax(means))
-        taken, least = sets[top], means[top] - max(margin, deviations[top] / 2)
+        taken, least = sets[top], means[top] - margin
         while taken:
             fewer = one_fewer(taken)
             means, _ = self.predict(fewer)
@@ -100,14 +100,12 @@ class Effects:
 
         Drawn from the Gaussian process, each combination of its grid by its weight; with a fixed seed.
         """
-        random, sets = np.random.default_rng(0), [taken, {}, *option_sets(self.settings)]
+        random, sets = np.random.default_rng(0), [taken, {}, *self.promising(MOST_DRAWN, among=option_sets(self.settings))]
         places = _places(self.settings, sets)
         links, own = _links(places, _places(self.settings, self.tried)), _links(places, places)
         weights = np.array([weight for weight, *_ in self.fits])
-        found = []
-        for number, (_, step, joint, solved, inverse) in zip(
-            random.multinomial(DRAWS, weights / weights.sum()), self.fits, strict=True
-        ):
+        numbers, found = random.multinomial(DRAWS, weights / weights.sum()), []
+        for number, (_, step, joint, solved, inverse) in zip(numbers, self.fits, strict=True):
             rows = _covariance(links, step, joint)
             sizes, axes = np.linalg.eigh(_covariance(own, step, joint) - rows @ inverse @ rows.T)
             spread = axes * np.sqrt(np.maximum(sizes, 0.0))

@@ -9,7 +9,7 @@ from reports.formats.html import render_page
 from reports.tables.table import Entry, Table, columns, row
 from reports.tuning.compose_tuning import pair_words
 from reports.tuning.tuning_schema import TUNED, SearchedSetting, TunedArm, TunedPair, Tuning
-from reports.wording.formatting import NONE, apart, bounds_text, percent, ratio
+from reports.wording.formatting import NONE, about, bounds_text, percent, ratio
 
 HEIGHT_PX = 360
 WORTH = 1.02
@@ -64,8 +64,9 @@ def answers(tuning: Tuning) -> list[str]:
     for words, wanted in (("not worth touching", True), ("not decided, for want of trials,", False)):
         options = {arm.name: [one.option for one in some if _is_idle(arm, one) == wanted] for arm, some in idle}
         told += [f"{words} in {name}: {', '.join(some)}" for name, some in options.items() if some]
-    left = [f"{arm.name} {apart(arm.left_to_find.value)}, at most {apart(arm.left_to_find.ci_high or 1.0)}" for arm in tuning.arms]
-    told.append(f"left for more trials to find, with 95%: {', '.join(left)}")
+    left = {arm.name: arm.left_to_find for arm in tuning.arms}
+    may = [f"{about(one.value)} for {name} (at most {about(one.ci_high or 1.0)})" for name, one in left.items()]
+    told.append(f"more trials may find another {', '.join(may)}")
     told += [f"fixed by the plan in {arm.name}, so not searched: {', '.join(arm.fixed)}" for arm in tuning.arms if arm.fixed]
     return told
 
@@ -83,6 +84,7 @@ def method(tuning: Tuning) -> list[str]:
         "Each trial is held against its arm's own default in the same launch, and passes the parity gate"
         + (f"; {wrong} failed or were wrong, and were dropped" if wrong else ""),
         "Effects are those of the search, each by itself, shrunk towards none, with 90% credible intervals",
+        "What more trials may find: median, and a bound of 95%, of the best option set over what was taken, as the trials leave it",
         f"Ratios are those of the confirmation; their intervals hold with {percent(tuning.confidence)} all at once",
     ]
 

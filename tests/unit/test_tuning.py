@@ -253,8 +253,9 @@ def test_a_setting_that_few_trials_left_out_is_left_to_find():
 
 def test_equal_arms_begin_with_the_same_option_sets(tmp_path):
     both = {name: {"backend": "horovod", "transport": "gloo"} for name in ("a", "b")}
-    search = Search(plan_of(arms=both, baseline="a"), tmp_path, ASKED)
-    plan = search._next_plan()
+    machine = Machine()
+    Search(plan_of(arms=both, baseline="a"), tmp_path, ASKED).run(machine)
+    plan = machine.plans[0]
     for number in (1, 2):
         assert plan.arms[f"a-trial-{number}"].options == plan.arms[f"b-trial-{number}"].options
 
