@@ -30,7 +30,7 @@ NOISES = (0.003, 0.008, 0.015, 0.03, 0.05, 0.08, 0.15)
 """Standard deviations of one arm in one launch."""
 HALF_90 = 1.645
 DRAWS, MOST_DRAWN = 400, 256
-"""Of the speed-ups of so many promising option sets together, to say what the best of them may be."""
+"""Draws, and promising option sets whose speed-ups are drawn together, to say what the best of them may be."""
 MOST_SETS = 4096
 """Option sets that are looked through for promising ones."""
 
