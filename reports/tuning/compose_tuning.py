@@ -71,18 +71,25 @@ def pair_words(pair: TunedPair) -> str:
     return f"{pair.candidate} is {apart(pair.ratio.value)} {pair.verdict} than {pair.baseline}"
 
 
-def short_search_warnings(arms: Sequence[TunedArm], pairs: Sequence[TunedPair]) -> list[str]:
-    """What must be said where the slower of two tuned arms may have more left to find than it is behind."""
-    left = {arm.name: arm.left_to_find for arm in arms}
-    told = []
+def settle(arms: Sequence[TunedArm], pairs: Sequence[TunedPair]) -> tuple[list[TunedPair], list[str]]:
+    """Withhold verdicts between tuned arms that more trials may turn; returns all pairs, and what must be said of those."""
+    left = {f"{arm.name}-{TUNED}": arm.left_to_find for arm in arms}
+    found, told = [], []
     for pair in pairs:
-        if pair.question == TUNED and pair.verdict in ("faster", "slower"):
-            behind = pair.candidate if pair.verdict == "slower" else pair.baseline
-            may = left[behind.rpartition("-")[0]].ci_high or 1.0
-            gap = max(pair.ratio.value, 1 / pair.ratio.value)
-            if may > gap:
-                told.append(f"more trials may turn that: another setting may make {behind} up to {about(may)} faster")
-    return told
+        behind = pair.baseline if pair.ratio.value > 1 else pair.candidate
+        gap = min(pair.ratio.value, 1 / pair.ratio.value)
+        if pair.question == TUNED and pair.verdict in ("faster", "slower") and may_turn(gap, left[behind]):
+            may = about(left[behind].ci_high or 1.0)
+            told.append(f"{behind} is {apart(gap)} slower so far, and more trials may find it up to {may}: no verdict without them")
+            found.append(pair.model_copy(update={"verdict": "undecided"}))
+        else:
+            found.append(pair)
+    return found, told
+
+
+def may_turn(ratio: float, left: Estimate) -> bool:
+    """Whether what is left to find of an arm may make up for a ratio below 1 to another."""
+    return ratio * (left.ci_high or 1.0) > 1
 
 
 def lossy_warnings(arms: Sequence[TunedArm]) -> list[str]:

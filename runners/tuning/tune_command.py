@@ -144,7 +144,7 @@ def plan_text(plan: Plan) -> str:
 def compose(search: Search, wanted: Confirmation, comparison: Comparison | None, *, sampler: str) -> Tuning:
     """Return what came out."""
     from backends import make_backend
-    from reports.tuning.compose_tuning import headline, lossy_warnings, short_search_warnings, tuned_pairs
+    from reports.tuning.compose_tuning import headline, lossy_warnings, settle, tuned_pairs
     from reports.tuning.tuning_schema import TunedArm, Tuning
 
     arms = []
@@ -164,7 +164,8 @@ def compose(search: Search, wanted: Confirmation, comparison: Comparison | None,
             lossy=[one.option for one in space if one.is_lossy and one.option in best],
         )
         arms.append(made)
-    pairs = tuned_pairs(wanted.plan, comparison, wanted.names, baseline=wanted.baseline) if wanted.plan and comparison else []
+    found = tuned_pairs(wanted.plan, comparison, wanted.names, baseline=wanted.baseline) if wanted.plan and comparison else []
+    pairs, unsettled = settle(arms, found)
     return Tuning(
         name=search.plan.name,
         asked=search.asked,
@@ -175,7 +176,7 @@ def compose(search: Search, wanted: Confirmation, comparison: Comparison | None,
         confidence=search.plan.measurement.confidence,
         pairs=pairs,
         headline=headline(arms, pairs),
-        warnings=[*lossy_warnings(arms), *short_search_warnings(arms, pairs)],
+        warnings=[*lossy_warnings(arms), *unsettled],
     )
 
 

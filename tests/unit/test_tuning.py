@@ -14,7 +14,7 @@ from measurement.plans.plan import Arm
 from measurement.plans.plan_file import check_plan
 from reports import write_reports
 from reports.estimate import Estimate
-from reports.tuning.compose_tuning import headline, lossy_warnings, short_search_warnings
+from reports.tuning.compose_tuning import headline, lossy_warnings, settle
 from reports.tuning.effects import fit_effects, normal
 from reports.tuning.tuning_report import answers, tuning_page
 from reports.tuning.tuning_schema import Asked, Trial, TunedArm, Tuning
@@ -274,17 +274,21 @@ def test_equal_arms_begin_with_the_same_option_sets(tmp_path):
         assert plan.arms[f"a-trial-{number}"].options == plan.arms[f"b-trial-{number}"].options
 
 
-def test_a_verdict_that_more_trials_may_turn_says_so(searched):
+def test_a_verdict_that_more_trials_may_turn_is_withheld(searched):
     root, _, _ = searched
     tuning = Tuning.model_validate_json((root / "tuning.json").read_text())
     pair = next(one for one in tuning.pairs if one.question == "tuned")
-    assert pair.verdict == "faster"  # so the baseline is behind
-    for high, wanted in ((1.001, 0), (9.0, 1)):
+    assert pair.verdict == "faster", "so the baseline is behind"
+    for high, verdict in ((1.001, "faster"), (9.0, "undecided")):
         left = Estimate(value=1.0, ci_low=1.0, ci_high=high)
         arms = [arm.model_copy(update={"left_to_find": left}) for arm in tuning.arms]
-        told = short_search_warnings(arms, tuning.pairs)
-        assert len(told) == wanted
-        assert all(f"another setting may make {pair.baseline} " in line for line in told)
+        pairs, told = settle(arms, tuning.pairs)
+        assert next(one for one in pairs if one.question == "tuned").verdict == verdict
+        assert [one.verdict for one in pairs if one.question != "tuned"] == [
+            one.verdict for one in tuning.pairs if one.question != "tuned"
+        ]
+        assert len(told) == (verdict == "undecided")
+        assert all(line.startswith(f"{pair.baseline} is ") for line in told)
 
 
 def test_where_nothing_is_told_apart_one_short_sentence_says_so(searched):
