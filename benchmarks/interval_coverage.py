@@ -20,6 +20,8 @@ on synthetic block times of which the truth is known: each arm, the baseline and
   is called so, by the 90% interval and by the 95% one, and how often that one is called faster or slower.
 - ``promise``: five minutes on a budget that end undecided, then launches as long as the last ones: how many launches more the
   report says it would take, beside how many it takes until the half-width reaches the estimate's distance, and until a verdict.
+- ``speed``: a machine that is 25% faster in one launch of five, from launch to launch or for some on end, and a candidate that
+  gains less from it; how often the report says that the ratio depends on it, and how often intervals hold the ratio of all time.
 - ``candidates``: six equal candidates; how often one of them at least is called different, and how often 3% are found.
 """
 
@@ -40,7 +42,8 @@ from reports.estimate import Estimate
 from reports.statistics.cross_check import Interleaved, cross_check
 from reports.statistics.interim_analyses import error_share, next_analysis
 from reports.statistics.intervals import Launches, RatioEstimate, ratio_intervals, typical_ratio
-from reports.statistics.student import student_t
+from reports.statistics.speed_dependence import ratio_by_speed
+from reports.statistics.student import student_t, t_interval
 from tests.kit.budgets import REGIMES, Regime, fixed, interval_of, launch, on_a_budget
 from tests.kit.ratios import equal_work, log_width
 
@@ -54,6 +57,8 @@ THRESHOLD = 0.01
 BUDGET_S = 300.0
 MOST_PROMISED = 60
 """Launches: longer promises are not followed."""
+FASTER, FAST_LAUNCHES, LAUNCH_NOISE = math.log(1.25), 0.2, 0.035
+"""A shared machine: by how much it is faster, as log; in which share of launches; how much launches of an arm differ besides."""
 LEVELS = (
     ("launches 0.5%, drift 1%", 0.005, 0.01, 1.0),
     ("launches 2%, drift 3%", 0.02, 0.03, 1.0),
@@ -451,6 +456,42 @@ def show_busy(replications: int) -> None:
         print(f"others take {share:<18.0%}{''.join(told[:5])} |{''.join(told[5:])}", flush=True)
 
 
+def show_speed(replications: int) -> None:
+    """Print how often a ratio is said to move with the machine's speed, and how often its interval holds that of all time."""
+    print(
+        "\nthe machine is faster by 25% in a launch of five; said to depend on it | the interval holds the ratio of all time: "
+        "of all, of those without a word of it"
+    )
+    for share in (0.0, 0.7):
+        for alike in (0.0, 0.43):
+            for launches in (5, 8, 12, 20):
+                random = np.random.default_rng([16, launches, int(100 * share), int(100 * alike)])
+                said, held = np.array([moved(launches, share, alike, random) for _ in range(replications)]).T
+                name = f"gains {1 - share:.0%} of it, neighbours alike {alike:g}, {launches} launches"
+                print(f"{name:<58}{said.mean():>7.0%} |{held.mean():>7.0%}{held[~said].mean():>7.0%}", flush=True)
+
+
+def moved(launches: int, share: float, alike: float, random: np.random.Generator) -> tuple[bool, bool]:
+    """Whether a ratio is said to depend on the speed, and whether its interval holds the one of all time.
+
+    Args:
+        launches: of the comparison.
+        share: of what the machine gains, that the candidate does not; 0: it gains as much as the others.
+        alike: correlation of a launch's speed with that of the next.
+        random: draws.
+    """
+    fast = np.empty(launches, dtype=bool)
+    fast[0] = random.random() < FAST_LAUNCHES
+    for number in range(1, launches):
+        fast[number] = fast[number - 1] if random.random() < alike else random.random() < FAST_LAUNCHES
+    candidate, baseline, control = FASTER * fast + LAUNCH_NOISE * random.standard_normal((3, launches))
+    candidate -= share * FASTER * fast
+    found = t_interval(list(candidate - (baseline + control) / 2), confidence=CONFIDENCE)
+    assert found is not None
+    said = ratio_by_speed(candidate - baseline, control, confidence=CONFIDENCE)
+    return said is not None, not found.excludes(-share * FASTER * FAST_LAUNCHES)
+
+
 def main() -> None:
     """Run the simulations and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -466,6 +507,7 @@ def main() -> None:
         "promise": show_promise,
         "alone": show_alone,
         "busy": show_busy,
+        "speed": show_speed,
     }
     for name, show in parts.items():
         if name.startswith(given.only):

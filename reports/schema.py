@@ -444,6 +444,18 @@ class AloneFigures(Stored):
     """Whether both differ beyond chance."""
 
 
+class RatioBySpeed(Stored):
+    """A ratio that moves with the machine's speed (``reports.statistics.speed_dependence``)."""
+
+    slower: float
+    """The ratio in the half of the launches in which the control was slowest."""
+    faster: float
+    speeds: float
+    """How many times as fast the control was in its fastest launch as in its slowest."""
+    correlation: float
+    """Between the logarithms of the ratio and of the control's throughput, over launches."""
+
+
 class RatioSummary(Stored):
     """A candidate (or the control) beside the baseline."""
 
@@ -474,6 +486,8 @@ class RatioSummary(Stored):
     and the rounds that nobody disturbed say otherwise, or are too few and load may have made it."""
     alone: AloneFigures | None = None
     """One arm at a time; null where no launch ran so."""
+    by_speed: RatioBySpeed | None = None
+    """Null where it is not known to depend on the machine's speed, or without a control or five launches."""
     quiet_ratio: float | None = None
     """In the rounds that nobody disturbed, where others disturbed many."""
     load_reach: float | None = None

@@ -26,11 +26,12 @@ from reports.conclusions.evidence import Evidence
 from reports.conclusions.machine import resource_ratios
 from reports.conclusions.verdict import by_launches_or_rounds, decide, reach_of_load, stands_clear, tells_nothing, to_decide
 from reports.estimate import Estimate
-from reports.schema import AloneFigures, ArmSummary, RatioSummary, Verdict, Withheld
+from reports.schema import AloneFigures, ArmSummary, RatioBySpeed, RatioSummary, Verdict, Withheld
 from reports.statistics.budget import UNKNOWN, Spread, spread_of
 from reports.statistics.cross_check import Interleaved, cross_check
 from reports.statistics.intervals import Launches, RatioEstimate, launch_ratios, ratio_intervals, typical_ratio
 from reports.statistics.separate import Runs, ratio_of_runs, ratio_of_usual_blocks, run_order, runs_of, separate_ratio
+from reports.statistics.speed_dependence import ratio_by_speed
 from reports.statistics.student import student_t
 
 Sample = Launches | tuple[Runs, Runs]
@@ -173,6 +174,7 @@ def _ratios_of_case(evidence: Evidence, case: str | None, arms: Mapping[str, Arm
     is_disturbed = not is_quiet(summarise_load(evidence.readings))
     quiet = _Ratios.find(evidence, undisturbed(blocks, evidence.readings)) if is_disturbed else None
     alone = _alone(evidence, found.intervals) if case is None else {}
+    by_speed = _by_speed(evidence, blocks) if case is None else {}
     spread = find_spread(plan, blocks) if len(blocks) and not evidence.are_runs else UNKNOWN
     results = []
     for name in plan.compared_arms():
@@ -202,6 +204,7 @@ def _ratios_of_case(evidence: Evidence, case: str | None, arms: Mapping[str, Arm
                 typical_ratio=ratio_of_usual_blocks(*sample) if isinstance(sample, tuple) else typical_ratio(sample),
                 ratio_without_stalls=without,
                 alone=alone.get(name),
+                by_speed=by_speed.get(name),
                 quiet_ratio=undisturbed_ratio.value if undisturbed_ratio else None,
                 **judged,
                 **terms,
@@ -222,6 +225,18 @@ def _alone(evidence: Evidence, intervals: Mapping[str, RatioEstimate | None]) ->
     alone, together = (log_levels(blocks, arms) for blocks in (evidence.alone_blocks, evidence.blocks))
     checks = cross_check(alone, together, ratios, confidence=evidence.confidence)
     return {name: one for name, one in zip(names, checks, strict=True) if one is not None}
+
+
+def _by_speed(evidence: Evidence, blocks: pd.DataFrame) -> dict[str, RatioBySpeed]:
+    """Those candidates whose ratio moves with the control's speed, which stands for the machine's."""
+    plan = evidence.plan
+    names = [name for name in plan.compared_arms() if plan.role(name) == "candidate"]
+    if evidence.are_runs or not plan.measurement.control or not len(blocks):
+        return {}
+    levels = log_levels(blocks, [plan.control_name, plan.baseline, *names])
+    ratios, each = levels[:, 2:] - levels[:, 1:2], evidence.confidence ** (1 / max(len(names), 1))
+    found = {name: ratio_by_speed(ratios[:, number], levels[:, 0], confidence=each) for number, name in enumerate(names)}
+    return {name: one for name, one in found.items() if one is not None}
 
 
 def _interleaved(interval: RatioEstimate | None, each: float) -> Interleaved | None:

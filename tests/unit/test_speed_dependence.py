@@ -1,0 +1,67 @@
+"""Ratios that move with the machine's speed: how often one is said to, and what the report says of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from reports import conclude
+from reports.statistics.speed_dependence import ratio_by_speed
+from tests.kit.results_factory import Truth, make_launch, make_plan, write_results
+
+
+def drawn(random, launches, *, moves, varies=0.09, noise=0.035):
+    """Log-ratios of a candidate and log speeds of the control, which share the machine's speed and no noise."""
+    machine, own = varies * random.standard_normal(launches), noise * random.standard_normal((3, launches))
+    return moves * machine + own[0] - own[1], machine + own[2]
+
+
+@pytest.mark.parametrize("varies", [0.0, 0.09])
+def test_a_ratio_that_does_not_move_is_seldom_said_to(varies):
+    """A thousand draws at 95% have a standard error of 0.7%. Noise that both share, as of the baseline, would make it 100%."""
+    random = np.random.default_rng(1)
+    false = sum(ratio_by_speed(*drawn(random, 8, moves=0.0, varies=varies), confidence=0.95) is not None for _ in range(1000))
+    assert 0.03 <= false / 1000 <= 0.07
+
+
+def test_one_that_moves_is_found_with_its_two_ratios():
+    random, found = np.random.default_rng(2), []
+    for _ in range(200):
+        one = ratio_by_speed(*drawn(random, 20, moves=-0.7), confidence=0.95)
+        found += [one] if one else []
+    assert len(found) >= 160
+    assert all(one.correlation < 0 for one in found)
+    assert np.mean([one.slower for one in found]) == pytest.approx(1.05, abs=0.01)
+    assert np.mean([one.faster for one in found]) == pytest.approx(0.95, abs=0.01)
+
+
+def test_few_launches_equal_ones_and_arms_without_a_level_say_nothing():
+    speeds = np.arange(6.0)
+    assert ratio_by_speed(speeds[:4], speeds[:4], confidence=0.95) is None
+    assert ratio_by_speed(np.zeros(6), speeds, confidence=0.95) is None
+    assert ratio_by_speed(speeds, np.zeros(6), confidence=0.95) is None
+    assert ratio_by_speed(np.where(speeds < 2, np.nan, speeds), speeds, confidence=0.95) is None
+
+
+@pytest.mark.slow  # results of whole comparisons are composed
+@pytest.mark.parametrize(("ratios", "is_said"), [((1.05, 0.9), True), ((0.97, 0.97), False)])
+def test_the_report_says_which_ratio_moves(tmp_path, ratios, is_said):
+    """As on a shared host: in some launches the machine is faster by a quarter, and the candidate gains less from it."""
+    plan = make_plan(launches=8)
+    truths = [
+        Truth(step_s=step_s, ratios={"horovod-gloo": ratio, "horovod-mpi": 0.9}, noise=0.01, launch_noise=0.002, drift=0.0)
+        for step_s, ratio in zip((0.025, 0.02), ratios, strict=True)
+    ]
+    folder = write_results(tmp_path, truth=truths[0], plan=plan)
+    for launch in (1, 4, 5):
+        for record in make_launch(plan, truths[1], launch, random=np.random.default_rng([3, launch])):
+            folder.write_launch(record)
+    found = conclude(folder)
+    lines = [line for line in found.warnings if "depends on the machine's speed" in line]
+    assert [line.split(" depends")[0] for line in lines] == ["The ratio of horovod-gloo"] * is_said
+    assert (found.result("horovod-gloo").by_speed is not None) == is_said
+    assert found.result("horovod-mpi").by_speed is None
+    if is_said:
+        told = found.result("horovod-gloo").by_speed
+        assert (told.slower, told.faster) == pytest.approx((1.05, 0.938), rel=0.02), "of four faster launches one is a slow one"
+        assert told.speeds == pytest.approx(1.25, rel=0.03)
