@@ -322,14 +322,14 @@ def warnings(
             f"{ratio(result.typical_ratio)}; a few blocks are far out, see the pairs"
             for result in atypical
         ]
-    found += _by_speed(results)
+    found += by_speed_lines(results)
     cases = {result.case for result in results if result.case is not None and result.throughput_ratio is not None}
     found += chance_lines(results, comparisons=len(cases), kind="cases", confidence=plan.measurement.confidence)
     cautions = dict.fromkeys(CAUTIONS[result.caution] for result in results if result.caution)
     return [*found, *run_lines(results), *_looks(looks, plan), *cautions]
 
 
-def _by_speed(results: Sequence[RatioSummary]) -> list[str]:
+def by_speed_lines(results: Sequence[RatioSummary]) -> list[str]:
     """Ratios that move with the machine's speed; at another time they come out otherwise."""
     return [
         f"The ratio of {result.candidate} depends on the machine's speed, and may be another at another time: "

@@ -14,6 +14,7 @@ from reports.study_schema import Study, StudyPoint
 from reports.wording.causes import short_cause
 from reports.wording.comparison_sentences import (
     WIDE,
+    by_speed_lines,
     control_sentence,
     counts_words,
     cross_check_lines,
@@ -180,7 +181,7 @@ def _marks(
     never_alone = of is not None and (of.are_scripts or of.training is not None or bool(of.cases))
     return [
         _control(results, control, by_seed=bool(of and of.training)),
-        _quiet(arms),
+        _quiet(arms, results),
         _same_work(arms, results, of),
         *([] if never_alone else [_alone(results)]),
     ]
@@ -201,17 +202,18 @@ def _control(results: Sequence[RatioSummary], said: str, *, by_seed: bool) -> Ma
     return Mark(name="control", word=word, ok=word in ("equal", "seeds instead"), explanation=said)
 
 
-def _quiet(arms: Sequence[ArmSummary]) -> Mark:
-    """Over the blocks of all arms."""
+def _quiet(arms: Sequence[ArmSummary], results: Sequence[RatioSummary]) -> Mark:
+    """Over the blocks of all arms; unsteady where nobody disturbs them, and yet a ratio moves with the machine's speed."""
     known = [arm.load for arm in arms if arm.load and arm.load.blocks]
     if not known:
         return Mark(name=QUIET, word="not known", ok=False, explanation="Nothing is known of what else ran on the machine")
     blocks = sum(load.blocks for load in known)
     names = ("foreign_share", "steal_share", "disturbed_share")
     load = LoadFigures(blocks=blocks, **{name: sum(getattr(one, name) * one.blocks for one in known) / blocks for name in names})
-    said = [load_sentence(load) or f"Others disturbed {load.disturbed_share:.0%} of the blocks", *load_lines(arms)]
-    word = "quiet" if is_quiet(load) else f"{load.disturbed_share:.0%} disturbed"
-    return Mark(name=QUIET, word=word, ok=is_quiet(load), explanation=". ".join(said))
+    moved = by_speed_lines(results)
+    said = [load_sentence(load) or f"Others disturbed {load.disturbed_share:.0%} of the blocks", *load_lines(arms), *moved]
+    word = f"{load.disturbed_share:.0%} disturbed" if not is_quiet(load) else "unsteady" if moved else "quiet"
+    return Mark(name=QUIET, word=word, ok=word == "quiet", explanation=". ".join(said))
 
 
 def _same_work(arms: Sequence[ArmSummary], results: Sequence[RatioSummary], of: Comparison | None) -> Mark:
@@ -295,11 +297,13 @@ def _next_step(comparison: Comparison) -> str | None:
         if few in ("one run", "two runs")
         else "three or more launches (measurement.launches)"
     )
+    moves = any(result.by_speed for result in candidates)
     shares = [arm.step_shares for arm in comparison.arms if arm.step_shares and arm.competes]
     starved = bool(shares) and all(bottleneck_of(own) == "input" for own in shares)
     return (
         step
         or (f"Measure {least}" if few else None)
+        or ("Measure again at another time: the ratio moves with the machine's speed" if moves else None)
         or (more and more[0].upper() + more[1:])
         or ("Give the loaders more workers: the input limits every arm" if starved else None)
     )

@@ -7,6 +7,7 @@ import pytest
 
 from reports import conclude
 from reports.statistics.speed_dependence import ratio_by_speed
+from reports.wording.first_screen import first_screen
 from tests.kit.results_factory import Truth, make_launch, make_plan, write_results
 
 
@@ -61,6 +62,9 @@ def test_the_report_says_which_ratio_moves(tmp_path, ratios, is_said):
     assert [line.split(" depends")[0] for line in lines] == ["The ratio of horovod-gloo"] * is_said
     assert (found.result("horovod-gloo").by_speed is not None) == is_said
     assert found.result("horovod-mpi").by_speed is None
+    screen = first_screen(found)
+    assert (screen.marks[1].word, screen.marks[1].ok) == (("unsteady", False) if is_said else ("quiet", True))
+    assert (screen.next_step == "Measure again at another time: the ratio moves with the machine's speed") == is_said
     if is_said:
         told = found.result("horovod-gloo").by_speed
         assert (told.slower, told.faster) == pytest.approx((1.05, 0.938), rel=0.02), "of four faster launches one is a slow one"
