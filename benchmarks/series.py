@@ -146,7 +146,8 @@ def show_exchange(series: Series) -> None:
     order, batch = np.argsort(series.levels[:, 0]), series.comparisons[0].global_batch_size
     added_ms = 1e3 * batch * (np.exp(-series.levels) - np.exp(-series.without))
     speeds = np.exp(series.levels[order[[0, -1]], 0])
-    print(f"the control's launches: {speeds[0]:,.0f} to {speeds[1]:,.0f} samples/s")
+    alike = np.corrcoef(series.levels[:-1, 0], series.levels[1:, 0])[0, 1]
+    print(f"the control's launches: {speeds[0]:,.0f} to {speeds[1]:,.0f} samples/s; neighbours correlate by {alike:.2f}")
     plan = series.plan
     for number, name in enumerate([plan.control_name, plan.baseline, *series.candidates]):
         quarters = ", ".join(f"{np.nanmean(added_ms[part, number]):.2f}" for part in np.array_split(order, QUARTERS))
