@@ -495,7 +495,7 @@ class RatioSummary(Stored):
     rests on all rounds and must be farther from 1."""
     caution: Caution | None = None
     run_order: RunOrder | None = None
-    """Order of standalone runs: alternating ones are paired. Null where arms took turns; ``unknown`` of another tool's figures."""
+    """Order of standalone runs: alternating ones are paired. Null where arms took turns."""
     launches: int = 0
     pairs: int = 0
     typical_ratio: float | None = None
@@ -663,9 +663,7 @@ class Comparison(Stored):
     link: str | None = None
     """Where the whole report will be found, as the plan says."""
     runs: dict[str, list[str]] = {}
-    """The folders of standalone runs by arm, in the order of their start; of another tool's figures, its names of runs."""
-    figures_of: str | None = None
-    """The file that another tool's figures came from; null where Ringside timed."""
+    """The folders of standalone runs by arm, in the order of their start."""
     seconds: dict[str, float] = {}
     timings: list[LaunchTiming] = []
     """Where the seconds of launches went, in their order; empty where launches do not tell, or arms ran one at a time."""

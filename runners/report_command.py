@@ -23,11 +23,11 @@ class ReportOptions(Section):
 
     folders: tuple[str, ...]
     """A folder of 'ringside compare'; or those of runs that you started, or one above them, with names of your choice as in old=RUN
-    new=RUN; or another tool's figures, a CSV of arm, run, samples, seconds."""
+    new=RUN."""
     baseline: str | None = None
-    """For your runs, or a CSV: the reference arm. [that of the first run]"""
+    """For your runs: the reference arm. [that of the first run]"""
     output: Path | None = None
-    """For your runs, or a CSV: folder to write. [results/report-TIME]"""
+    """For your runs: folder to write. [results/report-TIME]"""
     allow: tuple[str, ...] = ()
     """For your runs, and --against: compare although this differs; may be repeated."""
 
@@ -58,7 +58,6 @@ def report_given(given: Given) -> None:
     from measurement.records.results import ResultsFolder
     from reports import write_reports
     from reports.compose_study import write_study
-    from reports.other_figures import is_figures
     from reports.run_folders import is_separate
 
     asked, more = ReportOptions(**values_of(given, ReportOptions)), CompareOptions(**values_of(given, CompareOptions))
@@ -73,9 +72,7 @@ def report_given(given: Given) -> None:
         show(comparison, results, tells=True, timings=more.timings)
         end_with(comparison)
         return
-    if any(is_figures(Path(folder)) for folder in asked.folders):
-        is_ok = report_figures(asked)
-    elif len(asked.folders) > 1 or not results.plan_path.is_file() or is_separate(results):
+    if len(asked.folders) > 1 or not results.plan_path.is_file() or is_separate(results):
         is_ok = report_runs(asked)
     else:
         for flag, value in (("--baseline", asked.baseline), ("-o", asked.output), ("--allow", asked.allow)):
@@ -95,19 +92,6 @@ report = command(
     FLAGS,
     text="Rebuild the reports of a comparison, or make one of runs that you started yourself, such as python -m runners.hvd.",
 )
-
-
-def report_figures(asked: ReportOptions) -> bool:
-    """Compare another tool's figures; write and show the reports."""
-    from reports.other_figures import conclude_figures
-    from reports.separate_runs import ConcludedRuns, write_runs
-
-    if len(asked.folders) > 1 or asked.allow:
-        raise PlanError("a CSV of figures is reported by itself, and has no conditions to --allow; put all arms into one file")
-    where = asked.report_folder()
-    found = conclude_figures(Path(asked.folders[0]), name=where.root.name, baseline=asked.baseline)
-    write_runs(ConcludedRuns(summary=found), where)
-    return show(found, where)
 
 
 def report_runs(asked: ReportOptions) -> bool:

@@ -103,7 +103,7 @@ class HtmlReport(Report):
 
 
 def raw_files(comparison: Comparison) -> list[tuple[str, str]]:
-    """Where the records lie, beside the page; of another tool's figures and standalone runs only what was concluded."""
+    """Where the records lie, beside the page; of standalone runs only what was concluded."""
     return FILES[:2] if comparison.runs else [*FILES, *((name, f"the trace of {told}") for name, told in trace_files(comparison))]
 
 

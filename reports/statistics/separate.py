@@ -55,12 +55,10 @@ def run_order(ours: Runs, theirs: Runs) -> RunOrder | None:
     """How the runs of two arms lay in time; None where one has none.
 
     ``alternating``: in pairs of neighbours, one of each arm, in whatever order within a pair. ``one after the other``: all of one
-    arm before all of the other, so that a drift of the machine looks like a difference. ``unknown``: nobody wrote down when.
+    arm before all of the other, so that a drift of the machine looks like a difference.
     """
     if not ours.started or not theirs.started:
         return None
-    if "" in (*ours.started, *theirs.started):
-        return "unknown"
     order = [which for _, which in sorted([*((at, 0) for at in ours.started), *((at, 1) for at in theirs.started)])]
     are_pairs = len(ours.started) == len(theirs.started) and all(a != b for a, b in zip(order[::2], order[1::2], strict=True))
     if are_pairs and len(ours.started) > 1:

@@ -257,7 +257,7 @@ def _compared(comparison: Comparison) -> str:
     parts = ["scripts" if comparison.are_scripts else comparison.workload, ranks]
     if comparison.cases:
         parts.append(count(len(comparison.cases), "case"))
-    elif comparison.local_batch_size and not comparison.figures_of:
+    elif comparison.local_batch_size:
         parts.append(f"batch {comparison.local_batch_size:,} per rank")
     if training:
         parts += [count(training.settings.epochs, "epoch"), count(max(arm.seeds for arm in training.arms), "seed")]

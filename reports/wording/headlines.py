@@ -31,8 +31,7 @@ def headline(comparison: Comparison) -> str:
         clauses = training_clauses(comparison.training)
     else:
         clauses = _case_clauses(comparison) if comparison.cases else _clauses(comparison)
-    before = "By another tool's clock: " if comparison.figures_of else left_clause(comparison.left_in_shell)
-    return fitting([before + clauses[0], *clauses[1:]])
+    return fitting([left_clause(comparison.left_in_shell) + clauses[0], *clauses[1:]])
 
 
 def left_clause(names: Sequence[str]) -> str:

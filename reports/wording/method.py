@@ -20,8 +20,6 @@ from reports.wording.training_sentences import training_method
 def method(comparison: Comparison) -> list[str]:
     """The method section of a report, one paragraph an entry."""
     asked = comparison.measurement
-    if comparison.figures_of is not None:
-        return figures_method(comparison)
     if asked["mode"] == "separate":
         trained = training_method(comparison.training)[2:] if comparison.training else []
         return [*runs_method(comparison), *trained, _parity(asked), *(_latencies() if comparison.cases else _figures())]
@@ -301,29 +299,10 @@ def run_lines(results: Sequence[RatioSummary]) -> list[str]:
 
 def runs_method(comparison: Comparison) -> list[str]:
     """How the runs were made and are compared."""
+    runs = "; ".join(f"{arm}: {', '.join(folders)}" for arm, folders in comparison.runs.items())
     return [
         "People started these runs themselves, each by its own command; a run is one launch, whose model is built once. No driver "
-        f"interleaved them, stopped what waits, or ran a control. Runs: {_run_names(comparison)}.",
-        *_ratios_of_runs(comparison),
-    ]
-
-
-def figures_method(comparison: Comparison) -> list[str]:
-    """Whose figures these are, and how they are compared."""
-    return [
-        f"The samples and seconds of each run are another tool's, from '{comparison.figures_of}': somebody else's clock. Ringside "
-        "timed nothing. It does not know what was timed, on which machine, whether runs took turns, or whether the arms train the "
-        f"same. Runs: {_run_names(comparison)}.",
-        *_ratios_of_runs(comparison),
-    ]
-
-
-def _run_names(comparison: Comparison) -> str:
-    return "; ".join(f"{arm}: {', '.join(runs)}" for arm, runs in comparison.runs.items())
-
-
-def _ratios_of_runs(comparison: Comparison) -> list[str]:
-    return [
+        f"interleaved them, stopped what waits, or ran a control. Runs: {runs}.",
         "Ratio: of the geometric means over runs of each run's total throughput, all samples over all seconds. Interval: "
         f"{percent(comparison.measurement['confidence'])} confidence for all candidates together (Šidák); where the runs of two "
         "arms alternated, Student's t of neighbours' differences; else Welch's t, which shares no variance between arms. What "
