@@ -1,4 +1,4 @@
-"""Simulates what ``--against`` says of a repeat and of a planted regression, and where history marks a level. Nothing is timed.
+"""Simulates what ``--against`` says of a repeat and of a planted regression. Nothing is timed.
 
     python benchmarks/regressions.py [--replications 400] [--minutes 10] [--planted 0.05] [--only REGIME] [--results FOLDER]
 
@@ -10,9 +10,7 @@ figures together:
 
 - ``repeat``: of two equal ones, how often "no regression beyond 5%", how often "regressed", how often code 3;
 - ``planted``: how often "regressed" where the candidate has lost 5%, and how often code 3 with ``--allow-slower 0%``;
-- ``days``: of two equal ones, how often code 3 where the machine's speed also differs from day to day by 2% or 5%;
-- ``history``: of ten equal results whose days differ by 2%, how often a level is marked; how often a loss of 5% or 10% is marked
-  at its place.
+- ``days``: of two equal ones, how often code 3 where the machine's speed also differs from day to day by 2% or 5%.
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.regressions.changes import judge
 from reports.statistics.budget import FEWEST_ROUNDS, MOST_ROUNDS
-from reports.statistics.change_points import change_points
 from reports.statistics.separate import Runs, separate_ratio
 from reports.statistics.student import Array
 from tests.kit.budgets import REGIMES, Regime, launch
@@ -105,21 +102,6 @@ def _share(found: object) -> float:
     return float(np.mean(list(found)))  # type: ignore[call-overload]
 
 
-def show_history(replications: int) -> None:
-    """Print how often levels are marked in ten results whose days differ by 2%."""
-    random = np.random.default_rng(22)
-    print("\nhistory of ten results, days differ by 2% | equal, marked | lost from the sixth on, marked there or beside: 5%, 10%")
-    shares = []
-    for lost in (0.0, 0.05, 0.1):
-        found = []
-        for _ in range(replications):
-            series = 0.02 * random.standard_normal(10) + np.where(np.arange(10) >= 5, math.log1p(-lost), 0.0)
-            places = change_points(series, confidence=CONFIDENCE)
-            found.append(bool(places) if not lost else any(4 <= place <= 6 for place in places))
-        shares.append(f"{np.mean(found):.1%}")
-    print(" ".join(shares))
-
-
 def stored_regime(folder: Path) -> Regime:
     """Return what a stored result's launches cost, and how much they vary."""
     spread = conclude(ResultsFolder(folder)).spread
@@ -150,7 +132,6 @@ def main() -> None:
     chosen = [regime for regime in REGIMES if regime.name.startswith(given.only)]
     for regime in [stored_regime(given.results)] if given.results else chosen:
         show_regime(regime, 60 * given.minutes, given.planted, given.replications)
-    show_history(10 * given.replications)
 
 
 if __name__ == "__main__":

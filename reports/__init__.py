@@ -20,6 +20,7 @@ REGISTRY = Registry(
     kind="report",
     group="ringside.reports",
     table={
+        "bencher": "reports.formats.over_time:BencherReport",
         "markdown": "reports.formats.markdown:MarkdownReport",
         "csv": "reports.formats.csv_report:CsvReport",
         "curves": "reports.formats.csv_report:CurvesReport",
@@ -28,6 +29,7 @@ REGISTRY = Registry(
         "junit": "reports.formats.junit:JunitReport",
         "mlflow": "reports.formats.mlflow_report:MlflowReport",
         "openmetrics": "reports.formats.openmetrics:OpenmetricsReport",
+        "otava": "reports.formats.over_time:OtavaReport",
         "pull-request": "reports.formats.pull_request:PullRequestReport",
         "wandb": "reports.formats.wandb_report:WandbReport",
     },

@@ -13,7 +13,6 @@ from typer.core import TyperGroup
 from measurement.errors import PlanError, unknown_name
 from measurement.registry import search_beside
 from runners.compare_command import EXIT_FAILED, compare, measure
-from runners.history_command import history
 from runners.lab.lab_commands import app as lab
 from runners.processes.process_exit import begin_in_utf8, run_command
 from runners.project_command import project
@@ -47,7 +46,6 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "status": status,
     "manifests": manifests,
     "project": project,
-    "history": history,
 }
 for name, function in COMMANDS.items():
     app.command(name)(function)

@@ -1,1 +1,1 @@
-"""Results of one plan at several dates: a new one against an earlier one, and the history of many."""
+"""A result held against an earlier one of the same plan."""

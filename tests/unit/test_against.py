@@ -1,20 +1,17 @@
-"""A result held against an earlier one: like conditions or a refusal, verdicts, exit codes; and a plan's history."""
+"""A result held against an earlier one: like conditions or a refusal, verdicts, exit codes."""
 
 from __future__ import annotations
 
 import json
 import math
 
-import numpy as np
 import pytest
 
-from measurement.conditions.same_environment import plan_digest
 from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
 from reports.regressions.changes import judge
 from reports.regressions.measured import Earlier, Measured
 from reports.schema import Comparison
-from reports.statistics.change_points import change_points
 from reports.statistics.intervals import HalfWidths, ratio_estimate
 from tests.conftest import ringside_here
 from tests.kit.results_factory import Truth, make_manifest, make_plan, write_results
@@ -155,26 +152,3 @@ def test_what_ranks_report_otherwise_is_refused_as_one_message_with_code_2(dates
     ):
         done = ringside_here("report", *words)
         assert done.returncode == 2 and said in done.stderr, done.stderr
-
-
-def test_levels_that_change_are_found_and_noise_is_not():
-    random = np.random.default_rng(3)
-    equal = [change_points(0.02 * random.standard_normal(10), confidence=0.95) for _ in range(400)]
-    assert sum(map(bool, equal)) / 400 < 0.06
-    steps = [change_points(0.02 * random.standard_normal(10) - 0.1 * (np.arange(10) >= 6), confidence=0.95) for _ in range(100)]
-    assert sum(places == [6] for places in steps) > 85
-    assert change_points(np.zeros(8), confidence=0.95) == []
-    assert change_points(np.array([1.0, 2.0, 3.0]), confidence=0.95) == []
-
-
-def test_the_history_of_a_plan_is_a_page_that_links_each_result(dates, tmp_path):
-    done = ringside_here("history", dates / "old", dates / "slow", dates / "new", "-o", tmp_path / "history.html")
-    assert done.returncode == 0, done.stderr
-    assert "3 results of synthetic from 2026-01-01 to 2026-01-03: no level changed beyond chance" in done.stdout
-    page = (tmp_path / "history.html").read_text()
-    places = [page.index(f"{name}/report.html") for name in ("old", "new", "slow")]
-    assert places == sorted(places), "by date"
-    other = write_results(tmp_path / "other", plan=make_plan({"horovod-gloo": 1}, launches=1, rounds=2, block_steps=2))
-    assert plan_digest(other.read_plan()) != plan_digest(ResultsFolder(dates / "old").read_plan())
-    refused = ringside_here("history", other.root, dates / "new")
-    assert refused.returncode == 2 and "(measurement.block_steps: 2 -> 5)" in refused.stderr

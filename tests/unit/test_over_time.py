@@ -1,0 +1,88 @@
+"""bencher.json and otava.csv: what the tools read that follow figures over time."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from measurement.plans.plan import Point
+from measurement.records.record import Case
+from reports import conclude, make_report
+from reports.compose_study import study_of
+from reports.schema import CaseFigures, Estimate
+from tests.kit.results_factory import Truth, write_results
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    statuses = {("horovod-mpi", launch): "failed" for launch in range(3)}
+    return write_results(tmp_path_factory.mktemp("results") / "one", truth=Truth(statuses=statuses))
+
+
+@pytest.fixture(scope="module")
+def comparison(folder):
+    return conclude(folder)
+
+
+@pytest.fixture(scope="module")
+def study(folder, comparison):
+    plan = folder.read_plan().model_copy(update={"points": {"two": Point(), "four": Point(world_size=4)}})
+    return study_of(plan, {"two": comparison, "four": None}, comparison_id="study")
+
+
+def bencher(summary):
+    """What Bencher's schema (https://bencher.dev/docs/reference/bencher-metric-format) allows, and nothing else."""
+    found = json.loads(make_report("bencher").content_of(summary))
+    for benchmark, measures in found.items():
+        assert 0 < len(benchmark) <= 1024
+        for measure, metric in measures.items():
+            assert 0 < len(measure) <= 64
+            assert "value" in metric and metric.keys() <= {"value", "lower_value", "upper_value"}
+            assert all(isinstance(value, float) for value in metric.values())
+    return found
+
+
+def otava(summary):
+    header, *rows = csv.reader(io.StringIO(make_report("otava").content_of(summary).decode(), newline=""))
+    (row,) = rows
+    assert len(set(header)) == len(header) == len(row)
+    return dict(zip(header, row, strict=True))
+
+
+def test_bencher_has_each_figure_with_its_interval(comparison):
+    found, result = bencher(comparison), comparison.result("horovod-gloo")
+    assert set(found) == {f"{comparison.name}/{arm}" for arm in ("ddp-gloo", "horovod-gloo", "horovod-mpi")}
+    wanted = {"value": result.throughput_ratio, "lower_value": result.ci_low, "upper_value": result.ci_high}
+    assert found[f"{comparison.name}/horovod-gloo"]["throughput-ratio"] == wanted
+    assert found[f"{comparison.name}/ddp-gloo"]["throughput"]["value"] == comparison.arm("ddp-gloo").throughput_per_s.value
+    assert found[f"{comparison.name}/horovod-mpi"] == {}, "it failed"
+
+
+def test_otava_has_one_row_whose_columns_do_not_depend_on_what_failed(folder, comparison, tmp_path):
+    found = otava(comparison)
+    assert (found["time"], found["comparison"]) == (comparison.created_at, comparison.comparison_id)
+    assert float(found["horovod-gloo/throughput-ratio"]) == comparison.result("horovod-gloo").throughput_ratio
+    assert (found["horovod-mpi/throughput"], found["horovod-mpi/throughput-ratio"]) == ("", "")
+    whole = conclude(write_results(tmp_path / "whole"))
+    assert list(otava(whole)) == list(found)
+    assert all(otava(whole).values())
+
+
+def test_a_study_has_the_figures_of_each_point(study):
+    assert {name.split("/")[1] for name in bencher(study)} == {"two", "four"}
+    found = otava(study)
+    assert found["two/horovod-gloo/throughput-ratio"] and not found["four/horovod-gloo/throughput-ratio"]
+
+
+def test_a_micro_benchmark_has_latencies_by_case(comparison):
+    case = Case(name="all_reduce 1 KiB", operation="all_reduce", message_bytes=1024)
+    arms = [
+        arm.model_copy(update={"cases": [CaseFigures(case=case.name, latency_s=Estimate(value=1e-4))]}) for arm in comparison.arms
+    ]
+    results = [result.model_copy(update={"case": case.name}) for result in comparison.results]
+    cases = comparison.model_copy(update={"cases": [case], "arms": arms, "results": results})
+    assert bencher(cases)[f"{comparison.name}/ddp-gloo/{case.name}"] == {"latency-seconds": {"value": 1e-4}}
+    assert float(otava(cases)[f"horovod-gloo/{case.name}/throughput-ratio"]) == comparison.result("horovod-gloo").throughput_ratio
