@@ -63,9 +63,10 @@ def figures(summary: Comparison | Study) -> Iterator[tuple[str, str, Estimate | 
     for point in summary.points if isinstance(summary, Study) else [summary]:
         ratios = {(result.candidate, result.case): result.ratio for result in point.results}
         for arm in (arm for arm in point.arms if arm.role != "control"):
-            for case in arm.cases or [None]:
-                names = (point.name if isinstance(summary, Study) else None, arm.name, case and case.case)
+            cases = {case.case: case.latency_s for case in arm.cases}
+            for case in cases or [None]:
+                names = (point.name if isinstance(summary, Study) else None, arm.name, case)
                 place = "/".join(name for name in names if name)
-                yield (place, "throughput", arm.throughput_per_s) if case is None else (place, "latency-seconds", case.latency_s)
+                yield (place, "throughput", arm.throughput_per_s) if case is None else (place, "latency-seconds", cases[case])
                 if arm.role == "candidate":
-                    yield place, "throughput-ratio", ratios.get((arm.name, case and case.case))
+                    yield place, "throughput-ratio", ratios.get((arm.name, case))
