@@ -118,7 +118,7 @@ def send_reports(folder: ResultsFolder, summary: Comparison | Study) -> list[str
     trackers, failed = [report for report in made if isinstance(report, Tracker)], dict[str, str]()
     points = [folder.point(point.name) for point in summary.points] if isinstance(summary, Study) and trackers else []
     stored = [(place, place.root / "comparison.json") for place in points]
-    known = [(place, Comparison.model_validate_json(path.read_bytes())) for place, path in stored if path.is_file()]
+    known = [(place, Comparison.model_validate_json(path.read_bytes(), extra="ignore")) for place, path in stored if path.is_file()]
     for place, found in [*known, (folder, summary)] if trackers else []:
         page = place.root / HtmlReport.file_name
         is_written = any(isinstance(report, HtmlReport) for report in made) and page.is_file()

@@ -104,7 +104,7 @@ def _study(folder: Path) -> Study:
     if (folder / "plan.yaml").is_file() or not report.is_file():
         return conclude_study(ResultsFolder(folder))
     try:
-        return Study.model_validate_json(read_text(report))
+        return Study.model_validate_json(read_text(report), extra="ignore")
     except (OSError, ValueError) as error:
         raise RecordError(
             f"'{report}' is no report of runs of several sizes; make one with 'ringside report RUN RUN ...'"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic.config import ExtraValues
 
 from measurement.errors import PlanError, cut, joined, quoted, unknown_name
 
@@ -14,10 +15,20 @@ OptionsElsewhere = Callable[[], Mapping[str, str]]
 """Gives names that are options in another place, with the place; asked only where something is unknown."""
 
 
-def checked(model: type[Model], content: Mapping[str, Any], *, source: str, elsewhere: OptionsElsewhere = dict) -> Model:
-    """``model`` made from ``content``, or one PlanError that tells every unknown key (with the closest known) and bad value."""
+def checked(
+    model: type[Model],
+    content: Mapping[str, Any],
+    *,
+    source: str,
+    elsewhere: OptionsElsewhere = dict,
+    extra: ExtraValues | None = None,
+) -> Model:
+    """``model`` made from ``content``, or one PlanError that tells every unknown key (with the closest known) and bad value.
+
+    ``extra``: "ignore" leaves unknown keys out.
+    """
     try:
-        return model.model_validate(content)
+        return model.model_validate(content, extra=extra)
     except UnicodeError as error:
         raise PlanError(f"{source}: a text holds half of a character (\\ud800 to \\udfff), which is none; write it out") from error
     except ValidationError as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic.config import ExtraValues
 
 from measurement.errors import PlanError, cut, quoted
 from measurement.files import read_text
@@ -105,10 +106,12 @@ def _of_bounded_size(root: yaml.Node) -> yaml.Node:
     return root
 
 
-def check_plan(content: Mapping[str, Any], *, source: str, elsewhere: OptionsElsewhere = dict) -> Plan:
-    """Validate plain values as a plan; one PlanError names every value that is not accepted."""
+def check_plan(
+    content: Mapping[str, Any], *, source: str, elsewhere: OptionsElsewhere = dict, extra: ExtraValues | None = None
+) -> Plan:
+    """Validate plain values as a plan; one PlanError names every value that is not accepted. ``extra`` as ``checked`` has it."""
     inside = {name: f"under '{section}'" for section in Plan.model_fields for name in fields_at(Plan, [section])}
-    return checked(Plan, content, source=f"plan '{source}'", elsewhere=lambda: {**inside, **elsewhere()})
+    return checked(Plan, content, source=f"plan '{source}'", elsewhere=lambda: {**inside, **elsewhere()}, extra=extra)
 
 
 def _override(content: dict[str, Any], override: str) -> None:

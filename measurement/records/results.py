@@ -1,6 +1,6 @@
 """Where records lie and how they are read and written: ``ResultsFolder`` is the one owner of the paths.
 
-Older files are brought up to date in ``migrate`` and nowhere else.
+Older files are brought up to date in ``migrate`` and nowhere else. A key that this Ringside no longer has is read over.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ResultsFolder:
         """
         path = self.traces_folder / TRACES_FILE
         try:
-            return Traces.model_validate(_read_json(path)) if path.is_file() else None
+            return Traces.model_validate(_read_json(path), extra="ignore") if path.is_file() else None
         except ValidationError as error:
             faults = f"{error.error_count()} faults"
             raise RecordError(f"'{path}' is damaged ({faults}); remove it, and run with --trace again") from error
@@ -149,7 +149,7 @@ class ResultsFolder:
             content = parse_yaml(read_text(self.plan_path), source=str(self.plan_path))
         except (OSError, UnicodeDecodeError) as error:
             raise RecordError(f"'{self.plan_path}' cannot be read: {error}") from error
-        return check_plan(content, source=str(self.plan_path))
+        return check_plan(content, source=str(self.plan_path), extra="ignore")
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Replace the manifest."""
@@ -166,7 +166,7 @@ class ResultsFolder:
             RecordError: it is missing or damaged.
         """
         try:
-            return Manifest.model_validate(_read_json(self.manifest_path))
+            return Manifest.model_validate(_read_json(self.manifest_path), extra="ignore")
         except ValidationError as error:
             raise RecordError(f"'{self.manifest_path}' is not a manifest: {error.error_count()} values do not fit") from error
 
@@ -301,7 +301,8 @@ def read_record(path: Path) -> LaunchRecord:
         RecordError: it is missing, damaged or of a later version.
     """
     try:
-        return LaunchRecord.model_validate(_read_json(path) | {"scripts": _read_scripts(path.with_name(SCRIPT_FILE))})
+        content = _read_json(path) | {"scripts": _read_scripts(path.with_name(SCRIPT_FILE))}
+        return LaunchRecord.model_validate(content, extra="ignore")
     except ValidationError as error:
         raise RecordError(f"'{path}' is not a launch record: {error.error_count()} values do not fit") from error
 
@@ -311,7 +312,7 @@ def _read_scripts(path: Path) -> list[ScriptReport]:
     if not path.is_file():
         return []
     with _readable(path, MEASURE_AGAIN), gzip.open(path) as file:
-        return SCRIPTS.validate_json(file.read(MOST_RECORD_BYTES))
+        return SCRIPTS.validate_json(file.read(MOST_RECORD_BYTES), extra="ignore")
 
 
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}

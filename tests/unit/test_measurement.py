@@ -12,9 +12,9 @@ import torch
 
 from measurement.conditions.conditions import fingerprint
 from measurement.environment import forwarded_by_name, local_environment, steering_environment
-from measurement.errors import RecordError
+from measurement.errors import PlanError, RecordError
 from measurement.files import write_whole
-from measurement.plans.plan_file import check_plan
+from measurement.plans.plan_file import check_plan, read_content
 from measurement.probes.step_timer import StepTimer
 from measurement.records import results
 from measurement.records.block_steps import PHASES
@@ -115,6 +115,19 @@ def test_a_record_of_an_older_version_is_brought_up_to_date(tmp_path, monkeypatc
     path.write_text(json.dumps({"schema_version": 3}))
     with pytest.raises(RecordError, match="has schema_version 3; this Ringside reads 1 to 2: use the one that wrote it"):
         folder.records()
+
+
+def test_what_this_ringside_no_longer_has_is_read_over(tmp_path):
+    """Stored plans and records hold every key of their day; one in a plan that somebody writes is refused."""
+    folder, plan = ResultsFolder(tmp_path), check_plan(TINY, source="test")
+    folder.write_plan(plan)
+    folder.write_launch(record())
+    folder.plan_path.write_text(folder.plan_path.read_text().replace("measurement:\n", "gone: 1\nmeasurement:\n  gone: 2\n"))
+    path = folder.launch_folder(0, "ddp") / "record.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "gone": 3}))
+    assert (folder.read_plan(), folder.records()) == (plan, [record()])
+    with pytest.raises(PlanError, match="unknown option 'gone'"):
+        check_plan(read_content(folder.plan_path), source="test")
 
 
 def test_a_manifest_that_does_not_fit(tmp_path):
