@@ -27,13 +27,9 @@ from typing import Any
 import torch
 import yaml
 
-from tests.kit.dataset_files import write_data
-
 REPOSITORY = Path(__file__).parent.parent
 HELD_UP = Path(__file__).parent / "plugins" / "held_up.py"
 RINGSIDE = [sys.executable, "-m", "runners.cli"]
-RINGSIDE_SPAWN = [sys.executable, "-m", "runners.spawn", "--nproc-per-node", "1", "-m"]
-READS = ["--seconds", "1", "--workers", "0,2"]
 DELAY_MS, DELAYS = 2.0, ("kernel", "stream", "copy")
 IDENTIFIERS = re.compile(r"<([a-z_]*(?:serial|serial_number|uuid|pdi|board_id|part_number|guid))>[^<]*</\1>")
 Judge = Callable[[dict[str, Any]], str]
@@ -150,17 +146,7 @@ def checks(device: Device) -> list[Check]:
         Check(
             name="input",
             shows="loaders, with pinned memory on GPUs",
-            argv=[
-                *RINGSIDE_SPAWN,
-                "runners.io",
-                "--workload",
-                "mnist",
-                "--data-dir",
-                "{folder}/data",
-                *READS,
-                "-o",
-                "{folder}/results",
-            ],
+            plan=plan(device, {"ddp": ddp}, workload="loaders", workload_options={"workload": "digits", "workers": [0, 2]}),
             limit_s=60,
         ),
         Check(
@@ -209,9 +195,7 @@ def _is_not_faster(found: dict[str, Any]) -> str:
 def run(check: Check, folder: Path, *, left_s: float) -> str:
     """Run a check; returns "ok" or what went wrong. Its output is in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    if "{folder}/data" in check.argv:
-        write_data("mnist", folder / "data")
-    argv = [word.format(folder=folder) for word in check.argv]
+    argv = list(check.argv)
     if check.plan:
         (folder / "plan.yaml").write_text(yaml.safe_dump({"name": check.name, **check.plan}, sort_keys=False))
         argv = [*RINGSIDE, "compare", str(folder / "plan.yaml"), "-o", str(folder / "results")]

@@ -25,7 +25,6 @@ from measurement.plans.settings import LossScale, SpeedSettings, TrainingSetting
 from runners.cli import app as ringside
 from runners.spawn import _arguments as spawn_arguments
 from runners.standalone.command import command_line, epilog
-from runners.standalone.loader_benchmark import command_line as loaders_command_line
 from workloads import REGISTRY as WORKLOADS
 from workloads import workload_class
 
@@ -158,7 +157,6 @@ def command_reference() -> str:
     parts += ["### `python -m runners.hvd`, `runners.single`, `runners.dp`", "They take the flags of `runners.ddp`."]
     for module, backend in (("ddp", "ddp"), ("hvd", "horovod"), ("dp", "dp")):
         parts.append(f"`--option` of `runners.{module}`, with defaults: {_options_line(backend)}.")
-    parts += _command(_single(loaders_command_line()), "python -m runners.io", level="###")
     parts += ["### `python -m runners.spawn`", *_spawn()]
     return "\n\n".join(parts) + "\n"
 

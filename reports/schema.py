@@ -43,7 +43,9 @@ class CaseFigures(Stored):
     launches: int = 0
     blocks: int = 0
     latency_s: Estimate | None = None
-    """Time of one message; of a ping-pong, half the round trip."""
+    """Time of one message; of a ping-pong, half the round trip. Of a loader, a batch."""
+    samples_per_s: Estimate | None = None
+    """All ranks' samples over time, where data is loaded."""
     algbw_bytes_per_s: Estimate | None = None
     """Message size over latency."""
     busbw_bytes_per_s: Estimate | None = None
@@ -699,6 +701,11 @@ class Comparison(Stored):
     def result(self, candidate: str, case: str | None = None) -> RatioSummary | None:
         """The ratio of this arm to the baseline; of a micro-benchmark, in this case. None for the baseline itself."""
         return next((result for result in self.results if (result.candidate, result.case) == (candidate, case)), None)
+
+    @property
+    def are_loaders(self) -> bool:
+        """Whether a loader was measured alone."""
+        return any(case.samples for case in self.cases)
 
     def operations(self) -> dict[str, list[Case]]:
         """The cases of each operation of a micro-benchmark."""

@@ -23,6 +23,7 @@ REGISTRY = Registry(
         "digits": "workloads.digits:Digits",
         "imagenet": "workloads.imagenet:Imagenet",
         "language_model": "workloads.language_model:LanguageModel",
+        "loaders": "workloads.loaders:Loaders",
         "mnist": "workloads.mnist:Mnist",
         "synthetic": "workloads.synthetic:Synthetic",
     },

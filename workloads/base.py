@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -137,13 +136,6 @@ class Workload(ABC):
             have their label ranked first, and among the first five. None instead where a workload has no accuracy.
         """
         return self.compute_loss(model, batch), None
-
-    def sample_files(self) -> Sequence[Path]:
-        """List the files of which training reads one for each sample. Not collective; called by ``runners.io`` only.
-
-        Empty, as here: samples are made, kept in memory, or several to a file.
-        """
-        return ()
 
     def require_data(self) -> None:
         """Check, before any rank starts, that the data is there and intact. Download it if the options say so.

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, TensorDataset
 from workloads.data.cifar_batches import NUM_CLASSES, read_batch
 from workloads.data.data_files import Expected, FetchOptions, fetch, first_whole
 from workloads.data.input import Augmented, Sample, Transformed
-from workloads.pretrained import build_classifier, with_weights
+from workloads.data.pretrained import build_classifier, with_weights
 from workloads.supervised import SGDOptions, SGDTrained
 
 FOLDERS = ("cifar-10-batches-py", "cifar-10-batches-bin", ".")

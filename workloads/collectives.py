@@ -135,8 +135,8 @@ class Collectives(MicroBenchmark):
     Options = CollectivesOptions
     options: CollectivesOptions
 
-    def __init__(self, *, seed: int, options: BaseModel | None = None) -> None:
-        super().__init__(seed=seed, options=options)
+    def __init__(self, *, local_batch_size: int = 1, seed: int, options: BaseModel | None = None) -> None:
+        super().__init__(local_batch_size=local_batch_size, seed=seed, options=options)
         self._variants: dict[str, Variant] = {}
         """By the operation that a case names; filled by ``cases``."""
 

@@ -17,7 +17,7 @@ from measurement.errors import PlanError
 from workloads.data.data_files import DataOptions, first_few, missing
 from workloads.data.folders import SYNONYMS, chosen, entries, is_data, readable
 from workloads.data.input import Augmented, Sample, Transformed
-from workloads.pretrained import ClassifierName, build_classifier, with_weights
+from workloads.data.pretrained import ClassifierName, build_classifier, with_weights
 from workloads.supervised import SGDOptions, SGDTrained
 
 PARTS = ("train", "val")
@@ -67,10 +67,6 @@ class Imagenet(SGDTrained):
         size = self.options.image_size
         middle = [v2.Resize(round(size * BORDER), antialias=True), v2.CenterCrop(size)]
         return Transformed(self._folder("val"), v2.Compose([*middle, *_fixed()]))
-
-    def sample_files(self) -> list[Path]:
-        """List the images of ``train/``."""
-        return [Path(path) for path, _ in self._folder("train").samples]
 
     def data_notes(self) -> list[str]:
         left_out = [

@@ -21,7 +21,7 @@ from workloads.data.compressed import compression_of
 from workloads.data.data_files import DataOptions, ExpandedPath, missing
 from workloads.data.folders import SYNONYMS, chosen, entries, readable
 from workloads.data.input import Sample
-from workloads.pretrained import with_weights
+from workloads.data.pretrained import with_weights
 from workloads.supervised import Supervised
 
 BYTES = 256

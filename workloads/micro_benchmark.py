@@ -1,4 +1,4 @@
-"""The MicroBenchmark interface: operations that are repeated, with no model to train. A plan names one as its workload."""
+"""The MicroBenchmark interface: what is repeated, with no model to train. A plan names one as its workload."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from measurement.records.record import Case
 class Repetition(ABC):
     """One case on one rank, with its tensors.
 
-    The runner calls ``fill``, ``run`` and ``check`` once, then ``clear``, then ``run`` many times under the clock.
+    The runner calls ``fill``, ``run`` and ``check`` once, then ``clear``, then ``run`` some times to warm up, then ``settle``, then
+    ``run`` many times under the clock.
     """
 
     @abstractmethod
@@ -36,15 +37,20 @@ class Repetition(ABC):
         """Set inputs that no number of runs changes, since a sum in place would overflow. Not collective."""
         return
 
+    def settle(self) -> None:
+        """Use up what was done ahead while the ranks waited for each other. Not collective."""
+        return
+
 
 class MicroBenchmark(ABC):
-    """Operations by name and message size. Every rank makes its own, and communicates through a ``Communicator`` only."""
+    """Cases to repeat. Every rank makes its own, and communicates through a ``Communicator`` only."""
 
     Options: ClassVar[type[BaseModel]] = PlanOptions
     """What a plan may set under ``workload_options``."""
     sample_unit: ClassVar[str] = "bytes"
 
-    def __init__(self, *, seed: int, options: BaseModel | None = None) -> None:
+    def __init__(self, *, local_batch_size: int = 1, seed: int, options: BaseModel | None = None) -> None:
+        self.local_batch_size = local_batch_size
         self.seed = seed
         self.options = options if options is not None else self.Options()
 

@@ -14,8 +14,8 @@ from measurement.errors import PlanError
 from workloads.data.data_files import Expected, FetchOptions, check_labels, fetch, first_whole
 from workloads.data.idx import read_idx
 from workloads.data.input import Sample, Transformed
+from workloads.data.pretrained import with_weights
 from workloads.digits import NUM_CLASSES, ConvNet
-from workloads.pretrained import with_weights
 from workloads.supervised import SGDOptions, SGDTrained
 
 KINDS = ("images-idx3-ubyte", "labels-idx1-ubyte")

@@ -12,7 +12,7 @@ from torch.optim import SGD, Optimizer
 
 from measurement.plans.settings import PlanOptions
 from workloads.base import Workload
-from workloads.pretrained import ClassifierName, build_classifier
+from workloads.data.pretrained import ClassifierName, build_classifier
 
 
 class SyntheticOptions(PlanOptions):

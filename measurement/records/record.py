@@ -120,17 +120,24 @@ class ParityResult(Written):
 
 
 class Case(Written):
-    """One case of a micro-benchmark: an operation at one size."""
+    """One case of a micro-benchmark: an operation at one size, or a loader with one number of workers."""
 
     name: str
     """Such as ``all_reduce/64KiB``."""
     operation: str
-    message_bytes: int
+    message_bytes: int = 0
     """Really moved, where the size asked for cannot be shared out evenly among the ranks."""
+    samples: int = 0
+    """What all ranks' batches hold together, where a loader is measured and no message is sent."""
     messages: int = 1
-    """One after another in each repetition: 2 in a ping-pong."""
+    """One after another in each repetition: 2 in a ping-pong. Of a loader, batches."""
     busbw_factor: float = 1.0
     """busbw = algbw × this: what of the message each link must carry."""
+
+    @property
+    def size(self) -> int:
+        """What is counted each time: bytes or samples."""
+        return self.samples or self.message_bytes
 
 
 BlockKind = Literal["sync", "local"]

@@ -1,4 +1,4 @@
-"""Charts of a micro-benchmark: one small panel for each operation, sizes along it, a line for each arm."""
+"""Charts of a micro-benchmark: one small panel for each operation, sizes or numbers of workers along it, a line for each arm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Callable
 from measurement.records.record import Case
 from reports.charts.frame import Figure, arm_style, base_layout, legend_above, line, note
 from reports.schema import ArmSummary, CaseFigures, Comparison, Estimate
-from reports.wording.formatting import bandwidth, duration, size_text
+from reports.tables.case_tables import case_figures
+from reports.wording.formatting import size_text
 
 PANEL_PX = 250
 COLUMNS = 2
@@ -26,6 +27,11 @@ def latency_chart(comparison: Comparison) -> Figure | None:
 def busbw_chart(comparison: Comparison) -> Figure | None:
     """Bus bandwidth by size, both logarithmic."""
     return _panels(comparison, lambda figures: figures.busbw_bytes_per_s, 1e-9, "GB/s")
+
+
+def loading_chart(comparison: Comparison) -> Figure | None:
+    """Samples per second by number of loader workers, from zero on."""
+    return _panels(comparison, lambda figures: figures.samples_per_s, 1.0, "samples/s")
 
 
 def _panels(comparison: Comparison, read: Read, scale: float, unit: str) -> Figure | None:
@@ -57,8 +63,8 @@ def _add_axes(layout: Figure, frames: dict[str, Figure], cases: list[Case], *, n
     suffix = str(number + 1) if number else ""
     left, right = column / COLUMNS + GAP * column, (column + 1) / COLUMNS - GAP * (COLUMNS - 1 - column)
     top, bottom = 1 - row / rows - 0.16 / rows, 1 - (row + 1) / rows + 0.08 / rows
-    ticks = {"tickvals": [case.message_bytes for case in cases], "ticktext": [html.escape(size_text(case)) for case in cases]}
-    log = {"type": "log", "zeroline": False}
+    ticks = {"tickvals": _places(cases), "ticktext": [html.escape(size_text(case)) for case in cases]}
+    log = {"rangemode": "tozero"} if cases[0].samples else {"type": "log", "zeroline": False}
     horizontal = {"domain": [left, right], "anchor": f"y{suffix}", "tickangle": 0}
     vertical = {"domain": [bottom, top], "anchor": f"x{suffix}", "nticks": 4, "tickformat": ",.4~r", "automargin": True}
     layout[f"xaxis{suffix}"] = frames["x"] | log | ticks | horizontal
@@ -66,17 +72,21 @@ def _add_axes(layout: Figure, frames: dict[str, Figure], cases: list[Case], *, n
     return left, top
 
 
+def _places(cases: list[Case]) -> list[int]:
+    """Where cases stand along a panel: by size; numbers of workers one after another."""
+    return [number if case.samples else case.message_bytes for number, case in enumerate(cases)]
+
+
 def _line(comparison: Comparison, arm: ArmSummary, cases: list[Case], read: Read, scale: float) -> Figure:
-    shown = [(case, arm.case(case.name), found) for case in cases if (found := read(arm.case(case.name)))]
+    figures = [(place, case, arm.case(case.name)) for place, case in zip(_places(cases), cases, strict=True)]
+    shown = [(place, case, own, found) for place, case, own in figures if (found := read(own))]
     return line(
         name=arm.name,
         legendgroup=arm.name,
-        x=[case.message_bytes for case, _, _ in shown],
-        y=[found.times(scale).value for _, _, found in shown],
-        customdata=[
-            [html.escape(size_text(case)), duration(own.latency_s), bandwidth(own.busbw_bytes_per_s)] for case, own, _ in shown
-        ],
+        x=[place for place, _, _, _ in shown],
+        y=[found.times(scale).value for _, _, _, found in shown],
+        customdata=[[html.escape(size_text(case)), *case_figures(own)[:2]] for _, case, own, _ in shown],
         style=arm_style(comparison, arm.name),
         marker={"size": 6},
-        hover=f"{arm.name}, %{{customdata[0]}}: %{{customdata[1]}}, bus %{{customdata[2]}}",
+        hover=f"{arm.name}, %{{customdata[0]}}: %{{customdata[1]}}, {'' if comparison.are_loaders else 'bus '}%{{customdata[2]}}",
     )

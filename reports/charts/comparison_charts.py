@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reports.charts.cases import busbw_chart, latency_chart
+from reports.charts.cases import busbw_chart, latency_chart, loading_chart
 from reports.charts.frame import (
     Figure,
     arm_style,
@@ -30,7 +30,7 @@ def charts(comparison: Comparison) -> dict[str, Figure]:
         "traces": trace_chart,
     }
     if comparison.cases:
-        makers = {"latency": latency_chart, "busbw": busbw_chart}
+        makers = {"loading": loading_chart} if comparison.are_loaders else {"latency": latency_chart, "busbw": busbw_chart}
     made = {name: maker(comparison) for name, maker in makers.items()}
     known = {name: figure for name, figure in made.items() if figure is not None}
     return known | difference_charts(comparison) | curve_charts(comparison)

@@ -42,8 +42,10 @@ def _figures(case: Case, blocks: pd.DataFrame, unsupported_reason: str | None, c
     if not len(blocks):
         return figures
     algbw = log_interval(float(blocks["throughput_per_s"].median()), np.log(medians), confidence=confidence)
-    least, most = (None if bound is None else case.message_bytes / bound for bound in (algbw.ci_high, algbw.ci_low))
-    latency = Estimate(value=case.message_bytes / algbw.value, ci_low=least, ci_high=most)
+    least, most = (None if bound is None else case.size / bound for bound in (algbw.ci_high, algbw.ci_low))
+    latency = Estimate(value=case.size / algbw.value, ci_low=least, ci_high=most)
+    if case.samples:
+        return figures.model_copy(update={"latency_s": latency, "samples_per_s": algbw})
     return figures.model_copy(
         update={"latency_s": latency, "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": algbw.times(case.busbw_factor)}
     )

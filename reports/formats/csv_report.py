@@ -76,6 +76,7 @@ def _case_row(comparison: Comparison, arm: ArmSummary, case: Case) -> dict[str, 
         **estimate_columns("latency_s", figures.latency_s),
         **estimate_columns("algbw_bytes_per_s", figures.algbw_bytes_per_s),
         **estimate_columns("busbw_bytes_per_s", figures.busbw_bytes_per_s),
+        **(estimate_columns("samples_per_s", figures.samples_per_s) if case.samples else {}),
         "parity_passed": arm.parity.passed if arm.parity else None,
         "error": " | ".join(error.message for error in arm.errors),
     }

@@ -62,6 +62,7 @@ OF_ARMS = (
 OF_CASES = (
     Gauge("latency_seconds", "seconds", "The median time of one message.", _value("latency_s")),
     Gauge("busbw_bytes_per_second", "bytes_per_second", "Bus bandwidth as in nccl-tests.", _value("busbw_bytes_per_s")),
+    Gauge("loaded_samples_per_second", "samples_per_second", "All ranks' samples over time.", _value("samples_per_s")),
 )
 OF_RATIOS = (
     Gauge("throughput_ratio", "ratio", "The throughput over the baseline's.", lambda result: result.throughput_ratio),

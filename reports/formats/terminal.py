@@ -10,14 +10,11 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from measurement.errors import printable
-from measurement.records.loader_record import LoaderRecord
-from reports.conclusions.loaders import LoaderDemand
 from reports.schema import Comparison
 from reports.script_schema import ConfigurationDifference
 from reports.study_schema import Study
 from reports.tables.against_table import against_table
 from reports.tables.case_tables import case_table
-from reports.tables.loader_table import loader_table
 from reports.tables.resource_table import asked_resources
 from reports.tables.script_tables import differences_table as script_differences_table
 from reports.tables.table import Entry, Kind, Row, Table
@@ -65,7 +62,8 @@ def comparison_lines(comparison: Comparison, *, timings: bool = False) -> Group:
         return shown_first
     controls = [arm.name for arm in comparison.arms if arm.role == "control"]
     reasons = dict.fromkeys(figures.not_offered for arm in comparison.arms for figures in arm.cases if figures.not_offered)
-    latencies = _by_operation(case_table(comparison).without(*controls))
+    first = "loaders" if comparison.are_loaders else "latency"
+    latencies = _by_operation(case_table(comparison).without(*controls), first)
     return Group(shown_first, Text(), latencies, *(shown(f"–: {reason}") for reason in reasons))
 
 
@@ -102,25 +100,17 @@ def screen_lines(screen: FirstScreen) -> Group:
     )
 
 
-def _by_operation(table: Table) -> RichTable:
+def _by_operation(table: Table, title: str) -> RichTable:
     """Each operation's name above its sizes."""
     first, *arms = table.columns
     made = _frame()
-    for title in ("latency", *(column.title for column in arms)):
-        made.add_column(shown(title))
+    for name in (title, *(column.title for column in arms)):
+        made.add_column(shown(name))
     for operation, sizes in table.groups().items():
         made.add_section()
         made.add_row(shown(operation, style="bold"))
         for row in sizes.rows:
             made.add_row(shown(f"  {row.entries[first.name].text}"), *(_text(row.entries[column.name]) for column in arms))
-    return made
-
-
-def loading_table(record: LoaderRecord, need: LoaderDemand | None = None) -> RichTable:
-    """What the loaders alone deliver."""
-    ranks = f"{record.world_size} rank{'s' if record.world_size > 1 else ''}"
-    made = rich_table(loader_table(record, need))
-    made.title, made.title_justify = shown(f"Loaders of {record.workload} alone, {ranks}: {record.sample_unit}/s"), "left"
     return made
 
 

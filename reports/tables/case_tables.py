@@ -6,19 +6,20 @@ from dataclasses import dataclass
 
 from measurement.records.record import Case
 from reports.conclusions.cases import OUTCOMES, count_verdicts
-from reports.schema import ArmSummary, Comparison
+from reports.schema import ArmSummary, CaseFigures, Comparison
 from reports.tables.table import Entry, Table, columns, row
 from reports.tables.verdict_table import verdict_kind
-from reports.wording.formatting import NONE, arm_kind, bandwidth, duration, interval, ratio, size_text
+from reports.wording.formatting import NONE, arm_kind, bandwidth, duration, interval, rate, ratio, size_text
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaseEntry(Entry):
     """An arm in a case, with the parts that ``text`` is made of; its kind is that of the verdict."""
 
-    latency: str
-    algbw: str
-    busbw: str
+    first: str
+    """Latency; of a loader, samples per second."""
+    below: str
+    """Bandwidths; of a loader, the time of a batch."""
     ratio: str = ""
     """Empty for the baseline and without timing, as are interval and verdict."""
     interval: str = ""
@@ -46,23 +47,33 @@ def case_table(comparison: Comparison) -> Table:
     return Table(columns=columns({"/size": "size", **{arm.name: arm.name for arm in comparison.arms}}), rows=rows)
 
 
+def case_figures(figures: CaseFigures) -> tuple[str, str, str]:
+    """An arm's two figures, and what stands below the first: latency and bandwidths; of a loader, samples and time of a batch."""
+    latency = duration(figures.latency_s)
+    if figures.samples_per_s is not None:
+        batch = f"a batch in {latency}"
+        return f"{rate(figures.samples_per_s)} samples/s", batch, batch
+    algbw, busbw = bandwidth(figures.algbw_bytes_per_s), bandwidth(figures.busbw_bytes_per_s)
+    return latency, busbw, f"alg {algbw}, bus {busbw}"
+
+
 def _case_entry(comparison: Comparison, arm: ArmSummary, case: Case) -> Entry:
     """Latency and bandwidth, then ratio, interval and verdict where there are any; else why there is no figure."""
     figures, result = arm.case(case.name), comparison.result(arm.name, case.name)
     if figures.latency_s is None:
         return Entry(text=figures.not_offered or NONE, short=NONE)
-    latency, algbw, busbw = duration(figures.latency_s), bandwidth(figures.algbw_bytes_per_s), bandwidth(figures.busbw_bytes_per_s)
+    first, second, below = case_figures(figures)
+    text = f"{first}, {second}"
     if result is None or result.throughput_ratio is None:
-        return CaseEntry(text=f"{latency}, {busbw}", short=latency, latency=latency, algbw=algbw, busbw=busbw)
+        return CaseEntry(text=text, short=first, first=first, below=below)
     kind, figure = verdict_kind(result), ratio(result.throughput_ratio)
     bounds = f" ({interval(result)})" if result.ci_low is not None else ""
     return CaseEntry(
-        text=f"{latency}, {busbw}; {figure}{bounds} {kind}",
-        short=f"{latency} {figure} {kind}",
+        text=f"{text}; {figure}{bounds} {kind}",
+        short=f"{first} {figure} {kind}",
         kind=kind,
-        latency=latency,
-        algbw=algbw,
-        busbw=busbw,
+        first=first,
+        below=below,
         ratio=figure,
         interval=interval(result),
         verdict=kind,

@@ -8,7 +8,7 @@ from itertools import pairwise
 from reports.conclusions.cases import VERDICTS, count_verdicts
 from reports.schema import ArmSummary, Comparison, RatioSummary
 from reports.wording.comparison_sentences import counts_words, in_order
-from reports.wording.formatting import about, listed, percent
+from reports.wording.formatting import about, listed, percent, rate, size_text
 from reports.wording.training_sentences import training_clauses
 
 MOST_WORDS = 20
@@ -171,7 +171,21 @@ def _case_clauses(comparison: Comparison) -> list[str]:
     timed.sort(key=lambda name: counts[name]["slower"] - counts[name]["faster"])
     bad = [f"{arm.name} {BAD[arm.status]}" for arm in comparison.arms if arm.status in BAD and arm.role != "control"]
     said = [f"{name} against {comparison.baseline}: {counts_words(counts[name]).partition(';')[0]}" for name in timed]
+    said = [*_loading_clauses(comparison), *said]
     return [*said, *bad] or [f"No comparison: nothing was timed that {comparison.baseline} could be compared with"]
+
+
+def _loading_clauses(comparison: Comparison) -> list[str]:
+    """The fewest loader workers that load about the most samples; nothing where no loader was measured."""
+    figures = [(case, comparison.arm(comparison.baseline).case(case.name).samples_per_s) for case in comparison.cases]
+    known = {size_text(case): found.value for case, found in figures if found}
+    if not known:
+        return []
+    enough = (1 - comparison.measurement["noise_threshold"]) * max(known.values())
+    fewest, loaded = next(one for one in known.items() if one[1] >= enough)
+    alone = known.get("0 workers", loaded)
+    times = f", {loaded / alone:.1f} times what ranks load by themselves" if loaded != alone else ""
+    return [f"{comparison.cases[0].operation}: {fewest} load{'s' * (fewest == '1 worker')} most, {rate(loaded)} samples/s{times}"]
 
 
 def _listed(results: Sequence[RatioSummary], names: Mapping[str, str]) -> str:

@@ -22,14 +22,15 @@ def method(comparison: Comparison) -> list[str]:
     asked = comparison.measurement
     if asked["mode"] == "separate":
         trained = training_method(comparison.training)[2:] if comparison.training else []
-        return [*runs_method(comparison), *trained, _parity(asked), *(_latencies() if comparison.cases else _figures())]
+        return [*runs_method(comparison), *trained, _parity(asked), *(_latencies(comparison) if comparison.cases else _figures())]
     if comparison.are_scripts:
         own = [_turns(comparison), *_length(comparison), *script_method(comparison), _luck(comparison)]
         return [*own, _control(asked), *_ratios(asked), *_script_figures(comparison)]
     if comparison.training:
         return [*training_method(comparison.training), _parity(asked), *_ratios(asked), *_figures()]
     if comparison.cases:
-        return [_turns(comparison), *_length(comparison), *_cases(asked), _control(asked), *_ratios(asked), *_latencies()]
+        blocks = _loaders(asked) if comparison.are_loaders else _cases(asked)
+        return [_turns(comparison), *_length(comparison), *blocks, _control(asked), *_ratios(asked), *_latencies(comparison)]
     turns = [_turns(comparison), *_length(comparison), _blocks(comparison), *_alone(comparison), _luck(comparison)]
     return [*turns, _control(asked), _parity(asked), *_ratios(asked), *_figures()]
 
@@ -158,6 +159,16 @@ def _cases(asked: dict[str, Any]) -> list[str]:
     ]
 
 
+def _loaders(asked: dict[str, Any]) -> list[str]:
+    return [
+        f"A block is about {asked['block_s']:g} s of loading with one number of workers, after {asked['warmup_steps']} untimed "
+        "steps. A step takes one batch from each worker, so that the wait for workers and what they deliver count alike. All "
+        "ranks load at the same time. A block's time is its slowest rank's.",
+        "Each block starts its loader anew, while the data set stays read. When all ranks are ready, each uses up the batches that "
+        "were loaded ahead, and then the clock starts. Batches are put on the rank's device and dropped.",
+    ]
+
+
 def _ratios(asked: dict[str, Any]) -> list[str]:
     return [
         "Ratio: candidate's over baseline's total throughput, all samples over all seconds of the rounds that both finished; of "
@@ -236,10 +247,15 @@ def _script_figures(comparison: Comparison) -> list[str]:
     ]
 
 
-def _latencies() -> list[str]:
-    return [
+def _latencies(comparison: Comparison) -> list[str]:
+    own = (
         "Every case is a comparison of its own, with its own control; nothing is pooled over cases, and no correction is made for "
-        "their number: of twenty cases without any difference one may be called different, whatever the number of candidates.",
+        "their number: of twenty cases without any difference one may be called different, whatever the number of candidates."
+    )
+    if comparison.are_loaders:
+        return [own, "Samples per second: of all ranks together, the median over blocks of samples over the slowest rank's time."]
+    return [
+        own,
         "Latency: message size over algbw; of a ping-pong, half the round trip. algbw: median over blocks of message bytes over "
         "the slowest rank's time; its interval is Student's t over the launches' medians. busbw: algbw times what each link must "
         "carry of the message, as nccl-tests defines it (doc/PERFORMANCE.md): 2(n-1)/n for all_reduce, (n-1)/n for all_gather and "

@@ -38,9 +38,11 @@ class WorkloadSetup:
         seed_generators(seed)
         return self.workload(local_batch_size=local_batch_size, seed=seed, options=self.options)
 
-    def build_micro_benchmark(self, *, seed: int) -> MicroBenchmark | None:
+    def build_micro_benchmark(self, *, local_batch_size: int, seed: int) -> MicroBenchmark | None:
         """Make the micro-benchmark; None if the workload is trained."""
-        return self.workload(seed=seed, options=self.options) if issubclass(self.workload, MicroBenchmark) else None
+        if not issubclass(self.workload, MicroBenchmark):
+            return None
+        return self.workload(local_batch_size=local_batch_size, seed=seed, options=self.options)
 
 
 def resolve_workload(reference: str, given: dict[str, object]) -> WorkloadSetup:
@@ -60,7 +62,7 @@ def resolve_cases(plan: Plan, workload: WorkloadSetup, arms: dict[str, ArmSetup]
     Raises:
         PlanError: it cannot run among so few ranks, or an arm's backend has no operations to repeat; or the plan has training.
     """
-    benchmark = workload.build_micro_benchmark(seed=plan.seed)
+    benchmark = workload.build_micro_benchmark(local_batch_size=plan.local_batch_size, seed=plan.seed)
     if benchmark is None:
         return []
     if plan.training is not None:

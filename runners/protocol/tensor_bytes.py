@@ -19,6 +19,6 @@ def read_tensors(data: bytes) -> Any:
     """Read what ``write_tensors`` wrote; tensors come to the CPU. Not collective.
 
     Raises:
-        Exception: of ``workloads.pretrained.UNREADABLE``, where it is something else.
+        Exception: of ``workloads.data.pretrained.UNREADABLE``, where it is something else.
     """
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)

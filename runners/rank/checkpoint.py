@@ -31,7 +31,7 @@ from runners.protocol.tensor_bytes import read_tensors, write_tensors
 from runners.rank.epochs import EpochProgress, EpochRunner, put
 from runners.rank.trainer import Trainer
 from workloads import Workload
-from workloads.pretrained import UNREADABLE
+from workloads.data.pretrained import UNREADABLE
 
 FORMAT = 1
 

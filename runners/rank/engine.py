@@ -161,7 +161,7 @@ def start_engine(
     device = resolve_device(job.device, local_rank=world.local_rank)
     backend = _checked_backend(job, device, timeout=timeout)
     _apply_speed(job.speed)
-    benchmark = setup.build_micro_benchmark(seed=job.seed)
+    benchmark = setup.build_micro_benchmark(local_batch_size=job.local_batch_size, seed=job.seed)
     make_forks_safe()
     threads_before = frozenset(own_threads())  # the library has none yet
     backend.groups = benchmark.groups(job.world_size) if benchmark else ()

@@ -75,6 +75,7 @@ class MicroBenchmarkRunner:
         for _ in range(warmup_steps * repetitions):
             run()
         synchronize_ranks(self.backend, self.device)
+        self._made.settle()
         untimed_s = time.perf_counter() - began
         timer.start()
         for _ in range(steps):
@@ -82,7 +83,7 @@ class MicroBenchmarkRunner:
                 run()
             timer.mark(BACKWARD)
             timer.end_step()
-        one = self.cases[case]  # its bytes are counted on rank 0: all samples over time then is the algbw
-        samples = [one.message_bytes * one.messages * repetitions if self.world.rank == 0 else 0] * steps
+        one = self.cases[case]  # its size is counted on rank 0: all samples over time then is the algbw
+        samples = [one.size * one.messages * repetitions if self.world.rank == 0 else 0] * steps
         phases_s = timer.read()
         return RankSteps(rank=self.world.rank, untimed_s=untimed_s, samples=samples, phases_s=phases_s, wrong=wrong)

@@ -68,11 +68,9 @@ WORKLOAD = Flag(DATA, Plan, "workload", default="digits")
 WORKLOAD_OPTION = Flag(
     DATA, Plan, "workload_options", ("--workload-option",), help="Option of the workload. May be repeated.", metavar="KEY=VALUE"
 )
-DATA_DIR, LOCAL_BATCH_SIZE = _data("data_dir"), _plan("local_batch_size")
-SEED, DEVICE = Flag(DATA, Plan, "seed", help="Seed of the weights and the batches."), _launch("device")
 NETWORK_INTERFACE = _launch("network_interface")
 FLAGS: Sequence[Flag] = (
-    LOCAL_BATCH_SIZE,
+    _plan("local_batch_size"),
     _plan("micro_steps", help="Backward passes accumulated into one optimizer step."),
     _measurement("rounds", ("--blocks",), default=10, help="Blocks to measure."),
     _measurement("block_steps", default=20, help="Timed steps in each block."),
@@ -96,19 +94,19 @@ FLAGS: Sequence[Flag] = (
     Flag(TRAINING, RunOptions, "tensorboard"),
     WORKLOAD,
     WORKLOAD_OPTION,
-    DATA_DIR,
+    _data("data_dir"),
     _data("download", help="Download missing data into --data-dir."),
     _data("pretrained"),
     _data("new_head", help="Leave out weights of --pretrained for another number of classes."),
     _data("loader_workers", ("--workers",)),
-    SEED,
+    Flag(DATA, Plan, "seed", help="Seed of the weights and the batches."),
     _run("backend"),
     Flag(LAUNCH, Arm, "options", ("--option",), help="Option of the backend. May be repeated.", metavar="KEY=VALUE"),
     Flag(LAUNCH, Arm, "transport"),
     _launch("threads", help="Threads of each rank. Default: OMP_NUM_THREADS, or a share of the cores."),
     _launch("affinity"),
     _launch("freed_memory"),
-    DEVICE,
+    _launch("device"),
     NETWORK_INTERFACE,
     _run("timeout"),
     _run("local_rank", ("--local-rank", "--local_rank"), is_hidden=True),
@@ -184,9 +182,10 @@ def workload_options(given: Given) -> dict[str, Any]:
     """
     workload, options = values_of(given, Plan)["workload"], settings(given.get(WORKLOAD_OPTION), WORKLOAD_OPTION.name)
     own = {flag: value for flag, value in given.items() if issubclass(flag.model, InputOptions)}
-    known = workload_class(workload)[0].Options.model_fields if own else {}
+    model = workload_class(workload)[0].Options
+    known, takes_more = model.model_fields if own else {}, model.model_config.get("extra") == "allow"
     for flag in own:
-        if flag.field not in known:
+        if flag.field not in known and not takes_more:
             listed = ", ".join(sorted(known)) or "none"
             raise PlanError(f"{flag.name}: workload '{workload}' has no option '{flag.field}' (it has: {listed}); leave it out")
         if flag.field in options:

@@ -204,7 +204,7 @@ def _add_block(
             own = step_s * (1.0 if rank == 0 else 0.999) * (1 + 0.01 * random.standard_normal() * (steps > 1)) + stall_s[step]
             own += truth.late_s.get((arm, rank), 0.0) * (kind == "local")
             phases.append((own * np.array(shares)).tolist())
-        samples = (case.message_bytes * case.messages if rank == 0 else 0) if case else plan.local_batch_size
+        samples = (case.size * case.messages if rank == 0 else 0) if case else plan.local_batch_size
         held_s = steps * truth.held_up_s.get(arm, 0.0)
         threads = ThreadTimes(running_s=steps * step_s - held_s, runnable_s=held_s, library_s=held_s, others_s=0.0)
         ranks.append(RankSteps(rank=rank, untimed_s=0.2, samples=[samples] * steps, phases_s=phases, threads=threads))

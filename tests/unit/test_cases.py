@@ -167,3 +167,25 @@ def test_a_case_without_blocks_has_no_figures(folder):
     (record,) = [record for record in folder.records() if (record.arm, record.launch) == ("ddp-gloo", 0)]
     empty = pd.DataFrame(columns=["launch", "case", "throughput_per_s"])
     assert {figures.latency_s for figures in summarise_cases([record], empty, confidence=0.95)} == {None}
+
+
+@pytest.mark.slow
+def test_the_fewest_workers_that_load_most_have_the_headline(tmp_path):
+    names = ("0 workers", "1 worker", "2 workers", "4 workers")
+    cases = [Case(name=f"mnist/{name}", operation="mnist", samples=64, messages=max(int(name[0]), 1)) for name in names]
+    speed = {("ddp-gloo", case.name): share for case, share in zip(cases, (0.5, 0.8, 1.0, 0.5005), strict=True)}
+    truth = Truth(ratios={}, cases=cases, case_ratios=speed, noise=1e-9, drift=0.0)
+    folder = write_results(tmp_path, truth=truth, plan=make_plan(ratios=(), rounds=6, block_steps=2))
+    found = write_reports(folder)
+    assert found.headline.startswith("mnist: 2 workers load most, 6,")
+    assert found.headline.endswith("samples/s, 4.0 times what ranks load by themselves")
+    arm = found.arm("ddp-gloo")
+    assert [arm.case(case.name).samples_per_s.value for case in cases] == pytest.approx([1600, 2560, 6400, 6406], rel=0.02)
+    assert arm.case(cases[2].name).latency_s.value == pytest.approx(0.01, rel=0.02), "a batch, of two in a step"
+    assert arm.case(cases[2].name).busbw_bytes_per_s is None
+    (chart,) = charts(found).values()
+    assert chart["data"][0]["x"] == [0, 1, 2, 3]
+    text = io.StringIO()
+    Console(file=text, width=100).print(comparison_lines(found))
+    assert "GB/s" not in text.getvalue() and "latency" not in text.getvalue()
+    assert "nccl-tests" not in (folder.root / "report.md").read_text()

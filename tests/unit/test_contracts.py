@@ -72,15 +72,15 @@ def test_a_workload_keeps_its_contract(name, readme_workloads, tmp_path):
 @pytest.mark.parametrize("name", set(workloads.REGISTRY.table) - set(TRAINED))
 def test_a_micro_benchmark_keeps_its_contract(name):
     setup = resolve_workload(name, {})
-    made = [setup.build_micro_benchmark(seed=3) for _ in range(2)]
+    made = [setup.build_micro_benchmark(local_batch_size=4, seed=3) for _ in range(2)]
     for world_size in (2, 3, 8):
         cases = made[0].cases(world_size)
         assert len({case.name for case in cases}) == len(cases) > 0
-        assert all(case.message_bytes > 0 and case.messages > 0 and case.busbw_factor > 0 for case in cases)
+        assert all(case.size > 0 and case.messages > 0 and case.busbw_factor > 0 for case in cases)
         assert cases == made[1].cases(world_size), "the same on every rank"
         groups = [list(ranks) for ranks in made[0].groups(world_size)]
         assert all(ranks == sorted(set(ranks)) and set(ranks) < set(range(world_size)) for ranks in groups)
-    assert made[0].sample_unit == "bytes"
+    assert made[0].sample_unit == ("samples" if name == "loaders" else "bytes")
 
 
 @pytest.mark.slow

@@ -156,7 +156,7 @@ def test_what_systems_leave_is_no_class_and_no_image(tmp_path):
     made.require_data()
     assert made.build_model()(torch.zeros(2, 3, 64, 64)).shape == (2, 2)
     assert all(torch.equal(one, other) for one, other in zip(held_out(made), wanted, strict=True))
-    assert len(made.sample_files()) == 19
+    assert len(made.training_set) == 19
     (note,) = made.data_notes()
     assert note.startswith(
         f"no classes, and left out: {tmp_path / 'train' / '.DS_Store'}, {tmp_path / 'train' / '.ipynb_checkpoints'}"

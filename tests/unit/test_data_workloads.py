@@ -372,7 +372,7 @@ def test_what_is_no_checkpoint_of_this_model_is_refused_with_its_name(tmp_path):
     good = workload("mnist", tmp_path).build_model().state_dict()
 
     def said(content):
-        from workloads import pretrained
+        from workloads.data import pretrained
 
         pretrained._read.cache_clear()
         path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)

@@ -128,7 +128,7 @@ def test_the_proof_goes_on_after_a_failure_and_packs_what_came_out(tmp_path):
     assert done.returncode == 1, done.stderr
     doctor, loaders = (folder / "checks.md").read_text().splitlines()
     assert doctor.startswith("- doctor: ok; not run on a GPU")
-    assert loaders.startswith("- input: exit code 1: ringside: ")
+    assert loaders.startswith("- input: exit code 2: ringside: ")
     with tarfile.open(tmp_path / "proof.tar.gz") as packed:
         assert {"proof/checks.md", "proof/packages.txt", "proof/doctor/output.txt"} <= set(packed.getnames())
 

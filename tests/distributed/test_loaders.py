@@ -1,61 +1,59 @@
-"""The loaders alone by the users' own commands; a slow one is named as the limit; a damaged file is named wherever it is met."""
+"""Loaders alone, by number of workers; a slow one is named as the limit; a damaged file is named wherever it is met."""
 
 from __future__ import annotations
 
+import csv
 import json
-import os
 from pathlib import Path
 
 import pytest
 
-from measurement.records.loader_record import LoaderRecord
 from measurement.records.results import ResultsFolder
 from reports.conclusions.step_terms import LIMIT
 from tests.conftest import FORKED, ringside_here, write_plan
-from tests.kit.commands import MPIRUN, run, warm
-from tests.kit.dataset_files import write_data, write_mnist
+from tests.kit.commands import run, warm
+from tests.kit.dataset_files import write_data
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 TORCHRUN = ["torchrun", "--standalone", "--nproc-per-node", "2"]
-SHORT = ["--seconds", "0.05", "--rounds", "2", "--local-batch-size", "8"]
 SLOW = f"{Path(__file__).parent / 'plugins' / 'slow_data.py'}:SlowMnist"
 
 
 @pytest.mark.costly
-def test_every_rank_loads_with_every_number_of_workers(tmp_path):
-    write_mnist(tmp_path / "data")
-    asked = ["-m", "runners.io", "--workload", "mnist", "--data-dir", tmp_path / "data", "--workers", "0,2", *SHORT]
-    done = run(*MPIRUN, *asked, "-o", tmp_path / "out")
+def test_every_number_of_workers_is_measured_on_ranks_that_load_at_the_same_time(tmp_path):
+    options = {"workload": "imagenet", "workers": [3, 0], **write_data("imagenet", tmp_path / "data")}
+    arms = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": FORKED}}
+    plan = write_plan(
+        tmp_path,
+        workload="loaders",
+        workload_options=options,
+        local_batch_size=4,
+        arms=arms,
+        baseline="ddp",
+        measurement={"rounds": 2, "control": True},
+    )
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr + done.stdout
+    record = next(one for one in ResultsFolder(tmp_path / "out").records() if one.arm == "ddp")
+    few, many = record.cases
+    assert (few.name, many.name) == ("imagenet, batches of 4/0 workers", "imagenet, batches of 4/3 workers")
+    steps = ResultsFolder(tmp_path / "out").steps(record)
+    counted = steps[steps["rank"] == 0].groupby("case")["samples"].unique().explode().to_dict()
+    assert counted == {few.name: 2 * 4, many.name: 2 * 4 * 3}, "a batch on each rank from each worker"
+    assert "samples/s" in done.stdout and "3 workers" in done.stdout
+    row = next(row for row in csv.DictReader((tmp_path / "out" / "report.csv").open()) if row["case"] == many.name)
+    assert float(row["samples_per_s"]) > 0 and row["busbw_bytes_per_s"] == ""
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Samples per second by number of workers" in page and "Latency by size" not in page
+
+
+def test_a_rank_that_somebody_started_loads_too(tmp_path):
+    options = write_data("mnist", tmp_path / "data")
+    asked = ["--workload", "loaders", "--workload-option", "workload=mnist", "--workload-option", "workers=[0, 1]"]
+    blocks = ["--blocks", "1", "--block-steps", "2", "--local-batch-size", "4", "--data-dir", options["data_dir"]]
+    done = run(*warm("-m", "runners.ddp"), *asked, *blocks, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stdout + done.stderr
-    record = LoaderRecord.model_validate_json((tmp_path / "out" / "io.json").read_text())
-    assert (record.launcher, record.world_size, record.sample_unit) == ("openmpi", 2, "images")
-    places = sorted((turn.round, turn.workers, turn.rank) for turn in record.turns)
-    assert places == [(number, workers, rank) for number in (0, 1) for workers in (0, 2) for rank in (0, 1)]
-    assert all(turn.seconds >= 0.05 and turn.samples >= 8 and turn.samples % 8 == 0 for turn in record.turns)
-    order = [(turn.round, turn.workers) for turn in record.turns]
-    assert order[::2] == order[1::2], "all ranks have the same turn at the same time"
-    assert all(words in done.stdout for words in ("no worker", "2 workers", "rank 1", "all", "images/s in all"))
-    assert "Plotly" in (tmp_path / "out" / "io.html").read_text()
-    assert record.storage == {}, "its samples are in memory"
-    assert sum(record.cores.values()) >= min(2, len(os.sched_getaffinity(0))), "those of all ranks, not one rank's share"
-
-
-def test_files_of_images_are_read_without_the_loaders_first(tmp_path):
-    options = write_data("imagenet", tmp_path / "data")
-    asked = ["--workload", "imagenet", "--data-dir", options["data_dir"], "--workers", "1", *SHORT, "-o", tmp_path / "out"]
-    done = run(*warm("-m", "runners.spawn"), "--nproc-per-node", "2", "-m", "runners.io", *asked)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (storage,) = LoaderRecord.model_validate_json((tmp_path / "out" / "io.json").read_text()).storage.values()
-    assert (storage.readers, storage.in_order.files + storage.at_random.files) == (2, 19)
-    assert "at random, 2 readers" in done.stdout
-
-
-@pytest.mark.costly
-def test_a_workload_without_a_loader_is_refused_in_one_line(tmp_path):
-    done = run("python", "-m", "runners.io", "--workload", "synthetic", *SHORT, "-o", tmp_path)
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith("ringside: workload 'synthetic' has no option loader_workers")
-    assert len(done.stderr.splitlines()) == 1
+    assert all(words in done.stdout for words in ("samples/s", "0 workers", "1 worker"))
 
 
 @pytest.mark.costly
@@ -76,10 +74,6 @@ def test_a_loader_that_is_slow_on_purpose_is_named_as_the_limit(tmp_path):
     assert all(arm["step_shares"]["data_wait"] >= LIMIT for arm in found["arms"])
     assert found["limit"].startswith("The input is the limit: ")
     assert "more loader workers (loader_workers) or a faster data set will help" in found["limit"]
-    needed = run("python", "-m", "runners.io", "--workload", SLOW, "--data-dir", tmp_path / "data", *SHORT, "--workers", "0", "-o",
-                 tmp_path / "io", "--against", tmp_path / "out")  # fmt: skip
-    assert "too few" in needed.stdout, needed.stdout + needed.stderr
-    assert "and training waits for data" in needed.stdout
 
 
 @pytest.mark.costly("damaged image")
