@@ -3,7 +3,7 @@
     python benchmarks/launch_costs.py [--storms 8 16 32 64]
 
 A real sshd with its default MaxStartups listens on loopback, with keys of its own, and so many connections come at once. CPU
-seconds count both ends. Needs root, as sshd does. In a Slurm job (``ringside lab up --slurm``) a step of it is asked for, too.
+seconds count both ends. Needs root, as sshd does. In a Slurm job a step of it is asked for, too.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ the steps differ: what leaving the cause out gains. The control, which has nothi
 repository, on an otherwise idle machine. An existing FOLDER is continued. ``link`` and ``first-bucket`` need two hosts: on one,
 exchange takes the cores that it could hide behind. They are left out unless they are asked for:
 
-    ringside lab up --hosts 2 --rate 1gbit
-    ringside lab run -- python benchmarks/planted_causes.py --output FOLDER --only link first-bucket
+    python -m tests.kit.lab up --hosts 2 --rate 1gbit
+    python -m tests.kit.lab run -- python benchmarks/planted_causes.py --output FOLDER --only link first-bucket
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@
     python benchmarks/scripts.py QUESTION --output FOLDER [--only NAME] [--repeats N] [--launches N] [--steps N] [-- MORE FLAGS]
 
 The scripts are in tests/outside/scripts. Run it on an otherwise idle machine, but ``mistakes`` and ``odd``, which time nothing that
-counts. An existing FOLDER is continued. ``srun`` is asked where there is a Slurm job (``ringside lab up --hosts 2 --slurm``).
+counts. An existing FOLDER is continued. ``srun`` is asked where there is a Slurm job.
 ``--hosts host1:1,host2:1`` puts a rank of each command on each host, where they are written for ranks on this one.
 """
 

@@ -10,8 +10,8 @@ core   two ranks on half of the cores                 a spare core per rank     
 =====  =============================================  ========================================================  ==================
 
     python benchmarks/what_if.py --output FOLDER [--only late slow core]
-    ringside lab up --hosts 2
-    ringside lab run -- python benchmarks/what_if.py --output FOLDER --only link
+    python -m tests.kit.lab up --hosts 2
+    python -m tests.kit.lab run -- python benchmarks/what_if.py --output FOLDER --only link
     python benchmarks/what_if.py --simulate 2000
 
 What came has an error of its own. So a check that fails tells besides whether the two are apart beyond both intervals.
@@ -39,12 +39,13 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from measurement.plans.settings import parse_plan_rate, parse_rate
+from measurement.plans.settings import parse_rate
 from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.conclusions.study_conclusions import quotient
-from reports.projection.what_if import Told, links_of
+from reports.projection.what_if import Links, Told, links_of
 from reports.schema import Comparison, Estimate, WhatIfArm
+from tests.kit.lab.links import links_at
 
 DIGITS = {"workload": "digits", "local_batch_size": 128, "freed_memory": "keep", "world_size": 2}
 DDP = {"backend": "ddp", "transport": "gloo", "launcher": "torchrun", "options": {"broadcast_buffers": False}}
@@ -55,7 +56,24 @@ PLANTED: dict[str, dict[str, Any]] = {
 }
 SCENARIOS = {"late": "no stragglers", "slow": "no library overhead"}
 MEASUREMENT = {"rehearsal": "never", "launches": 4, "seconds_per_launch": 16, "block_s": 0.3, "local_every": 1}
-RATES = ("unshaped", "1gbit", "300mbit")
+LINK = {
+    # 2.9 MB of gradients, and no buffers that DDP would send besides
+    "workload": "squeezenet1_1",
+    "workload_options": {"image_size": 32, "num_classes": 10},
+    "local_batch_size": 8,
+    "hosts": "host1:1,host2:1",
+    "network_interface": "eth0",
+    "world_size": 2,
+    "baseline": "ddp-gloo",
+    "arms": {
+        "ddp-gloo": {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"},
+        "ddp-mpi": {"backend": "ddp", "transport": "mpi", "launcher": "mpirun"},
+        "horovod-gloo": {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"},
+        "horovod-mpi": {"backend": "horovod", "transport": "mpi", "launcher": "horovodrun"},
+    },
+    "measurement": {"launches": 4, "seconds_per_launch": 18, "local_every": 2},
+}
+RATES: dict[str, int | None] = {"unshaped": None, "1gbit": parse_rate("1gbit"), "300mbit": parse_rate("300mbit")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,18 +153,16 @@ def core(output: Path) -> Iterator[Check]:
 
 def link(output: Path) -> Iterator[Check]:
     """Answer for each rate from each other one."""
-    plan = yaml.safe_load(Path("plans/bandwidth.yaml").read_text())
-    plan |= {"name": "link", "points": {rate: {"link_rate": rate} for rate in RATES}}
-    study = compare("link", plan | {"measurement": {**plan["measurement"], "launches": 4}}, output)
-    shaped = [parse_rate(rate) for rate in RATES if parse_plan_rate(rate)]
-    found = {rate: conclude(study.point(rate), link_rates=shaped) for rate in RATES}
+    shaped, found = [rate for rate in RATES.values() if rate], {}
+    for name, rate in RATES.items():
+        with links_at(rate):
+            found[name] = conclude(compare(name, LINK, output), links=Links(rates=shaped, measured=rate))
     for measured in RATES:
-        for other in RATES:
-            rate = parse_plan_rate(other)
+        for other, rate in RATES.items():
             if other == measured or rate is None:
                 continue
-            for arm in plan["arms"]:
-                gain = answer(found[measured], links_of(rate, is_shaped=True).name, arm).gain
+            for arm in LINK["arms"]:
+                gain = answer(found[measured], links_of(rate, is_known=True).name, arm).gain
                 if gain:
                     came = apart(found[other], found[measured], arm)
                     yield Check(name=f"{measured} to {other}, {arm}", answer=gain, came=came)
@@ -197,7 +213,7 @@ def simulate(number: int) -> None:
             link_rate=round(rate * scale),
             throughput=1.0,
         )
-        bounds = links_of(round(other * scale), is_shaped=True).steps(one)
+        bounds = links_of(round(other * scale), is_known=True).steps(one)
         assert not isinstance(bounds, str)
         low, high = (float(bound.iloc[0]) for bound in bounds)
         came, _ = step(other)

@@ -46,10 +46,6 @@ class HostfileError(RingsideError):
     """A hostfile, or a list of hosts, cannot be read as written, or has too few slots."""
 
 
-class LabError(RingsideError):
-    """The cluster on one machine cannot be made, entered or read."""
-
-
 class LaunchError(RingsideError):
     """The processes of an arm could not be started or did not report."""
 

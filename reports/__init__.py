@@ -12,6 +12,7 @@ from measurement.registry import Registry
 if TYPE_CHECKING:
     from measurement.records.results import ResultsFolder
     from reports.base import Report
+    from reports.projection.what_if import Links
     from reports.regressions.measured import Earlier
     from reports.schema import Comparison
     from reports.study_schema import Study
@@ -36,10 +37,10 @@ REGISTRY = Registry(
 )
 
 
-def conclude(folder: ResultsFolder, *, link_rates: Sequence[int] = ()) -> Comparison:
+def conclude(folder: ResultsFolder, *, links: Links | None = None) -> Comparison:
     """The comparison, from the records of a results folder; writes nothing.
 
-    ``link_rates``: bits per second of links to answer "what if" for.
+    ``links``: to answer "what if" for.
 
     Raises:
         RecordError: the folder is missing or damaged, or holds no record.
@@ -61,7 +62,7 @@ def conclude(folder: ResultsFolder, *, link_rates: Sequence[int] = ()) -> Compar
         manifest=folder.manifest(),
         losses=losses,
         traces=folder.traces(),
-        link_rates=link_rates,
+        links=links,
     )
 
 

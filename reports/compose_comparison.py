@@ -25,7 +25,7 @@ from reports.conclusions.steps import Steps
 from reports.conclusions.summaries import summarise_arms
 from reports.conclusions.training_results import summarise_training
 from reports.launch_budget import summarise_spread, summarise_timings
-from reports.projection.what_if import what_if
+from reports.projection.what_if import Links, what_if
 from reports.schema import ArmSummary, Comparison, RatioSummary, TraceFigures
 from reports.script_schema import ConfigurationDifference
 from reports.scripts.configuration import configuration_of, own_work_differences, unlike_work, work_note
@@ -62,7 +62,7 @@ def compare(
     manifest: Manifest | None = None,
     losses: Mapping[tuple[int, str], pd.DataFrame] | None = None,
     traces: Traces | None = None,
-    link_rates: Sequence[int] = (),
+    links: Links | None = None,
 ) -> Comparison:
     """All that the reports show of a comparison. The figures do not depend on the ``manifest``.
 
@@ -74,7 +74,7 @@ def compare(
         manifest: of the comparison, for the fairness table and where the time went.
         losses: of scripts, by launch and arm (``measurement.records.results.ResultsFolder.losses``).
         traces: of the arms; None: there are none.
-        link_rates: bits per second of links to answer "what if" for.
+        links: to answer "what if" for.
 
     Raises:
         RecordError: there is no record, or one of another plan.
@@ -102,7 +102,7 @@ def compare(
         cross_checks=cross_check_lines(results),
         timings=summarise_timings(plan, ordered, steps, total_s=manifest.seconds.get("total") if manifest else None),
         spread=None if evidence.are_runs or training else summarise_spread(evidence),
-        what_if=what_if(evidence, arms, link_rates=link_rates),
+        what_if=what_if(evidence, arms, links=links),
         arms=arms,
         cases=evidence.cases,
         traces=_traces(traces, traced, arms, confidence=evidence.confidence) if traces else None,

@@ -90,7 +90,6 @@ def _point(plan: Plan, name: str, comparison: Comparison | None, manifest: Manif
         name=name,
         world_size=asked.world_size,
         hosts=asked.hosts,
-        link_rate=asked.link_rate,
         local_batch_size=asked.local_batch_size,
         global_batch_size=asked.local_batch_size * asked.micro_steps * asked.world_size,
         cause=cause,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
-from measurement.plans.settings import UNSHAPED, parse_plan_rate
 from reports.estimate import Stored
 from reports.schema import SCHEMA_VERSION, ArmSummary, RatioSummary
 
@@ -17,7 +15,6 @@ class StudyPoint(Stored):
     world_size: int
     hosts: str | None
     """As asked for: ``host1:2,host2:2``; null: one machine, not named."""
-    link_rate: str | None
     local_batch_size: int
     global_batch_size: int
     """Samples per optimizer step, over all ranks and micro-steps."""
@@ -41,11 +38,6 @@ class StudyPoint(Stored):
     def result(self, candidate: str) -> RatioSummary | None:
         """The ratio of this arm to the baseline; None for the baseline itself, and where there is none."""
         return next((result for result in self.results if result.candidate == candidate), None)
-
-    @property
-    def rate_bits_per_s(self) -> float:
-        """Rate of the links; infinite where they are not shaped."""
-        return parse_plan_rate(self.link_rate or UNSHAPED) or math.inf
 
 
 class Study(Stored):

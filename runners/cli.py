@@ -13,7 +13,6 @@ from typer.core import TyperGroup
 from measurement.errors import PlanError, unknown_name
 from measurement.registry import search_beside
 from runners.compare_command import EXIT_FAILED, compare, measure
-from runners.lab.lab_commands import app as lab
 from runners.processes.process_exit import begin_in_utf8, run_command
 from runners.project_command import project
 from runners.report_command import report
@@ -36,7 +35,6 @@ class Commands(TyperGroup):
 
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-app.add_typer(lab, name="lab")
 COMMANDS: Mapping[str, Callable[..., None]] = {
     "compare": compare,
     "report": report,

@@ -14,6 +14,7 @@ from measurement.errors import PlanError, RecordError, printable, quoted
 if TYPE_CHECKING:
     from reports.projection.projection_schema import Projection
     from reports.projection.series import Series
+    from reports.projection.what_if import Links
     from reports.study_schema import Study
 
 PROJECTION = "projection.json"
@@ -37,18 +38,29 @@ def project(
     links: Annotated[
         str | None, typer.Option("--link", metavar="RATE,RATE", help="As --what-if, also with links of these rates, such as 1gbit.")
     ] = None,
+    measured_link: Annotated[
+        str | None,
+        typer.Option(metavar="RATE", help="With --link: rate of the links it was measured over, which narrows the answer."),
+    ] = None,
     form: Annotated[Literal["table", "csv"], typer.Option("--format", help="How the predictions are printed.")] = "table",
 ) -> None:
     """Project throughput, efficiency and ratios of arms to sizes that were not measured, with 90% prediction intervals.
 
     With --what-if, say how fast the arms of a comparison would be without one cause of lost time, and which would be fastest.
     """
+    if measured_link is not None and links is None:
+        raise PlanError("--measured-link goes with --link; give the rates to answer for, such as --link 10gbit")
     if is_what_if or links is not None:
         if to or fit_up_to:
             raise PlanError(
                 "--to and --fit-up-to are for other sizes, --what-if and --link for the size measured; give one of both"
             )
-        _answer_what_if(source, links, form=form)
+        from reports.projection.what_if import Links
+
+        measured = _rates("--measured-link", measured_link)
+        if len(measured) > 1:
+            raise PlanError(f"--measured-link is {quoted(measured_link)}; give one rate, such as 1gbit")
+        _answer_what_if(source, Links(rates=_rates("--link", links), measured=next(iter(measured), None)), form=form)
         return
     if to is None:
         raise PlanError("nothing says what to project to; give sizes, such as --to 32,64, or --what-if")
@@ -111,7 +123,7 @@ def _study(folder: Path) -> Study:
         ) from error
 
 
-def _answer_what_if(source: Path, links: str | None, *, form: str) -> None:
+def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
     from measurement.records.results import ResultsFolder
     from reports import conclude
     from reports.formats.console import new_console
@@ -123,7 +135,7 @@ def _answer_what_if(source: Path, links: str | None, *, form: str) -> None:
     if points := folder.read_plan().points:
         first = folder.point(next(iter(points))).root
         raise PlanError(f"'{source}' is a study; name the folder of one of its points, such as '{first}'")
-    found = conclude(folder, link_rates=_rates(links)).what_if
+    found = conclude(folder, links=links).what_if
     unknown = [one for one in found if one.is_unknown]
     for one in unknown:
         print(f"ringside: {one.scenario}: not known: {one.arms[0].unknown}", file=sys.stderr)
@@ -137,13 +149,13 @@ def _answer_what_if(source: Path, links: str | None, *, form: str) -> None:
     console.print(shown(what_if_caption(found)), soft_wrap=True)
 
 
-def _rates(text: str | None) -> list[int]:
+def _rates(flag: str, text: str | None) -> list[int]:
     from measurement.plans.settings import parse_rate
 
     try:
         return [parse_rate(word) for word in text.split(",")] if text is not None else []
     except ValueError as error:
-        raise PlanError(f"--link is {quoted(text or '')}; {error}, several divided by commas") from error
+        raise PlanError(f"{flag} is {quoted(text or '')}; {error}") from error
 
 
 def _write(found: Projection, folder: Path) -> None:

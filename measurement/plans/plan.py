@@ -15,7 +15,7 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from measurement.errors import quoted, unknown_name
-from measurement.plans.settings import Input, LossScale, Precision, Section, SpeedSettings, TrainingSettings, parse_plan_rate
+from measurement.plans.settings import Input, LossScale, Precision, Section, SpeedSettings, TrainingSettings
 
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 MOST_RANKS, MOST_RANKS_HERE = 1 << 16, 1 << 10
@@ -66,13 +66,7 @@ def _is_forwarded(value: str) -> str:
     return value
 
 
-def _is_link_rate(value: str) -> str:
-    parse_plan_rate(value)
-    return value
-
-
 Hosts = Annotated[str, BeforeValidator(_as_list)]
-LinkRate = Annotated[str, AfterValidator(_is_link_rate)]
 Variables = Annotated[dict[str, Annotated[str, BeforeValidator(_as_text)]], AfterValidator(_are_variables)]
 """Environment variables; YAML's numbers and booleans are written as the text a shell would have."""
 
@@ -292,15 +286,13 @@ class Point(Section):
     """Hosts at this point, such as ``host1:2,host2:2``. In a file, ``hostfile: PATH`` may stand in its place."""
     local_batch_size: int | None = Field(default=None, ge=1)
     """Samples per rank and micro-step at this point."""
-    link_rate: LinkRate | None = None
-    """Rate of the lab's links at this point, such as 100mbit, or ``unshaped``."""
     threads: int | None = Field(default=None, ge=1)
     """OMP_NUM_THREADS of every rank at this point."""
     affinity: Literal["spread", "none"] | None = None
     """Whether ranks are pinned to cores at this point, as in the plan's ``affinity``."""
 
 
-FOR_HOSTS = ("network_interface", "driver_address", "link_rate")
+FOR_HOSTS = ("network_interface", "driver_address")
 """Fields that a plan for one machine may not have."""
 ONLY_ACROSS_HOSTS = ("hosts", "nodes", "host_differences", *FOR_HOSTS)
 """Fields that say nothing in a plan for one machine."""
@@ -342,9 +334,6 @@ class Plan(Section):
     """Address at which all hosts reach the driver. None: its address on ``network_interface``, or towards the hosts."""
     host_differences: Literal["refuse", "report"] = "refuse"
     """Whether hosts with different versions of Python, PyTorch, Horovod or MPI are refused. Other processors are only reported."""
-    link_rate: LinkRate | None = None
-    """Rate to which the hosts' links are shaped while measuring, such as 100mbit, or ``unshaped``. Works in a lab only
-    (``ringside lab``). None: they stay as they are."""
     seed: int = Field(default=1, ge=0, lt=1 << 32)
     """Seeds the weights, the batches and the order of the blocks."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -162,8 +162,6 @@ class SpeedSettings(Section):
             )
 
 
-UNSHAPED = "unshaped"
-"""In a plan: the links are not slowed down."""
 UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 SLOWEST_BITS_PER_S, FASTEST_BITS_PER_S = 10**5, 10**11
 _RATE = re.compile(rf"(?P<number>[0-9]{{1,9}}(\.[0-9]{{1,9}})?)(?P<unit>{'|'.join(UNITS)})")
@@ -180,13 +178,3 @@ def parse_rate(text: str) -> int:
     if not SLOWEST_BITS_PER_S <= rate <= FASTEST_BITS_PER_S:
         raise ValueError("give 100kbit to 100gbit, such as 1gbit or 100mbit")
     return rate
-
-
-def parse_plan_rate(text: str) -> int | None:
-    """Bits per second of a plan's ``link_rate``; None for ``unshaped``."""
-    if text == UNSHAPED:
-        return None
-    try:
-        return parse_rate(text)
-    except ValueError as error:
-        raise ValueError(f"{error}, or {UNSHAPED}") from None

@@ -9,10 +9,10 @@ import html
 from collections.abc import Callable, Sequence
 
 from reports.charts.frame import Figure, arm_style, bounded_axis, curve_layout, error_bars, line, rule
-from reports.conclusions.study_conclusions import has_own_units, scaling_base, sorted_points
+from reports.conclusions.study_conclusions import has_own_units, scaling_base
 from reports.schema import ArmSummary, Estimate
 from reports.study_schema import Study, StudyPoint
-from reports.wording.study_sentences import label, trained_to
+from reports.wording.study_sentences import trained_to
 
 Read = Callable[[StudyPoint, ArmSummary], Estimate | None]
 HEIGHT_PX = 360
@@ -89,10 +89,10 @@ def exposed_chart(study: Study) -> Figure | None:
 
 
 def _by_point(study: Study, read: Read, title: str) -> Figure | None:
-    points = sorted_points(study.points)
-    figure = _chart(study, points, read, lambda point: label(study.points, point), "", title)
+    points = study.points
+    figure = _chart(study, points, read, lambda point: point.name, "", title)
     if figure:
-        order = [label(study.points, point) for point in points]
+        order = [point.name for point in points]
         figure["layout"]["xaxis"] |= {"type": "category", "categoryorder": "array", "categoryarray": order}
     return figure
 

@@ -77,17 +77,6 @@ def quotient(one: Estimate, other: Estimate) -> Estimate:
     return Estimate(value=value, ci_low=value * math.exp(-down), ci_high=value * math.exp(up))
 
 
-def is_about_links(points: Sequence[StudyPoint]) -> bool:
-    """Whether the points differ in the rate of their links and in nothing else."""
-    places = {(point.world_size, point.hosts, point.local_batch_size) for point in points}
-    return len(places) == 1 and len({point.link_rate for point in points}) > 1
-
-
-def sorted_points(points: Sequence[StudyPoint]) -> list[StudyPoint]:
-    """From the fastest link to the slowest, where only that differs; else in the plan's order."""
-    return sorted(points, key=lambda point: -point.rate_bits_per_s) if is_about_links(points) else list(points)
-
-
 def leaders(point: StudyPoint, *, without: Collection[str] = ()) -> tuple[str, ...]:
     """The arms than which none is shown to be faster at a point: one, or several that are tied; none where nothing was compared.
 

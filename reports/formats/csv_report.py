@@ -168,7 +168,6 @@ def _study_row(study: Study, point: StudyPoint, arm: ArmSummary) -> dict[str, An
         "point": point.name,
         "world_size": point.world_size,
         "hosts": point.hosts,
-        "link_rate": point.link_rate,
         "local_batch_size": point.local_batch_size,
         "arm": arm.name,
         "role": arm.role,

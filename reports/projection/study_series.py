@@ -27,39 +27,33 @@ def series_of(study: Study) -> StudySeries:
     """Make the series of a study's arms; an arm that was timed at no point has none.
 
     Raises:
-        PlanError: its points differ in more than the number of ranks and the rate of the links.
+        PlanError: its points differ in more than the number of ranks.
     """
     if study.scaling == "strong":
         raise PlanError(
             f"'{study.comparison_id}' is a study of strong scaling: the batch of a rank shrinks from point to point; project one "
             "with scaling: weak"
         )
-    by_rate: dict[str | None, list[StudyPoint]] = {}
-    for point in study.points:
-        by_rate.setdefault(point.link_rate, []).append(point)
-    found, pairs = [], []
-    for rate, points in by_rate.items():
-        label = f" at {rate}" if len(by_rate) > 1 else ""
-        _require_alike(points)
-        per_host = _ranks_per_host(points)
-        names = [arm.name for arm in points[0].arms if arm.role != "control"]
-        own = [one for name in names if (one := _series(points, name, name + label, per_host, study.confidence))]
-        found += own
-        base = study.baseline + label
-        pairs += [(one.name, base) for one in own if base in {one.name for one in own} and one.name != base]
+    points = study.points
+    _require_alike(points)
+    per_host = _ranks_per_host(points)
+    names = [arm.name for arm in points[0].arms if arm.role != "control"]
+    found = [one for name in names if (one := _series(points, name, per_host, study.confidence))]
+    timed = {one.name for one in found}
+    pairs = [(name, study.baseline) for name in timed - {study.baseline} if study.baseline in timed]
     if not found:
         raise PlanError(f"'{study.comparison_id}' has no timing at any point; measure it first")
     return StudySeries(series=found, pairs=pairs)
 
 
-def _series(points: Sequence[StudyPoint], arm: str, name: str, per_host: int, confidence: float) -> Series | None:
+def _series(points: Sequence[StudyPoint], arm: str, per_host: int, confidence: float) -> Series | None:
     """None of an arm without timing, and of one that runs as a single process."""
     arms = {point.world_size: point.arm(arm) for point in points}
     figures = {ranks: own.throughput_per_s for ranks, own in arms.items() if own.status == "ok" and own.throughput_per_s}
     if not figures or (max(figures) == 1 and max(point.world_size for point in points) > 1):
         return None
     return Series(
-        name=name,
+        name=arm,
         ranks_per_host=per_host,
         samples_per_s={ranks: figures[ranks].value for ranks in sorted(figures)},
         errors={ranks: _error(figure, confidence) for ranks, figure in figures.items()},

@@ -13,7 +13,6 @@ from functools import partial
 
 import pandas as pd
 
-from measurement.plans.settings import parse_plan_rate
 from reports.conclusions.evidence import Evidence
 from reports.conclusions.steps import means_by_rank
 from reports.schema import ArmSummary, Estimate, Term, WhatIf, WhatIfArm
@@ -38,9 +37,18 @@ class Told:
     link_bits: float
     """What a step sends over the busiest link, the busier way; 0 where none were counted."""
     link_rate: int | None
-    """Bits per second of the links while they were measured; None: not shaped."""
+    """Bits per second of the links while they were measured; None: not known."""
     throughput: float
     """As measured, samples a second."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Links:
+    """Links to answer for, in bits per second."""
+
+    rates: Sequence[int] = ()
+    measured: int | None = None
+    """Rate of those over which the comparison was measured; None: not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,20 +61,21 @@ class Scenario:
     """A step's bounds, or why nothing can be said."""
 
 
-def what_if(evidence: Evidence, arms: Sequence[ArmSummary], *, link_rates: Sequence[int] = ()) -> list[WhatIf]:
+def what_if(evidence: Evidence, arms: Sequence[ArmSummary], *, links: Links | None = None) -> list[WhatIf]:
     """Answer for every arm that has terms, the control and other inputs left out; nothing where none has.
 
     Args:
         evidence: of the comparison.
         arms: of the comparison.
-        link_rates: bits per second of links to answer for, beside the scenarios that every report has.
+        links: to answer for, beside the scenarios that every report has.
     """
-    told = {arm.name: found for arm in arms if arm.competes and (found := _told(evidence, arm))}
-    links = [links_of(rate, is_shaped=_rate(evidence) is not None) for rate in link_rates]
-    return [_answer(scenario, told, confidence=evidence.confidence) for scenario in (*SCENARIOS, *links)] if told else []
+    asked = links or Links()
+    told = {arm.name: found for arm in arms if arm.competes and (found := _told(evidence, arm, asked.measured))}
+    scenarios = (*SCENARIOS, *(links_of(rate, is_known=asked.measured is not None) for rate in asked.rates))
+    return [_answer(scenario, told, confidence=evidence.confidence) for scenario in scenarios] if told else []
 
 
-def _told(evidence: Evidence, arm: ArmSummary) -> Told | None:
+def _told(evidence: Evidence, arm: ArmSummary, link_rate: int | None) -> Told | None:
     terms = evidence.terms.by_launch.get(arm.name)
     if terms is None or not len(terms) or arm.throughput_per_s is None:
         return None
@@ -77,13 +86,9 @@ def _told(evidence: Evidence, arm: ArmSummary) -> Told | None:
         threads=evidence.terms.threads[arm.name],
         quiet_s=pd.concat([by_rank.mean(axis="columns") for by_rank in besides], axis="columns").sum(axis="columns"),
         link_bits=8 * max((max(link.sent_bytes, link.received_bytes) for link in arm.links), default=0.0),
-        link_rate=_rate(evidence),
+        link_rate=link_rate,
         throughput=arm.throughput_per_s.value,
     )
-
-
-def _rate(evidence: Evidence) -> int | None:
-    return parse_plan_rate(evidence.plan.link_rate) if evidence.plan.link_rate else None
 
 
 def _answer(scenario: Scenario, told: Mapping[str, Told], *, confidence: float) -> WhatIf:
@@ -202,10 +207,10 @@ def _with_link(rate: int, told: Told) -> Bounds | str:
     return shortest, _longer(step + ways * (then_s - now_s), shortest)
 
 
-def links_of(rate: int, *, is_shaped: bool) -> Scenario:
-    """The scenario of links of another rate; ``is_shaped``: whether the rate of those measured is known."""
+def links_of(rate: int, *, is_known: bool) -> Scenario:
+    """The scenario of links of another rate; ``is_known``: whether the rate of those measured is known."""
     unit, words = next((unit, words) for unit, words in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")) if rate >= unit)
-    faster = "" if is_shaped else ", and the links measured are faster"
+    faster = "" if is_known else ", and the links measured are faster"
     return Scenario(
         name=f"links of {rate / unit:g} {words}",
         assumes="the bytes of a step stay, latency stays" + faster + "; bounds hold both ways at once and one after the "

@@ -54,7 +54,6 @@ def points_table(study: Study) -> Table:
     titles = {
         "ranks": "ranks",
         "hosts": "hosts",
-        "link_rate": "link rate",
         "local_batch": "batch per rank",
         "global_batch": "global batch",
         "answer": "its answer",
@@ -65,7 +64,6 @@ def points_table(study: Study) -> Table:
             "point": point.name,
             "ranks": str(point.world_size),
             "hosts": point.hosts or "this machine",
-            "link_rate": point.link_rate or ("as it is" if point.hosts else NONE),
             "local_batch": str(point.local_batch_size),
             "global_batch": str(point.global_batch_size),
             "answer": point.cause or point.headline or "not measured",

@@ -1,4 +1,4 @@
-"""The sentences of a study: who is fastest where, where a verdict flips, how each arm scales, what the links cost."""
+"""The sentences of a study: who is fastest where, where a verdict flips, how each arm scales."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from measurement.plans.plan import Plan
-from reports.conclusions.study_conclusions import ScalingBase, is_about_links, leaders, quotient, sorted_points, units
+from reports.conclusions.study_conclusions import ScalingBase, leaders, quotient, units
 from reports.estimate import Estimate
 from reports.schema import ArmSummary
 from reports.study_schema import Study, StudyPoint
 from reports.wording.cautions import CAUTIONS
 from reports.wording.comparison_sentences import chance_lines, first_line, input_words
-from reports.wording.formatting import count, listed, milliseconds, percent, seconds, with_interval
+from reports.wording.formatting import count, listed, percent, seconds, with_interval
 from reports.wording.headlines import MOST_WORDS, fitting
 from reports.wording.method import run_lines
 
@@ -47,15 +47,10 @@ def study_method(points: Sequence[StudyPoint]) -> list[str]:
     return [POINTS_OF_RUNS if are_runs else POINTS, *METHOD]
 
 
-def label(points: Sequence[StudyPoint], point: StudyPoint) -> str:
-    """What a point is called in a sentence or on an axis."""
-    return (point.link_rate or "links as they are") if is_about_links(points) else point.name
-
-
 def headline(points: Sequence[StudyPoint], plan: Plan) -> str:
     """Who is fastest where, and between which points that changes. Without any candidate to compare: how the first arm scales."""
     partly = {arm.name for point in points for arm in point.arms if arm.status == "not at this point"}
-    told = [(label(points, point), leaders(point, without=partly)) for point in sorted_points(points)]
+    told = [(point.name, leaders(point, without=partly)) for point in points]
     known = [(where, who) for where, who in told if who]
     taken = [clause for clause in [_input_clause(points, plan.baseline)] if clause]
     if not known:
@@ -83,15 +78,13 @@ def _lead(who: Sequence[str], plan: Plan) -> str:
 
 
 def findings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
-    """One sentence per candidate on its verdicts, then on each arm: how it scales, how long it trains, what the links cost it."""
+    """One sentence per candidate on its verdicts, then on each arm: how it scales, how long it trains."""
     candidates = [name for name, role in plan.roles().items() if role == "candidate"]
     said = [verdicts_sentence(points, name, plan.baseline) for name in candidates]
     said += [sentence for name in plan.arms if (sentence := scaling_sentence(points, name))]
     said += [sentence for name in plan.arms if (sentence := input_sentence(points, name))]
     said += [sentence for pair in plan.input_pairs().items() if (sentence := input_scaling_sentence(points, *pair))]
     said += [sentence for name in plan.arms if (sentence := training_sentence(points, name, plan))]
-    if is_about_links(points):
-        said += [sentence for name in plan.arms if (sentence := exposed_sentence(points, name))]
     return said
 
 
@@ -121,7 +114,7 @@ def input_scaling_sentence(points: Sequence[StudyPoint], real: str, synthetic: s
 
 def _input_clause(points: Sequence[StudyPoint], name: str) -> str | None:
     """What it takes in brief, at the first point and the last point at which that is shown."""
-    failed = {label(points, point) for point in points if any(result.control_failed for result in point.results)}
+    failed = {point.name for point in points if any(result.control_failed for result in point.results)}
     told = {where: taken for where, taken in _input_shares(points, name) if where not in failed}
     shown = [f"{taken.value:.0%} at {where}" for where, taken in told.items() if taken.excludes(0.0)]
     said = ", ".join(dict.fromkeys([*shown[:1], *shown[-1:]]))
@@ -129,13 +122,13 @@ def _input_clause(points: Sequence[StudyPoint], name: str) -> str | None:
 
 
 def _input_shares(points: Sequence[StudyPoint], name: str) -> list[tuple[str, Estimate]]:
-    told = [(label(points, point), point.arm(name).input_share) for point in sorted_points(points)]
+    told = [(point.name, point.arm(name).input_share) for point in points]
     return [(where, taken) for where, taken in told if taken]
 
 
 def verdicts_sentence(points: Sequence[StudyPoint], name: str, baseline: str) -> str:
     """The candidate's verdicts, each with its points, and between which two points it changes from faster to slower or back."""
-    told = [(label(points, point), _verdict(point, name)) for point in sorted_points(points)]
+    told = [(point.name, _verdict(point, name)) for point in points]
     parts = []
     for verdict in dict.fromkeys(verdict for _, verdict in told):
         where = [place for place, other in told if other == verdict]
@@ -205,13 +198,6 @@ def training_sentence(points: Sequence[StudyPoint], name: str, plan: Plan) -> st
     parts = [f"in {listed(told)}"] if told else []
     parts += [f"not with every seed at {listed(missed)}"] if missed else []
     return f"{name} trains to {trained_to(target)} {', '.join(parts)}" if parts else None
-
-
-def exposed_sentence(points: Sequence[StudyPoint], name: str) -> str | None:
-    """Exposed exchange from the fastest link to the slowest."""
-    found = [(label(points, point), point.arm(name).exposed_exchange_s) for point in sorted_points(points)]
-    figures = [f"{milliseconds(exposed.value)} ms at {where}" for where, exposed in found if exposed is not None]
-    return f"Exposed exchange of {name}, per step: {', '.join(figures)}" if len(figures) > 1 else None
 
 
 def warnings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:

@@ -44,7 +44,7 @@ SAMPLES = 4
 SHORT = {"minutes": None, "rounds": 1, "block_steps": 1, "warmup_steps": 1, "launches": 1, "control": False, "floor": False}
 """Changes of ``measurement``: one block with exchange, one without where the plan has such blocks, then the gate."""
 NOT_REHEARSED = {
-    *("name", "measurement", "reports", "question", "baseline", "points", "scaling", "link_rate", "training", "left_out"),
+    *("name", "measurement", "reports", "question", "baseline", "points", "scaling", "training", "left_out"),
     *("price_per_hour", "peak_tflops", "trace"),
 }
 """Fields of a plan that change nothing of what a rehearsal shows."""
@@ -85,7 +85,7 @@ def short_of(plan: Plan, *, on_gpus: bool) -> Plan:
     short = {name: value for name, value in SHORT.items() if name not in kept}
     measurement = plan.measurement.model_copy(update={**short, "local_every": min(plan.measurement.local_every, 1)})
     samples = plan.local_batch_size if on_gpus else min(plan.local_batch_size, SAMPLES)
-    changes = {"local_batch_size": samples, "link_rate": None, "training": None}
+    changes = {"local_batch_size": samples, "training": None}
     return plan.model_copy(update={**changes, "measurement": measurement})
 
 

@@ -48,7 +48,6 @@ from runners.hosts.batch_jobs import job_id
 from runners.hosts.host_facts import CARDS, EXCLUSIVE
 from runners.hosts.preflight import inspect
 from runners.hosts.ssh_probe import probe_hosts
-from runners.lab.links import require_lab, shaped_links
 from runners.launchers import HERE
 from runners.planning.arms import (
     computes_on_gpu,
@@ -150,8 +149,7 @@ class ComparisonRun:
         return not measure.until_decided or (self.folder.read_plan().measurement == measure and not conclude(self.folder).undecided)
 
     def check_hosts(self) -> None:
-        """Check that hosts, links and launchers are there; raises a ``PlanError`` or ``LaunchError`` with what to do."""
-        require_lab(self.plan)
+        """Check that hosts and launchers are there; raises a ``PlanError`` or ``LaunchError`` with what to do."""
         self._check_arms()
         self._find_own_work()
         sources = self._sources()
@@ -249,7 +247,7 @@ class ComparisonRun:
             self.progress.say(f"warning: {warning}")
         done = self._complete_launches()
         try:
-            with shaped_links(self.plan.link_rate), self._endpoint() as endpoint, _without_garbage_collection():
+            with self._endpoint() as endpoint, _without_garbage_collection():
                 for number in self._numbers(done):
                     self.folder.require_room()
                     self._rehearse_once()

@@ -5,15 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from measurement.errors import LabError
-from runners.lab import cluster, namespaces, slurm
-from runners.lab.programs import program, require_programs, require_root
-from runners.lab.state import STATE, load_settings
-from tests.conftest import REPOSITORY, ringside
+from tests.conftest import REPOSITORY
+from tests.kit.lab import cluster, namespaces, slurm
+from tests.kit.lab.programs import program, require_programs, require_root
+from tests.kit.lab.state import STATE, LabError, load_settings
+
+
+def lab_command(*arguments, timeout=240, **options):
+    """The lab's command line, as a contributor runs it."""
+    argv = [sys.executable, "-m", "tests.kit.lab", *map(str, arguments)]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY, check=False, **options)
 
 
 def require(more=None):
@@ -32,7 +38,7 @@ def lab_tools():
     """A lab of the user's own is left alone."""
     require()
     if STATE.exists():
-        pytest.fail("a lab is up, or was left behind, and the tests make their own; remove it: ringside lab down")
+        pytest.fail("a lab is up, or was left behind, and the tests make their own; remove it: python -m tests.kit.lab down")
 
 
 @pytest.fixture
@@ -56,7 +62,7 @@ def lab(lab_tools):
         remove_kept()
     if not KEPT:
         before = machine()
-        done = ringside("lab", "up", "--hosts", "2", "--rate", "1gbit")
+        done = lab_command("up", "--hosts", "2", "--rate", "1gbit")
         assert done.returncode == 0, done.stderr
         KEPT.append(before)
     return KEPT[0]
@@ -75,7 +81,7 @@ def slurm_lab(lab_tools):
     require(slurm.PACKAGES)
     remove_kept()
     before = machine()
-    done = ringside("lab", "up", "--hosts", "2", "--slurm")
+    done = lab_command("up", "--hosts", "2", "--slurm")
     assert done.returncode == 0, done.stderr
     try:
         yield
@@ -94,7 +100,7 @@ def remove_kept():
 def remove():
     """``lab down``, after which no process of the lab lives and nothing of it is mounted."""
     networks = list(namespaces.networks().values()) if STATE.exists() else []
-    done = ringside("lab", "down")
+    done = lab_command("down")
     assert done.returncode == 0, done.stderr
     assert list(namespaces.processes_in(networks)) == []
     assert namespaces.mounts() == []
@@ -111,7 +117,7 @@ def machine():
 
 def inside(host, *command, **options):
     """Run a command in a host of the lab, as a user does."""
-    return ringside("lab", "run", "--host", host, "--", *command, **options)
+    return lab_command("run", "--host", host, "--", *command, **options)
 
 
 def enter(host, *command, timeout=240):

@@ -9,14 +9,13 @@ import yaml
 
 from measurement.records.results import ResultsFolder
 from reports import conclude
-from runners.lab.links import INTERFACE, SWITCH, reshape
-from runners.lab.namespaces import run_in_network
-from runners.lab.state import load_settings
 from tests.cluster.conftest import enter
-from tests.conftest import TINY, ringside
+from tests.conftest import TINY
+from tests.kit.lab.links import INTERFACE, SWITCH, links_at
+from tests.kit.lab.namespaces import run_in_network
 
 LARGE = Path(__file__).parent / "plugins" / "large.py"
-SLOW_BITS_PER_S = 100e6
+SLOW_BITS_PER_S = 100_000_000
 ARMS = {
     "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"},
     "ddp-mpi": {"backend": "ddp", "transport": "mpi", "launcher": "mpirun"},
@@ -32,7 +31,7 @@ def queues():
 
 def write_plan(folder, **changes):
     measurement = {**TINY["measurement"], "rounds": 2, "block_steps": 2, "warmup_steps": 1, "local_every": 1, "control": False}
-    content = {**TINY, "workload": f"{LARGE}:Large", "local_batch_size": 2, "link_rate": "100mbit"}
+    content = {**TINY, "workload": f"{LARGE}:Large", "local_batch_size": 2}
     content |= {"hosts": "host1:1,host2:1", "network_interface": "eth0", "arms": ARMS, "measurement": measurement}
     (folder / "plan.yaml").write_text(yaml.safe_dump({**content, **changes}))
     return folder / "plan.yaml"
@@ -42,7 +41,8 @@ def write_plan(folder, **changes):
 def test_a_slow_link_is_felt_and_its_bytes_are_a_rings(lab, tmp_path):
     before = queues()
     assert all(kind == "tbf" and "1Gbit" in rest for kind, rest in before)
-    done = enter("host1", "ringside", "compare", write_plan(tmp_path), "-o", tmp_path / "out")
+    with links_at(SLOW_BITS_PER_S):
+        done = enter("host1", "ringside", "compare", write_plan(tmp_path), "-o", tmp_path / "out")
     assert done.returncode == 0, done.stdout + done.stderr
     assert queues() == before
     found = conclude(ResultsFolder(tmp_path / "out"))
@@ -59,19 +59,7 @@ def test_a_slow_link_is_felt_and_its_bytes_are_a_rings(lab, tmp_path):
 
 
 def test_links_can_be_left_unshaped_and_shaped_again(lab):
-    """As at the points of a study."""
-    before, settings = queues(), load_settings()
-    reshape(settings, None)
-    try:
+    before = queues()
+    with links_at(None):
         assert not any(kind == "tbf" for kind, _ in queues())
-    finally:
-        reshape(settings, settings.rate_bits_per_s)
     assert queues() == before
-
-
-def test_outside_of_the_lab_it_is_refused(lab, tmp_path):
-    done = ringside("compare", write_plan(tmp_path), "-o", tmp_path / "out")
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert "only the links of a lab can be shaped" in line
-    assert not (tmp_path / "out").exists()

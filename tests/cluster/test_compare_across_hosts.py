@@ -15,13 +15,13 @@ import pytest
 import yaml
 
 from measurement.records.results import ResultsFolder
-from runners.lab import namespaces
-from runners.lab.programs import program
-from runners.lab.ssh import AUTHORIZED, SERVER, host_key
 from runners.processes.key_file import PREFIX
 from tests.cluster.conftest import enter
 from tests.conftest import REPOSITORY, TINY, drawn, needs_horovod, wait_until
 from tests.kit.dataset_files import write_data
+from tests.kit.lab import namespaces
+from tests.kit.lab.programs import program
+from tests.kit.lab.ssh import AUTHORIZED, SERVER, host_key
 
 MUTE = Path(__file__).parent / "plugins" / "mute.py"
 WRONG = REPOSITORY / "tests" / "distributed" / "plugins" / "wrong.py"
@@ -153,7 +153,7 @@ def begin(folder, *, gloo):
     }
     measurement = {"rounds": None, "seconds_per_launch": 200, "launches": 2}
     plan = write_plan(folder, arms=arms, baseline="gloo", measurement=measurement)
-    argv = [sys.executable, "-m", "runners.cli", "lab", "run", "--", "ringside", "compare", str(plan), "-o", str(folder / "out")]
+    argv = [sys.executable, "-m", "tests.kit.lab", "run", "--", "ringside", "compare", str(plan), "-o", str(folder / "out")]
     process = subprocess.Popen(argv, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: process.poll() is not None or all(blocks_begun(arm) >= 5 for arm in arms), seconds=120)
     assert process.poll() is None, process.stderr.read()

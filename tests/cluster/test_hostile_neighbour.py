@@ -32,7 +32,7 @@ def test_a_neighbour_who_scans_and_talks_garbage_changes_nothing(lab, tmp_path):
     }
     plan = {**TINY, "hosts": "host1:2", "network_interface": "eth0", "arms": ARMS, "baseline": "ddp", "measurement": measurement}
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
-    command = [sys.executable, "-m", "runners.cli", "lab", "run", "--host", "host2", "--", sys.executable, NEIGHBOUR, "host1"]
+    command = [sys.executable, "-m", "tests.kit.lab", "run", "--host", "host2", "--", sys.executable, NEIGHBOUR, "host1"]
     with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as neighbour:
         done = enter("host1", "ringside", "compare", tmp_path / "plan.yaml", "-o", tmp_path / "out")
         said = json.loads(neighbour.communicate(timeout=60)[0])

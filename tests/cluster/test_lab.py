@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runners.lab import namespaces
-from runners.lab.links import link_bytes
-from tests.cluster.conftest import inside, machine
-from tests.conftest import REPOSITORY, ringside, wait_until
+from tests.cluster.conftest import inside, lab_command, machine
+from tests.conftest import REPOSITORY, wait_until
+from tests.kit.lab import namespaces
+from tests.kit.lab.links import link_bytes
 
 BOTH_WAYS = [("host1", "host2"), ("host2", "host1")]
 GBIT_IN_BYTES = 125_000_000
@@ -74,7 +74,7 @@ def test_over_ssh_the_same_programs_are_found(lab):
 
 
 def test_who_waits_for_a_command_ends_it(lab):
-    argv = [sys.executable, "-m", "runners.cli", "lab", "run", "--", "sh", "-c", "echo started; exec sleep 300"]
+    argv = [sys.executable, "-m", "tests.kit.lab", "run", "--", "sh", "-c", "echo started; exec sleep 300"]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=REPOSITORY)
     assert process.stdout.readline() == b"started\n"
     network = namespaces.networks()["host1"]
@@ -114,12 +114,12 @@ def test_bytes_are_counted_from_outside_and_inside(lab):
     assert sent <= passed["host1"][0] <= 1.2 * sent
     assert sent <= passed["host2"][1] <= 1.2 * sent
     assert max(passed["host1"][1], passed["host2"][0]) < 0.2 * sent
-    told = inside("host2", "python", "-c", "from runners.lab.links import link_bytes; print(sorted(link_bytes()))")
+    told = inside("host2", "python", "-c", "from tests.kit.lab.links import link_bytes; print(sorted(link_bytes()))")
     assert told.stdout == "['host1', 'host2']\n", told.stderr
 
 
 def test_status_and_the_ways_to_misuse_a_lab(lab):
-    done = ringside("lab", "status")
+    done = lab_command("status")
     assert done.returncode == 0, done.stderr
     assert [line.split()[:4] for line in done.stdout.splitlines()[1:]] == [
         ["host1", "10.77.0.1", "3", "yes"],
@@ -129,9 +129,9 @@ def test_status_and_the_ways_to_misuse_a_lab(lab):
         (["up"], "a lab of 2 hosts is up already"),
         (["run", "--host", "host3", "--", "true"], "the lab has no host 'host3'; it has host1, host2"),
     ):
-        done = ringside("lab", *arguments)
+        done = lab_command(*arguments)
         assert done.returncode == 2
         assert message in done.stderr
-    done = inside("host1", "ringside", "lab", "down")
+    done = inside("host1", "python", "-m", "tests.kit.lab", "down")
     assert done.returncode == 2
     assert "this is a host of the lab; do it outside" in done.stderr

@@ -1,4 +1,4 @@
-"""What ``ringside lab`` refuses before anything is made; runs everywhere, without root."""
+"""What the lab refuses before anything is made; runs everywhere, without root."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 
 import pytest
 
-from measurement.errors import LabError
-from runners.lab import programs
-from runners.lab.links import parse_delay, parse_rate, require_shaping
-from runners.lab.state import STATE, SUBNET, LabSettings
-from tests.conftest import ringside_here
+from tests.conftest import run_here
+from tests.kit.lab import programs
+from tests.kit.lab.__main__ import app
+from tests.kit.lab.links import parse_delay, parse_rate, require_shaping
+from tests.kit.lab.state import STATE, SUBNET, LabError, LabSettings
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_delays():
 )
 def test_bad_input_is_exit_code_2(arguments, message):
     before = STATE.exists()
-    done = ringside_here("lab", "up", *arguments)
+    done = run_here(lambda: app(["up", *arguments]))
     assert done.returncode == 2
     assert message in done.stderr
     assert STATE.exists() == before
@@ -55,7 +55,7 @@ def test_bad_input_is_exit_code_2(arguments, message):
 
 def test_nobody_but_root(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(LabError, match=r"only root may make; this is user 1000; try: sudo /.*/ringside lab"):
+    with pytest.raises(LabError, match=r"only root may make; this is user 1000; try: sudo /.*/python.* -m tests.kit.lab"):
         programs.require_root()
 
 
@@ -75,7 +75,7 @@ def test_a_kernel_without_the_queue(monkeypatch):
     def refuse(*argv, **_):
         raise LabError("Error: Specified qdisc kind is unknown.")
 
-    monkeypatch.setattr("runners.lab.links.run", refuse)
+    monkeypatch.setattr("tests.kit.lab.links.run", refuse)
     require_shaping(LabSettings())
     with pytest.raises(LabError, match="--delay: it has no netem queue"):
         require_shaping(LabSettings(delay_us=1000))

@@ -10,17 +10,17 @@ import sys
 
 import pytest
 
-from runners.lab import namespaces
-from runners.lab.state import STATE
-from tests.cluster.conftest import inside
-from tests.conftest import REPOSITORY, ringside, wait_until
+from tests.cluster.conftest import inside, lab_command
+from tests.conftest import REPOSITORY, wait_until
+from tests.kit.lab import namespaces
+from tests.kit.lab.state import STATE
 
 pytestmark = pytest.mark.costly("lab removal")
 
 
 def test_a_host_dies_with_its_first_process(no_lab):
-    assert ringside("lab", "up").returncode == 0
-    argv = [sys.executable, "-m", "runners.cli", "lab", "run", "--host", "host2", "--", "sh", "-c", "echo started; exec sleep 300"]
+    assert lab_command("up").returncode == 0
+    argv = [sys.executable, "-m", "tests.kit.lab", "run", "--host", "host2", "--", "sh", "-c", "echo started; exec sleep 300"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=REPOSITORY) as process:
         assert process.stdout.readline() == b"started\n"
         network = namespaces.networks()["host2"]
@@ -32,47 +32,47 @@ def test_a_host_dies_with_its_first_process(no_lab):
     assert inside("host1", "true").returncode == 0
     done = inside("host2", "true")
     assert (done.returncode, "host2 is dead" in done.stderr) == (2, True)
-    done = ringside("lab", "status")
+    done = lab_command("status")
     assert done.returncode == 1
     assert [line.split()[2:4] for line in done.stdout.splitlines()[1:]] == [["3", "yes"], ["0", "no"]]
 
 
 def test_down_twice_and_without_a_lab(no_lab):
-    assert ringside("lab", "down").stdout == "there is no lab\n"
-    assert ringside("lab", "up", "--hosts", "1").returncode == 0
-    assert ringside("lab", "down").stdout == "the lab is removed\n"
-    assert ringside("lab", "down").stdout == "there is no lab\n"
+    assert lab_command("down").stdout == "there is no lab\n"
+    assert lab_command("up", "--hosts", "1").returncode == 0
+    assert lab_command("down").stdout == "the lab is removed\n"
+    assert lab_command("down").stdout == "there is no lab\n"
     for command in (["status"], ["run", "--", "true"]):
-        done = ringside("lab", *command)
-        assert (done.returncode, done.stderr) == (2, "ringside: no lab is up; make one: ringside lab up --hosts 2\n")
+        done = lab_command(*command)
+        assert (done.returncode, done.stderr) == (2, "ringside: no lab is up; make one: python -m tests.kit.lab up --hosts 2\n")
 
 
 @pytest.mark.parametrize("stage", ["", "networks/switch", "networks/host1", "logs/host3"])
 def test_down_after_an_up_that_was_killed(no_lab, stage):
     """At whatever moment: each stage is known by the file it begins with."""
-    argv = [sys.executable, "-m", "runners.cli", "lab", "up", "--hosts", "3"]
+    argv = [sys.executable, "-m", "tests.kit.lab", "up", "--hosts", "3"]
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=REPOSITORY) as process:
         while not (STATE / stage).exists() and process.poll() is None:
             pass
         process.kill()
     killed = process.returncode == -signal.SIGKILL
     assert killed or stage == "logs/host3", "it was through before it could be killed"
-    done = ringside("lab", "up")
+    done = lab_command("up")
     assert done.returncode == 2
-    assert ("remove what is left of it: ringside lab down" if killed else "is up already") in done.stderr
+    assert ("remove what is left of it: python -m tests.kit.lab down" if killed else "is up already") in done.stderr
 
 
 def test_up_that_fails_leaves_nothing(no_lab, tmp_path):
     (tmp_path / "sshd").write_text("#!/bin/sh\necho no sshd today >&2\nexit 1\n")
     (tmp_path / "sshd").chmod(0o755)
-    done = ringside("lab", "up", env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    done = lab_command("up", env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert done.returncode == 2
     assert done.stderr.startswith("ringside: host1 did not start: ")
     assert not STATE.exists()
 
 
 def test_a_delay_is_there_or_refused(no_lab):
-    done = ringside("lab", "up", "--hosts", "2", "--delay", "1ms", "--rate", "100mbit")
+    done = lab_command("up", "--hosts", "2", "--delay", "1ms", "--rate", "100mbit")
     if done.returncode == 0:
         told = namespaces.run_in_network("host1", "tc", "-json", "qdisc", "show", "dev", "eth0")
         assert sorted(queue["kind"] for queue in json.loads(told)) == ["netem", "tbf"]

@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runners.lab import namespaces
-from runners.lab.ssh import AUTHORIZED, KNOWN_HOSTS
 from tests.cluster.conftest import enter
 from tests.conftest import REPOSITORY
+from tests.kit.lab import namespaces
+from tests.kit.lab.ssh import AUTHORIZED, KNOWN_HOSTS
 
 LOOK = """
 import json, sys
@@ -30,7 +30,7 @@ def look(*hosts, folder=REPOSITORY):
 
 
 def test_all_is_well(lab):
-    done = enter("host1", "ringside", "hosts", "hostfiles/lab", "-np", "3")
+    done = enter("host1", "ringside", "hosts", "-H", "host1:2,host2:2", "-np", "3")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line.split() for line in done.stdout.splitlines()]
     assert [row[:6] for row in rows[1:3]] == [

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from measurement.records.results import ResultsFolder
-from runners.lab import namespaces
 from tests.cluster.conftest import inside
 from tests.conftest import REPOSITORY, needs_horovod, wait_until
+from tests.kit.lab import namespaces
 
 pytestmark = needs_horovod
 EITHER = REPOSITORY / "tests" / "outside" / "scripts" / "either.py"

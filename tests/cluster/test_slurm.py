@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from measurement.records.results import ResultsFolder
-from runners.lab import namespaces
 from runners.launchers.srun import pmix_environment
 from tests.cluster.conftest import enter
 from tests.conftest import REPOSITORY, TINY, drawn, needs_horovod, wait_until
+from tests.kit.lab import namespaces
 
 SHORT = "--workload digits --local-batch-size 16 --blocks 2 --block-steps 3 --warmup-steps 1"
 HOROVOD = {f"horovod-{name}": {"backend": "horovod", "transport": name, "launcher": "srun"} for name in ("mpi", "gloo")}

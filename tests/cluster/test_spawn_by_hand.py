@@ -23,7 +23,7 @@ def command(node, folder, *, where=("--master-addr", "host1")):
 
 
 def test_two_hosts_by_hand(lab, tmp_path):
-    other = [sys.executable, "-m", "runners.cli", "lab", "run", "--host", "host2", "--", *command(1, tmp_path)]
+    other = [sys.executable, "-m", "tests.kit.lab", "run", "--host", "host2", "--", *command(1, tmp_path)]
     with subprocess.Popen(other, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as second:
         done = enter("host1", *command(0, tmp_path))
         _, errors = second.communicate(timeout=60)

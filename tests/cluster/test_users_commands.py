@@ -61,7 +61,7 @@ def test_torchrun(lab, tmp_path):
     commands = [
         shlex.split(f"torchrun {where} --nproc-per-node {ranks} --node-rank {node} {run}") for node, ranks in enumerate(on_hosts)
     ]
-    other = [sys.executable, "-m", "runners.cli", "lab", "run", "--host", "host2", "--", *commands[1]]
+    other = [sys.executable, "-m", "tests.kit.lab", "run", "--host", "host2", "--", *commands[1]]
     with subprocess.Popen(other, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as second:
         done = enter("host1", *commands[0])
         _, errors = second.communicate(timeout=60)

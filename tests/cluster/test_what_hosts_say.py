@@ -68,7 +68,7 @@ def test_a_hidden_host_is_told_before_anything_starts(hidden, tmp_path):
 def test_ranks_that_are_started_by_hand_end_on_both_hosts_and_say_why(hidden, tmp_path):
     command = ["torchrun", "--nnodes", "2", "--master-addr", "host1", "--master-port", "29512", "--nproc-per-node", "1"]
     run = ["-m", "runners.ddp", "--transport", "gloo", "--timeout", "200", "-o", str(tmp_path / "run")]
-    second = [sys.executable, "-m", "runners.cli", "lab", "run", "--host", "host2", "--", *command, "--node-rank", "1", *run]
+    second = [sys.executable, "-m", "tests.kit.lab", "run", "--host", "host2", "--", *command, "--node-rank", "1", *run]
     with subprocess.Popen(second, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as other:
         done = enter("host1", *command, "--node-rank", "0", *run)
         _, errors = other.communicate(timeout=100)

@@ -23,7 +23,6 @@ import psutil
 import yaml
 
 from measurement.records.results import ResultsFolder
-from runners.lab import namespaces
 from runners.processes.key_file import PREFIX
 from tests.kit.faults import (
     AT_EVERY_ROUND,
@@ -43,6 +42,7 @@ from tests.kit.faults import (
     processes_of,
     results,
 )
+from tests.kit.lab import namespaces
 
 LOST = "host2"
 NOTICED_S = 30.0
@@ -82,7 +82,7 @@ def plant(cell: Cell, folder: Path) -> Trial:
 
 
 def _lab(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "runners.cli", "lab", *arguments], cwd=REPOSITORY, check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "tests.kit.lab", *arguments], cwd=REPOSITORY, check=True, capture_output=True)
 
 
 def _run(trial: Trial) -> None:
@@ -91,7 +91,7 @@ def _run(trial: Trial) -> None:
     driver = [sys.executable, "-c", AT_EVERY_ROUND, "compare", str(trial.folder / "plan.yaml"), "-o", str(results(trial))]
     log, cell = trial.folder / "driver.log", trial.cells[0]
     with log.open("wb") as output:
-        command = [sys.executable, "-m", "runners.cli", "lab", "run", "--", *driver]
+        command = [sys.executable, "-m", "tests.kit.lab", "run", "--", *driver]
         process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=output, stderr=output)
     deadline, lost_s, noticed_s = time.monotonic() + ENDS_S, 0.0, 0.0
     while process.poll() is None and time.monotonic() < deadline:

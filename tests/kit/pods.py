@@ -20,9 +20,9 @@ from pathlib import Path
 
 import psutil
 
-from runners.lab import namespaces
-from runners.lab.programs import program, run
-from runners.lab.state import load_settings
+from tests.kit.lab import namespaces
+from tests.kit.lab.programs import program, run
+from tests.kit.lab.state import load_settings
 
 NAMESPACE = "default"
 SSH_PORT = 2222

@@ -14,7 +14,6 @@ from measurement.conditions.same_environment import plan_digest
 from measurement.errors import HostfileError, PlanError
 from measurement.plans.plan_file import check_plan
 from measurement.plans.points import plan_at
-from measurement.plans.settings import parse_plan_rate
 from measurement.records.results import ResultsFolder
 from reports.charts.study_charts import study_charts
 from reports.compose_study import conclude_study, write_study
@@ -29,8 +28,8 @@ from runners.planning.plan_reading import read_plan
 from tests.conftest import REPOSITORY, TINY
 from tests.kit.results_factory import Truth, make_manifest, make_plan, write_results
 
-RATES = {"unshaped": 1.2, "1gbit": 1.1, "300mbit": 1.0, "100mbit": 0.8}
-"""Of horovod-gloo to ddp-gloo, by the rate of the links."""
+RATIOS = {"one": 1.2, "two": 1.1, "three": 1.0, "four": 0.8}
+"""Of horovod-gloo to ddp-gloo, by point."""
 
 
 def study_of(points, *, ratios=("horovod-gloo",), single=False, **changes):
@@ -58,27 +57,22 @@ def write_points(root, study, truths, *, failed=None):
 
 
 @pytest.fixture(scope="module")
-def by_rate(tmp_path_factory):
-    """In the plan, the slowest link comes first."""
-    study = study_of({name: {"link_rate": name} for name in reversed(RATES)}, hosts="host1:1,host2:1")
-    exposed = {"unshaped": 0.001, "1gbit": 0.002, "300mbit": 0.004, "100mbit": 0.012}
-    truths = {
-        name: Truth(ratios={"horovod-gloo": ratio}, noise=0.005, drift=0.0, exposed_s=exposed[name])
-        for name, ratio in RATES.items()
-    }
-    return write_points(tmp_path_factory.mktemp("by-rate"), study, truths)
+def by_point(tmp_path_factory):
+    study = study_of({name: {} for name in RATIOS}, hosts="host1:1,host2:1")
+    truths = {name: Truth(ratios={"horovod-gloo": ratio}, noise=0.005, drift=0.0) for name, ratio in RATIOS.items()}
+    return write_points(tmp_path_factory.mktemp("by-point"), study, truths)
 
 
 @pytest.fixture(scope="module")
-def reported(by_rate):
+def reported(by_point):
     """What was concluded, once every report is written."""
-    return write_study(by_rate, points=True)
+    return write_study(by_point, points=True)
 
 
 def test_points_become_plans(tmp_path):
     points = {
         "one": {"world_size": 1},
-        "two-by-two": {"hosts": ["host1:2", "host2:2"], "local_batch_size": 8, "link_rate": "100mbit"},
+        "two-by-two": {"hosts": ["host1:2", "host2:2"], "local_batch_size": 8},
         "file": {"hostfile": str(REPOSITORY / "hostfiles" / "two-hosts")},
     }
     arms = {**TINY["arms"], "single": {"backend": "single"}}
@@ -92,7 +86,6 @@ def test_points_become_plans(tmp_path):
     assert [p.hosts for p in plans.values()][:2] == [None, "host1:2,host2:2"]
     assert plans["file"].hosts.startswith("host1:")
     assert [p.network_interface for p in plans.values()] == [None, "eth0", "eth0"]
-    assert [p.link_rate for p in plans.values()] == [None, "100mbit", None]
     assert [list(p.arms) for p in plans.values()] == [["ddp", "single"], ["ddp"], ["ddp"]]
     assert not any(p.points for p in plans.values())
     assert len({plan_digest(p) for p in [*plans.values(), study]}) == 4
@@ -112,17 +105,11 @@ def test_batches_of_weak_and_strong_scaling(scaling, batches):
     [
         ({"points": {"a/b": {"world_size": 1}}}, "name 'a/b' may hold only letters"),
         ({"points": {"a": {"world_sise": 1}}}, "did you mean 'world_size'?"),
-        (
-            {"points": {"a": {"link_rate": "fast"}}},
-            "points.a.link_rate = 'fast': give 100kbit to 100gbit, such as 1gbit or 100mbit, or unshaped",
-        ),
-        ({"points": {"a": {"link_rate": "1gbit"}}}, "point 'a'.*link_rate is for several machines"),
         ({"points": {"a": {"hosts": "host1:0"}}}, "point 'a'.*host1:0"),
         ({"points": {"a": {}, "b": {"local_batch_size": 4}}, "scaling": "strong"}, "let no other point name a local_batch_size"),
         ({"points": {"a": {"world_size": 1}, "b": {"world_size": 3}}, "scaling": "strong"}, "16 samples among 3 ranks"),
         ({"points": {"a": {}}, "arms": {"ddp": {"backend": "single"}}}, "point 'a': the baseline 'ddp' cannot run there"),
         ({"points": {"a": {"world_size": 2}}, "workload": "collectives"}, "'collectives' is a micro-benchmark"),
-        ({"link_rate": "1gbit"}, "link_rate is for several machines"),
     ],
 )
 def test_what_makes_no_study_is_refused_before_anything_is_written(tmp_path, changes, message):
@@ -131,20 +118,9 @@ def test_what_makes_no_study_is_refused_before_anything_is_written(tmp_path, cha
     assert not (tmp_path / "out").exists()
 
 
-def test_links_are_shaped_in_a_lab_only(tmp_path):
-    study = read(tmp_path, hosts="host1:1,host2:1", points={"slow": {"link_rate": "100mbit"}})
-    with pytest.raises(PlanError, match="only the links of a lab can be shaped"):
-        StudyRun(study, ResultsFolder(tmp_path / "out")).prepare()
-    assert (parse_plan_rate("unshaped"), parse_plan_rate("2.5gbit")) == (None, 2_500_000_000)
-    with pytest.raises(ValueError, match="give 100kbit to 100gbit, such as 1gbit or 100mbit, or unshaped"):
-        parse_plan_rate("1kbit")
-
-
 def test_plans_without_points_keep_their_digest():
     plan = check_plan(TINY, source="test")
-    assert plan_digest(plan) == plan_digest(check_plan({**TINY, "points": {}, "link_rate": None}, source="test"))
-    here = {**TINY, "hosts": "host1:1,host2:1"}
-    assert plan_digest(check_plan({**here, "link_rate": "1gbit"}, source="test")) != plan_digest(check_plan(here, source="test"))
+    assert plan_digest(plan) == plan_digest(check_plan({**TINY, "points": {}}, source="test"))
 
 
 @pytest.mark.slow
@@ -229,20 +205,13 @@ def test_errors_of_a_quotient_add_as_squares():
 @pytest.mark.slow
 def test_where_the_verdict_flips(reported):
     found = reported
-    assert (
-        found.headline
-        == "horovod-gloo is fastest at 2 of 4 points; no arm beats ddp-gloo at 2; it changes between 1gbit and 100mbit"
-    )
-    assert found.findings[0].startswith("horovod-gloo against ddp-gloo: faster at unshaped and 1gbit; ")
-    assert "slower at 100mbit" in found.findings[0]
-    assert found.findings[0].endswith("the verdict flips between 1gbit and 100mbit")
-    exposed = next(line for line in found.findings if line.startswith("Exposed exchange of ddp-gloo"))
-    assert exposed.index("unshaped") < exposed.index("1gbit") < exposed.index("100mbit")
+    assert found.headline == "horovod-gloo is fastest at 2 of 4 points; no arm beats ddp-gloo at 2; it changes between two and four"
+    assert found.findings[0].startswith("horovod-gloo against ddp-gloo: faster at one and two; ")
+    assert "slower at four" in found.findings[0]
+    assert found.findings[0].endswith("the verdict flips between two and four")
     charts = study_charts(found)
     assert set(charts) == {"ratios", "exposed"}
-    assert charts["exposed"]["layout"]["xaxis"]["categoryarray"] == list(RATES)
-    (line,) = [trace for trace in charts["exposed"]["data"] if trace["name"] == "ddp-gloo"]
-    assert line["y"] == sorted(line["y"])
+    assert charts["exposed"]["layout"]["xaxis"]["categoryarray"] == list(RATIOS)
 
 
 @pytest.mark.slow
@@ -272,19 +241,19 @@ def test_failed_points_and_arms_are_told_with_their_cause(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_reports_of_a_study_are_the_same_twice_and_hold_every_point(by_rate, reported):
+def test_the_reports_of_a_study_are_the_same_twice_and_hold_every_point(by_point, reported):
     names = ("comparison.json", "report.md", "report.csv", "report.html")
-    before = {name: (by_rate.root / name).read_bytes() for name in names}
+    before = {name: (by_point.root / name).read_bytes() for name in names}
     assert Study.model_validate(json.loads(before["comparison.json"])) == reported
-    write_study(by_rate)
-    assert before == {name: (by_rate.root / name).read_bytes() for name in names}
-    assert all(point.encode() in before[name] for name in names for point in RATES)
-    assert all((by_rate.point(point).root / "report.html").is_file() for point in RATES)
-    assert {row.point: row.verdict for row in first_screen(reported).candidates}["1gbit"] == "faster"
+    write_study(by_point)
+    assert before == {name: (by_point.root / name).read_bytes() for name in names}
+    assert all(point.encode() in before[name] for name in names for point in RATIOS)
+    assert all((by_point.point(point).root / "report.html").is_file() for point in RATIOS)
+    assert {row.point: row.verdict for row in first_screen(reported).candidates}["two"] == "faster"
     assert study_lines(reported)
     assert "speed_up" not in [column.name for column in results_table(reported).columns], "all points have as many ranks"
     rows = list(csv.DictReader(io.StringIO(before["report.csv"].decode())))
     assert {(row["memory_bytes"], row["peak_memory_bytes"]) for row in rows} == {(str(401 * 2**20 + 0.0), str(401 * 2**20))}
     assert all(float(row["per_device_per_s"]) > 0 for row in rows)
     taken = before["report.md"].decode().partition("What does it take?")[2].partition("</details>")[0]
-    assert sum(taken.count(f"| {point} | ") for point in RATES) == len(rows) == 2 * len(RATES)
+    assert sum(taken.count(f"| {point} | ") for point in RATIOS) == len(rows) == 2 * len(RATIOS)

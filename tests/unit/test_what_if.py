@@ -9,7 +9,7 @@ import pytest
 
 from measurement.errors import PlanError
 from reports import conclude, write_reports
-from reports.projection.what_if import SCENARIOS, Told, links_of
+from reports.projection.what_if import SCENARIOS, Links, Told, links_of
 from runners.project_command import project as command
 from tests.kit.results_factory import Truth, make_plan, write_results
 
@@ -51,7 +51,7 @@ def bounds(found):
 )
 def test_a_link_of_another_rate_by_hand(measured, rate, expected):
     """Both ways were thought to be used at once. Open MPI over TCP uses one after the other: half of the answers were wrong."""
-    one = links_of(rate * 10**9, is_shaped=measured is not None)
+    one = links_of(rate * 10**9, is_known=measured is not None)
     found = told(link_rate=measured and measured * 10**9, link_bits=8e9)
     assert bounds(one.steps(found)) == pytest.approx(expected)
     assert ("measured are faster" in one.assumes) == (measured is None)
@@ -83,7 +83,7 @@ def test_a_term_below_zero_has_nothing_to_give_as_far_as_its_launches_can_tell()
 
 
 def test_what_is_not_known_says_why():
-    assert "no bytes" in links_of(10**9, is_shaped=True).steps(told(link_bits=0.0))
+    assert "no bytes" in links_of(10**9, is_known=True).steps(told(link_bits=0.0))
     nothing = replace(told(), threads=told().threads.iloc[:0])
     assert "the kernel does not tell" in BY_NAME["a spare core per rank"].steps(nothing)
 
@@ -113,7 +113,7 @@ def measured(tmp_path_factory):
 
 @pytest.mark.slow
 def test_answers_to_known_truth(measured):
-    found = conclude(measured, link_rates=[10**9])
+    found = conclude(measured, links=Links(rates=[10**9]))
     batch = found.global_batch_size
     ddp, horovod = STEP_S, STEP_S + OVERHEAD_S
     sent_s = 8 * GRADIENTS / 1e9
@@ -141,7 +141,9 @@ def test_the_report_and_the_command_show_it(measured, capsys):
     assert "A free network: no exchange at all" in text
     command(measured.root, links="1gbit,10gbit")
     said = capsys.readouterr().out
-    assert "links of 10 Gbit/s" in said and "not measured" in said
+    assert "links of 10 Gbit/s" in said and "not measured" in said and "the links measured are faster" in said
+    command(measured.root, links="10gbit", measured_link="1gbit")
+    assert "the links measured are faster" not in capsys.readouterr().out
     command(measured.root, is_what_if=True, form="csv")
     header, *lines = capsys.readouterr().out.splitlines()
     assert header == "scenario,arm,samples_per_s,low,high,gain,fastest"
@@ -149,6 +151,8 @@ def test_the_report_and_the_command_show_it(measured, capsys):
     for given, message in (
         ({"to": "32", "is_what_if": True}, "give one of both"),
         ({"links": "fast"}, "--link is 'fast'; give 100kbit to 100gbit"),
+        ({"measured_link": "1gbit"}, "give the rates to answer for, such as --link 10gbit"),
+        ({"links": "1gbit", "measured_link": "1gbit,2gbit"}, "give one rate"),
         ({}, "nothing says what to project to"),
     ):
         with pytest.raises(PlanError, match=message):

@@ -1,10 +1,12 @@
-"""``ringside lab``: the command line of the cluster on one machine."""
+"""``python -m tests.kit.lab``: the command line of the cluster on one machine, for contributors."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 import typer
+
+from runners.processes.process_exit import begin_in_utf8, run_command
 
 app = typer.Typer(no_args_is_help=True, help="A cluster on this machine: hosts in network namespaces, with sshd and shaped links.")
 
@@ -19,9 +21,9 @@ def up(
     slurm: Annotated[bool, typer.Option("--slurm", help="Give them a Slurm: sbatch, salloc and srun in host1.")] = False,
 ) -> None:
     """Make the hosts and join them by a switch. Needs root."""
-    from runners.lab.cluster import up as make
-    from runners.lab.links import parse_delay, parse_rate
-    from runners.lab.state import LabSettings
+    from tests.kit.lab.cluster import up as make
+    from tests.kit.lab.links import parse_delay, parse_rate
+    from tests.kit.lab.state import LabSettings
 
     settings = LabSettings(
         hosts=hosts,
@@ -30,7 +32,7 @@ def up(
         slurm=slurm,
     )
     make(settings)
-    print(f"{', '.join(settings.names)} are up; run in host1: ringside lab run -- COMMAND; remove them: ringside lab down")
+    print(f"{', '.join(settings.names)} are up; python -m tests.kit.lab run -- COMMAND; at the end: python -m tests.kit.lab down")
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -39,7 +41,7 @@ def run(
     host: Annotated[str, typer.Option(help="Host to run it in.")] = "host1",
 ) -> None:
     """Run a command in a host: in this folder, with this environment; its exit code is passed on."""
-    from runners.lab.cluster import enter
+    from tests.kit.lab.cluster import enter
 
     enter(host, command)
 
@@ -50,7 +52,7 @@ def status() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from runners.lab.cluster import status as look
+    from tests.kit.lab.cluster import status as look
 
     found = look()
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -67,6 +69,11 @@ def status() -> None:
 @app.command()
 def down() -> None:
     """Remove the hosts, their processes, links and keys; also what an interrupted 'up' left."""
-    from runners.lab.cluster import down as remove
+    from tests.kit.lab.cluster import down as remove
 
     print("the lab is removed" if remove() else "there is no lab")
+
+
+if __name__ == "__main__":
+    begin_in_utf8()
+    run_command(app)

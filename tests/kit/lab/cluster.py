@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from measurement.errors import LabError
 from measurement.world import ALLOW_ROOT
-from runners.lab import host_init, namespaces, slurm, ssh
-from runners.lab.links import LinkBytes, connect, link_bytes, make_switch, require_shaping
-from runners.lab.programs import program, require_programs, require_root, run
-from runners.lab.state import ETC, LOGS, NETWORKS, STATE, UNFINISHED, LabSettings, load_settings
+from tests.kit.lab import host_init, namespaces, slurm, ssh
+from tests.kit.lab.links import LinkBytes, connect, link_bytes, make_switch, require_shaping
+from tests.kit.lab.programs import program, require_programs, require_root, run
+from tests.kit.lab.state import ETC, LOGS, NETWORKS, STATE, UNFINISHED, LabError, LabSettings, load_settings
 
 START_S = 20.0
 
@@ -75,7 +74,7 @@ def down() -> bool:
     try:
         shutil.rmtree(STATE)
     except OSError as error:
-        raise LabError(f"{STATE} is still in use ({error.strerror}); try again: ringside lab down") from error
+        raise LabError(f"{STATE} is still in use ({error.strerror}); try again: python -m tests.kit.lab down") from error
     return True
 
 
@@ -92,7 +91,7 @@ def enter(name: str, argv: Sequence[str]) -> NoReturn:
         raise LabError(f"the lab has no host '{name}'; it has {', '.join(settings.names)}")
     pid = namespaces.init_of(name)
     if pid is None:
-        raise LabError(f"{name} is dead; make the lab anew: ringside lab down, then ringside lab up")
+        raise LabError(f"{name} is dead; make the lab anew: python -m tests.kit.lab down, then python -m tests.kit.lab up")
     inner = inner_environment(settings)
     environment = {**inner, **os.environ, "PATH": inner["PATH"], "HOSTNAME": name}
     command = namespaces.enter_command(pid, folder=Path.cwd(), argv=argv)
@@ -208,5 +207,5 @@ def _in_the_way() -> str:
     """Why there cannot be another lab."""
     with contextlib.suppress(LabError):
         found = whole_lab()
-        return f"a lab of {found.hosts} hosts is up already; use it, or remove it first: ringside lab down"
+        return f"a lab of {found.hosts} hosts is up already; use it, or remove it first: python -m tests.kit.lab down"
     return UNFINISHED

@@ -13,9 +13,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from measurement.errors import LabError
-from runners.lab.programs import program, run
-from runners.lab.state import NETWORKS, STATE
+from tests.kit.lab.programs import program, run
+from tests.kit.lab.state import NETWORKS, STATE, LabError
 
 Identity = tuple[int, int]
 """Device and inode of a namespace: the same for its file and for /proc/PID/ns/net of every process in it."""
@@ -84,7 +83,7 @@ def end_processes(wanted: Sequence[Identity]) -> None:
     deadline = time.monotonic() + END_S
     while left := list(processes_in(wanted)):
         if time.monotonic() > deadline:
-            raise LabError(f"processes {', '.join(map(str, left))} of the lab do not end; try again: ringside lab down")
+            raise LabError(f"processes {', '.join(map(str, left))} of the lab do not end; try again: python -m tests.kit.lab down")
         for pid in left:
             kill_in(pid, wanted)
         time.sleep(0.02)

@@ -12,10 +12,9 @@ import subprocess
 import time
 from collections.abc import Mapping
 
-from measurement.errors import LabError
-from runners.lab import namespaces
-from runners.lab.programs import program
-from runners.lab.state import LOGS, SLURM, LabSettings
+from tests.kit.lab import namespaces
+from tests.kit.lab.programs import program
+from tests.kit.lab.state import LOGS, SLURM, LabError, LabSettings
 
 PACKAGES = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client", "sbatch": "slurm-client"}
 """Program to Debian package; Slurm's PMIx needs libpmix-dev, too: it looks for a name that libpmix2 lacks."""

@@ -12,8 +12,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from measurement.errors import LabError
+from measurement.errors import RingsideError
 from measurement.files import write_whole
+
+
+class LabError(RingsideError):
+    """The cluster on one machine cannot be made, entered or read."""
+
 
 STATE = Path("/var/lib/ringside-lab")
 NETWORKS = STATE / "networks"
@@ -31,13 +36,15 @@ SWITCH = "switch"
 SUBNET = ipaddress.IPv4Network("10.77.0.0/24")
 MAX_HOSTS = 16
 
-UNFINISHED = "an earlier lab was never finished, or the machine restarted since; remove what is left of it: ringside lab down"
-NOT_UP = "no lab is up; make one: ringside lab up --hosts 2"
+UNFINISHED = (
+    "an earlier lab was never finished, or the machine restarted since; remove what is left of it: python -m tests.kit.lab down"
+)
+NOT_UP = "no lab is up; make one: python -m tests.kit.lab up --hosts 2"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabSettings:
-    """What ``ringside lab up`` was asked for."""
+    """What ``python -m tests.kit.lab up`` was asked for."""
 
     hosts: int = 2
     rate_bits_per_s: int | None = None

@@ -5,18 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
-from measurement.errors import LabError, PlanError
-from measurement.plans import settings as link_rate
-from measurement.plans.plan import Plan
-from measurement.plans.settings import parse_plan_rate
-from runners.lab import namespaces
-from runners.lab.namespaces import make_network, networks, run_in_network
-from runners.lab.programs import program, run
-from runners.lab.state import INTERFACE, NETWORKS, NOT_UP, SUBNET, SWITCH, LabSettings, load_settings
+from measurement.plans import settings
+from tests.kit.lab.namespaces import make_network, networks, run_in_network
+from tests.kit.lab.programs import program, run
+from tests.kit.lab.state import INTERFACE, NETWORKS, NOT_UP, SUBNET, SWITCH, LabError, LabSettings, load_settings
 
 DELAY_UNITS = {"us": 1, "ms": 10**3, "s": 10**6}
 LONGEST_DELAY_US = 10 * 10**6
@@ -41,7 +36,7 @@ def parse_rate(text: str) -> int:
         LabError: it is not of that form, or too slow or fast to shape.
     """
     try:
-        return link_rate.parse_rate(text)
+        return settings.parse_rate(text)
     except ValueError as error:
         raise LabError(f"--rate {text!r} is not accepted; {error} (without --rate links are not shaped)") from None
 
@@ -134,7 +129,7 @@ def _counters(text: str) -> LinkBytes:
     found = re.search(rf"^\s*{INTERFACE}:\s*(.*)$", text, re.MULTILINE)
     columns = found[1].split() if found else []
     if len(columns) < 9:
-        raise LabError(f"a host of the lab has no {INTERFACE}; make the lab anew: ringside lab down")
+        raise LabError(f"a host of the lab has no {INTERFACE}; make the lab anew: python -m tests.kit.lab down")
     return LinkBytes(tx_bytes=int(columns[8]), rx_bytes=int(columns[0]))
 
 
@@ -147,33 +142,12 @@ def _delay(microseconds: int) -> list[str]:
     return ["netem", "delay", f"{microseconds}us", "limit", "10000"]
 
 
-def require_lab(plan: Plan) -> None:
-    """Refuse a plan that wants links shaped where they are not Ringside's to shape.
-
-    Raises:
-        PlanError: this is no host of a lab.
-        LabError: the kernel cannot do it.
-    """
-    if plan.link_rate is None:
-        return
-    rate = parse_plan_rate(plan.link_rate)
-    if not namespaces.is_inside():
-        raise PlanError(
-            f"link_rate '{plan.link_rate}': only the links of a lab can be shaped, and this is none of its hosts; make one and run "
-            "inside: ringside lab up --hosts 2; ringside lab run -- ringside compare PLAN"
-        )
-    require_shaping(LabSettings(rate_bits_per_s=rate))
-
-
-@contextmanager
-def shaped_links(link_rate: str | None) -> Iterator[None]:
-    """The lab's links at this rate, afterwards again at that which the lab was made with; None: as they are."""
-    if link_rate is None:
-        yield
-        return
+@contextlib.contextmanager
+def links_at(bits_per_s: int | None) -> Iterator[None]:
+    """The lab's links at this rate (None: not shaped), afterwards again at that which the lab was made with."""
     settings = load_settings()
     try:
-        reshape(settings, parse_plan_rate(link_rate))
+        reshape(settings, bits_per_s)
         yield
     finally:
         reshape(settings, settings.rate_bits_per_s)

@@ -7,10 +7,9 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
-from measurement.errors import LabError
 from runners.processes.local import find_program
+from tests.kit.lab.state import LabError
 
 PACKAGES = {
     "ip": "iproute2",
@@ -33,7 +32,7 @@ def require_root() -> None:
     if os.geteuid() != 0:
         raise LabError(
             f"a lab is made of namespaces, which only root may make; this is user {os.geteuid()}; "
-            f"try: sudo {Path(sys.executable).parent / 'ringside'} lab ..."
+            f"try: sudo {sys.executable} -m tests.kit.lab ..."
         )
 
 

@@ -1,7 +1,7 @@
 """Keys made for one lab, and the files by which ssh between its hosts works by name, under nobody's own configuration.
 
 The hosts see the client configuration, /etc/hosts and /etc/shadow below by bind mounts; the machine's files stay as they are.
-The user's ~/.ssh is hidden from them. Over ssh a command finds the programs that ``ringside lab up`` found, the running Python's
+The user's ~/.ssh is hidden from them. Over ssh a command finds the programs that ``up`` found, the running Python's
 first.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from runners.lab.programs import run
-from runners.lab.state import ETC, SSH, LabSettings
+from tests.kit.lab.programs import run
+from tests.kit.lab.state import ETC, SSH, LabSettings
 
 USER_KEY = SSH / "id_ed25519"
 AUTHORIZED = SSH / "authorized_keys"
