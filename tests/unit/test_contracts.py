@@ -69,7 +69,7 @@ def test_a_workload_keeps_its_contract(name, readme_workloads, tmp_path):
     assert bool(metrics) == any(True for _ in made[0].evaluation_batches(rank=0, world_size=1, device=CPU))
 
 
-@pytest.mark.parametrize("name", set(workloads.REGISTRY.table) - set(TRAINED))
+@pytest.mark.parametrize("name", sorted(set(workloads.REGISTRY.table) - set(TRAINED)))
 def test_a_micro_benchmark_keeps_its_contract(name):
     setup = resolve_workload(name, {})
     made = [setup.build_micro_benchmark(local_batch_size=4, seed=3) for _ in range(2)]
