@@ -43,8 +43,3 @@ class Estimate(Stored):
         """The estimate in another unit."""
         low, high = (None if bound is None else bound * factor for bound in (self.ci_low, self.ci_high))
         return Estimate(value=self.value * factor, ci_low=low, ci_high=high)
-
-    def under(self, value: float) -> Estimate:
-        """``value`` over the estimate, which is above 0."""
-        high, low = (value / bound if bound else None for bound in (self.ci_low, self.ci_high))
-        return Estimate(value=value / self.value, ci_low=low, ci_high=high)

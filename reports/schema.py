@@ -331,10 +331,6 @@ class ResourceFigures(Stored):
     peak_source: str | None = None
     memory_bytes: Estimate | None = None
     """Peak memory of the rank that takes most: mean over launches."""
-    energy_per_sample_j: Estimate | None = None
-    """See the arm's."""
-    cost_per_million: Estimate | None = None
-    """Price of a million samples, by the plan's ``price_per_hour``."""
 
 
 class ArmSummary(Stored):
@@ -530,8 +526,6 @@ class RatioSummary(Stored):
     without exchange; null where the kernel does not tell, or where they do not."""
     memory_ratio: Estimate | None = None
     """Its ``memory_bytes`` over the baseline's: above 1 it takes more. The interval is for all candidates together."""
-    energy_ratio: Estimate | None = None
-    """Its energy per sample over the baseline's, likewise; null where it was not measured."""
     note: str | None = None
     """What weakens the verdict, or why there is none, in words."""
     pair_table: dict[str, list[Any]] = {}

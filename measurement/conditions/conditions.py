@@ -128,7 +128,7 @@ _BY_NAME = {condition.name: condition for condition in CONDITIONS}
 MAY_CHANGE_IN_A_PLAN = frozenset(
     {
         *("minutes", "launches", "until_decided", "max_minutes", "rehearsal", "reports", "link", "question", "allow", "trace"),
-        *("price_per_hour", "peak_tflops"),
+        "peak_tflops",
     }
 )
 """All else in a plan must be equal where a comparison goes on: these say how long is measured, and what is concluded."""

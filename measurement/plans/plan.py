@@ -381,8 +381,6 @@ class Plan(Section):
     or your own by ``module:Class`` or ``path/to/file.py:Class``. None: the first five. comparison.json is always written."""
     link: str | None = Field(default=None, pattern=r"^https?://[^\s<>]+$")
     """URL at which the whole report will be found, for reports that point to it. None: in CI, the page of the job."""
-    price_per_hour: float | None = Field(default=None, gt=0)
-    """What one host costs in an hour, in any currency. Reports then say what a million samples cost."""
     peak_tflops: float | None = Field(default=None, gt=0)
     """TFLOP/s that one GPU, or on CPUs one core, can do at most in the precision in use. Model FLOP/s over it are the MFU. None: as
     the maker's data sheet says, of GPUs that Ringside knows; CPUs then have no MFU."""

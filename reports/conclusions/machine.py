@@ -23,7 +23,7 @@ import pandas as pd
 from measurement.plans.plan import Plan
 from measurement.records.host_use import SLOWED_BY
 from measurement.records.record import BlockRecord, LaunchRecord
-from reports.conclusions.blocks import copies_of_baseline, throughput_per_s
+from reports.conclusions.blocks import copies_of_baseline
 from reports.conclusions.evidence import Evidence
 from reports.schema import Estimate, LinkFigures, MachineFigures, NetworkFigures
 from reports.statistics.separate import Runs, separate_ratio
@@ -83,38 +83,22 @@ def _host(host: str, own: pd.DataFrame, core_shares: pd.Series) -> MachineFigure
     )
 
 
-def energy_by_launch(evidence: Evidence, arm: str) -> dict[int, float]:
-    """Joules per sample of an arm, see ``energy_per_sample_j``, in each launch in which all hosts tell."""
-    use = evidence.host_use[evidence.host_use["arm"] == arm]
-    if not use["measure"].isin(ENERGIES).any():
-        return {}
-    blocks = evidence.blocks[(evidence.blocks["arm"] == arm) & (evidence.blocks["kind"] == "sync")]
-    counted = use.merge(blocks[PLACE].astype({"turn": "Int32"}), on=PLACE)
-    sums = counted.groupby(["launch", "host", "measure"])["value"].sum().unstack("measure").reindex(columns=["wall_s", *ENERGIES])
-    power_w = sums[list(ENERGIES)].sum(axis="columns", min_count=1) / sums["wall_s"]
-    by_launch = power_w.where(power_w > 0).groupby("launch").apply(lambda hosts: hosts.sum(skipna=False)).dropna()
-    return {int(str(launch)): watts / throughput_per_s(blocks[blocks["launch"] == launch]) for launch, watts in by_launch.items()}
-
-
 def memory_by_launch(evidence: Evidence, arm: str) -> dict[int, float]:
     """Peak memory in bytes of the rank of an arm that takes most, in each launch that counts."""
     good = [record for record in evidence.records if record.arm == arm and record.status == "ok" and not record.alone]
     return {record.launch: float(max(record.peak_memory_bytes)) for record in good if record.peak_memory_bytes}
 
 
-def resource_ratios(evidence: Evidence, arm: str) -> dict[str, Estimate | None]:
-    """Fields of ``RatioSummary``: an arm's memory and energy over the baseline's; for all candidates together, as its speed."""
-    plan, found = evidence.plan, dict[str, Estimate | None]()
+def memory_ratio(evidence: Evidence, arm: str) -> Estimate | None:
+    """An arm's peak memory over the baseline's; for all candidates together, as its speed."""
+    plan = evidence.plan
     number = sum(role == "candidate" for role in plan.roles().values()) if plan.role(arm) == "candidate" else 1
     confidence = evidence.confidence ** (1 / number)
-    for name, by_launch in (("memory_ratio", memory_by_launch), ("energy_ratio", energy_by_launch)):
-        ours, theirs = by_launch(evidence, arm), [by_launch(evidence, copy) for copy in copies_of_baseline(plan, arm)]
-        if evidence.are_runs:
-            runs = (Runs(logs=logs, usual=logs, started=()) for logs in (np.log(list(one.values())) for one in (ours, theirs[0])))
-            found[name] = separate_ratio(*runs, confidence=confidence)
-        else:
-            found[name] = paired_ratio(ours, theirs, confidence=confidence)
-    return found
+    ours, theirs = memory_by_launch(evidence, arm), [memory_by_launch(evidence, copy) for copy in copies_of_baseline(plan, arm)]
+    if not evidence.are_runs:
+        return paired_ratio(ours, theirs, confidence=confidence)
+    runs = (Runs(logs=logs, usual=logs, started=()) for logs in (np.log(list(one.values())) for one in (ours, theirs[0])))
+    return separate_ratio(*runs, confidence=confidence)
 
 
 def energy_per_sample_j(machine: Sequence[MachineFigures], throughput: Estimate | None) -> float | None:

@@ -23,7 +23,7 @@ from reports.conclusions.blocks import (
 )
 from reports.conclusions.disturbances import FEW, is_quiet, summarise_load, undisturbed, without_stalls
 from reports.conclusions.evidence import Evidence
-from reports.conclusions.machine import resource_ratios
+from reports.conclusions.machine import memory_ratio
 from reports.conclusions.verdict import by_launches_or_rounds, decide, reach_of_load, stands_clear, tells_nothing, to_decide
 from reports.estimate import Estimate
 from reports.schema import AloneFigures, ArmSummary, RatioBySpeed, RatioSummary, Verdict, Withheld
@@ -208,7 +208,7 @@ def _ratios_of_case(evidence: Evidence, case: str | None, arms: Mapping[str, Arm
                 quiet_ratio=undisturbed_ratio.value if undisturbed_ratio else None,
                 **judged,
                 **terms,
-                **(resource_ratios(evidence, name) if case is None else {}),
+                memory_ratio=memory_ratio(evidence, name) if case is None else None,
             )
         )
     return results

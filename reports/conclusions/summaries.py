@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
@@ -18,7 +17,6 @@ from reports.conclusions.cases import summarise_cases
 from reports.conclusions.disturbances import summarise_gaps, summarise_load, summarise_page_faults, summarise_stalls
 from reports.conclusions.evidence import Evidence
 from reports.conclusions.machine import (
-    energy_by_launch,
     energy_per_sample_j,
     memory_by_launch,
     summarise_links,
@@ -27,7 +25,7 @@ from reports.conclusions.machine import (
 from reports.conclusions.ranks import summarise_ranks
 from reports.conclusions.step_terms import means, step_shares, step_terms, thread_figures
 from reports.schema import PLANS_PEAK, ArmError, ArmSummary, Estimate, ResourceFigures, Status
-from reports.statistics.student import log_interval, t_interval
+from reports.statistics.student import t_interval
 
 SEVERITY: tuple[Status, ...] = ("not measured", "ok", "timeout", "failed", "wrong")
 PERCENTILES = (5, 25, 50, 75, 95)
@@ -63,11 +61,10 @@ def _arm(evidence: Evidence, name: str) -> ArmSummary:
 def _resources(
     evidence: Evidence, name: str, records: Sequence[LaunchRecord], throughput: Estimate | None
 ) -> ResourceFigures | None:
-    """Devices, memory, energy and money of an arm."""
-    ranks, plan = next((record.ranks for record in records if record.ranks), []), evidence.plan
+    """Devices and memory of an arm."""
+    ranks: list[RankReport] = next((record.ranks for record in records if record.ranks), [])
     if not ranks:
         return None
-    energy, hosts = energy_by_launch(evidence, name), max(1, len({rank.host for rank in ranks}))
     found: dict[str, Any] = {
         "device": "core" if any(rank.device == "cpu" for rank in ranks) else "GPU",
         "memory_bytes": t_interval(list(memory_by_launch(evidence, name).values()), confidence=evidence.confidence),
@@ -75,11 +72,6 @@ def _resources(
     units = compute_units(ranks)
     if throughput is None:
         return ResourceFigures(**found)
-    if energy:
-        logs = [math.log(joules) for joules in energy.values()]
-        found["energy_per_sample_j"] = log_interval(math.exp(fmean(logs)), logs, confidence=evidence.confidence)
-    if plan.price_per_hour is not None:
-        found["cost_per_million"] = throughput.under(1e6 * plan.price_per_hour * hosts / 3600)
     if units:
         found["per_device_per_s"] = throughput.times(1 / units)
         found |= _flops(evidence, records, ranks, throughput.times(1 / units))

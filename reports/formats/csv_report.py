@@ -83,13 +83,12 @@ def _case_row(comparison: Comparison, arm: ArmSummary, case: Case) -> dict[str, 
 
 
 def resource_columns(arm: ArmSummary, result: RatioSummary | None) -> dict[str, Any]:
-    """Figures per device, and what memory, energy and money an arm takes, as columns; empty ones where they are not known."""
+    """Figures per device, and what memory and energy an arm takes, as columns; empty ones where they are not known."""
     own, found = arm.resources, {"flops_per_sample": arm.resources.flops_per_sample if arm.resources else None}
-    for name in ("per_device_per_s", "flops_per_s", "mfu", "memory_bytes", "energy_per_sample_j", "cost_per_million"):
+    for name in ("per_device_per_s", "flops_per_s", "mfu", "memory_bytes"):
         found |= estimate_columns("flops_per_device_per_s" if name == "flops_per_s" else name, getattr(own, name, None))
-    for name in ("memory_ratio", "energy_ratio"):
-        found |= estimate_columns(name, getattr(result, name, None))
-    return found
+    found["energy_per_sample_j"] = arm.energy_per_sample_j
+    return found | estimate_columns("memory_ratio", result.memory_ratio if result else None)
 
 
 def training_columns(arm: ArmTraining) -> dict[str, Any]:

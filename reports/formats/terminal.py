@@ -50,7 +50,7 @@ def against_group(comparison: Comparison) -> Group:
 
 
 def comparison_lines(comparison: Comparison, *, timings: bool = False) -> Group:
-    """The first screen, and what a plan asks of cost and MFU; of a micro-benchmark latency in every case, without the control.
+    """The first screen, and the MFU that a plan asks for; of a micro-benchmark latency in every case, without the control.
 
     With ``timings`` also where the seconds of launches went.
     """

@@ -1,4 +1,4 @@
-"""The table of what each arm makes of its devices, and what memory, energy and money it takes, with its caption."""
+"""The table of what each arm makes of its devices, and what memory and energy it takes, with its caption."""
 
 from __future__ import annotations
 
@@ -36,13 +36,9 @@ def resource_table(shown: Comparison | Study) -> Table:
         "memory": "peak GiB",
         "memory_ratio": "memory ratio",
         "energy": "J per sample",
-        "energy_ratio": "energy ratio",
-        "ratio": "speed ratio",
-        "cost": f"cost per million {unit}",
     }
     rows = [_row(*one, baseline=shown.baseline) for one in known]
     empty = [name for name in titles if all(one.entries[name].text in ("1", NONE) for one in rows)]
-    empty += ["ratio"] if "cost" in empty and "ratio" not in empty else []
     return Table(columns=columns(titles, numeric=titles.keys() - {"point", "arm"}), rows=rows).without(*empty)
 
 
@@ -58,10 +54,7 @@ def _row(point: Comparison | StudyPoint, arm: ArmSummary, own: ResourceFigures, 
             "mfu": _entry(own.mfu, "{:.1%}".format),
             "memory": _entry(own.memory_bytes, lambda value: gibibytes(round(value))),
             "memory_ratio": _entry(result.memory_ratio, ratio) if result else first,
-            "energy": _entry(own.energy_per_sample_j, significant),
-            "energy_ratio": _entry(result.energy_ratio, ratio) if result else first,
-            "ratio": ratio(result.throughput_ratio) if result else first,
-            "cost": _entry(own.cost_per_million, significant),
+            "energy": significant(arm.energy_per_sample_j) if arm.energy_per_sample_j else NONE,
         },
         group=point.name,
     )
@@ -72,20 +65,21 @@ def _entry(estimate: Estimate | None, words: Callable[[float], str]) -> Entry:
 
 
 def asked_resources(comparison: Comparison) -> Table | None:
-    """The table for a terminal, without what stands elsewhere; None unless the plan gives a price or a peak."""
+    """The table for a terminal, without what stands elsewhere; None unless the plan gives a peak."""
     found = [arm.resources for arm in comparison.arms if arm.resources]
-    is_asked = any(one.cost_per_million or one.peak_source == PLANS_PEAK for one in found)
-    return resource_table(comparison).without("rate", "flops", "ratio") if is_asked else None
+    is_asked = any(one.peak_source == PLANS_PEAK for one in found)
+    return resource_table(comparison).without("rate", "flops") if is_asked else None
 
 
 def resource_caption(shown: Comparison | Study) -> str:
     """What the figures mean, and where they come from."""
-    found = [own for _, _, own in _known(shown)]
+    known = _known(shown)
+    found = [own for _, _, own in known]
     peaks = dict.fromkeys((one.peak_flops_per_s, one.peak_source) for one in found if one.peak_flops_per_s)
     notes = dict.fromkeys(one.flops_note for one in found if one.flops_note)
     said = [
-        "Cores are those that the ranks' threads can use. Memory is that of the rank that takes most, mean over launches. Ratios "
-        f"of memory and energy are to {shown.baseline}'s: above 1 is more of it, which says nothing of speed"
+        "Cores are those that the ranks' threads can use. Memory is that of the rank that takes most, mean over launches. Its "
+        f"ratio is to {shown.baseline}'s: above 1 is more of it, which says nothing of speed"
     ]
     if any(one.flops_per_s for one in found):
         said.append(
@@ -98,8 +92,6 @@ def resource_caption(shown: Comparison | Study) -> str:
         said.append(f"MFU is FLOP/s over {significant((peak or 0.0) / size)} {unit} per {found[0].device} ({source})")
     if not peaks and any(one.flops_per_s and one.device == "GPU" for one in found):
         said.append("There is no MFU, since the GPU's peak in this precision is not known: set peak_tflops in the plan")
-    if any(one.energy_per_sample_j for one in found):
+    if any(arm.energy_per_sample_j for _, arm, _ in known):
         said.append("Energy is all that the hosts' processor packages and GPUs took meanwhile, idle power included")
-    if any(one.cost_per_million for one in found):
-        said.append("Cost is price_per_hour times hosts, over the throughput; starts are left out")
     return ". ".join(said)

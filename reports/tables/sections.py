@@ -65,7 +65,7 @@ def sections(comparison: Comparison) -> list[Section]:
     what_if = what_if_table(comparison.what_if), what_if_caption(comparison.what_if)
     resources = resource_table(comparison), resource_caption(comparison)
     made = [
-        Section("resources", "Per device, memory, energy, cost", *resources),
+        Section("resources", "Per device, memory, energy", *resources),
         Section("machine", "The machine beside the ranks", machine_table(comparison), machine_caption(arms)),
     ]
     if not comparison.cases:

@@ -45,7 +45,7 @@ SHORT = {"minutes": None, "rounds": 1, "block_steps": 1, "warmup_steps": 1, "lau
 """Changes of ``measurement``: one block with exchange, one without where the plan has such blocks, then the gate."""
 NOT_REHEARSED = {
     *("name", "measurement", "reports", "question", "baseline", "points", "scaling", "training", "left_out"),
-    *("price_per_hour", "peak_tflops", "trace"),
+    *("peak_tflops", "trace"),
 }
 """Fields of a plan that change nothing of what a rehearsal shows."""
 TRACED_STEPS = 6

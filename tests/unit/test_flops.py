@@ -1,4 +1,4 @@
-"""FLOPs against the formula, and what reports make of them, of memory, energy and money."""
+"""FLOPs against the formula, and what reports make of them, of memory."""
 
 from __future__ import annotations
 
@@ -157,8 +157,8 @@ def resources_of(root, *, device="cpu", **plan):
 
 
 @pytest.mark.slow
-def test_memory_cost_and_mfu_stand_beside_the_ratio(tmp_path):
-    folder = resources_of(tmp_path, price_per_hour=3.6, peak_tflops=0.5)
+def test_memory_and_mfu_stand_beside_the_ratio(tmp_path):
+    folder = resources_of(tmp_path, peak_tflops=0.5)
     found = write_reports(folder)
     arm, result = found.arm("horovod-gloo"), found.result("horovod-gloo")
     assert result.memory_ratio.bounds == pytest.approx((1.25, 1.25), rel=1e-3), "its launches differ as the baseline's do"
@@ -168,19 +168,17 @@ def test_memory_cost_and_mfu_stand_beside_the_ratio(tmp_path):
     assert arm.resources.per_device_per_s == speed.times(0.5)
     assert arm.resources.flops_per_s.value == pytest.approx(speed.value / 2 * 5e7)
     assert arm.resources.mfu.bounds == pytest.approx([bound / 2 * 5e7 / 0.5e12 for bound in speed.bounds])
-    assert arm.resources.cost_per_million.bounds == pytest.approx([1e3 / speed.ci_high, 1e3 / speed.ci_low])
     table = resource_table(found)
     assert [column.title for column in table.columns] == [
-        *("arm", "images/s per core", "GFLOP/s per core", "MFU", "peak GiB", "memory ratio", "speed ratio"),
-        "cost per million images",
+        *("arm", "images/s per core", "GFLOP/s per core", "MFU", "peak GiB", "memory ratio"),
     ]
     assert table.rows[0].entries["memory_ratio"].text == "1"
     assert table.rows[-1].entries["memory_ratio"].text == "1.250 (1.250 to 1.250)"
-    assert [column.name for column in asked_resources(found).columns] == ["arm", "mfu", "memory", "memory_ratio", "cost"]
+    assert [column.name for column in asked_resources(found).columns] == ["arm", "mfu", "memory", "memory_ratio"]
     assert "(peak_tflops of the plan)" in resource_caption(found)
     for name in ("report.md", "report.html"):
         text = (tmp_path / name).read_text()
-        assert text.count("Per device, memory, energy, cost") == 1
+        assert text.count("Per device, memory, energy") == 1
         assert text.count("peak GiB</th>" if name.endswith("html") else "peak GiB") == 1 and "GiB at peak" not in text
     (row,) = [one for one in csv.DictReader(io.StringIO(CsvReport().render(found).decode())) if one["arm"] == "horovod-gloo"]
     assert float(row["memory_ratio_ci_low"]) == result.memory_ratio.ci_low
@@ -203,6 +201,6 @@ def test_results_of_before_have_what_they_can_have(tmp_path):
     folder = write_results(tmp_path, plan=make_plan(["horovod-gloo"]))
     found = conclude(folder)
     own = found.arm("ddp-gloo").resources
-    assert own.flops_per_s is own.mfu is own.energy_per_sample_j is own.cost_per_million is None
-    assert own.per_device_per_s and own.memory_bytes and found.result("horovod-gloo").energy_ratio is None
+    assert own.flops_per_s is own.mfu is None
+    assert own.per_device_per_s and own.memory_bytes
     assert asked_resources(found) is None, "the terminal has nothing to add"
