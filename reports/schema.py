@@ -143,7 +143,7 @@ class TracedArm(Stored):
 
     arm: str
     file: str | None = None
-    """In ``traces/``, for Perfetto or chrome://tracing."""
+    """In ``traces/``, for Perfetto."""
     error: str | None = None
     steps: int = 0
     typical_step: list[Span] = Field(default=[], repr=False)
@@ -160,8 +160,6 @@ class TraceFigures(Stored):
     """What traces show (``--trace``). They were taken under a profiler: no other figure rests on their times."""
 
     arms: list[TracedArm]
-    merged: str | None = None
-    """The file of two arms together."""
 
 
 class Straggler(Stored):

@@ -84,5 +84,3 @@ class Traces(Written):
 
     schema_version: int = 1
     arms: list[ArmTrace]
-    merged: str | None = None
-    """A viewers' file of the baseline and the first candidate together."""

@@ -111,8 +111,7 @@ def trace_files(comparison: Comparison) -> list[tuple[str, str]]:
     """Files for Perfetto beside the page, and what each shows."""
     if comparison.traces is None:
         return []
-    found = [(arm.file, arm.arm) for arm in comparison.traces.arms] + [(comparison.traces.merged, "two arms together")]
-    return [(f"traces/{file}", told) for file, told in found if file]
+    return [(f"traces/{arm.file}", arm.arm) for arm in comparison.traces.arms if arm.file]
 
 
 def _answer(comparison: Comparison) -> dict[str, Table]:

@@ -120,7 +120,7 @@ def summarise_traces(
     arms = [_arm(trace, steps.get(trace.arm, [])) for trace in traces.arms]
     exposed = {name: [value for one in steps.get(name, []) if (value := one.exposed_s()) is not None] for name in whole}
     arms = [arm.model_copy(update={"exposed_s": t_interval(exposed.get(arm.arm, []), confidence=confidence)}) for arm in arms]
-    return TraceFigures(arms=arms, merged=traces.merged)
+    return TraceFigures(arms=arms)
 
 
 def _arm(trace: ArmTrace, steps: Sequence[TracedStep]) -> TracedArm:

@@ -129,23 +129,16 @@ def trace_arms(
         launch = TraceLaunch(plan=small, setups=arms, workload=workload, number=0, **own)
         launch.run()
     traced = {arm.name: launch.traced[arm.name] for arm in arms if arm.name in launch.traced}
-    traces = [
-        ArmTrace(arm=name, nccl=launch.nccl[name], **_written(folder, f"arm-{name}", {name: ranks}))
-        for name, ranks in traced.items()
-    ]
+    traces = []
+    for name, ranks in traced.items():
+        file, spans = f"arm-{name}.json.gz", [span for rank in ranks for span in rank.spans]
+        write_result(folder / file, viewers_file(ranks))
+        traces.append(ArmTrace(arm=name, nccl=launch.nccl[name], file=file, spans=spans))
     failed = {arm.record.arm: arm.record for arm in launch.arms if arm.record.arm not in traced}
     traces += [ArmTrace(arm=name, error=_reason(record)) for name, record in failed.items()]
-    shown = {name: traced[name] for name in [plan.baseline, *plan.asked_arms()] if name in traced}
-    merged = _written(folder, "merged", dict(list(shown.items())[:2]))["file"] if len(shown) > 1 else None
-    write_result(folder / TRACES_FILE, Traces(arms=traces, merged=merged).model_dump_json())
+    write_result(folder / TRACES_FILE, Traces(arms=traces).model_dump_json())
     if not failed:
         shutil.rmtree(folder / "launch-000", ignore_errors=True)
-
-
-def _written(folder: Path, name: str, arms: Mapping[str, Sequence[TracedRank]]) -> dict[str, Any]:
-    """Write a viewers' file; its name, and the spans that it shows."""
-    write_result(folder / f"{name}.json.gz", viewers_file(arms))
-    return {"file": f"{name}.json.gz", "spans": [span for ranks in arms.values() for rank in ranks for span in rank.spans]}
 
 
 def rehearse_here(plan: Plan, *, progress: LaunchProgress) -> tuple[dict[str, str], Path]:

@@ -25,7 +25,7 @@ from runners.protocol.messages import TraceReply
 from runners.traces.trace_file import TRAINING
 
 STEP = "ProfilerStep#"
-"""What torch's own tools, and HolisticTraceAnalysis, know a step by."""
+"""What torch's own tools know a step by."""
 DATA_WAIT, FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))
 EXCHANGES = ("gloo:", "nccl", "mpi:")
 """How collectives begin: over Gloo where they were issued until they are done; over NCCL their kernels."""

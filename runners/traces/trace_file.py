@@ -1,4 +1,4 @@
-"""From what ranks traced to spans on the driver's clock, and to files that Perfetto and chrome://tracing open.
+"""From what ranks traced to spans on the driver's clock, and to a file for Perfetto.
 
 The format: "Trace Event Format" (Google). Slices of a row nest, arrows have numbers of their own, every row has a name.
 """
@@ -18,8 +18,6 @@ from runners.protocol.messages import TraceReply
 
 TRAINING, EXCHANGE = "training thread", "exchange"
 """Rows, as viewers name them."""
-NEXT_ARM = 10_000
-"""By so much the numbers of an arm's processes are above those of the arm before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,21 +81,16 @@ def _own(operations: Iterable[Span], submitted: Mapping[str, list[Span]], rank: 
             yield one.model_copy(update={"rank": rank, "begin_ns": begin_ns, "length_ns": one.end_ns - begin_ns, "num_bytes": size})
 
 
-def viewers_file(arms: Mapping[str, Sequence[TracedRank]]) -> bytes:
-    """A file of one arm or of several, whose first steps then begin together; compressed JSON."""
-    firsts = {name: min(one.begin_ns for rank in ranks for one in rank.spans if one.row == "step") for name, ranks in arms.items()}
-    lead = max(firsts[name] - begin_ns for name, ranks in arms.items() for rank in ranks for begin_ns in _begins(rank))
+def viewers_file(ranks: Sequence[TracedRank]) -> bytes:
+    """The file of an arm: compressed JSON, which begins at 0."""
+    zero_ns = min(begin_ns for rank in ranks for begin_ns in _begins(rank))
     events: list[dict[str, Any]] = []
     numbers: dict[tuple[int, str, Any], int] = {}
-    for place, (name, ranks) in enumerate(arms.items()):
-        for rank in ranks:
-            pid = place * NEXT_ARM + rank.rank + 1
-            zero_ns = firsts[name] - lead
-            events += _named(pid, f"{name} rank {rank.rank}" if len(arms) > 1 else f"rank {rank.rank}")
-            events += _rows(rank, pid, zero_ns, numbers)
-    world = {"rank": 0, "world_size": max(map(len, arms.values())), "backend": "ringside"}
-    document = {"displayTimeUnit": "ms", "distributedInfo": world, "traceEvents": events}
-    return gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0)
+    for rank in ranks:
+        pid = rank.rank + 1
+        events += _named(pid, f"rank {rank.rank}")
+        events += _rows(rank, pid, zero_ns, numbers)
+    return gzip.compress(json.dumps({"displayTimeUnit": "ms", "traceEvents": events}, separators=(",", ":")).encode(), mtime=0)
 
 
 def _begins(rank: TracedRank) -> Iterator[int]:

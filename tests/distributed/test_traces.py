@@ -33,12 +33,11 @@ def traced(tmp_path_factory):
 def test_every_file_follows_the_formats_rules(traced):
     traces = traced.traces()
     assert {trace.arm: trace.error for trace in traces.arms} == dict.fromkeys(ARMS)
-    assert traces.merged == "merged.json.gz"
-    for name in (*(trace.file for trace in traces.arms), traces.merged):
+    for name in (trace.file for trace in traces.arms):
         events = trace_format.read(traced.traces_folder / name)
         assert trace_format.faults(events) == [], name
         steps = [one for one in trace_format.slices(events, row="training") if one["name"].startswith("ProfilerStep#")]
-        assert len(steps) == 2 * TRACED_STEPS * (2 if name == traces.merged else 1)
+        assert len(steps) == 2 * TRACED_STEPS
         assert trace_format.slices(events, row="exchange")
 
 
@@ -68,6 +67,6 @@ def test_every_steps_exchange_has_the_bytes_of_its_gradients(traced, arm):
 
 def test_the_report_links_and_draws_it(traced):
     page = (traced.root / "report.html").read_text()
-    assert 'data-chart="traces"' in page and 'href="traces/merged.json.gz"' in page
+    assert 'data-chart="traces"' in page and 'href="traces/arm-ddp.json.gz"' in page
     assert "Waiting apart from transfer" in (traced.root / "report.md").read_text()
     assert len(traced.records()) == len(ARMS), "its launch is no record"

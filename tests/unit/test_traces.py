@@ -56,12 +56,12 @@ def test_ranks_are_on_one_clock_and_the_file_follows_the_formats_rules(tmp_path)
     traced = on_one_clock(ranks, [0.0, 0.005])
     assert [[one.begin_ns for one in rank.spans if one.row == "step"] for rank in traced] == [[START], [START]]
     path = tmp_path / "two.json.gz"
-    path.write_bytes(viewers_file({"ddp": traced, "other": traced}))
+    path.write_bytes(viewers_file(traced))
     events = trace_format.read(path)
     assert trace_format.faults(events) == []
-    assert len({one["pid"] for one in events}) == 4 and len({one["id"] for one in events if one["ph"] == "s"}) == 4
+    assert len({one["pid"] for one in events}) == 2 and len({one["id"] for one in events if one["ph"] == "s"}) == 2
     exchange = trace_format.slices(events, row="exchange")
-    assert len(exchange) == 8 and {one["args"]["bytes"] for one in exchange} == {1000}
+    assert len(exchange) == 4 and {one["args"]["bytes"] for one in exchange} == {1000}
     crossing = [*events, {**exchange[0], "ts": exchange[0]["ts"] + 1}]
     assert any("crosses" in fault for fault in trace_format.faults(crossing))
 
