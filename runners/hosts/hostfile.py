@@ -3,8 +3,8 @@
 One host per line: ``host1``, ``host1:4``, ``host1 slots=4`` or ``host1 slots=4 max-slots=8``; ``#`` begins a comment, IPv6
 addresses stand in brackets (``[fe80::1]:4``). A host without a number takes one rank, as in MPICH and in Open MPI's ``-H``; in
 its hostfiles Open MPI would give it one per core. Batch systems' files are read, too: a name for each slot (PBS, LSF, OAR), or
-``host1 4 all.q@host1 UNDEFINED`` (Grid Engine). Slots of a host that is named again are added up, as Open MPI does. What launchers
-read differently is refused: a number given twice, a user.
+``host1 4 all.q@host1 UNDEFINED`` (Grid Engine). Slots of a host that is named again are added up, as Open MPI does. All else is
+refused with the forms that are accepted, what launchers read differently too: a number given twice, a user.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 from measurement.errors import HostfileError, printable
 from measurement.files import read_text
@@ -24,12 +23,12 @@ MAX_SLOTS = 4096
 """More ranks than any host takes; a larger number is a typing error."""
 ACCEPTED = "'host1', 'host1:4', 'host1 slots=4', 'host1 slots=4 max-slots=8' or '[fe80::1]:4'"
 ACCEPTED_LIST = "'host1:4,host2:4', 'host1' or '[fe80::1]:4'"
-KEYS = {"slots": "slots", "max-slots": "max-slots", "max_slots": "max-slots"}
 
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
-_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
-_ENTRY = re.compile(r"(?:\[(?P<bracketed>[^\[\]]*)\]|(?P<name>[^\[\]:]*))(?::(?P<slots>[^:]*))?")
-_SCOPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
+_NAME = rf"{_LABEL}(?:\.{_LABEL})*"
+_ADDRESS = r"(?P<address>[^\[\]%]*)(?P<scope>%[A-Za-z0-9][A-Za-z0-9_.-]{0,14})?"
+_ENTRY = re.compile(rf"(?:\[{_ADDRESS}\]|(?P<name>{_NAME}))(?::(?P<slots>[0-9]{{1,9}}))?")
+_OPTION = re.compile(r"(slots|max[-_]slots)=([0-9]{1,9})")
 _SGE = re.compile(r"(\S+)\s+(\d+)\s+[^\s=]+@\S+\s+\S+")
 _SHOWN = 60
 
@@ -57,10 +56,9 @@ def parse_hostfile(text: str, *, source: str) -> tuple[HostSlots, ...]:
     """
     hosts: dict[str, HostSlots] = {}
     for number, line in enumerate(re.split(r"\r\n|\r|\n", text), start=1):
-        entry, *options = _SGE.sub(r"\1 slots=\2", re.sub(r"\s*=\s*", "=", line.partition("#")[0]).strip()).split() or [""]
-        if entry or options:
-            where = _Place(f"{source} line {number}", seen=line.strip(), accepted=ACCEPTED)
-            _add(hosts, _host(entry, options, where), where)
+        words = _SGE.sub(r"\1 slots=\2", re.sub(r"\s*=\s*", "=", line.partition("#")[0]).strip()).split()
+        if words:
+            _add(hosts, words, f"{source} line {number}: {_shortened(line.strip())!r}", accepted=ACCEPTED)
     return _at_least_one(hosts, source)
 
 
@@ -68,8 +66,7 @@ def parse_hosts(text: str, *, source: str = "-H") -> tuple[HostSlots, ...]:
     """Read the hosts of a list such as ``host1:4,host2:4``; see ``parse_hostfile``."""
     hosts: dict[str, HostSlots] = {}
     for number, entry in enumerate(text.split(","), start=1):
-        where = _Place(f"{source} host {number}", seen=entry.strip(), accepted=ACCEPTED_LIST)
-        _add(hosts, _host(entry.strip(), [], where), where)
+        _add(hosts, [entry.strip()], f"{source} host {number}: {_shortened(entry.strip())!r}", accepted=ACCEPTED_LIST)
     return _at_least_one(hosts, source)
 
 
@@ -94,95 +91,47 @@ def place_ranks(hosts: Sequence[HostSlots], world_size: int) -> dict[str, range]
     return placed
 
 
-class _Place:
-    """The line or entry that is being read, for messages."""
-
-    def __init__(self, where: str, *, seen: str, accepted: str) -> None:
-        self.where, self.seen, self.accepted = where, seen, accepted
-
-    def refuse(self, why: str) -> NoReturn:
-        raise HostfileError(f"{self.where}: {_shortened(self.seen)!r}: {why}; accepted: {self.accepted}")
-
-
-def _host(entry: str, options: Sequence[str], where: _Place) -> HostSlots:
-    """One host with its numbers."""
-    parts = _ENTRY.fullmatch(entry)
-    if parts is None:
-        where.refuse(_no_host(entry))
-    given = {"slots": _number("slots", parts["slots"], where)} if parts["slots"] is not None else {}
-    for option in options:
-        key, equals, value = option.partition("=")
-        if not equals or key not in KEYS:
-            where.refuse(_unknown_option(key))
-        if KEYS[key] in given:
-            where.refuse(f"the number of {KEYS[key]} is given twice")
-        given[KEYS[key]] = _number(KEYS[key], value, where)
-    host = _address(parts["bracketed"], where) if parts["bracketed"] is not None else _name(parts["name"], where)
-    slots, max_slots = given.get("slots", 1), given.get("max-slots")
-    if max_slots is not None and max_slots < slots:
-        where.refuse(f"max-slots={max_slots} is less than slots={slots}")
-    return HostSlots(host=host, slots=slots, max_slots=max_slots)
-
-
-def _no_host(entry: str) -> str:
-    if "," in entry:
-        return "one host stands on a line (a list is for -H)"
-    return "an IPv6 address stands in brackets" if re.fullmatch(r"[0-9A-Fa-f:.]+(%.*)?", entry) else "this is no host"
-
-
-def _unknown_option(key: str) -> str:
-    if key in ("user", "username"):
-        return "a user belongs into ~/.ssh/config (Host, User), where all launchers find it"
-    return f"{_shortened(key)!r} is not known, only slots=N and max-slots=N are"
-
-
-def _number(key: str, text: str, where: _Place) -> int:
-    number = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
-    if number is None or not 1 <= number <= MAX_SLOTS:
-        advice = " (to leave a host out, write # before it)" if number == 0 else ""
-        where.refuse(f"{key}={_shortened(text)} is no whole number from 1 to {MAX_SLOTS}{advice}")
-    return number
-
-
-def _name(text: str, where: _Place) -> str:
-    """A host name or IPv4 address: nothing that ssh could take for an option, or a shell for more than one word."""
-    if "@" in text:
-        where.refuse("a user belongs into ~/.ssh/config (Host, User), where all launchers find it")
-    if "/" in text:
-        where.refuse("a file of hosts goes under hostfile")
-    if not _NAME.fullmatch(text) or len(text) > 253:
-        where.refuse("a host name holds letters, digits, '-', '_' and '.', and begins and ends with a letter or digit")
-    if re.fullmatch(r"[0-9.]+", text):
-        try:
-            ipaddress.IPv4Address(text)
-        except ValueError:
-            where.refuse("an IPv4 address is four numbers from 0 to 255")
-    return text
-
-
-def _address(text: str, where: _Place) -> str:
-    """An IPv6 address in its shortest form, with its interface if it has one (fe80::1%eth0)."""
-    address, percent, scope = text.partition("%")
-    try:
-        shortest = ipaddress.IPv6Address(address).compressed
-    except ValueError:
-        where.refuse("only an IPv6 address stands in brackets")
-    if percent and not _SCOPE.fullmatch(scope):
-        where.refuse("after % comes the name of a network interface")
-    return shortest + percent + scope
-
-
-def _add(hosts: dict[str, HostSlots], entry: HostSlots, where: _Place) -> None:
+def _add(hosts: dict[str, HostSlots], words: Sequence[str], seen: str, *, accepted: str) -> None:
     """Take a host in; one that is named again with the slots of both."""
+    try:
+        entry = _host(*words)
+    except ValueError:
+        raise HostfileError(
+            f"{seen} names no host; accepted: {accepted}, with 1 to {MAX_SLOTS} slots (a user belongs into ~/.ssh/config)"
+        ) from None
     before = hosts.setdefault(entry.host.casefold(), entry)
     if before is entry:
         return
     slots = before.slots + entry.slots
     if slots > MAX_SLOTS:
-        where.refuse(f"with those before it has {slots} slots, and {MAX_SLOTS} are the most")
+        raise HostfileError(f"{seen}: with those before it has {slots} slots, and {MAX_SLOTS} are the most")
     limited = None not in (before.max_slots, entry.max_slots)
     most = (before.max_slots or 0) + (entry.max_slots or 0) if limited else None
     hosts[entry.host.casefold()] = replace(before, slots=slots, max_slots=most, lines=before.lines + 1)
+
+
+def _host(entry: str, *options: str) -> HostSlots:
+    """One host with its numbers; ``ValueError`` for what ssh could take for an option, or a shell for more than one word."""
+    parts, given = _ENTRY.fullmatch(entry), [_OPTION.fullmatch(option) for option in options]
+    if parts is None or None in given:
+        raise ValueError(entry)
+    numbers = [("slots", parts["slots"])] if parts["slots"] else []
+    numbers += [(option[1].replace("_", "-"), option[2]) for option in given if option]
+    found = {key: int(number) for key, number in numbers}
+    slots = found.get("slots", 1)
+    if len(found) < len(numbers) or not 1 <= slots <= found.get("max-slots", MAX_SLOTS) <= MAX_SLOTS:
+        raise ValueError(entry)
+    return HostSlots(host=_address(parts), slots=slots, max_slots=found.get("max-slots"))
+
+
+def _address(parts: re.Match[str]) -> str:
+    """The name or IPv4 address as it is, an IPv6 address in its shortest form, with its interface (fe80::1%eth0)."""
+    name = parts["name"]
+    if name is None:
+        return ipaddress.IPv6Address(parts["address"]).compressed + (parts["scope"] or "")
+    if len(name) > 253:
+        raise ValueError(name)
+    return str(ipaddress.IPv4Address(name)) if re.fullmatch("[0-9.]+", name) else name
 
 
 def _at_least_one(hosts: dict[str, HostSlots], source: str) -> tuple[HostSlots, ...]:

@@ -157,7 +157,7 @@ def test_a_workload_that_is_no_name_is_told(tmp_path):
 
 
 def test_a_line_end_in_a_list_of_hosts_is_told_in_one_line():
-    assert "slots=4 is no whole number" in refusal(HostfileError, lambda: parse_hosts("host1:\n4"))
+    assert "names no host" in refusal(HostfileError, lambda: parse_hosts("host1:\n4"))
 
 
 def test_half_a_character_is_told(tmp_path):
