@@ -2,15 +2,14 @@
 
 Removes what Open MPI's launchers leave on this host when they are killed: their session folder, and ranks' shared memory.
 
-``mpirun`` and its daemons (Open MPI 4.1 and 5.0) remove both themselves, unless they end by SIGKILL. The names of the shared memory
-are built from the job's number, which follows from what the session folder holds.
+``mpirun`` and its daemons (Open MPI 4.1 and 5.0) remove both themselves, unless they end by SIGKILL. Shared memory that no process
+has mapped is a killed job's.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import socket
 import tempfile
@@ -82,8 +81,9 @@ def _remove_session(session: Path, pid: int, *, segments: str) -> None:
     with contextlib.suppress(OSError):  # what cannot be read is not ours; what cannot be removed is in use
         if not session.is_dir() or _runs(pid):
             return
-        for job in _jobs(session):
-            for segment in SHARED_MEMORY.glob(f"{segments}.{os.getuid()}.{job:x}.*"):
+        mapped = _mapped_files()
+        for segment in SHARED_MEMORY.glob(f"{segments}.{os.getuid()}.*"):
+            if str(segment) not in mapped:
                 segment.unlink(missing_ok=True)
         shutil.rmtree(session, ignore_errors=True)
         if session.parent.name.startswith("ompi."):
@@ -96,19 +96,10 @@ def _runs(pid: int) -> bool:
     return False
 
 
-def _jobs(session: Path) -> set[int]:
-    """The numbers of the jobs that a launcher of Open MPI 4 or 5 started."""
-    found = (re.match(r"sm(?:data|lock)seg-(\d+)", path.name) for path in session.glob("pmix_dstor_*/sm*seg-*"))
-    named = (re.search(r"-(prterun-[^@]+)@(\d+)\.", path.name) for path in session.glob("*/pmix-gds-shmem2.*"))
-    return {int(match[1]) for match in found if match} | {job_number(match[1], int(match[2])) for match in named if match}
-
-
-def job_number(name: str, job: int) -> int:
-    """Return Open MPI 5's number of a job: Jenkins's hash of its name, and which job it is (``opal_pmix_convert_nspace``)."""
-    number = 0
-    for byte in name.encode():
-        number = (number + byte) * 1025 & 0xFFFFFFFF
-        number ^= number >> 6
-    number = number * 9 & 0xFFFFFFFF
-    number = (number ^ number >> 11) * 32769 & 0xFFFFFFFF
-    return (number >> 16 ^ number & 0xFFFF) << 16 | job
+def _mapped_files() -> str:
+    """The kernel's lists of what this user's processes have mapped."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError):
+            found.append(Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8", errors="replace"))
+    return "".join(found)
