@@ -27,13 +27,11 @@ TORCH_PROBE = """
 import json, warnings
 warnings.simplefilter("ignore")
 import torch, torch.distributed as dist
-cuda = torch.cuda.is_available()
 print(json.dumps({
     "version": torch.__version__, "cuda": torch.version.cuda, "available": dist.is_available(),
     "gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available(),
     "nccl_version": ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else None,
-    "archs": torch._C._cuda_getArchFlags().split() if hasattr(torch._C, "_cuda_getArchFlags") else [],
-    "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else [],
+    "has_gpu": torch.cuda.is_available(),
 }))
 """
 
@@ -100,7 +98,7 @@ def torch_findings() -> list[Finding]:
     if isinstance(answer, str):
         return [finding("torch", "torch", answer, SETUP, status="missing")]
     cuda = f", CUDA {answer['cuda']}" if answer["cuda"] else ", CPU only"
-    nccl = f"NCCL {answer['nccl_version']}{'' if answer['gpus'] else '; no GPU to use it on'}"
+    nccl = f"NCCL {answer['nccl_version']}{'' if answer['has_gpu'] else '; no GPU to use it on'}"
     absent = "not in this build of torch"
     return [
         finding("torch", "torch", f"{answer['version']}{cuda}"),
