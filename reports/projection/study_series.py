@@ -39,8 +39,8 @@ def series_of(study: Study) -> StudySeries:
     per_host = _ranks_per_host(points)
     names = [arm.name for arm in points[0].arms if arm.role != "control"]
     found = [one for name in names if (one := _series(points, name, per_host, study.confidence))]
-    timed = {one.name for one in found}
-    pairs = [(name, study.baseline) for name in timed - {study.baseline} if study.baseline in timed]
+    timed = [one.name for one in found]
+    pairs = [(name, study.baseline) for name in timed if name != study.baseline and study.baseline in timed]
     if not found:
         raise PlanError(f"'{study.comparison_id}' has no timing at any point; measure it first")
     return StudySeries(series=found, pairs=pairs)
