@@ -461,8 +461,7 @@ class Manifest(Written):
     driver: dict[str, Any] = {}
     """Fingerprint of the host the driver ran on, git commit included."""
     hosts: dict[str, dict[str, Any]] = {}
-    """By name, of a plan that names hosts: fingerprint, MPI, interfaces, and ``clock_offset_s`` ± ``clock_error_s``, how far
-    its clock was ahead of the driver's."""
+    """By name, of a plan that names hosts: fingerprint, MPI and interfaces."""
     slurm_job: str | None = None
     """The job whose nodes these are; a later one, which goes on, may have others of the same kind."""
     sources: dict[str, str] = {}

@@ -1,8 +1,7 @@
 """Reports what a host is, before ranks start there.
 
 The driver runs ``python -m runners.hosts.host_facts DRIVER:PORT HOST...`` on each, with the names of all hosts. It answers with
-JSON; then, for every line it is sent, with the time on its clock. With ``--free-port`` in the place of the driver's address: a
-port to serve at. It imports nothing of size.
+JSON. With ``--free-port`` in the place of the driver's address: a port to serve at. It imports nothing of size.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import json
 import socket
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,13 +27,11 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 def main(driver: str, *hosts: str) -> None:
-    """Give the facts, then answer questions for the time."""
+    """Give the facts."""
     if driver == FREE_PORT:
         give(str(free_port()))
         return
     give(json.dumps(facts(driver, hosts)))
-    for _ in sys.stdin:
-        give(repr(time.time()))
 
 
 def facts(driver: str, hosts: Sequence[str]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -23,7 +22,6 @@ import psutil
 from measurement.errors import PlanError
 from runners.launchers.base import interface_environment
 
-HOSTS_FILE = Path("/etc/hosts")
 View = Mapping[str, Any]
 """What ``look`` returns, of one host."""
 
@@ -51,7 +49,6 @@ def look(hosts: Sequence[str]) -> dict[str, Any]:
     return {
         "name": name,
         "own_address": own,
-        "line": _line_for(name, own),
         "finds": {host: next(iter(addresses), None) for host, addresses in zip(hosts, found, strict=True)},
         "interfaces": {
             interface: [entry.address for entry in entries if entry.family == socket.AF_INET]
@@ -87,12 +84,8 @@ def twice(views: Mapping[str, View]) -> list[str]:
     ]
 
 
-def doubts(views: Mapping[str, View], *, interface: str | None = None) -> list[str]:
-    """Return what may lead libraries astray: names of other hosts and, without an interface, addresses of several. Pure."""
-    return [*([] if interface else _shared(views)), *_strangers(views)]
-
-
-def _shared(views: Mapping[str, View]) -> list[str]:
+def doubts(views: Mapping[str, View]) -> list[str]:
+    """Return which addresses several hosts have: without an interface, libraries may try them. Pure."""
     owners: dict[tuple[str, str], list[str]] = {}
     for host, view in views.items():
         for interface, addresses in view["interfaces"].items():
@@ -106,26 +99,16 @@ def _shared(views: Mapping[str, View]) -> list[str]:
     ]
 
 
-def _strangers(views: Mapping[str, View]) -> list[str]:
-    own = {host: {a for addresses in view["interfaces"].values() for a in addresses} for host, view in views.items()}
-    return [
-        f"host '{host}' takes '{other}' for {address}, which is none of its addresses; compare /etc/hosts of both"
-        for host, view in views.items()
-        for other, address in view["finds"].items()
-        if address and ":" not in address and own.get(other) and address not in own[other] and not _is_hidden(address)
-    ]
-
-
 def _is_hidden(address: str | None) -> bool:
     return address is None or ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def _why_hidden(view: View) -> str:
-    line = f" ({HOSTS_FILE} there: '{view['line']}')" if view["line"] else ""
     stands_for = view["own_address"] or "none of its addresses"
     return (
-        f"its own name, '{view['name']}', stands for {stands_for} there{line}, which Gloo tells the other hosts; put the name "
-        "beside the address by which they reach it; for DDP, not for Horovod, network_interface (--network-interface) will do"
+        f"its own name, '{view['name']}', stands for {stands_for} there, which Gloo tells the other hosts; put the name beside the "
+        "address by which they reach it, in /etc/hosts there; for DDP, not for Horovod, network_interface (--network-interface) "
+        "will do"
     )
 
 
@@ -141,13 +124,3 @@ def _is_usable(address: str) -> bool:
         probe.bind((address, 0))
         return True
     return False
-
-
-def _line_for(name: str, address: str | None) -> str | None:
-    """The line of /etc/hosts by which a name stands for an address."""
-    with contextlib.suppress(OSError):
-        for line in HOSTS_FILE.read_text(encoding="utf-8", errors="replace").splitlines():
-            words = line.partition("#")[0].split()
-            if words[:1] == [address] and name in words[1:]:
-                return " ".join(words)
-    return None

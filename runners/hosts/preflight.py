@@ -1,4 +1,4 @@
-"""Checks every host of a plan before anything starts: reachable, same software, interface, clock, a way to the driver."""
+"""Checks every host of a plan before anything starts: reachable, same software, interface, a way to the driver."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -30,10 +29,6 @@ from runners.launchers.base import HERE
 from runners.processes import remote
 
 ANSWER_TIMEOUT_S = 60.0
-CLOCK_TRIES = 7
-CLOCK_FIELD = "clock_offset_s"
-CLOCK_TOLERANCE_S = 0.1
-"""Clocks matter because of two failures the earlier one, by the hosts' own clocks, is taken for the cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +37,7 @@ class Preflight:
 
     placement: Placement
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """``runners.hosts.host_facts`` by host, with its clock's offset; empty where all ranks are here."""
+    """``runners.hosts.host_facts`` by host; empty where all ranks are here."""
     warnings: Sequence[str] = ()
     hidden: Mapping[str, str] = field(default_factory=dict)
     """Hosts that Gloo's ranks would tell the others wrong addresses of, see ``runners.hosts.names``."""
@@ -82,7 +77,7 @@ def inspect(plan: Plan) -> Preflight:
     return Preflight(
         placement=placement,
         facts=facts,
-        warnings=[*errors, *warnings, *doubts(views, interface=plan.network_interface)],
+        warnings=[*errors, *warnings, *([] if plan.network_interface else doubts(views))],
         hidden=hidden(views),
     )
 
@@ -128,7 +123,7 @@ def gather_facts(hosts: Sequence[str], *, here: frozenset[str], address: str) ->
 
 
 def ask(host: str, *, here: frozenset[str], question: Sequence[str]) -> dict[str, Any]:
-    """Ask one host for its facts and its clock.
+    """Ask one host for its facts.
 
     Raises:
         LaunchError: it does not answer as it should.
@@ -137,8 +132,7 @@ def ask(host: str, *, here: frozenset[str], question: Sequence[str]) -> dict[str
     limit = threading.Timer(ANSWER_TIMEOUT_S, talk.kill)
     limit.start()
     try:
-        found = dict(json.loads(talk.answer()))
-        clocks = [_clock(talk) for _ in range(CLOCK_TRIES)]
+        return dict(json.loads(talk.answer()))
     except ValueError:
         talk.kill()
         said = talk.end() or f"no answer within {ANSWER_TIMEOUT_S:g} s"
@@ -148,17 +142,6 @@ def ask(host: str, *, here: frozenset[str], question: Sequence[str]) -> dict[str
     finally:
         limit.cancel()
         talk.end()
-    found[CLOCK_FIELD], found["clock_error_s"] = min(clocks, key=lambda clock: clock[1])
-    return found
-
-
-def _clock(talk: remote.Conversation) -> tuple[float, float]:
-    """Return how far its clock is ahead of ours and the error of that, half of the round trip; seconds."""
-    asked = time.time()
-    talk.send("")
-    theirs = float(talk.answer())
-    answered = time.time()
-    return theirs - (asked + answered) / 2, (answered - asked) / 2
 
 
 def _unusable(facts: Mapping[str, Mapping[str, Any]], plan: Plan, *, address: str) -> list[str]:
@@ -184,17 +167,12 @@ def _require(wrong: Sequence[str]) -> None:
 def host_differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[str]]:
     """Compare hosts with the first one: returns differences that make ranks unequal, and others that are worth knowing. Pure.
 
-    ``facts``: by host, ``conditions.fingerprint`` and, under ``CLOCK_FIELD``, how far its clock is ahead of the driver's.
+    ``facts``: by host, ``conditions.fingerprint``.
     """
     first, *others = facts
     unlike = [line for other in others for line in _unlike(facts, first, other, "refuse")]
     worth_knowing = [line for other in others for line in _unlike(facts, first, other, "report")]
-    clocks = [
-        f"the clock of host '{host}' is {found[CLOCK_FIELD]:+.3f} s off the driver's (of two failures the wrong one may seem first)"
-        for host, found in facts.items()
-        if abs(found.get(CLOCK_FIELD, 0.0)) - found.get("clock_error_s", 0.0) > CLOCK_TOLERANCE_S
-    ]
-    return unlike, [*worth_knowing, *_unlike_cards(facts), *clocks]
+    return unlike, [*worth_knowing, *_unlike_cards(facts)]
 
 
 def _unlike_cards(facts: Mapping[str, Mapping[str, Any]]) -> list[str]:

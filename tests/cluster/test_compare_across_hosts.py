@@ -124,7 +124,6 @@ def test_arms_of_the_plan_for_two_hosts(nothing_left, tmp_path):
             assert record.ranks[rank].threads == 1 if len(os.sched_getaffinity(0)) < 4 else True
     manifest = folder.read_manifest()
     assert list(manifest.hosts) == ["host1", "host2"]
-    assert abs(manifest.hosts["host2"]["clock_offset_s"]) < 0.1
     assert manifest.warnings == []
 
 

@@ -23,7 +23,7 @@ HIDDEN_NAME = """
 printf '127.0.0.1 localhost\\n127.0.1.1 %s\\n10.77.0.1 host1\\n10.77.0.2 host2\\n' "$(hostname)" > /run/hosts
 mount --bind /run/hosts /etc/hosts
 """
-WHY = "its own name, 'host2', stands for 127.0.1.1 there (/etc/hosts there: '127.0.1.1 host2'), which Gloo tells the other hosts"
+WHY = "its own name, 'host2', stands for 127.0.1.1 there, which Gloo tells the other hosts"
 
 
 @pytest.fixture

@@ -55,7 +55,6 @@ def test_every_answer_is_found_behind_a_greeting(greeting_host, tmp_path):
     assert Probe().ask(HOST).detail == f"Python {sys.version.split()[0]}"
     facts = ask(HOST, here=frozenset(), question=["127.0.0.1:1", HOST])
     assert facts["python"] == sys.version.split()[0]
-    assert abs(facts["clock_offset_s"]) < 60
     reach = try_ports([HOST, "127.0.0.1"], here=["127.0.0.1"])
     assert set(reach.views) == {HOST, "127.0.0.1"}
     assert not [line for line in reach.closed if line.startswith(f"{HOST}: ")]
