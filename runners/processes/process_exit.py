@@ -73,7 +73,7 @@ def exit_code_of(command: Callable[[], Any]) -> int:
     except RingsideError as error:
         say_once(error)
         return EXIT_BAD_INPUT
-    except (ImportError, SyntaxError, ValueError) as error:
+    except (ImportError, SyntaxError) as error:
         fault = fault_of_environment(error)
         if fault is None:
             raise
@@ -100,19 +100,16 @@ def _run_in_order(command: Callable[[], Any]) -> None:
 
 
 def fault_of_environment(error: BaseException) -> str | None:
-    """Which variable keeps a library from being imported, and what to do: PYTHONPATH, or PyTorch's TORCH_LOGS; None: none does."""
+    """Which folder of PYTHONPATH keeps a library from being imported, and what to do; None: none does."""
     places: list[str] = []
     link: BaseException | None = error
     while link is not None:
         places += [frame.filename for frame in traceback.extract_tb(link.__traceback__)]
         places += [link.filename or ""] if isinstance(link, SyntaxError) else []
         link = link.__cause__ or link.__context__
-    logs = os.environ.get("TORCH_LOGS")
-    if logs and any("torch/_logging/" in place for place in places):
-        return f"TORCH_LOGS={logs} keeps PyTorch from being imported, since it names no log of PyTorch's; unset it"
     folders = [Path(folder).absolute() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     own = next((one for one in folders if any(Path(place).is_relative_to(one) for place in places)), None)
-    if own is None or isinstance(error, ValueError):
+    if own is None:
         return None
     return f"PYTHONPATH has '{own}', of which a file cannot be imported ({str(error).partition(chr(10))[0]}); leave it out"
 

@@ -165,13 +165,3 @@ def test_packages_of_another_python_in_pythonpath_are_one_line(tmp_path):
     assert line.startswith(
         f"ringside: PYTHONPATH has '{package.parent}', of which a file cannot be imported (built for Python 3.9)"
     )
-
-
-@pytest.mark.slow
-@pytest.mark.process
-def test_a_log_that_pytorch_does_not_know_is_one_line(tmp_path):
-    done = alone(tmp_path, TORCH_LOGS="nonsense")
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.splitlines() == [
-        "ringside: TORCH_LOGS=nonsense keeps PyTorch from being imported, since it names no log of PyTorch's; unset it"
-    ]
