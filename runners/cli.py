@@ -13,12 +13,11 @@ from typer.core import TyperGroup
 from measurement.errors import PlanError, unknown_name
 from measurement.registry import search_beside
 from runners.compare_command import EXIT_FAILED, compare, measure
+from runners.job_command import job
 from runners.processes.process_exit import begin_in_utf8, run_command
 from runners.project_command import project
 from runners.report_command import report
 from runners.scripts.ab_command import ab_command
-from runners.submission.manifests_command import manifests
-from runners.submission.submit_command import status, submit
 from runners.tuning.tune_command import tune_command
 
 if TYPE_CHECKING:
@@ -40,9 +39,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "report": report,
     "ab": ab_command(measure),
     "tune": tune_command(measure),
-    "submit": submit,
-    "status": status,
-    "manifests": manifests,
+    "job": job,
     "project": project,
 }
 for name, function in COMMANDS.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -18,11 +17,6 @@ from measurement.plans.plan import Plan
 from measurement.probes.fingerprint import git_state
 from measurement.records.record import LengthChoice, Manifest, OtherEnvironment
 from measurement.records.results import ResultsFolder, write_result
-from runners.hosts.batch_jobs import JOB_LOGS, JOB_SCRIPT, SUBMITTED
-
-_LOGS = (re.escape(log).replace(re.escape("{}"), "[0-9]+") for log in JOB_LOGS.values())
-BEFORE_THE_PLAN = re.compile("|".join([*map(re.escape, (LOCK_FILE, JOB_SCRIPT, SUBMITTED)), *_LOGS]))
-"""What a folder may hold that nothing was measured in yet: the lock, and what ``ringside submit`` and its job leave."""
 
 
 def new_manifest(folder: ResultsFolder, plan: Plan, **found: Any) -> Manifest:
@@ -114,7 +108,7 @@ def require_same_plan(folder: ResultsFolder, plan: Plan) -> None:
                 f"'{folder.root}' holds results of another plan ('{other.name}', digest {plan_digest(other)}, not "
                 f"{plan_digest(plan)}); give another folder with -o, or the plan as it was to go on measuring"
             )
-    elif folder.root.is_dir() and not all(BEFORE_THE_PLAN.fullmatch(entry.name) for entry in folder.root.iterdir()):
+    elif folder.root.is_dir() and any(entry.name != LOCK_FILE for entry in folder.root.iterdir()):
         raise RecordError(f"'{folder.root}' is not empty and holds no plan.yaml; give another folder with -o")
     elif folder.root.exists() and not folder.root.is_dir():
         raise RecordError(f"'{folder.root}' is a file; give a folder with -o")

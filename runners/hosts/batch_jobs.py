@@ -1,4 +1,4 @@
-"""The nodes of the batch job that this process runs in, as Slurm, PBS, LSF, Grid Engine, OAR, Flux or Kubernetes' operators tell.
+"""The nodes of the job that this process runs in, as Slurm, PBS, LSF, Grid Engine, OAR, Flux, operators, dstack or SkyPilot tell.
 
 A plan takes them by ``hosts: pbs`` and the like. Slurm's are taken unasked, since its steps reach them; ssh reaches the others'.
 """
@@ -15,12 +15,13 @@ from runners.hosts.hostfile import parse_hosts, read_hostfile
 from runners.launchers.base import HostSlots
 from runners.launchers.slurm_job import expand_nodes, slurm_job
 
-SLURM, FLUX, LSF, PBS, KUBERNETES = "slurm", "flux", "lsf", "pbs", "kubernetes"
+SLURM, FLUX, LSF, PBS, KUBERNETES, SKYPILOT = "slurm", "flux", "lsf", "pbs", "kubernetes", "skypilot"
 NODE_FILES = {
     PBS: "PBS_NODEFILE",
     LSF: "LSB_DJOB_HOSTFILE",
     "sge": "PE_HOSTFILE",
     "oar": "OAR_NODEFILE",
+    "dstack": "DSTACK_MPI_HOSTFILE",
     KUBERNETES: "OMPI_MCA_orte_default_hostfile",
 }
 """By the word for ``hosts``: the variable that names a file of nodes. The last is what MPI Operator and Kubeflow Trainer set."""
@@ -28,6 +29,8 @@ IN_A_POD = "KUBERNETES_SERVICE_HOST"
 """Set in every pod. Elsewhere a user may have set Open MPI's hostfile."""
 LSF_PAIRS = "LSB_MCPU_HOSTS"
 """``node1 4 node2 4``; the file came with LSF 8."""
+SKYPILOT_NODES, SKYPILOT_SLOTS = "SKYPILOT_NODE_IPS", "SKYPILOT_NUM_GPUS_PER_NODE"
+"""An address on each line; and 0 where nodes have no GPU, which take a rank each."""
 FLUX_INSTANCE = "FLUX_URI"
 JOB_IDS = {
     SLURM: "SLURM_JOB_ID",
@@ -35,13 +38,11 @@ JOB_IDS = {
     LSF: "LSB_JOBID",
     "sge": "JOB_ID",
     "oar": "OAR_JOB_ID",
+    "dstack": "DSTACK_JOB_ID",
+    SKYPILOT: "SKYPILOT_TASK_ID",
     KUBERNETES: "HOSTNAME",
     FLUX: FLUX_INSTANCE,
 }
-JOB_SCRIPT, SUBMITTED = "submit.sh", "submitted-jobs"
-"""What ``ringside submit`` leaves in a results folder: the script, and the numbers of its jobs."""
-JOB_LOGS = {SLURM: "slurm-{}.log", PBS: "pbs.log", LSF: "lsf-{}.log"}
-"""What a job writes there; ``{}`` is its number."""
 FLUX_TIMEOUT_S = 20.0
 
 
@@ -51,9 +52,8 @@ def job_system(environment: Mapping[str, str]) -> str | None:
         return SLURM
     words = [word for word in NODE_FILES if word != KUBERNETES or environment.get(IN_A_POD)]
     file = next((word for word in words if environment.get(NODE_FILES[word])), None)
-    if file is None and environment.get(LSF_PAIRS):
-        return LSF
-    return file or (FLUX if environment.get(FLUX_INSTANCE) else None)
+    others = {LSF: LSF_PAIRS, SKYPILOT: SKYPILOT_NODES, FLUX: FLUX_INSTANCE}
+    return file or next((word for word, variable in others.items() if environment.get(variable)), None)
 
 
 def job_id(word: str | None, environment: Mapping[str, str]) -> str | None:
@@ -78,6 +78,10 @@ def job_hosts(word: str, environment: Mapping[str, str]) -> tuple[HostSlots, ...
         return _own_first(hosts, environment.get(JOB_IDS[word], "")) if word == KUBERNETES else hosts
     if word == LSF and environment.get(LSF_PAIRS):
         return parse_hosts(re.sub(r"(\S+)\s+(\d+)\s*", r"\1:\2,", environment[LSF_PAIRS]).rstrip(","), source=LSF_PAIRS)
+    if word == SKYPILOT and environment.get(SKYPILOT_NODES):
+        slots = environment.get(SKYPILOT_SLOTS, "0")
+        entries = [f"{address}:{slots}" if slots != "0" else address for address in environment[SKYPILOT_NODES].split()]
+        return parse_hosts(",".join(entries), source=SKYPILOT_NODES)
     if word == FLUX and environment.get(FLUX_INSTANCE):
         return _flux_hosts()
     raise PlanError(

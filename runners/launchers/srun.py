@@ -90,7 +90,7 @@ class Srun(Launcher):
         """Outside a job it would queue for one of its own."""
         job = slurm_job(os.environ)
         if job is None:
-            return "it starts ranks inside a Slurm job, and this process is in none; begin one (salloc, sbatch, ringside submit)"
+            return "it starts ranks inside a Slurm job, and this process is in none; begin one (salloc, sbatch)"
         strange = next((entry.host for entry in hosts if entry.host != HERE and not job.has(entry.host)), None)
         return f"'{strange}' is no node of job {job.job_id} ({job.host_list}); leave hosts out" if strange else None
 

@@ -24,6 +24,7 @@ ARMS = {
     "srun": {"backend": "ddp", "transport": "gloo", "launcher": "srun"},
     **dict(drawn([*HOROVOD.items()], number=1)),
 }
+TWO = ("--nodes", "2", "--set", "world_size=2")
 ENDS_S = 180
 LOOK_EVERY_S = 1.0
 pytestmark = needs_horovod
@@ -70,10 +71,19 @@ def write_plan(folder, **changes):
     return path
 
 
-def submit(plan, out, *more):
-    done = enter("host1", "ringside", "submit", plan, "--nodes", "2", "--ntasks-per-node", "1", "-o", out, *more)
+def job_of(plan, out, *more):
+    """The job that ``ringside job`` prints."""
+    done = enter("host1", "ringside", "job", plan, "--for", "slurm", "-o", out, *more)
     assert done.returncode == 0, done.stderr
-    return re.fullmatch(r"job (\d+); see how it stands: ringside status .*\n", done.stdout)[1]
+    (job := out.with_name("job.sh")).write_text(done.stdout)
+    return job
+
+
+def submit(job, *options):
+    """Returns the job's number; its log lies beside it."""
+    done = enter("host1", "sbatch", "--parsable", "--output", job.with_name("%j.log"), *options, job)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 def wait_for(job_id):
@@ -125,21 +135,19 @@ def test_the_doctor_and_the_hosts_of_a_job():
     assert "for horovodrun and mpirun: -H host1:2,host2:2" in told
 
 
-def test_a_comparison_is_submitted_and_measured_without_ssh(tmp_path):
+def test_the_printed_job_is_submitted_and_measured_without_ssh(tmp_path):
     for host in ("host1", "host2"):  # sites forbid it
         for pid in processes_of(host):
             if psutil.Process(pid).name() == "sshd":
                 psutil.Process(pid).kill()
     out = tmp_path / "out"
-    job_id = submit(write_plan(tmp_path), out)
+    job_id = submit(job_of(write_plan(tmp_path), out, *TWO))
     wait_for(job_id)
-    log = (out / f"slurm-{job_id}.log").read_text()
+    log = (tmp_path / f"{job_id}.log").read_text()
     records = {record.arm: record for record in ResultsFolder(out).records()}
     assert {arm: record.status for arm, record in records.items()} == dict.fromkeys(ARMS, "ok"), log
     assert all(record.hosts == ["host1", "host2"] for record in records.values())
     assert [result["candidate"] for result in json.loads((out / "comparison.json").read_text())["results"]] == list(ARMS)[1:]
-    told = enter("host1", "ringside", "status", out).stdout
-    assert f"job {job_id}: not in the queue: it has ended" in told and "1 of 1 launches are measured" in told
 
 
 @pytest.mark.costly
@@ -147,18 +155,16 @@ def test_a_job_that_is_stopped_keeps_what_it_measured_and_is_gone_on_with(tmp_pa
     """As at its time limit, before which Slurm sends the same signal; the nodes have unlike numbers of ranks."""
     arms, hosts = {name: ARMS[name] for name in ("spawn", "srun")}, "host1:2,host2:1"
     plan, out = write_plan(tmp_path, arms=arms, hosts=hosts, measurement={"launches": 2, "rounds": 5}), tmp_path / "out"
-    job_id = submit(plan, out, "--ntasks-per-node", "2")
+    job = job_of(plan, out)
+    job_id = submit(job)
     wait_until(
         lambda: any(record.launch == 0 and record.complete for record in ResultsFolder(out).records()), seconds=ENDS_S, every_s=0.2
     )
-    assert "RUNNING" in enter("host1", "ringside", "status", out).stdout
     enter("host1", "scancel", "--batch", "--signal=TERM", job_id)
     wait_for(job_id)
-    assert "interrupted; go on with: ringside compare" in (out / f"slurm-{job_id}.log").read_text()
+    assert "interrupted; go on with: ringside compare" in (tmp_path / f"{job_id}.log").read_text()
     assert (out / "report.md").exists()
-    done = enter("host1", "ringside", "submit", "--resume", out)
-    assert done.returncode == 0, done.stderr
-    wait_for(done.stdout.split()[1].strip(";"))
+    wait_for(submit(job))
     records = ResultsFolder(out).records()
     assert sorted((record.launch, record.arm, record.complete) for record in records) == [
         (launch, arm, True) for launch in (0, 1) for arm in ("spawn", "srun")
@@ -191,10 +197,9 @@ def test_a_lost_node_is_named_and_what_was_measured_kept(tmp_path):
     """The last test here: the node does not come back."""
     arms = {name: ARMS[name] for name in ("spawn", "srun")}
     plan, out = write_plan(tmp_path, arms=arms, measurement={"launches": 2, "rounds": 2000}), tmp_path / "out"
-    job_id = submit(plan, out, "--sbatch=--no-kill")
-    wait_until(
-        lambda: (out / f"slurm-{job_id}.log").exists() and "measuring" in (out / f"slurm-{job_id}.log").read_text(), seconds=120
-    )
+    job_id = submit(job_of(plan, out, *TWO), "--no-kill", "--no-requeue")
+    log = tmp_path / f"{job_id}.log"
+    wait_until(lambda: log.exists() and "measuring" in log.read_text(), seconds=120)
     time.sleep(5)
     psutil.Process(namespaces.init_of("host2")).kill()
     wait_for(job_id)

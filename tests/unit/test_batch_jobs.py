@@ -19,6 +19,7 @@ FILES = {
     "lsf": ("LSB_DJOB_HOSTFILE", "node1\nnode2\nnode1\nnode2\n"),
     "sge": ("PE_HOSTFILE", "node1 2 all.q@node1 UNDEFINED\nnode2 2 all.q@node2 UNDEFINED\n"),
     "oar": ("OAR_NODEFILE", "node1\nnode1\nnode2\nnode2\n"),
+    "dstack": ("DSTACK_MPI_HOSTFILE", "node1 slots=2\nnode2 slots=2\n"),
     "kubernetes": ("OMPI_MCA_orte_default_hostfile", "node1 slots=2\nnode2 slots=2\n"),
 }
 FLUX = """#!/bin/sh
@@ -30,7 +31,7 @@ esac
 """
 
 
-@pytest.fixture(params=["slurm", *FILES, "lsf without a file", "flux"])
+@pytest.fixture(params=["slurm", *FILES, "lsf without a file", "skypilot", "flux"])
 def job(request, tmp_path, monkeypatch):
     """This process is in a job of two nodes with two slots each; the word for it."""
     word = request.param.partition(" ")[0]
@@ -43,6 +44,8 @@ def job(request, tmp_path, monkeypatch):
         variables |= {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)"}
     elif word == "lsf":
         variables["LSB_MCPU_HOSTS"] = "node1 2 node2 2 "
+    elif word == "skypilot":
+        variables |= {"SKYPILOT_NODE_IPS": "node1\nnode2", "SKYPILOT_NUM_GPUS_PER_NODE": "2"}
     else:
         (tmp_path / "flux").write_text(FLUX)
         (tmp_path / "flux").chmod(0o755)
@@ -91,6 +94,11 @@ def test_outside_of_a_job(tmp_path):
     for word in JOB_IDS:
         with pytest.raises(PlanError, match=f"^hosts: {word} stands for the nodes of a job, and this process is in none"):
             job_hosts(word, {})
+
+
+def test_nodes_of_skypilot_without_gpus_take_a_rank_each():
+    told = {"SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2\n", "SKYPILOT_NUM_GPUS_PER_NODE": "0"}
+    assert list(map(str, job_hosts("skypilot", told))) == ["10.0.0.1:1", "10.0.0.2:1"]
 
 
 def test_jobs_that_cannot_be_read(tmp_path):

@@ -38,7 +38,6 @@ INNER_ROOMS = {
     "runners/standalone": {"hosts", "launchers", "planning", "processes", "protocol", "rank"},
     "runners/doctor": {"launchers", "processes"},
     "runners/scripts": {"driver", "hosts", "launchers", "planning", "probe", "processes", "protocol"},
-    "runners/submission": {"hosts", "planning"},
     "runners/tuning": {"hosts", "planning"},
     "reports/statistics": set(),
     "reports/conclusions": {"statistics"},

@@ -1,0 +1,189 @@
+"""``ringside job``: a plan's job for a batch system or an orchestrator, from one template for each. Nothing is called."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from measurement.errors import PlanError, quoted
+
+if TYPE_CHECKING:
+    from measurement.plans.plan import Plan
+
+Engine = Literal["slurm", "pbs", "lsf", "mpijob", "trainjob", "jobset", "dstack", "skypilot", "ray"]
+SHARED_FILES = ("slurm", "pbs", "lsf")
+"""Their nodes see this machine's folders."""
+PODS = ("mpijob", "trainjob", "jobset")
+IN_IMAGES = (*PODS, "dstack", "skypilot")
+PLAN_IN_IMAGE = "/etc/ringside/plan.yaml"
+TIME = re.compile(r"([0-9]{1,4}):([0-5][0-9]):([0-5][0-9])")
+STOPS_BEFORE_S = 60
+"""Before the time limit: what was measured is kept, and reported."""
+MOST_NAME = 40
+"""Letters of a job's name: pods' names add up to 20, and the name of a host has 63 at most."""
+
+
+def job(
+    plan: Annotated[Path, typer.Argument(help="A comparison plan (YAML). Its hosts are the nodes of the job.")],
+    *,
+    engine: Annotated[Engine, typer.Option("--for", help="What the job is for.")],
+    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of the job. [as many as the plan has hosts, or 1]")] = None,
+    time: Annotated[str | None, typer.Option(metavar="H:MM:SS", help="Time limit. [what the plan may need]")] = None,
+    image: Annotated[str | None, typer.Option(help="Image with Ringside on PATH, for pods, dstack and SkyPilot.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Results folder, which outlives the job. [results/NAME-TIME or /results/NAME]"),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the plan; may be repeated.")
+    ] = None,
+) -> None:
+    """Print a job that runs a comparison. Edit what your site wants besides; submitted again, the comparison goes on."""
+    from measurement.files import read_text
+    from measurement.records.results import default_folder
+    from runners.planning.plan_reading import find_plan
+
+    if (image is None) == (engine in IN_IMAGES):
+        wants = "needs an --image with Ringside on PATH" if image is None else "takes no --image; a plan names one by 'container'"
+        raise PlanError(f"--for {engine} {wants}")
+    path = find_plan(plan).absolute()
+    placed = _place(plan, engine, nodes=nodes, settings=settings or ())
+    name = re.sub("[^a-z0-9]+", "-", f"ringside-{placed.plan.name.lower()}")[:MOST_NAME].rstrip("-")
+    if engine in SHARED_FILES:
+        folder = (output or default_folder(placed.plan.name)).absolute()
+        compare = [sys.executable, "-P", "-m", "runners.cli", "compare", str(path)]
+    else:
+        folder = output or Path("/results", name)
+        compare = ["ringside", "compare", path.name if engine == "ray" else PLAN_IN_IMAGE]
+    values = {
+        "name": name,
+        "plan": str(path),
+        "plan_text": read_text(path).rstrip("\n"),
+        "compare": [*compare, "-o", str(folder), *(word for setting in placed.settings for word in ("--set", setting))],
+        "image": image or "",
+        "working_folder": str(Path.cwd()),
+        "nodes": placed.nodes,
+        "ranks": placed.ranks,
+        "gpus": placed.ranks if placed.wants_gpus else 0,
+        "seconds": _seconds(time) if time else _planned_seconds(placed.plan),
+        "takes_hosts": placed.takes_hosts,
+    }
+    print(_filled(engine, values), end="")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Placed:
+    """A plan on the nodes of a job."""
+
+    plan: Plan
+    nodes: int
+    ranks: int
+    """On each node."""
+    settings: Sequence[str]
+    """Those that were given, and what the job sets besides."""
+    takes_hosts: bool
+    """Whether the plan's hosts are the job's nodes; else all ranks are on one, or commands of scripts list hosts."""
+
+    @property
+    def wants_gpus(self) -> bool:
+        """One for each rank."""
+        return self.plan.device == "cuda" or any(arm.transport == "nccl" for arm in self.plan.arms.values())
+
+
+def _place(given: Path, engine: Engine, *, nodes: int | None, settings: Sequence[str]) -> _Placed:
+    from measurement.plans.plan_file import read_content
+    from measurement.plans.points import world_size_at
+    from runners.hosts.batch_jobs import JOB_IDS, KUBERNETES
+    from runners.hosts.command_hosts import has_commands, hosts_of_commands
+    from runners.hosts.placement import planned_hosts
+    from runners.planning.plan_reading import find_plan, read_plan
+
+    content = read_content(find_plan(given), overrides=settings)
+    are_scripts = has_commands(content)
+    is_sized = are_scripts or "world_size" in content or bool(content.get("points"))
+    if nodes is None and content.get("hosts") in [*JOB_IDS]:
+        raise PlanError(f"hosts: {content['hosts']} does not say how many nodes; give --nodes 2, or such")
+    if nodes and not is_sized:
+        raise PlanError("the plan has no world_size, and --nodes does not say how many ranks; give --set world_size=8, or such")
+    hosts = ",".join(f"node{number}" for number in range(1, (nodes or 0) + 1))
+    lists_hosts = are_scripts and bool(hosts_of_commands(content))
+    placeholders = [f"hosts={hosts}", "hostfile=null"] if nodes and not lists_hosts else []
+    plan = read_plan(given, overrides=[*settings, *placeholders])
+    nodes = nodes or len(planned_hosts(plan))
+    most = max([world_size_at(plan, name) for name in plan.points] or [plan.world_size])
+    ranks = -(-most // nodes)
+    _require_fit(plan, engine, nodes=nodes, ranks=ranks, most=most)
+    takes_hosts = nodes > 1 and not lists_hosts
+    word = KUBERNETES if engine in PODS else engine
+    changes = [f"hosts={word}"] if takes_hosts and engine in (*SHARED_FILES, *PODS) else []
+    changes += ["hosts=null"] if nodes == 1 and content.get("hosts") and not lists_hosts else []
+    changes += ["hostfile=null"] if content.get("hostfile") else []
+    changes += [] if is_sized else [f"world_size={plan.world_size}"]
+    return _Placed(plan=plan, nodes=nodes, ranks=ranks, settings=[*settings, *changes], takes_hosts=takes_hosts)
+
+
+def _require_fit(plan: Plan, engine: Engine, *, nodes: int, ranks: int, most: int) -> None:
+    if -(-most // ranks) < nodes:
+        raise PlanError(
+            f"world_size {most} leaves some of {nodes} nodes idle; give --nodes {-(-most // ranks)}, or another world_size"
+        )
+    if engine in PODS and nodes == 1:
+        raise PlanError(f"--for {engine} has 2 nodes or more; give --nodes 2, or run 'ringside compare' in a plain Job")
+    own = next((name for name, point in plan.points.items() if point.hosts), None)
+    if own is not None:
+        raise PlanError(f"point '{own}' names hosts, and those of a job are its nodes; leave them out, and give its world_size")
+
+
+def _seconds(time: str) -> int:
+    read = TIME.fullmatch(time)
+    seconds = sum(int(part) * unit for part, unit in zip(read.groups(), (3600, 60, 1), strict=True)) if read else 0
+    if seconds <= STOPS_BEFORE_S:
+        raise PlanError(f"--time {quoted(time)}: give hours, minutes and seconds, more than a minute, such as 2:00:00")
+    return seconds
+
+
+def _planned_seconds(plan: Plan) -> int:
+    """Twice what the plan measures, and ten minutes; an hour where it does not say by time how long it is."""
+    measurement = plan.measurement
+    if measurement.rounds is not None or measurement.steps_per_launch is not None or plan.training is not None:
+        return 3600
+    launches_s = measurement.expected_launches * measurement.expected_launch_s
+    planned_s = launches_s if measurement.minutes is None else 60 * measurement.minutes
+    if measurement.until_decided:
+        planned_s = max(planned_s, 60 * (measurement.max_minutes or 0))
+    return 600 * math.ceil(2 * planned_s * max(len(plan.points), 1) / 600 + 1)
+
+
+def _filled(engine: Engine, values: Mapping[str, Any]) -> str:
+    """Return the template of an engine, with these values in their places.
+
+    Raises:
+        PlanError: a value would break out of its place.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    texts = [values["plan"], values["working_folder"], values["image"], *values["compare"], *values["plan_text"].split("\n")]
+    broken = next((text for text in texts if not text.replace("\t", " ").isprintable()), None)
+    if broken is not None:
+        raise PlanError(f"{quoted(broken)} cannot stand in a job; leave out characters that do not print")
+    environment = Environment(
+        loader=PackageLoader("runners", "job_templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["sh"] = lambda value: shlex.join([value] if isinstance(value, str) else value)
+    environment.filters["yaml"] = lambda value: json.dumps(value, ensure_ascii=False)
+    environment.globals["stops_before_s"] = STOPS_BEFORE_S
+    (file,) = environment.list_templates(filter_func=lambda name: name.startswith(f"{engine}."))
+    return environment.get_template(file).render(values, job=values)

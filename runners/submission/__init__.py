@@ -1,1 +1,0 @@
-"""A comparison as a Slurm job: its script, its submission, and how it stands."""

@@ -1,0 +1,217 @@
+"""``ringside job``: what every engine reads is what was asked, and valid by the schemas. Executed in ``tests/cluster``."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shlex
+import subprocess
+from functools import cache
+
+import pytest
+import yaml
+from openapi_schema_validator import OAS30Validator
+
+from measurement.plans.plan_file import parse_yaml
+from runners.job_command import IN_IMAGES, PODS
+from tests.conftest import REPOSITORY, ringside_here, write_plan
+from tests.kit.pods import job_of
+
+PLAN = "plans/two-hosts.yaml"
+SHELLS = ("slurm", "pbs", "lsf", "ray")
+KINDS = {"mpijob": ["MPIJob"], "trainjob": ["TrainingRuntime", "TrainJob"], "jobset": ["JobSet"]}
+SCHEMAS = REPOSITORY / "tests" / "data" / "kubernetes" / "schemas.json"
+HOSTILE = """it's $(touch broken) `touch broken` "; touch broken #: {x: '*y'} & \\ ü"""
+IMAGE = """registry/ringside:1" #{x}: 'y'"""
+GPUS = ("--set", "device=cuda")
+
+
+def job(engine, plan, *arguments, image="registry/ringside:1"):
+    given = ["--image", image] if engine in IN_IMAGES else []
+    done = ringside_here("job", plan, "--for", engine, *given, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def manifests(flavour, plan, *arguments, **options):
+    return list(yaml.safe_load_all(job(flavour, plan, *arguments, **options)))
+
+
+def shell_of(engine, text):
+    """What a shell is given of a job."""
+    if engine in SHELLS:
+        return text
+    task = yaml.safe_load(text)
+    return task["run"] if engine == "skypilot" else "\n".join(task["commands"])
+
+
+def words_of(engine, text):
+    """The command that measures, as the last line of a shell ends in it, or a pod's."""
+    if engine in PODS:
+        return job_of(list(yaml.safe_load_all(text))).driver.container["command"]
+    words = shlex.split(shell_of(engine, text).splitlines()[-1])
+    return words[words.index("compare") - 1 :]
+
+
+@pytest.mark.parametrize("engine", [*SHELLS, *IN_IMAGES])
+def test_values_stay_values(engine, tmp_path):
+    folder = tmp_path / HOSTILE
+    folder.mkdir()
+    plan = write_plan(folder, name="7.My_Plan", hosts="host1:1,host2:1").rename(folder / f"{HOSTILE}.yaml")
+    text = job(engine, plan, "-o", folder / "out", "--set", "seed=3", image=IMAGE)
+    words = words_of(engine, text)
+    assert words[words.index("-o") + 1] == str(folder / "out") and "seed=3" in words
+    if engine not in (*SHELLS, *PODS):
+        told = yaml.safe_load(text)
+        assert IMAGE in told.get("image", "") or told["resources"]["image_id"] == f"docker:{IMAGE}"
+        assert str(plan) in (told["files"][0]["local_path"] if engine == "dstack" else told["file_mounts"].values())
+    if engine in PODS:
+        job_ = job_of(list(yaml.safe_load_all(text)))
+        assert {pod.container["image"] for pod in job_.pods} == {IMAGE}
+        assert parse_yaml(next(iter(job_.files.values()))["plan.yaml"], source="") == parse_yaml(plan.read_text(), source="")
+        return
+    shell = shell_of(engine, text)
+    assert subprocess.run(["bash", "-n"], input=shell, text=True, check=False).returncode == 0
+    lines = [line for line in shell.splitlines() if line.startswith(("cd ", "exec timeout", "exec /"))]
+    ran = subprocess.run(
+        ["bash"], input="\n".join(lines).replace("exec ", "exec echo "), capture_output=True, text=True, cwd=tmp_path
+    )
+    assert ran.returncode == 0 and str(folder / "out") in ran.stdout
+    assert not [*tmp_path.rglob("broken")] and not (REPOSITORY / "broken").exists()
+
+
+OPTIONS = {
+    "slurm": ["#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=2", "#SBATCH --gpus-per-node=2", "#SBATCH --time=2:00:00"],
+    "pbs": ["#PBS -l select=2:ncpus=2:mpiprocs=2:ngpus=2", "#PBS -l place=scatter", "#PBS -l walltime=2:00:00"],
+    "lsf": ["#BSUB -n 4", "#BSUB -R 'span[ptile=2]'", "#BSUB -W 120", "#BSUB -gpu num=2"],
+}
+
+
+@pytest.mark.parametrize("engine", OPTIONS)
+def test_a_batch_system_is_asked_for_what_the_plan_needs(engine):
+    text = job(engine, PLAN, *GPUS, "--time", "2:00:00")
+    assert set(OPTIONS[engine]) <= set(text.splitlines())
+    assert words_of(engine, text)[-4:] == ["--set", "device=cuda", "--set", f"hosts={engine}"]
+    assert ("timeout --foreground --signal=TERM 7140s" in text) == ("--signal=B:TERM@60" not in text)
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpus", "expected"),
+    [("dstack", GPUS, "dstack"), ("skypilot", GPUS, "skypilot"), ("dstack", (), "a:2,b:2"), ("skypilot", (), "a:2,b:2")],
+)
+def test_the_first_node_drives_the_others(engine, gpus, expected, tmp_path):
+    task = yaml.safe_load(text := job(engine, PLAN, *gpus))
+    assert task.get("nodes", task.get("num_nodes")) == 2
+    assert task["resources"].get("gpu", task["resources"].get("accelerators")) == (
+        (2 if engine == "dstack" else "H100:2") if gpus else None
+    )
+    shell = shell_of(engine, text).replace("exec timeout", "exec echo")
+    (tmp_path / ".ssh").mkdir()
+    prefix = "DSTACK_NODE" if engine == "dstack" else "SKYPILOT_NODE"
+    told = {}
+    for rank in ("0", "1"):
+        variables = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "DSTACK_NODES_IPS": "a\nb", "SKYPILOT_NODE_IPS": "a\nb"}
+        shell = shell.replace("sleep infinity", "true")
+        ran = subprocess.run(["bash", "-c", shell], env=variables | {f"{prefix}_RANK": rank}, capture_output=True, text=True)
+        told[rank] = ran.stdout.strip()
+    assert told["0"].endswith(f"--set hosts={expected}") and told["1"] == ""
+    assert "/results/ringside-two-hosts" in told["0"]
+
+
+def test_one_node_is_the_plans_own_machine(tmp_path):
+    text = job("slurm", write_plan(tmp_path))
+    assert "#SBATCH --nodes=1" in text and "#SBATCH --ntasks-per-node=2" in text and "hosts=" not in text
+    text = job("slurm", write_plan(tmp_path, hosts="node7:2"))
+    assert "#SBATCH --nodes=1" in text and text.endswith("--set hosts=null\n")
+
+
+def test_the_time_is_the_plans(tmp_path):
+    def time(**changes):
+        text = job("slurm", write_plan(tmp_path, **changes))
+        return next(line for line in text.splitlines() if "--time" in line).partition("=")[2]
+
+    assert time() == "1:00:00"  # rounds have no length
+    assert time(measurement={"rounds": None, "launches": 5, "seconds_per_launch": 120}) == "0:30:00"
+    assert time(measurement={"rounds": None, "launches": None, "minutes": 60}) == "2:10:00"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--for", "slurm", "--image", "i"), "--for slurm takes no --image; a plan names one by 'container'"),
+        (("--for", "dstack"), "--for dstack needs an --image"),
+        (("--for", "slurm", "--nodes", "3"), "world_size 4 leaves some of 3 nodes idle; give --nodes 2"),
+        (("--for", "jobset", "--image", "i", "--nodes", "1"), "--for jobset has 2 nodes or more"),
+        (("--for", "pbs", "--time", "90"), "--time '90': give hours, minutes and seconds"),
+        (("--for", "pbs", "--time", "0:01:00"), "more than a minute"),
+        (("--for", "lsf", "-o", "a\nrm -rf b"), "cannot stand in a job"),
+        (("--for", "mpijob", "--image", "i\n---"), "cannot stand in a job"),
+        (("--for", "lsf", "--set", "hosts=lsf"), "hosts: lsf does not say how many nodes; give --nodes 2"),
+        (("--for", "cobalt"), "cobalt"),
+    ],
+)
+def test_what_makes_no_job_is_told(arguments, told):
+    done = ringside_here("job", PLAN, *arguments)
+    assert done.returncode == 2 and done.stdout == ""
+    assert told in done.stderr and "Traceback" not in done.stderr
+
+
+def test_points_are_sized_by_the_largest(tmp_path):
+    points = {"two": {"world_size": 2}, "eight": {"world_size": 8}, "four": {"world_size": 4}}
+    assert "#SBATCH --ntasks-per-node=4" in job("slurm", write_plan(tmp_path, points=points), "--nodes", "2")
+    plan = write_plan(tmp_path, points={"two": {"hosts": "host1:2"}})
+    assert "point 'two' names hosts" in ringside_here("job", plan, "--for", "slurm").stderr
+
+
+@cache
+def schema_of(kind):
+    """As the API server has it, and no field that it would drop."""
+    stored = json.loads(SCHEMAS.read_text())
+    found = {**stored["kinds"][kind]["schema"], "$defs": stored["$defs"]}
+    close(found)
+    return stored["kinds"][kind]["apiVersion"], found
+
+
+def close(schema):
+    for inner in schema.values() if isinstance(schema, dict) else schema:
+        if isinstance(inner, dict | list):
+            close(inner)
+    if isinstance(schema, dict) and isinstance(schema.get("properties"), dict) and "type" in schema:
+        schema.setdefault("additionalProperties", False)
+
+
+def faults(one):
+    version, schema = schema_of(one["kind"])
+    assert one["apiVersion"] == version
+    return [f"{error.json_path}: {error.message}" for error in OAS30Validator(schema).iter_errors(one)]
+
+
+@pytest.mark.parametrize("flavour", KINDS)
+def test_manifests_are_valid(flavour):
+    jobs = [one for one in manifests(flavour, PLAN, *GPUS) if one["kind"] != "ConfigMap"]
+    assert [one["kind"] for one in jobs] == KINDS[flavour]
+    for one in jobs:
+        assert faults(one) == []
+    wrong = copy.deepcopy(jobs[0])
+    wrong["spec"]["nodes"] = 2
+    assert faults(wrong), "unknown fields pass"
+
+
+@pytest.mark.parametrize("flavour", KINDS)
+def test_all_ranks_are_in_pods_that_are_alike(flavour):
+    text = job(flavour, PLAN, *GPUS, "--time", "2:00:00")
+    assert text.count("activeDeadlineSeconds: 7200") == 1
+    found = job_of(list(yaml.safe_load_all(text)))
+    environment = {one["name"]: one["value"] for one in found.driver.container["env"]}
+    assert environment["OMPI_MCA_orte_default_hostfile"] == "/etc/mpi/hostfile"
+    mounted = {one["mountPath"] for one in found.driver.container["volumeMounts"]}
+    assert {"/etc/mpi", "/home/mpiuser/.ssh", "/results", "/etc/ringside", "/dev/shm"} == mounted
+    (hostfile,) = (files["hostfile"] for files in found.files.values() if "hostfile" in files)
+    named = {line.split()[0].partition(".")[0] for line in hostfile.splitlines()}
+    assert named == {pod.hostname for pod in found.pods} and len(named) == 2
+    assert all(line.endswith(" slots=2") for line in hostfile.splitlines())
+    assert found.driver.container["command"][:3] == ["ringside", "compare", "/etc/ringside/plan.yaml"]
+    limits = {"cpu": 2, "nvidia.com/gpu": 2}
+    for pod in found.pods:
+        assert pod.container["resources"] == {"requests": limits, "limits": limits}
+        assert pod.spec["terminationGracePeriodSeconds"] == 120
