@@ -1,0 +1,302 @@
+"""The corpus: what Ringside concludes from stored results of real runs, held against what it concluded before.
+
+``tests/data/corpus`` holds the records (``records.tar.xz``, made once by ``runs.sh`` and ``pack.py``) and what the commands below
+made of them (``expected.tar.xz``). Numbers are equal to 1e-12 of their size, all else letter for letter.
+
+    python -m tests.kit.corpus                          says what differs; exit code 1 where anything does
+    python -m tests.kit.corpus accept --why 'reason'    takes what differs as meant
+
+``accept`` replaces ``expected.tar.xz`` and adds to ``differences.md`` the reason and, in short, what differs. Accept once, in the
+last commit before you land. Where both files are in conflict, take those of the branch that you rebase on, and accept again:
+
+    git checkout BRANCH -- tests/data/corpus && python -m tests.kit.corpus accept --why 'reason' && git add tests/data/corpus
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import difflib
+import io
+import itertools
+import json
+import lzma
+import math
+import re
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from runners.cli import app
+from runners.processes.process_exit import exit_code_of
+
+DATA = Path(__file__).parents[1] / "data" / "corpus"
+RECORDS, EXPECTED, ACCEPTED = (DATA / name for name in ("records.tar.xz", "expected.tar.xz", "differences.md"))
+CASES = {
+    "three-arms": "report three-arms --timings",
+    "failed-arm": "report failed-arm",
+    "scripts": "report scripts",
+    "unlike-work": "report unlike-work",
+    "study": "report study",
+    "micro-benchmark": "report micro-benchmark",
+    "training": "report training",
+    "traced": "report traced",
+    "lab-two-hosts": "report lab-two-hosts",
+    "against": "report against --against three-arms",
+    "tuning": "report tuning/confirm",
+    "standalone-runs": "report standalone-runs -o made/standalone-runs",
+    "named-runs": "report old=standalone-runs/ddp-1,standalone-runs/ddp-2 new=standalone-runs/ddp-3 -o made/named-runs",
+    "what-if": "project lab-two-hosts --what-if --link 100mbit --format csv",
+    "projection": "project study --to 4,16",
+}
+"""What is asked of the records, by the words that a person types in their folder."""
+PRINTED = "printed.txt"
+"""What a command prints, and its exit code."""
+SETTINGS = {"reports": "[markdown, csv, curves, html, pull-request, junit, openmetrics]", "link": "https://reports.example.org/1"}
+"""Of every stored plan, so that all formats are made and none asks the environment."""
+RELATIVE, ABSOLUTE = 1e-12, 1e-15
+"""Numbers are equal within either; the second is for what a cancellation leaves."""
+ELEMENT = re.compile(r"\[[^\]]*\]")
+NUMBER = re.compile(r"(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)")
+LONG = re.compile(r"(?<![\w.])-?\d+\.\d{11,}(?:e[-+]\d+)?")
+"""Numbers of more digits than are stored: thirteen."""
+FIGURES = re.compile(r'(?<=<script type="application/json" id="figures">).*?(?=</script>)', re.DOTALL)
+LIBRARY = re.compile(r'(?<=<script type="application/gzip" id="plotly">).*?(?=</script>)', re.DOTALL)
+MOST_SHOWN, MOST_LETTERS, FEW = 20, 120, 3
+
+Files = Mapping[str, str]
+"""Texts by the names of their files."""
+
+
+class Nothing:
+    """Stands for what is not there."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+NOTHING = Nothing()
+
+
+class Difference(NamedTuple):
+    """One place in one file."""
+
+    path: str
+    stored: Any
+    rebuilt: Any
+
+    @property
+    def words(self) -> str:
+        """The place with both values."""
+        return f"{self.path}: stored {cut(self.stored, self.rebuilt)}, rebuilt {cut(self.rebuilt, self.stored)}"
+
+    @property
+    def short(self) -> str:
+        """The same for all places that differ alike: without names of elements, of a line only the words that differ."""
+        if self.path.endswith(" line"):
+            texts = [cut(" ".join(words)) if words else "nothing" for words in apart(self.stored, self.rebuilt)]
+            return NUMBER.sub("#", f"{self.path}: {' → '.join(texts)}")
+        how = "came" if self.stored is NOTHING else "went" if self.rebuilt is NOTHING else "changed"
+        return ELEMENT.sub("[*]", self.path) + " " + how
+
+
+def apart(stored: Any, rebuilt: Any) -> list[list[str]]:
+    """The words of two lines without those at their begin and end that are the same in both."""
+    words = [line.split() if isinstance(line, str) else [] for line in (stored, rebuilt)]
+    for _ in range(2):
+        alike = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*words, strict=False)))
+        words = [line[alike:][::-1] for line in words]
+    return words
+
+
+def cut(value: Any, other: Any = None) -> str:
+    """A value in few letters: of texts, from shortly before they differ."""
+    if not isinstance(value, str):
+        return repr(value)[:MOST_LETTERS]
+    alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(value, other if isinstance(other, str) else "", strict=False))
+    begin = max(0, sum(1 for _ in alike) - MOST_LETTERS // 4)
+    end = begin + MOST_LETTERS
+    return ("…" if begin else "") + repr(value[begin:end]) + ("…" if len(value) > end else "")
+
+
+def unpack(root: Path) -> None:
+    """Write the records below a folder."""
+    with tarfile.open(RECORDS) as archive:
+        archive.extractall(root, filter="data")
+    for plan in root.glob("*/**/plan.yaml"):
+        text = plan.read_text()
+        for key, value in SETTINGS.items():
+            text = re.sub(rf"^{key}: null$", f"{key}: {value}", text, flags=re.MULTILINE)
+        plan.write_text(text)
+
+
+def rebuild(case: str, root: Path) -> Files:
+    """Run a case's command where the records were unpacked; returns what it writes and prints."""
+    words = CASES[case].split()
+    folder = root / (words[-1] if "-o" in words else words[1])
+    for path in written(folder):
+        path.unlink()
+    out = io.StringIO()
+    with contextlib.chdir(root), contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        code = exit_code_of(lambda: app(words))
+    made = {path.name: LIBRARY.sub("", path.read_text()) for path in written(folder)}
+    texts = {**made, PRINTED: f"{out.getvalue()}exit code {code}\n"}
+    return {name: LONG.sub(lambda number: f"{float(number.group()):.13g}", text) for name, text in texts.items()}
+
+
+def written(folder: Path) -> list[Path]:
+    """The files in a folder that are no records."""
+    return [path for path in sorted(folder.glob("*.*")) if path.is_file() and path.name not in ("plan.yaml", "manifest.json")]
+
+
+def expected() -> dict[str, dict[str, str]]:
+    """What is stored, by case and file."""
+    found: dict[str, dict[str, str]] = {}
+    if EXPECTED.exists():
+        with tarfile.open(EXPECTED) as archive:
+            for entry in archive:
+                case, _, name = entry.name.partition("/")
+                content = archive.extractfile(entry)
+                assert content is not None
+                found.setdefault(case, {})[name] = content.read().decode()
+    return found
+
+
+def write_expected(found: Mapping[str, Files]) -> None:
+    """Replace what is stored: the same texts give the same bytes."""
+    text = [{"id": lzma.FILTER_LZMA2, "preset": 9, "pb": 0}]  # a twentieth less than without
+    with (
+        lzma.open(EXPECTED, "w", filters=text) as file,
+        tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as archive,
+    ):
+        for name, case in sorted((name, case) for case, files in found.items() for name in files):
+            content = found[case][name].encode()
+            entry = tarfile.TarInfo(f"{case}/{name}")
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+
+
+def compare(stored: Files, rebuilt: Files) -> list[Difference]:
+    """All places at which the files of a case differ; the path begins with the file's name."""
+    found = []
+    for name in sorted(stored.keys() | rebuilt.keys()):
+        if name not in stored or name not in rebuilt:
+            found.append(Difference(name, stored.get(name, NOTHING), rebuilt.get(name, NOTHING)))
+        elif stored[name] != rebuilt[name]:
+            found += [one._replace(path=f"{name}: {one.path}") for one in differences(name, stored[name], rebuilt[name])]
+    return found
+
+
+def differences(name: str, stored: str, rebuilt: str) -> Iterator[Difference]:
+    """Where two texts of one file differ."""
+    if name.endswith(".json"):
+        yield from of_trees(json.loads(stored), json.loads(rebuilt))
+    elif name.endswith(".csv"):
+        yield from of_trees(list(csv.DictReader(stored.splitlines())), list(csv.DictReader(rebuilt.splitlines())))
+    else:
+        yield from of_lines(*(FIGURES.sub("", text).splitlines() for text in (stored, rebuilt)))
+        before, after = (json.loads(found.group() if (found := FIGURES.search(text)) else "{}") for text in (stored, rebuilt))
+        yield from of_trees(before, after, path="figures")
+
+
+def of_trees(stored: Any, rebuilt: Any, path: str = "") -> Iterator[Difference]:
+    """Compare two values of JSON."""
+    branches = [branches_of(stored), branches_of(rebuilt)]
+    if None in branches or type(stored) is not type(rebuilt):
+        if not is_same(stored, rebuilt):
+            yield Difference(path, stored, rebuilt)
+        return
+    before, after = branches
+    assert before is not None and after is not None
+    for key in dict.fromkeys([*before, *after]):
+        if key in before and key in after:
+            yield from of_trees(before[key], after[key], path + key)
+        else:
+            yield Difference(path + key, before.get(key, NOTHING), after.get(key, NOTHING))
+
+
+def branches_of(value: Any) -> dict[str, Any] | None:
+    """What a value of JSON holds, by the ends of paths; elements by their names, where each has one. None: it is a leaf."""
+    if isinstance(value, dict):
+        return {f".{key}" if re.fullmatch(r"[a-z_0-9]+", key) else f"[{key}]": part for key, part in value.items()}
+    if not isinstance(value, list):
+        return None
+    for key in ("name", "arm", "candidate", "case", "field"):
+        names = [part.get(key) for part in value if isinstance(part, dict)]
+        if None not in names and len(set(map(str, names))) == len(value):
+            return {f"[{name}]": part for name, part in zip(names, value, strict=True)}
+    return {f"[{number}]": part for number, part in enumerate(value)}
+
+
+def of_lines(stored: Sequence[str], rebuilt: Sequence[str]) -> Iterator[Difference]:
+    """Compare two texts, line by line."""
+    for tag, first, last, begin, end in difflib.SequenceMatcher(None, stored, rebuilt, autojunk=False).get_opcodes():
+        pairs = itertools.zip_longest(stored[first:last], rebuilt[begin:end], fillvalue=NOTHING) if tag != "equal" else ()
+        for before, after in pairs:
+            if not is_same(before, after):
+                yield Difference("line", before, after)
+
+
+def is_same(stored: Any, rebuilt: Any) -> bool:
+    """Whether two values are equal; texts where their words are, and their numbers within what is allowed."""
+    if isinstance(stored, str) and isinstance(rebuilt, str):
+        before, after = NUMBER.split(stored), NUMBER.split(rebuilt)
+        return before[::2] == after[::2] and all(map(is_close, map(float, before[1::2]), map(float, after[1::2])))
+    if isinstance(stored, int | float) and isinstance(rebuilt, int | float):
+        return isinstance(stored, bool) is isinstance(rebuilt, bool) and is_close(stored, rebuilt)
+    return type(stored) is type(rebuilt) and stored == rebuilt
+
+
+def is_close(stored: float, rebuilt: float) -> bool:
+    """Whether two numbers are equal within what is allowed."""
+    return math.isclose(stored, rebuilt, rel_tol=RELATIVE, abs_tol=ABSOLUTE) or (math.isnan(stored) and math.isnan(rebuilt))
+
+
+def lines_of(case: str, found: Sequence[Difference]) -> list[str]:
+    """A line for each difference, one for those that are alike, at most ``MOST_SHOWN``."""
+    alike: dict[str, list[Difference]] = {}
+    for one in found:
+        alike.setdefault(one.short, []).append(one)
+    lines = [f"{case} {one.words}{f' (and {len(more)} like it)' if more else ''}" for one, *more in alike.values()]
+    return lines[:MOST_SHOWN] + ([f"{case}: and {len(lines) - MOST_SHOWN} more"] if len(lines) > MOST_SHOWN else [])
+
+
+def accept(why: str, stored: Mapping[str, Files], rebuilt: Mapping[str, Files]) -> None:
+    """Store what was rebuilt, and write down why, and what differs."""
+    short: dict[str, set[str]] = {}
+    for case in rebuilt if stored else ():
+        for one in compare(stored.get(case, {}), rebuilt[case]):
+            short.setdefault(one.short, set()).add(case)
+    told = {what: ", ".join(sorted(cases)) if len(cases) <= FEW else f"{len(cases)} cases" for what, cases in short.items()}
+    lines = [f"- {what} ({cases})" for what, cases in sorted(told.items())]
+    write_expected(rebuilt)
+    with ACCEPTED.open("a") as file:
+        file.write("\n".join(["", f"## {why}", "", *lines, ""]))
+
+
+def main() -> int:
+    """Check, or accept."""
+    parser = argparse.ArgumentParser(prog="python -m tests.kit.corpus")
+    parser.add_argument("action", nargs="?", choices=["check", "accept"], default="check")
+    parser.add_argument("--why", help="with accept: why the answers differ")
+    given = parser.parse_args()
+    if given.action == "accept" and not given.why:
+        parser.error("accept needs --why 'reason': it stands in differences.md beside what differs")
+    stored = expected()
+    with tempfile.TemporaryDirectory() as folder:
+        unpack(Path(folder))
+        rebuilt = {case: rebuild(case, Path(folder)) for case in CASES}
+    found = {case: compare(stored.get(case, {}), files) for case, files in rebuilt.items()}
+    print("\n".join(line for case, apart in found.items() for line in lines_of(case, apart)) or "nothing differs")
+    if given.action == "accept" and any(found.values()):
+        accept(given.why, stored, rebuilt)
+        return 0
+    return 1 if any(found.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""What is concluded from stored results of real runs stays as it was, to the last digit and word, or the difference is listed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import lzma
+import re
+
+import pytest
+
+from tests.kit import corpus
+from tests.kit.corpus import CASES, PRINTED, compare
+
+STORED = corpus.expected()
+CASE = "three-arms"
+MOST_BYTES = 400_000
+"""Of all that is kept."""
+
+
+@pytest.fixture(scope="session")
+def root(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    corpus.unpack(folder)
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_that_stays_changes_its_answer(case, root):
+    """Where a difference is meant: python -m tests.kit.corpus accept --why 'reason'."""
+    assert corpus.lines_of(case, compare(STORED[case], corpus.rebuild(case, root))) == []
+
+
+def test_what_is_kept_is_small_and_names_no_machine():
+    assert sum(path.stat().st_size for path in corpus.DATA.iterdir() if path.is_file()) < MOST_BYTES
+    assert STORED.keys() == CASES.keys()
+    told = (
+        lzma.decompress(corpus.RECORDS.read_bytes()) + "".join(text for case in STORED.values() for text in case.values()).encode()
+    )
+    assert set(re.findall(rb"/(?:tmp|home|root|work)/[a-z]+[/\"]", told)) <= {b"/home/user/", b"/tmp/ringside"}
+
+
+def number_at(digit):
+    """The ratio of the control, as it is and apart in one of its digits."""
+    ratio = json.loads(STORED[CASE]["comparison.json"])["results"][0]["throughput_ratio"]
+    return repr(ratio), repr(ratio * (1 + 3 * 10.0**-digit))
+
+
+@pytest.mark.parametrize("name", ["comparison.json", "report.html", "comparison.prom"])
+def test_a_number_apart_in_its_11th_digit_differs_and_in_its_13th_does_not(name):
+    text = STORED[CASE][name]
+    for digit, differs in ((13, False), (11, True)):
+        number, other = number_at(digit)
+        assert number in text
+        found = compare({name: text}, {name: text.replace(number, other)})
+        assert bool(found) is differs
+    (line, *_) = corpus.lines_of(CASE, found)
+    assert line.startswith(f"{CASE} {name}: ") and f"{number}" in line and f"{other}" in line
+    if name == "comparison.json":
+        assert line == f"{CASE} {name}: .results[ddp-gloo-control].throughput_ratio: stored {number}, rebuilt {other}"
+
+
+@pytest.mark.parametrize("name", ["report.md", PRINTED, "report.html", "pull-request.md"])
+def test_another_word_differs(name):
+    (found, *_) = compare(STORED[CASE], STORED[CASE] | {name: STORED[CASE][name].replace("slower", "slowest", 1)})
+    assert re.fullmatch(rf"{name}: line: stored …?'.*slower.*'…?, rebuilt …?'.*slowest.*'…?", found.words)
+
+
+def test_a_dropped_row_differs():
+    """A row of a table is a line; one of a CSV has the name of its arm."""
+    text = STORED[CASE]["report.csv"]
+    rows = text.splitlines(keepends=True)
+    (found,) = compare({"report.csv": text}, {"report.csv": "".join(rows[:-1])})
+    (*_, last) = csv.DictReader(rows)
+    assert (found.path, found.rebuilt) == (f"report.csv: [{last['arm']}]", corpus.NOTHING)
+    text = STORED[CASE]["report.md"]
+    row = next(line for line in text.splitlines() if line.startswith("| horovod-mpi"))
+    (found,) = compare({"report.md": text}, {"report.md": text.replace(f"{row}\n", "", 1)})
+    assert found == ("report.md: line", row, corpus.NOTHING)
+
+
+def test_what_came_and_what_went_is_told_in_short():
+    """Once for all places that differ alike."""
+    text = STORED[CASE]["comparison.json"]
+    content = json.loads(text)
+    for result in content["results"]:
+        del result["ci_low"]
+    content["new"] = content.pop("limit")
+    found = compare(STORED[CASE], {**STORED[CASE], "comparison.json": json.dumps(content)})
+    assert {one.short for one in found} == {
+        "comparison.json: .results[*].ci_low went",
+        "comparison.json: .limit went",
+        "comparison.json: .new came",
+    }
+    (gone,) = compare(STORED[CASE], {name: text for name, text in STORED[CASE].items() if name != "junit.xml"})
+    assert gone.short == "junit.xml went"
+
+
+def test_accepted_differences_are_written_down_with_the_reason(tmp_path, monkeypatch):
+    for name in ("EXPECTED", "ACCEPTED"):
+        monkeypatch.setattr(corpus, name, tmp_path / name)
+    stored = {"a": {"x.json": '{"one": 1, "two": 2}'}, "b": {"x.json": '{"one": 1}'}}
+    rebuilt = {"a": {"x.json": '{"two": 2}'}, "b": {"x.json": "{}"}}
+    corpus.accept("one is no longer known", stored, rebuilt)
+    assert corpus.expected() == rebuilt
+    told = (tmp_path / "ACCEPTED").read_text()
+    assert told == "\n## one is no longer known\n\n- x.json: .one went (a, b)\n"
+    before = (tmp_path / "EXPECTED").read_bytes()
+    corpus.write_expected(rebuilt)
+    assert (tmp_path / "EXPECTED").read_bytes() == before, "the same texts give the same bytes"
