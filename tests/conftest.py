@@ -69,7 +69,7 @@ def pytest_xdist_make_scheduler(config, log):
             module = nodeid.partition("::")[0]
             if module.startswith("tests/cluster/"):
                 return "lab"
-            if module.endswith("/test_corpus.py"):  # whose tests share files alone, and are a third of ``make quick``
+            if module.endswith("/test_corpus.py"):  # whose tests share files alone, and are a fifth of ``make quick``
                 return nodeid
             return "code" if Path(module).stem in READ_OUR_CODE else module
 
