@@ -55,12 +55,13 @@ def job(
     if (image is None) == (engine in IN_IMAGES):
         wants = "needs an --image with Ringside on PATH" if image is None else "takes no --image; a plan names one by 'container'"
         raise PlanError(f"--for {engine} {wants}")
-    path = find_plan(plan).absolute()
+    found = find_plan(plan)
+    path = found.absolute()
     placed = _place(plan, engine, nodes=nodes, settings=settings or ())
     name = re.sub("[^a-z0-9]+", "-", f"ringside-{placed.plan.name.lower()}")[:MOST_NAME].rstrip("-")
     if engine in SHARED_FILES:
         folder = (output or default_folder(placed.plan.name)).absolute()
-        compare = [sys.executable, "-P", "-m", "runners.cli", "compare", str(path)]
+        compare = [sys.executable, "-P", "-m", "runners.cli", "compare", str(path if found is plan else plan)]
     else:
         folder = output or Path("/results", name)
         compare = ["ringside", "compare", path.name if engine == "ray" else PLAN_IN_IMAGE]
