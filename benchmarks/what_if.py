@@ -39,12 +39,12 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from measurement.plans.settings import parse_rate
 from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.conclusions.study_conclusions import quotient
 from reports.projection.what_if import Links, Told, links_of
 from reports.schema import Comparison, Estimate, WhatIfArm
+from runners.project_command import parse_rate
 from tests.kit.lab.links import links_at
 
 DIGITS = {"workload": "digits", "local_batch_size": 128, "freed_memory": "keep", "world_size": 2}

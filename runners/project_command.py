@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 PROJECTION = "projection.json"
 """File of a results folder."""
+UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+SLOWEST_BITS_PER_S, FASTEST_BITS_PER_S = 10**5, 10**11
+_RATE = re.compile(rf"(?P<number>[0-9]{{1,9}}(\.[0-9]{{1,9}})?)(?P<unit>{'|'.join(UNITS)})")
 
 
 def project(
@@ -150,12 +153,23 @@ def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
 
 
 def _rates(flag: str, text: str | None) -> list[int]:
-    from measurement.plans.settings import parse_rate
-
     try:
         return [parse_rate(word) for word in text.split(",")] if text is not None else []
     except ValueError as error:
         raise PlanError(f"{flag} is {quoted(text or '')}; {error}") from error
+
+
+def parse_rate(text: str) -> int:
+    """Bits per second.
+
+    Raises:
+        ValueError: the text is no rate, or one that no link has.
+    """
+    parts = _RATE.fullmatch(text.strip().lower())
+    rate = round(float(parts["number"]) * UNITS[parts["unit"]]) if parts else 0
+    if not SLOWEST_BITS_PER_S <= rate <= FASTEST_BITS_PER_S:
+        raise ValueError("give 100kbit to 100gbit, such as 1gbit or 100mbit")
+    return rate
 
 
 def _write(found: Projection, folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -160,21 +159,3 @@ class SpeedSettings(Section):
                 "speed.sync_batchnorm: this run is on the CPU, and the synchronised batch norms of PyTorch and Horovod refuse that "
                 "('SyncBatchNorm expected input tensor to be on GPU'); leave it out"
             )
-
-
-UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-SLOWEST_BITS_PER_S, FASTEST_BITS_PER_S = 10**5, 10**11
-_RATE = re.compile(rf"(?P<number>[0-9]{{1,9}}(\.[0-9]{{1,9}})?)(?P<unit>{'|'.join(UNITS)})")
-
-
-def parse_rate(text: str) -> int:
-    """Bits per second.
-
-    Raises:
-        ValueError: the text is no rate, or one that cannot be shaped.
-    """
-    parts = _RATE.fullmatch(text.strip().lower())
-    rate = round(float(parts["number"]) * UNITS[parts["unit"]]) if parts else 0
-    if not SLOWEST_BITS_PER_S <= rate <= FASTEST_BITS_PER_S:
-        raise ValueError("give 100kbit to 100gbit, such as 1gbit or 100mbit")
-    return rate

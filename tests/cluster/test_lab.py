@@ -16,7 +16,6 @@ import pytest
 from tests.cluster.conftest import inside, lab_command, machine
 from tests.conftest import REPOSITORY, wait_until
 from tests.kit.lab import namespaces
-from tests.kit.lab.links import link_bytes
 
 BOTH_WAYS = [("host1", "host2"), ("host2", "host1")]
 GBIT_IN_BYTES = 125_000_000
@@ -104,34 +103,11 @@ def test_links_are_shaped_both_ways(lab):
         assert (queue["kind"], queue["options"]["rate"]) == ("tbf", GBIT_IN_BYTES), link
 
 
-def test_bytes_are_counted_from_outside_and_inside(lab):
-    before = link_bytes()
-    sent = 10_000_000
-    done = inside("host1", "sh", "-c", f"head -c {sent} /dev/zero | ssh host2 'wc -c'")
-    assert int(done.stdout) == sent
-    after = link_bytes()
-    passed = {host: [now - then for now, then in zip(after[host], before[host], strict=True)] for host in after}
-    assert sent <= passed["host1"][0] <= 1.2 * sent
-    assert sent <= passed["host2"][1] <= 1.2 * sent
-    assert max(passed["host1"][1], passed["host2"][0]) < 0.2 * sent
-    told = inside("host2", "python", "-c", "from tests.kit.lab.links import link_bytes; print(sorted(link_bytes()))")
-    assert told.stdout == "['host1', 'host2']\n", told.stderr
-
-
-def test_status_and_the_ways_to_misuse_a_lab(lab):
-    done = lab_command("status")
-    assert done.returncode == 0, done.stderr
-    assert [line.split()[:4] for line in done.stdout.splitlines()[1:]] == [
-        ["host1", "10.77.0.1", "3", "yes"],
-        ["host2", "10.77.0.2", "3", "yes"],
-    ]
+def test_the_ways_to_misuse_a_lab(lab):
     for arguments, message in (
-        (["up"], "a lab of 2 hosts is up already"),
+        (["up"], "a lab is up already"),
         (["run", "--host", "host3", "--", "true"], "the lab has no host 'host3'; it has host1, host2"),
     ):
         done = lab_command(*arguments)
         assert done.returncode == 2
         assert message in done.stderr
-    done = inside("host1", "python", "-m", "tests.kit.lab", "down")
-    assert done.returncode == 2
-    assert "this is a host of the lab; do it outside" in done.stderr

@@ -6,51 +6,8 @@ import os
 
 import pytest
 
-from tests.conftest import run_here
 from tests.kit.lab import programs
-from tests.kit.lab.__main__ import app
-from tests.kit.lab.links import parse_delay, parse_rate, require_shaping
-from tests.kit.lab.state import STATE, SUBNET, LabError, LabSettings
-
-
-@pytest.mark.parametrize(
-    ("text", "bits_per_s"),
-    [("1gbit", 10**9), ("2.5gbit", 2_500_000_000), ("100Mbit", 10**8), ("100kbit", 10**5), ("100gbit", 10**11)],
-)
-def test_rates(text, bits_per_s):
-    assert parse_rate(text) == bits_per_s
-
-
-@pytest.mark.parametrize(
-    "text", ["", "fast", "1", "1 gb", "0mbit", "-1gbit", "99kbit", "101gbit", "1e9bit", "1gbit; reboot", "٣gbit"]
-)
-def test_rates_that_are_refused(text):
-    with pytest.raises(LabError, match="is not accepted; give 100kbit to 100gbit"):
-        parse_rate(text)
-
-
-def test_delays():
-    assert [parse_delay(text) for text in ("1ms", "250us", "0.5s")] == [1000, 250, 500_000]
-    for text in ("0ms", "11s", "1", "soon", "1m"):
-        with pytest.raises(LabError, match="is not accepted; give 1us to 10s"):
-            parse_delay(text)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--rate", "fast"], "ringside: --rate 'fast' is not accepted; give 100kbit to 100gbit"),
-        (["--delay", "soon"], "ringside: --delay 'soon' is not accepted; give 1us to 10s"),
-        (["--hosts", "0"], "ringside: --hosts 0 is not accepted; give 1 to 16"),
-        (["--hosts", "17"], "ringside: --hosts 17 is not accepted"),
-    ],
-)
-def test_bad_input_is_exit_code_2(arguments, message):
-    before = STATE.exists()
-    done = run_here(lambda: app(["up", *arguments]))
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert STATE.exists() == before
+from tests.kit.lab.state import SUBNET, LabError, LabSettings
 
 
 def test_nobody_but_root(monkeypatch):
@@ -69,16 +26,6 @@ def test_a_root_that_may_not(monkeypatch):
     monkeypatch.setattr(programs, "find_program", lambda name: "/bin/false")
     with pytest.raises(LabError, match=r"may not make namespaces .*docker run --privileged"):
         programs.require_programs()
-
-
-def test_a_kernel_without_the_queue(monkeypatch):
-    def refuse(*argv, **_):
-        raise LabError("Error: Specified qdisc kind is unknown.")
-
-    monkeypatch.setattr("tests.kit.lab.links.run", refuse)
-    require_shaping(LabSettings())
-    with pytest.raises(LabError, match="--delay: it has no netem queue"):
-        require_shaping(LabSettings(delay_us=1000))
 
 
 def test_every_host_has_a_name_and_an_address():

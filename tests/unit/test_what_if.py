@@ -10,6 +10,7 @@ import pytest
 from measurement.errors import PlanError
 from reports import conclude, write_reports
 from reports.projection.what_if import SCENARIOS, Links, Told, links_of
+from runners.project_command import parse_rate
 from runners.project_command import project as command
 from tests.kit.results_factory import Truth, make_plan, write_results
 
@@ -80,6 +81,22 @@ def test_a_term_below_zero_has_nothing_to_give_as_far_as_its_launches_can_tell()
     terms = pd.concat([told(library_overhead=overhead).terms for overhead in (-3.0, -1.0, 1.0, -1.0)], ignore_index=True)
     shortest, longest = BY_NAME["no library overhead"].steps(replace(told(), terms=terms))
     assert list(shortest) == list(longest) == [12.0, 10.0, 8.0, 10.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "bits_per_s"),
+    [("1gbit", 10**9), ("2.5gbit", 2_500_000_000), ("100Mbit", 10**8), ("100kbit", 10**5), ("100gbit", 10**11)],
+)
+def test_rates(text, bits_per_s):
+    assert parse_rate(text) == bits_per_s
+
+
+@pytest.mark.parametrize(
+    "text", ["", "fast", "1", "1 gb", "0mbit", "-1gbit", "99kbit", "101gbit", "1e9bit", "1gbit; reboot", "٣gbit"]
+)
+def test_rates_that_are_refused(text):
+    with pytest.raises(ValueError, match="give 100kbit to 100gbit"):
+        parse_rate(text)
 
 
 def test_what_is_not_known_says_why():

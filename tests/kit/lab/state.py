@@ -36,10 +36,7 @@ SWITCH = "switch"
 SUBNET = ipaddress.IPv4Network("10.77.0.0/24")
 MAX_HOSTS = 16
 
-UNFINISHED = (
-    "an earlier lab was never finished, or the machine restarted since; remove what is left of it: python -m tests.kit.lab down"
-)
-NOT_UP = "no lab is up; make one: python -m tests.kit.lab up --hosts 2"
+NOT_UP = "no lab is up, or not a whole one; make it anew: python -m tests.kit.lab down, then python -m tests.kit.lab up"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +46,6 @@ class LabSettings:
     hosts: int = 2
     rate_bits_per_s: int | None = None
     """Rate of each link, in each direction; None: as fast as the kernel copies."""
-    delay_us: int | None = None
-    """Delay of each link, from its host to the switch; a packet and its answer pass two such links."""
     slurm: bool = False
     """Whether its hosts are nodes of a Slurm of its own."""
 
@@ -86,9 +81,6 @@ def load_settings() -> LabSettings:
     Raises:
         LabError: there is none, or its making was interrupted.
     """
-    if not STATE.exists():
+    if not SETTINGS.exists():
         raise LabError(NOT_UP)
-    try:
-        return LabSettings(**json.loads(SETTINGS.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        raise LabError(UNFINISHED) from None
+    return LabSettings(**json.loads(SETTINGS.read_text(encoding="utf-8")))
