@@ -105,68 +105,9 @@ def joined(parts: Sequence[str]) -> str:
     return "; ".join(shown) + more
 
 
-CUSTOMARY = {
-    "md": "mode",
-    "env": "environment",
-    "envs": "environment",
-    "variables": "environment",
-    "lr": "learning_rate",
-    "bs": "local_batch_size",
-    "np": "world_size",
-    "nproc": "world_size",
-    "ranks": "world_size",
-    "processes": "world_size",
-    "gpus": "world_size",
-    "nodes": "hosts",
-    "machines": "hosts",
-    "nic": "network_interface",
-    "interface": "network_interface",
-    "model": "workload",
-    "framework": "backend",
-    "library": "backend",
-    "strategy": "backend",
-    "reference": "baseline",
-    "comm": "transport",
-    "fabric": "transport",
-    "amp": "precision",
-    "dtype": "precision",
-    "random_seed": "seed",
-    "accumulation": "micro_steps",
-    "gradient_accumulation_steps": "micro_steps",
-    "clip": "max_gradient_norm",
-    "repeats": "launches",
-    "repetitions": "launches",
-    "runs": "launches",
-    "kwargs": "options",
-    "settings": "options",
-    "hvd": "horovod",
-    "fsdp": "fsdp2",
-    "pytorch": "ddp",
-    "torch": "ddp",
-    "distributed": "ddp",
-    "none": "single",
-    "mpiexec": "mpirun",
-    "slurm": "srun",
-    "elastic": "torchrun",
-    "mp": "spawn",
-    "gpt": "language_model",
-    "gpt2": "language_model",
-    "run": "compare",
-    "bench": "compare",
-    "benchmark": "compare",
-    "start": "compare",
-    "plot": "report",
-    "new": "init",
-}
-"""What others call the things that a plan, or a command line, names."""
-
-
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that was probably meant: the customary one's counterpart, or the one spelled most alike."""
-    names = list(known)
-    if CUSTOMARY.get(name.lower()) in names:
-        return CUSTOMARY[name.lower()]
-    return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.5)), None)
+    """Return the known name that was probably meant: the one spelled most alike."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)), None)
 
 
 def unknown_name(
