@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,14 +13,12 @@ from torch.utils.data import Dataset
 
 from measurement.errors import PlanError
 from workloads.data.data_files import DataOptions, first_few, missing
-from workloads.data.folders import SYNONYMS, chosen, entries, is_data, readable
+from workloads.data.folders import SYNONYMS, chosen, entries, is_data
 from workloads.data.input import Augmented, Sample, Transformed
 from workloads.data.pretrained import ClassifierName, build_classifier, with_weights
 from workloads.supervised import SGDOptions, SGDTrained
 
 PARTS = ("train", "val")
-SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""Names of images end in these, in capital letters or small, as in ``torchvision.datasets.ImageFolder``."""
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of ImageNet by channel, as torchvision's pretrained weights expect them."""
 BORDER = 256 / 224
@@ -107,61 +103,23 @@ class Imagenet(SGDTrained):
         remedy = "set data_dir to the folder of train/ and val/ (ImageNet's own: image-net.org, after registration)"
         raise missing("imagenet", expected, folders=[self.options.data_dir, folder], remedy=remedy)
 
-    def _folder(self, part: str) -> Images:
-        classes, folder = self._classes(), self._parts[part][0]
+    def _folder(self, part: str) -> Dataset[Sample]:
+        from torchvision.datasets.folder import IMG_EXTENSIONS
+
+        from workloads.data.image_folder import Images
+
+        self._classes()
+        folder = self._parts[part][0]
         assert folder is not None, part
-        samples = [[(path, number) for path in images_below(folder / name)] for number, name in enumerate(classes)]
-        empty = [str(folder / name) for name, found in zip(classes, samples, strict=True) if not found]
+        images = Images(folder)
+        filled = set(images.targets)
+        empty = [str(folder / name) for number, name in enumerate(images.classes) if number not in filled]
         if empty:
             raise PlanError(
-                f"class folder without an image: {first_few(empty)}; put images there ({', '.join(SUFFIXES)}), "
+                f"class folder without an image: {first_few(empty)}; put images there ({', '.join(IMG_EXTENSIONS)}), "
                 "or remove it from train/ and val/"
             )
-        return Images([sample for found in samples for sample in found])
-
-
-class Images(Dataset[Sample]):
-    """Images in RGB, decoded on demand, and their classes."""
-
-    def __init__(self, samples: list[tuple[str, int]]) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> Sample:
-        path, label = self.samples[index]
-        return read_image(path), label
-
-
-def images_below(folder: Path) -> Iterator[str]:
-    """Yield the images in a folder and in those below it, sorted. Hidden ones, leftovers and links to nothing are left out.
-
-    Raises:
-        PlanError: a folder cannot be read.
-    """
-    with readable(folder), os.scandir(folder) as listed:
-        found = sorted((entry for entry in listed if is_data(entry.name)), key=lambda entry: entry.name)
-        for entry in found:
-            if entry.is_dir():
-                yield from images_below(Path(entry.path))
-            elif entry.name.lower().endswith(SUFFIXES) and entry.is_file():
-                yield entry.path
-
-
-def read_image(path: str) -> Any:
-    """Read a PIL image in RGB.
-
-    Raises:
-        PlanError: the file is damaged, or is no image.
-    """
-    from PIL import Image
-
-    try:
-        with Image.open(path) as image:
-            return image.convert("RGB")
-    except (OSError, EOFError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise PlanError(f"image '{path}' cannot be read: {' '.join(str(error).split())}; replace it, or remove it") from error
+        return images
 
 
 def _fixed() -> list[Any]:

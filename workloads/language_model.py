@@ -122,8 +122,7 @@ class Sequences(Dataset[Sample]):
                 f"'{path}' is too short: {len(part)} bytes {'(of its last tenth) ' if part.start else ''}to make sequences "
                 f"of {length} bytes and the next one; give a longer text, or a smaller sequence_length"
             )
-        with readable(path):
-            packed = compression_of(path)
+        packed = compression_of(path)
         if packed is not None:
             raise PlanError(f"'{path}' is compressed by {packed}, and tokens are the bytes of a text; unpack it")
         self.length = length

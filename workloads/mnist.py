@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from measurement.errors import PlanError
+from workloads.data.compressed import unpacked
 from workloads.data.data_files import Expected, FetchOptions, check_labels, fetch, first_whole
-from workloads.data.idx import read_idx
 from workloads.data.input import Sample, Transformed
 from workloads.data.pretrained import with_weights
 from workloads.digits import NUM_CLASSES, ConvNet
@@ -62,8 +62,10 @@ def read_images(images_files: Sequence[Path], labels_files: Sequence[Path]) -> D
     Raises:
         PlanError: a file is damaged, or the two files do not belong together.
     """
-    images_file, images = first_whole(images_files, lambda path: (path, read_idx(path, dimensions=3)))
-    labels_file, labels = first_whole(labels_files, lambda path: (path, read_idx(path, dimensions=1).long()))
+    from torchvision.datasets import mnist
+
+    images_file, images = first_whole(images_files, partial(read_idx, kind="images", read=mnist.read_image_file))
+    labels_file, labels = first_whole(labels_files, partial(read_idx, kind="labels", read=mnist.read_label_file))
     if images.shape[1:] != (SIDE, SIDE):
         size = " x ".join(map(str, images.shape[1:]))
         raise PlanError(f"'{images_file}' holds images of {size}; workload 'mnist' takes {SIDE} x {SIDE}")
@@ -73,6 +75,21 @@ def read_images(images_files: Sequence[Path], labels_files: Sequence[Path]) -> D
         )
     check_labels(labels, labels_file, num_classes=NUM_CLASSES)
     return Transformed(TensorDataset(images[:, None], labels), _standardised)  # type: ignore[arg-type]
+
+
+def read_idx(path: Path, *, kind: str, read: Callable[[str], Tensor]) -> tuple[Path, Tensor]:
+    """Read a file by one of torchvision's functions; returns its path, too.
+
+    Raises:
+        PlanError: it is damaged, or something else.
+    """
+    with unpacked(path) as plain:
+        try:
+            return path, read(plain)
+        except (AssertionError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise PlanError(
+                f"'{path}' is no IDX file of {kind}, or is cut off; fetch it again, or see whether it was renamed"
+            ) from error
 
 
 def _standardised(image: Tensor) -> Tensor:

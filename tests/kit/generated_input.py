@@ -26,6 +26,7 @@ import torchvision.models  # noqa: F401 - which takes seconds, and not of the fi
 import yaml
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
+from torchvision.datasets import mnist
 
 from measurement.errors import RingsideError
 from measurement.records.results import ResultsFolder
@@ -45,7 +46,7 @@ from tests.conftest import REPOSITORY, TINY
 from tests.kit.dataset_files import cifar_batch, idx
 from tests.kit.results_factory import Truth, make_plan, write_results
 from workloads.data.cifar_batches import read_batch
-from workloads.data.idx import read_idx
+from workloads.mnist import read_idx
 
 MOST_CHARACTERS = 600
 """Of a message, without the path of the folder that the test lies in."""
@@ -395,7 +396,7 @@ def take_idx(given: tuple[str, bytes], folder: Path) -> None:
     name, content = given
     path = folder / name
     path.write_bytes(content)
-    read_idx(path, dimensions=3 if len(content) % 5 else 1)
+    read_idx(path, kind="digits", read=mnist.read_image_file if len(content) % 5 else mnist.read_label_file)
 
 
 def cifar_files() -> SearchStrategy[bytes]:
@@ -412,7 +413,7 @@ def take_cifar(content: bytes, folder: Path) -> None:
     """A batch."""
     path = folder / "data_batch_1"
     path.write_bytes(content)
-    read_batch(path)
+    read_batch(path, member=path.name)
 
 
 # Environment variables

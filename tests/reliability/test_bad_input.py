@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import stat
 import subprocess
@@ -26,7 +25,6 @@ from runners.planning.plan_reading import read_plan
 from runners.rank import checkpoint
 from tests.conftest import REPOSITORY, TINY, ringside_here, write_plan
 from tests.kit.results_factory import make_plan, write_results
-from workloads.data.idx import read_idx
 
 MOST_CHARACTERS = 1000
 """Of a message."""
@@ -227,13 +225,6 @@ def test_variables_of_launchers_that_hold_anything(variables, message):
     said_of = said(lambda: read_world(variables, known_rank_variables()))
     assert message in said_of if message else not said_of
     assert "\n" not in said_of and len(said_of) < 600
-
-
-def test_what_a_compressed_file_holds_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr("workloads.data.idx.MOST_BYTES", 1 << 20)
-    path = tmp_path / "images.gz"
-    path.write_bytes(gzip.compress(bytes(1 << 24)))
-    assert "holds more than 1 MiB, decompressed" in refusal(PlanError, lambda: read_idx(path, dimensions=3))
 
 
 @pytest.mark.parametrize(("mask", "before", "after"), [(0o022, None, 0o644), (0o077, None, 0o600), (0o022, 0o600, 0o600)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import pickle
-import resource
 import shutil
 
 import numpy as np
@@ -28,7 +27,6 @@ from tests.kit.dataset_files import (
     write_text,
 )
 from workloads.base import shard_sums
-from workloads.data.cifar_batches import read_batch
 from workloads.language_model import SIZES, Decoder
 
 pytestmark = pytest.mark.slow  # data sets are written and read
@@ -175,13 +173,13 @@ def damaged_images(folder, damage):
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda data: data[:-1], "is truncated or damaged: 61 x 28 x 28 values (47840 bytes) promised, 47839 bytes found"),
-        (lambda data: data + b"\0", "47841 bytes found"),
-        (lambda data: data[:9], "is truncated or damaged"),
-        (lambda data: b"", "it begins with nothing where 00 00 08 03 is right"),
-        (lambda data: idx(np.zeros(5)), "no IDX file of unsigned bytes in 3 dimensions: it begins with 00 00 08 01"),
+        (lambda data: data[:-1], "is no IDX file of images, or is cut off; fetch it again"),
+        (lambda data: data + b"\0", "is no IDX file of images"),
+        (lambda data: data[:9], "is no IDX file of images"),
+        (lambda data: b"", "is no IDX file of images"),
+        (lambda data: idx(np.zeros(5)), "is no IDX file of images"),
+        (lambda data: idx(np.zeros((0, 28, 28))), "is no IDX file of images"),
         (lambda data: idx(np.zeros((61, 32, 32))), "holds images of 32 x 32; workload 'mnist' takes 28 x 28"),
-        (lambda data: idx(np.zeros((0, 28, 28))), "is empty: its header says 0 x 28 x 28 values"),
         (lambda data: idx(np.zeros((60, 28, 28))), "holds 60 images and"),
     ],
 )
@@ -216,11 +214,12 @@ class Malicious:
     ("content", "said"),
     [
         (lambda whole: {**whole, "more": Malicious()}, "it asks for "),
-        (lambda whole: [1], "'data' is a NoneType, not uint8 [n, 3072]"),
-        (lambda whole: {**whole, "data": whole["data"][:, :1024]}, "'data' is uint8 [7, 1024]"),
-        (lambda whole: {**whole, "data": whole["data"].astype(np.float32)}, "'data' is float32 [7, 3072]"),
-        (lambda whole: {**whole, "labels": "0123456"}, "'labels' is a str"),
-        (lambda whole: {**whole, "labels": whole["labels"][1:]}, "holds 7 images and 6 labels"),
+        (lambda whole: [1], "TypeError: "),
+        (lambda whole: {"labels": whole["labels"]}, "KeyError: 'data'"),
+        (lambda whole: {**whole, "data": whole["data"][:, :1024]}, "are not uint8 [n, 3072] and n whole numbers"),
+        (lambda whole: {**whole, "data": whole["data"].astype(np.float32)}, "are not uint8 [n, 3072]"),
+        (lambda whole: {**whole, "labels": "0123456"}, "are not uint8 [n, 3072]"),
+        (lambda whole: {**whole, "labels": whole["labels"][1:]}, "are not uint8 [n, 3072]"),
         (lambda whole: {**whole, "labels": [0, 1, 2, 3, -4, 5, 6]}, "holds label -4 at place 4 (1 of 7"),
     ],
 )
@@ -233,25 +232,6 @@ def test_a_pickle_that_is_no_cifar_batch(tmp_path, monkeypatch, content, said):
     assert f"'{path}' " in message
     assert said in message
     assert not (tmp_path / "was-run").exists()
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"\x80\x02]r" + (1 << 26).to_bytes(4, "little") + b".",  # a place of a value, far away
-        b"\x80\x05\x96" + (1 << 30).to_bytes(8, "little") + b"few.",  # bytes that are not there
-        b"\x80\x05\x8e" + (1 << 30).to_bytes(8, "little") + b"few.",
-        b"\x80\x05\x95" + (1 << 30).to_bytes(8, "little") + b"N.",
-    ],
-    ids=["place", "bytearray", "bytes", "frame"],
-)
-def test_a_pickle_that_promises_much_takes_little_memory(tmp_path, content):
-    path = tmp_path / "data_batch_1"
-    path.write_bytes(content)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(PlanError, match="CIFAR"):
-        read_batch(path)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 
 
 def test_damage_anywhere_in_a_pickle_is_told_in_one_line(tmp_path):
@@ -309,10 +289,12 @@ def test_a_text_that_is_too_short(tmp_path, size, said):
 
 def test_no_workload_imports_torchvision_before_it_is_asked_for():
     """It takes every rank a second."""
-    for path in (REPOSITORY / "workloads").rglob("*.py"):
+    own = REPOSITORY / "workloads" / "data" / "image_folder.py"
+    for path in set((REPOSITORY / "workloads").rglob("*.py")) - {own}:
         for node in ast.parse(path.read_text()).body:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", "") or ""]
             assert not {name.partition(".")[0] for name in names} & {"torchvision", "PIL"}, path
+            assert "workloads.data.image_folder" not in names, path
 
 
 def test_only_what_torchvision_fetches_has_the_option():

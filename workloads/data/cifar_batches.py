@@ -1,5 +1,6 @@
-"""Reads batches of CIFAR-10: binary ones, and pickle files, unpickled so that they can make nothing but numpy arrays.
+"""Reads batches of CIFAR-10, pickled or binary, so that a pickle can make nothing but numpy arrays.
 
+torchvision unpickles whatever has the digest of the published files, and knows no others: neither the binary version nor a part.
 The format: A. Krizhevsky, https://www.cs.toronto.edu/~kriz/cifar.html, "Dataset layout".
 """
 
@@ -7,11 +8,9 @@ from __future__ import annotations
 
 import io
 import pickle
-import struct
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,9 +25,6 @@ SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
 RECORD = 1 + PIXELS
 """Bytes of an image in the binary version, its label first."""
-MOST_BYTES = 256 << 20
-"""The largest file: a batch of 10,000 images has 31 MB."""
-
 ARRAY_CONSTRUCTORS = {
     *((f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")),
     *((f"numpy.{core}.numeric", "_frombuffer") for core in ("core", "_core")),
@@ -39,23 +35,8 @@ ARRAY_CONSTRUCTORS = {
 """All that a pickled array calls, in protocols 0 to 5, written by numpy 1 or 2."""
 
 
-class ArraysOnly(pickle._Unpickler):
-    """Refuses every class and function but those that make numpy arrays, since a pickle may call any function.
-
-    It is the pure-Python unpickler: the other makes room for whatever number of values a damaged file promises (a file of 10
-    bytes took 2.7 GB), and this one for one kind only, which it reads as below.
-    """
-
-    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
-    read: Callable[[int], bytes]
-    append: Callable[[object], None]
-
-    def load_bytearray8(self) -> None:
-        """As many bytes as there are, where the file promises more."""
-        (size,) = struct.unpack("<Q", self.read(8))
-        self.append(bytearray(self.read(size)))
-
-    dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
+class ArraysOnly(pickle.Unpickler):
+    """Refuses every class and function but those that make numpy arrays, since a pickle may call any function."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ARRAY_CONSTRUCTORS:
@@ -63,38 +44,28 @@ class ArraysOnly(pickle._Unpickler):
         return super().find_class(module, name)
 
 
-def read_batch(path: Path, *, member: str = "") -> tuple[Tensor, Tensor]:
+def read_batch(path: Path, *, member: str) -> tuple[Tensor, Tensor]:
     """Read images uint8 [n, 3, 32, 32] and labels int64 [n] of a batch, or of the one so named in an archive of batches.
 
     Raises:
         PlanError: the file is damaged, is no CIFAR-10 batch, or asks for more than arrays.
     """
-    written = read_whole(path, most=MOST_BYTES, member=member)
-    if written and len(written) % RECORD == 0 and written[0] < NUM_CLASSES:  # a pickle begins with 128
-        return _from_records(torch.frombuffer(written, dtype=torch.uint8).reshape(-1, RECORD), path)
+    written = read_whole(path, member=member)
     try:
-        content = ArraysOnly(io.BytesIO(written), encoding="latin1").load()
+        images, labels = _arrays(written)
+        if images.dtype != np.uint8 or labels.dtype.kind not in "iu" or not len(labels) or images.shape != (len(labels), PIXELS):
+            raise ValueError(f"'data' and 'labels' are not uint8 [n, {PIXELS}] and n whole numbers")
     except DAMAGED_PICKLE as error:
         reason = textwrap.shorten(f"{type(error).__name__}: {error}", 200)
         raise PlanError(f"'{path}' cannot be read as a CIFAR batch: {reason}; fetch it again") from error
-    images = content.get("data") if isinstance(content, dict) else None
-    labels = content.get("labels") if isinstance(content, dict) else None
-    if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (PIXELS,) or not len(images):
-        raise PlanError(f"'{path}' is no CIFAR-10 batch: 'data' is {_form(images)}, not uint8 [n, {PIXELS}]; fetch it again")
-    if not isinstance(labels, list) or not all(type(label) is int for label in labels):
-        raise PlanError(f"'{path}' is no CIFAR-10 batch: 'labels' is {_form(labels)}, not a list of numbers; fetch it again")
-    if len(labels) != len(images):
-        raise PlanError(f"'{path}' holds {len(images)} images and {len(labels)} labels; fetch it again")
-    numbers = torch.tensor(labels)
+    numbers = torch.from_numpy(labels.astype(np.int64))
     check_labels(numbers, path, num_classes=NUM_CLASSES)
     return torch.from_numpy(images.copy()).reshape(-1, *SHAPE), numbers
 
 
-def _from_records(records: Tensor, path: Path) -> tuple[Tensor, Tensor]:
-    labels = records[:, 0].long()
-    check_labels(labels, path, num_classes=NUM_CLASSES)
-    return records[:, 1:].reshape(-1, *SHAPE).clone(), labels
-
-
-def _form(value: object) -> str:
-    return f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+def _arrays(written: bytes) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    if written and len(written) % RECORD == 0 and written[0] < NUM_CLASSES:  # a pickle begins with 128
+        records = np.frombuffer(written, dtype=np.uint8).reshape(-1, RECORD)
+        return records[:, 1:], records[:, 0]
+    batch = ArraysOnly(io.BytesIO(written), encoding="latin1").load()
+    return np.asarray(batch["data"]), np.asarray(batch["labels"])
